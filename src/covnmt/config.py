@@ -1,0 +1,343 @@
+"""One frozen, typed tree of settings: data, model, train, decode.
+
+The defaults are the paper's (section 4.1 and Bahdanau et al., 2015), so a recipe holds only what
+differs. Recipes are TOML; `extends` names another recipe to start from; `key=value` on the command
+line comes last. A key that does not exist is an error that names the nearest one that does.
+"""
+
+import json
+import re
+import tomllib
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from covnmt.errors import UserError
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[int, Field(gt=0)]
+Count = Annotated[int, Field(ge=0)]
+
+CoverageKind = Literal["none", "linguistic", "fertility", "tanh", "gru"]
+
+
+class Settings(BaseModel):
+    """A branch of the tree."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DataConfig(Settings):
+    """What the model is fed."""
+
+    directory: Path = Field(Path("data"), description="directory made by `covnmt prepare`")
+    batching: Literal["paper", "tokens"] = Field(
+        "paper",
+        description="paper: `batch_size` pairs, sorted within pools, corpus order fixed; "
+        "tokens: buckets of similar length up to `batch_tokens`, reshuffled every epoch",
+    )
+    batch_size: Positive = Field(80, description="pairs per batch (paper batching)")
+    pool: Positive = Field(20, description="batches read and sorted together (paper batching)")
+    batch_tokens: Positive = Field(4096, description="padded target tokens per batch (tokens)")
+    max_length: Positive = Field(80, description="longest side of a training pair, in tokens")
+
+
+class CoverageConfig(Settings):
+    """How the translator remembers what it has translated (paper, section 3)."""
+
+    kind: CoverageKind = Field("none", description="none is the attention baseline")
+    size: Annotated[int, Field(ge=1, le=64)] = Field(
+        1, description="coverage units d per source word (tanh and gru)"
+    )
+    max_fertility: Annotated[float, Field(gt=0)] = Field(
+        2.0, description="N, most target words per source word (fertility)"
+    )
+    accumulate: Literal["add", "subtract"] = Field(
+        "add", description="start at 0 and add, or at 1 and subtract (linguistic, fertility)"
+    )
+    bias: bool = Field(False, description="give the coverage network biases (tanh and gru)")
+    previous_context: bool = Field(False, description="also feed s_{i-1} (tanh and gru)")
+    energies: bool = Field(False, description="also feed e_ij, before softmax (tanh and gru)")
+
+    @model_validator(mode="after")
+    def _options_fit_kind(self) -> "CoverageConfig":
+        neural = self.kind in ("tanh", "gru")
+        for option in ("bias", "previous_context", "energies"):
+            if getattr(self, option) and not neural:
+                raise ValueError(f"{option} needs kind = tanh or gru, not {self.kind}")
+        if self.size != 1 and not neural:
+            raise ValueError(f"size = {self.size} needs kind = tanh or gru, not {self.kind}")
+        if self.accumulate == "subtract" and self.kind not in ("linguistic", "fertility"):
+            raise ValueError(
+                f"accumulate = subtract needs kind = linguistic or fertility, not {self.kind}"
+            )
+        return self
+
+
+class ModelConfig(Settings):
+    """The network (paper, sections 2 and 3)."""
+
+    embedding: Positive = Field(620, description="word embedding size m")
+    hidden: Positive = Field(1000, description="units n of each recurrent layer; even")
+    order: Literal["code", "paper"] = Field(
+        "code",
+        description="code: look, generate, update; paper: look, update, generate (SPEC 1.2)",
+    )
+    cell: Literal["exact", "reset_after"] = Field(
+        "exact", description="reset gate before (the paper) or after (cuDNN) the product"
+    )
+    output: Literal["factorised", "full"] = Field(
+        "factorised", description="output layer through `rank` units, or straight from maxout"
+    )
+    rank: Positive = Field(620, description="units q between maxout and words (factorised)")
+    tie_target: bool = Field(False, description="output words share the target embeddings")
+    dropout: Fraction = Field(0.0, description="on embeddings, annotations and the readout")
+    init: Literal["paper", "modern"] = Field(
+        "paper", description="paper: SPEC 1.3; modern: Glorot uniform, orthogonal recurrences"
+    )
+    coverage: CoverageConfig = Field(default_factory=lambda: CoverageConfig())
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> "ModelConfig":
+        if self.hidden % 2:
+            raise ValueError(f"hidden = {self.hidden} must be even: maxout takes pairs of units")
+        width = self.rank if self.output == "factorised" else self.hidden // 2
+        if self.tie_target and width != self.embedding:
+            raise ValueError(
+                f"tie_target needs the layer before the words ({width}) as wide as "
+                f"embedding ({self.embedding})"
+            )
+        return self
+
+
+class TrainConfig(Settings):
+    """How the network learns (SPEC 1.4; the paper's section 4)."""
+
+    seed: Count = Field(1234, description="of initialisation, dropout and batch order")
+    updates: Positive = Field(200_000, description="most updates to make")
+    epochs: Count = Field(0, description="most passes over the corpus; 0: no limit")
+    minutes: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="most minutes of training in this call; 0: no limit"
+    )
+    optimizer: Literal["adadelta", "adamw"] = Field("adadelta")
+    learning_rate: Annotated[float, Field(gt=0)] = Field(1.0, description="1 for Adadelta")
+    rho: Fraction = Field(0.95, description="Adadelta's decay")
+    epsilon: Annotated[float, Field(gt=0)] = Field(1e-6, description="Adadelta's and AdamW's")
+    betas: tuple[Fraction, Fraction] = Field((0.9, 0.98), description="AdamW's")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="AdamW's")
+    schedule: Literal["constant", "cosine", "inverse_sqrt"] = Field(
+        "constant", description="of the rate, after `warmup`"
+    )
+    warmup: Count = Field(0, description="updates until the full rate")
+    clip: Annotated[float, Field(ge=0)] = Field(1.0, description="global gradient norm; 0: off")
+    loss: Literal["sum", "token_mean"] = Field(
+        "sum", description="what is differentiated: summed over the batch, or per target token"
+    )
+    label_smoothing: Fraction = Field(0.0)
+    fertility_weight: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="lambda of the auxiliary objective (section 4)"
+    )
+    fertility_detach: bool = Field(
+        False, description="the auxiliary objective moves only the fertility model"
+    )
+    accumulate: Positive = Field(1, description="batches per update")
+    precision: Literal["fp32", "bf16", "auto"] = Field(
+        "fp32", description="auto: bf16 where the hardware has it"
+    )
+    ema: Fraction = Field(0.0, description="decay of the averaged weights; 0: off")
+    report_every: Positive = Field(100, description="updates between log lines")
+    validate_every: Positive = Field(10_000, description="updates between validations")
+    validate_from: Count = Field(0, description="no validation before this update")
+    validate_bleu: bool = Field(True, description="also translate the dev set and score it")
+    validate_beam: Positive = Field(10, description="beam for that")
+    validate_lines: Count = Field(0, description="only this many dev lines; 0: all")
+    select: Literal["bleu", "loss"] = Field("bleu", description="what the best model is best at")
+    patience: Count = Field(0, description="stop after so many validations without gain; 0: off")
+    checkpoint_every: Positive = Field(1_000, description="updates between saves")
+    keep: Count = Field(0, description="recent weights kept for averaging")
+
+    @model_validator(mode="after")
+    def _selection_is_measured(self) -> "TrainConfig":
+        if self.select == "bleu" and not self.validate_bleu:
+            raise ValueError("select = bleu needs validate_bleu = true; or say select = loss")
+        return self
+
+
+class DecodeConfig(Settings):
+    """How a trained model translates (SPEC 1.5)."""
+
+    beam: Positive = Field(10, description="1 is greedy")
+    nbest: Positive = Field(1, description="translations per sentence, at most `beam`")
+    length_rules: bool = Field(
+        True, description="no end before floor(J/2) words, at most 3 J (J counts the end symbol)"
+    )
+    max_length: Positive = Field(500, description="longest output where length_rules is off")
+    length_penalty: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="scores are divided by length to this power; 0: off"
+    )
+    coverage_penalty: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="weight of the GNMT coverage penalty; 0: off"
+    )
+    forbid_unk: bool = Field(False, description="never generate the unknown word")
+    replace_unk: bool = Field(
+        False, description="unknown words take the dictionary entry of the word they align to"
+    )
+    batch_size: Positive = Field(32, description="sentences translated together")
+    max_source: Positive = Field(200, description="longer lines are cut, or split on request")
+
+    @model_validator(mode="after")
+    def _nbest_fits_beam(self) -> "DecodeConfig":
+        if self.nbest > self.beam:
+            raise ValueError(f"nbest = {self.nbest} is more than beam = {self.beam}")
+        return self
+
+
+class Config(Settings):
+    """Everything a run depends on."""
+
+    data: DataConfig = Field(default_factory=lambda: DataConfig())
+    model: ModelConfig = Field(default_factory=lambda: ModelConfig())
+    train: TrainConfig = Field(default_factory=lambda: TrainConfig())
+    decode: DecodeConfig = Field(default_factory=lambda: DecodeConfig())
+
+
+# The paper's six systems, in the order of its Table 1.
+SYSTEMS: dict[str, CoverageConfig] = {
+    "baseline": CoverageConfig(),
+    "linguistic": CoverageConfig(kind="linguistic"),
+    "fertility": CoverageConfig(kind="fertility"),
+    "tanh1": CoverageConfig(kind="tanh", size=1),
+    "gru1": CoverageConfig(kind="gru", size=1),
+    "gru10": CoverageConfig(kind="gru", size=10),
+}
+
+
+def load_recipe(path: Path, overrides: list[str] | None = None) -> Config:
+    """Read a recipe with everything it extends, then the overrides (`model.hidden=512`)."""
+    tree = _read_tree(path, seen=())
+    for text in overrides or []:
+        key, found, value = text.partition("=")
+        if not found:
+            raise UserError(f"{text!r}: write overrides as key=value, such as train.seed=2")
+        _set(tree, key.strip(), _parse_value(value.strip()))
+    return build(tree, where=str(path), text=path)
+
+
+def build(tree: dict[str, Any], where: str, text: Path | None = None) -> Config:
+    """Validate a tree; every problem is told with its key and, in a file, its line."""
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        problems = [_explain(dict(problem), where, text) for problem in error.errors()]
+        raise UserError("\n".join(problems)) from None
+
+
+def find_recipe(name: str) -> Path:
+    """A path as it is, or the name of a shipped recipe, such as `paper/gru10`."""
+    if Path(name).exists():
+        return Path(name)
+    for root in (Path(str(files("covnmt"))) / "recipes", Path(__file__).parents[2] / "recipes"):
+        candidate = root / f"{name.removesuffix('.toml')}.toml"
+        if candidate.exists():
+            return candidate
+    raise UserError(f"{name}: no such recipe; `covnmt recipe list` names those that come along")
+
+
+def describe() -> list[tuple[str, str, str, str]]:
+    """Every key with its choices, default and meaning, in the order of the tree."""
+    return _describe(Config, prefix="")
+
+
+def _describe(branch: type[Settings], prefix: str) -> list[tuple[str, str, str, str]]:
+    rows = []
+    for name, field in branch.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, Settings):
+            rows += _describe(type(default), prefix=f"{prefix}{name}.")
+            continue
+        choices = get_args(field.annotation) if _is_choice(field.annotation) else ()
+        kind = " | ".join(map(str, choices)) or type(default).__name__
+        shown = json.dumps(default, default=str)
+        rows.append((f"{prefix}{name}", kind, shown, field.description or ""))
+    return rows
+
+
+def _is_choice(annotation: Any) -> bool:
+    return getattr(annotation, "__origin__", None) is Literal
+
+
+def _read_tree(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    if path.resolve() in seen:
+        raise UserError(f"{path}: extends itself")
+    try:
+        tree = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+    parent = tree.pop("extends", None)
+    if parent is None:
+        return tree
+    return _merge(_read_tree(path.parent / str(parent), (*seen, path.resolve())), tree)
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _set(tree: dict[str, Any], key: str, value: Any) -> None:
+    *branches, leaf = key.split(".")
+    for branch in branches:
+        tree = tree.setdefault(branch, {})
+        if not isinstance(tree, dict):
+            raise UserError(f"{key}: {branch} is a value, not a group of settings")
+    tree[leaf] = value
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text  # a bare word is a string: model.order=paper
+
+
+def _explain(problem: dict[str, Any], where: str, text: Path | None) -> str:
+    location = [str(part) for part in problem["loc"]]
+    key = ".".join(location)
+    line = _line_of(location, text) if text else None
+    place = f"{where}, line {line}" if line else where
+    if problem["type"] == "extra_forbidden":
+        known = [name for name, *_ in describe()]
+        near = get_close_matches(key, known, n=1, cutoff=0.5) or _same_leaf(location[-1], known)
+        hint = f"; did you mean {near[0]}?" if near else "; `covnmt recipe keys` lists them all"
+        return f"{place}: unknown key {key}{hint}"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    given = "" if isinstance(problem["input"], dict) else f", not {problem['input']!r}"
+    return f"{place}: {key or 'recipe'}: {message}{given}"
+
+
+def _same_leaf(leaf: str, known: list[str]) -> list[str]:
+    near = get_close_matches(leaf, [name.split(".")[-1] for name in known], n=1)
+    return [name for name in known if near and name.endswith(near[0])][:1]
+
+
+def _line_of(location: list[str], path: Path) -> int | None:
+    """The line that sets this key, if this file does (it may come from the command line)."""
+    section = ""
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        if header := re.match(r"\s*\[([^\]]+)\]", line):
+            section = header[1].strip() + "."
+        elif (key := re.match(r"\s*([\w.-]+)\s*=", line)) and section + key[1] == ".".join(
+            location
+        ):
+            return number
+    return None

@@ -1,0 +1,127 @@
+"""Reading text that people bring, and writing files that survive a crash.
+
+Text is UTF-8, plain or compressed (.gz, .xz), with any line ends. Everything written goes to a
+temporary name in the same directory first and is renamed when complete.
+"""
+
+import gzip
+import io
+import json
+import lzma
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, Any, cast
+
+from covnmt.errors import UserError
+
+
+def open_binary(path: Path) -> IO[bytes]:
+    """Open for reading, seeing through .gz and .xz."""
+    try:
+        if path.suffix == ".gz":
+            return cast(IO[bytes], gzip.open(path))
+        if path.suffix == ".xz":
+            return cast(IO[bytes], lzma.open(path))
+        return path.open("rb")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
+    """Lines of a binary stream as text without their ends; bad bytes are an error with its line.
+
+    Only line feeds end a line (with or without a carriage return before them), so that
+    characters such as U+2028 inside a sentence never shift the rest of the file.
+    """
+    number = 0
+    try:
+        for number, raw in enumerate(stream, 1):
+            yield raw.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{name}, line {number}: not UTF-8 (byte {error.start}: {error.reason}); "
+            "convert the file first, for example with iconv"
+        ) from None
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, OSError) as error:
+        raise UserError(f"{name}, after line {number}: cannot be read ({error})") from None
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Stream the lines of one text file."""
+    with open_binary(path) as stream:
+        yield from decode_lines(stream, str(path))
+
+
+def read_parallel(*paths: Path) -> Iterator[tuple[str, ...]]:
+    """Stream lines of several files side by side; different lengths are an error."""
+    missing = object()
+    rows = zip_longest(*(read_lines(path) for path in paths), fillvalue=missing)
+    for number, row in enumerate(rows):
+        ended = [str(path) for path, line in zip(paths, row, strict=True) if line is missing]
+        if ended:
+            others = [str(path) for path in paths if str(path) not in ended]
+            raise UserError(
+                f"{', '.join(ended)} ends after line {number} but {', '.join(others)} goes on: "
+                "parallel files need the same number of lines"
+            )
+        yield cast(tuple[str, ...], row)
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+    """A binary stream that becomes `path` if the block ends well, and nothing otherwise."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be written ({error.strerror or error}); what was there is unchanged"
+        ) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_text(path: Path) -> Iterator[IO[str]]:
+    """Like `atomic_write`, for UTF-8 text with plain line feeds."""
+    with atomic_write(path) as stream:
+        text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n")
+        yield text
+        text.flush()
+        text.detach()
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write one line each."""
+    with atomic_text(path) as stream:
+        stream.writelines(f"{line}\n" for line in lines)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write readable JSON."""
+    with atomic_text(path) as stream:
+        json.dump(value, stream, ensure_ascii=False, indent=2)
+        stream.write("\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; a damaged file is an error that names it."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: not valid JSON ({error})") from None

@@ -1,0 +1,68 @@
+"""Progress that a person can read: a live bar on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+T = TypeVar("T")
+
+# Everything a person watches goes to standard error; standard output carries results.
+console = Console(stderr=True)
+
+# Without a terminal: one line at most this often, so that logs stay short.
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class RateColumn(ProgressColumn):
+    """Items per second."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self.unit = unit
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed or 0:,.0f} {self.unit}/s", style="cyan")
+
+
+def track(items: Iterable[T], total: int | None, what: str, unit: str = "lines") -> Iterator[T]:
+    """Pass the items on, showing how many, how fast, and how long it will still take."""
+    watch = _bar if console.is_terminal else _lines
+    yield from watch(items, total, what, unit)
+
+
+def _bar(items: Iterable[T], total: int | None, what: str, unit: str) -> Iterator[T]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        RateColumn(unit),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield from progress.track(items, total=total, description=what)
+
+
+def _lines(items: Iterable[T], total: int | None, what: str, unit: str) -> Iterator[T]:
+    started = told = time.monotonic()
+    for count, item in enumerate(items, 1):
+        yield item
+        now = time.monotonic()
+        if now - told >= SECONDS_BETWEEN_LINES:
+            told = now
+            rate = count / (now - started)
+            left = f", {(total - count) / rate:,.0f} s left" if total else ""
+            of = f" of {total:,}" if total else ""
+            print(f"{what}: {count:,}{of} {unit}, {rate:,.0f}/s{left}", file=sys.stderr, flush=True)
