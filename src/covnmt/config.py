@@ -9,9 +9,8 @@ import json
 import re
 import tomllib
 from difflib import get_close_matches
-from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -28,6 +27,15 @@ class Settings(BaseModel):
     """A branch of the tree."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def checked(cls, values: dict[str, Any]) -> Self:
+        """Made from values that a person gave; what does not fit is told in words."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            problems = [_explain(dict(problem), "") for problem in error.errors()]
+            raise UserError("\n".join(problems)) from None
 
 
 class DataConfig(Settings):
@@ -174,7 +182,8 @@ class DecodeConfig(Settings):
     length_rules: bool = Field(
         True, description="no end before floor(J/2) words, at most 3 J (J counts the end symbol)"
     )
-    max_length: Positive = Field(500, description="longest output where length_rules is off")
+    max_length: Positive = Field(500, description="most steps where length_rules is off")
+    retry: bool = Field(True, description="widen the beam where no hypothesis ends")
     length_penalty: Annotated[float, Field(ge=0)] = Field(
         0.0, description="scores are divided by length to this power; 0: off"
     )
@@ -231,7 +240,11 @@ def build(tree: dict[str, Any], where: str, text: Path | None = None) -> Config:
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        problems = [_explain(dict(problem), where, text) for problem in error.errors()]
+        problems = []
+        for problem in error.errors():
+            line = _line_of([str(part) for part in problem["loc"]], text) if text else None
+            place = f"{where}, line {line}: " if line else f"{where}: "
+            problems.append(_explain(dict(problem), place))
         raise UserError("\n".join(problems)) from None
 
 
@@ -239,11 +252,37 @@ def find_recipe(name: str) -> Path:
     """A path as it is, or the name of a shipped recipe, such as `paper/gru10`."""
     if Path(name).exists():
         return Path(name)
-    for root in (Path(str(files("covnmt"))) / "recipes", Path(__file__).parents[2] / "recipes"):
-        candidate = root / f"{name.removesuffix('.toml')}.toml"
-        if candidate.exists():
-            return candidate
+    shipped = _recipes_directory() / f"{name.removesuffix('.toml')}.toml"
+    if shipped.exists():
+        return shipped
     raise UserError(f"{name}: no such recipe; `covnmt recipe list` names those that come along")
+
+
+def shipped_recipes() -> list[str]:
+    """The names of the recipes that come along, such as `paper/gru10`."""
+    root = _recipes_directory()
+    return sorted(str(path.relative_to(root).with_suffix("")) for path in root.rglob("*.toml"))
+
+
+def _recipes_directory() -> Path:
+    """Inside an installed package, or beside the sources of a checkout."""
+    inside = Path(__file__).parent / "recipes"
+    return inside if inside.exists() else Path(__file__).parents[2] / "recipes"
+
+
+def differences(before: Config, now: Config) -> list[tuple[str, Any, Any]]:
+    """Every key whose value is not the same, with both values."""
+    old, new = flatten(before.model_dump(mode="json")), flatten(now.model_dump(mode="json"))
+    return [(key, old.get(key), new.get(key)) for key in new if old.get(key) != new.get(key)]
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A tree as `{"model.hidden": 1000, ...}`."""
+    flat = {}
+    for key, value in tree.items():
+        nested = isinstance(value, dict)
+        flat |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return flat
 
 
 def describe() -> list[tuple[str, str, str, str]]:
@@ -310,19 +349,18 @@ def _parse_value(text: str) -> Any:
         return text  # a bare word is a string: model.order=paper
 
 
-def _explain(problem: dict[str, Any], where: str, text: Path | None) -> str:
+def _explain(problem: dict[str, Any], place: str) -> str:
+    """One line for one problem that pydantic found."""
     location = [str(part) for part in problem["loc"]]
     key = ".".join(location)
-    line = _line_of(location, text) if text else None
-    place = f"{where}, line {line}" if line else where
     if problem["type"] == "extra_forbidden":
         known = [name for name, *_ in describe()]
         near = get_close_matches(key, known, n=1, cutoff=0.5) or _same_leaf(location[-1], known)
         hint = f"; did you mean {near[0]}?" if near else "; `covnmt recipe keys` lists them all"
-        return f"{place}: unknown key {key}{hint}"
+        return f"{place}unknown key {key}{hint}"
     message = str(problem["msg"]).removeprefix("Value error, ")
     given = "" if isinstance(problem["input"], dict) else f", not {problem['input']!r}"
-    return f"{place}: {key or 'recipe'}: {message}{given}"
+    return f"{place}{key + ': ' if key else ''}{message}{given}"
 
 
 def _same_leaf(leaf: str, known: list[str]) -> list[str]:

@@ -4,12 +4,14 @@ Text is UTF-8, plain or compressed (.gz, .xz), with any line ends. Everything wr
 temporary name in the same directory first and is renamed when complete.
 """
 
+import codecs
 import gzip
 import io
 import json
 import lzma
 import os
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import zip_longest
@@ -37,18 +39,22 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
     """Lines of a binary stream as text without their ends; bad bytes are an error with its line.
 
     Only line feeds end a line (with or without a carriage return before them), so that
-    characters such as U+2028 inside a sentence never shift the rest of the file.
+    characters such as U+2028 inside a sentence never shift the rest of the file. A byte order
+    mark at the beginning is no part of the text.
     """
     number = 0
     try:
-        for number, raw in enumerate(stream, 1):
+        for raw in stream:
+            number += 1
+            if number == 1:
+                raw = raw.removeprefix(codecs.BOM_UTF8)
             yield raw.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise UserError(
             f"{name}, line {number}: not UTF-8 (byte {error.start}: {error.reason}); "
             "convert the file first, for example with iconv"
         ) from None
-    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, OSError) as error:
+    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         raise UserError(f"{name}, after line {number}: cannot be read ({error})") from None
 
 
@@ -76,10 +82,11 @@ def read_parallel(*paths: Path) -> Iterator[tuple[str, ...]]:
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """A binary stream that becomes `path` if the block ends well, and nothing otherwise."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    temporary = Path(name)
+    temporary: Path | None = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        temporary = Path(name)
         with os.fdopen(handle, "wb") as stream:
             yield stream
             stream.flush()
@@ -91,7 +98,8 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             f"{path}: cannot be written ({error.strerror or error}); what was there is unchanged"
         ) from None
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -123,5 +131,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise UserError(f"{path}: not valid JSON ({error})") from None

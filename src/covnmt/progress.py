@@ -66,3 +66,46 @@ def _lines(items: Iterable[T], total: int | None, what: str, unit: str) -> Itera
             left = f", {(total - count) / rate:,.0f} s left" if total else ""
             of = f" of {total:,}" if total else ""
             print(f"{what}: {count:,}{of} {unit}, {rate:,.0f}/s{left}", file=sys.stderr, flush=True)
+
+
+class Meter:
+    """Progress of a long job that reports at its own pace: a live bar, or plain lines."""
+
+    def __init__(self, total: int, what: str, unit: str) -> None:
+        self.what, self.total = what, total
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[status]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self.task = self.progress.add_task(what, total=total, status="")
+        self.started: tuple[float, int] | None = None
+
+    def __enter__(self) -> "Meter":
+        if console.is_terminal:
+            self.progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if console.is_terminal:
+            self.progress.stop()
+
+    def show(self, done: int, status: str) -> None:
+        """So far, and how it goes."""
+        now = time.monotonic()
+        if self.started is None:
+            self.started = (now, done)
+        if console.is_terminal:
+            self.progress.update(self.task, completed=done, status=status)
+        elif status:
+            rate = (done - self.started[1]) / max(now - self.started[0], 1e-9)
+            left = (self.total - done) / rate if rate else 0.0
+            self.note(f"{self.what} {done:,}/{self.total:,}  {status}  {left:,.0f} s left")
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,153 @@
+"""A model directory: everything `translate` needs, and everything training needs to go on.
+
+    config.json         settings, vocabulary sizes, format version
+    source.*, target.*  tokenisation and vocabulary of each side
+    model.safetensors   the best weights so far
+    last.safetensors    weights, optimiser, averages, random state and counters of the last save
+    recent/             the last few weights, where the recipe keeps them for averaging
+    log.jsonl           one line per report and validation
+
+Weights are safetensors, so opening a directory from elsewhere never runs code. Every file is
+replaced as a whole, so a crash or a full disk leaves the previous one.
+"""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from covnmt.config import Config, build
+from covnmt.errors import UserError
+from covnmt.files import atomic_write, read_json, write_json
+from covnmt.model.initialise import initialise
+from covnmt.model.seq2seq import Seq2Seq
+from covnmt.text.codec import SIDES, Codec, copy_codecs
+
+FORMAT = 1
+BEST = "model.safetensors"
+LAST = "last.safetensors"
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    """Write named tensors with a small JSON note about them."""
+    data = save(
+        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
+        metadata={"about": json.dumps(about)},
+    )
+    with atomic_write(path) as stream:
+        stream.write(data)
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read them back; a truncated or foreign file is an error."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; is this a model directory made by `covnmt train`?")
+    try:
+        with safe_open(path, framework="pt") as stream:
+            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
+            about = json.loads((stream.metadata() or {}).get("about", "{}"))
+    except (SafetensorError, OSError, ValueError, struct.error) as error:
+        raise UserError(
+            f"{path}: damaged or not a safetensors file ({error}); "
+            "restore it from a copy, or train again"
+        ) from None
+    return tensors, about
+
+
+def new_model(config: Config, source_words: int, target_words: int) -> Seq2Seq:
+    """A freshly initialised model; depends on nothing but the settings and the seed."""
+    torch.manual_seed(config.train.seed)
+    model = Seq2Seq(config.model, source_words, target_words)
+    initialise(model, config.model.init)
+    return model
+
+
+def save_config(directory: Path, config: Config, source_words: int, target_words: int) -> None:
+    """Write config.json."""
+    settings = config.model_dump(mode="json")
+    words = {"source": source_words, "target": target_words}
+    write_json(directory / "config.json", {"format": FORMAT, "words": words, **settings})
+
+
+def load_config(directory: Path) -> tuple[Config, dict[str, int]]:
+    """The settings of a model directory, and its vocabulary sizes."""
+    path = directory / "config.json"
+    if not path.is_file():
+        raise UserError(f"{directory}: not a model directory (it has no config.json)")
+    tree = read_json(path)
+    found = tree.pop("format", None) if isinstance(tree, dict) else None
+    if not isinstance(found, int) or not isinstance(words := tree.pop("words", None), dict):
+        raise UserError(f"{path}: not made by `covnmt train`")
+    if found > FORMAT:
+        raise UserError(f"{path}: made by a newer covnmt (format {found}); please upgrade")
+    return build(tree, where=str(path)), words
+
+
+def weights_of(model: Seq2Seq) -> dict[str, Tensor]:
+    """The model's weights by name; a matrix that two layers share appears once."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def load_weights(model: Seq2Seq, weights: dict[str, Tensor], where: Path) -> None:
+    """Put the weights into the model; anything that does not fit is an error."""
+    expected = weights_of(model)
+    problems = [f"{name} is missing" for name in expected.keys() - weights.keys()]
+    problems += [f"{name} is unknown" for name in weights.keys() - expected.keys()]
+    problems += [
+        f"{name} is {list(weights[name].shape)}, not {list(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    if problems:
+        shown = "; ".join(sorted(problems)[:3])
+        raise UserError(f"{where}: these weights are of another model: {shown}")
+    for name, tensor in expected.items():
+        tensor.copy_(weights[name])
+
+
+def load_model(directory: Path, device: torch.device) -> tuple[Seq2Seq, Config]:
+    """The best model of a directory, ready to translate."""
+    config, words = load_config(directory)
+    for side in SIDES:
+        rows = len(Codec.load(directory, side).vocabulary)
+        if rows != words[side]:
+            raise UserError(
+                f"{directory / side}.vocab: {rows} rows, but the model was trained with "
+                f"{words[side]}; put the vocabulary it was trained with back"
+            )
+    model = Seq2Seq(config.model, words["source"], words["target"])
+    weights, _ = load_tensors(directory / BEST)
+    load_weights(model, weights, directory / BEST)
+    return model.to(device).eval(), config
+
+
+def average_run(run: Path, target: Path, last: int) -> list[str]:
+    """Write a model directory with the mean of the last kept weights; gives their names."""
+    kept = sorted((run / "recent").glob("*.safetensors"))[-last:]
+    if len(kept) < last:
+        raise UserError(
+            f"{run}: {len(kept)} kept weights, not {last}; train with train.keep={last} or more"
+        )
+    config, words = load_config(run)
+    copy_codecs(run, target)
+    names = [path.stem for path in kept]
+    save_tensors(target / BEST, average_weights(kept), {"averaged": names})
+    save_config(target, config, words["source"], words["target"])
+    return names
+
+
+def average_weights(paths: list[Path]) -> dict[str, Tensor]:
+    """The mean of several saved weights."""
+    mean: dict[str, Tensor] = {}
+    for path in paths:
+        weights, _ = load_tensors(path)
+        for name, tensor in weights.items():
+            if mean and (name not in mean or mean[name].shape != tensor.shape):
+                raise UserError(f"{path}: {name} does not fit {paths[0]}; average one run only")
+        mean = {k: mean.get(k, 0) + w.double() / len(paths) for k, w in weights.items()}
+    return {name: tensor.float() for name, tensor in mean.items()}

@@ -1,0 +1,358 @@
+"""The commands. Each parses its arguments, calls one function, and prints what comes back.
+
+Heavy imports happen inside the commands, so that `covnmt --help` answers at once.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from covnmt import __version__
+from covnmt.errors import UserError
+from covnmt.progress import console as messages
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help="Train, run and inspect neural translators that keep track of what they translated.",
+)
+corpus_app = typer.Typer(no_args_is_help=True, help="Open corpora that can be fetched by name.")
+recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: lists, keys, resolved settings.")
+app.add_typer(corpus_app, name="corpus")
+app.add_typer(recipe_app, name="recipe")
+
+output = Console(soft_wrap=True)
+
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")]
+ThreadsOption = Annotated[int, typer.Option(help="CPU threads; 0: as many as there are cores")]
+ModelOption = Annotated[
+    list[Path], typer.Option("--model", "-m", help="model directory; several make an ensemble")
+]
+FilePair = tuple[Path, Path]
+Tokenisation = Literal["moses", "jieba", "characters", "whitespace", "sentencepiece"]
+
+
+def main() -> None:
+    """Run a command; bad input ends with a message and exit code 2, never with a traceback."""
+    try:
+        app()
+    except UserError as error:
+        messages.print(f"error: {error}", style="red", markup=False, highlight=False)
+        sys.exit(2)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"covnmt {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print and exit")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def synthetic(
+    directory: Path,
+    train: Annotated[int, typer.Option(help="training pairs")] = 30_000,
+    dev: Annotated[int, typer.Option(help="development pairs")] = 500,
+    test: Annotated[int, typer.Option(help="test pairs")] = 1_000,
+    seed: int = 1,
+) -> None:
+    """Write the embedded language pair, with gold alignments."""
+    from covnmt.text.synthetic import write_corpus
+
+    write_corpus(directory, seed=seed, train=train, dev=dev, test=test)
+    messages.print(f"wrote {train:,} + {dev:,} + {test:,} pairs to {directory}")
+
+
+@app.command()
+def prepare(
+    directory: Annotated[Path, typer.Argument(help="where the prepared data goes")],
+    train: Annotated[
+        tuple[str, str], typer.Option(help="source and target file; several: a.ja,b.ja a.en,b.en")
+    ],
+    dev: Annotated[FilePair | None, typer.Option(help="source and target file")] = None,
+    test: Annotated[FilePair | None, typer.Option(help="source and target file")] = None,
+    source_tokenizer: Annotated[Tokenisation, typer.Option()] = "moses",
+    target_tokenizer: Annotated[Tokenisation, typer.Option()] = "moses",
+    source_language: Annotated[str, typer.Option(help="for the Moses rules")] = "en",
+    target_language: Annotated[str, typer.Option(help="for the Moses rules")] = "en",
+    lowercase: Annotated[bool, typer.Option(help="lower-case both sides")] = False,
+    source_vocab: Annotated[int, typer.Option(help="most frequent words or pieces")] = 30_000,
+    target_vocab: Annotated[int, typer.Option(help="most frequent words or pieces")] = 30_000,
+    max_length: Annotated[int, typer.Option(help="longest side of a training pair")] = 80,
+    max_ratio: Annotated[float, typer.Option(help="of the two lengths; 0: any")] = 0.0,
+    sentencepiece: Annotated[Literal["unigram", "bpe"], typer.Option()] = "unigram",
+    joint: Annotated[bool, typer.Option(help="one vocabulary for both sides")] = False,
+    seed: Annotated[int, typer.Option(help="of the shuffle")] = 1234,
+    overwrite: Annotated[bool, typer.Option(help="replace what is there")] = False,
+) -> None:
+    """Tokenise a parallel corpus, build vocabularies, write id arrays."""
+    from covnmt.text.corpus import PrepareSettings
+    from covnmt.text.corpus import prepare as run
+    from covnmt.text.tokenize import TokenizerSettings
+
+    def side(kind: Tokenisation, language: str) -> TokenizerSettings:
+        return TokenizerSettings(kind=kind, language=language, lowercase=lowercase)
+
+    settings = PrepareSettings.checked(
+        {
+            "source": side(source_tokenizer, source_language),
+            "target": side(target_tokenizer, target_language),
+            "train": _file_pairs(*train),
+            "dev": dev,
+            "test": test,
+            "source_size": source_vocab,
+            "target_size": target_vocab,
+            "max_length": max_length,
+            "max_ratio": max_ratio,
+            "sentencepiece": sentencepiece,
+            "joint": joint,
+            "seed": seed,
+        }
+    )
+    for line in run(settings, directory, overwrite).lines():
+        output.print(line, highlight=False)
+
+
+@corpus_app.command("list")
+def corpus_list() -> None:
+    """The corpora known by name."""
+    from covnmt.text.open_corpora import listing
+
+    _print_table(("name", "languages", "what", "pairs", "licence"), listing())
+
+
+@corpus_app.command("get")
+def corpus_get(name: str, directory: Path) -> None:
+    """Download a corpus, check it, and write plain parallel files."""
+    from covnmt.text.open_corpora import get
+
+    for file, lines in get(name, directory).items():
+        output.print(f"{directory / file}: {lines:,} lines", highlight=False)
+
+
+@recipe_app.command("list")
+def recipe_list() -> None:
+    """The recipes that come with covnmt."""
+    from covnmt.config import shipped_recipes
+
+    for name in shipped_recipes():
+        print(name)
+
+
+@recipe_app.command("keys")
+def recipe_keys() -> None:
+    """Every key with its choices, default and meaning."""
+    from covnmt.config import describe
+
+    _print_table(("key", "choices", "default", "meaning"), describe())
+
+
+@recipe_app.command("show")
+def recipe_show(
+    recipe: str, overrides: Annotated[list[str] | None, typer.Argument()] = None
+) -> None:
+    """The resolved settings of a recipe, as JSON."""
+    from covnmt.config import find_recipe, load_recipe
+
+    print(load_recipe(find_recipe(recipe), overrides).model_dump_json(indent=2))
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="a TOML file, or a name: paper/gru10")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="train.seed=2 ...")] = None,
+    run: Annotated[Path | None, typer.Option(help="model directory (runs/RECIPE)")] = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = 0,
+) -> None:
+    """Train a model; the same command again goes on where it stopped."""
+    from covnmt.config import find_recipe, load_recipe
+    from covnmt.train import train as run_training
+    from covnmt.translate import pick_device
+
+    _use_threads(threads)
+    path = find_recipe(recipe)
+    directory = run or Path("runs") / f"{path.parent.name}-{path.stem}"
+    outcome = run_training(load_recipe(path, overrides), directory, pick_device(device))
+    done = f"{outcome.counters.update:,} updates, {outcome.counters.words:,} target words"
+    messages.print(f"{directory}: {outcome.reason} ({done})", highlight=False)
+    if not outcome.finished:
+        messages.print("give the same command again to go on")
+        raise typer.Exit(130)
+
+
+@app.command()
+def average(
+    run: Annotated[Path, typer.Argument(help="model directory trained with train.keep")],
+    target: Annotated[Path, typer.Argument(help="where the averaged model goes")],
+    last: Annotated[int, typer.Option(help="how many of the kept weights")] = 5,
+) -> None:
+    """Average the last kept weights of a run into a model of their own."""
+    from covnmt.checkpoint import average_run
+
+    used = average_run(run, target, last)
+    messages.print(f"{target}: the mean of {', '.join(used)}", highlight=False)
+
+
+@app.command()
+def translate(
+    file: Annotated[Path | None, typer.Argument(help="text to translate; standard input")] = None,
+    model: ModelOption = [],  # noqa: B006 (typer makes its own copy)
+    out: Annotated[Path | None, typer.Option("--output", "-o", help="standard output")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
+    beam: Annotated[int | None, typer.Option(help="1 is greedy")] = None,
+    nbest: Annotated[int | None, typer.Option(help="translations per line")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="0: off")] = None,
+    coverage_penalty: Annotated[float | None, typer.Option(help="GNMT's; 0: off")] = None,
+    length_rules: Annotated[bool | None, typer.Option(help="the paper's limits")] = None,
+    forbid_unk: Annotated[bool | None, typer.Option(help="never say UNK")] = None,
+    replace_unk: Annotated[bool | None, typer.Option(help="by the word it aligns to")] = None,
+    dictionary: Annotated[Path | None, typer.Option(help="for --replace-unk: TSV")] = None,
+    overlong: Annotated[Literal["cut", "split"], typer.Option(help="lines over the limit")] = "cut",
+    max_source: Annotated[int | None, typer.Option(help="that limit, in tokens")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="sentences at a time")] = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = 0,
+) -> None:
+    """Translate a file or a pipe, line by line; order and empty lines are kept."""
+    from covnmt.translate import Translator, change_decoding, formatted
+
+    _use_threads(threads)
+    translator = Translator.load(*_given(model), device=device, dictionary=dictionary)
+    options = {
+        "beam": beam,
+        "nbest": nbest,
+        "length_penalty": length_penalty,
+        "coverage_penalty": coverage_penalty,
+        "length_rules": length_rules,
+        "forbid_unk": forbid_unk,
+        "replace_unk": replace_unk,
+        "max_source": max_source,
+        "batch_size": batch_size,
+    }
+    decode = change_decoding(translator.decode, options)
+    done = translator.stream(_input_lines(file), decode, overlong)
+    _write_out(out, formatted(done, as_json, decode.nbest))
+
+
+@app.command()
+def align(
+    source: Path,
+    target: Path,
+    model: ModelOption = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option("--output", "-o", help="links")] = None,
+    matrices: Annotated[Path | None, typer.Option(help="soft matrices too (.npz)")] = None,
+    method: Annotated[
+        Literal["argmax", "argmax_with_end", "threshold"], typer.Option(help="how links are made")
+    ] = "argmax",
+    threshold: Annotated[float, typer.Option(help="for --method threshold")] = 0.5,
+    tokenized: Annotated[bool, typer.Option(help="spaces are the word borders")] = False,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = 0,
+) -> None:
+    """Align given translations by forced decoding; prints Pharaoh links."""
+    from covnmt.align import Aligner
+    from covnmt.files import read_parallel
+    from covnmt.metrics.alignment import format_links, links_from_attention, save_matrices
+    from covnmt.progress import track
+
+    _use_threads(threads)
+    if len(_given(model)) > 1:
+        raise UserError("align takes one model")
+    pairs = track(((s, t) for s, t in read_parallel(source, target)), None, "aligning", "pairs")
+    found = Aligner.load(model[0], device).align(pairs, tokenized)
+    links = (links_from_attention(pair.matrix, method, threshold) for pair in found)
+    _write_out(out, (format_links(link) for link in links))
+    if matrices:
+        save_matrices(matrices, [pair.matrix for pair in found])
+
+
+@app.command()
+def info(
+    target: Annotated[str, typer.Argument(help="a recipe or a model directory")],
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+    words: Annotated[int, typer.Option(help="vocabulary rows, for a recipe without data")] = 30_001,
+) -> None:
+    """The resolved settings and the parameter count, in all and by block."""
+    from covnmt.info import describe_target
+
+    found = describe_target(target, words)
+    if as_json:
+        print(json.dumps(found.to_json(), indent=2))
+        return
+    _print_table(("key", "value"), found.settings_rows())
+    _print_table(("block", "parameters"), found.parameter_rows())
+
+
+@app.command()
+def demo(
+    directory: Annotated[Path, typer.Argument(help="where everything goes")] = Path("demo"),
+    threads: ThreadsOption = 0,
+) -> None:
+    """Train the baseline and a coverage model on the embedded pair, and show the difference."""
+    from covnmt.demo import run_demo
+
+    _use_threads(threads)
+    for part in run_demo(directory):
+        output.print(part)
+
+
+def _print_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    table = Table(*head)
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    output.print(table)
+
+
+def _given(models: list[Path]) -> list[Path]:
+    if not models:
+        raise UserError("name a model directory: --model DIR")
+    return models
+
+
+def _file_pairs(source: str, target: str) -> list[FilePair]:
+    sources, targets = source.split(","), target.split(",")
+    if len(sources) != len(targets):
+        raise UserError(f"--train: {len(sources)} source files but {len(targets)} target files")
+    return [(Path(s), Path(t)) for s, t in zip(sources, targets, strict=True)]
+
+
+def _use_threads(count: int) -> None:
+    import torch
+
+    if count:
+        torch.set_num_threads(count)
+
+
+def _input_lines(file: Path | None) -> Iterator[str]:
+    from covnmt.files import decode_lines, read_lines
+
+    if file is None or str(file) == "-":
+        return decode_lines(sys.stdin.buffer, "standard input")
+    return read_lines(file)
+
+
+def _write_out(path: Path | None, lines: Iterable[str]) -> None:
+    from covnmt.files import write_lines
+
+    if path is not None:
+        write_lines(path, lines)
+        return
+    for line in lines:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()

@@ -1,0 +1,280 @@
+"""Id arrays -> batches, in an order that depends on nothing but settings, seed and batch number.
+
+So a resumed run goes on with the batch it would have seen. Training batches are numbered from 0
+and come in blocks: the paper's pools (SPEC 1.1), or the epochs of the token buckets. A block is a
+pure function of its number. Letters: B pairs, J source and I target positions, both with the end
+symbol.
+"""
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from covnmt.config import DataConfig
+from covnmt.errors import UserError
+from covnmt.text.corpus import Ids, Integers, Split
+from covnmt.text.vocab import PAD
+
+T = TypeVar("T")
+
+# Batches of a token bucket that exchange pairs between epochs: enough to mix, few enough that
+# the shorter sides of the pairs stay alike too.
+BATCHES_PER_CELL = 16
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Pairs side by side; both sides end with the end symbol and are padded with 0."""
+
+    source: Tensor  # [B, J] int64
+    source_mask: Tensor  # [B, J] bool, true on words and end symbols
+    target: Tensor  # [B, I] int64
+    target_mask: Tensor  # [B, I] bool
+
+    @property
+    def size(self) -> int:
+        """Pairs."""
+        return self.source.shape[0]
+
+    @property
+    def target_words(self) -> int:
+        """Target words with their end symbols, without padding."""
+        return int(self.target_mask.sum())
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """A copy on the device; from pinned memory it does not wait."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> "Batch":
+        """A copy in memory that a GPU reads directly."""
+        return self._map(Tensor.pin_memory)
+
+    def _map(self, move: Callable[[Tensor], Tensor]) -> "Batch":
+        return Batch(
+            move(self.source), move(self.source_mask), move(self.target), move(self.target_mask)
+        )
+
+
+class NumberedBatch(NamedTuple):
+    """Which pairs of a split form a training batch."""
+
+    number: int
+    epoch: int
+    indices: Integers
+
+
+def collate(
+    pairs: Sequence[tuple[Ids | Sequence[int], Ids | Sequence[int]]],
+    source_end: int,
+    target_end: int,
+) -> Batch:
+    """Put pairs of ids side by side, adding the end symbols."""
+    source, source_mask = _pad([source for source, _ in pairs], source_end)
+    target, target_mask = _pad([target for _, target in pairs], target_end)
+    return Batch(source, source_mask, target, target_mask)
+
+
+def _pad(rows: Sequence[Ids | Sequence[int]], end: int) -> tuple[Tensor, Tensor]:
+    lengths = np.array([len(row) for row in rows])  # [B]
+    ids = np.full((len(rows), lengths.max() + 1), PAD, dtype=np.int64)  # [B, J]
+    for padded, row in zip(ids, rows, strict=True):
+        padded[: len(row)] = row
+        padded[len(row)] = end
+    mask = np.arange(ids.shape[1]) <= lengths[:, None]  # [B, J]
+    return torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+def read_batch(split: Split, indices: Integers) -> Batch:
+    """Read these pairs; into pinned memory where there is a GPU to take them."""
+    pairs = [(split.source(i), split.target(i)) for i in indices.tolist()]
+    batch = collate(pairs, split.source_end, split.target_end)
+    return batch.pin_memory() if torch.cuda.is_available() else batch
+
+
+def eval_batches(split: Split, batch_size: int) -> Iterator[Integers]:
+    """Every pair once, those of similar length together, shortest first."""
+    order = np.argsort(_longer_side(split), kind="stable")
+    for start in range(0, len(order), batch_size):
+        yield order[start : start + batch_size]
+
+
+def train_batches(
+    split: Split, config: DataConfig, seed: int, start: int = 0
+) -> Iterator[NumberedBatch]:
+    """Training batches from number `start` on, without end."""
+    batching = build_batching(split, config, seed)
+    first, skip = divmod(start, batching.block_size)
+    number = start
+    for block in count(first):
+        for indices in batching.block(block)[skip:]:
+            yield NumberedBatch(number, batching.epoch(number), indices)
+            number += 1
+        skip = 0
+
+
+class Batching(Protocol):
+    """An endless sequence of batches, cut into blocks of equally many."""
+
+    @property
+    def block_size(self) -> int:
+        """Batches per block."""
+
+    def block(self, number: int) -> list[Integers]:
+        """The batches of one block: indices of pairs."""
+
+    def epoch(self, number: int) -> int:
+        """How often the whole corpus was read before this batch."""
+
+
+def build_batching(split: Split, config: DataConfig, seed: int) -> Batching:
+    """The scheme that the settings name, over the pairs that are not too long."""
+    lengths = _longer_side(split)
+    pairs = split.order[lengths[split.order] <= config.max_length]
+    if not len(pairs):
+        raise UserError(
+            f"{split.directory}: no pair of {split.name} has at most data.max_length = "
+            f"{config.max_length} tokens on both sides; raise it, or prepare the text otherwise"
+        )
+    if config.batching == "paper":
+        return PaperBatching(pairs, lengths[pairs], config.batch_size, config.pool)
+    source, target = split.source_lengths[pairs], split.target_lengths[pairs]
+    return TokenBatching(pairs, source, target, config.batch_tokens, seed)
+
+
+def _longer_side(split: Split) -> Integers:
+    return np.maximum(split.source_lengths, split.target_lengths)
+
+
+class PaperBatching:
+    """Pools of pairs in corpus order, each sorted by length and cut into batches (SPEC 1.1).
+
+    The corpus is read as a ring: the last pool of an epoch goes on with the first pairs.
+    """
+
+    def __init__(self, pairs: Integers, lengths: Integers, batch_size: int, pool: int) -> None:
+        self._pairs = pairs
+        self._lengths = lengths
+        self._batch_size = batch_size
+        self.block_size = pool
+
+    def block(self, number: int) -> list[Integers]:
+        size = self.block_size * self._batch_size
+        places = np.arange(number * size, (number + 1) * size) % len(self._pairs)
+        shortest_first = places[np.argsort(self._lengths[places], kind="stable")]
+        return np.split(self._pairs[shortest_first], self.block_size)
+
+    def epoch(self, number: int) -> int:
+        return number * self._batch_size // len(self._pairs)
+
+
+class TokenBatching:
+    """Batches of pairs of similar length with at most `batch_tokens` on either side.
+
+    Pairs are divided once into cells of similar length. Every epoch shuffles the pairs within
+    each cell, cuts it into batches and shuffles those. All cuts are the same in every epoch, so
+    every epoch has the same number of batches and each can be made without those before it.
+    """
+
+    def __init__(
+        self, pairs: Integers, source: Integers, target: Integers, batch_tokens: int, seed: int
+    ) -> None:
+        longer = np.maximum(source, target) + 1  # with the end symbol
+        buckets = np.searchsorted(_bucket_edges(int(longer.max())), longer)
+        # within a bucket by the difference, so that the shorter sides are alike as well
+        order = np.lexsort((target - source, buckets))
+        bucket_starts = np.flatnonzero(np.diff(buckets[order])) + 1
+        cells, batches = _cut(np.split(longer[order], bucket_starts), batch_tokens)
+        self._pairs = pairs[order]
+        self._cells = np.repeat(np.arange(len(cells), dtype=np.int32), cells)  # of each pair
+        self._cuts = np.cumsum(batches)[:-1]
+        self._seed = seed
+        self.block_size = len(batches)
+
+    def block(self, number: int) -> list[Integers]:
+        random = np.random.default_rng([self._seed, number])
+        shuffled = random.permutation(len(self._pairs))
+        by_cell = shuffled[np.argsort(self._cells[shuffled], kind="stable")]
+        batches = np.split(self._pairs[by_cell], self._cuts)
+        return [batches[i] for i in random.permutation(len(batches))]
+
+    def epoch(self, number: int) -> int:
+        return number // self.block_size
+
+
+def _bucket_edges(longest: int) -> list[int]:
+    """The greatest length of each bucket: a tenth, or one, more than that before."""
+    edges = [1]
+    while edges[-1] < longest:
+        edges.append(edges[-1] + 1 + edges[-1] // 10)
+    return edges
+
+
+def _cut(buckets: Iterable[Integers], batch_tokens: int) -> tuple[list[int], list[int]]:
+    """The number of pairs in each cell and in each batch, given the lengths in each bucket."""
+    cells, batches = [], []
+    for lengths in buckets:
+        most = max(1, batch_tokens // int(lengths.max()))
+        for cell in _parts(len(lengths), most * BATCHES_PER_CELL):
+            cells.append(cell)
+            batches += _parts(cell, most)
+    return cells, batches
+
+
+def _parts(total: int, most: int) -> list[int]:
+    """The fewest parts that are no more than `most`, as even as possible."""
+    number = -(-total // most)
+    return [(i + 1) * total // number - i * total // number for i in range(number)]
+
+
+def prefetch(items: Iterable[T], depth: int) -> Iterator[T]:
+    """The same items, made up to `depth` ahead in a background thread.
+
+    An exception there is raised here. When the consumer stops, so does the thread.
+    """
+    ready: queue.Queue[T | _Done] = queue.Queue(depth)
+    stop = threading.Event()
+    thread = threading.Thread(target=_produce, args=(items, ready, stop), daemon=True)
+    thread.start()
+    try:
+        while not isinstance(item := ready.get(), _Done):
+            yield item
+        if item.error is not None:
+            raise item.error
+    finally:
+        stop.set()
+        thread.join()
+
+
+class _Done(NamedTuple):
+    """Comes after the last item."""
+
+    error: BaseException | None
+
+
+def _produce(items: Iterable[T], ready: "queue.Queue[T | _Done]", stop: threading.Event) -> None:
+    try:
+        for item in items:
+            if not _put(item, ready, stop):
+                return
+        end = _Done(None)
+    except BaseException as error:  # the consumer's to handle
+        end = _Done(error)
+    _put(end, ready, stop)
+
+
+def _put(item: T, ready: "queue.Queue[T]", stop: threading.Event) -> bool:
+    """Wait for room; false if the consumer stopped instead."""
+    while not stop.is_set():
+        try:
+            ready.put(item, timeout=0.1)
+        except queue.Full:
+            continue
+        return True
+    return False

@@ -1,0 +1,58 @@
+"""What a recipe or a model directory amounts to: its settings, and its parameters by block."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from covnmt.checkpoint import load_config
+from covnmt.config import Config, find_recipe, flatten, load_recipe
+from covnmt.model.seq2seq import Seq2Seq, count_parameters
+from covnmt.text.corpus import Corpus
+
+
+@dataclass(frozen=True)
+class Info:
+    """Settings, vocabulary sizes and parameter counts."""
+
+    config: Config
+    words: dict[str, int]
+    parameters: dict[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        total = {"total": sum(self.parameters.values())}
+        settings = self.config.model_dump(mode="json")
+        return {"settings": settings, "words": self.words, "parameters": total | self.parameters}
+
+    def settings_rows(self) -> list[tuple[str, str]]:
+        """Every key and its value."""
+        flat = flatten(self.config.model_dump(mode="json"))
+        words = [(f"words.{side}", f"{count:,}") for side, count in self.words.items()]
+        return [(key, json.dumps(value)) for key, value in flat.items()] + words
+
+    def parameter_rows(self) -> list[tuple[str, str]]:
+        """Every block, and their sum."""
+        blocks = [(block, f"{count:,}") for block, count in self.parameters.items()]
+        return [*blocks, ("total", f"{sum(self.parameters.values()):,}")]
+
+
+def describe_target(target: str, words: int) -> Info:
+    """Look at a model directory, or at a recipe with the vocabulary of its data if it is there."""
+    if Path(target).is_dir():
+        config, sizes = load_config(Path(target))
+    else:
+        config = load_recipe(find_recipe(target))
+        sizes = _vocabulary(config, words)
+    with torch.device("meta"):
+        model = Seq2Seq(config.model, sizes["source"], sizes["target"])
+    return Info(config, sizes, count_parameters(model))
+
+
+def _vocabulary(config: Config, words: int) -> dict[str, int]:
+    if not (config.data.directory / "corpus.json").exists():
+        return {"source": words, "target": words}
+    report = Corpus.open(config.data.directory).report
+    return {"source": report.source_rows, "target": report.target_rows}

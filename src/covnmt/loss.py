@@ -1,0 +1,50 @@
+"""What training minimises: the words' negative log-likelihood, and the fertility objective.
+
+All terms are sums over the batch (SPEC 1.4); `train` divides where a recipe asks for a mean.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from covnmt.config import TrainConfig
+from covnmt.data import Batch
+from covnmt.model.seq2seq import Forced, Readout, Seq2Seq
+
+
+def token_loss(
+    readout: Readout, features: Tensor, target: Tensor, mask: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Summed loss to differentiate, and the plain negative log-likelihood to report.
+
+    Only real positions reach the output layer, the largest product of the model.
+    """
+    logits = readout.logits(features[mask]).float()  # [real positions, V]
+    log_probs = torch.log_softmax(logits, dim=-1)
+    nll = nn.functional.nll_loss(log_probs, target[mask], reduction="sum")
+    if smoothing == 0:
+        return nll, nll.detach()
+    uniform = -log_probs.mean(dim=-1).sum()
+    return (1 - smoothing) * nll + smoothing * uniform, nll.detach()
+
+
+def fertility_loss(forced: Forced, batch: Batch, detach: bool) -> Tensor:
+    """sum_j (Phi_j - sum_i alpha_ij)^2 over real words (section 4); Phi is 1 if not predicted.
+
+    With `detach` the attention is taken as given, and only the fertility model learns from it.
+    """
+    alpha = forced.alpha.detach() if detach else forced.alpha
+    received = (alpha * batch.target_mask.unsqueeze(-1)).sum(dim=1)  # [B, J]
+    Phi = torch.ones_like(received) if forced.fertility is None else forced.fertility
+    return ((Phi - received)[batch.source_mask] ** 2).sum()
+
+
+def batch_loss(model: Seq2Seq, batch: Batch, config: TrainConfig) -> tuple[Tensor, Tensor]:
+    """The batch's summed objective, and its plain negative log-likelihood."""
+    forced: Forced = model(batch)
+    loss, nll = token_loss(
+        model.readout, forced.features, batch.target, batch.target_mask, config.label_smoothing
+    )
+    if config.fertility_weight:
+        auxiliary = fertility_loss(forced, batch, config.fertility_detach)
+        loss = loss + config.fertility_weight * auxiliary
+    return loss, nll

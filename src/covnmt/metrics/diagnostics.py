@@ -1,0 +1,83 @@
+"""What the attention does (paper, sections 3.1 and 3.2), from soft matrices of the output.
+
+Matrices are [I, J]: alpha_ij is the weight of source word j for target word i, without the end
+symbols. C_ij is the attention word j has received up to step i, and Phi_j its predicted fertility.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covnmt.metrics.alignment import Array
+
+
+@dataclass(frozen=True)
+class FertilityFit:
+    """Predicted fertility Phi_j against attention received, over all source words."""
+
+    correlation: float
+    mean_predicted: float
+    mean_received: float
+    mean_absolute_difference: float
+
+
+def coverage_correlation(attention: Sequence[Array]) -> float:
+    """Pearson correlation of C_{i-1,j} with alpha_ij over all steps but the first.
+
+    The paper finds it negative: what has been covered is looked at less.
+    """
+    coverage, following = [], []
+    for alpha in attention:
+        C = np.cumsum(alpha, axis=0, dtype=np.float64)  # [I, J]
+        coverage.append(C[:-1].ravel())
+        following.append(alpha[1:].ravel())
+    return _correlation(_joined(coverage), _joined(following))
+
+
+def fertility_fit(
+    fertility: Sequence[NDArray[np.floating]], attention: Sequence[Array]
+) -> FertilityFit:
+    """Compare Phi_j with the attention each source word received, sum over i of alpha_ij."""
+    predicted = _joined(fertility)
+    received = _joined([alpha.sum(axis=0, dtype=np.float64) for alpha in attention])
+    if predicted.shape != received.shape:
+        raise ValueError(f"{predicted.size} fertilities for {received.size} source words")
+    return FertilityFit(
+        correlation=_correlation(predicted, received),
+        mean_predicted=_mean(predicted),
+        mean_received=_mean(received),
+        mean_absolute_difference=_mean(np.abs(predicted - received)),
+    )
+
+
+def attention_entropy(attention: Sequence[Array]) -> float:
+    """Mean entropy of attention per target word, in bits: 0 looks at one word, higher at many.
+
+    What a row lacks to 1 is weight on the source end symbol and counts as one more word.
+    """
+    return _mean(_joined([_row_entropies(alpha) for alpha in attention]))
+
+
+def _row_entropies(alpha: Array) -> NDArray[np.float64]:
+    rows = alpha.astype(np.float64)
+    end = np.maximum(0.0, 1.0 - rows.sum(axis=1, keepdims=True))  # [I, 1]
+    weights = np.concatenate([rows, end], axis=1)  # [I, J + 1]
+    logs = np.log2(weights, out=np.zeros_like(weights), where=weights > 0)
+    return np.asarray(-(weights * logs).sum(axis=1))  # [I]
+
+
+def _joined(parts: Sequence[NDArray[np.floating]]) -> NDArray[np.float64]:
+    return np.concatenate([np.zeros(0), *(np.asarray(part, dtype=np.float64) for part in parts)])
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    return float(values.mean()) if values.size else 0.0
+
+
+def _correlation(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
+    """Pearson's r; 0 where one of them never varies."""
+    if first.size < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
+        return 0.0
+    return float(np.corrcoef(first, second)[0, 1])

@@ -1,0 +1,267 @@
+"""What is evaluated: a test set, and what a system made of it; from lists or from files.
+
+Files of other tools work as they are: plain or compressed, any line ends, Pharaoh links counted
+from 0 or 1, one empty line too many at the end. What does not fit together is an error that names
+the file and the line; there is no score for it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from covnmt.errors import UserError
+from covnmt.files import read_lines
+from covnmt.metrics.alignment import (
+    Array,
+    Gold,
+    Links,
+    check_links,
+    check_matrices,
+    load_matrices,
+    read_links,
+)
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """Source, references and gold alignment, sentence by sentence.
+
+    `references` holds one list of sentences per set of references. `gold` aligns the words, split
+    at white space, of the source and the first reference. `deterministic` says that the first
+    reference is the only right translation, as in the embedded pair: only then can words left out
+    and said twice be counted exactly. `files` names where each part came from, for messages.
+    """
+
+    references: Sequence[Sequence[str]]
+    source: Sequence[str] | None = None
+    gold: Sequence[Gold] | None = None
+    deterministic: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def lengths(self) -> list[tuple[int, int]]:
+        """Words per sentence, split at white space: (source, first reference)."""
+        assert self.source is not None
+        return [
+            (len(source.split()), len(reference.split()))
+            for source, reference in zip(self.source, self.references[0], strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What one system made of a test set.
+
+    `text` is its translation. `forced` are soft matrices of the first reference under the system
+    (`covnmt align`) and give AER and SAER; `links` of any aligner for the same pairs give AER and
+    go before it; `reverse_links` are those of the opposite direction. `attention` are soft
+    matrices of its own output, `fertility` the predicted fertility of each source word, and
+    `output_links` links of any aligner between the source and its own output.
+    """
+
+    text: Sequence[str]
+    forced: Sequence[Array] | None = None
+    links: Sequence[Links] | None = None
+    reverse_links: Sequence[Links] | None = None
+    attention: Sequence[Array] | None = None
+    output_links: Sequence[Links] | None = None
+    fertility: Sequence[Sequence[float]] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def load_evaluation_set(
+    references: Sequence[Path],
+    source: Path | None = None,
+    gold: Path | None = None,
+    base: Literal[0, 1] = 0,
+    deterministic: bool = False,
+) -> EvaluationSet:
+    """Read a test set; `base` is the number of the first word in the gold alignment."""
+    texts = [_without_last_empty(list(read_lines(path))) for path in references]
+    sentences = len(texts[0])
+    files = {f"reference {n}": str(path) for n, path in enumerate(references, 1)}
+    if source:
+        files["source"] = str(source)
+    if gold:
+        files["gold"] = str(gold)
+    return EvaluationSet(
+        references=texts,
+        source=_trimmed(list(read_lines(source)), sentences) if source else None,
+        gold=_trimmed(read_links(gold, base), sentences) if gold else None,
+        deterministic=deterministic,
+        files=files,
+    )
+
+
+def load_output(
+    hypothesis: Path,
+    evaluation_set: EvaluationSet,
+    forced: Path | None = None,
+    links: Path | None = None,
+    reverse_links: Path | None = None,
+    attention: Path | None = None,
+    output_links: Path | None = None,
+    base: Literal[0, 1] = 0,
+) -> Output:
+    """Read what a system made: text, or JSON lines as `covnmt translate --json` writes them,
+    whose alignment and fertility are then used too. All link files are source first, from `base`.
+    """
+    sentences = len(evaluation_set.references[0])
+    text, soft, fertility = _read_hypothesis(hypothesis, sentences)
+    paths = {
+        "hypothesis": hypothesis,
+        "forced": forced,
+        "links": links,
+        "reverse_links": reverse_links,
+        "attention": attention or (hypothesis if soft is not None else None),
+        "output_links": output_links,
+        "fertility": hypothesis if fertility is not None else None,
+    }
+
+    def read(path: Path | None) -> list[Links] | None:
+        rows = _trimmed(read_links(path, base), sentences) if path else None
+        return None if rows is None else [row.possible for row in rows]
+
+    return Output(
+        text=text,
+        forced=load_matrices(forced) if forced else None,
+        links=read(links),
+        reverse_links=read(reverse_links),
+        attention=load_matrices(attention) if attention else soft,
+        output_links=read(output_links),
+        fertility=fertility,
+        files={name: str(path) for name, path in paths.items() if path},
+    )
+
+
+def check(evaluation_set: EvaluationSet, output: Output) -> None:
+    """Raise if the parts do not fit together, naming the first place where they do not."""
+    _check_counts(evaluation_set, output)
+    _check_references(evaluation_set)
+    _check_attention(output)
+    if evaluation_set.source is not None:
+        _check_words(evaluation_set, output)
+    elif evaluation_set.gold is not None:
+        raise UserError("a gold alignment needs the source text too, to check its links against")
+
+
+def _check_words(evaluation_set: EvaluationSet, output: Output) -> None:
+    """Links and forced matrices must lie within the words of their sentences."""
+    lengths = evaluation_set.lengths()
+    own = [
+        (source, len(line.split())) for (source, _), line in zip(lengths, output.text, strict=True)
+    ]
+    if evaluation_set.gold is not None:
+        name = evaluation_set.files.get("gold", "gold alignment")
+        check_links(evaluation_set.gold, lengths, name)
+        if not any(alignment.possible for alignment in evaluation_set.gold):
+            raise UserError(f"{name}: no links in it")
+    for part, links, fits in (
+        ("links", output.links, lengths),
+        ("reverse_links", output.reverse_links, lengths),
+        ("output_links", output.output_links, own),
+    ):
+        rows = [Gold(row, row) for row in links] if links is not None else []
+        check_links(rows, fits[: len(rows)], output.files.get(part, part))
+    if output.forced is not None:
+        check_matrices(output.forced, lengths, output.files.get("forced", "forced matrices"))
+
+
+def _check_attention(output: Output) -> None:
+    """The source words of the output's soft matrices are those of its other parts."""
+    if output.attention is None:
+        return
+    words = [matrix.shape[1] for matrix in output.attention]
+    others: dict[str, list[int]] = {}
+    if output.fertility is not None:
+        others["fertility"] = [len(row) for row in output.fertility]
+    if output.forced is not None:
+        others["forced"] = [matrix.shape[1] for matrix in output.forced]
+    for part, counts in others.items():
+        for number, (count, expected) in enumerate(zip(counts, words, strict=True), 1):
+            if count != expected:
+                raise UserError(
+                    f"{output.files.get(part, part)}, sentence {number}: {count} source words, but "
+                    f"{output.files.get('attention', 'attention')} has {expected}"
+                )
+
+
+def _check_counts(evaluation_set: EvaluationSet, output: Output) -> None:
+    parts: dict[str, Sequence[Any] | None] = {
+        **{f"reference {n}": lines for n, lines in enumerate(evaluation_set.references, 1)},
+        "source": evaluation_set.source,
+        "gold": evaluation_set.gold,
+        "hypothesis": output.text,
+        "forced": output.forced,
+        "links": output.links,
+        "reverse_links": output.reverse_links,
+        "attention": output.attention,
+        "output_links": output.output_links,
+        "fertility": output.fertility,
+    }
+    files = {**evaluation_set.files, **output.files}
+    first = files.get("reference 1", "reference 1")
+    expected = len(evaluation_set.references[0])
+    if not expected:
+        raise UserError(f"{first}: empty; there is nothing to compare with")
+    for name, rows in parts.items():
+        if rows is not None and len(rows) != expected:
+            raise UserError(
+                f"{files.get(name, name)} has {len(rows)} sentences but {first} has {expected}; "
+                "they must match line by line"
+            )
+
+
+def _check_references(evaluation_set: EvaluationSet) -> None:
+    for n, lines in enumerate(evaluation_set.references, 1):
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                name = evaluation_set.files.get(f"reference {n}", f"reference {n}")
+                raise UserError(
+                    f"{name}, line {number}: empty reference; remove the sentence from all files"
+                )
+
+
+def _read_hypothesis(
+    path: Path, sentences: int
+) -> tuple[list[str], list[Array] | None, list[list[float]] | None]:
+    lines = _trimmed(list(read_lines(path)), sentences)
+    if ".jsonl" not in path.suffixes:
+        return lines, None, None
+    rows = [_parse_translation(line, f"{path}, line {n}") for n, line in enumerate(lines, 1)]
+    fertility = [row["fertility"] for row in rows if row.get("fertility") is not None]
+    return (
+        [row["text"] for row in rows],
+        [_matrix(row) for row in rows],
+        fertility if len(fertility) == len(rows) else None,
+    )
+
+
+def _parse_translation(line: str, place: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+        _matrix(row)
+        return {"text": str(row["text"]), **row}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{place}: not a line of `covnmt translate --json` ({type(error).__name__}: {error})"
+        ) from None
+
+
+def _matrix(row: Mapping[str, Any]) -> Array:
+    shape = len(row["tokens"]), len(row["source_tokens"])
+    return np.asarray(row["alignment"], dtype=np.float32).reshape(shape)  # [I, J]
+
+
+def _without_last_empty(lines: list[str]) -> list[str]:
+    return lines[:-1] if lines and not lines[-1].strip() else lines
+
+
+def _trimmed(rows: list[Any], sentences: int) -> list[Any]:
+    """Drop one empty line too many at the end; any other surplus is left for `check`."""
+    empty = ("", Gold(frozenset(), frozenset()))
+    one_too_many = len(rows) == sentences + 1 and rows[-1] in empty
+    return rows[:-1] if one_too_many else rows

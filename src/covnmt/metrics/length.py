@@ -1,0 +1,104 @@
+"""Does it hold up on long sentences? Scores by source length (paper, section 5.4).
+
+Sentences are grouped by the number of source words, ten to a group, with an open last group.
+Each group gets the paper's BLEU and the length of the output, both with a band that 95% of
+bootstrap samples of its sentences fall into.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covnmt.metrics.bleu import OUTPUT_LENGTH, REFERENCE_LENGTH, Counts, corpus_bleu
+
+Band = tuple[float, float]
+Measure = Callable[[Sequence[int]], float]
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Sentences of `low` to `high` source words (no `high`: or more), and how they came out."""
+
+    low: int
+    high: int | None
+    sentences: int
+    bleu: float
+    bleu_band: Band
+    output_length: float
+    output_length_band: Band
+    reference_length: float
+    measures: Mapping[str, float]
+
+    @property
+    def label(self) -> str:
+        """For a table or an axis."""
+        return f"{self.low}-{self.high}" if self.high is not None else f"{self.low}+"
+
+    @property
+    def length_ratio(self) -> float:
+        """Output length over reference length."""
+        return self.output_length / self.reference_length if self.reference_length else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {"label": self.label, **asdict(self), "length_ratio": self.length_ratio}
+
+
+def by_length(
+    statistics: Counts,
+    source_lengths: Sequence[int],
+    measures: Mapping[str, Measure] | None = None,
+    width: int = 10,
+    groups: int = 7,
+    samples: int = 1000,
+    seed: int = 1234,
+) -> tuple[Bucket, ...]:
+    """Group sentences by source length; groups without a sentence are left out.
+
+    `statistics` are the BLEU counts [N, 10] of `covnmt.metrics.bleu`, whose tokens also make the
+    lengths. `measures` name further figures, each a function of the chosen sentence numbers.
+    The last of the `groups` takes everything longer.
+    """
+    last = groups - 1
+    numbers = np.clip((np.asarray(source_lengths, dtype=np.int64) - 1) // width, 0, last)
+    if len(numbers) != len(statistics):
+        raise ValueError(f"{len(numbers)} source lengths for {len(statistics)} sentences")
+    rng = np.random.default_rng(seed)
+    buckets = []
+    for number in np.unique(numbers).tolist():
+        chosen = np.flatnonzero(numbers == number)
+        rows = statistics[chosen]
+        scores, lengths = _resampled(rows, samples, rng)
+        buckets.append(
+            Bucket(
+                low=number * width + 1,
+                high=None if number == last else (number + 1) * width,
+                sentences=len(rows),
+                bleu=float(corpus_bleu(rows.sum(axis=0))),
+                bleu_band=_band(scores),
+                output_length=float(rows[:, OUTPUT_LENGTH].mean()),
+                output_length_band=_band(lengths),
+                reference_length=float(rows[:, REFERENCE_LENGTH].mean()),
+                measures={name: f(chosen.tolist()) for name, f in (measures or {}).items()},
+            )
+        )
+    return tuple(buckets)
+
+
+def _resampled(
+    rows: Counts, samples: int, rng: np.random.Generator
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """BLEU and mean output length of as many sentences drawn anew, `samples` times."""
+    n = len(rows)
+    # how often each sentence is drawn; whole numbers this small are exact as floats
+    draws = rng.multinomial(n, np.full(n, 1 / n), size=samples).astype(np.float64)  # [samples, n]
+    totals = draws @ rows.astype(np.float64)  # [samples, 10]
+    return corpus_bleu(totals), totals[:, OUTPUT_LENGTH] / n
+
+
+def _band(values: NDArray[np.float64]) -> Band:
+    low, high = np.percentile(values, [2.5, 97.5])
+    return float(low), float(high)

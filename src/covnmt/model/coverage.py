@@ -1,0 +1,150 @@
+"""What the decoder remembers of its attention: the coverage models of the paper (section 3.1).
+
+    C_i,j = g_update(C_{i-1,j}, alpha_i,j, Phi(h_j), Psi)
+
+Every model here is one choice of g_update and Phi. C is [S, K, J, d]: S sentences, K hypotheses
+of each, J source words, d coverage units. Phi is [S, J, *], computed once per sentence.
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from covnmt.config import CoverageConfig
+from covnmt.ops import reference
+
+
+class Psi(NamedTuple):
+    """The auxiliary inputs of one step: what else a coverage model may look at."""
+
+    t: Tensor  # [S, K, n] the decoder state that attention looked with
+    s_previous: Tensor  # [S, K, 2n] the context before this step
+    energies: Tensor  # [S, K, J] attention before its softmax
+
+
+class Coverage(Protocol):
+    """What attention needs of a coverage model."""
+
+    size: int  # d, the coverage units of one source word; 0 for the baseline
+
+    def prepare(self, h: Tensor) -> Tensor:
+        """Phi(h) [S, J, *] for the annotations [S, J, 2n]."""
+        ...
+
+    def initial(self, h: Tensor) -> Tensor:
+        """C_0 [S, 1, J, d]."""
+        ...
+
+    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: Psi) -> Tensor:
+        """C_i from C_{i-1} [S, K, J, d] and alpha_i [S, K, J]."""
+        ...
+
+    def fertility(self, Phi: Tensor) -> Tensor | None:
+        """Target words expected of each source word [S, J], where the model predicts them."""
+        ...
+
+
+class NoCoverage(nn.Module):
+    """The attention baseline: nothing is remembered."""
+
+    size = 0
+
+    def prepare(self, h: Tensor) -> Tensor:
+        return h.new_empty(*h.shape[:2], 0)
+
+    def initial(self, h: Tensor) -> Tensor:
+        return h.new_empty(h.shape[0], 1, h.shape[1], 0)
+
+    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: Psi) -> Tensor:
+        return C.expand(-1, alpha.shape[1], -1, -1)
+
+    def fertility(self, Phi: Tensor) -> Tensor | None:
+        return None
+
+
+class LinguisticCoverage(nn.Module):
+    """How much of each source word has been translated: attention summed up (section 3.1.1).
+
+    With fertility, a word counts as translated after Phi_j = N sigmoid(U_f h_j) target words;
+    without, after one.
+    """
+
+    size = 1
+
+    def __init__(self, annotation: int, config: CoverageConfig) -> None:
+        super().__init__()
+        self.N = config.max_fertility
+        self.start, self.sign = (0.0, 1.0) if config.accumulate == "add" else (1.0, -1.0)
+        self.U_f = nn.Parameter(torch.empty(annotation)) if config.kind == "fertility" else None
+
+    def prepare(self, h: Tensor) -> Tensor:
+        if self.U_f is None:
+            return h.new_ones(*h.shape[:2], 1)
+        return self.N * torch.sigmoid(h @ self.U_f).unsqueeze(-1)
+
+    def initial(self, h: Tensor) -> Tensor:
+        return h.new_full((h.shape[0], 1, h.shape[1], 1), self.start)
+
+    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: Psi) -> Tensor:
+        return reference.accumulate(C, alpha, Phi, self.sign)
+
+    def fertility(self, Phi: Tensor) -> Tensor | None:
+        return None if self.U_f is None else Phi.squeeze(-1)
+
+
+class NeuralCoverage(nn.Module):
+    """A small recurrent network for each source word (section 3.1.2), with gates or without.
+
+    It sees the attention (P), the word's annotation (Q) and the decoder state (S); on request
+    also the previous context and the energies. g is 3 with gates (r, z, c) and 1 without.
+    """
+
+    def __init__(self, annotation: int, hidden: int, config: CoverageConfig) -> None:
+        super().__init__()
+        self.size = d = config.size
+        self.gated = config.kind == "gru"
+        g = 3 if self.gated else 1
+        self.P = nn.Parameter(torch.empty(g * d))
+        self.Q = nn.Parameter(torch.empty(g * d, annotation))
+        self.S = nn.Parameter(torch.empty(g * d, hidden))
+        self.gates = nn.Parameter(torch.empty(2 * d, d)) if self.gated else None
+        self.candidate = nn.Parameter(torch.empty(d, d))
+        self.b = nn.Parameter(torch.zeros(g * d)) if config.bias else None
+        self.from_context = (
+            nn.Parameter(torch.empty(g * d, annotation)) if config.previous_context else None
+        )
+        self.from_energies = nn.Parameter(torch.empty(g * d)) if config.energies else None
+
+    def prepare(self, h: Tensor) -> Tensor:
+        return nn.functional.linear(h, self.Q, self.b)
+
+    def initial(self, h: Tensor) -> Tensor:
+        return h.new_zeros(h.shape[0], 1, h.shape[1], self.size)
+
+    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: Psi) -> Tensor:
+        inputs = self._inputs(alpha, Phi, psi)  # [S, K, J, gd]
+        if self.gates is None:
+            return reference.tanh_coverage(C, inputs, self.candidate)
+        return reference.gru_coverage(C, inputs, self.gates, self.candidate)
+
+    def fertility(self, Phi: Tensor) -> Tensor | None:
+        return None
+
+    def _inputs(self, alpha: Tensor, Phi: Tensor, psi: Psi) -> Tensor:
+        shared = psi.t @ self.S.T  # [S, K, gd]
+        if self.from_context is not None:
+            shared = shared + psi.s_previous @ self.from_context.T
+        inputs = alpha.unsqueeze(-1) * self.P + shared.unsqueeze(2) + Phi.unsqueeze(1)
+        if self.from_energies is not None:
+            inputs = inputs + psi.energies.unsqueeze(-1) * self.from_energies
+        return inputs
+
+
+def build_coverage(annotation: int, hidden: int, config: CoverageConfig) -> Coverage:
+    """The one place where a coverage model is chosen."""
+    if config.kind == "none":
+        return NoCoverage()
+    if config.kind in ("linguistic", "fertility"):
+        return LinguisticCoverage(annotation, config)
+    return NeuralCoverage(annotation, hidden, config)

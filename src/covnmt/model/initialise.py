@@ -1,0 +1,58 @@
+"""Two ways to start (SPEC 1.3): the paper's, and a modern one for the modern recipes."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+# Inputs of attention and of the coverage network that the paper starts closer to zero.
+SMALL = (
+    "attention.W_a",
+    "attention.U_a",
+    "attention.V_a",
+    "coverage.Q",
+    "coverage.S",
+    "coverage.from_context",
+)
+ZERO = ("attention.v", "coverage.P", "coverage.from_energies")
+RECURRENT = (".gates", ".candidate")
+# Three gates stacked in one matrix.
+GATED = ("cell.W", "ahead.W", "back.W", ".Cx")
+
+
+def initialise(model: nn.Module, scheme: Literal["paper", "modern"]) -> None:
+    """Fill every parameter; reads the global random generator, so seed it first."""
+    fill = {"paper": _paper, "modern": _modern}[scheme]
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith((".b", ".bias")):
+                parameter.zero_()
+            elif name.endswith(RECURRENT):
+                _orthogonal(parameter)
+            else:
+                fill(name, parameter)
+
+
+def _paper(name: str, parameter: Tensor) -> None:
+    if name.endswith(ZERO):
+        parameter.zero_()
+    else:
+        parameter.normal_(std=0.001 if name.endswith(SMALL) else 0.01)
+
+
+def _modern(name: str, parameter: Tensor) -> None:
+    """Glorot uniform, each gate and each vector by itself; embeddings of norm about one."""
+    if name.endswith(".E"):
+        parameter.normal_(std=parameter.shape[1] ** -0.5)
+    elif parameter.dim() < 2:
+        nn.init.xavier_uniform_(parameter.unsqueeze(0))
+    else:
+        for gate in parameter.chunk(3 if name.endswith(GATED) else 1):
+            nn.init.xavier_uniform_(gate)
+
+
+def _orthogonal(stacked: Tensor) -> None:
+    """Left singular vectors of a Gaussian for each square block; +1 or -1 for a single unit."""
+    for block in stacked.split(stacked.shape[1]):
+        gaussian = torch.randn(block.shape, dtype=torch.float64)
+        block.copy_(torch.linalg.svd(gaussian)[0])

@@ -1,0 +1,122 @@
+"""The whole translator: encode a source, score a given target, or predict the next word."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from covnmt.config import ModelConfig
+from covnmt.data import Batch
+from covnmt.model.decoder import Decoder, DecoderState, Memory
+from covnmt.model.encoder import Embedding, Encoder
+
+
+class Forced(NamedTuple):
+    """Teacher-forced decoding of a batch."""
+
+    features: Tensor  # [B, I, q] the layer before the words
+    alpha: Tensor  # [B, I, J]
+    fertility: Tensor | None  # [B, J]
+
+
+class Prediction(NamedTuple):
+    """What the model expects next."""
+
+    log_probs: Tensor  # [S*K, V]
+    alpha: Tensor  # [S*K, J] where it looked
+    state: DecoderState
+
+
+class Readout(nn.Module):
+    """Deep output (SPEC 1.2, step 3): C_o s_i + U_o t + b_o + V_o y_{i-1}, maxout, words."""
+
+    def __init__(self, words: int, config: ModelConfig) -> None:
+        super().__init__()
+        m, n = config.embedding, config.hidden
+        self.C_o = nn.Parameter(torch.empty(n, 2 * n))
+        self.U_o = nn.Linear(n, n)
+        self.V_o = nn.Parameter(torch.empty(n, m))
+        width = n // 2
+        self.W_1 = None
+        if config.output == "factorised":
+            self.W_1 = nn.Parameter(torch.empty(config.rank, width))
+            width = config.rank
+        self.W_2 = nn.Parameter(torch.empty(words, width))
+        self.b = nn.Parameter(torch.zeros(words))
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, t: Tensor, s: Tensor, y: Tensor) -> Tensor:
+        """The layer before the words [..., q], from state, context and the last word."""
+        o = s @ self.C_o.T + self.U_o(t) + y @ self.V_o.T
+        p = self.dropout(o.unflatten(-1, (-1, 2)).amax(dim=-1))  # units 2k and 2k+1
+        return p if self.W_1 is None else p @ self.W_1.T
+
+    def logits(self, features: Tensor) -> Tensor:
+        """A score for every word [..., V]."""
+        return nn.functional.linear(features, self.W_2, self.b)
+
+
+class Seq2Seq(nn.Module):
+    """Attention translator with any of the coverage models."""
+
+    def __init__(self, config: ModelConfig, source_words: int, target_words: int) -> None:
+        super().__init__()
+        self.config = config
+        self.source = Embedding(source_words, config.embedding)
+        self.encoder = Encoder(config.embedding, config.hidden, config.cell, config.dropout)
+        self.target = Embedding(target_words, config.embedding)
+        self.decoder = Decoder(config)
+        self.readout = Readout(target_words, config)
+        if config.tie_target:
+            self.readout.W_2 = self.target.E
+        self.dropout = nn.Dropout(config.dropout)
+
+    def encode(self, source: Tensor, mask: Tensor) -> Memory:
+        """Read the source [S, J]."""
+        x = self.dropout(self.source(source))
+        return self.decoder.remember(self.encoder(x, mask), mask)
+
+    def forward(self, batch: Batch) -> Forced:
+        """Decode the batch's own targets."""
+        memory = self.encode(batch.source, batch.source_mask)
+        y = self.dropout(self.target(batch.target[:, :-1]))
+        y = nn.functional.pad(y, (0, 0, 1, 0))  # y_0 is exactly zero
+        steps = self.decoder.unroll(memory, y)
+        features = self.readout(steps.t, steps.s, y)
+        return Forced(features, steps.alpha, self.decoder.coverage.fertility(memory.Phi))
+
+    def step(self, memory: Memory, state: DecoderState, words: Tensor | None) -> Prediction:
+        """Log-probabilities of the next word after `words` [S*K] (nothing at the first step)."""
+        y = state.t.new_zeros(state.t.shape[0], self.config.embedding)
+        if words is not None:
+            y = self.target(words)
+        projected = self.decoder.cell.project(y)
+        state, alpha = self.decoder.step(memory, state, projected, first=words is None)
+        logits = self.readout.logits(self.readout(state.t, state.s, y))
+        return Prediction(torch.log_softmax(logits.float(), dim=-1), alpha, state)
+
+
+# The blocks of SPEC 1.6, in its order, and where their parameters live.
+BLOCKS = {
+    "source embedding": ("source.",),
+    "encoder forward": ("encoder.ahead.",),
+    "encoder backward": ("encoder.back.",),
+    "target embedding": ("target.",),
+    "decoder word inputs": ("decoder.cell.W", "decoder.cell.b"),
+    "decoder recurrent": ("decoder.cell.gates", "decoder.cell.candidate"),
+    "decoder context inputs": ("decoder.Cx",),
+    "decoder start": ("decoder.W_init.",),
+    "attention": ("decoder.attention.W_a", "decoder.attention.U_a", "decoder.attention.v"),
+    "readout": ("readout.C_o", "readout.U_o", "readout.V_o"),
+    "output": ("readout.W_1", "readout.W_2", "readout.b"),
+    "coverage": ("decoder.attention.V_a", "decoder.coverage."),
+}
+
+
+def count_parameters(model: nn.Module) -> dict[str, int]:
+    """Trainable parameters by block; a shared matrix counts once."""
+    counts = dict.fromkeys(BLOCKS, 0)
+    for name, parameter in model.named_parameters():
+        block = next(b for b, prefixes in BLOCKS.items() if name.startswith(prefixes))
+        counts[block] += parameter.numel()
+    return counts

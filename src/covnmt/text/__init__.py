@@ -1,0 +1,1 @@
+"""Raw line <-> tokens <-> ids: tokenisers, vocabularies, and corpora as arrays on disk."""

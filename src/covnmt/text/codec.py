@@ -1,0 +1,114 @@
+"""One side of a language pair: its tokenizer and its vocabulary, and the files they live in.
+
+A directory holds `source.json`, `source.vocab` and, for sentencepiece, `source.spm`; and the same
+for `target`. These files travel from the data directory into every model trained on it.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import ValidationError
+
+from covnmt.config import Settings
+from covnmt.errors import UserError
+from covnmt.files import atomic_write, read_json, write_json
+from covnmt.text.tokenize import Tokenizer, TokenizerSettings, build_tokenizer
+from covnmt.text.vocab import Vocabulary
+
+Side = Literal["source", "target"]
+SIDES: tuple[Side, Side] = ("source", "target")
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Text of one side to tokens to ids, and back."""
+
+    settings: TokenizerSettings
+    tokenizer: Tokenizer
+    vocabulary: Vocabulary
+    spm_path: Path | None = None
+
+    @classmethod
+    def load(cls, directory: Path, side: Side) -> "Codec":
+        """Read what `save` wrote."""
+        settings = read_settings(directory / f"{side}.json", TokenizerSettings)
+        spm_path = directory / f"{side}.spm" if settings.kind == "sentencepiece" else None
+        vocabulary = Vocabulary.load(directory / f"{side}.vocab")
+        return cls(settings, build_tokenizer(settings, spm_path), vocabulary, spm_path)
+
+    def save(self, directory: Path, side: Side) -> None:
+        """Write the files of this side."""
+        write_json(directory / f"{side}.json", self.settings.model_dump(mode="json"))
+        self.vocabulary.save(directory / f"{side}.vocab")
+        if self.spm_path is not None:
+            _copy(self.spm_path, directory / f"{side}.spm")
+
+    def tokenize(self, line: str) -> list[str]:
+        """A line of text to tokens."""
+        return self.tokenizer.tokenize(line)
+
+    def encode(self, tokens: Iterable[str]) -> list[int]:
+        """Tokens to ids, without an end symbol."""
+        return self.vocabulary.encode(tokens)
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """Ids to tokens, up to the end symbol if there is one."""
+        return self.vocabulary.decode(ids)
+
+    def detokenize(self, tokens: Sequence[str]) -> str:
+        """Tokens to a line of text."""
+        return self.tokenizer.detokenize(tokens)
+
+
+def copy_codecs(from_directory: Path, to_directory: Path) -> None:
+    """Copy the files of both sides."""
+    for path in _codec_files(from_directory):
+        _copy(path, to_directory / path.name)
+
+
+def fingerprint(directory: Path) -> str:
+    """A hash of the files of both sides: equal where text becomes the same ids."""
+    digest = hashlib.sha256()
+    for path in _codec_files(directory):
+        content = _read_bytes(path)
+        digest.update(f"{path.name} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _codec_files(directory: Path) -> list[Path]:
+    paths = []
+    for side in SIDES:
+        settings = read_settings(directory / f"{side}.json", TokenizerSettings)
+        endings = ["json", "vocab"] + ["spm"] * (settings.kind == "sentencepiece")
+        paths += [directory / f"{side}.{ending}" for ending in endings]
+    return paths
+
+
+def read_settings(path: Path, kind: type[AnySettings]) -> AnySettings:
+    """Read settings from JSON; a file that does not fit is an error that says where."""
+    try:
+        return kind.model_validate(read_json(path))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"])) or "content"
+        raise UserError(f"{path}: damaged: {key}: {problem['msg']}; make it again") from None
+
+
+def _copy(path: Path, to: Path) -> None:
+    content = _read_bytes(path)
+    if path.resolve() == to.resolve():
+        return
+    with atomic_write(to) as stream:
+        stream.write(content)
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None

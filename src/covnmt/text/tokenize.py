@@ -1,0 +1,169 @@
+"""Lines to tokens and back: five schemes behind one protocol.
+
+Text is kept as it is (no Unicode normalisation) but for control characters, which are removed,
+and runs of white space, which become one space. A token therefore never contains white space.
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pydantic import Field
+
+from covnmt.config import Settings
+from covnmt.errors import UserError
+
+# Stands for a space inside a token, as in sentencepiece.
+SPACE = "\u2581"
+
+# Control characters that are not white space, and the byte order mark.
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff]")
+
+_ASCII_WORD = re.compile(r"[A-Za-z0-9]")
+
+
+class TokenizerSettings(Settings):
+    """How the text of one side is split."""
+
+    kind: Literal["moses", "jieba", "characters", "whitespace", "sentencepiece"] = Field(
+        "moses", description="whitespace is for text that is already split"
+    )
+    language: str = Field("en", pattern="^[a-z]{2,3}$", description="code such as en, zh (moses)")
+    lowercase: bool = Field(False, description="before splitting")
+
+
+class Tokenizer(Protocol):
+    """Splits a line and puts it together again."""
+
+    def tokenize(self, line: str) -> list[str]:
+        """The tokens of a line; none contains white space."""
+
+    def detokenize(self, tokens: Sequence[str]) -> str:
+        """The line that these tokens come from, as nearly as the scheme can tell."""
+
+
+def build_tokenizer(settings: TokenizerSettings, spm_path: Path | None = None) -> Tokenizer:
+    """The tokenizer of these settings; sentencepiece also needs its trained model."""
+    return CleanTokenizer(_build_scheme(settings, spm_path), settings.lowercase)
+
+
+def _build_scheme(settings: TokenizerSettings, spm_path: Path | None) -> Tokenizer:
+    match settings.kind:
+        case "moses":
+            return MosesTokenizer(settings.language)
+        case "jieba":
+            return JiebaTokenizer()
+        case "characters":
+            return CharacterTokenizer()
+        case "whitespace":
+            return WhitespaceTokenizer()
+        case "sentencepiece":
+            if spm_path is None:
+                raise ValueError("a sentencepiece tokenizer needs a trained model")
+            return SentencePieceTokenizer(spm_path)
+
+
+def clean(line: str, lowercase: bool = False) -> str:
+    """Remove control characters and make every run of white space one space."""
+    plain = " ".join(_CONTROL.sub("", line).split())
+    return plain.lower() if lowercase else plain
+
+
+class CleanTokenizer:
+    """Cleans each line, lowercases it on request, and leaves the rest to another scheme."""
+
+    def __init__(self, scheme: Tokenizer, lowercase: bool) -> None:
+        self._scheme = scheme
+        self._lowercase = lowercase
+
+    def tokenize(self, line: str) -> list[str]:
+        return self._scheme.tokenize(clean(line, self._lowercase))
+
+    def detokenize(self, tokens: Sequence[str]) -> str:
+        return self._scheme.detokenize(tokens)
+
+
+class WhitespaceTokenizer:
+    """For text that is already split: tokens stand between spaces."""
+
+    def tokenize(self, line: str) -> list[str]:
+        return line.split()
+
+    def detokenize(self, tokens: Sequence[str]) -> str:
+        return " ".join(tokens)
+
+
+class CharacterTokenizer:
+    """Every character is a token; a space is the token U+2581."""
+
+    def tokenize(self, line: str) -> list[str]:
+        return list(line.replace(" ", SPACE))
+
+    def detokenize(self, tokens: Sequence[str]) -> str:
+        return "".join(tokens).replace(SPACE, " ")
+
+
+class MosesTokenizer:
+    """The rules of the Moses toolkit for European languages, without its XML escapes."""
+
+    def __init__(self, language: str) -> None:
+        import sacremoses
+
+        self._splitter = sacremoses.MosesTokenizer(language)
+        self._joiner = sacremoses.MosesDetokenizer(language)
+
+    def tokenize(self, line: str) -> list[str]:
+        return list(self._splitter.tokenize(line, escape=False))
+
+    def detokenize(self, tokens: Sequence[str]) -> str:
+        return str(self._joiner.detokenize(list(tokens), unescape=False))
+
+
+class JiebaTokenizer:
+    """Chinese words by jieba's rules; spaces are dropped, and come back between Latin words."""
+
+    def __init__(self) -> None:
+        import rjieba
+
+        self._cut = rjieba.cut
+
+    def tokenize(self, line: str) -> list[str]:
+        return [word for word in self._cut(line) if not word.isspace()]
+
+    def detokenize(self, tokens: Sequence[str]) -> str:
+        line = ""
+        for left, token in pairwise(["", *tokens]):
+            gap = " " if _ASCII_WORD.search(left) and _ASCII_WORD.search(token) else ""
+            line += gap + token
+        return line
+
+
+class SentencePieceTokenizer:
+    """Subwords of a trained sentencepiece model."""
+
+    def __init__(self, path: Path) -> None:
+        import sentencepiece
+
+        if not path.is_file():
+            raise UserError(f"{path}: no such file; it belongs to the vocabulary beside it")
+        try:
+            self._model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        except (RuntimeError, OSError) as error:
+            raise UserError(f"{path}: not a sentencepiece model ({error})") from None
+
+    def tokenize(self, line: str) -> list[str]:
+        return list(self._model.encode(line, out_type=str))
+
+    def detokenize(self, tokens: Sequence[str]) -> str:
+        return "".join(tokens).replace(SPACE, " ").strip()
+
+    def pieces(self) -> list[str]:
+        """Every subword of the model, in its order, without its special symbols."""
+        numbers = range(self._model.get_piece_size())
+        return [
+            self._model.id_to_piece(number)
+            for number in numbers
+            if not (self._model.is_unknown(number) or self._model.is_control(number))
+        ]

@@ -1,0 +1,340 @@
+"""Lines in, translations out, each with where its words came from and what was covered.
+
+    translator = Translator.load(Path("runs/gru10"))
+    for translation in translator.translate(["a line", "another"]):
+        print(translation.text, translation.coverage)
+
+Several model directories make an ensemble. Letters: J source and I target words of a sentence.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from covnmt.checkpoint import load_model
+from covnmt.config import DecodeConfig
+from covnmt.data import _pad as pad
+from covnmt.errors import UserError
+from covnmt.files import read_lines
+from covnmt.model.decoder import DecoderState, Memory
+from covnmt.model.seq2seq import Seq2Seq
+from covnmt.progress import console
+from covnmt.search import Ensemble, EnsembleState, Hypothesis, StepResult, search
+from covnmt.text.codec import Codec, fingerprint
+from covnmt.text.vocab import UNK
+
+Array = NDArray[np.float32]
+
+# Lines are sorted by length within windows of this many batches, and given back in order.
+WINDOW = 50
+# Where a line that is too long may be split.
+BREAKS = frozenset(".!?;:,。！？；：，、")
+
+
+@dataclass(frozen=True, eq=False)
+class Translation:
+    """One sentence, its translation, and the account of it."""
+
+    source: str
+    source_tokens: tuple[str, ...]
+    text: str
+    tokens: tuple[str, ...]
+    score: float
+    alignment: Array  # [I, J] attention of every target word, end symbols left out
+    coverage: Array  # [J] attention received in all, over the fertility where there is one
+    fertility: Array | None  # [J] target words expected, where the model predicts them
+    alternatives: tuple["Translation", ...] = ()  # the rest of the n-best list
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values, numbers to four places."""
+        fertility = None if self.fertility is None else _rounded(self.fertility)
+        return {
+            "source": self.source,
+            "source_tokens": list(self.source_tokens),
+            "text": self.text,
+            "tokens": list(self.tokens),
+            "score": round(self.score, 4),
+            "alignment": _rounded(self.alignment),
+            "coverage": _rounded(self.coverage),
+            "fertility": fertility,
+            **({"nbest": [a.to_json() for a in self.alternatives]} if self.alternatives else {}),
+        }
+
+
+def _rounded(values: Array) -> Any:
+    return np.round(values.astype(np.float64), 4).tolist()
+
+
+class ModelScorer:
+    """A model that has read certain sentences, as the search sees it."""
+
+    def __init__(self, model: Seq2Seq, memory: Memory, end: int) -> None:
+        self.model, self.memory, self.end, self.unk = model, memory, end, UNK
+
+    def step(self, state: DecoderState, words: Tensor | None) -> StepResult[DecoderState]:
+        """Score every next word."""
+        return StepResult(*self.model.step(self.memory, state, words))
+
+    def keep(self, sentences: Tensor) -> "ModelScorer":
+        """The same for fewer sentences."""
+        return ModelScorer(self.model, self.memory.select(sentences), self.end)
+
+
+class Translator:
+    """One model, or several that vote."""
+
+    def __init__(
+        self,
+        models: Sequence[Seq2Seq],
+        source: Codec,
+        target: Codec,
+        decode: DecodeConfig,
+        dictionary: dict[str, str] | None = None,
+    ) -> None:
+        self.models, self.source, self.target, self.decode = models, source, target, decode
+        self.dictionary = dictionary or {}
+        self.device = next(models[0].parameters()).device
+
+    @classmethod
+    def load(
+        cls,
+        *directories: Path | str,
+        device: str = "auto",
+        dictionary: Path | None = None,
+    ) -> "Translator":
+        """Open a model directory, or several of one vocabulary as an ensemble."""
+        paths = [Path(directory) for directory in directories]
+        loaded = [load_model(path, pick_device(device)) for path in paths]
+        for path in paths[1:]:
+            if fingerprint(path) != fingerprint(paths[0]):
+                raise UserError(f"{path}: other vocabularies than {paths[0]}; no ensemble of them")
+        sides = (Codec.load(paths[0], "source"), Codec.load(paths[0], "target"))
+        entries = read_dictionary(dictionary) if dictionary else None
+        return cls([model for model, _ in loaded], *sides, loaded[0][1].decode, entries)
+
+    def translate(
+        self,
+        lines: Iterable[str],
+        decode: DecodeConfig | None = None,
+        overlong: Literal["cut", "split"] = "cut",
+    ) -> list[Translation]:
+        """Translate every line; empty ones stay empty."""
+        return list(self.stream(lines, decode, overlong))
+
+    def stream(
+        self,
+        lines: Iterable[str],
+        decode: DecodeConfig | None = None,
+        overlong: Literal["cut", "split"] = "cut",
+    ) -> Iterator[Translation]:
+        """The same, in order, as soon as a window of lines is done."""
+        decode = decode or self.decode
+        numbered = enumerate(lines, 1)
+        while window := list(islice(numbered, WINDOW * decode.batch_size)):
+            parts = [self._parts(line, number, decode, overlong) for number, line in window]
+            done = iter(self._translate_tokens([p for part in parts for p in part], decode))
+            for (_, line), part in zip(window, parts, strict=True):
+                yield join(line, list(islice(done, len(part))), self.target)
+
+    def _parts(
+        self, line: str, number: int, decode: DecodeConfig, overlong: Literal["cut", "split"]
+    ) -> list[tuple[str, ...]]:
+        """The tokens to translate: none for an empty line, several for a split one."""
+        tokens = tuple(self.source.tokenize(line))
+        if len(tokens) <= decode.max_source:
+            return [tokens] if tokens else []
+        if overlong == "split":
+            return split_tokens(tokens, decode.max_source)
+        console.print(
+            f"line {number}: {len(tokens)} tokens, only the first {decode.max_source} are "
+            "translated (--overlong split translates all of them)",
+            style="yellow",
+        )
+        return [tokens[: decode.max_source]]
+
+    @torch.inference_mode()
+    def _translate_tokens(
+        self, sentences: Sequence[tuple[str, ...]], decode: DecodeConfig
+    ) -> list[Translation]:
+        """Translate in batches of similar length; the result is in the order given."""
+        order = sorted(range(len(sentences)), key=lambda k: len(sentences[k]))
+        found: dict[int, Translation] = {}
+        for start in range(0, len(order), decode.batch_size):
+            chosen = order[start : start + decode.batch_size]
+            batch = self._translate_batch([sentences[k] for k in chosen], decode)
+            found.update(zip(chosen, batch, strict=True))
+        return [found[k] for k in range(len(sentences))]
+
+    def _translate_batch(
+        self, sentences: Sequence[tuple[str, ...]], decode: DecodeConfig
+    ) -> list[Translation]:
+        end = self.source.vocabulary.end
+        ids = [self.source.encode(tokens) for tokens in sentences]
+        words, mask = (tensor.to(self.device) for tensor in pad(ids, end))
+        memories = [model.encode(words, mask) for model in self.models]
+        nbest = self._search(memories, mask.sum(dim=1), decode)
+        fertilities = self._fertilities(memories)
+        return [
+            self._translation(tokens, hypotheses, fertilities and fertilities[k], decode)
+            for k, (tokens, hypotheses) in enumerate(zip(sentences, nbest, strict=True))
+        ]
+
+    def _search(
+        self, memories: Sequence[Memory], lengths: Tensor, decode: DecodeConfig
+    ) -> list[list[Hypothesis]]:
+        pairs = list(zip(self.models, memories, strict=True))
+        end = self.target.vocabulary.end
+        scorers = [ModelScorer(model, memory, end) for model, memory in pairs]
+        states = tuple(model.decoder.start(memory) for model, memory in pairs)
+        if len(scorers) == 1:
+            return search(scorers[0], states[0], lengths, decode)
+        return search(Ensemble(scorers), EnsembleState(states), lengths, decode)
+
+    def _fertilities(self, memories: Sequence[Memory]) -> list[Array] | None:
+        """Expected target words [S, J]; the mean where several models predict them."""
+        predicted = [
+            model.decoder.coverage.fertility(memory.Phi)
+            for model, memory in zip(self.models, memories, strict=True)
+        ]
+        known = [fertility for fertility in predicted if fertility is not None]
+        if len(known) < len(predicted):
+            return None
+        return list(torch.stack(known).mean(dim=0).float().cpu().numpy())
+
+    def _translation(
+        self,
+        source: tuple[str, ...],
+        hypotheses: Sequence[Hypothesis],
+        fertility: Array | None,
+        decode: DecodeConfig,
+    ) -> Translation:
+        made = [self._account(source, hypothesis, fertility, decode) for hypothesis in hypotheses]
+        return replace(made[0], alternatives=tuple(made[1:]))
+
+    def _account(
+        self,
+        source: tuple[str, ...],
+        hypothesis: Hypothesis,
+        fertility: Array | None,
+        decode: DecodeConfig,
+    ) -> Translation:
+        J, words = len(source), hypothesis.words
+        attention = hypothesis.attention.float().numpy()
+        alignment = attention[: len(words), :J]
+        tokens = tuple(self.target.decode(words))
+        if decode.replace_unk:
+            tokens = replace_unknown(tokens, words, source, alignment, self.dictionary)
+        received = attention[:, :J].sum(axis=0)
+        expected = None if fertility is None else fertility[:J]
+        return Translation(
+            source=self.source.detokenize(source),
+            source_tokens=source,
+            text=self.target.detokenize(tokens),
+            tokens=tokens,
+            score=hypothesis.score,
+            alignment=alignment,
+            coverage=received if expected is None else received / expected,
+            fertility=expected,
+        )
+
+
+def replace_unknown(
+    tokens: Sequence[str],
+    words: Sequence[int],
+    source: Sequence[str],
+    alignment: Array,
+    dictionary: dict[str, str],
+) -> tuple[str, ...]:
+    """Unknown words become the dictionary's entry for the word they look at most, or that word."""
+    looked_at = [source[j] for j in alignment.argmax(axis=1)] if len(words) else []
+    return tuple(
+        dictionary.get(origin, origin) if word == UNK else token
+        for token, word, origin in zip(tokens, words, looked_at, strict=True)
+    )
+
+
+def split_tokens(tokens: tuple[str, ...], limit: int) -> list[tuple[str, ...]]:
+    """Pieces of at most `limit` tokens, cut after punctuation where there is some."""
+    pieces = []
+    while len(tokens) > limit:
+        breaks = [k for k in range(1, limit + 1) if tokens[k - 1][-1:] in BREAKS]
+        cut = breaks[-1] if breaks else limit
+        pieces.append(tokens[:cut])
+        tokens = tokens[cut:]
+    return [*pieces, tokens] if tokens else pieces
+
+
+def join(line: str, parts: Sequence[Translation], target: Codec) -> Translation:
+    """The pieces of one line as one translation; attention never crosses their borders."""
+    if len(parts) == 1:
+        return replace(parts[0], source=line)
+    tokens = tuple(token for part in parts for token in part.tokens)
+    source = tuple(token for part in parts for token in part.source_tokens)
+    alignment = np.zeros((len(tokens), len(source)), dtype=np.float32)
+    i = j = 0
+    for part in parts:
+        rows, columns = part.alignment.shape
+        alignment[i : i + rows, j : j + columns] = part.alignment
+        i, j = i + rows, j + columns
+    nothing = np.zeros(0, dtype=np.float32)
+    fertilities = [part.fertility for part in parts if part.fertility is not None]
+    return Translation(
+        source=line,
+        source_tokens=source,
+        text=target.detokenize(tokens),
+        tokens=tokens,
+        score=sum(part.score for part in parts),
+        alignment=alignment,
+        coverage=np.concatenate([nothing, *(part.coverage for part in parts)]),
+        fertility=np.concatenate(fertilities) if fertilities else None,
+    )
+
+
+def change_decoding(decode: DecodeConfig, options: dict[str, Any]) -> DecodeConfig:
+    """The settings with those options changed that are not None; checked again."""
+    changes = {name: value for name, value in options.items() if value is not None}
+    return DecodeConfig.checked({**decode.model_dump(), **changes})
+
+
+def formatted(translations: Iterable[Translation], as_json: bool, nbest: int) -> Iterator[str]:
+    """Output lines: plain text, an n-best list as Moses writes it, or JSON."""
+    for number, translation in enumerate(translations):
+        if as_json:
+            yield json.dumps(translation.to_json(), ensure_ascii=False)
+        elif nbest == 1:
+            yield translation.text
+        else:
+            for each in (translation, *translation.alternatives):
+                yield f"{number} ||| {each.text} ||| {each.score:.4f}"
+
+
+def read_dictionary(path: Path) -> dict[str, str]:
+    """Source word, tab, target word; the first entry of a word counts."""
+    entries: dict[str, str] = {}
+    for number, line in enumerate(read_lines(path), 1):
+        source, tab, target = line.partition("\t")
+        if not tab or not source or not target:
+            raise UserError(f"{path}, line {number}: write a source word, a tab, a target word")
+        entries.setdefault(source, target)
+    return entries
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is the GPU if there is one; anything else is torch's own name."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"{name!r}: no such device; say auto, cpu or cuda") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("no GPU that PyTorch can use; say --device cpu")
+    return device

@@ -1,0 +1,139 @@
+"""Words left out and said twice: cases by hand, and laws that hold for any text."""
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covnmt.metrics.adequacy import (
+    common_subsequence,
+    drop,
+    left_out_rate,
+    little_attention,
+    rep,
+    repeated_ngrams,
+    said_twice_rate,
+    source_words,
+    unmatched,
+)
+from covnmt.metrics.alignment import parse_links
+
+# Source of four words: 0 makes "a b", 1 makes "c", 2 makes nothing, 3 makes "a".
+REFERENCE, LINKS, SOURCE_LENGTH = "a b c a", "0-0 0-1 1-2 3-3", 4
+
+# output, source words left out, source words said twice
+EXACT: list[tuple[str, set[int], set[int]]] = [
+    ("a b c a", set(), set()),
+    ("a c b a", set(), set()),  # order does not matter
+    ("a b a", {1}, set()),
+    ("a b c", {3}, set()),  # of two "a" the one out of line is missing
+    ("b c a", {0}, set()),
+    ("", {0, 1, 3}, set()),
+    ("a b c c a", set(), {1}),
+    ("a b c c c c a", set(), {1}),  # a word is said twice or not, however often
+    ("a b c a a", set(), {0}),
+    ("a b c a a a", set(), {0, 3}),
+    ("a b a b c a", set(), {0}),  # both words of source word 0
+    ("a b x a", {1}, set()),  # a wrong word is no repetition
+    ("a b x x a", {1}, set()),
+    ("a b b a", {1}, {0}),
+]
+
+token = st.sampled_from("abcd")
+tokens = st.lists(token, max_size=9)
+
+
+@pytest.mark.parametrize(("output", "left_out", "said_twice"), EXACT)
+def test_exact(output: str, left_out: set[int], said_twice: set[int]) -> None:
+    result = source_words(output.split(), REFERENCE.split(), parse_links(LINKS), SOURCE_LENGTH)
+    assert result.left_out == left_out
+    assert result.said_twice == said_twice
+    assert result.total == SOURCE_LENGTH
+
+
+def test_possible_links_do_not_count() -> None:
+    result = source_words([], ["a"], parse_links("0p0"), 1)
+    assert not result.left_out
+
+
+def test_rates_are_pooled() -> None:
+    gold = parse_links("0-0 1-1")
+    rows = [
+        source_words(["a"], ["a", "b"], gold, 2),
+        source_words(["a", "b", "b"], ["a", "b"], gold, 8),
+    ]
+    assert left_out_rate(rows) == 10
+    assert said_twice_rate(rows) == 10
+    assert left_out_rate([]) == 0
+
+
+@given(tokens, tokens)
+def test_matching_is_as_large_as_word_counts_allow(output: list[str], reference: list[str]) -> None:
+    missing, surplus = unmatched(output, reference)
+    have, want = Counter(output), Counter(reference)
+    assert Counter(reference[i] for i in missing) == want - have
+    assert Counter(output[k] for k in surplus) == have - want
+
+
+def longest(first: list[str], second: list[str]) -> int:
+    """Length of a longest common subsequence, by the plain recursion."""
+    if not first or not second:
+        return 0
+    if first[0] == second[0]:
+        return 1 + longest(first[1:], second[1:])
+    return max(longest(first[1:], second), longest(first, second[1:]))
+
+
+@given(st.lists(token, max_size=7), st.lists(token, max_size=7))
+def test_common_subsequence(first: list[str], second: list[str]) -> None:
+    pairs = common_subsequence(first, second)
+    assert len(pairs) == longest(first, second)
+    assert all(first[a] == second[b] for a, b in pairs)
+    assert all(p[0] < q[0] and p[1] < q[1] for p, q in pairwise(pairs))
+
+
+# output, reference, REP counted by hand per 100 reference words
+REP_CASES = [
+    ("a b c d", "a b c d", 0.0),
+    ("a b a b", "a b c d", 25.0),  # "a b" twice, once allowed: 1 of 4 words
+    ("a b a b", "x x x x", 50.0),  # "a b" twice, never allowed: 2 of 4 words
+    ("a a c d", "a b c d", 50.0),  # "a a" once: weight 2 of 4 words
+    ("a a a d", "a b c d", 150.0),  # "a a" twice: 2 and 2 * 2 of 4 words
+    ("a a", "a a", 0.0),
+    ("a", "b", 0.0),
+]
+
+
+@pytest.mark.parametrize(("output", "reference", "expected"), REP_CASES)
+def test_rep(output: str, reference: str, expected: float) -> None:
+    assert rep([output.split()], [reference.split()]) == pytest.approx(expected)
+
+
+@given(tokens, st.lists(token, min_size=1, max_size=9))
+def test_rep_is_never_negative_and_zero_on_the_reference(
+    output: list[str], reference: list[str]
+) -> None:
+    assert rep([output], [reference]) >= 0
+    assert rep([reference], [reference]) == 0
+
+
+def test_drop() -> None:
+    with_reference = [parse_links("0-0 1-1 2-1").sure, parse_links("0-0").sure]
+    with_output = [parse_links("0-5 3-0").sure, parse_links("0-0").sure]
+    assert drop(with_output, with_reference) == pytest.approx(100 * 2 / 4)
+    assert drop([frozenset()], [frozenset()]) == 0
+
+
+def test_repeated_ngrams() -> None:
+    assert repeated_ngrams([list("ababa"), list("ab")], order=2) == pytest.approx(40)
+    assert repeated_ngrams([["a"]], order=2) == 0
+
+
+def test_little_attention() -> None:
+    soft = np.array([[0.1, 0.9, 0.0], [0.05, 0.85, 0.1]], dtype=np.float32)
+    assert little_attention([soft]) == pytest.approx(100 * 2 / 3)
+    assert little_attention([soft], threshold=0.12) == pytest.approx(100 / 3)
+    assert little_attention([np.zeros((0, 4), np.float32)]) == 100

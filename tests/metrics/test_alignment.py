@@ -1,0 +1,305 @@
+"""Links, matrices, AER and SAER: cases by hand, an oracle, and what must not change them."""
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covnmt.errors import UserError
+from covnmt.metrics.alignment import (
+    Array,
+    Extraction,
+    Gold,
+    Links,
+    Symmetry,
+    aer,
+    check_links,
+    check_matrices,
+    fold_subwords,
+    format_links,
+    link_matrix,
+    links_from_attention,
+    load_matrices,
+    parse_links,
+    quality,
+    read_links,
+    saer,
+    save_matrices,
+    symmetrise,
+)
+
+WORDS = 5
+link = st.tuples(st.integers(0, WORDS - 1), st.integers(0, WORDS - 1))
+links = st.frozensets(link, max_size=8)
+gold = st.builds(Gold, links, links)
+pairs = st.lists(st.tuples(links, gold), min_size=1, max_size=5)
+
+
+def matrix(*rows: list[float]) -> Array:
+    return np.array(rows, dtype=np.float32)
+
+
+# Och and Ney's four figures by hand: links, sure, possible, (AER, precision, recall)
+BY_HAND = [
+    ({(0, 0), (1, 1)}, {(0, 0), (1, 1)}, set(), (0.0, 1.0, 1.0)),
+    ({(0, 0)}, {(1, 1)}, set(), (1.0, 0.0, 0.0)),
+    # |A and S| = 1, |A and P| = 2, |A| = 3, |S| = 2
+    ({(0, 0), (1, 1), (2, 2)}, {(0, 0), (3, 3)}, {(1, 1)}, (1 - 3 / 5, 2 / 3, 1 / 2)),
+    # only possible links hit: no recall, full precision
+    ({(1, 1)}, {(0, 0)}, {(1, 1)}, (1 - 1 / 2, 1.0, 0.0)),
+    (set(), {(0, 0)}, set(), (1.0, 0.0, 0.0)),
+]
+
+
+@pytest.mark.parametrize(("found", "sure", "possible", "expected"), BY_HAND)
+def test_quality_by_hand(
+    found: set[tuple[int, int]],
+    sure: set[tuple[int, int]],
+    possible: set[tuple[int, int]],
+    expected: tuple[float, float, float],
+) -> None:
+    result = quality([frozenset(found)], [Gold(frozenset(sure), frozenset(possible))])
+    assert (result.aer, result.precision, result.recall) == pytest.approx(expected)
+
+
+def test_counts_are_pooled_over_the_corpus() -> None:
+    one = Gold(frozenset({(0, 0)}), frozenset())
+    many = Gold(frozenset((k, k) for k in range(9)), frozenset())
+    wrong, right = frozenset({(0, 1)}), many.sure
+    assert aer([wrong, right], [one, many]) == pytest.approx(1 - 18 / 20)
+    assert quality([wrong, right], [one, many]).f1 == pytest.approx(0.9)
+
+
+def test_saer_by_hand() -> None:
+    attention = matrix([0.7, 0.2], [0.1, 0.6])  # the rest is on the end symbol
+    alignment = Gold(frozenset({(0, 0)}), frozenset({(1, 1)}))
+    # A*S = 0.7, A*P = 0.7 + 0.6, |A| = 1.6, |S| = 1
+    assert saer([attention], [alignment]) == pytest.approx(1 - (0.7 + 1.3) / 2.6)
+    scaled = 0.7 / 0.9, 0.6 / 0.7
+    expected = 1 - (2 * scaled[0] + scaled[1]) / 3
+    assert saer([attention], [alignment], renormalise=True) == pytest.approx(expected)
+
+
+@given(pairs)
+def test_saer_equals_aer_on_zeros_and_ones(rows: list[tuple[Links, Gold]]) -> None:
+    found, golds = [list(column) for column in zip(*rows, strict=True)]
+    hard = [link_matrix(row, (WORDS, WORDS)) for row in found]
+    assert saer(hard, golds) == pytest.approx(aer(found, golds))
+
+
+@given(pairs, st.randoms(use_true_random=False), st.integers(0, 3), st.integers(0, 3))
+def test_order_and_padding_do_not_matter(
+    rows: list[tuple[Links, Gold]], random: Random, below: int, beside: int
+) -> None:
+    soft = [np.random.default_rng(k).random((WORDS, WORDS), np.float32) for k in range(len(rows))]
+    golds = [row[1] for row in rows]
+    order = random.sample(range(len(rows)), len(rows))
+    padded = [np.pad(soft[k], ((0, below), (0, beside))) for k in order]
+    assert saer(padded, [golds[k] for k in order]) == pytest.approx(saer(soft, golds))
+    found = [row[0] for row in rows]
+    assert aer([found[k] for k in order], [golds[k] for k in order]) == aer(found, golds)
+
+
+# line, first word, sure, possible beyond the sure
+PHARAOH: list[tuple[str, int, set[tuple[int, int]], set[tuple[int, int]]]] = [
+    ("0-0 1-2", 0, {(0, 0), (1, 2)}, set()),
+    ("0-0 1p2", 0, {(0, 0)}, {(1, 2)}),
+    ("1-1 2p3", 1, {(0, 0)}, {(1, 2)}),
+    ("0-0\t0-0  ", 0, {(0, 0)}, set()),
+    ("0-0 0p0", 0, {(0, 0)}, set()),
+    ("", 0, set(), set()),
+]
+
+
+@pytest.mark.parametrize(("line", "base", "sure", "possible"), PHARAOH)
+def test_parse(
+    line: str, base: int, sure: set[tuple[int, int]], possible: set[tuple[int, int]]
+) -> None:
+    result = parse_links(line, 1 if base else 0)
+    assert result.sure == sure
+    assert result.possible == sure | possible
+
+
+@given(gold)
+def test_format_and_parse_return_what_went_in(alignment: Gold) -> None:
+    assert parse_links(format_links(alignment.sure, alignment.possible)) == alignment
+
+
+@pytest.mark.parametrize("bad", ["0", "0-", "a-b", "0-1-2", "-1-0", "0_0", "0-0,1-1", "٣-٤"])
+def test_what_is_not_a_link_is_named(tmp_path: Path, bad: str) -> None:
+    path = tmp_path / "x.align"
+    path.write_text(f"0-0\n0-0 {bad}\n", "utf-8")
+    with pytest.raises(UserError, match=r"x\.align, line 2: .*not a link"):
+        read_links(path)
+
+
+def test_zero_in_a_file_that_counts_from_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.align"
+    path.write_text("1-1\n0-1\n")
+    with pytest.raises(UserError, match=r"line 2: link 0-1 has a word 0"):
+        read_links(path, base=1)
+
+
+def test_windows_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "x.align"
+    path.write_bytes(b"0-0 1-1\r\n\r\n0p0\r\n")
+    assert [len(row.possible) for row in read_links(path)] == [2, 0, 1]
+
+
+@pytest.mark.parametrize("outside", [(3, 0), (0, 2)])
+def test_links_outside_the_sentence(outside: tuple[int, int]) -> None:
+    rows = [Gold(frozenset({(2, 1)}), frozenset()), Gold(frozenset(), frozenset({outside}))]
+    check_links(rows[:1], [(3, 2)], "gold")
+    with pytest.raises(UserError, match=rf"gold, line 2: link {outside[0]}-{outside[1]}"):
+        check_links(rows, [(3, 2), (3, 2)], "gold")
+
+
+ATTENTION = matrix([0.1, 0.6, 0.1], [0.3, 0.3, 0.2], [0.1, 0.2, 0.1], [0.0, 0.0, 0.0])
+EXTRACTED: list[tuple[Extraction, float, set[tuple[int, int]]]] = [
+    ("argmax", 0.5, {(1, 0), (0, 1), (1, 2)}),
+    ("argmax_with_end", 0.5, {(1, 0), (0, 1)}),
+    ("threshold", 0.5, {(1, 0)}),
+    ("threshold", 0.3, {(1, 0), (0, 1), (1, 1)}),
+]
+
+
+@pytest.mark.parametrize(("method", "threshold", "expected"), EXTRACTED)
+def test_links_from_attention(
+    method: Extraction, threshold: float, expected: set[tuple[int, int]]
+) -> None:
+    assert links_from_attention(ATTENTION, method, threshold) == expected
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+def test_no_words_no_links(shape: tuple[int, int]) -> None:
+    assert links_from_attention(np.zeros(shape, np.float32)) == frozenset()
+
+
+SYMMETRISED: list[tuple[Symmetry, str]] = [
+    ("union", "0-0 0-1 1-1 2-2 3-3 4-0"),
+    ("intersection", "0-0 2-2"),
+    # 0-1 and 1-1 touch 0-0; 3-3 touches 2-2; 4-0 touches nothing but links word 4
+    ("grow-diag-final", "0-0 0-1 1-1 2-2 3-3 4-0"),
+]
+
+
+@pytest.mark.parametrize(("method", "expected"), SYMMETRISED)
+def test_symmetrise(method: Symmetry, expected: str) -> None:
+    forward = parse_links("0-0 0-1 2-2 3-3").sure
+    backward = parse_links("0-0 1-1 2-2 4-0").sure
+    assert format_links(symmetrise(forward, backward, method)) == expected
+
+
+def test_grow_diag_final_refuses_links_between_linked_words() -> None:
+    forward = parse_links("0-0 1-1 0-1").sure
+    backward = parse_links("0-0 1-1 1-0").sure
+    assert symmetrise(forward, backward, "grow-diag-final") == parse_links("0-0 1-1").sure
+
+
+def grow_diag_final_oracle(forward: Links, backward: Links) -> Links:
+    """The published pseudo-code over the full grid, line by line."""
+    found = forward & backward
+    grew = True
+
+    def bare(j: int, i: int) -> bool:
+        return j not in {a for a, _ in found} or i not in {b for _, b in found}
+
+    while grew:
+        grew = False
+        for i in range(WORDS):
+            for j in range(WORDS):
+                if (j, i) not in found:
+                    continue
+                for di, dj in (
+                    (-1, 0),
+                    (0, -1),
+                    (1, 0),
+                    (0, 1),
+                    (-1, -1),
+                    (-1, 1),
+                    (1, -1),
+                    (1, 1),
+                ):
+                    new = (j + dj, i + di)
+                    if new in forward | backward and new not in found and bare(*new):
+                        found |= {new}
+                        grew = True
+    for direction in (forward, backward):
+        for i in range(WORDS):
+            for j in range(WORDS):
+                if (j, i) in direction and bare(j, i):
+                    found |= {(j, i)}
+    return found
+
+
+@given(links, links)
+def test_grow_diag_final_equals_its_pseudo_code(forward: Links, backward: Links) -> None:
+    result = symmetrise(forward, backward, "grow-diag-final")
+    assert result == grow_diag_final_oracle(forward, backward)
+    assert forward & backward <= result <= forward | backward
+
+
+def test_fold_by_hand() -> None:
+    pieces = matrix([0.1, 0.2, 0.7], [0.3, 0.3, 0.4], [0.5, 0.5, 0.0])
+    # source pieces 0 and 1 are word 0; target pieces 1 and 2 are word 1
+    folded = fold_subwords(pieces, [0, 0, 1], [0, 1, 1])
+    np.testing.assert_allclose(folded, [[0.3, 0.7], [0.8, 0.2]], rtol=1e-6)
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.lists(st.integers(1, 3), max_size=4))
+def test_folding_keeps_rows_summing_to_one(source: list[int], target: list[int]) -> None:
+    source_words = [word for word, pieces in enumerate(source) for _ in range(pieces)]
+    target_words = [word for word, pieces in enumerate(target) for _ in range(pieces)]
+    soft = np.random.default_rng(0).dirichlet(np.ones(len(source_words)), len(target_words))
+    folded = fold_subwords(soft.astype(np.float32), source_words, target_words)
+    assert folded.shape == (len(target), len(source))
+    np.testing.assert_allclose(folded.sum(axis=1), 1, rtol=1e-5)
+
+
+def test_matrices_on_disk(tmp_path: Path) -> None:
+    path = tmp_path / "soft.npz"
+    matrices = [np.random.default_rng(k).random((k, 12 - k), np.float32) for k in range(12)]
+    save_matrices(path, matrices)
+    loaded = load_matrices(path)
+    assert len(loaded) == 12
+    for before, after in zip(matrices, loaded, strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "message"),
+    [
+        ([[0.5]], "1", "not a file of soft matrices"),
+        ([0.5], "0", "sentence 1: expected a matrix"),
+        ([["x"]], "0", "sentence 1: expected a matrix"),
+        ([[float("nan")]], "0", "finite"),
+        ([[-0.5]], "0", "not negative"),
+        ([[{}]], "0", "not a file of soft matrices"),
+    ],
+)
+def test_bad_matrices(tmp_path: Path, value: object, key: str, message: str) -> None:
+    path = tmp_path / "soft.npz"
+    arrays = {key: np.asarray(value)}
+    np.savez(path, allow_pickle=True, **arrays)
+    with pytest.raises(UserError, match=message):
+        load_matrices(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut short"])
+def test_files_that_are_no_matrices(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "soft.npz"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"soft\.npz: not a file of soft matrices"):
+        load_matrices(path)
+    np.save(tmp_path / "one.npy", np.zeros((2, 2)))
+    with pytest.raises(UserError, match="not a file of soft matrices"):
+        load_matrices(tmp_path / "one.npy")
+
+
+def test_matrices_that_do_not_fit_the_words() -> None:
+    soft = [np.zeros((2, 3), np.float32), np.zeros((3, 3), np.float32)]
+    with pytest.raises(UserError, match="soft, sentence 2: a matrix of 3 target by 3 source"):
+        check_matrices(soft, [(3, 2), (3, 2)], "soft")

@@ -1,0 +1,143 @@
+"""BLEU against sacreBLEU where the rules agree, and against a slow rewrite where they do not."""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sacrebleu.metrics.bleu import BLEU
+
+from covnmt.errors import UserError
+from covnmt.metrics.bleu import (
+    chrf,
+    corpus_bleu,
+    paper_bleu,
+    sacre_bleu,
+    sentence_statistics,
+    statistics,
+    ter,
+)
+
+# hypothesis, references, the ten counts: lengths, matched and all 1- to 4-grams
+CASES = [
+    ("a b c d", ["a b c d"], [4, 4, 4, 3, 2, 1, 4, 3, 2, 1]),
+    ("a a a", ["a b", "a a b c"], [3, 2, 2, 1, 0, 0, 3, 2, 1, 0]),  # clipped to the best reference
+    ("", ["a"], [0, 1, 0, 0, 0, 0, 0, 0, 0, 0]),
+    ("A Bc", ["a bC"], [2, 2, 2, 1, 0, 0, 2, 1, 0, 0]),  # case does not count
+    ("Hello, world.", ["hello , world ."], [4, 4, 4, 3, 2, 1, 4, 3, 2, 1]),
+    ("3.14 1-2", ["3.14 1 - 2"], [4, 4, 4, 3, 2, 1, 4, 3, 2, 1]),  # points in numbers stay
+    ("&quot;x&quot;", ['" x "'], [3, 3, 3, 2, 1, 0, 3, 2, 1, 0]),
+    ("&QUOT;", ['"'], [3, 1, 0, 0, 0, 0, 3, 2, 1, 0]),  # lower-cased only after tokenising
+    ("É", ["é"], [1, 1, 0, 0, 0, 0, 1, 0, 0, 0]),  # only A to Z is lower-cased
+]
+
+words = st.lists(st.sampled_from("abcde"), max_size=9)
+sentence = words.map(" ".join)
+some_words = words.filter(bool)
+
+
+@pytest.mark.parametrize(("hypothesis", "references", "expected"), CASES)
+def test_counts(hypothesis: str, references: list[str], expected: list[int]) -> None:
+    assert statistics([hypothesis], [[line] for line in references]).tolist() == [expected]
+
+
+def slow_bleu(hypotheses: Sequence[list[str]], references: Sequence[Sequence[list[str]]]) -> float:
+    """From the definition, sentence by sentence: shortest reference, no smoothing."""
+    output = sum(map(len, hypotheses))
+    shortest = sum(min(len(r) for r in refs) for refs in references)
+    logs = 0.0
+    for n in range(1, 5):
+        matched = total = 0
+        for hypothesis, refs in zip(hypotheses, references, strict=True):
+            grams = [hypothesis[k : k + n] for k in range(len(hypothesis) - n + 1)]
+            total += len(grams)
+            for gram in {tuple(gram) for gram in grams}:
+                most = max(
+                    sum(tuple(r[k : k + n]) == gram for k in range(len(r) - n + 1)) for r in refs
+                )
+                matched += min(grams.count(list(gram)), most)
+        if matched == 0:
+            return 0.0
+        logs += math.log(Fraction(matched, total)) / 4
+    penalty = 1.0 if output >= shortest else math.exp(1 - shortest / output)
+    return 100 * penalty * math.exp(logs)
+
+
+@given(st.lists(st.tuples(words, some_words, some_words, some_words), min_size=1, max_size=6))
+def test_equals_slow_rewrite_with_references_of_different_length(
+    rows: list[tuple[list[str], ...]],
+) -> None:
+    hypotheses, *references = ([" ".join(row[k]) for row in rows] for k in range(4))
+    expected = slow_bleu([row[0] for row in rows], [row[1:] for row in rows])
+    assert paper_bleu(hypotheses, references).value == pytest.approx(expected, abs=1e-9)
+
+
+@given(st.lists(st.tuples(sentence, some_words.map(" ".join)), min_size=1, max_size=6))
+def test_equals_sacrebleu_with_one_reference(rows: list[tuple[str, str]]) -> None:
+    hypotheses, references = [list(column) for column in zip(*rows, strict=True)]
+    expected = BLEU(lowercase=True, smooth_method="none").corpus_score(hypotheses, [references])
+    score = paper_bleu(hypotheses, [references])
+    assert score.value == pytest.approx(expected.score, abs=1e-6)
+    assert score.details["brevity_penalty"] == pytest.approx(expected.bp)
+
+
+def test_shortest_reference_counts_where_sacrebleu_takes_the_closest() -> None:
+    hypothesis, references = ["a b c d e"], [["a b c d e f"], ["a b c"]]
+    assert paper_bleu(hypothesis, references).details["brevity_penalty"] == 1.0
+    assert sacre_bleu(hypothesis, references).details["brevity_penalty"] == pytest.approx(
+        math.exp(1 - 6 / 5)
+    )
+
+
+@given(st.lists(st.tuples(words, some_words), min_size=1, max_size=6), st.randoms())
+def test_order_of_sentences_does_not_matter(
+    rows: list[tuple[list[str], list[str]]], random: Random
+) -> None:
+    counts = np.array([sentence_statistics(h, [r]) for h, r in rows])
+    shuffled = random.sample(range(len(rows)), len(rows))
+    assert corpus_bleu(counts.sum(axis=0)) == corpus_bleu(counts[shuffled].sum(axis=0))
+
+
+def test_many_totals_at_once() -> None:
+    counts = statistics(["a b c d e", "a b x d", "q"], [["a b c d e", "a b c d", "a"]])
+    together = corpus_bleu(counts)
+    assert together.shape == (3,)
+    assert together.tolist() == [float(corpus_bleu(row)) for row in counts]
+
+
+def test_signatures_name_every_choice() -> None:
+    score = paper_bleu(["a b c d"], [["a b c d"], ["x"]])
+    assert score.value == pytest.approx(100)
+    assert score.signature.startswith(
+        "nrefs:2|case:lc|eff:no|tok:13a|smooth:none|len:shortest|version:covnmt-"
+    )
+    for made in (sacre_bleu, chrf, ter):
+        assert "nrefs:1" in made(["a b"], [["a b"]]).signature
+
+
+def test_perfect_and_hopeless_output() -> None:
+    perfect, hopeless = ["a b c d e"], ["z z z z z"]
+    references = [["a b c d e"]]
+    assert chrf(perfect, references).value == pytest.approx(100)
+    assert ter(perfect, references).value == 0
+    assert chrf(hopeless, references).value == 0
+    assert ter(hopeless, references).value == pytest.approx(100)
+    assert paper_bleu(hopeless, references).value == 0
+
+
+def test_characters_as_tokens() -> None:
+    assert statistics(["你好"], [["你好吗"]], tokenize="zh")[0, :3].tolist() == [2, 3, 2]
+
+
+def test_unknown_tokenisation() -> None:
+    with pytest.raises(UserError, match=r"choose from .*13a"):
+        paper_bleu(["a"], [["a"]], tokenize="13b")
+
+
+def test_different_numbers_of_sentences() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        statistics(["a"], [["a", "b"]])

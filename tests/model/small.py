@@ -1,0 +1,51 @@
+"""Small models and batches for tests, in float64 so that comparisons can be tight."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from covnmt.config import SYSTEMS, CoverageConfig, ModelConfig
+from covnmt.data import Batch, collate
+from covnmt.model.seq2seq import Seq2Seq
+
+WORDS = 11
+END = WORDS - 1
+
+# The paper's systems, with more than one unit where that tests more, and every option.
+COVERAGES = {
+    **SYSTEMS,
+    "gru10": CoverageConfig(kind="gru", size=3),
+    "tanh2": CoverageConfig(kind="tanh", size=2),
+    "subtract": CoverageConfig(kind="linguistic", accumulate="subtract"),
+    "fertility-subtract": CoverageConfig(kind="fertility", accumulate="subtract"),
+    "tanh-inputs": CoverageConfig(
+        kind="tanh", size=2, bias=True, previous_context=True, energies=True
+    ),
+    "gru-inputs": CoverageConfig(
+        kind="gru", size=2, bias=True, previous_context=True, energies=True
+    ),
+}
+
+
+def small_config(coverage: CoverageConfig, **changes: object) -> ModelConfig:
+    settings = {"embedding": 5, "hidden": 6, "rank": 4, "coverage": coverage}
+    return ModelConfig.model_validate({**settings, **changes})
+
+
+def small_model(config: ModelConfig, seed: int = 0) -> Seq2Seq:
+    """A model with weights large enough that everything matters."""
+    torch.manual_seed(seed)
+    model = Seq2Seq(config, WORDS, WORDS).double()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.6)
+    return model.eval()
+
+
+def small_batch(lengths: Sequence[tuple[int, int]], seed: int = 0) -> Batch:
+    """Random pairs of these source and target lengths (end symbols not counted)."""
+    rng = np.random.default_rng(seed)
+    pairs = [
+        (rng.integers(1, END, j).tolist(), rng.integers(1, END, i).tolist()) for j, i in lengths
+    ]
+    return collate(pairs, END, END)

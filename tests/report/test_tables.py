@@ -1,0 +1,91 @@
+"""Tables: every figure in its place, the best one bold, marks and captions explained."""
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from covnmt.evaluate import Evaluation, compare, evaluate
+from covnmt.metrics.alignment import Gold
+from covnmt.metrics.inputs import EvaluationSet, Output
+from covnmt.report.tables import (
+    alignment_table,
+    comparison_table,
+    evaluation_table,
+    length_table,
+    significance_table,
+)
+
+REFERENCES = [" ".join("abcdefghijklmno"[: 4 + n % 11]) for n in range(40)]
+GOLD = [
+    Gold(frozenset((k, k) for k in range(len(line.split()))), frozenset()) for line in REFERENCES
+]
+SET = EvaluationSet([REFERENCES], REFERENCES, GOLD, deterministic=True)
+GOOD = Output(REFERENCES, links=[row.sure for row in GOLD])
+BAD = Output([line[:-2] for line in REFERENCES], links=[frozenset({(0, 0)})] * 40)
+
+
+def shown(table: Table, styles: bool = False) -> str:
+    console = Console(width=160, force_terminal=styles, color_system="standard" if styles else None)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()
+
+
+def row(text: str, start: str) -> list[str]:
+    return next(line.split() for line in text.splitlines() if line.strip().startswith(start))
+
+
+@pytest.fixture(scope="module")
+def systems() -> dict[str, Evaluation]:
+    return {"bad": evaluate(BAD, SET), "good": evaluate(GOOD, SET)}
+
+
+def test_evaluation(systems: dict[str, Evaluation]) -> None:
+    text = shown(evaluation_table(systems["good"], "test set"))
+    assert "test set" in text
+    assert "40 sentences" in text
+    assert row(text, "BLEU (paper)")[2] == "100.00"
+    assert "len:shortest" in text
+    assert "proxies" in text
+    for score in systems["good"].translation:
+        assert score.signature in text.replace("\n", "")
+
+
+def test_comparison_has_marks_and_bold_for_the_best() -> None:
+    table = comparison_table(compare({"bad": BAD, "good": GOOD}, SET), "Table 1")
+    text = shown(table)
+    assert row(text, "good")[1] == "100.00†"
+    assert "†" not in "".join(row(text, "bad"))
+    assert "† better than bad (p < 0.01" in text
+    assert "AER ↓" in text
+    assert "SAER" not in text  # no soft matrices, no column
+    styled = shown(table, styles=True)
+    assert "\x1b[1m100.00\x1b[0m" in styled
+    assert styled.count("\x1b[1m100.00\x1b[0m") == 3  # BLEU twice and chrF, each in one row
+
+
+def test_equal_figures_are_not_bold() -> None:
+    styled = shown(comparison_table(compare({"one": GOOD, "two": GOOD}, SET)), styles=True)
+    assert "\x1b[1m100.00" not in styled
+
+
+def test_significance() -> None:
+    text = shown(significance_table(compare({"bad": BAD, "good": GOOD}, SET)))
+    assert row(text, "bad")[:6] == ["bad", "good", "40", "0", "0", "<"]
+    other = shown(significance_table(compare({"bad": BAD, "good": GOOD}, SET, ["good"])))
+    assert row(other, "good")[-2:] == ["-", "-"]  # sacreBLEU tests against the first system only
+
+
+def test_by_length(systems: dict[str, Evaluation]) -> None:
+    text = shown(length_table(systems))
+    lines = [line.split() for line in text.splitlines()]
+    overall = next(line for line in lines if line[:1] == ["all"])
+    assert overall[:3] == ["all", "40", "bad"]
+    assert any(line[:2] == ["1-10", "28"] for line in lines)
+    assert "left out ↓" in text
+    assert sum(line[:1] == ["good"] for line in lines) == 3  # all, 1-10, 11-20
+
+
+def test_alignment(systems: dict[str, Evaluation]) -> None:
+    text = shown(alignment_table(systems))
+    assert row(text, "good")[1:] == ["0.00", "100.00", "100.00", "100.00"]

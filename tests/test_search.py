@@ -1,0 +1,539 @@
+"""Beam search against a slow search written from the rules, and against trying everything.
+
+The scorers here are tables: a hypothesis is hashed to a row of log-probabilities and a row of
+attention. Values are coarse fractions, so that sums are exact and ties are common.
+"""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from covnmt.config import DecodeConfig
+from covnmt.errors import UserError
+from covnmt.search import (
+    Ensemble,
+    EnsembleState,
+    Hypothesis,
+    StepResult,
+    attempts,
+    coverage_penalty,
+    greedy,
+    length_penalty,
+    penalised,
+    search,
+    step_limits,
+    top,
+)
+
+UNK, A, B, END = 1, 2, 3, 4
+V = 5
+NEVER = -math.inf
+PADDING = 7.0  # attention on padding: absurd, so that it shows wherever it leaks
+
+
+@dataclass(frozen=True)
+class Table:
+    """One sentence: what follows a hypothesis is in row hash(hypothesis)."""
+
+    log_probs: list[list[float]]  # [P][V]
+    attention: list[list[float]]  # [P][J]
+    factor: int = 7  # 0: only the last word matters
+
+    def row(self, words: tuple[int, ...]) -> int:
+        number = 0
+        for word in words:
+            number = (number * self.factor + word + 1) % len(self.log_probs)
+        return number
+
+    @property
+    def J(self) -> int:
+        return len(self.attention[0])
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Hashes of the hypotheses so far."""
+
+    numbers: Tensor  # [R]
+
+    def select(self, rows: Tensor) -> "Rows":
+        return Rows(self.numbers[rows])
+
+
+@dataclass(frozen=True)
+class TableScorer:
+    """Tables of the same number of rows, batched; notes how many rows each step scored."""
+
+    log_probs: Tensor  # [S, P, V]
+    attention: Tensor  # [S, P, J]
+    factor: int
+    end: int = END
+    unk: int = UNK
+    sizes: list[tuple[int, int]] = field(default_factory=list)  # (sentences, rows) of every step
+
+    def step(self, state: Rows, words: Tensor | None) -> StepResult[Rows]:
+        S, P, _ = self.log_probs.shape
+        numbers = state.numbers
+        assert len(numbers) % S == 0
+        if words is not None:
+            numbers = (numbers * self.factor + words + 1) % P
+        self.sizes.append((S, len(numbers)))
+        sentences = torch.arange(S).repeat_interleave(len(numbers) // S)
+        here = self.log_probs[sentences, numbers], self.attention[sentences, numbers]
+        return StepResult(*here, Rows(numbers))
+
+    def keep(self, sentences: Tensor) -> "TableScorer":
+        log_probs, attention = self.log_probs[sentences], self.attention[sentences]
+        return TableScorer(log_probs, attention, self.factor, self.end, self.unk, self.sizes)
+
+
+def batch(tables: list[Table]) -> tuple[TableScorer, Rows, Tensor]:
+    """What `search` takes: scorer, first state, source lengths."""
+    widest = max(table.J for table in tables)
+    padded = [[row + [PADDING] * (widest - table.J) for row in table.attention] for table in tables]
+    scorer = TableScorer(
+        torch.tensor([table.log_probs for table in tables]),
+        torch.tensor(padded),
+        tables[0].factor,
+    )
+    state = Rows(torch.zeros(len(tables), dtype=torch.long))
+    return scorer, state, torch.tensor([table.J for table in tables])
+
+
+def run(tables: list[Table], config: DecodeConfig) -> list[list[Hypothesis]]:
+    return search(*batch(tables), config)
+
+
+def random_table(seed: int, J: int, coarse: bool = True) -> Table:
+    """Coarse: sums are exact, ties are common, some words have no probability at all."""
+    draw = random.Random(seed)
+    rows = range(23)
+    if coarse:
+        choices = [NEVER, -0.25, -0.5, -0.75, -1.0, -2.0, -3.0]
+        log_probs = [[draw.choice(choices) for _ in range(V)] for _ in rows]
+        # the end symbol is so rare at times that retries happen
+        rare = draw.choice([0.0, 0.5, 0.9])
+        log_probs = [[*row[:END], NEVER if draw.random() < rare else row[END]] for row in log_probs]
+    else:
+        log_probs = [[-3 * draw.random() for _ in range(V)] for _ in rows]
+    attention = [[draw.randrange(9) / 16 for _ in range(J)] for _ in rows]
+    return Table(log_probs, attention)
+
+
+def markov(following: dict[int, dict[int, float]], J: int = 2) -> Table:
+    """A table by last word (0: at the start); words not named have no probability."""
+    rows = [following.get(last - 1 if last else 0, {}) for last in range(V + 1)]
+    log_probs = [[row.get(word, NEVER) for word in range(V)] for row in rows]
+    return Table(log_probs, [[1 / J] * J for _ in rows], factor=0)
+
+
+# --- the rules again, slowly -------------------------------------------------------------------
+
+Found = tuple[tuple[int, ...], float, bool]  # symbols with the end symbol, log-probability, ended
+
+
+def slow_attempt(table: Table, beam: int, forbid_unk: bool, config: DecodeConfig) -> list[Found]:
+    most = 3 * table.J if config.length_rules else config.max_length
+    earliest = table.J // 2 if config.length_rules else 0
+    finished: list[Found] = []
+    live: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    for step in range(most):
+        banned = {0} | ({UNK} if forbid_unk else set()) | ({END} if step < earliest else set())
+        options = sorted(
+            (-(log_prob + more), slot, word)
+            for slot, (words, log_prob) in enumerate(live)
+            for word, more in enumerate(table.log_probs[table.row(words)])
+            if word not in banned and more > NEVER
+        )
+        before, live = live, []
+        for cost, slot, word in options[: beam - len(finished)]:
+            words = (*before[slot][0], word)
+            if word == END:
+                finished.append((words, -cost, True))
+            else:
+                live.append((words, -cost))
+    return finished or [(*hypothesis, False) for hypothesis in live]
+
+
+def slow_search(table: Table, config: DecodeConfig) -> list[Found]:
+    beam, forbid_unk = config.beam, config.forbid_unk
+    while True:
+        found = slow_attempt(table, beam, forbid_unk, config)
+        if any(ended for _, _, ended in found):
+            break
+        if forbid_unk:
+            forbid_unk = False
+        elif beam < 100:
+            beam *= 2
+        else:
+            break
+    divided = [log_prob / len(words) ** config.length_penalty for words, log_prob, _ in found]
+    order = sorted(range(len(found)), key=lambda number: -divided[number])
+    return [found[number] for number in order[: config.nbest]]
+
+
+def everything(table: Table, most: int) -> list[tuple[int, ...]]:
+    """All finished hypotheses of at most so many symbols."""
+    complete = []
+    open_: list[tuple[int, ...]] = [()]
+    for _ in range(most):
+        complete += [(*words, END) for words in open_]
+        open_ = [(*words, word) for words in open_ for word in (UNK, A, B)]
+    return complete
+
+
+def symbols(hypothesis: Hypothesis) -> tuple[int, ...]:
+    return hypothesis.words + ((END,) if hypothesis.finished else ())
+
+
+def as_found(hypothesis: Hypothesis) -> Found:
+    return symbols(hypothesis), hypothesis.log_prob, hypothesis.finished
+
+
+def same(one: Hypothesis, other: Hypothesis) -> bool:
+    return (
+        as_found(one) == as_found(other)
+        and one.score == other.score
+        and torch.equal(one.attention, other.attention)
+    )
+
+
+def attention_of(table: Table, found: tuple[int, ...]) -> Tensor:
+    rows = [table.attention[table.row(found[:i])] for i in range(len(found))]
+    return torch.tensor(rows).view(len(found), table.J)
+
+
+# --- strategies --------------------------------------------------------------------------------
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[Table]:
+    lengths = draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
+    return [random_table(draw(st.integers(0, 10**6)), J) for J in lengths]
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> DecodeConfig:
+    beam = draw(st.integers(1, 8))
+    return DecodeConfig(
+        beam=beam,
+        nbest=draw(st.integers(1, beam)),
+        length_rules=draw(st.booleans()),
+        max_length=draw(st.integers(1, 9)),
+        length_penalty=draw(st.sampled_from([0.0, 0.6, 1.0])),
+        forbid_unk=draw(st.booleans()),
+    )
+
+
+# --- whole searches ----------------------------------------------------------------------------
+
+
+@settings(max_examples=150, deadline=None)
+@given(tables(), configs())
+def test_equals_the_slow_search(sentences: list[Table], config: DecodeConfig) -> None:
+    for table, hypotheses in zip(sentences, run(sentences, config), strict=True):
+        expected = slow_search(table, config) or [((), NEVER, False)]
+        assert [as_found(hypothesis) for hypothesis in hypotheses] == expected
+        for hypothesis in hypotheses:
+            assert torch.equal(hypothesis.attention, attention_of(table, symbols(hypothesis)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(tables(), configs(), st.sampled_from([0.0, 0.2]))
+def test_company_does_not_matter(sentences: list[Table], config: DecodeConfig, beta: float) -> None:
+    config = config.model_copy(update={"coverage_penalty": beta})
+    together = run(sentences, config)
+    for table, hypotheses in zip(sentences, together, strict=True):
+        (alone,) = run([table], config)
+        assert len(alone) == len(hypotheses)
+        assert all(map(same, alone, hypotheses))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("alpha", "beta"), [(0.0, 0.0), (1.0, 0.0), (0.6, 0.2)])
+def test_wide_beam_equals_trying_everything(seed: int, alpha: float, beta: float) -> None:
+    table = random_table(seed, J=3, coarse=False)
+    config = DecodeConfig(
+        beam=500,
+        nbest=50,
+        length_rules=False,
+        max_length=5,
+        length_penalty=alpha,
+        coverage_penalty=beta,
+    )
+
+    def score(words: tuple[int, ...]) -> float:
+        rows = [table.row(words[:i]) for i in range(len(words))]
+        log_prob = sum(table.log_probs[row][word] for row, word in zip(rows, words, strict=True))
+        covered = [sum(table.attention[row][j] for row in rows) for j in range(table.J - 1)]
+        tiny = torch.finfo(torch.float32).tiny
+        penalty = sum(math.log(min(max(total, tiny), 1.0)) for total in covered)
+        return log_prob / float(len(words) ** alpha) + beta * penalty
+
+    expected = sorted(everything(table, most=5), key=score, reverse=True)[:50]
+    (hypotheses,) = run([table], config)
+    assert [symbols(hypothesis) for hypothesis in hypotheses] == expected
+    scores = [hypothesis.score for hypothesis in hypotheses]
+    assert scores == pytest.approx([score(words) for words in expected], rel=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_greedy_takes_the_best_word_every_time(seed: int) -> None:
+    table = random_table(seed, J=2, coarse=False)
+    words: tuple[int, ...] = ()
+    while len(words) < 6 and END not in words:
+        following = table.log_probs[table.row(words)]
+        allowed = [UNK, A, B, END] if words else [UNK, A, B]  # J = 2: no end at the first step
+        words += (max(allowed, key=lambda word: following[word]),)
+    (hypothesis,) = greedy(*batch([table]), DecodeConfig(beam=10, nbest=3))
+    if END in words:
+        assert symbols(hypothesis) == words
+    else:
+        # greedy does not end: a wider beam was tried
+        assert hypothesis.finished
+
+
+def test_no_sentences() -> None:
+    scorer, state, lengths = batch([random_table(1, J=2)])
+    none = torch.tensor([], dtype=torch.long)
+    assert search(scorer.keep(none), state.select(none), lengths[none], DecodeConfig()) == []
+
+
+def test_scores_keep_no_gradient() -> None:
+    scorer, state, lengths = batch([random_table(1, J=2, coarse=False)])
+    scorer.log_probs.requires_grad_()
+    scorer.attention.requires_grad_()
+    ((hypothesis,),) = search(scorer, state, lengths, DecodeConfig(beam=2))
+    assert not hypothesis.attention.requires_grad
+
+
+# --- single rules ------------------------------------------------------------------------------
+
+ENDLESS = markov({0: {A: -0.5}, A: {A: -0.5}})
+WANTS_TO_END = markov({0: {A: -1, END: -0.1}, A: {A: -1, END: -0.1}}, J=5)
+
+
+@pytest.mark.parametrize(
+    ("J", "length_rules", "symbols_expected"), [(1, True, 1), (5, True, 3), (5, False, 1)]
+)
+def test_end_waits_for_half_the_source(J: int, length_rules: bool, symbols_expected: int) -> None:
+    table = Table(WANTS_TO_END.log_probs, [[1 / J] * J] * (V + 1), factor=0)
+    ((hypothesis,),) = run([table], DecodeConfig(beam=1, length_rules=length_rules))
+    assert len(symbols(hypothesis)) == len(hypothesis.attention) == symbols_expected
+
+
+@pytest.mark.parametrize(
+    ("config", "steps"),
+    [
+        (DecodeConfig(beam=100), 6),  # 3 J
+        (DecodeConfig(beam=100, length_rules=False, max_length=4), 4),
+    ],
+)
+def test_what_never_ends_comes_back_unfinished(config: DecodeConfig, steps: int) -> None:
+    ((hypothesis,),) = run([ENDLESS], config)
+    assert hypothesis.words == (A,) * steps
+    assert not hypothesis.finished
+    assert hypothesis.log_prob == hypothesis.score == -0.5 * steps
+    assert hypothesis.attention.shape == (steps, 2)
+
+
+def test_reserved_word_is_never_generated() -> None:
+    table = markov({0: {0: 0.0, A: -1}, A: {0: 0.0, END: -1}})
+    ((hypothesis,),) = run([table], DecodeConfig(beam=1))
+    assert hypothesis.words == (A,)
+
+
+def test_nothing_possible_gives_an_empty_hypothesis() -> None:
+    ((hypothesis,),) = run([markov({})], DecodeConfig(beam=4))
+    assert hypothesis.words == ()
+    assert not hypothesis.finished
+    assert hypothesis.attention.shape == (0, 2)
+
+
+def test_nan_is_no_candidate() -> None:
+    table = markov({0: {A: -1, B: math.nan}, A: {END: -1}, B: {END: -1}})
+    ((hypothesis,),) = run([table], DecodeConfig(beam=2))
+    assert hypothesis.words == (A,)
+
+
+def test_beam_shrinks_with_every_finished_hypothesis() -> None:
+    likes_ends = {END: -0.1, A: -1.0, B: -1.5}
+    scorer, state, lengths = batch([markov({0: likes_ends, A: likes_ends, B: likes_ends}, J=1)])
+    (hypotheses,) = search(scorer, state, lengths, DecodeConfig(beam=3, nbest=3))
+    # first step: the end, A and B; second: A and B both end; nothing is left for the third
+    assert [hypothesis.words for hypothesis in hypotheses] == [(), (A,), (B,)]
+    assert scorer.sizes == [(1, 1), (1, 2)]
+
+
+def test_finished_sentences_leave_the_batch() -> None:
+    short = markov({0: {A: 0.0}, A: {END: 0.0}}, J=2)
+    long = markov({0: {A: 0.0}, A: {B: 0.0}, B: {UNK: 0.0}, UNK: {END: 0.0}}, J=2)
+    scorer, state, lengths = batch([short, long, short])
+    found = search(scorer, state, lengths, DecodeConfig(beam=1))
+    assert [hypotheses[0].words for hypotheses in found] == [(A,), (A, B, UNK), (A,)]
+    assert [sentences for sentences, _ in scorer.sizes] == [3, 3, 1, 1]
+
+
+NEEDS_UNK = markov({0: {A: -0.1, UNK: -1}, A: {A: -0.1}, UNK: {END: -1}})
+# the worse first word is the only way to the end
+NEEDS_BEAM_2 = markov({0: {A: -0.1, B: -1}, A: {A: -3}, B: {END: -1}})
+ENDS = markov({0: {A: -0.1}, A: {END: -0.1}})
+
+
+def test_unk_is_allowed_when_nothing_ends_without() -> None:
+    config = DecodeConfig(beam=2, forbid_unk=True)
+    ((ends,), (needs,)) = run([ENDS, NEEDS_UNK], config)
+    assert ends.words == (A,)
+    assert needs.words == (UNK,)
+    assert needs.finished
+
+
+def test_beam_doubles_only_for_sentences_that_do_not_end() -> None:
+    scorer, state, lengths = batch([ENDS, NEEDS_BEAM_2, ENDS])
+    found = greedy(scorer, state, lengths, DecodeConfig())
+    assert [hypothesis.words for hypothesis in found] == [(A,), (B,), (A,)]
+    together = 2  # steps until both others have ended; from then on one sentence is alone
+    assert scorer.sizes[:together] == [(3, 3)] * together
+    assert set(scorer.sizes[together:]) == {(1, 1), (1, 2)}
+
+
+def test_wider_beams_take_no_more_rows_than_the_first() -> None:
+    tables = [random_table(seed, J=3) for seed in range(8)]
+    endless = [Table([[*r[:END], NEVER] for r in t.log_probs], t.attention) for t in tables]
+    scorer, state, lengths = batch(endless)
+    search(scorer, state, lengths, DecodeConfig(beam=20))
+    assert max(rows for _, rows in scorer.sizes) <= 8 * 20
+
+
+ATTEMPTS: list[tuple[DecodeConfig, list[tuple[int, bool]]]] = [
+    (DecodeConfig(beam=10), [(10, False), (20, False), (40, False), (80, False), (160, False)]),
+    (DecodeConfig(beam=60, forbid_unk=True), [(60, True), (60, False), (120, False)]),
+    (DecodeConfig(beam=100, forbid_unk=True), [(100, True), (100, False)]),
+    (DecodeConfig(beam=100), [(100, False)]),
+]
+
+
+@pytest.mark.parametrize(("config", "expected"), ATTEMPTS)
+def test_attempts(config: DecodeConfig, expected: list[tuple[int, bool]]) -> None:
+    assert [(tried.beam, tried.forbid_unk) for tried in attempts(config)] == expected
+
+
+def test_step_limits() -> None:
+    lengths = torch.tensor([1, 2, 5])
+    first, most = step_limits(lengths, DecodeConfig())
+    assert (first.tolist(), most.tolist()) == ([0, 1, 2], [3, 6, 15])
+    first, most = step_limits(lengths, DecodeConfig(length_rules=False, max_length=9))
+    assert (first.tolist(), most.tolist()) == ([0, 0, 0], [9, 9, 9])
+
+
+# --- penalties ---------------------------------------------------------------------------------
+
+
+def test_length_penalty() -> None:
+    assert [length_penalty(4, alpha) for alpha in (0.0, 0.5, 1.0)] == [1.0, 2.0, 4.0]
+
+
+COVERAGE: list[tuple[list[list[float]], float]] = [
+    ([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]], math.log(0.5)),
+    ([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], 0.0),  # more than enough is enough
+    ([[1.0]], 0.0),  # an empty source: only its end symbol
+    ([[0.0, 1.0]], math.log(torch.finfo(torch.float32).tiny)),  # finite
+]
+
+
+@pytest.mark.parametrize(("attention", "expected"), COVERAGE)
+def test_coverage_penalty(attention: list[list[float]], expected: float) -> None:
+    table = torch.tensor(attention)
+    assert coverage_penalty(table, 1.0) == pytest.approx(expected)
+    assert coverage_penalty(table, 0.5) == pytest.approx(expected / 2)
+    assert coverage_penalty(table, 0.0) == 0.0
+
+
+def test_penalised_score() -> None:
+    attention = torch.tensor([[0.5, 0.5], [0.0, 1.0]])
+    config = DecodeConfig(length_penalty=1.0, coverage_penalty=2.0)
+    assert penalised(-3.0, attention, config) == pytest.approx(-1.5 + 2 * math.log(0.5))
+    assert penalised(-3.0, attention, DecodeConfig()) == -3.0
+
+
+def test_length_penalty_changes_the_winner() -> None:
+    table = markov({0: {END: -1.0, A: -0.75}, A: {END: -0.75}}, J=1)
+    ((plain,),) = run([table], DecodeConfig(beam=2))
+    ((longer,),) = run([table], DecodeConfig(beam=2, length_penalty=1.0))
+    assert (plain.words, plain.score) == ((), -1.0)
+    assert (longer.words, longer.log_prob, longer.score) == ((A,), -1.5, -0.75)
+
+
+# --- the k best --------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 200), st.integers(1, 30), st.integers(0, 10**6))
+def test_top_breaks_ties_by_position(S: int, N: int, k: int, seed: int) -> None:
+    k = min(k, N)
+    scores = torch.randint(-3, 3, (S, N), generator=torch.Generator().manual_seed(seed)).float()
+    scores[scores == -3] = NEVER
+    values, positions = top(scores, k)
+    for row, row_values, row_positions in zip(
+        scores.tolist(), values.tolist(), positions.tolist(), strict=True
+    ):
+        expected = sorted(range(N), key=lambda n: (-row[n], n))[:k]
+        assert row_positions == expected
+        assert row_values == [row[n] for n in expected]
+
+
+# --- ensembles ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=20, deadline=None)
+@given(tables(), configs())
+def test_ensemble_of_one_is_itself(sentences: list[Table], config: DecodeConfig) -> None:
+    scorer, state, lengths = batch(sentences)
+    single = search(Ensemble([scorer]), EnsembleState((state,)), lengths, config)
+    for ours, theirs in zip(single, run(sentences, config), strict=True):
+        assert all(map(same, ours, theirs))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ensemble_averages_probabilities_and_attention(seed: int) -> None:
+    def sentences(shift: int) -> list[Table]:
+        return [random_table(seed + shift + n, J=n + 1, coarse=False) for n in range(3)]
+
+    def mean(of: Callable[[float, float], float], a: list[float], b: list[float]) -> list[float]:
+        return [of(x, y) for x, y in zip(a, b, strict=True)]
+
+    def log_mean(x: float, y: float) -> float:
+        return math.log((math.exp(x) + math.exp(y)) / 2)
+
+    averaged = [
+        Table(
+            [mean(log_mean, x, y) for x, y in zip(a.log_probs, b.log_probs, strict=True)],
+            [
+                mean(lambda x, y: (x + y) / 2, x, y)
+                for x, y in zip(a.attention, b.attention, strict=True)
+            ],
+        )
+        for a, b in zip(sentences(0), sentences(100), strict=True)
+    ]
+    (one, state, lengths), (other, _, _) = batch(sentences(0)), batch(sentences(100))
+    config = DecodeConfig(beam=4, nbest=4)
+    found = search(Ensemble([one, other]), EnsembleState((state, state)), lengths, config)
+    for ours, theirs in zip(found, run(averaged, config), strict=True):
+        assert [symbols(mine) for mine in ours] == [symbols(expected) for expected in theirs]
+        for mine, expected in zip(ours, theirs, strict=True):
+            assert mine.score == pytest.approx(expected.score, rel=1e-5)
+            torch.testing.assert_close(mine.attention, expected.attention)
+
+
+def test_ensemble_needs_one_vocabulary() -> None:
+    scorer, _, _ = batch([ENDS])
+    other = TableScorer(scorer.log_probs, scorer.attention, factor=0, end=B)
+    with pytest.raises(UserError, match="same target vocabulary"):
+        Ensemble([scorer, other])

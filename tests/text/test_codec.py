@@ -1,0 +1,109 @@
+"""A codec is the same after a trip through files, and its fingerprint tells when it is not."""
+
+from pathlib import Path
+
+import pytest
+
+from covnmt.errors import UserError
+from covnmt.text.codec import Codec, Side, copy_codecs, fingerprint
+from covnmt.text.tokenize import SentencePieceTokenizer, TokenizerSettings, build_tokenizer
+from covnmt.text.vocab import Vocabulary, train_sentencepiece
+
+LINE = "the small cat sat"
+
+
+def words(*listed: str) -> Codec:
+    settings = TokenizerSettings(kind="whitespace", lowercase=True)
+    return Codec(settings, build_tokenizer(settings), Vocabulary(listed))
+
+
+def subwords(directory: Path) -> Codec:
+    settings = TokenizerSettings(kind="sentencepiece")
+    path = directory / "any.spm"
+    train_sentencepiece([LINE, "a cat and a small dog"] * 20, path, 30)
+    vocabulary = Vocabulary(tuple(SentencePieceTokenizer(path).pieces()))
+    return Codec(settings, build_tokenizer(settings, path), vocabulary, path)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Words on the source side, subwords on the target side."""
+    path = tmp_path / "data"
+    words("the", "small", "cat").save(path, "source")
+    subwords(tmp_path).save(path, "target")
+    return path
+
+
+def test_text_to_ids_and_back() -> None:
+    codec = words("cat", "the")
+    assert codec.tokenize("The CAT sat") == ["the", "cat", "sat"]
+    assert codec.encode(["the", "cat", "sat"]) == [3, 2, 1]
+    assert codec.decode([3, 2, 1, 4]) == ["the", "cat", "UNK"]
+    assert codec.detokenize(["the", "cat"]) == "the cat"
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_save_and_load(directory: Path, tmp_path: Path, side: Side) -> None:
+    original = words("the", "small", "cat") if side == "source" else subwords(tmp_path)
+    loaded = Codec.load(directory, side)
+    assert loaded.settings == original.settings
+    assert loaded.vocabulary == original.vocabulary
+    assert loaded.tokenize(LINE) == original.tokenize(LINE)
+
+
+def test_subword_codec_gives_its_line_back(directory: Path) -> None:
+    codec = Codec.load(directory, "target")
+    ids = codec.encode(codec.tokenize(LINE))
+    assert 1 not in ids
+    assert codec.detokenize(codec.decode([*ids, codec.vocabulary.end])) == LINE
+
+
+def test_copies_are_whole(directory: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "model"
+    copy_codecs(directory, copy)
+    assert sorted(path.name for path in copy.iterdir()) == [
+        "source.json",
+        "source.vocab",
+        "target.json",
+        "target.spm",
+        "target.vocab",
+    ]
+    assert fingerprint(copy) == fingerprint(directory)
+    assert Codec.load(copy, "target").tokenize(LINE) == Codec.load(directory, "target").tokenize(LINE)
+
+
+def test_saving_over_itself_keeps_the_model(directory: Path) -> None:
+    before = fingerprint(directory)
+    Codec.load(directory, "target").save(directory, "target")
+    assert fingerprint(directory) == before
+
+
+def test_the_fingerprint_sees_every_file(directory: Path) -> None:
+    seen = {fingerprint(directory)}
+    Vocabulary(("the", "small", "dog")).save(directory / "source.vocab")
+    seen.add(fingerprint(directory))
+    words("the", "small", "dog").save(directory, "target")
+    seen.add(fingerprint(directory))
+    words("the", "small").save(directory, "target")
+    seen.add(fingerprint(directory))
+    (directory / "source.json").write_text('{"kind": "whitespace"}')
+    seen.add(fingerprint(directory))
+    assert len(seen) == 5
+
+
+@pytest.mark.parametrize("missing", ["source.json", "source.vocab", "target.spm"])
+def test_missing_files(directory: Path, tmp_path: Path, missing: str) -> None:
+    (directory / missing).unlink()
+    with pytest.raises(UserError, match=missing):
+        Codec.load(directory, "target" if missing.startswith("target") else "source")
+    with pytest.raises(UserError, match=missing):
+        fingerprint(directory)
+    with pytest.raises(UserError, match=missing):
+        copy_codecs(directory, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("content", ['{"kind": "none"}', '{"type": "moses"}', "[1]", "{", "null"])
+def test_damaged_settings(directory: Path, content: str) -> None:
+    (directory / "source.json").write_text(content)
+    with pytest.raises(UserError, match=r"source\.json"):
+        Codec.load(directory, "source")

@@ -1,0 +1,151 @@
+"""Every scheme gives back the text it split, as far as it can, and no token has white space."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from covnmt.errors import UserError
+from covnmt.text.tokenize import SPACE, TokenizerSettings, build_tokenizer, clean
+from covnmt.text.vocab import train_sentencepiece
+
+Kind = Literal["moses", "jieba", "characters", "whitespace"]
+
+CLEAN = [
+    ("as it is", "as it is"),
+    ("  two  spaces\tand a tab ", "two spaces and a tab"),
+    ("ideographic\u3000and no-break\u00a0space", "ideographic and no-break space"),
+    ("line\u2028separator and next\x85line", "line separator and next line"),
+    ("bell\x07 nul \x00 end", "bell nul end"),
+    ("\ufeffmarked", "marked"),
+    ("e\u0301 is not composed", "e\u0301 is not composed"),
+    ("\x00 \x07", ""),
+    ("", ""),
+]
+
+SPLIT: list[tuple[Kind, str, str, list[str]]] = [
+    ("whitespace", "en", "don't  split, me", ["don't", "split,", "me"]),
+    ("characters", "en", "ab c", ["a", "b", SPACE, "c"]),
+    ("moses", "en", "It's 5,000 & <more>.", ["It", "'s", "5,000", "&", "<", "more", ">", "."]),
+    ("moses", "fr", "l'ami", ["l'", "ami"]),
+    ("moses", "en", "Mr. Low left.", ["Mr.", "Low", "left", "."]),
+    ("jieba", "zh", "我们 2016年 love it", ["我们", "2016", "年", "love", "it"]),
+]
+
+ROUND_TRIP: list[tuple[Kind, str, str]] = [
+    ("whitespace", "en", "already split , text ."),
+    ("characters", "ja", "空白 も 残る。"),
+    ("moses", "en", 'He paid $5,000 (in cash), didn\'t he? "Yes," she said.'),
+    ("moses", "en", "Less than < and & stay as they are."),
+    ("moses", "de", "Das Haus, das z.B. rot ist, kostet 3,5 Mio."),
+    ("moses", "fr", "L'ami d'Anne n'est pas là."),
+    ("jieba", "zh", "我们在2016年10月发布了新产品。"),
+    ("jieba", "zh", "他说very good job就走了"),
+    ("jieba", "zh", "共有12,000元和3.14%，naïve"),
+    ("jieba", "zh", "C++ Java都可以"),
+]
+
+# No U+2581, which stands for a space.
+lines = st.text(st.characters(exclude_characters=SPACE, exclude_categories=["Cs"]), max_size=30)
+
+
+@pytest.mark.parametrize(("text", "expected"), CLEAN)
+def test_clean(text: str, expected: str) -> None:
+    assert clean(text) == expected
+
+
+@given(lines)
+def test_clean_twice_changes_nothing_more(line: str) -> None:
+    assert clean(clean(line)) == clean(line)
+
+
+@pytest.mark.parametrize(("kind", "language", "line", "tokens"), SPLIT)
+def test_split(kind: Kind, language: str, line: str, tokens: list[str]) -> None:
+    settings = TokenizerSettings(kind=kind, language=language)
+    assert build_tokenizer(settings).tokenize(line) == tokens
+
+
+@pytest.mark.parametrize(("kind", "language", "line"), ROUND_TRIP)
+def test_round_trip(kind: Kind, language: str, line: str) -> None:
+    tokenizer = build_tokenizer(TokenizerSettings(kind=kind, language=language))
+    assert tokenizer.detokenize(tokenizer.tokenize(line)) == line
+
+
+@pytest.mark.parametrize("kind", ["characters", "whitespace"])
+@given(line=lines)
+def test_schemes_that_lose_nothing(kind: Kind, line: str) -> None:
+    tokenizer = build_tokenizer(TokenizerSettings(kind=kind))
+    assert tokenizer.detokenize(tokenizer.tokenize(line)) == clean(line)
+
+
+@pytest.mark.parametrize("kind", ["moses", "jieba", "characters", "whitespace"])
+def test_tokens_have_no_white_space(kind: Kind) -> None:
+    tokenizer = build_tokenizer(TokenizerSettings(kind=kind))
+
+    @given(lines)
+    def check(line: str) -> None:
+        tokens = tokenizer.tokenize(line)
+        assert " ".join(tokens).split() == tokens
+
+    check()
+
+
+@pytest.mark.parametrize("kind", ["moses", "jieba", "characters", "whitespace"])
+def test_an_empty_line_has_no_tokens(kind: Kind) -> None:
+    tokenizer = build_tokenizer(TokenizerSettings(kind=kind))
+    assert tokenizer.tokenize(" ") == []
+    assert tokenizer.detokenize([]) == ""
+
+
+def test_lowercase() -> None:
+    tokenizer = build_tokenizer(TokenizerSettings(kind="whitespace", lowercase=True))
+    assert tokenizer.tokenize("Ein ÄPFEL") == ["ein", "äpfel"]
+
+
+@pytest.fixture(scope="module")
+def subwords(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("spm") / "source.spm"
+    train_sentencepiece(["the small cat sat", "a cat and a small dog"] * 30, path, size=40)
+    return path
+
+
+def test_sentencepiece_round_trip(subwords: Path) -> None:
+    tokenizer = build_tokenizer(TokenizerSettings(kind="sentencepiece"), subwords)
+    for line in ("the dog sat", "  a   small \x07cat", "unknown Ω letters", ""):
+        tokens = tokenizer.tokenize(line)
+        assert " ".join(tokens).split() == tokens
+        assert tokenizer.detokenize(tokens) == clean(line)
+
+
+def test_sentencepiece_needs_its_model(tmp_path: Path) -> None:
+    settings = TokenizerSettings(kind="sentencepiece")
+    with pytest.raises(ValueError, match="trained model"):
+        build_tokenizer(settings)
+    with pytest.raises(UserError, match="no such file"):
+        build_tokenizer(settings, tmp_path / "none.spm")
+    (tmp_path / "bad.spm").write_bytes(b"not a model")
+    with pytest.raises(UserError, match="not a sentencepiece model"):
+        build_tokenizer(settings, tmp_path / "bad.spm")
+
+
+@pytest.mark.parametrize("bad", [{"kind": "mosses"}, {"colour": "red"}, {"language": "English"}])
+def test_settings_that_do_not_exist(bad: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        TokenizerSettings.model_validate(bad)
+
+
+def test_heavy_libraries_are_imported_only_when_used() -> None:
+    code = (
+        "import sys; from covnmt.text.tokenize import *;"
+        "build_tokenizer(TokenizerSettings(kind='whitespace'));"
+        "print(*{'sacremoses', 'rjieba', 'sentencepiece'} & sys.modules.keys())"
+    )
+    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run
+    done = run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
