@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
 from covnmt import __version__
 from covnmt.errors import UserError
@@ -31,7 +32,7 @@ app.add_typer(recipe_app, name="recipe")
 output = Console(soft_wrap=True)
 
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")]
-ThreadsOption = Annotated[int, typer.Option(help="CPU threads; 0: as many as there are cores")]
+ThreadsOption = Annotated[int, typer.Option(min=0, help="CPU threads; 0: one per core")]
 ModelOption = Annotated[
     list[Path], typer.Option("--model", "-m", help="model directory; several make an ensemble")
 ]
@@ -44,8 +45,13 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        messages.print(f"error: {error}", style="red", markup=False, highlight=False)
+        messages.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(2)
+
+
+def _tell(text: str) -> None:
+    """A line on standard error, as it is: a path in it is never broken or taken for markup."""
+    messages.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _version(wanted: bool) -> None:
@@ -75,7 +81,7 @@ def synthetic(
     from covnmt.text.synthetic import write_corpus
 
     write_corpus(directory, seed=seed, train=train, dev=dev, test=test)
-    messages.print(f"wrote {train:,} + {dev:,} + {test:,} pairs to {directory}")
+    _tell(f"wrote {train:,} + {dev:,} + {test:,} pairs to {directory}")
 
 
 @app.command()
@@ -102,7 +108,7 @@ def prepare(
 ) -> None:
     """Tokenise a parallel corpus, build vocabularies, write id arrays."""
     from covnmt.text.corpus import PrepareSettings
-    from covnmt.text.corpus import prepare as run
+    from covnmt.text.prepare import prepare as run
     from covnmt.text.tokenize import TokenizerSettings
 
     def side(kind: Tokenisation, language: str) -> TokenizerSettings:
@@ -125,7 +131,7 @@ def prepare(
         }
     )
     for line in run(settings, directory, overwrite).lines():
-        output.print(line, highlight=False)
+        print(line)
 
 
 @corpus_app.command("list")
@@ -133,7 +139,7 @@ def corpus_list() -> None:
     """The corpora known by name."""
     from covnmt.text.open_corpora import listing
 
-    _print_table(("name", "languages", "what", "pairs", "licence"), listing())
+    _print_table(("name", "languages", "what", "licence", "address"), listing())
 
 
 @corpus_app.command("get")
@@ -142,7 +148,7 @@ def corpus_get(name: str, directory: Path) -> None:
     from covnmt.text.open_corpora import get
 
     for file, lines in get(name, directory).items():
-        output.print(f"{directory / file}: {lines:,} lines", highlight=False)
+        print(f"{directory / file}: {lines:,} lines")
 
 
 @recipe_app.command("list")
@@ -190,9 +196,9 @@ def train(
     directory = run or Path("runs") / f"{path.parent.name}-{path.stem}"
     outcome = run_training(load_recipe(path, overrides), directory, pick_device(device))
     done = f"{outcome.counters.update:,} updates, {outcome.counters.words:,} target words"
-    messages.print(f"{directory}: {outcome.reason} ({done})", highlight=False)
+    _tell(f"{directory}: {outcome.reason} ({done})")
     if not outcome.finished:
-        messages.print("give the same command again to go on")
+        _tell("give the same command again to go on")
         raise typer.Exit(130)
 
 
@@ -200,13 +206,13 @@ def train(
 def average(
     run: Annotated[Path, typer.Argument(help="model directory trained with train.keep")],
     target: Annotated[Path, typer.Argument(help="where the averaged model goes")],
-    last: Annotated[int, typer.Option(help="how many of the kept weights")] = 5,
+    last: Annotated[int, typer.Option(min=1, help="how many of the kept weights")] = 5,
 ) -> None:
     """Average the last kept weights of a run into a model of their own."""
     from covnmt.checkpoint import average_run
 
     used = average_run(run, target, last)
-    messages.print(f"{target}: the mean of {', '.join(used)}", highlight=False)
+    _tell(f"{target}: the mean of {', '.join(used)}")
 
 
 @app.command()
@@ -246,6 +252,8 @@ def translate(
         "batch_size": batch_size,
     }
     decode = change_decoding(translator.decode, options)
+    if dictionary and not decode.replace_unk:
+        raise UserError("--dictionary is of use only with --replace-unk: give both, or neither")
     done = translator.stream(_input_lines(file), decode, overlong)
     _write_out(out, formatted(done, as_json, decode.nbest))
 
@@ -286,7 +294,9 @@ def align(
 def info(
     target: Annotated[str, typer.Argument(help="a recipe or a model directory")],
     as_json: Annotated[bool, typer.Option("--json")] = False,
-    words: Annotated[int, typer.Option(help="vocabulary rows, for a recipe without data")] = 30_001,
+    words: Annotated[
+        int, typer.Option(min=4, help="vocabulary rows, for a recipe without data")
+    ] = 30_001,
 ) -> None:
     """The resolved settings and the parameter count, in all and by block."""
     from covnmt.info import describe_target
@@ -313,9 +323,15 @@ def demo(
 
 
 def _print_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    table = Table(*head)
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+    """A table on a terminal; tab-separated lines elsewhere, for other programs."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    if not output.is_terminal:
+        _write_out(None, map("\t".join, [head, *cells]))
+        return
+    first, *others = head
+    table = Table(Column(first, no_wrap=True), *others)
+    for row in cells:
+        table.add_row(*map(escape, row))
     output.print(table)
 
 
@@ -348,11 +364,12 @@ def _input_lines(file: Path | None) -> Iterator[str]:
 
 
 def _write_out(path: Path | None, lines: Iterable[str]) -> None:
+    """One line each, as UTF-8 wherever it goes."""
     from covnmt.files import write_lines
 
     if path is not None:
         write_lines(path, lines)
         return
     for line in lines:
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
+        sys.stdout.buffer.write(f"{line}\n".encode())
+        sys.stdout.buffer.flush()

@@ -278,7 +278,7 @@ def differences(before: Config, now: Config) -> list[tuple[str, Any, Any]]:
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """A tree as `{"model.hidden": 1000, ...}`."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for key, value in tree.items():
         nested = isinstance(value, dict)
         flat |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}

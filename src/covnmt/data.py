@@ -50,7 +50,8 @@ class Batch:
 
     def to(self, device: torch.device | str) -> "Batch":
         """A copy on the device; from pinned memory it does not wait."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+        pinned = self.source.is_pinned()
+        return self._map(lambda tensor: tensor.to(device, non_blocking=pinned))
 
     def pin_memory(self) -> "Batch":
         """A copy in memory that a GPU reads directly."""
@@ -76,12 +77,13 @@ def collate(
     target_end: int,
 ) -> Batch:
     """Put pairs of ids side by side, adding the end symbols."""
-    source, source_mask = _pad([source for source, _ in pairs], source_end)
-    target, target_mask = _pad([target for _, target in pairs], target_end)
+    source, source_mask = pad([source for source, _ in pairs], source_end)
+    target, target_mask = pad([target for _, target in pairs], target_end)
     return Batch(source, source_mask, target, target_mask)
 
 
-def _pad(rows: Sequence[Ids | Sequence[int]], end: int) -> tuple[Tensor, Tensor]:
+def pad(rows: Sequence[Ids | Sequence[int]], end: int) -> tuple[Tensor, Tensor]:
+    """Sentences side by side [B, J], each with its end symbol, and where they are real."""
     lengths = np.array([len(row) for row in rows])  # [B]
     ids = np.full((len(rows), lengths.max() + 1), PAD, dtype=np.int64)  # [B, J]
     for padded, row in zip(ids, rows, strict=True):

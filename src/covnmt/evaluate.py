@@ -21,6 +21,7 @@ from covnmt.metrics.bleu import Counts, Score
 from covnmt.metrics.inputs import EvaluationSet, Output, check
 from covnmt.metrics.length import Bucket, Measure, by_length
 from covnmt.metrics.significance import Alternative, Paired, SignTest, paired_tests, sign_test
+from covnmt.progress import track
 
 MARKS = "†‡§¶"
 LEVEL = 0.01
@@ -154,7 +155,10 @@ def compare(
             raise UserError(f"baseline {name!r} is not among the systems: {', '.join(outputs)}")
     if len(baselines) > len(MARKS):
         raise UserError(f"at most {len(MARKS)} baselines, one for each of the marks {MARKS}")
-    systems = {name: evaluate(output, on, options) for name, output in outputs.items()}
+    systems = {
+        name: evaluate(outputs[name], on, options)
+        for name in track(outputs, len(outputs), "evaluating", "systems")
+    }
     texts = {name: output.text for name, output in outputs.items()}
     sign_tests = {
         (first, second): sign_test(

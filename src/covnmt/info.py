@@ -54,5 +54,5 @@ def describe_target(target: str, words: int) -> Info:
 def _vocabulary(config: Config, words: int) -> dict[str, int]:
     if not (config.data.directory / "corpus.json").exists():
         return {"source": words, "target": words}
-    report = Corpus.open(config.data.directory).report
-    return {"source": report.source_rows, "target": report.target_rows}
+    rows = Corpus.open(config.data.directory).report.rows
+    return {"source": rows["source"], "target": rows["target"]}

@@ -179,7 +179,7 @@ def make_update(run: Run, batches: list[Batch]) -> tuple[float, int]:
     for batch in batches:
         with autocast(config.precision, run.device):
             loss, nll = batch_loss(run.model, batch, config)
-        (loss * scale).backward()  # type: ignore[no-untyped-call]
+        (loss * scale).backward()
         total += nll
     value = total.item()
     if not math.isfinite(value):

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from covnmt.checkpoint import load_model
 from covnmt.config import DecodeConfig
-from covnmt.data import _pad as pad
+from covnmt.data import pad
 from covnmt.errors import UserError
 from covnmt.files import read_lines
 from covnmt.model.decoder import DecoderState, Memory
@@ -181,11 +181,9 @@ class Translator:
         words, mask = (tensor.to(self.device) for tensor in pad(ids, end))
         memories = [model.encode(words, mask) for model in self.models]
         nbest = self._search(memories, mask.sum(dim=1), decode)
-        fertilities = self._fertilities(memories)
-        return [
-            self._translation(tokens, hypotheses, fertilities and fertilities[k], decode)
-            for k, (tokens, hypotheses) in enumerate(zip(sentences, nbest, strict=True))
-        ]
+        fertilities = self._fertilities(memories) or [None] * len(sentences)
+        rows = zip(sentences, nbest, fertilities, strict=True)
+        return [self._translation(*row, decode) for row in rows]
 
     def _search(
         self, memories: Sequence[Memory], lengths: Tensor, decode: DecodeConfig
@@ -198,7 +196,7 @@ class Translator:
             return search(scorers[0], states[0], lengths, decode)
         return search(Ensemble(scorers), EnsembleState(states), lengths, decode)
 
-    def _fertilities(self, memories: Sequence[Memory]) -> list[Array] | None:
+    def _fertilities(self, memories: Sequence[Memory]) -> list[Array | None] | None:
         """Expected target words [S, J]; the mean where several models predict them."""
         predicted = [
             model.decoder.coverage.fertility(memory.Phi)

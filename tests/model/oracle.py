@@ -19,7 +19,8 @@ def sigmoid(x: Vector) -> Vector:
     return np.asarray(1.0 / (1.0 + np.exp(-x)))
 
 
-def gru(x_r: Vector, x_z: Vector, x_c: Vector, h: Vector, w: Weights, p: str, cell: str) -> Vector:
+def gru(x: list[Vector], h: Vector, w: Weights, p: str, cell: str) -> Vector:
+    x_r, x_z, x_c = x
     n = len(h)
     R, G, U = w[p + "gates"][:n], w[p + "gates"][n:], w[p + "candidate"]
     r = sigmoid(x_r + R @ h)
@@ -38,10 +39,10 @@ def encode(source: list[int], w: Weights, config: ModelConfig) -> Vector:
     ahead, back = [np.zeros(config.hidden)], [np.zeros(config.hidden)]
     for x in xs:
         ahead.append(
-            gru(*inputs(x, w, "encoder.ahead."), ahead[-1], w, "encoder.ahead.", config.cell)
+            gru(inputs(x, w, "encoder.ahead."), ahead[-1], w, "encoder.ahead.", config.cell)
         )
     for x in reversed(xs):
-        back.append(gru(*inputs(x, w, "encoder.back."), back[-1], w, "encoder.back.", config.cell))
+        back.append(gru(inputs(x, w, "encoder.back."), back[-1], w, "encoder.back.", config.cell))
     return np.array([np.concatenate(pair) for pair in zip(ahead[1:], back[:0:-1], strict=True)])
 
 
@@ -72,8 +73,7 @@ def cover(
         x = x + w[p + "from_energies"] * e
     if kind == "tanh":
         return np.tanh(w[p + "candidate"] @ C + x)
-    x_r, x_z, x_c = np.split(x, 3)
-    return gru(x_r, x_z, x_c, C, w, p, "exact")
+    return gru(np.split(x, 3), C, w, p, "exact")
 
 
 def forced(source: list[int], target: list[int], w: Weights, config: ModelConfig) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def advance(t: Vector, y: Vector, s: Vector, w: Weights, config: ModelConfig) ->
     contexts = np.split(w["decoder.Cx"] @ s, 3)
     words = inputs(y, w, "decoder.cell.")
     sums = [a + b for a, b in zip(words, contexts, strict=True)]
-    return gru(*sums, t, w, "decoder.cell.", config.cell)
+    return gru(sums, t, w, "decoder.cell.", config.cell)
 
 
 def predict(t: Vector, s: Vector, y: Vector, w: Weights, config: ModelConfig) -> Vector:

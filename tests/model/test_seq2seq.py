@@ -182,16 +182,20 @@ def test_gradients(coverage: str, changes: dict[str, object]) -> None:
 
     def loss(*values: torch.Tensor) -> torch.Tensor:
         forced = torch.func.functional_call(model, dict(zip(names, values, strict=True)), (batch,))
-        return (forced.features[batch.target_mask] ** 2).sum() + (forced.alpha**2).sum()
+        total: torch.Tensor = (forced.features[batch.target_mask] ** 2).sum()
+        return total + (forced.alpha**2).sum()
 
     found = torch.autograd.grad(loss(*weights), weights, allow_unused=True)
     generator = torch.Generator().manual_seed(1)
     directions = [torch.randn(w.shape, generator=generator, dtype=w.dtype) for w in weights]
     step = 1e-6
+
+    def moved(k: int, by: float) -> float:
+        values = [w + by * (k == m) * directions[m] for m, w in enumerate(weights)]
+        return loss(*values).item()
+
     for k, (name, gradient) in enumerate(zip(names, found, strict=True)):
-        moved = [[w + sign * step * (k == m) * direction for m, (w, direction)
-                  in enumerate(zip(weights, directions, strict=True))] for sign in (1, -1)]  # fmt: skip
-        numeric = (loss(*moved[0]) - loss(*moved[1])).item() / (2 * step)
+        numeric = (moved(k, step) - moved(k, -step)) / (2 * step)
         exact = 0.0 if gradient is None else (gradient * directions[k]).sum().item()
         assert numeric == pytest.approx(exact, rel=1e-5, abs=1e-6), name
 

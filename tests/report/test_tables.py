@@ -54,10 +54,11 @@ def test_evaluation(systems: dict[str, Evaluation]) -> None:
 def test_comparison_has_marks_and_bold_for_the_best() -> None:
     table = comparison_table(compare({"bad": BAD, "good": GOOD}, SET), "Table 1")
     text = shown(table)
-    assert row(text, "good")[1] == "100.00†"
+    assert row(text, "good")[1:3] == ["100.00", "†"]
     assert "†" not in "".join(row(text, "bad"))
     assert "† better than bad (p < 0.01" in text
     assert "AER ↓" in text
+    assert "BLEU ↑" in text
     assert "SAER" not in text  # no soft matrices, no column
     styled = shown(table, styles=True)
     assert "\x1b[1m100.00\x1b[0m" in styled
@@ -82,10 +83,15 @@ def test_by_length(systems: dict[str, Evaluation]) -> None:
     overall = next(line for line in lines if line[:1] == ["all"])
     assert overall[:3] == ["all", "40", "bad"]
     assert any(line[:2] == ["1-10", "28"] for line in lines)
-    assert "left out ↓" in text
+    assert "left ↓" in text
     assert sum(line[:1] == ["good"] for line in lines) == 3  # all, 1-10, 11-20
 
 
 def test_alignment(systems: dict[str, Evaluation]) -> None:
     text = shown(alignment_table(systems))
     assert row(text, "good")[1:] == ["0.00", "100.00", "100.00", "100.00"]
+
+
+def test_nothing_known_is_shown_as_such() -> None:
+    text = shown(alignment_table({"text only": evaluate(Output(["a"]), EvaluationSet([["a"]]))}))
+    assert row(text, "text only")[2:] == ["-"]

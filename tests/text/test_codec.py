@@ -69,7 +69,9 @@ def test_copies_are_whole(directory: Path, tmp_path: Path) -> None:
         "target.vocab",
     ]
     assert fingerprint(copy) == fingerprint(directory)
-    assert Codec.load(copy, "target").tokenize(LINE) == Codec.load(directory, "target").tokenize(LINE)
+    assert Codec.load(copy, "target").tokenize(LINE) == Codec.load(directory, "target").tokenize(
+        LINE
+    )
 
 
 def test_saving_over_itself_keeps_the_model(directory: Path) -> None:

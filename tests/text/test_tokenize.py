@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -146,6 +145,5 @@ def test_heavy_libraries_are_imported_only_when_used() -> None:
         "build_tokenizer(TokenizerSettings(kind='whitespace'));"
         "print(*{'sacremoses', 'rjieba', 'sentencepiece'} & sys.modules.keys())"
     )
-    run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run
-    done = run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

@@ -42,8 +42,8 @@ def source_words(
     subsequence first, then what remains from left to right. A source word is *left out* if any
     target word surely linked to it stays unmatched. Output words of a type the reference has, but
     beyond the count it has there, are *said twice*: they go to the source words surely linked to
-    that type, one each in source order. Words the reference
-    does not have are wrong words, and neither.
+    that type, one each in source order. A word the reference does not have is a wrong word: no
+    repetition, though the word that should stand there is left out.
     """
     unmatched_reference, unmatched_output = unmatched(hypothesis, reference)
     return SourceWords(

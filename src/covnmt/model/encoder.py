@@ -36,7 +36,8 @@ class Encoder(nn.Module):
         """Annotations [S, J, 2n] of embedded words [S, J, m]."""
         ahead = self._run(self.ahead, x, mask, range(x.shape[1]))
         back = self._run(self.back, x, mask, range(x.shape[1] - 1, -1, -1))
-        return self.dropout(torch.cat([ahead, back], dim=-1))
+        h: Tensor = self.dropout(torch.cat([ahead, back], dim=-1))
+        return h
 
     def _run(self, cell: Cell, x: Tensor, mask: Tensor, positions: range) -> Tensor:
         projected = cell.project(x).unbind(1)

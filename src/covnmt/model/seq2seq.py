@@ -48,7 +48,7 @@ class Readout(nn.Module):
     def forward(self, t: Tensor, s: Tensor, y: Tensor) -> Tensor:
         """The layer before the words [..., q], from state, context and the last word."""
         o = s @ self.C_o.T + self.U_o(t) + y @ self.V_o.T
-        p = self.dropout(o.unflatten(-1, (-1, 2)).amax(dim=-1))  # units 2k and 2k+1
+        p: Tensor = self.dropout(o.unflatten(-1, (-1, 2)).amax(dim=-1))  # units 2k and 2k+1
         return p if self.W_1 is None else p @ self.W_1.T
 
     def logits(self, features: Tensor) -> Tensor:

@@ -7,12 +7,13 @@ the report always says so.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covnmt.evaluate import Comparison, Evaluation
-from covnmt.metrics.adequacy import LITTLE_ATTENTION, rep
+from covnmt.evaluate import Comparison
+from covnmt.metrics.adequacy import LITTLE_ATTENTION, SourceWords, rep
 from covnmt.metrics.bleu import MATCHED, TOTAL, Counts, brevity
 from covnmt.metrics.inputs import EvaluationSet
 from covnmt.report.outputs import Output
@@ -26,12 +27,13 @@ REPEATED = "proxy: REP, words and word pairs repeated beyond the reference"
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence of one system: its number, how bad it is, and the source words concerned."""
+    """One sentence of one system: its number, its source words, how bad it is, and where."""
 
     system: str
     sentence: int
+    source: Sequence[str]
     amount: float
-    words: frozenset[int] = frozenset()
+    marked: frozenset[int] = frozenset()  # positions of the source words concerned
 
 
 @dataclass(frozen=True)
@@ -64,70 +66,80 @@ def under_translated(
     comparison: Comparison, outputs: Mapping[str, Sequence[Output]], on: EvaluationSet, count: int
 ) -> Ranking:
     """Sentences that lost most: exactly known, by attention, or else by length."""
-    if any(system.words for system in comparison.systems.values()):
-        return _exact(comparison, LEFT_OUT, lambda e, k: e.words[k].left_out, count)
-    if all(o.alignment is not None for rows in outputs.values() for o in rows):
-        return _ranking(LITTLE, outputs, _hardly_seen, count)
+    if all(system.words for system in comparison.systems.values()):
+        return _exact(LEFT_OUT, comparison, on, lambda words: words.left_out, count)
+    if all(output.alignment is not None for rows in outputs.values() for output in rows):
+        return _worst(LITTLE, _each(outputs, _hardly_seen), count)
 
-    def shorter(output: Output, k: int) -> tuple[float, frozenset[int]]:
+    def shorter(name: str, k: int, output: Output) -> Finding:
         missing = len(on.references[0][k].split()) - len(output.text.split())
-        return float(missing), frozenset()
+        return Finding(name, k, _source(on, k), missing)
 
-    return _ranking(SHORT, outputs, shorter, count)
+    return _worst(SHORT, _each(outputs, shorter), count)
 
 
 def over_translated(
     comparison: Comparison, outputs: Mapping[str, Sequence[Output]], on: EvaluationSet, count: int
 ) -> Ranking:
     """Sentences that say most twice: exactly known, or by repetitions."""
-    if any(system.words for system in comparison.systems.values()):
-        return _exact(comparison, SAID_TWICE, lambda e, k: e.words[k].said_twice, count)
+    if all(system.words for system in comparison.systems.values()):
+        return _exact(SAID_TWICE, comparison, on, lambda words: words.said_twice, count)
 
-    def repeated(output: Output, k: int) -> tuple[float, frozenset[int]]:
+    def repeated(name: str, k: int, output: Output) -> Finding:
         reference = on.references[0][k].split()
         # REP is a percentage of the reference words; here their number
-        return rep([output.text.split()], [reference]) * len(reference) / 100, frozenset()
+        amount = rep([output.text.split()], [reference]) * len(reference) / 100
+        return Finding(name, k, _source(on, k), amount)
 
-    return _ranking(REPEATED, outputs, repeated, count)
+    return _worst(REPEATED, _each(outputs, repeated), count)
 
 
-def _hardly_seen(output: Output, _: int) -> tuple[float, frozenset[int]]:
+def said_before(words: Sequence[str]) -> frozenset[int]:
+    """Positions of words in pairs that already occurred in the sentence."""
+    seen: set[tuple[str, str]] = set()
+    found: set[int] = set()
+    for k, pair in enumerate(pairwise(words)):
+        if pair in seen:
+            found |= {k, k + 1}
+        seen.add(pair)
+    return frozenset(found)
+
+
+def _source(on: EvaluationSet, k: int) -> list[str]:
+    return on.source[k].split() if on.source is not None else []
+
+
+def _hardly_seen(name: str, k: int, output: Output) -> Finding:
     assert output.alignment is not None
     received = output.alignment.sum(axis=0)  # [J]
-    words = frozenset(np.flatnonzero(received < LITTLE_ATTENTION).tolist())
-    return float(len(words)), words
+    marked = frozenset(np.flatnonzero(received < LITTLE_ATTENTION).tolist())
+    return Finding(name, k, output.source_tokens, len(marked), marked)
 
 
 def _exact(
+    measure: str,
     comparison: Comparison,
-    measure: str,
-    pick: Callable[[Evaluation, int], frozenset[int]],
+    on: EvaluationSet,
+    pick: Callable[[SourceWords], frozenset[int]],
     count: int,
 ) -> Ranking:
     findings = [
-        Finding(name, k, float(len(words)), words)
+        Finding(name, k, _source(on, k), len(pick(words)), pick(words))
         for name, evaluation in comparison.systems.items()
-        for k in range(evaluation.sentences)
-        if (words := pick(evaluation, k))
+        for k, words in enumerate(evaluation.words)
     ]
-    return Ranking(measure, _worst(findings, count))
+    return _worst(measure, findings, count)
 
 
-def _ranking(
-    measure: str,
-    outputs: Mapping[str, Sequence[Output]],
-    judge: Callable[[Output, int], tuple[float, frozenset[int]]],
-    count: int,
-) -> Ranking:
-    findings = [
-        Finding(name, k, *judge(output, k))
-        for name, rows in outputs.items()
-        for k, output in enumerate(rows)
+def _each(
+    outputs: Mapping[str, Sequence[Output]], judge: Callable[[str, int, Output], Finding]
+) -> list[Finding]:
+    return [
+        judge(name, k, output) for name, rows in outputs.items() for k, output in enumerate(rows)
     ]
-    return Ranking(measure, _worst(findings, count))
 
 
-def _worst(findings: Sequence[Finding], count: int) -> tuple[Finding, ...]:
+def _worst(measure: str, findings: Sequence[Finding], count: int) -> Ranking:
     """The worst `count` that are bad at all; ties in the order of the file."""
     bad = [finding for finding in findings if finding.amount > 0]
-    return tuple(sorted(bad, key=lambda finding: -finding.amount)[:count])
+    return Ranking(measure, tuple(sorted(bad, key=lambda finding: -finding.amount)[:count]))

@@ -65,7 +65,7 @@ def length_chart(
     x = {low: left + (k + 0.5) * step for k, low in enumerate(sorted(buckets))}
     tops = [getattr(b, f"{pick}_band")[1] for rows in systems.values() for b in rows]
     tops += [b.reference_length for b in buckets.values()] if reference else []
-    unit = _round_step(max(tops, default=1.0) / 4)
+    unit = _round_step(max(tops, default=1.0) / 5)
     scale = (below - 14) / max(*tops, unit)
     curves = []
     for (name, rows), colour in zip(systems.items(), _colours(len(systems)), strict=True):

@@ -25,8 +25,10 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """The name with an arrow towards the better end."""
-        return f"{self.name} {'↓ ↑'[self.better + 1]}".rstrip()
+        """The name, one word a line, with an arrow towards the better end."""
+        first, *rest = self.name.split()
+        arrow = {+1: " ↑", -1: " ↓"}.get(self.better, "")
+        return "\n".join([first + arrow, *rest])
 
 
 COLUMNS = (
@@ -131,9 +133,9 @@ def length_table(systems: Mapping[str, Evaluation], title: str | None = None) ->
             groups.setdefault(bucket.label, {})[name] = _bucket_figures(bucket)
             sizes[bucket.label] = bucket.sentences
     columns = _present(BY_LENGTH, [row for group in groups.values() for row in group.values()])
-    table = _table(title, "by number of source words; lengths in words, rates in percent")
-    table.add_column("source words")
-    table.add_column("sentences", justify="right")
+    table = _table(title, "n sentences of so many source words; lengths in words, rates in percent")
+    table.add_column("source\nwords")
+    table.add_column("n", justify="right")
     table.add_column("system")
     for column in columns:
         table.add_column(column.heading, justify="right")
@@ -153,17 +155,18 @@ def _systems_table(
     caption: str,
     marks: Mapping[str, str],
 ) -> Table:
-    """One row per system; marks follow the first figure."""
+    """One row per system; marks, where there are any, stand behind the first figure."""
     rows = [_figures(system) for system in systems.values()]
-    present = _present(columns, rows)
+    first, *rest = _present(columns, rows) or columns[:1]
     table = _table(title, caption)
     table.add_column("system")
-    for column in present:
+    table.add_column(first.heading, justify="right")
+    if marks:
+        table.add_column("")
+    for column in rest:
         table.add_column(column.heading, justify="right")
-    width = max(map(len, marks.values()), default=0)
-    for name, (first, *rest) in zip(systems, _cells(rows, present), strict=True):
-        # padded, so that the figures line up whatever marks follow them
-        table.add_row(name, first + Text(marks.get(name, "").ljust(width)), *rest)
+    for name, (lead, *others) in zip(systems, _cells(rows, [first, *rest]), strict=True):
+        table.add_row(name, lead, *([marks[name]] if marks else []), *others)
     return table
 
 
@@ -225,6 +228,9 @@ def _table(title: str | None, caption: str) -> Table:
         title=title,
         caption=caption,
         box=box.SIMPLE_HEAD,
+        show_edge=False,
         title_justify="left",
         caption_justify="left",
+        collapse_padding=True,
+        pad_edge=False,
     )

@@ -1,0 +1,125 @@
+"""The demo: train the attention baseline and a coverage model, and look at the difference.
+
+Everything is an ordinary command of covnmt run in a row on the embedded language pair, whose gold
+alignment says exactly which words a translation leaves out or says twice. All that is shown comes
+from this very run. A second call finds everything done and only shows it again.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from rich.console import RenderableType
+
+from covnmt.align import Aligner
+from covnmt.config import find_recipe, load_recipe
+from covnmt.evaluate import Comparison, compare
+from covnmt.files import atomic_text, read_parallel
+from covnmt.metrics.alignment import load_matrices, save_matrices
+from covnmt.metrics.inputs import EvaluationSet, load_evaluation_set, load_output
+from covnmt.progress import console, track
+from covnmt.report.figures import HeatMap, heat_maps
+from covnmt.report.html import write_report
+from covnmt.report.outputs import Output, read_outputs
+from covnmt.report.tables import comparison_table, length_table
+from covnmt.text.corpus import PrepareSettings
+from covnmt.text.prepare import prepare
+from covnmt.text.synthetic import write_corpus
+from covnmt.text.tokenize import TokenizerSettings
+from covnmt.train import train
+from covnmt.translate import Translator
+
+SYSTEMS = ("baseline", "gru10")
+TRAIN, DEV, TEST = 20_000, 300, 600
+# A sentence fit for a picture: long enough to get lost in, short enough to read.
+PICTURE_LENGTHS = range(12, 26)
+
+
+def run_demo(directory: Path) -> Iterator[RenderableType]:
+    """Do it all in `directory`, telling what there is to see."""
+    began = time.monotonic()
+    text, data = directory / "text", directory / "data"
+    make_data(text, data)
+    for system in SYSTEMS:
+        train_system(system, data, directory / system)
+        translate_test(text, directory / system)
+    on = load_evaluation_set([text / "test.tgt"], text / "test.src", text / "test.align", 0, True)
+    outputs = {system: load_output(*_files(directory, system, on)) for system in SYSTEMS}
+    comparison = compare(outputs, on)
+    yield comparison_table(comparison, "The embedded pair, test set")
+    yield length_table(comparison.systems, "By source length")
+    systems = {system: read_outputs(directory / system / "test.jsonl") for system in SYSTEMS}
+    sentence = telling_sentence(comparison, on)
+    picture = directory / "heat-maps.png"
+    heat_maps([panel(name, rows[sentence]) for name, rows in systems.items()], picture)
+    forced = {name: load_matrices(directory / name / "test.npz") for name in SYSTEMS}
+    page = write_report(directory / "report", "covnmt demo", on, systems, forced)
+    yield f"Both systems on test sentence {sentence + 1}, where they differ most: {picture}"
+    yield f"Report: {page}"
+    yield f"Took {time.monotonic() - began:.0f} seconds."
+
+
+def make_data(text: Path, data: Path) -> None:
+    """Write and prepare the embedded pair."""
+    if not (data / "corpus.json").exists():
+        write_corpus(text, train=TRAIN, dev=DEV, test=TEST)
+    words = TokenizerSettings(kind="whitespace")
+    pairs = {
+        part: (text / f"{part}.src", text / f"{part}.tgt") for part in ("train", "dev", "test")
+    }
+    settings = PrepareSettings(
+        source=words, target=words, train=(pairs["train"],), dev=pairs["dev"], test=pairs["test"]
+    )
+    prepare(settings, data)
+
+
+def train_system(system: str, data: Path, run: Path) -> None:
+    """Train by the demo's recipe, or go on where an earlier call stopped."""
+    console.print(f"training {system}")
+    config = load_recipe(find_recipe(f"demo/{system}"), [f"data.directory={json.dumps(str(data))}"])
+    outcome = train(config, run, torch.device("cpu"))
+    if not outcome.finished:
+        raise KeyboardInterrupt
+
+
+def translate_test(text: Path, run: Path) -> None:
+    """Translate the test set, and align its reference by forced decoding."""
+    if (run / "test.npz").exists():
+        return
+    pairs = list(read_parallel(text / "test.src", text / "test.tgt"))
+    translator = Translator.load(run, device="cpu")
+    done = translator.stream(source for source, _ in pairs)
+    with atomic_text(run / "test.jsonl") as stream:
+        for translation in track(done, len(pairs), "translating", "sentences"):
+            stream.write(json.dumps(translation.to_json()) + "\n")
+    aligned = Aligner.load(run, device="cpu").align((source, target) for source, target in pairs)
+    save_matrices(run / "test.npz", [pair.matrix for pair in aligned])
+
+
+def telling_sentence(comparison: Comparison, on: EvaluationSet) -> int:
+    """The test sentence in which coverage mends the most words left out or said twice."""
+    baseline, coverage = (comparison.systems[system].words for system in SYSTEMS)
+    lengths = [source for source, _ in on.lengths()]
+
+    def mended(k: int) -> int:
+        before, after = baseline[k], coverage[k]
+        return (
+            len(before.left_out)
+            + len(before.said_twice)
+            - (len(after.left_out) + len(after.said_twice))
+        )
+
+    fit = [k for k, length in enumerate(lengths) if length in PICTURE_LENGTHS]
+    return max(fit, key=mended)
+
+
+def panel(name: str, output: Output) -> HeatMap:
+    """One system's attention while it translated."""
+    assert output.alignment is not None
+    return HeatMap(name, output.source_tokens, output.tokens, output.alignment, output.coverage)
+
+
+def _files(directory: Path, system: str, on: EvaluationSet) -> tuple[Path, EvaluationSet, Path]:
+    return directory / system / "test.jsonl", on, directory / system / "test.npz"

@@ -1,0 +1,128 @@
+"""What many tests share: a tiny corpus, settings for a tiny model, that model trained, the command.
+
+Everything is made once per worker, so tests must not change what these fixtures give them.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+import torch
+
+from covnmt.config import Config
+from covnmt.text.corpus import PrepareSettings
+from covnmt.text.prepare import prepare
+from covnmt.text.synthetic import SyntheticSettings, write_corpus
+from covnmt.text.tokenize import TokenizerSettings
+from covnmt.train import train
+
+# Few words, short sentences: a tiny model learns something of it within seconds.
+LANGUAGE = SyntheticSettings(
+    nouns=8, verbs=4, adjectives=3, adverbs=3, mean_clauses=1.2, max_length=12, relative=0
+)
+
+
+class RunCli(Protocol):
+    """Run `covnmt` with these arguments in a process of its own."""
+
+    def __call__(
+        self, *arguments: object, stdin: str | bytes = "", cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]: ...
+
+
+@pytest.fixture(scope="session")
+def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Raw text: train, dev and test (.src, .tgt, .align)."""
+    directory = tmp_path_factory.mktemp("text")
+    write_corpus(directory, seed=1, train=300, dev=20, test=20, settings=LANGUAGE)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, prepared."""
+    directory = tmp_path_factory.mktemp("corpus")
+    pairs = {
+        part: (tiny_text / f"{part}.src", tiny_text / f"{part}.tgt")
+        for part in ("train", "dev", "test")
+    }
+    words = TokenizerSettings(kind="whitespace")
+    prepare(
+        PrepareSettings(
+            source=words,
+            target=words,
+            train=(pairs["train"],),
+            dev=pairs["dev"],
+            test=pairs["test"],
+            # small enough that the rarest words are unknown
+            source_size=22,
+            target_size=32,
+        ),
+        directory,
+    )
+    return directory
+
+
+@pytest.fixture(scope="session")
+def tiny_config(tiny_corpus: Path) -> Config:
+    """A model of some thousand parameters with every part, and 40 updates to train it."""
+    return Config.model_validate(
+        {
+            "data": {"directory": tiny_corpus, "batching": "tokens", "batch_tokens": 150},
+            "model": {
+                "embedding": 8,
+                "hidden": 12,
+                "rank": 8,
+                "init": "modern",
+                "coverage": {"kind": "fertility"},
+            },
+            "train": {
+                "updates": 40,
+                "optimizer": "adamw",
+                "learning_rate": 0.02,
+                "loss": "token_mean",
+                "report_every": 10,
+                "validate_every": 20,
+                "validate_beam": 1,
+                "validate_lines": 5,
+                "checkpoint_every": 10,
+                "keep": 2,
+            },
+            "decode": {"beam": 3},
+        }
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of that model, trained."""
+    directory = tmp_path_factory.mktemp("models") / "tiny"
+    train(tiny_config, directory, torch.device("cpu"))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def run_cli() -> RunCli:
+    """The command `covnmt`, as a person would run it; gives what it wrote and its exit code."""
+
+    def run(
+        *arguments: object, stdin: str | bytes = "", cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        done = subprocess.run(
+            [sys.executable, "-m", "covnmt", *map(str, arguments)],
+            input=data,
+            capture_output=True,
+            cwd=cwd,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"},
+            timeout=120,
+            check=False,
+        )
+        return subprocess.CompletedProcess(
+            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+        )
+
+    return run

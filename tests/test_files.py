@@ -1,0 +1,162 @@
+"""Reading what people bring, and writing so that nothing is lost."""
+
+import errno
+import gzip
+import lzma
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covnmt.errors import UserError
+from covnmt.files import (
+    atomic_text,
+    atomic_write,
+    decode_lines,
+    read_json,
+    read_lines,
+    read_parallel,
+    write_json,
+    write_lines,
+)
+
+LINES = [
+    (b"one\ntwo\n", ["one", "two"]),
+    (b"one\r\ntwo\r\n", ["one", "two"]),
+    (b"no end", ["no end"]),
+    (b"\n\n", ["", ""]),
+    (b"", []),
+    ("one\u2028line\x0bstill\x85one\n".encode(), ["one\u2028line\x0bstill\x85one"]),
+    (b"\xef\xbb\xbfmarked\nnext\n", ["marked", "next"]),
+]
+
+
+def pack(content: bytes, suffix: str) -> bytes:
+    match suffix:
+        case "gz":
+            return gzip.compress(content)
+        case "xz":
+            return lzma.compress(content)
+    return content
+
+
+@pytest.mark.parametrize(("content", "expected"), LINES)
+@pytest.mark.parametrize("suffix", ["txt", "gz", "xz"])
+def test_read_lines(tmp_path: Path, content: bytes, expected: list[str], suffix: str) -> None:
+    path = tmp_path / f"text.{suffix}"
+    path.write_bytes(pack(content, suffix))
+    assert list(read_lines(path)) == expected
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\n\r\ufeff", exclude_categories=["Cs"]))))
+def test_written_lines_come_back(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str]
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "text"
+    write_lines(path, lines)
+    assert list(read_lines(path)) == lines
+
+
+def test_bad_bytes_are_told_with_their_line() -> None:
+    lines = decode_lines([b"good\n", b"b\xff\n"], "some.txt")
+    assert next(lines) == "good"
+    with pytest.raises(UserError, match=r"some\.txt, line 2: not UTF-8 \(byte 1"):
+        next(lines)
+
+
+TEXT = b"a line of text that is worth compressing\n" * 500
+
+
+@pytest.mark.parametrize("suffix", ["gz", "xz"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "foreign"])
+def test_damaged_archives(tmp_path: Path, suffix: str, damage: str) -> None:
+    packed = pack(TEXT, suffix)
+    content = {
+        "cut": packed[:-20],
+        "flipped": packed[:20] + bytes(byte ^ 255 for byte in packed[20:40]) + packed[40:],
+        "foreign": TEXT,
+    }[damage]
+    path = tmp_path / f"text.{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"text\.{suffix}"):
+        list(read_lines(path))
+
+
+def test_missing_files_and_directories(tmp_path: Path) -> None:
+    for suffix in ("txt", "gz", "xz"):
+        with pytest.raises(UserError, match="no such file"):
+            list(read_lines(tmp_path / f"none.{suffix}"))
+    with pytest.raises(UserError, match="cannot be read"):
+        list(read_lines(tmp_path))
+    with pytest.raises(UserError, match="no such file"):
+        read_json(tmp_path / "none.json")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_json(tmp_path)
+
+
+def test_read_parallel(tmp_path: Path) -> None:
+    for name, lines in {"a": "1 2 3", "b": "4 5 6", "c": "7 8"}.items():
+        write_lines(tmp_path / name, lines.split())
+    assert list(read_parallel(tmp_path / "a", tmp_path / "b")) == [
+        ("1", "4"),
+        ("2", "5"),
+        ("3", "6"),
+    ]
+    rows = read_parallel(tmp_path / "a", tmp_path / "c", tmp_path / "b")
+    assert [next(rows), next(rows)] == [("1", "7", "4"), ("2", "8", "5")]
+    with pytest.raises(UserError, match=r"c ends after line 2 but .*a, .*b goes on"):
+        next(rows)
+
+
+def test_json(tmp_path: Path) -> None:
+    value = {"é": [1, None, 2.5]}
+    write_json(tmp_path / "x.json", value)
+    assert read_json(tmp_path / "x.json") == value
+    assert "é" in (tmp_path / "x.json").read_text("utf-8")
+    (tmp_path / "x.json").write_bytes(b'{"cut": ')
+    with pytest.raises(UserError, match=r"x\.json: not valid JSON"):
+        read_json(tmp_path / "x.json")
+
+
+def test_writing_makes_directories_and_leaves_no_temporary_files(tmp_path: Path) -> None:
+    with atomic_write(tmp_path / "new" / "deep" / "file") as stream:
+        stream.write(b"content")
+    assert (tmp_path / "new" / "deep" / "file").read_bytes() == b"content"
+    assert len(list((tmp_path / "new" / "deep").iterdir())) == 1
+
+
+def test_an_interrupted_write_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def interrupted() -> None:
+        with atomic_text(path) as stream:
+            stream.write("new")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"No space left on device.*unchanged"):
+        write_lines(path, ["new"])
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        write_lines(tmp_path / "file" / "below", ["text"])
