@@ -51,15 +51,21 @@ class Aligner:
         model, _ = load_model(path, pick_device(device))
         return cls(model, Codec.load(path, "source"), Codec.load(path, "target"))
 
-    def align(self, pairs: Iterable[tuple[str, str]], tokenized: bool = False) -> list[Alignment]:
-        """Align lines; `tokenized` takes spaces as word borders, as gold alignments need."""
-        return list(self.stream(pairs, tokenized))
+    def align(
+        self, pairs: Iterable[tuple[str, str]], tokenized: bool = False, where: str = "pair"
+    ) -> list[Alignment]:
+        """Align lines; `tokenized` takes spaces as word borders, as gold alignments need.
+
+        `where` is what to call a pair, before its number, if there is something wrong with it.
+        """
+        return list(self.stream(pairs, tokenized, where))
 
     def stream(
-        self, pairs: Iterable[tuple[str, str]], tokenized: bool = False
+        self, pairs: Iterable[tuple[str, str]], tokenized: bool = False, where: str = "pair"
     ) -> Iterator[Alignment]:
         """The same, in order, a window of pairs at a time."""
-        rows = (self._tokens(number, *pair, tokenized) for number, pair in enumerate(pairs, 1))
+        numbered = enumerate(pairs, 1)
+        rows = (self._tokens(f"{where} {number}", *pair, tokenized) for number, pair in numbered)
         while window := list(islice(rows, WINDOW * BATCH)):
             order = sorted(range(len(window)), key=lambda k: sum(map(len, window[k])))
             found: dict[int, Alignment] = {}
@@ -70,14 +76,14 @@ class Aligner:
             yield from (found[k] for k in range(len(window)))
 
     def _tokens(
-        self, number: int, source: str, target: str, tokenized: bool
+        self, name: str, source: str, target: str, tokenized: bool
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if tokenized:
             pair = (tuple(source.split()), tuple(target.split()))
         else:
             pair = (tuple(self.source.tokenize(source)), tuple(self.target.tokenize(target)))
         if not all(pair):
-            raise UserError(f"pair {number}: one side is empty, there is nothing to align")
+            raise UserError(f"{name}: one side is empty, there is nothing to align; leave it out")
         return pair
 
     @torch.inference_mode()

@@ -81,10 +81,13 @@ def load_config(directory: Path) -> tuple[Config, dict[str, int]]:
         raise UserError(f"{directory}: not a model directory (it has no config.json)")
     tree = read_json(path)
     found = tree.pop("format", None) if isinstance(tree, dict) else None
-    if not isinstance(found, int) or not isinstance(words := tree.pop("words", None), dict):
+    if not isinstance(found, int):
         raise UserError(f"{path}: not made by `covnmt train`")
     if found > FORMAT:
         raise UserError(f"{path}: made by a newer covnmt (format {found}); please upgrade")
+    words = tree.pop("words", None)
+    if not isinstance(words, dict) or not all(isinstance(words.get(s), int) for s in SIDES):
+        raise UserError(f"{path}: damaged: words must give the size of both vocabularies")
     return build(tree, where=str(path)), words
 
 
@@ -128,15 +131,17 @@ def load_model(directory: Path, device: torch.device) -> tuple[Seq2Seq, Config]:
 
 def average_run(run: Path, target: Path, last: int) -> list[str]:
     """Write a model directory with the mean of the last kept weights; gives their names."""
+    if last < 1:
+        raise UserError(f"the mean of {last} weights cannot be taken; ask for one or more")
     kept = sorted((run / "recent").glob("*.safetensors"))[-last:]
     if len(kept) < last:
         raise UserError(
             f"{run}: {len(kept)} kept weights, not {last}; train with train.keep={last} or more"
         )
     config, words = load_config(run)
+    names, mean = [path.stem for path in kept], average_weights(kept)
     copy_codecs(run, target)
-    names = [path.stem for path in kept]
-    save_tensors(target / BEST, average_weights(kept), {"averaged": names})
+    save_tensors(target / BEST, mean, {"averaged": names})
     save_config(target, config, words["source"], words["target"])
     return names
 
@@ -146,8 +151,17 @@ def average_weights(paths: list[Path]) -> dict[str, Tensor]:
     mean: dict[str, Tensor] = {}
     for path in paths:
         weights, _ = load_tensors(path)
-        for name, tensor in weights.items():
-            if mean and (name not in mean or mean[name].shape != tensor.shape):
-                raise UserError(f"{path}: {name} does not fit {paths[0]}; average one run only")
+        if mean and _shapes(weights) != _shapes(mean):
+            raise UserError(f"{path}: does not fit {paths[0]}; average weights of one run only")
         mean = {k: mean.get(k, 0) + w.double() / len(paths) for k, w in weights.items()}
     return {name: tensor.float() for name, tensor in mean.items()}
+
+
+def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in weights.items()}
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Delete the half-written files that a killed run left behind."""
+    for path in directory.rglob(".*.safetensors.*.tmp"):
+        path.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
 Heavy imports happen inside the commands, so that `covnmt --help` answers at once.
 """
 
+import io
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from covnmt import __version__
+from covnmt import __version__, cli_evaluate
 from covnmt.errors import UserError
 from covnmt.progress import console as messages
 
@@ -28,6 +29,7 @@ corpus_app = typer.Typer(no_args_is_help=True, help="Open corpora that can be fe
 recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: lists, keys, resolved settings.")
 app.add_typer(corpus_app, name="corpus")
 app.add_typer(recipe_app, name="recipe")
+app.add_typer(cli_evaluate.app)
 
 output = Console(soft_wrap=True)
 
@@ -42,8 +44,10 @@ Tokenisation = Literal["moses", "jieba", "characters", "whitespace", "sentencepi
 
 def main() -> None:
     """Run a command; bad input ends with a message and exit code 2, never with a traceback."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # text is UTF-8, whatever the locale says
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
-        app()
+        app(prog_name="covnmt")
     except UserError as error:
         messages.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(2)
@@ -283,7 +287,7 @@ def align(
     if len(_given(model)) > 1:
         raise UserError("align takes one model")
     pairs = track(((s, t) for s, t in read_parallel(source, target)), None, "aligning", "pairs")
-    found = Aligner.load(model[0], device).align(pairs, tokenized)
+    found = Aligner.load(model[0], device).align(pairs, tokenized, f"{source} and {target}, line")
     links = (links_from_attention(pair.matrix, method, threshold) for pair in found)
     _write_out(out, (format_links(link) for link in links))
     if matrices:
@@ -364,12 +368,11 @@ def _input_lines(file: Path | None) -> Iterator[str]:
 
 
 def _write_out(path: Path | None, lines: Iterable[str]) -> None:
-    """One line each, as UTF-8 wherever it goes."""
     from covnmt.files import write_lines
 
     if path is not None:
         write_lines(path, lines)
         return
     for line in lines:
-        sys.stdout.buffer.write(f"{line}\n".encode())
-        sys.stdout.buffer.flush()
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()

@@ -8,7 +8,8 @@ line comes last. A key that does not exist is an error that names the nearest on
 import json
 import re
 import tomllib
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -26,7 +27,7 @@ CoverageKind = Literal["none", "linguistic", "fertility", "tanh", "gru"]
 class Settings(BaseModel):
     """A branch of the tree."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def checked(cls, values: dict[str, Any]) -> Self:
@@ -130,7 +131,9 @@ class TrainConfig(Settings):
     minutes: Annotated[float, Field(ge=0)] = Field(
         0.0, description="most minutes of training in this call; 0: no limit"
     )
-    optimizer: Literal["adadelta", "adamw"] = Field("adadelta")
+    optimizer: Literal["adadelta", "adamw"] = Field(
+        "adadelta", description="the paper's, or the one of the modern recipes"
+    )
     learning_rate: Annotated[float, Field(gt=0)] = Field(1.0, description="1 for Adadelta")
     rho: Fraction = Field(0.95, description="Adadelta's decay")
     epsilon: Annotated[float, Field(gt=0)] = Field(1e-6, description="Adadelta's and AdamW's")
@@ -144,12 +147,14 @@ class TrainConfig(Settings):
     loss: Literal["sum", "token_mean"] = Field(
         "sum", description="what is differentiated: summed over the batch, or per target token"
     )
-    label_smoothing: Fraction = Field(0.0)
+    label_smoothing: Fraction = Field(
+        0.0, description="share of each word's target spread over the vocabulary"
+    )
     fertility_weight: Annotated[float, Field(ge=0)] = Field(
         0.0, description="lambda of the auxiliary objective (section 4)"
     )
     fertility_detach: bool = Field(
-        False, description="the auxiliary objective moves only the fertility model"
+        False, description="the auxiliary objective takes the attention as given"
     )
     accumulate: Positive = Field(1, description="batches per update")
     precision: Literal["fp32", "bf16", "auto"] = Field(
@@ -166,6 +171,7 @@ class TrainConfig(Settings):
     patience: Count = Field(0, description="stop after so many validations without gain; 0: off")
     checkpoint_every: Positive = Field(1_000, description="updates between saves")
     keep: Count = Field(0, description="recent weights kept for averaging")
+    tensorboard: bool = Field(False, description="also write curves for TensorBoard (extra)")
 
     @model_validator(mode="after")
     def _selection_is_measured(self) -> "TrainConfig":
@@ -224,33 +230,37 @@ SYSTEMS: dict[str, CoverageConfig] = {
 }
 
 
-def load_recipe(path: Path, overrides: list[str] | None = None) -> Config:
+def load_recipe(path: Path, overrides: Sequence[str] | None = None) -> Config:
     """Read a recipe with everything it extends, then the overrides (`model.hidden=512`)."""
-    tree = _read_tree(path, seen=())
+    tree: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    for file, part in _lineage(path, seen=()):
+        tree = _merge(tree, part)
+        places |= {key: f"{file}, line {line}" for key, line in _lines(file).items()}
     for text in overrides or []:
-        key, found, value = text.partition("=")
-        if not found:
-            raise UserError(f"{text!r}: write overrides as key=value, such as train.seed=2")
-        _set(tree, key.strip(), _parse_value(value.strip()))
-    return build(tree, where=str(path), text=path)
+        key, value = _parse_override(text)
+        _set(tree, key, value)
+        # a group that the command line changes is no longer what the file says
+        places = {k: place for k, place in places.items() if not key.startswith(k)}
+        places[key] = f"command line, {text}"
+    return build(tree, str(path), places)
 
 
-def build(tree: dict[str, Any], where: str, text: Path | None = None) -> Config:
-    """Validate a tree; every problem is told with its key and, in a file, its line."""
+def build(tree: dict[str, Any], where: str, places: Mapping[str, str] | None = None) -> Config:
+    """Validate a tree; every problem is told with its key and the place that sets it."""
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
         problems = []
         for problem in error.errors():
-            line = _line_of([str(part) for part in problem["loc"]], text) if text else None
-            place = f"{where}, line {line}: " if line else f"{where}: "
-            problems.append(_explain(dict(problem), place))
+            place = _place([str(part) for part in problem["loc"]], places or {}) or where
+            problems.append(_explain(dict(problem), f"{place}: "))
         raise UserError("\n".join(problems)) from None
 
 
 def find_recipe(name: str) -> Path:
     """A path as it is, or the name of a shipped recipe, such as `paper/gru10`."""
-    if Path(name).exists():
+    if Path(name).is_file():
         return Path(name)
     shipped = _recipes_directory() / f"{name.removesuffix('.toml')}.toml"
     if shipped.exists():
@@ -308,21 +318,29 @@ def _is_choice(annotation: Any) -> bool:
     return getattr(annotation, "__origin__", None) is Literal
 
 
-def _read_tree(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    if path.resolve() in seen:
-        raise UserError(f"{path}: extends itself")
+def _lineage(path: Path, seen: tuple[Path, ...]) -> list[tuple[Path, dict[str, Any]]]:
+    """A recipe after all that it extends."""
+    tree = _read_toml(path)
+    parent = tree.pop("extends", None)
+    if parent is None:
+        return [(path, tree)]
+    above = path.parent / str(parent)
+    if not above.is_file():
+        raise UserError(f"{path}: extends {parent}, but there is no file {above}")
+    if above.resolve() in (*seen, path.resolve()):
+        raise UserError(f"{path}: extends {parent}, and so itself")
+    return [*_lineage(above, (*seen, path.resolve())), (path, tree)]
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        tree = tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
-    parent = tree.pop("extends", None)
-    if parent is None:
-        return tree
-    return _merge(_read_tree(path.parent / str(parent), (*seen, path.resolve())), tree)
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -342,6 +360,13 @@ def _set(tree: dict[str, Any], key: str, value: Any) -> None:
     tree[leaf] = value
 
 
+def _parse_override(text: str) -> tuple[str, Any]:
+    key, found, value = text.partition("=")
+    if not found or not key.strip():
+        raise UserError(f"{text!r}: write overrides as key=value, such as train.seed=2")
+    return key.strip(), _parse_value(value.strip())
+
+
 def _parse_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
@@ -354,28 +379,42 @@ def _explain(problem: dict[str, Any], place: str) -> str:
     location = [str(part) for part in problem["loc"]]
     key = ".".join(location)
     if problem["type"] == "extra_forbidden":
-        known = [name for name, *_ in describe()]
-        near = get_close_matches(key, known, n=1, cutoff=0.5) or _same_leaf(location[-1], known)
-        hint = f"; did you mean {near[0]}?" if near else "; `covnmt recipe keys` lists them all"
-        return f"{place}unknown key {key}{hint}"
+        near = _nearest(key, group=isinstance(problem["input"], dict))
+        hint = f"did you mean {near}?" if near else "`covnmt recipe keys` lists them all"
+        return f"{place}unknown key {key}; {hint}"
     message = str(problem["msg"]).removeprefix("Value error, ")
     given = "" if isinstance(problem["input"], dict) else f", not {problem['input']!r}"
     return f"{place}{key + ': ' if key else ''}{message}{given}"
 
 
-def _same_leaf(leaf: str, known: list[str]) -> list[str]:
-    near = get_close_matches(leaf, [name.split(".")[-1] for name in known], n=1)
-    return [name for name in known if near and name.endswith(near[0])][:1]
+def _nearest(key: str, group: bool) -> str | None:
+    """The key, or group of keys, that was probably meant; its last part says most."""
+    known = [name for name, *_ in describe()]
+    if group:
+        known = sorted({name.rpartition(".")[0] for name in known})
+
+    def likeness(name: str) -> float:
+        last, given = name.split(".")[-1], key.split(".")[-1]
+        whole = SequenceMatcher(None, name, key).ratio()
+        return (whole + 2 * SequenceMatcher(None, last, given).ratio()) / 3
+
+    best = max(known, key=likeness)
+    return best if likeness(best) > 0.6 else None
 
 
-def _line_of(location: list[str], path: Path) -> int | None:
-    """The line that sets this key, if this file does (it may come from the command line)."""
-    section = ""
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-        if header := re.match(r"\s*\[([^\]]+)\]", line):
+def _place(location: Sequence[str], places: Mapping[str, str]) -> str | None:
+    """Where this key is set; failing that, the group or list it belongs to."""
+    keys = (".".join(location[:size]) for size in range(len(location), 0, -1))
+    return next((places[key] for key in keys if key in places), None)
+
+
+def _lines(path: Path) -> dict[str, int]:
+    """The line of every key and group of a recipe."""
+    lines, section = {}, ""
+    for number, line in enumerate(path.read_text("utf-8").split("\n"), 1):
+        if header := re.match(r"\s*\[([\w.\s-]+)\]", line):
+            lines[header[1].strip()] = number
             section = header[1].strip() + "."
-        elif (key := re.match(r"\s*([\w.-]+)\s*=", line)) and section + key[1] == ".".join(
-            location
-        ):
-            return number
-    return None
+        elif key := re.match(r"\s*([\w.-]+)\s*=", line):
+            lines[section + key[1]] = number
+    return lines

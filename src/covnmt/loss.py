@@ -30,7 +30,7 @@ def token_loss(
 def fertility_loss(forced: Forced, batch: Batch, detach: bool) -> Tensor:
     """sum_j (Phi_j - sum_i alpha_ij)^2 over real words (section 4); Phi is 1 if not predicted.
 
-    With `detach` the attention is taken as given, and only the fertility model learns from it.
+    With `detach` the attention is taken as given: only Phi, with the encoder below it, learns.
     """
     alpha = forced.alpha.detach() if detach else forced.alpha
     received = (alpha * batch.target_mask.unsqueeze(-1)).sum(dim=1)  # [B, J]

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,11 +28,13 @@ from covnmt.checkpoint import (
     load_tensors,
     load_weights,
     new_model,
+    remove_leftovers,
     save_config,
     save_tensors,
     weights_of,
 )
 from covnmt.config import Config, TrainConfig, differences
+from covnmt.curves import Curves, open_curves
 from covnmt.data import Batch, prefetch, read_batch, train_batches
 from covnmt.errors import UserError
 from covnmt.files import write_lines
@@ -55,6 +57,7 @@ MAY_CHANGE = (
     "train.report_every",
     "train.checkpoint_every",
     "train.keep",
+    "train.tensorboard",
 )
 
 
@@ -64,7 +67,7 @@ class Counters:
 
     update: int = 0
     batch: int = 0
-    epoch: int = 0
+    epoch: int = 0  # whole passes over the corpus
     words: int = 0
     seconds: float = 0.0
     best: float | None = None
@@ -96,7 +99,7 @@ class Outcome:
 
     reason: str
     counters: Counters
-    finished: bool  # False when there is more to do and the same command would go on
+    finished: bool  # False when a signal stopped it; the same command would go on
 
 
 def train(config: Config, directory: Path, device: torch.device) -> Outcome:
@@ -104,7 +107,9 @@ def train(config: Config, directory: Path, device: torch.device) -> Outcome:
     run = open_run(config, directory, device)
     began, seconds = time.monotonic(), run.counters.seconds
     reason = why_stop(run, 0.0)
-    with stop_signals() as stop, Meter(config.train.updates, "training", "updates") as meter:
+    points = open_curves(directory / "tensorboard", config.train.tensorboard, run.counters.update)
+    bar = Meter(config.train.updates, "training", "updates")
+    with stop_signals() as stop, points as curves, bar as meter:
         meter.show(run.counters.update, "")
         recent = Recent()
         updates = update_batches(run) if reason is None else iter(())
@@ -112,10 +117,10 @@ def train(config: Config, directory: Path, device: torch.device) -> Outcome:
             recent.add(*make_update(run, batches))
             run.counters.seconds = seconds + time.monotonic() - began
             if run.counters.update % config.train.report_every == 0:
-                meter.show(run.counters.update, report(run, recent))
+                meter.show(run.counters.update, report(run, recent, curves))
                 recent = Recent()
             if is_due(run.counters.update, config.train):
-                meter.note(check(run))
+                meter.note(check(run, curves))
             reason = stop.reason or why_stop(run, time.monotonic() - began)
             if reason or run.counters.update % config.train.checkpoint_every == 0:
                 save_run(run)
@@ -127,11 +132,13 @@ def train(config: Config, directory: Path, device: torch.device) -> Outcome:
 def open_run(config: Config, directory: Path, device: torch.device) -> Run:
     """Start a run, or pick it up where it was saved."""
     corpus = Corpus.open(config.data.directory)
+    corpus.split("dev")  # rather now than at the first validation
     words = {side: len(corpus.codec(side).vocabulary) for side in ("source", "target")}
     model = new_model(config, words["source"], words["target"]).to(device)
     optimizer = build_optimizer(model, config.train)
     average = {k: w.clone() for k, w in weights_of(model).items()} if config.train.ema else {}
     run = Run(config, directory, corpus, model, optimizer, average, device)
+    remove_leftovers(directory)
     if (directory / LAST).exists():
         check_same_settings(config, directory)
         restore_run(run)
@@ -161,9 +168,11 @@ def update_batches(run: Run) -> Iterator[list[Batch]]:
     """The batches of each update, from where the run stands; the same in every run."""
     split = run.corpus.split("train")
     numbered = train_batches(split, run.config.data, run.config.train.seed, run.counters.batch)
-    loaded = prefetch(((plan, read_batch(split, plan.indices)) for plan in numbered), depth=4)
+    # each batch with the one after it, which knows the passes made by then
+    plans = ((after, read_batch(split, plan.indices)) for plan, after in pairwise(numbered))
+    loaded = prefetch(plans, depth=4)
     while group := list(islice(loaded, run.config.train.accumulate)):
-        run.counters.batch = group[-1][0].number + 1
+        run.counters.batch = group[-1][0].number
         run.counters.epoch = group[-1][0].epoch
         yield [batch.to(run.device) for _, batch in group]
 
@@ -183,7 +192,7 @@ def make_update(run: Run, batches: list[Batch]) -> tuple[float, int]:
         total += nll
     value = total.item()
     if not math.isfinite(value):
-        raise UserError(diverged(run, value))
+        raise UserError(diverged(run, f"the loss of update {run.counters.update + 1} is {value}"))
     apply_rate(run.optimizer, config, run.counters.update)
     clip_gradients(run.model, config.clip)
     run.optimizer.step()
@@ -201,13 +210,13 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=wanted)
 
 
-def diverged(run: Run, value: float) -> str:
-    """What to tell when the loss is no number any more."""
+def diverged(run: Run, what: str) -> str:
+    """What to tell when the numbers are no numbers any more."""
     saved = run.directory / LAST
     where = f"the last good save is {saved}" if saved.exists() else "nothing had been saved yet"
     return (
-        f"the loss became {value} at update {run.counters.update + 1}; {where}. Try a lower "
-        "train.learning_rate, a longer train.warmup, a smaller train.clip, or precision = fp32"
+        f"{what}; {where}. In another run directory, try a lower train.learning_rate, "
+        "a longer train.warmup, a smaller train.clip, or train.precision=fp32"
     )
 
 
@@ -224,11 +233,13 @@ class Recent:
         self.words += words
 
 
-def report(run: Run, recent: Recent) -> str:
+def report(run: Run, recent: Recent, curves: Curves) -> str:
     """Log how it goes; gives the short form for the bar."""
     loss = recent.nll / recent.words
     rate = recent.words / (time.monotonic() - recent.since)
-    write_log(run, {"loss": loss, "words_per_second": round(rate)})
+    values = {"loss": loss, "words_per_second": round(rate)}
+    write_log(run, values)
+    curves.add(run.counters.update, values)
     return f"epoch {run.counters.epoch + 1}  loss {loss:.3f}  {rate:,.0f} words/s"
 
 
@@ -238,14 +249,14 @@ def is_due(update: int, config: TrainConfig) -> bool:
     return at_interval or update == config.updates
 
 
-def check(run: Run) -> str:
+def check(run: Run, curves: Curves) -> str:
     """Validate, and keep the weights if they are the best so far."""
     config, counters = run.config.train, run.counters
     with averaged(run):
         result = validate(run.model, run.corpus, run.config, run.device)
-        score = result.bleu if config.select == "bleu" else -result.loss
-        if score is None:
-            raise UserError("train.select = bleu needs a dev set; prepare one, or say select=loss")
+        if not math.isfinite(result.loss):
+            raise UserError(diverged(run, f"the dev loss is {result.loss}"))
+        score = -result.loss if config.select == "loss" or result.bleu is None else result.bleu
         if better := counters.best is None or score > counters.best:
             counters.best, counters.best_update, counters.stale = score, counters.update, 0
             about = {"update": counters.update, "loss": result.loss, "bleu": result.bleu}
@@ -253,6 +264,7 @@ def check(run: Run) -> str:
         else:
             counters.stale += 1
     write_log(run, {"validation": result.to_json(), "best": better})
+    curves.add(counters.update, {"dev/loss": result.loss, "dev/bleu": result.bleu})
     return f"update {counters.update:,}: {result.summary()}{'  best' if better else ''}"
 
 
@@ -282,6 +294,8 @@ def why_stop(run: Run, seconds: float) -> str | None:
 
 def save_run(run: Run) -> None:
     """Write everything that changes, in one file; the best weights too if there are none yet."""
+    if not all(bool(weight.isfinite().all()) for weight in weights_of(run.model).values()):
+        raise UserError(diverged(run, f"update {run.counters.update} made weights infinite"))
     tensors = {f"model.{name}": weight for name, weight in weights_of(run.model).items()}
     tensors |= {f"average.{name}": weight for name, weight in run.average.items()}
     for number, state in run.optimizer.state_dict()["state"].items():
@@ -317,7 +331,9 @@ def restore_run(run: Run) -> None:
     """Put everything back as it was at the last save."""
     path = run.directory / LAST
     tensors, about = load_tensors(path)
-    if "counters" not in about or about.get("corpus") != corpus_identity(run.corpus):
+    if "counters" not in about:
+        raise UserError(f"{path}: not a save of `covnmt train`; choose another run directory")
+    if about.get("corpus") != corpus_identity(run.corpus):
         raise UserError(
             f"{path}: saved while training on other data than {run.config.data.directory}; "
             "name the data directory it was trained on, or choose another run directory"
@@ -344,8 +360,14 @@ def write_log(run: Run, entry: dict[str, Any]) -> None:
     """One more line in the log."""
     head = {"update": run.counters.update, "epoch": run.counters.epoch}
     timing = {"words": run.counters.words, "seconds": round(run.counters.seconds, 2)}
-    with run.log.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps({**head, **timing, **entry}, ensure_ascii=False) + "\n")
+    line = json.dumps({**head, **timing, **entry}, ensure_ascii=False)
+    try:
+        with run.log.open("a", encoding="utf-8") as stream:
+            stream.write(f"{line}\n")
+    except OSError as error:
+        raise UserError(
+            f"{run.log}: cannot be written ({error.strerror}); saves are intact"
+        ) from None
 
 
 def trim_log(run: Run) -> None:
@@ -353,12 +375,12 @@ def trim_log(run: Run) -> None:
     if not run.log.exists():
         return
     kept = []
-    for line in run.log.read_text("utf-8", errors="replace").splitlines():
+    for line in run.log.read_text("utf-8", errors="replace").split("\n"):
         try:
             if json.loads(line)["update"] <= run.counters.update:
                 kept.append(line)
         except (ValueError, KeyError):
-            break  # the line that a crash cut off
+            break  # the end, or the line that a crash cut off
     write_lines(run.log, kept)
 
 

@@ -106,12 +106,13 @@ class Translator:
     @classmethod
     def load(
         cls,
-        *directories: Path | str,
+        directory: Path | str,
+        *others: Path | str,
         device: str = "auto",
         dictionary: Path | None = None,
     ) -> "Translator":
         """Open a model directory, or several of one vocabulary as an ensemble."""
-        paths = [Path(directory) for directory in directories]
+        paths = [Path(each) for each in (directory, *others)]
         loaded = [load_model(path, pick_device(device)) for path in paths]
         for path in paths[1:]:
             if fingerprint(path) != fingerprint(paths[0]):
@@ -157,6 +158,7 @@ class Translator:
             f"line {number}: {len(tokens)} tokens, only the first {decode.max_source} are "
             "translated (--overlong split translates all of them)",
             style="yellow",
+            soft_wrap=True,
         )
         return [tokens[: decode.max_source]]
 
@@ -289,7 +291,7 @@ def join(line: str, parts: Sequence[Translation], target: Codec) -> Translation:
         source_tokens=source,
         text=target.detokenize(tokens),
         tokens=tokens,
-        score=sum(part.score for part in parts),
+        score=sum((part.score for part in parts), 0.0),
         alignment=alignment,
         coverage=np.concatenate([nothing, *(part.coverage for part in parts)]),
         fertility=np.concatenate(fertilities) if fertilities else None,

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from covnmt import ops
 from covnmt.config import ModelConfig
 from covnmt.model.attention import Attention, Look
 from covnmt.model.cells import Cell
@@ -46,15 +47,6 @@ class DecoderState(NamedTuple):
         return DecoderState(*(part[rows] for part in self))
 
 
-class Unrolled(NamedTuple):
-    """All steps of teacher-forced decoding."""
-
-    t: Tensor  # [B, I, n] the states that predict
-    s: Tensor  # [B, I, 2n]
-    alpha: Tensor  # [B, I, J]
-    C: Tensor  # [B, J, d] coverage after the last step
-
-
 class Decoder(nn.Module):
     """GRU, attention and coverage."""
 
@@ -66,6 +58,7 @@ class Decoder(nn.Module):
         self.cell = Cell(config.embedding, n, config.cell)
         self.Cx = nn.Parameter(torch.empty(3 * n, 2 * n))  # context inputs of r, z and c
         self.W_init = nn.Linear(n, n)
+        self.order = config.order
         self._step = self._code_order if config.order == "code" else self._paper_order
 
     def remember(self, h: Tensor, mask: Tensor) -> Memory:
@@ -84,20 +77,9 @@ class Decoder(nn.Module):
         """One step on the last word's projection y [S*K, 3n]; gives alpha [S*K, J] too."""
         return self._step(memory, state, y, first)
 
-    def unroll(self, memory: Memory, y: Tensor) -> Unrolled:
+    def unroll(self, memory: Memory, y: Tensor) -> ops.Unrolled:
         """Teacher-forced decoding on embedded previous words y [B, I, m] (y_0 is zero)."""
-        state = self.start(memory)
-        states, alphas = [], []
-        for i, projected in enumerate(self.cell.project(y).unbind(1)):
-            state, alpha = self.step(memory, state, projected, first=i == 0)
-            states.append(state)
-            alphas.append(alpha)
-        return Unrolled(
-            t=torch.stack([state.t for state in states], dim=1),
-            s=torch.stack([state.s for state in states], dim=1),
-            alpha=torch.stack(alphas, dim=1),
-            C=state.C,
-        )
+        return ops.unroll(self, memory, y)
 
     def _code_order(
         self, memory: Memory, state: DecoderState, y: Tensor, first: bool

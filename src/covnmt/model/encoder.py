@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from covnmt import ops
 from covnmt.model.cells import Cell
 
 
@@ -34,18 +35,5 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Annotations [S, J, 2n] of embedded words [S, J, m]."""
-        ahead = self._run(self.ahead, x, mask, range(x.shape[1]))
-        back = self._run(self.back, x, mask, range(x.shape[1] - 1, -1, -1))
-        h: Tensor = self.dropout(torch.cat([ahead, back], dim=-1))
+        h: Tensor = self.dropout(ops.read(self, x, mask))
         return h
-
-    def _run(self, cell: Cell, x: Tensor, mask: Tensor, positions: range) -> Tensor:
-        projected = cell.project(x).unbind(1)
-        keep = mask.unsqueeze(-1).unbind(1)
-        h = projected[0].new_zeros(x.shape[0], self.hidden)
-        states = [h] * len(positions)
-        for j in positions:
-            # padding copies the state, so nothing depends on how far a batch is padded
-            h = torch.where(keep[j], cell(projected[j], h), h)
-            states[j] = h
-        return torch.stack(states, dim=1)

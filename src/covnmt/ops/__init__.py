@@ -1,1 +1,63 @@
-"""The hot path. `reference` is the oracle that every faster implementation is held to."""
+"""The hot path: reading the source and decoding a given target, in one of two implementations.
+
+`reference` is the paper's equations in PyTorch; it runs everywhere and is the oracle. The Triton
+one takes its place on a GPU, where Triton is installed and knows the model. The environment
+variable COVNMT_OPS forces a choice: `reference`, or `triton` (on a CPU with TRITON_INTERPRET=1).
+"""
+
+import os
+from functools import cache
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from covnmt.errors import UserError
+from covnmt.ops import reference
+from covnmt.ops.reference import Unrolled
+
+if TYPE_CHECKING:
+    from covnmt.model.decoder import Decoder, Memory
+    from covnmt.model.encoder import Encoder
+
+__all__ = ["Unrolled", "read", "reference", "unroll"]
+
+
+def read(encoder: "Encoder", x: Tensor, mask: Tensor) -> Tensor:
+    """Annotations [S, J, 2n] of embedded words [S, J, m]; mask [S, J] is true on real words."""
+    if not _use_triton(x):
+        return reference.read(encoder, x, mask)
+    from covnmt.ops import triton_encoder
+
+    return triton_encoder.read(encoder, x, mask, _precision(x))
+
+
+def unroll(decoder: "Decoder", memory: "Memory", y: Tensor) -> Unrolled:
+    """Teacher-forced decoding on embedded previous words y [B, I, m] (y_0 is zero)."""
+    if not _use_triton(y):
+        return reference.unroll(decoder, memory, y)
+    from covnmt.ops import triton_decoder
+
+    if not triton_decoder.supports(decoder, memory):
+        return reference.unroll(decoder, memory, y)
+    return triton_decoder.unroll(decoder, memory, y, _precision(y))
+
+
+@cache
+def _triton_installed() -> bool:
+    return find_spec("triton") is not None
+
+
+def _precision(x: Tensor) -> torch.dtype:
+    """What the products compute in."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def _use_triton(x: Tensor) -> bool:
+    choice = os.environ.get("COVNMT_OPS", "auto")
+    if choice not in ("auto", "reference", "triton"):
+        raise UserError(f"COVNMT_OPS is {choice!r}; set it to reference, triton or auto")
+    wanted = choice == "triton" or (choice == "auto" and x.is_cuda and _triton_installed())
+    return wanted and _precision(x) in (torch.float32, torch.bfloat16)

@@ -7,6 +7,7 @@ what it leaves out or says twice. Tables are those of `covnmt.report.tables`, dr
 
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from string import Template
 
@@ -124,7 +125,7 @@ def _with_attention(
 ) -> list[int]:
     """Sentences to draw: where systems differ most, else the first that can be drawn."""
     wanted = most_different(comparison, sentences) or range(len(next(iter(systems.values()))))
-    return [k for k in wanted if panels(systems, k)][:maps]
+    return list(islice((k for k in wanted if panels(systems, k)), maps))
 
 
 def _write_figures(

@@ -1,0 +1,275 @@
+"""The commands that judge translations: evaluate, compare, report, plot, rate."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from covnmt.errors import UserError
+from covnmt.files import read_lines, write_json
+from covnmt.progress import console as messages
+
+app = typer.Typer()
+rate_app = typer.Typer(no_args_is_help=True, help="Sheets for human judgement, and their scores.")
+plot_app = typer.Typer(no_args_is_help=True, help="Single figures, PNG or SVG by the file's name.")
+app.add_typer(rate_app, name="rate")
+app.add_typer(plot_app, name="plot")
+
+output = Console(soft_wrap=True)
+
+ReferenceOption = Annotated[list[Path], typer.Option("--reference", "-r", help="repeatable")]
+SourceOption = Annotated[Path | None, typer.Option("--source", "-s", help="source text")]
+GoldOption = Annotated[
+    Path | None, typer.Option("--gold", "-g", help="hand alignment of source and first reference")
+]
+BaseOption = Annotated[int, typer.Option(help="number of the first word in link files: 0 or 1")]
+DeterministicOption = Annotated[
+    bool, typer.Option(help="the reference is the only right translation (embedded pair)")
+]
+TokenizeOption = Annotated[str, typer.Option(help="sacreBLEU's tokeniser")]
+ExtractionOption = Annotated[
+    Literal["argmax", "argmax_with_end", "threshold"], typer.Option(help="how links are made")
+]
+SymmetryOption = Annotated[
+    Literal["grow-diag-final", "union", "intersection"],
+    typer.Option(help="of links in both directions"),
+]
+JsonOption = Annotated[Path | None, typer.Option("--json", help="write all figures here too")]
+NamedFiles = Annotated[list[str], typer.Argument(help="NAME=FILE, or just FILE")]
+ForcedOption = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME=FILE.npz: soft matrices of the reference, by `covnmt align`"),
+]
+
+
+@app.command()
+def evaluate(
+    hypothesis: Annotated[Path, typer.Argument(help="text, or .jsonl of `translate --json`")],
+    reference: ReferenceOption,
+    source: SourceOption = None,
+    gold: GoldOption = None,
+    forced: Annotated[
+        Path | None, typer.Option(help="soft matrices of the reference (.npz), by `covnmt align`")
+    ] = None,
+    links: Annotated[Path | None, typer.Option(help="Pharaoh links of any aligner")] = None,
+    reverse_links: Annotated[
+        Path | None, typer.Option(help="of the opposite direction, source first too")
+    ] = None,
+    attention: Annotated[Path | None, typer.Option(help="matrices of the output (.npz)")] = None,
+    output_links: Annotated[Path | None, typer.Option(help="source to output, for DROP")] = None,
+    base: BaseOption = 0,
+    deterministic: DeterministicOption = False,
+    tokenize: TokenizeOption = "13a",
+    extraction: ExtractionOption = "argmax",
+    threshold: Annotated[float, typer.Option(help="for --extraction threshold")] = 0.5,
+    symmetry: SymmetryOption = "grow-diag-final",
+    renormalise: Annotated[bool, typer.Option(help="matrices, for SAER")] = False,
+    ter: Annotated[bool, typer.Option(help="TER is slow on long texts")] = True,
+    json_file: JsonOption = None,
+) -> None:
+    """Every score of one system."""
+    from covnmt.evaluate import Options
+    from covnmt.evaluate import evaluate as run
+    from covnmt.metrics.inputs import load_evaluation_set, load_output
+    from covnmt.report.tables import evaluation_table, length_table
+
+    first = _base(base)
+    on = load_evaluation_set(reference, source, gold, first, deterministic)
+    system = load_output(
+        hypothesis, on, forced, links, reverse_links, attention, output_links, first
+    )
+    options = Options(tokenize, extraction, threshold, symmetry, renormalise, ter=ter)
+    found = run(system, on, options)
+    output.print(evaluation_table(found))
+    if found.by_length:
+        output.print(length_table({hypothesis.name: found}))
+    _write(json_file, found.to_json())
+
+
+@app.command()
+def compare(
+    systems: NamedFiles,
+    reference: ReferenceOption,
+    source: SourceOption = None,
+    gold: GoldOption = None,
+    forced: ForcedOption = None,
+    baseline: Annotated[
+        list[str] | None, typer.Option(help="marks show who beats it; repeatable; the first")
+    ] = None,
+    one_sided: Annotated[bool, typer.Option(help="sign test for being better")] = False,
+    base: BaseOption = 0,
+    deterministic: DeterministicOption = False,
+    tokenize: TokenizeOption = "13a",
+    ter: Annotated[bool, typer.Option(help="TER is slow on long texts")] = True,
+    json_file: JsonOption = None,
+) -> None:
+    """Several systems on one test set, with significance."""
+    from covnmt.evaluate import Options
+    from covnmt.evaluate import compare as run
+    from covnmt.metrics.inputs import load_evaluation_set, load_output
+    from covnmt.report.tables import comparison_table, length_table, significance_table
+
+    on = load_evaluation_set(reference, source, gold, _base(base), deterministic)
+    matrices = _named(forced or [])
+    files = _named(systems)
+    outputs = {name: load_output(path, on, matrices.get(name)) for name, path in files.items()}
+    alternative: Literal["greater", "two-sided"] = "greater" if one_sided else "two-sided"
+    options = Options(tokenize, alternative=alternative, ter=ter)
+    found = run(outputs, on, baseline or (), options)
+    output.print(comparison_table(found))
+    output.print(significance_table(found))
+    if source:
+        output.print(length_table(found.systems))
+    _write(json_file, found.to_json())
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(help="where the page and its figures go")],
+    systems: NamedFiles,
+    reference: ReferenceOption,
+    source: Annotated[Path, typer.Option("--source", "-s", help="source text")],
+    gold: GoldOption = None,
+    forced: ForcedOption = None,
+    baseline: Annotated[list[str] | None, typer.Option(help="as in compare")] = None,
+    title: Annotated[str, typer.Option()] = "Translation report",
+    base: BaseOption = 0,
+    deterministic: DeterministicOption = False,
+    sentences: Annotated[int, typer.Option(help="in each list")] = 10,
+    maps: Annotated[int, typer.Option(help="heat maps")] = 4,
+) -> None:
+    """A self-contained web page: tables, curves, heat maps, and the sentences worth reading."""
+    from covnmt.metrics.alignment import load_matrices
+    from covnmt.metrics.inputs import load_evaluation_set
+    from covnmt.report.html import write_report
+    from covnmt.report.outputs import read_outputs
+
+    on = load_evaluation_set(reference, source, gold, _base(base), deterministic)
+    n = len(on.references[0])
+    rows = {name: read_outputs(path, n) for name, path in _named(systems).items()}
+    matrices = {name: load_matrices(path) for name, path in _named(forced or []).items()}
+    page = write_report(
+        directory, title, on, rows, matrices, baseline or (), sentences=sentences, maps=maps
+    )
+    messages.print(f"wrote {page}", highlight=False)
+
+
+@plot_app.command("heat-maps")
+def plot_heat_maps(
+    figure: Annotated[Path, typer.Argument(help="PNG or SVG")],
+    systems: Annotated[list[str], typer.Argument(help="NAME=FILE.jsonl of `translate --json`")],
+    sentence: Annotated[int, typer.Option(help="line number, from 1")] = 1,
+) -> None:
+    """One sentence under one or several systems."""
+    from covnmt.report.figures import heat_maps
+    from covnmt.report.html import panels
+    from covnmt.report.outputs import read_outputs
+
+    rows = {name: read_outputs(path) for name, path in _named(systems).items()}
+    for name, outputs in rows.items():
+        if not 1 <= sentence <= len(outputs):
+            raise UserError(f"{name}: no sentence {sentence}, it has {len(outputs)}")
+    heat_maps(panels(rows, sentence - 1), figure)
+
+
+@plot_app.command("lengths")
+def plot_lengths(
+    figure: Annotated[Path, typer.Argument(help="PNG or SVG")],
+    systems: NamedFiles,
+    reference: ReferenceOption,
+    source: Annotated[Path, typer.Option("--source", "-s", help="source text")],
+) -> None:
+    """BLEU and output length by source length (the paper's figure)."""
+    from covnmt.evaluate import Options
+    from covnmt.evaluate import evaluate as run
+    from covnmt.metrics.inputs import load_evaluation_set, load_output
+    from covnmt.report.figures import length_curves
+
+    on = load_evaluation_set(reference, source)
+    found = {
+        name: run(load_output(path, on), on, Options(ter=False)).by_length
+        for name, path in _named(systems).items()
+    }
+    length_curves(found, figure)
+
+
+@plot_app.command("training")
+def plot_training(
+    figure: Annotated[Path, typer.Argument(help="PNG or SVG")],
+    runs: Annotated[list[str], typer.Argument(help="NAME=DIRECTORY of `covnmt train`")],
+) -> None:
+    """Loss and BLEU while training."""
+    from covnmt.report.figures import training_curves
+
+    logs = {name: path / "log.jsonl" for name, path in _named(runs).items()}
+    training_curves(logs, figure)
+
+
+@rate_app.command("make")
+def rate_make(
+    directory: Annotated[Path, typer.Argument(help="where sheet, form and key go")],
+    systems: NamedFiles,
+    source: Annotated[Path, typer.Option("--source", "-s", help="source text")],
+    n: Annotated[int, typer.Option("--sentences", "-n", help="sampled")] = 200,
+    seed: int = 1,
+) -> None:
+    """Blinded sheets for raters: a spreadsheet and a form for the browser."""
+    from covnmt.report.outputs import read_outputs
+    from covnmt.report.rate import make_sheets
+
+    lines = list(read_lines(source))
+    rows = {name: read_outputs(path, len(lines)) for name, path in _named(systems).items()}
+    texts = {name: [each.text for each in outputs] for name, outputs in rows.items()}
+    known = next((r for r in rows.values() if all(each.source_tokens for each in r)), None)
+    words = [each.source_tokens for each in known] if known else None
+    made = make_sheets(texts, lines, n, seed, directory, words)
+    messages.print(f"for the raters: {made.form} or {made.sheet}; keep to yourself: {made.key}")
+
+
+@rate_app.command("score")
+def rate_score(
+    key: Annotated[Path, typer.Argument(help="key.json of `rate make`")],
+    sheets: Annotated[list[Path], typer.Argument(help="filled sheets, one per rater")],
+    json_file: JsonOption = None,
+) -> None:
+    """Read the filled sheets: the paper's Table 2, and how far the raters agree."""
+    from covnmt.report.rate import agreement_table, ratings_table, score_sheets
+
+    found = score_sheets(key, sheets)
+    output.print(ratings_table(found))
+    if found.agreement:
+        output.print(agreement_table(found))
+    for sheet, missing in found.unfilled.items():
+        if missing:
+            messages.print(f"{sheet}: {len(missing)} outputs not rated", style="yellow")
+    _write(json_file, found.to_json())
+
+
+def _named(texts: Sequence[str]) -> dict[str, Path]:
+    """NAME=FILE pairs; a bare file is called by its stem."""
+    files: dict[str, Path] = {}
+    for text in texts:
+        name, given, path = text.partition("=")
+        name, path = (name, path) if given else (Path(text).stem, text)
+        if name in files:
+            raise UserError(f"two systems are called {name!r}; write NAME=FILE")
+        files[name] = Path(path)
+    return files
+
+
+def _base(number: int) -> Literal[0, 1]:
+    if number == 0:
+        return 0
+    if number == 1:
+        return 1
+    raise UserError(f"--base {number}: words are numbered from 0 or from 1")
+
+
+def _write(path: Path | None, value: dict[str, Any]) -> None:
+    if path and str(path) == "-":
+        print(json.dumps(value, ensure_ascii=False, indent=2))
+    elif path:
+        write_json(path, value)

@@ -1,0 +1,271 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""One look at the source on a GPU: energies, softmax, context and coverage in one Triton kernel.
+
+One program works on one sentence and holds all its J words, so the softmax, the context and the
+update of the coverage need no other program. The backward kernel recomputes the tanh of the
+energies and the gates of the coverage network. What the looks of all steps add to the same
+place (keys, V_a, v and the coverage network) waits until the loop is over: two more kernels
+sum it in registers, in a fixed order and without atomics.
+
+Letters as in `reference`; `given` is S t, the decoder state's share of the coverage network's
+inputs, and d_x the gradient of all its inputs. Derivation and memory traffic: docs/kernels.md.
+"""
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from covnmt.ops.triton_coverage import (
+    Kind,
+    gru_network,
+    gru_network_backward,
+    load_units,
+    store_units,
+    tanh_network,
+    tanh_network_backward,
+)
+from covnmt.ops.triton_gru import load, tanh
+
+LONGEST = 512  # source words that one program can hold
+LOOK_TILE = 8192  # words x units that a program has in registers at a time
+SUM_TILE = 4096  # the same where it also holds the sums
+
+
+class Source(NamedTuple):
+    """What stays the same over all steps; the weights of absent parts are None."""
+
+    h: Tensor  # [B, J, 2n]
+    keys: Tensor  # [B, J, n]
+    Phi: Tensor  # [B, J, g d] or [B, J, 1]
+    mask: Tensor  # [B, J] uint8
+    v: Tensor  # [n]
+    V: Tensor | None  # [d, n] V_a, transposed
+    P: Tensor | None  # [g d]
+    gates: Tensor | None  # [2d, d]
+    candidate: Tensor | None  # [d, d]
+
+
+@triton.jit
+def load_tile(pointer, j, col, J, N: tl.constexpr):
+    """[BLOCK_J, BLOCK_N] of a [J, N] matrix."""
+    return load(pointer + j[:, None] * N + col[None, :], (j < J)[:, None] & (col < N)[None, :])
+
+
+@triton.jit
+def load_V(V, col, D: tl.constexpr, N: tl.constexpr):
+    """[16, BLOCK_N] of V_a, transposed."""
+    u = tl.arange(0, 16)
+    return load(V + u[:, None] * N + col[None, :], (u < D)[:, None] & (col < N)[None, :])
+
+
+@triton.jit
+def inner(q, keys, V, C, col, D: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr):
+    """W_a t + U_a h_j + V_a C_j for a tile of keys."""
+    total = keys + load(q + col, col < N)[None, :]
+    if D == 1:
+        total += tl.sum(C, axis=1)[:, None] * load(V + col, col < N)[None, :]
+    elif D > 1:
+        total = tl.dot(C, load_V(V, col, D, N), total, input_precision=PRECISION)
+    return total
+
+
+@triton.jit(do_not_specialize=["J"])
+def look_forward(
+    q, given, keys, h, mask, v, V, Phi, P, gates, candidate, C, alpha, s, C_next, sign, J,
+    N: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, KIND: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """alpha_i, s_i and C_i of one sentence from q = W_a t, `given` = S t and C_{i-1}."""
+    b = tl.program_id(0).to(tl.int64)
+    j = tl.arange(0, BLOCK_J)
+    covered = 0.0
+    if D > 0:
+        covered = load_units(C + b * J * D, j, J, D, D)
+    e = tl.zeros([BLOCK_J], tl.float32)
+    for start in range(0, N, BLOCK_N):
+        col = start + tl.arange(0, BLOCK_N)
+        tile = load_tile(keys + b * J * N, j, col, J, N)
+        activation = tanh(inner(q + b * WIDTH, tile, V, covered, col, D, N, PRECISION))
+        e += tl.sum(activation * load(v + col, col < N)[None, :], axis=1)
+    keep = tl.load(mask + b * J + j, mask=j < J, other=0) != 0
+    e = tl.where(keep, e, float("-inf"))
+    p = tl.exp(e - tl.max(e, axis=0))
+    a = p / tl.sum(p, axis=0)
+    tl.store(alpha + b * J + j, a, mask=j < J)
+    for start in range(0, 2 * N, BLOCK_N):
+        col = start + tl.arange(0, BLOCK_N)
+        tile = load_tile(h + b * J * 2 * N, j, col, J, 2 * N)
+        tl.store(s + b * 2 * N + col, tl.sum(a[:, None] * tile, axis=0), mask=col < 2 * N)
+    given += b * WIDTH
+    if KIND == "linguistic":
+        step = a / tl.load(Phi + b * J + j, mask=j < J, other=1.0).to(tl.float32)
+        store_units(C_next + b * J, covered + sign * step[:, None], j, J, 1, 1)
+    if KIND == "tanh":
+        Phi += b * J * D
+        c = tanh_network(covered, a, Phi, given, P, candidate, j, J, D, PRECISION)
+        store_units(C_next + b * J * D, c, j, J, D, D)
+    if KIND == "gru":
+        Phi += b * J * 3 * D
+        _, z, c = gru_network(covered, a, Phi, given, P, gates, candidate, j, J, D, PRECISION)
+        store_units(C_next + b * J * D, covered + z * (c - covered), j, J, D, D)
+
+
+@triton.jit(do_not_specialize=["J"])
+def look_backward(
+    q, given, keys, h, v, V, Phi, P, gates, candidate, C, alpha, d_s, d_alpha,
+    d_C, d_q, d_given, d_e, d_x, sign, J,
+    N: tl.constexpr, WIDTH: tl.constexpr, D_WIDTH: tl.constexpr, D: tl.constexpr,
+    KIND: tl.constexpr, PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Gradients of q, `given`, e and the network's inputs; d_C moves from C_i to C_{i-1}."""
+    b = tl.program_id(0).to(tl.int64)
+    j = tl.arange(0, BLOCK_J)
+    a = load(alpha + b * J + j, j < J)
+    d_a = tl.zeros([BLOCK_J], tl.float32)
+    if d_alpha is not None:
+        d_a += load(d_alpha + b * J + j, j < J)
+    for start in range(0, 2 * N, BLOCK_N):
+        col = start + tl.arange(0, BLOCK_N)
+        tile = load_tile(h + b * J * 2 * N, j, col, J, 2 * N)
+        d_a += tl.sum(tile * load(d_s + b * 2 * N + col, col < 2 * N)[None, :], axis=1)
+    covered = 0.0
+    d_covered = 0.0
+    if D > 0:
+        covered = load_units(C + b * J * D, j, J, D, D)
+        d_covered = load_units(d_C + b * J * D, j, J, D, D)
+    given += b * WIDTH
+    d_given += b * D_WIDTH
+    if KIND == "linguistic":
+        store_units(d_x + b * J, d_covered, j, J, 1, 1)
+        Phi_j = tl.load(Phi + b * J + j, mask=j < J, other=1.0).to(tl.float32)
+        d_a += sign * tl.sum(d_covered, axis=1) / Phi_j
+    if KIND == "tanh":
+        Phi += b * J * D
+        d_x += b * J * D
+        d_covered, through_C = tanh_network_backward(
+            d_covered, covered, a, Phi, given, P, candidate, d_x, d_given, j, J, D, PRECISION
+        )
+        d_a += through_C
+    if KIND == "gru":
+        Phi += b * J * 3 * D
+        d_x += b * J * 3 * D
+        d_covered, through_C = gru_network_backward(
+            d_covered, covered, a, Phi, given, P, gates, candidate, d_x, d_given, j, J, D, PRECISION
+        )
+        d_a += through_C
+    d_energy = a * (d_a - tl.sum(a * d_a, axis=0))
+    tl.store(d_e + b * J + j, d_energy, mask=j < J)
+    through_V1 = tl.zeros([BLOCK_J], tl.float32)
+    through_V = tl.zeros([16, BLOCK_J], tl.float32)
+    for start in range(0, N, BLOCK_N):
+        col = start + tl.arange(0, BLOCK_N)
+        tile = load_tile(keys + b * J * N, j, col, J, N)
+        activation = tanh(inner(q + b * WIDTH, tile, V, covered, col, D, N, PRECISION))
+        through_v = d_energy[:, None] * load(v + col, col < N)[None, :]
+        d_inner = through_v * (1 - activation * activation)
+        tl.store(d_q + b * D_WIDTH + col, tl.sum(d_inner, axis=0), mask=col < N)
+        if D == 1:
+            through_V1 += tl.sum(d_inner * load(V + col, col < N)[None, :], axis=1)
+        elif D > 1:
+            # with d_inner on the right, the warps share its words instead of repeating them
+            V_tile = load_V(V, col, D, N)
+            through_V = tl.dot(V_tile, tl.trans(d_inner), through_V, input_precision=PRECISION)
+    if D == 1:
+        d_covered += through_V1[:, None]
+    elif D > 1:
+        d_covered += tl.trans(through_V)
+    if D > 0:
+        store_units(d_C + b * J * D, d_covered, j, J, D, D)
+
+
+@triton.jit(do_not_specialize=["steps", "sentences", "J"])
+def keys_backward(
+    q, keys, v, V, C, d_e, d_keys, d_v, d_V, steps, sentences, J,
+    N: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_J: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Sums over all steps for one sentence and some units: d_keys, and its share of d_v and d_V."""
+    b = tl.program_id(0).to(tl.int64)
+    j = tl.arange(0, BLOCK_J)
+    col = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    tile = load_tile(keys + b * J * N, j, col, J, N)
+    v_tile = load(v + col, col < N)[None, :]
+    sum_keys = tl.zeros([BLOCK_J, BLOCK_N], tl.float32)
+    sum_v = tl.zeros([BLOCK_N], tl.float32)
+    sum_V1 = tl.zeros([BLOCK_N], tl.float32)
+    sum_V = tl.zeros([16, BLOCK_N], tl.float32)
+    covered = tl.zeros([BLOCK_J, 16], tl.float32)
+    for i in range(steps):
+        row = i * sentences + b
+        if D > 0:
+            covered = load_units(C + row * J * D, j, J, D, D)
+        activation = tanh(inner(q + row * WIDTH, tile, V, covered, col, D, N, PRECISION))
+        d_energy = load(d_e + row * J + j, j < J)[:, None]
+        sum_v += tl.sum(d_energy * activation, axis=0)
+        d_inner = d_energy * v_tile * (1 - activation * activation)
+        sum_keys += d_inner
+        if D == 1:
+            sum_V1 += tl.sum(d_inner * tl.sum(covered, axis=1)[:, None], axis=0)
+        elif D > 1:
+            sum_V = tl.dot(tl.trans(covered), d_inner, sum_V, input_precision=PRECISION)
+    inside = (j < J)[:, None] & (col < N)[None, :]
+    tl.store(d_keys + b * J * N + j[:, None] * N + col[None, :], sum_keys, mask=inside)
+    tl.store(d_v + b * N + col, sum_v, mask=col < N)
+    if D == 1:
+        tl.store(d_V + b * N + col, sum_V1, mask=col < N)
+    elif D > 1:
+        u = tl.arange(0, 16)[:, None]
+        inside = (u < D) & (col < N)[None, :]
+        tl.store(d_V + b * D * N + u * N + col[None, :], sum_V, mask=inside)
+
+
+def _blocks(J: int, n: int, tile: int) -> dict[str, int]:
+    block_j = max(16, triton.next_power_of_2(J))
+    block_n = max(16, min(tile // block_j, triton.next_power_of_2(n)))
+    return {"BLOCK_J": block_j, "BLOCK_N": block_n}
+
+
+def forward(
+    kind: Kind, source: Source, q: Tensor, given: Tensor, C: Tensor,
+    alpha: Tensor, s: Tensor, C_next: Tensor,
+) -> None:  # fmt: skip
+    """Look from q [B, n] and `given` [B, g d], columns of one product; writes the last three."""
+    B, J, n = source.keys.shape
+    look_forward[(B,)](
+        q, given, source.keys, source.h, source.mask, source.v, source.V, source.Phi, source.P,
+        source.gates, source.candidate, C, alpha, s, C_next, kind.sign, J, n, q.stride(0), kind.d,
+        kind.name, kind.precision, **_blocks(J, n, LOOK_TILE), num_warps=8,
+    )  # fmt: skip
+
+
+def backward(
+    kind: Kind, source: Source, q: Tensor, given: Tensor, C: Tensor, alpha: Tensor, d_s: Tensor,
+    d_alpha: Tensor | None, d_C: Tensor, d_q: Tensor, d_given: Tensor, d_e: Tensor, d_x: Tensor,
+) -> None:  # fmt: skip
+    """Look back: from d_s, d_alpha and d_C (of C_i) to the last four and d_C (of C_{i-1})."""
+    B, J, n = source.keys.shape
+    look_backward[(B,)](
+        q, given, source.keys, source.h, source.v, source.V, source.Phi, source.P, source.gates,
+        source.candidate, C, alpha, d_s, d_alpha, d_C, d_q, d_given, d_e, d_x, kind.sign, J, n,
+        q.stride(0), d_q.stride(0), kind.d, kind.name, kind.precision,
+        **_blocks(J, n, LOOK_TILE), num_warps=8,
+    )  # fmt: skip
+
+
+def sums(
+    kind: Kind, source: Source, q: Tensor, C: Tensor, d_e: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """d_keys, d_v and d_V over all steps: q [I, B, n], C [>= I, B, J, d], d_e [I, B, J]."""
+    B, J, n = source.keys.shape
+    d_keys = torch.empty_like(source.keys)
+    d_v = source.v.new_empty(B, n, dtype=torch.float32)
+    d_V = None if source.V is None else d_v.new_empty(B, kind.d, n)
+    blocks = _blocks(J, n, SUM_TILE)
+    keys_backward[(B, triton.cdiv(n, blocks["BLOCK_N"]))](
+        q, source.keys, source.v, source.V, C, d_e, d_keys, d_v, d_V, q.shape[0], B, J,
+        n, q.stride(1), kind.d, kind.precision, **blocks, num_warps=4,
+    )  # fmt: skip
+    return d_keys, d_v.sum(0), None if d_V is None else d_V.sum(0)

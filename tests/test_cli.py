@@ -1,0 +1,319 @@
+"""Every command, in this process: what it prints, what it writes, how it exits.
+
+`tests/system` runs whole commands in processes of their own, with good and with bad input.
+"""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import typer.main
+from rich.console import Console
+
+from covnmt import __version__, cli
+from covnmt.align import Aligner
+from covnmt.checkpoint import load_tensors
+from covnmt.config import SYSTEMS, describe, find_recipe, load_recipe, shipped_recipes
+from covnmt.files import read_lines, read_parallel, write_lines
+from covnmt.metrics.alignment import format_links, links_from_attention, load_matrices
+from covnmt.text.corpus import Corpus
+from covnmt.translate import Translator
+from tests.conftest import RunCli
+
+BASELINE = 84_349_101
+ADDED = {
+    "baseline": 0,
+    "linguistic": 1_000,
+    "fertility": 3_000,
+    "tanh1": 4_002,
+    "gru1": 10_006,
+    "gru10": 100_330,
+}
+
+# options of `translate`, and the settings they make
+OPTIONS: dict[str, dict[str, Any]] = {
+    "": {},
+    "--beam 1": {"beam": 1},
+    "--beam 4 --nbest 2 --length-penalty 1": {"beam": 4, "nbest": 2, "length_penalty": 1.0},
+    "--no-length-rules --coverage-penalty 0.2": {"length_rules": False, "coverage_penalty": 0.2},
+    "--forbid-unk --batch-size 3": {"forbid_unk": True, "batch_size": 3},
+    "--replace-unk": {"replace_unk": True},
+}
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: object
+    out: str
+    err: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command that must succeed."""
+
+    def run(*arguments: object, stdin: str = "") -> Done:
+        monkeypatch.setattr(sys, "argv", ["covnmt", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        done = Done(ended.value.code, *capsys.readouterr())
+        assert not done.code, done.err
+        return done
+
+    return run
+
+
+def leaves(command: Any, name: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The names of all commands, those of groups too."""
+    inside = getattr(command, "commands", {})
+    return [name] + [leaf for key in inside for leaf in leaves(inside[key], (*name, key))]
+
+
+@pytest.fixture(scope="session")
+def source(tiny_text: Path) -> Path:
+    return tiny_text / "test.src"
+
+
+@pytest.mark.parametrize("command", leaves(typer.main.get_command(cli.app)), ids=" ".join)
+def test_help(run: Run, command: tuple[str, ...]) -> None:
+    shown = run(*command, "--help").out
+    assert "Usage: covnmt" in shown
+    assert "--help" in shown
+
+
+def test_version(run: Run) -> None:
+    assert run("--version").out == f"covnmt {__version__}\n"
+
+
+def test_recipe_list(run: Run) -> None:
+    names = run("recipe", "list").out.split()
+    assert names == shipped_recipes()
+    assert {f"{family}/{name}" for family in ("paper", "modern") for name in SYSTEMS} < set(names)
+
+
+def test_recipe_keys(run: Run) -> None:
+    """Elsewhere than on a terminal tables are tab-separated, so that other programs can read."""
+    head, *rows = [line.split("\t") for line in run("recipe", "keys").out.splitlines()]
+    assert head == ["key", "choices", "default", "meaning"]
+    assert rows == [list(row) for row in describe()]
+
+
+def test_recipe_show(run: Run) -> None:
+    shown = run("recipe", "show", "paper/gru10", "model.hidden=512", "decode.beam=3").out
+    config = load_recipe(find_recipe("paper/gru10"), ["model.hidden=512", "decode.beam=3"])
+    assert json.loads(shown) == config.model_dump(mode="json")
+    assert json.loads(shown)["model"]["hidden"] == 512
+
+
+def test_tables_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are never cut, however narrow it is, and brackets are no markup."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(cli, "output", Console(file=terminal, force_terminal=True, width=60))
+    run("corpus", "list")
+    assert "news-commentary" in terminal.getvalue()
+    cli._print_table(("a", "b"), [("[bold]", "[red]text[/red]")])
+    assert "[bold]" in terminal.getvalue()
+    assert "[red]text[/red]" in terminal.getvalue()
+
+
+def test_corpus_list(run: Run) -> None:
+    head, *rows = [line.split("\t") for line in run("corpus", "list").out.splitlines()]
+    assert head == ["name", "languages", "what", "licence", "address"]
+    assert {len(row) for row in rows} == {5}
+    assert "kftt" in [row[0] for row in rows]
+    assert all(row[4].startswith("http") for row in rows)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_info_of_recipes(run: Run, system: str) -> None:
+    """The exact counts of the paper's systems."""
+    found = json.loads(run("info", f"paper/{system}", "--json").out)
+    blocks = dict(found["parameters"])
+    assert blocks.pop("total") == BASELINE + ADDED[system] == sum(blocks.values())
+    assert blocks["coverage"] == ADDED[system]
+    assert found["words"] == {"source": 30_001, "target": 30_001}
+    assert found["settings"] == load_recipe(find_recipe(f"paper/{system}")).model_dump(mode="json")
+
+
+def test_info_in_words(run: Run) -> None:
+    rows = [line.split("\t") for line in run("info", "paper/gru10").out.splitlines()]
+    assert ["total", "84,449,431"] in rows
+    assert ["model.coverage.size", "10"] in rows
+    assert ["words.source", "30,001"] in rows
+
+
+def test_info_of_other_vocabularies(run: Run) -> None:
+    found = json.loads(run("info", "paper/baseline", "--json", "--words", 30_000).out)
+    assert found["parameters"]["total"] == 84_347_240
+
+
+def test_info_of_a_recipe_with_its_data(run: Run, tiny_corpus: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(f"[data]\ndirectory = {json.dumps(str(tiny_corpus))}\n")
+    found = json.loads(run("info", recipe, "--json").out)
+    assert found["words"] == Corpus.open(tiny_corpus).report.rows
+
+
+def test_info_of_a_model(run: Run, tiny_model: Path) -> None:
+    found = json.loads(run("info", tiny_model, "--json").out)
+    weights, _ = load_tensors(tiny_model / "model.safetensors")
+    assert found["parameters"]["total"] == sum(weight.numel() for weight in weights.values())
+    assert found["settings"]["model"]["coverage"]["kind"] == "fertility"
+
+
+def test_translate_from_everywhere(
+    run: Run, tiny_model: Path, source: Path, tmp_path: Path
+) -> None:
+    """A file, a dash, a pipe; to the screen or a file: always the same lines."""
+    text = source.read_text("utf-8")
+    plain = run("translate", source, "--model", tiny_model)
+    assert len(plain.out.splitlines()) == 20
+    assert plain.err == ""
+    assert run("translate", "--model", tiny_model, stdin=text).out == plain.out
+    assert run("translate", "-", "-m", tiny_model, stdin=text).out == plain.out
+    assert run("translate", source, "-m", tiny_model, "-o", tmp_path / "new" / "out").out == ""
+    assert (tmp_path / "new" / "out").read_text("utf-8") == plain.out
+
+
+def test_translate_keeps_empty_lines(run: Run, tiny_model: Path, source: Path) -> None:
+    first, second = list(read_lines(source))[:2]
+    lines = run("translate", "--model", tiny_model, stdin=f"\n{first}\n \n{second}").out.split("\n")
+    assert [bool(line) for line in lines] == [False, True, False, True, False]
+    assert run("translate", "--model", tiny_model, stdin="").out == ""
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_translate_equals_python(run: Run, tiny_model: Path, source: Path, options: str) -> None:
+    translator = Translator.load(tiny_model)
+    decode = translator.decode.model_copy(update=OPTIONS[options])
+    found = run("translate", source, "--model", tiny_model, "--json", *options.split()).out
+    expected = translator.translate(read_lines(source), decode)
+    assert [json.loads(line) for line in found.splitlines()] == [t.to_json() for t in expected]
+
+
+def test_translate_in_its_own_process(run_cli: RunCli, tiny_model: Path, source: Path) -> None:
+    done = run_cli("translate", "--model", tiny_model, "--json", stdin=source.read_bytes())
+    assert (done.returncode, done.stderr) == (0, "")
+    expected = [t.to_json() for t in Translator.load(tiny_model).translate(read_lines(source))]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [t["tokens"] for t in found] == [t["tokens"] for t in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one["score"] == pytest.approx(other["score"], abs=1e-3)
+        np.testing.assert_allclose(one["alignment"], other["alignment"], atol=2e-4)
+
+
+def test_translate_nbest(run: Run, tiny_model: Path, source: Path) -> None:
+    found = run("translate", source, "--model", tiny_model, "--nbest", 2).out
+    rows = [line.split(" ||| ") for line in found.splitlines()]
+    assert [int(row[0]) for row in rows] == [k // 2 for k in range(40)]
+    assert {len(row) for row in rows} == {3}
+
+
+def test_translate_with_an_ensemble(run: Run, tiny_model: Path, source: Path) -> None:
+    twice = run("translate", source, "--model", tiny_model, "--model", tiny_model).out
+    assert twice == run("translate", source, "--model", tiny_model).out
+
+
+def test_translate_overlong_lines(run: Run, tiny_model: Path, source: Path) -> None:
+    cut = run("translate", source, "--model", tiny_model, "--max-source", 3)
+    assert cut.err.startswith("line 1: ")
+    assert len(cut.err.splitlines()) == 20
+    split = run("translate", source, "-m", tiny_model, "--max-source", 3, "--overlong", "split")
+    assert split.err == ""
+    assert len(split.out) > len(cut.out)
+    assert len(split.out.splitlines()) == len(cut.out.splitlines()) == 20
+
+
+def test_translate_with_a_dictionary(run: Run, tiny_model: Path, tmp_path: Path) -> None:
+    """All source words have an entry, so no UNK is left."""
+    write_lines(tmp_path / "dictionary", ["new\tneu", "words\tWorte"])
+    options = ["--replace-unk", "--dictionary", tmp_path / "dictionary"]
+    found = run("translate", "--model", tiny_model, *options, stdin="new words\n").out.split()
+    assert found
+    assert not {"UNK", "new", "words"} & set(found)
+
+
+def test_align(run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path) -> None:
+    files = (tiny_text / "test.src", tiny_text / "test.tgt")
+    pairs = [(s, t) for s, t in read_parallel(*files)]
+    expected = [found.matrix for found in Aligner.load(tiny_model).align(pairs)]
+    links = run("align", *files, "--model", tiny_model).out.splitlines()
+    assert links == [format_links(links_from_attention(matrix)) for matrix in expected]
+    made = run(
+        "align", *files, "-m", tiny_model, "-o", tmp_path / "links", "--matrices", tmp_path / "npz"
+    )
+    assert made.out == ""
+    assert list(read_lines(tmp_path / "links")) == links
+    for found, matrix in zip(load_matrices(tmp_path / "npz"), expected, strict=True):
+        np.testing.assert_array_equal(found, matrix)
+
+
+def test_align_by_threshold(run: Run, tiny_model: Path, tiny_text: Path) -> None:
+    files = (tiny_text / "test.src", tiny_text / "test.tgt")
+    options = ("--model", tiny_model, "--method", "threshold", "--threshold")
+    every = run("align", *files, *options, 0, "--tokenized").out.splitlines()
+    lengths = [len(s.split()) * len(t.split()) for s, t in read_parallel(*files)]
+    assert [len(line.split()) for line in every] == lengths
+    assert run("align", *files, *options, 1.1).out == "\n" * 20
+
+
+def test_average(run: Run, tiny_model: Path, source: Path, tmp_path: Path) -> None:
+    kept = sorted((tiny_model / "recent").iterdir())
+    done = run("average", tiny_model, tmp_path / "mean", "--last", 2)
+    assert all(path.stem in done.err for path in kept)
+    [one, other] = [load_tensors(path)[0] for path in kept]
+    mean, _ = load_tensors(tmp_path / "mean" / "model.safetensors")
+    for name, weight in mean.items():
+        torch.testing.assert_close(weight, (one[name] + other[name]) / 2)
+    assert len(run("translate", source, "--model", tmp_path / "mean").out.splitlines()) == 20
+
+
+def test_from_nothing_to_a_model(run: Run, tmp_path: Path) -> None:
+    """Write text, prepare it, train, go on training, translate."""
+    text, data, model = tmp_path / "text", tmp_path / "data", tmp_path / "model"
+    run("synthetic", text, "--train", 60, "--dev", 4, "--test", 3, "--seed", 7)
+    assert [len(list(read_lines(text / f"{p}.src"))) for p in ("train", "dev", "test")] == [
+        60,
+        4,
+        3,
+    ]
+    files = {part: (text / f"{part}.src", text / f"{part}.tgt") for part in ("train", "dev")}
+    prepare = ("prepare", data, "--train", *files["train"], "--dev", *files["dev"])
+    words = ("--source-tokenizer", "whitespace", "--target-tokenizer", "whitespace")
+    assert "60 of 60 pairs" in run(*prepare, *words).out
+    assert "nothing to do" in run(*prepare, *words).out
+    small = ("model.embedding=6", "model.hidden=6", "model.rank=6", "train.validate_beam=1")
+    train = ("train", "demo/gru10", "--run", model, f"data.directory={data}", *small)
+    assert "made 2 updates" in run(*train, "train.updates=2").err
+    assert "made 3 updates" in run(*train, "train.updates=3", "--device", "cpu").err
+    done = run("translate", text / "test.src", "--model", model, "--beam", 1)
+    assert len(done.out.splitlines()) == 3
+
+
+def test_several_training_files(run: Run, tiny_text: Path, tmp_path: Path) -> None:
+    sources = f"{tiny_text / 'train.src'},{tiny_text / 'dev.src'}"
+    targets = f"{tiny_text / 'train.tgt'},{tiny_text / 'dev.tgt'}"
+    assert "320 of 320 pairs" in run("prepare", tmp_path / "data", "--train", sources, targets).out
+
+
+def test_output_is_utf8_in_any_locale() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "covnmt", "recipe", "show", "demo/gru10", "data.directory=données"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        capture_output=True,
+        check=True,
+    )
+    assert json.loads(done.stdout.decode("utf-8"))["data"]["directory"] == "données"

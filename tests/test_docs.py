@@ -1,0 +1,300 @@
+"""The documents are true: keys, links, files, functions, commands, examples, import direction.
+
+python -m tests.test_docs    writes the tables of keys in docs/recipes.md anew
+"""
+
+import ast
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+from torch import Tensor, nn
+from typer.core import TyperGroup
+
+from covnmt import __version__, train
+from covnmt.align import Aligner
+from covnmt.cli import app
+from covnmt.config import ModelConfig, describe, find_recipe, load_recipe
+from covnmt.files import atomic_text, read_parallel, write_lines
+from covnmt.metrics.alignment import save_matrices
+from covnmt.model import decoder
+from covnmt.model.coverage import Psi
+from covnmt.model.initialise import initialise
+from covnmt.translate import Translator, formatted
+
+from .model.small import small_batch, small_config, small_model
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src/covnmt"
+DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+NAMES = [str(path.relative_to(ROOT)) for path in DOCS]
+
+KEYS = re.compile(r"(<!-- keys: .* -->\n).*(<!-- end of keys -->)", re.DOTALL)
+TYPES = {"int": "whole number", "float": "number", "bool": "true, false", "tuple": "two numbers"}
+
+
+def key_tables() -> str:
+    """The tables of docs/recipes.md, as the settings themselves describe them."""
+    text = "\n"
+    for branch, rows in groupby(describe(), key=lambda row: row[0].rpartition(".")[0]):
+        text += (
+            f"### {branch}\n\n| key | choices | default | meaning |\n| --- | --- | --- | --- |\n"
+        )
+        for key, kind, default, meaning in rows:
+            text += f"| `{key}` | {choices(kind)} | `{default}` | {meaning} |\n"
+        text += "\n"
+    return text
+
+
+def choices(kind: str) -> str:
+    if " | " in kind:
+        return ", ".join(f"`{choice}`" for choice in kind.split(" | "))
+    return "path" if kind.endswith("Path") else TYPES[kind]
+
+
+def with_key_tables(page: str) -> str:
+    return KEYS.sub(lambda found: found[1] + key_tables() + found[2], page)
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The contents of the fenced blocks of this language ("" for none)."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+
+
+def prose(page: str) -> str:
+    return re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_recipe_keys() -> None:
+    page = read("docs/recipes.md")
+    assert page == with_key_tables(page), "run: .venv/bin/python -m tests.test_docs"
+
+
+def test_keys_that_may_change_are_told() -> None:
+    told = read("docs/recipes.md").partition("## Going on")[2].partition("##")[0]
+    assert [key for key in train.MAY_CHANGE if f"`{key}`" not in told] == []
+
+
+def test_citation_has_the_version() -> None:
+    assert f"\nversion: {__version__}\n" in read("CITATION.cff")
+
+
+def anchors(path: Path) -> set[str]:
+    """What the headings of a page are called in links."""
+    headings = re.findall(r"^#+ (.*)$", prose(path.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links(name: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(read(name))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        place, _, anchor = target.partition("#")
+        path = (ROOT / name).parent / place if place else ROOT / name
+        assert path.exists(), f"{name} links to {target}"
+        assert not anchor or anchor in anchors(path), f"{name} links to {target}"
+
+
+def named_files(page: str) -> Iterator[tuple[str, str]]:
+    """Files of the project in backticks, each with the name after ::, if there is one."""
+    for text in re.findall(r"`([^`\n]+)`", prose(page)):
+        if found := re.fullmatch(
+            r"([\w./-]+\.(?:py|toml|md)|[\w-]+/[\w./-]+/)(?:::([\w.]+))?", text
+        ):
+            yield found[1], found[2] or ""
+
+
+def defined_in(path: Path) -> set[str]:
+    """Functions, classes, Class.method and constants of a module."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text("utf-8")).body:
+        match node:
+            case ast.FunctionDef(name=name):
+                names.add(name)
+            case ast.ClassDef(name=name, body=body):
+                methods = [part.name for part in body if isinstance(part, ast.FunctionDef)]
+                names |= {name, *(f"{name}.{method}" for method in methods)}
+            case ast.Assign(targets=targets):
+                names |= {target.id for target in targets if isinstance(target, ast.Name)}
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
+    return names
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_named_files_and_functions_exist(name: str) -> None:
+    missing = []
+    for place, function in named_files(read(name)):
+        known = [base / place for base in (ROOT, PACKAGE, ROOT / "docs") if (base / place).exists()]
+        if not known or (function and function not in defined_in(known[0])):
+            missing.append(f"{place}::{function}")
+    assert missing == []
+
+
+def tree_paths(block: str) -> Iterator[Path]:
+    """The files and directories of an annotated tree; two spaces are one level."""
+    parents: list[Path] = [ROOT]
+    for line in block.splitlines():
+        entries = re.match(r"( *)(\S+(?: \S+\.py)*)", line)
+        assert entries, line
+        depth = len(entries[1]) // 2
+        for entry in entries[2].split():
+            path = parents[depth] / entry
+            parents[depth + 1 :] = [path]
+            yield path
+
+
+def test_tree_of_the_readme() -> None:
+    [tree] = [block for block in blocks(read("README.md"), "") if block.startswith("src/")]
+    named = list(tree_paths(tree))
+    assert [str(path) for path in named if not any(path.parent.glob(path.name))] == []
+    rooms = {path for path in PACKAGE.iterdir() if not path.name.startswith("_")}
+    assert {path.name for path in rooms - set(named)} <= {"py.typed"}
+
+
+def shell_lines(page: str) -> Iterator[list[str]]:
+    """The words of every `covnmt` command in a page."""
+    for block in blocks(page, "console"):
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.startswith("$ ") and "covnmt" in line:
+                for part in re.split(r" \| | && ", line.removeprefix("$ ")):
+                    words = shlex.split(part.partition(" > ")[0], comments=True)
+                    if words and words[0] == "covnmt":
+                        yield words[1:]
+
+
+def check_command(words: list[str]) -> None:
+    command = typer.main.get_command(app)
+    while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
+        assert words[0] in command.commands, f"no command {words[0]}"
+        command, words = command.commands[words[0]], words[1:]
+    known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
+    known |= {option for parameter in command.params for option in parameter.secondary_opts}
+    assert {word for word in words if word.startswith("-")} <= known
+    if command.name in ("train", "show", "info") and words and not words[0].startswith("runs/"):
+        load_recipe(find_recipe(words[0]), [word for word in words[1:] if "=" in word])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_exist(name: str) -> None:
+    for words in shell_lines(read(name)):
+        check_command(words)
+
+
+def test_the_check_of_commands_can_fail() -> None:
+    with pytest.raises(AssertionError):
+        check_command(["train", "paper/gru10", "--rum", "x"])
+    with pytest.raises(AssertionError):
+        check_command(["trian"])
+    assert list(shell_lines("```console\n$ cat a | covnmt translate \\\n  -m x > y\n```\n")) == [
+        ["translate", "-m", "x"]
+    ]
+
+
+def test_python_of_the_readme(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/mine").symlink_to(tiny_model)
+    monkeypatch.chdir(tmp_path)
+    [example] = blocks(read("README.md"), "python")
+    exec(example, {})
+
+
+def test_python_of_the_quickstart(
+    tiny_model: Path,
+    tiny_text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "text").symlink_to(tiny_text)
+    monkeypatch.chdir(tmp_path)
+    pairs = list(read_parallel(tiny_text / "test.src", tiny_text / "test.tgt"))
+    done = Translator.load(tiny_model).translate(source for source, _ in pairs)
+    write_lines(tmp_path / "test.jsonl", formatted(done, as_json=True, nbest=1))
+    aligned = Aligner.load(tiny_model).align(((s, t) for s, t in pairs), tokenized=True)
+    save_matrices(tmp_path / "test.npz", [pair.matrix for pair in aligned])
+    [example] = blocks(read("docs/quickstart.md"), "python")
+    exec(example, {})
+    kinds = {line.partition(":")[0] for line in capsys.readouterr().out.splitlines()}
+    assert {"translation", "alignment", "adequacy"} <= kinds
+
+
+def layers(page: str) -> list[list[str]]:
+    """Modules from the top of the house to its foundation, as the page lists them."""
+    listed = page.partition("## Imports go down")[2].partition("```\n")[2].partition("```")[0]
+    return [line.split("  ")[0].split() for line in listed.splitlines()]
+
+
+class RunTimeOnly(ast.NodeTransformer):
+    """Takes away what is imported for its types alone."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
+
+
+def imported(path: Path) -> set[str]:
+    """The rooms of the package that a module imports: `model` for covnmt.model.decoder."""
+    rooms: set[str] = set()
+    for node in ast.walk(RunTimeOnly().visit(ast.parse(path.read_text("utf-8")))):
+        if isinstance(node, ast.ImportFrom) and node.module == "covnmt":
+            rooms |= {name.name for name in node.names if not name.name.startswith("_")}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("covnmt."):
+            rooms.add(str(node.module).split(".")[1])
+    return rooms
+
+
+def test_imports_go_down() -> None:
+    floor = {
+        room: number
+        for number, rooms in enumerate(layers(read("docs/architecture.md")))
+        for room in rooms
+    }
+    upwards = []
+    for path in PACKAGE.rglob("*.py"):
+        room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if room.startswith("__"):
+            continue
+        assert room in floor, f"docs/architecture.md does not place {room}"
+        upwards += [f"{room} -> {below}" for below in above(imported(path) - {room}, floor, room)]
+    assert upwards == []
+
+
+def above(rooms: Iterable[str], floor: dict[str, int], room: str) -> list[str]:
+    return [other for other in rooms if floor[other] <= floor[room]]
+
+
+@pytest.mark.parametrize("scheme", ["paper", "modern"])
+def test_worked_coverage_model(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model that docs/architecture.md adds as an example works, from start to gradient."""
+    [example] = [b for b in blocks(read("docs/architecture.md"), "python") if "nn.Module" in b]
+    names: dict[str, Any] = {"nn": nn, "torch": torch, "Tensor": Tensor, "Psi": Psi}
+    exec(example, names)
+    monkeypatch.setattr(decoder, "build_coverage", lambda *sizes: names["FadingCoverage"]())
+    config: ModelConfig = small_config(ModelConfig().coverage)
+    model = small_model(config)
+    initialise(model, "paper" if scheme == "paper" else "modern")
+    forced = model(small_batch([(4, 3), (2, 5)]))
+    torch.testing.assert_close(forced.alpha.sum(dim=-1), torch.ones(2, 6).double())
+    nn.init.normal_(model.decoder.attention.v)
+    model(small_batch([(4, 3), (2, 5)])).features.sum().backward()
+    gradient = dict(model.named_parameters())["decoder.coverage.fade"].grad
+    assert gradient is not None
+    assert gradient != 0
+
+
+if __name__ == "__main__":
+    with atomic_text(ROOT / "docs/recipes.md") as stream:
+        stream.write(with_key_tables(read("docs/recipes.md")))

@@ -1,0 +1,72 @@
+"""`info`: settings and parameter counts of recipes and model directories."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from covnmt.config import Config, load_recipe
+from covnmt.errors import UserError
+from covnmt.info import describe_target
+from tests.test_config import ADDED, BASELINE_PARAMETERS
+
+# SPEC 1.6
+BLOCKS = {
+    "source embedding": 18_601_240,
+    "encoder forward": 4_861_000,
+    "encoder backward": 4_861_000,
+    "target embedding": 18_601_240,
+    "decoder word inputs": 1_861_000,
+    "decoder recurrent": 3_000_000,
+    "decoder context inputs": 6_000_000,
+    "decoder start": 1_001_000,
+    "attention": 3_001_000,
+    "readout": 3_621_000,
+    "output": 18_940_621,
+}
+
+
+@pytest.mark.parametrize("system", ADDED)
+def test_paper_recipes(system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where there is no data
+    found = json.loads(json.dumps(describe_target(f"paper/{system}", 30_001).to_json()))
+    counts = found["parameters"]
+    assert counts.pop("total") == BASELINE_PARAMETERS + ADDED[system]
+    assert counts.pop("coverage") == ADDED[system]
+    assert counts == BLOCKS
+    assert found["words"] == {"source": 30_001, "target": 30_001}
+    assert found["settings"]["model"]["hidden"] == 1000
+
+
+def test_model_directory(tiny_model: Path, tiny_config: Config) -> None:
+    found = describe_target(str(tiny_model), 30_001)
+    assert found.config == tiny_config
+    assert found.words == {"source": 23, "target": 33}
+    # U_f and V_a for hidden = 12
+    assert found.parameters["coverage"] == 3 * 12
+    assert found.to_json()["parameters"]["total"] == sum(found.parameters.values())
+
+
+def test_recipe_with_its_data(tiny_corpus: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f"[data]\ndirectory = '{tiny_corpus}'\n", "utf-8")
+    found = describe_target(str(path), 30_001)
+    assert found.words == {"source": 23, "target": 33}
+    assert found.config == load_recipe(path)
+
+
+def test_rows_for_people(tiny_model: Path) -> None:
+    found = describe_target(str(tiny_model), 30_001)
+    settings = dict(found.settings_rows())
+    assert settings["model.coverage.kind"] == '"fertility"'
+    assert settings["words.target"] == "33"
+    *blocks, total = found.parameter_rows()
+    assert total == ("total", f"{sum(found.parameters.values()):,}")
+    assert [name for name, _ in blocks] == [*BLOCKS, "coverage"]
+
+
+def test_neither_recipe_nor_model(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such recipe"):
+        describe_target(str(tmp_path / "gone"), 30_001)
+    with pytest.raises(UserError, match="not a model directory"):
+        describe_target(str(tmp_path), 30_001)

@@ -1,0 +1,103 @@
+"""Progress: items pass untouched, and people see how far it is, on a terminal or in a log."""
+
+import io
+from collections.abc import Iterator
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from covnmt import progress
+from covnmt.progress import Meter, track
+
+
+@pytest.fixture(params=["terminal", "log"])
+def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What is shown, once as on a terminal and once as in a file."""
+    stream = io.StringIO()
+    terminal = request.param == "terminal"
+    monkeypatch.setattr(
+        progress, "console", Console(file=stream, force_terminal=terminal, width=100)
+    )
+    return stream
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look at the clock finds it four seconds later."""
+    now = count(0.0, 4.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(now)))
+
+
+@pytest.mark.parametrize("total", [None, 5, 7])
+def test_items_pass_untouched(total: int | None, screen: io.StringIO) -> None:
+    assert list(track((n * n for n in range(5)), total, "squares")) == [0, 1, 4, 9, 16]
+    assert list(track([], total, "nothing")) == []
+
+
+def test_track_is_lazy(screen: io.StringIO) -> None:
+    seen = []
+
+    def source() -> Iterator[int]:
+        for n in range(3):
+            seen.append(n)
+            yield n
+
+    items = track(source(), 3, "numbers")
+    assert seen == []
+    assert next(items) == 0
+    assert seen == [0]
+    items.close()  # type: ignore[attr-defined]
+
+
+def test_errors_pass(screen: io.StringIO) -> None:
+    def source() -> Iterator[int]:
+        yield 1
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        list(track(source(), 2, "numbers"))
+
+
+@pytest.mark.usefixtures("clock")
+def test_lines_tell_count_rate_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    list(track(range(8), 8, "reading"))
+    lines = capsys.readouterr().err.splitlines()
+    # the clock advances 4 s per item: a line at most every 10 s is one in three
+    assert lines == [
+        "reading: 3 of 8 lines, 0/s, 20 s left",
+        "reading: 6 of 8 lines, 0/s, 8 s left",
+    ]
+
+
+@pytest.mark.usefixtures("clock")
+def test_lines_without_a_total(capsys: pytest.CaptureFixture[str]) -> None:
+    list(track(range(3), None, "reading", "pairs"))
+    assert capsys.readouterr().err == "reading: 3 pairs, 0/s\n"
+
+
+def test_quick_jobs_say_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    list(track(range(100), 100, "reading"))
+    assert capsys.readouterr().err == ""
+
+
+def test_meter_shows_and_notes(screen: io.StringIO) -> None:
+    with Meter(1000, "training", "updates") as meter:
+        meter.show(100, "")
+        meter.show(300, "loss 2.5")
+        meter.note("update 300: [dev] loss 2.4  best")
+    shown = screen.getvalue()
+    assert "loss 2.5" in shown
+    assert "update 300: [dev] loss 2.4  best" in shown
+
+
+@pytest.mark.usefixtures("clock")
+def test_meter_counts_from_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed run's speed is that of this part alone."""
+    stream = io.StringIO()
+    monkeypatch.setattr(progress, "console", Console(file=stream, width=100))
+    with Meter(1000, "training", "updates") as meter:
+        meter.show(600, "")
+        meter.show(700, "loss 2.5")  # 100 updates in 4 s
+    assert stream.getvalue() == "training 700/1,000  loss 2.5  12 s left\n"

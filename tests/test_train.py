@@ -1,0 +1,569 @@
+"""Training: limits, selection, saves, resuming, and everything that can stop it (in one process).
+
+tests/system/test_resume.py kills the real command.
+"""
+
+import json
+import math
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import covnmt.train as training
+from covnmt.checkpoint import BEST, LAST, load_model, load_tensors, weights_of
+from covnmt.config import Config, flatten
+from covnmt.data import build_batching
+from covnmt.errors import UserError
+from covnmt.loss import batch_loss
+from covnmt.text.corpus import Corpus
+from covnmt.train import Counters, Outcome, Run, make_update, open_run, train, update_batches
+from covnmt.validate import Validation
+
+CPU = torch.device("cpu")
+
+# Settings that a run may not change half-way, and some that it may.
+FIXED = {"model.order": "paper", "train.seed": 9, "train.learning_rate": 0.5, "data.max_length": 9}
+FREE = {"train.report_every": 7, "decode.beam": 2, "train.keep": 0, "train.checkpoint_every": 9}
+
+
+def changed(config: Config, **values: object) -> Config:
+    """The settings with these keys set (`train__updates=3`)."""
+    tree = config.model_dump()
+    for key, value in values.items():
+        *groups, last = key.split("__")
+        branch = tree
+        for group in groups:
+            branch = branch[group]
+        branch[last] = value
+    return Config.model_validate(tree)
+
+
+def go(config: Config, directory: Path, **values: object) -> Outcome:
+    return train(changed(config, **values), directory, CPU)
+
+
+def log_of(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
+
+
+def assert_same(first: Path, second: Path) -> None:
+    """Bit-identical weights, averages, optimiser, random state and counters but for time."""
+    (one, about), (two, note) = load_tensors(first / LAST), load_tensors(second / LAST)
+    assert one.keys() == two.keys()
+    assert [name for name in one if not torch.equal(one[name], two[name])] == []
+    for counters in (about["counters"], note["counters"]):
+        counters.pop("seconds")
+    assert about == note
+
+
+@pytest.fixture
+def short(tiny_config: Config) -> Config:
+    """Six updates with a save after every second; no validation but the last."""
+    return changed(
+        tiny_config,
+        train__updates=6,
+        train__checkpoint_every=2,
+        train__report_every=2,
+        train__validate_every=100,
+        train__keep=0,
+    )
+
+
+# What a run leaves behind
+
+
+def test_a_run_leaves_a_model_directory(tiny_model: Path, tiny_config: Config) -> None:
+    names = {path.name for path in tiny_model.iterdir()}
+    assert names >= {"config.json", "source.vocab", "target.vocab", BEST, LAST, "log.jsonl"}
+    assert not [name for name in names if name.endswith(".tmp")]
+    assert load_model(tiny_model, CPU)[1] == tiny_config
+    counters = Counters(**load_tensors(tiny_model / LAST)[1]["counters"])
+    assert counters.update == counters.batch == 40
+
+
+def test_the_log_tells_every_report_and_validation(tiny_model: Path) -> None:
+    log = log_of(tiny_model)
+    assert [e["update"] for e in log if "loss" in e] == [10, 20, 30, 40]
+    checks = [e for e in log if "validation" in e]
+    assert [e["update"] for e in checks] == [20, 40]
+    assert all(e["words_per_second"] > 0 for e in log if "loss" in e)
+    losses = [e["loss"] for e in log if "loss" in e]
+    assert losses[-1] < 0.8 * losses[0]
+    assert [len(e["validation"]["samples"]) for e in checks] == [3, 3]
+    assert sorted(log, key=lambda e: e["words"]) == log
+
+
+def test_the_best_model_is_the_best(tiny_config: Config, tmp_path: Path) -> None:
+    """By loss, against the log."""
+    go(tiny_config, tmp_path, train__select="loss", train__validate_every=8)
+    checks = [entry for entry in log_of(tmp_path) if "validation" in entry]
+    best = min(checks, key=lambda entry: entry["validation"]["loss"])
+    _, about = load_tensors(tmp_path / BEST)
+    assert (about["update"], about["loss"]) == (best["update"], best["validation"]["loss"])
+    assert [entry["best"] for entry in checks if entry["update"] == best["update"]] == [True]
+
+
+def test_the_same_settings_give_the_same_model(short: Config, tmp_path: Path) -> None:
+    go(short, tmp_path / "a")
+    torch.rand(3)
+    go(short, tmp_path / "b")
+    assert_same(tmp_path / "a", tmp_path / "b")
+    go(short, tmp_path / "c", train__seed=5)
+    one, two = (load_tensors(tmp_path / x / LAST)[0]["model.source.E"] for x in "ac")
+    assert not torch.equal(one, two)
+
+
+def test_kept_weights(short: Config, tmp_path: Path) -> None:
+    go(short, tmp_path, train__keep=2)
+    names = sorted(path.name for path in (tmp_path / "recent").iterdir())
+    assert names == ["00000004.safetensors", "00000006.safetensors"]
+    last, recent = load_tensors(tmp_path / LAST)[0], load_tensors(tmp_path / "recent" / names[-1])
+    assert all(torch.equal(w, last[f"model.{name}"]) for name, w in recent[0].items())
+
+
+def test_averages_are_what_is_validated_and_kept(short: Config, tmp_path: Path) -> None:
+    go(short, tmp_path, train__ema=0.9, train__keep=1)
+    last, _ = load_tensors(tmp_path / LAST)
+    best, _ = load_tensors(tmp_path / BEST)
+    recent, _ = load_tensors(tmp_path / "recent" / "00000006.safetensors")
+    for name in best:
+        assert torch.equal(best[name], last[f"average.{name}"])
+        assert torch.equal(recent[name], last[f"average.{name}"])
+    assert not torch.equal(best["source.E"], last["model.source.E"])
+
+
+def test_a_run_without_validation_still_leaves_a_model(short: Config, tmp_path: Path) -> None:
+    go(short, tmp_path, train__epochs=1, train__updates=1000)
+    assert (
+        load_tensors(tmp_path / BEST)[1]["update"]
+        == load_tensors(tmp_path / LAST)[1]["counters"]["update"]
+    )
+
+
+# When it ends
+
+
+@pytest.mark.parametrize("batching", ["paper", "tokens"])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_epochs_are_whole_passes(batching: str, epochs: int, short: Config, tmp_path: Path) -> None:
+    config = changed(
+        short,
+        train__epochs=epochs,
+        train__updates=1000,
+        data__batching=batching,
+        data__batch_size=20,  # 300 pairs: 15 batches
+        data__pool=5,
+        data__batch_tokens=400,
+    )
+    outcome = train(config, tmp_path, CPU)
+    assert outcome.finished
+    assert outcome.reason == f"read the corpus {epochs} times"
+    split = Corpus.open(config.data.directory).split("train")
+    block = build_batching(split, config.data, config.train.seed).block_size
+    assert outcome.counters.update == epochs * (15 if batching == "paper" else block)
+    assert outcome.counters.words == epochs * int((split.target_lengths + 1).sum())
+
+
+def test_minutes(short: Config, tmp_path: Path) -> None:
+    limited = {"train__minutes": 1e-9, "train__updates": 3}
+    for update in (1, 2):
+        outcome = go(short, tmp_path, **limited)
+        assert outcome.reason == "1e-09 minutes are over"
+        assert outcome.counters.update == update
+    assert go(short, tmp_path, **limited).reason == "made 3 updates"
+
+
+def test_patience(short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two validations without gain after the third, which was the best."""
+    scores = iter([1.0, 2.0, 3.0, 3.0, 2.5, 9.0])
+    monkeypatch.setattr(training, "validate", lambda *_: Validation(1.0, next(scores), ()))
+    patient = changed(short, train__patience=2, train__validate_every=1)
+    outcome = train(patient, tmp_path, CPU)
+    assert outcome.reason == "no gain in 2 validations"
+    assert (outcome.counters.update, outcome.counters.best_update) == (5, 3)
+    assert load_tensors(tmp_path / BEST)[1]["update"] == 3
+    # the same command again: still no gain, and nothing more is done
+    assert train(patient, tmp_path, CPU).counters.update == 5
+
+
+def test_validation_waits(short: Config, tmp_path: Path) -> None:
+    go(short, tmp_path, train__validate_every=1, train__validate_from=4)
+    assert [e["update"] for e in log_of(tmp_path) if "validation" in e] == [4, 5, 6]
+
+
+def test_a_finished_run_stays_finished(short: Config, tmp_path: Path) -> None:
+    go(short, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    outcome = go(short, tmp_path)
+    assert (outcome.reason, outcome.finished) == ("made 6 updates", True)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+# Going on
+
+
+@pytest.mark.parametrize("batching", ["paper", "tokens"])
+@pytest.mark.parametrize("optimizer", ["adadelta", "adamw"])
+def test_two_halves_make_a_whole(
+    batching: str, optimizer: str, short: Config, tmp_path: Path
+) -> None:
+    config = changed(
+        short,
+        data__batching=batching,
+        data__batch_size=16,
+        train__optimizer=optimizer,
+        train__accumulate=2,
+        train__ema=0.9,
+        train__warmup=4,
+        model__dropout=0.2,
+    )
+    train(config, tmp_path / "whole", CPU)
+    for updates in (3, 4, 6):
+        go(config, tmp_path / "parts", train__updates=updates)
+    # the parts also validate where they end
+    one, two = (load_tensors(tmp_path / x / LAST) for x in ("whole", "parts"))
+    assert [name for name in one[0] if not torch.equal(one[0][name], two[0][name])] == []
+    assert one[1]["counters"]["batch"] == two[1]["counters"]["batch"] == 12
+
+
+def stop_at(update: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send this process a signal in the middle of an update."""
+
+    def interrupted(run: Run, batches: list[Any]) -> tuple[float, int]:
+        if run.counters.update + 1 == update:
+            os.kill(os.getpid(), number)
+        return make_update(run, batches)
+
+    monkeypatch.setattr(training, "make_update", interrupted)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_after_the_update_in_hand(
+    number: signal.Signals, short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    go(short, tmp_path / "whole")
+    stop_at(3, number, monkeypatch)
+    outcome = go(short, tmp_path / "parts")
+    assert (outcome.finished, outcome.counters.update) == (False, 3)
+    assert outcome.reason == f"stopped by {number.name}"
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == handlers
+    monkeypatch.undo()
+    assert go(short, tmp_path / "parts").finished
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_second_ctrl_c_ends_at_once(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def twice(run: Run, batches: list[Any]) -> tuple[float, int]:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+        return make_update(run, batches)
+
+    monkeypatch.setattr(training, "make_update", twice)
+    with pytest.raises(KeyboardInterrupt):
+        go(short, tmp_path)
+
+
+def test_the_log_has_each_update_once(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash after update 5, saved at 4 and logged at 5: what was after the save goes."""
+    every = changed(short, train__report_every=1, train__validate_every=1)
+
+    def crash(run: Run, batches: list[Any]) -> tuple[float, int]:
+        if run.counters.update == 5:
+            raise RuntimeError("power cut")
+        return make_update(run, batches)
+
+    monkeypatch.setattr(training, "make_update", crash)
+    with pytest.raises(RuntimeError):
+        train(every, tmp_path, CPU)
+    assert log_of(tmp_path)[-1]["update"] == 5
+    with (tmp_path / "log.jsonl").open("a") as stream:
+        stream.write('{"update": 6, "epo')  # cut off
+    monkeypatch.undo()
+    train(every, tmp_path, CPU)
+    log = log_of(tmp_path)
+    assert [entry["update"] for entry in log if "loss" in entry] == [1, 2, 3, 4, 5, 6]
+    assert [entry["update"] for entry in log if "validation" in entry] == [1, 2, 3, 4, 5, 6]
+
+
+def test_odd_characters_do_not_cut_the_log(short: Config, tmp_path: Path) -> None:
+    go(short, tmp_path)
+    path = tmp_path / "log.jsonl"
+    odd = json.dumps({"update": 1, "text": "a\u2028b\x85c"}, ensure_ascii=False)
+    path.write_text(odd + "\n" + path.read_text())
+    before = path.read_text()
+    go(short, tmp_path)
+    assert path.read_text() == before
+
+
+def test_a_run_that_never_saved_begins_again(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(run: Run, batches: list[Any]) -> tuple[float, int]:
+        if run.counters.update == 1:
+            raise RuntimeError("power cut")
+        return make_update(run, batches)
+
+    monkeypatch.setattr(training, "make_update", crash)
+    with pytest.raises(RuntimeError):
+        go(short, tmp_path, train__report_every=1)
+    monkeypatch.undo()
+    go(short, tmp_path, train__report_every=1)
+    assert [e["update"] for e in log_of(tmp_path) if "loss" in e] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("key", FIXED)
+def test_other_settings_are_refused(key: str, short: Config, tmp_path: Path) -> None:
+    go(short, tmp_path, train__updates=2)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    old = flatten(short.model_dump(mode="json"))[key]
+    with pytest.raises(UserError) as caught:
+        go(short, tmp_path, **{key.replace(".", "__"): FIXED[key]})
+    assert f"{key}: {old!r} before, {FIXED[key]!r} now" in str(caught.value)
+    assert "choose another directory" in str(caught.value)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_free_settings_may_change(short: Config, tmp_path: Path) -> None:
+    go(short, tmp_path, train__updates=2)
+    free = {key.replace(".", "__"): value for key, value in FREE.items()}
+    assert go(short, tmp_path, **free).counters.update == 6
+
+
+def test_data_may_move_but_not_change(short: Config, tmp_path: Path, tiny_text: Path) -> None:
+    run, moved, other = (tmp_path / name for name in ("run", "moved", "other"))
+    go(short, run, train__updates=2)
+    shutil.copytree(short.data.directory, moved)
+    assert go(short, run, train__updates=4, data__directory=moved).counters.update == 4
+    shutil.copytree(short.data.directory, other)
+    report = json.loads((other / "corpus.json").read_text())
+    report["inputs"]["train"][0] = "0" * 64  # as if made from other text
+    (other / "corpus.json").write_text(json.dumps(report))
+    before = (run / LAST).read_bytes()
+    with pytest.raises(UserError, match=f"other data than {other}.*choose another run directory"):
+        go(short, run, data__directory=other)
+    assert (run / LAST).read_bytes() == before
+
+
+def test_no_data(short: Config, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no prepared corpus"):
+        go(short, tmp_path / "run", data__directory=tmp_path)
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_without_dev_is_refused_at_once(short: Config, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(short.data.directory, data)
+    report = json.loads((data / "corpus.json").read_text())
+    del report["splits"]["dev"]
+    (data / "corpus.json").write_text(json.dumps(report))
+    with pytest.raises(UserError, match="without dev files"):
+        go(short, tmp_path / "run", data__directory=data)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kept", [0, 50, -100])
+def test_a_truncated_save(kept: int, short: Config, tmp_path: Path) -> None:
+    go(short, tmp_path, train__updates=2)
+    path = tmp_path / LAST
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(UserError, match=r"last\.safetensors: damaged"):
+        go(short, tmp_path)
+
+
+def test_a_foreign_save(short: Config, tmp_path: Path) -> None:
+    go(short, tmp_path, train__updates=2)
+    shutil.copy(tmp_path / BEST, tmp_path / LAST)
+    with pytest.raises(UserError, match="not a save of `covnmt train`"):
+        go(short, tmp_path)
+
+
+def test_leftovers_of_a_killed_save_are_removed(short: Config, tmp_path: Path) -> None:
+    (tmp_path / f".{LAST}.abc.tmp").write_bytes(b"half")
+    go(short, tmp_path, train__updates=2)
+    assert not list(tmp_path.glob(".*"))
+
+
+# What goes wrong on the way
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_leaves_the_old_save(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go(short, tmp_path / "whole")
+    go(short, tmp_path / "run", train__updates=2)
+    before = (tmp_path / "run" / LAST).read_bytes()
+    make = training.make_update
+
+    def fill_the_disk(run: Run, batches: list[Any]) -> tuple[float, int]:
+        monkeypatch.setattr(os, "fsync", full_disk)
+        return make(run, batches)
+
+    monkeypatch.setattr(training, "make_update", fill_the_disk)
+    with pytest.raises(UserError, match=r"last\.safetensors: cannot be written \(No space left"):
+        go(short, tmp_path / "run")
+    monkeypatch.undo()
+    assert (tmp_path / "run" / LAST).read_bytes() == before
+    assert not list((tmp_path / "run").glob(".*"))
+    go(short, tmp_path / "run")
+    # the first two updates ended with a validation of their own
+    one, two = (load_tensors(tmp_path / x / LAST)[0] for x in ("whole", "run"))
+    assert [name for name in one if not torch.equal(one[name], two[name])] == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_while_logging(short: Config, tmp_path: Path) -> None:
+    run = open_run(short, tmp_path, CPU)
+    (tmp_path / "log.jsonl").symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"log\.jsonl: cannot be written \(No space left"):
+        training.write_log(run, {"loss": 1.0})
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_loss_that_is_no_number(
+    value: float, short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: dict[str, bytes] = {}
+
+    def spoiled(*arguments: Any) -> tuple[Tensor, Tensor]:
+        loss, nll = batch_loss(*arguments)
+        if (tmp_path / LAST).exists():  # since update 2
+            saved["last"] = (tmp_path / LAST).read_bytes()
+            return loss * value, nll * value
+        return loss, nll
+
+    monkeypatch.setattr(training, "batch_loss", spoiled)
+    with pytest.raises(UserError) as caught:
+        go(short, tmp_path)
+    message = str(caught.value)
+    assert f"the loss of update 3 is {value}" in message
+    assert f"the last good save is {tmp_path / LAST}" in message
+    assert "lower train.learning_rate" in message
+    assert (tmp_path / LAST).read_bytes() == saved["last"]
+    monkeypatch.undo()
+    assert go(short, tmp_path).counters.update == 6
+
+
+def test_divergence_before_the_first_save(short: Config, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nothing had been saved yet"):
+        go(short, tmp_path, train__learning_rate=1e30, train__checkpoint_every=50)
+
+
+def test_broken_weights_are_never_saved(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss is taken before the step, so it cannot tell that the step went wrong."""
+
+    def break_weights(run: Run, batches: list[Any]) -> tuple[float, int]:
+        result = make_update(run, batches)
+        if run.counters.update == 4:
+            weights_of(run.model)["source.E"][0, 0] = math.nan
+        return result
+
+    go(short, tmp_path, train__updates=2)
+    before = (tmp_path / LAST).read_bytes()
+    monkeypatch.setattr(training, "make_update", break_weights)
+    with pytest.raises(UserError, match=r"update 4 made weights infinite.*last good save"):
+        go(short, tmp_path)
+    assert (tmp_path / LAST).read_bytes() == before
+
+
+def test_a_dev_loss_that_is_no_number(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go(short, tmp_path, train__updates=2)
+    before = (tmp_path / BEST).read_bytes()
+    monkeypatch.setattr(training, "validate", lambda *_: Validation(math.nan, 1.0, ()))
+    with pytest.raises(UserError, match="the dev loss is nan"):
+        go(short, tmp_path, train__updates=3)
+    assert (tmp_path / BEST).read_bytes() == before
+    assert load_tensors(tmp_path / LAST)[1]["counters"]["update"] == 2
+
+
+# Updates
+
+
+def first_update(config: Config, directory: Path) -> dict[str, Tensor]:
+    """The gradients of the first update."""
+    run = open_run(config, directory, CPU)
+    make_update(run, next(update_batches(run)))
+    assert run.counters.update == 1
+    return {name: p.grad for name, p in run.model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("loss", ["sum", "token_mean"])
+def test_accumulation_equals_one_large_batch(loss: str, short: Config, tmp_path: Path) -> None:
+    """48 pairs in one batch, or in three batches of one update."""
+    config = changed(
+        short, train__loss=loss, train__clip=0, train__fertility_weight=0.3, data__batching="paper"
+    )
+    large = changed(config, data__batch_size=48, data__pool=1)
+    small = changed(config, data__batch_size=16, data__pool=3, train__accumulate=3)
+    one, three = (first_update(c, tmp_path / str(c.data.batch_size)) for c in (large, small))
+    for name, gradient in one.items():
+        torch.testing.assert_close(three[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_token_mean_is_the_sum_over_words(short: Config, tmp_path: Path) -> None:
+    config = changed(short, train__clip=0)
+    run = open_run(config, tmp_path / "a", CPU)
+    batches = next(update_batches(run))
+    _, words = make_update(run, batches)
+    assert words == sum(int(batch.target_mask.sum()) for batch in batches)
+    mean = first_update(config, tmp_path / "b")
+    total = first_update(changed(config, train__loss="sum"), tmp_path / "c")
+    for name, gradient in total.items():
+        np.testing.assert_allclose(gradient / words, mean[name], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "auto"])
+def test_mixed_precision(precision: str, tiny_config: Config, tmp_path: Path) -> None:
+    """On a CPU auto is plain fp32; bf16 is close to it, and weights stay fp32."""
+    plain = first_update(tiny_config, tmp_path / "fp32")
+    mixed = first_update(changed(tiny_config, train__precision=precision), tmp_path / "mixed")
+    assert {gradient.dtype for gradient in mixed.values()} == {torch.float32}
+    same = all(torch.equal(plain[name], mixed[name]) for name in plain)
+    assert same == (precision == "auto")
+    for name, gradient in plain.items():
+        torch.testing.assert_close(mixed[name], gradient, rtol=0.2, atol=0.02, msg=name)
+
+
+# TensorBoard
+
+
+def test_tensorboard_curves(tiny_config: Config, tmp_path: Path) -> None:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for updates in (15, 25):  # in two parts, to see that the second goes on
+        go(tiny_config, tmp_path, train__tensorboard=True, train__updates=updates)
+    events = reading.EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == {"loss", "words_per_second", "dev/loss", "dev/bleu"}
+    assert [event.step for event in events.Scalars("loss")] == [10, 20]
+    logged = [entry["loss"] for entry in log_of(tmp_path) if "loss" in entry]
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx(logged)
+    assert [event.step for event in events.Scalars("dev/bleu")] == [15, 20, 25]
+
+
+def test_tensorboard_is_not_installed(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UserError, match=r"pip install 'covnmt\[tensorboard\]'"):
+        go(short, tmp_path, train__tensorboard=True)
+    assert go(short, tmp_path).finished

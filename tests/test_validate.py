@@ -1,0 +1,97 @@
+"""Validation: the loss by hand, BLEU as `translate` gives it, and samples with their links."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from covnmt.checkpoint import load_model
+from covnmt.config import Config
+from covnmt.data import collate
+from covnmt.metrics.bleu import paper_bleu
+from covnmt.text.corpus import Corpus
+from covnmt.translate import Translator
+from covnmt.validate import SAMPLES, Validation, mean_loss, validate
+
+CPU = torch.device("cpu")
+
+
+def with_train(config: Config, **changes: object) -> Config:
+    tree = config.model_dump()
+    tree["train"] |= changes
+    return Config.model_validate(tree)
+
+
+def test_mean_loss_by_hand(tiny_model: Path, tiny_corpus: Path) -> None:
+    """Sentence by sentence: minus the log-probability of every word and end symbol."""
+    model, _ = load_model(tiny_model, CPU)
+    dev = Corpus.open(tiny_corpus).split("dev")
+    total, words = 0.0, 0
+    for k in range(len(dev)):
+        batch = collate([(dev.source(k), dev.target(k))], dev.source_end, dev.target_end)
+        with torch.no_grad():
+            log_probs = model.readout.logits(model(batch).features[0]).log_softmax(-1)
+        total -= sum(float(row[word]) for row, word in zip(log_probs, batch.target[0], strict=True))
+        words += len(dev.target(k)) + 1
+    assert mean_loss(model, dev, CPU) == pytest.approx(total / words, rel=1e-5)
+
+
+def test_bleu_is_that_of_the_translator(tiny_model: Path, tiny_corpus: Path) -> None:
+    model, config = load_model(tiny_model, CPU)
+    config = with_train(config, validate_beam=2, validate_lines=7)
+    corpus = Corpus.open(tiny_corpus)
+    found = validate(model.train(), corpus, config, CPU)
+    assert not model.training
+    dev = corpus.split("dev")
+    decode = config.decode.model_copy(update={"beam": 2, "retry": False})
+    translator = Translator([model], corpus.codec("source"), corpus.codec("target"), decode)
+    outputs = translator.translate(dev.source_text()[:7])
+    expected = paper_bleu([output.text for output in outputs], [dev.target_text()[:7]])
+    assert found.bleu == expected.value
+    assert found.loss == mean_loss(model, dev, CPU)  # of all lines
+    assert [sample.output for sample in found.samples] == [
+        " ".join(output.tokens) for output in outputs[:SAMPLES]
+    ]
+    assert [sample.reference for sample in found.samples] == dev.target_text()[:SAMPLES]
+
+
+def test_samples_link_each_output_word(tiny_model: Path, tiny_corpus: Path) -> None:
+    model, config = load_model(tiny_model, CPU)
+    for sample in validate(model, Corpus.open(tiny_corpus), config, CPU).samples:
+        links = [tuple(map(int, link.split("-"))) for link in sample.links.split()]
+        assert sorted(i for _, i in links) == list(range(len(sample.output.split())))
+        assert all(j < len(sample.source.split()) for j, _ in links)
+
+
+def test_without_bleu_nothing_is_translated(
+    tiny_model: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, config = load_model(tiny_model, CPU)
+    monkeypatch.delattr(Translator, "translate")
+    config = with_train(config, validate_bleu=False, select="loss")
+    found = validate(model, Corpus.open(tiny_corpus), config, CPU)
+    assert found.bleu is None
+    assert found.samples == ()
+    assert math.isfinite(found.loss)
+
+
+def test_random_state_is_left_alone(tiny_model: Path, tiny_corpus: Path) -> None:
+    """Or else when a run validates would change how it goes on."""
+    model, config = load_model(tiny_model, CPU)
+    before = torch.get_rng_state()
+    validate(model, Corpus.open(tiny_corpus), config, CPU)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_summary_and_json() -> None:
+    shown = Validation(math.log(8), 12.346, ()).summary()
+    assert shown == "dev loss 2.079  perplexity 8.0  BLEU 12.35"
+    assert Validation(math.log(8), None, ()).summary() == "dev loss 2.079  perplexity 8.0"
+    assert "perplexity" in Validation(1e6, None, ()).summary()  # no overflow
+    assert json.loads(json.dumps(Validation(1.0, None, ()).to_json())) == {
+        "loss": 1.0,
+        "bleu": None,
+        "samples": [],
+    }
