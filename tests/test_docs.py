@@ -18,15 +18,12 @@ from torch import Tensor, nn
 from typer.core import TyperGroup
 
 from covnmt import __version__, train
-from covnmt.align import Aligner
 from covnmt.cli import app
 from covnmt.config import ModelConfig, describe, find_recipe, load_recipe
-from covnmt.files import atomic_text, read_parallel, write_lines
-from covnmt.metrics.alignment import save_matrices
+from covnmt.files import atomic_text
 from covnmt.model import decoder
 from covnmt.model.coverage import Psi
 from covnmt.model.initialise import initialise
-from covnmt.translate import Translator, formatted
 
 from .model.small import small_batch, small_config, small_model
 
@@ -210,26 +207,6 @@ def test_python_of_the_readme(
     monkeypatch.chdir(tmp_path)
     [example] = blocks(read("README.md"), "python")
     exec(example, {})
-
-
-def test_python_of_the_quickstart(
-    tiny_model: Path,
-    tiny_text: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    (tmp_path / "text").symlink_to(tiny_text)
-    monkeypatch.chdir(tmp_path)
-    pairs = list(read_parallel(tiny_text / "test.src", tiny_text / "test.tgt"))
-    done = Translator.load(tiny_model).translate(source for source, _ in pairs)
-    write_lines(tmp_path / "test.jsonl", formatted(done, as_json=True, nbest=1))
-    aligned = Aligner.load(tiny_model).align(((s, t) for s, t in pairs), tokenized=True)
-    save_matrices(tmp_path / "test.npz", [pair.matrix for pair in aligned])
-    [example] = blocks(read("docs/quickstart.md"), "python")
-    exec(example, {})
-    kinds = {line.partition(":")[0] for line in capsys.readouterr().out.splitlines()}
-    assert {"translation", "alignment", "adequacy"} <= kinds
 
 
 def layers(page: str) -> list[list[str]]:

@@ -1,7 +1,7 @@
 """Forced decoding: where does a trained model look while it is made to say a given translation?
 
 Gives one soft matrix [I, J] per pair: attention of every target word over the source words,
-without the end symbols and not renormalised (paper, section 5.2; SPEC 4).
+without the end symbols and not renormalised (paper, section 5.3; SPEC 4).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -285,7 +285,7 @@ def align(
 
     _use_threads(threads)
     if len(_given(model)) > 1:
-        raise UserError("align takes one model")
+        raise UserError("align takes one model: give --model once")
     pairs = track(((s, t) for s, t in read_parallel(source, target)), None, "aligning", "pairs")
     found = Aligner.load(model[0], device).align(pairs, tokenized, f"{source} and {target}, line")
     links = (links_from_attention(pair.matrix, method, threshold) for pair in found)

@@ -1,6 +1,6 @@
 """One frozen, typed tree of settings: data, model, train, decode.
 
-The defaults are the paper's (section 4.1 and Bahdanau et al., 2015), so a recipe holds only what
+The defaults are the paper's (section 5.1 and Bahdanau et al., 2015), so a recipe holds only what
 differs. Recipes are TOML; `extends` names another recipe to start from; `key=value` on the command
 line comes last. A key that does not exist is an error that names the nearest one that does.
 """
@@ -50,7 +50,7 @@ class DataConfig(Settings):
     )
     batch_size: Positive = Field(80, description="pairs per batch (paper batching)")
     pool: Positive = Field(20, description="batches read and sorted together (paper batching)")
-    batch_tokens: Positive = Field(4096, description="padded target tokens per batch (tokens)")
+    batch_tokens: Positive = Field(4096, description="padded tokens per batch on either side (tokens)")
     max_length: Positive = Field(80, description="longest side of a training pair, in tokens")
 
 

@@ -56,7 +56,7 @@ def run_demo(directory: Path) -> Iterator[RenderableType]:
     heat_maps([panel(name, rows[sentence]) for name, rows in systems.items()], picture)
     forced = {name: load_matrices(directory / name / "test.npz") for name in SYSTEMS}
     page = write_report(directory / "report", "covnmt demo", on, systems, forced)
-    yield f"Both systems on test sentence {sentence + 1}, where they differ most: {picture}"
+    yield f"Both systems on test sentence {sentence + 1}, where coverage mends the most words: {picture}"
     yield f"Report: {page}"
     yield f"Took {time.monotonic() - began:.0f} seconds."
 

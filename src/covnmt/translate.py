@@ -116,7 +116,10 @@ class Translator:
         loaded = [load_model(path, pick_device(device)) for path in paths]
         for path in paths[1:]:
             if fingerprint(path) != fingerprint(paths[0]):
-                raise UserError(f"{path}: other vocabularies than {paths[0]}; no ensemble of them")
+                raise UserError(
+                    f"{path}: other vocabularies than {paths[0]}; the models of an ensemble must "
+                    "be trained on one data directory"
+                )
         sides = (Codec.load(paths[0], "source"), Codec.load(paths[0], "target"))
         entries = read_dictionary(dictionary) if dictionary else None
         return cls([model for model, _ in loaded], *sides, loaded[0][1].decode, entries)

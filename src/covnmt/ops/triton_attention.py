@@ -30,8 +30,10 @@ from covnmt.ops.triton_coverage import (
 from covnmt.ops.triton_gru import load, tanh
 
 LONGEST = 512  # source words that one program can hold
-LOOK_TILE = 8192  # words x units that a program has in registers at a time
-SUM_TILE = 4096  # the same where it also holds the sums
+# Words x units that a program has in registers at a time, and its warps; the last for the sums.
+FORWARD_TILE, FORWARD_WARPS = 8192, 8
+BACKWARD_TILE, BACKWARD_WARPS = 4096, 8
+SUM_TILE, SUM_WARPS = 2048, 4
 
 
 class Source(NamedTuple):
@@ -222,8 +224,9 @@ def keys_backward(
         tl.store(d_V + b * D * N + u * N + col[None, :], sum_V, mask=inside)
 
 
-def _blocks(J: int, n: int, tile: int) -> dict[str, int]:
-    block_j = max(16, triton.next_power_of_2(J))
+def _blocks(J: int, n: int, d: int, tile: int) -> dict[str, int]:
+    # the product with V_a splits the words over four warps; fewer than 32 would be repeated
+    block_j = max(32 if d > 1 else 16, triton.next_power_of_2(J))
     block_n = max(16, min(tile // block_j, triton.next_power_of_2(n)))
     return {"BLOCK_J": block_j, "BLOCK_N": block_n}
 
@@ -237,7 +240,7 @@ def forward(
     look_forward[(B,)](
         q, given, source.keys, source.h, source.mask, source.v, source.V, source.Phi, source.P,
         source.gates, source.candidate, C, alpha, s, C_next, kind.sign, J, n, q.stride(0), kind.d,
-        kind.name, kind.precision, **_blocks(J, n, LOOK_TILE), num_warps=8,
+        kind.name, kind.precision, **_blocks(J, n, kind.d, FORWARD_TILE), num_warps=FORWARD_WARPS,
     )  # fmt: skip
 
 
@@ -251,7 +254,7 @@ def backward(
         q, given, source.keys, source.h, source.v, source.V, source.Phi, source.P, source.gates,
         source.candidate, C, alpha, d_s, d_alpha, d_C, d_q, d_given, d_e, d_x, kind.sign, J, n,
         q.stride(0), d_q.stride(0), kind.d, kind.name, kind.precision,
-        **_blocks(J, n, LOOK_TILE), num_warps=8,
+        **_blocks(J, n, kind.d, BACKWARD_TILE), num_warps=BACKWARD_WARPS,
     )  # fmt: skip
 
 
@@ -263,9 +266,9 @@ def sums(
     d_keys = torch.empty_like(source.keys)
     d_v = source.v.new_empty(B, n, dtype=torch.float32)
     d_V = None if source.V is None else d_v.new_empty(B, kind.d, n)
-    blocks = _blocks(J, n, SUM_TILE)
+    blocks = _blocks(J, n, kind.d, SUM_TILE)
     keys_backward[(B, triton.cdiv(n, blocks["BLOCK_N"]))](
         q, source.keys, source.v, source.V, C, d_e, d_keys, d_v, d_V, q.shape[0], B, J,
-        n, q.stride(1), kind.d, kind.precision, **blocks, num_warps=4,
+        n, q.stride(1), kind.d, kind.precision, **blocks, num_warps=SUM_WARPS,
     )  # fmt: skip
     return d_keys, d_v.sum(0), None if d_V is None else d_V.sum(0)

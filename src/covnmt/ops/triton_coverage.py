@@ -148,25 +148,15 @@ def tanh_network_backward(
     return d_C, tl.sum(d_c * load_row(P, D), axis=1)
 
 
-@triton.jit
-def store_gate_sums(
-    gate: tl.constexpr, d_Phi, sum_Phi, d_P, sum_P, d_W, sum_W, b, j, J,
-    D: tl.constexpr, G: tl.constexpr,
-):  # fmt: skip
-    u = tl.arange(0, 16)
-    store_units(d_Phi + b * J * G * D + gate * D, sum_Phi, j, J, D, G * D)
-    store_row(d_P + b * G * D + gate * D, sum_P, D)
-    store_units(d_W + (b * G + gate) * D * D, sum_W, u, D, D, D)
-
-
 @triton.jit(do_not_specialize=["steps", "sentences", "J"])
 def network_backward(
     given, Phi, P, gates, C, alpha, d_x, d_Phi, d_P, d_W, steps, sentences, J,
-    GATE: tl.constexpr, G: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr,
+    G: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_J: tl.constexpr,
 ):  # fmt: skip
     """Sums over all steps for one sentence and one gate: d_Phi, and its share of d_P and d_W."""
     b = tl.program_id(0).to(tl.int64)
+    gate = tl.program_id(1)
     j = tl.arange(0, BLOCK_J)
     sum_Phi = tl.zeros([BLOCK_J, 16], tl.float32)
     sum_P = tl.zeros([16], tl.float32)
@@ -175,15 +165,18 @@ def network_backward(
         row = i * sentences + b
         a = load(alpha + row * J + j, j < J)
         covered = load_units(C + row * J * D, j, J, D, D)
-        d_gate = load_units(d_x + row * J * G * D + GATE * D, j, J, D, G * D)
+        d_gate = load_units(d_x + row * J * G * D + gate * D, j, J, D, G * D)
         sum_Phi += d_gate
         sum_P += tl.sum(a[:, None] * d_gate, axis=0)
         # the candidate of the GRU reads r * C, everything else C itself
-        if GATE == 2:
-            at = Phi + b * J * 3 * D
-            covered *= reset_gate(covered, a, at, given + row * WIDTH, P, gates, j, J, D, PRECISION)
+        if G == 3:
+            if gate == 2:  # noqa: SIM102 - one is decided when compiling, the other when running
+                at, now = Phi + b * J * 3 * D, given + row * WIDTH
+                covered *= reset_gate(covered, a, at, now, P, gates, j, J, D, PRECISION)
         sum_W = tl.dot(tl.trans(d_gate), covered, sum_W, input_precision=PRECISION)
-    store_gate_sums(GATE, d_Phi, sum_Phi, d_P, sum_P, d_W, sum_W, b, j, J, D, G)
+    store_units(d_Phi + b * J * G * D + gate * D, sum_Phi, j, J, D, G * D)
+    store_row(d_P + b * G * D + gate * D, sum_P, D)
+    store_units(d_W + (b * G + gate) * D * D, sum_W, tl.arange(0, 16), D, D, D)
 
 
 def sums(
@@ -200,9 +193,8 @@ def sums(
     d_P = alpha.new_empty(B, g * d)
     d_W = alpha.new_empty(B, g * d, d)
     block = max(16, triton.next_power_of_2(J))
-    for gate in range(g):
-        network_backward[(B,)](
-            given, Phi, P, gates, C, alpha, d_x, d_Phi, d_P, d_W, steps, B, J, gate, g,
-            given.stride(1), d, kind.precision, block,
-        )  # fmt: skip
+    network_backward[(B, g)](
+        given, Phi, P, gates, C, alpha, d_x, d_Phi, d_P, d_W, steps, B, J, g, given.stride(1), d,
+        kind.precision, block,
+    )  # fmt: skip
     return d_Phi, d_P.sum(0), d_W.sum(0)

@@ -1,0 +1,111 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Output layer and loss together on a GPU, some rows at a time, so that no more logits exist.
+
+The gradient of a softmax is known as soon as the softmax is: each chunk's logits are turned into
+their own gradient in place, and the two products that need it follow at once. So the forward pass
+already has the gradients, and the backward pass only scales them.
+
+    loss_r = w_r (lse_r - (1 - eps) x_r[y_r] - eps mean(x_r))       lse_r = log sum exp x_r
+    d x_r = w_r (softmax(x_r) - (1 - eps) onehot(y_r) - eps / V)
+
+w is 0 on padding, so shapes never depend on the data. Letters: R rows, V words, q features.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 4096  # words that a program has in registers at a time
+CHUNK = 1 << 27  # logits that exist at a time
+
+
+@triton.jit
+def loss_and_gradient(
+    logits, target, weight, loss, nll, smoothing, V, BLOCK: tl.constexpr
+):  # fmt: skip
+    """One row: its loss, and its logits replaced by their gradient."""
+    row = tl.program_id(0).to(tl.int64)
+    logits += row * V
+    y = tl.load(target + row)
+    w = tl.load(weight + row).to(tl.float32)
+    highest = float("-inf")
+    total = 0.0
+    plain = 0.0
+    for start in range(0, V, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        x = tl.load(logits + col, mask=col < V, other=float("-inf")).to(tl.float32)
+        higher = tl.maximum(highest, tl.max(x, axis=0))
+        total = total * tl.exp(highest - higher) + tl.sum(tl.exp(x - higher), axis=0)
+        plain += tl.sum(tl.where(col < V, x, 0.0), axis=0)
+        highest = higher
+    lse = highest + tl.log(total)
+    right = tl.load(logits + y).to(tl.float32)
+    tl.store(nll + row, w * (lse - right))
+    tl.store(loss + row, w * (lse - (1 - smoothing) * right - smoothing * plain / V))
+    for start in range(0, V, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        x = tl.load(logits + col, mask=col < V, other=float("-inf")).to(tl.float32)
+        wanted = smoothing / V + tl.where(col == y, 1 - smoothing, 0.0)
+        tl.store(logits + col, w * (tl.exp(x - lse) - wanted), mask=col < V)
+
+
+class CrossEntropy(torch.autograd.Function):
+    """Summed loss and negative log-likelihood of R rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Tensor,
+        W: Tensor,
+        b: Tensor,
+        target: Tensor,
+        weight: Tensor,
+        smoothing: float,
+        precision: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        R, V = features.shape[0], W.shape[0]
+        x, W_low, b_low = (part.to(precision) for part in (features, W, b))
+        loss, nll = torch.empty(2, R, device=x.device, dtype=torch.float32)
+        d_features = torch.empty_like(x)
+        d_W = torch.zeros(W.shape, device=W.device, dtype=torch.float32)
+        d_b = torch.zeros(b.shape, device=b.device, dtype=torch.float32)
+        for rows in torch.arange(R).split(max(1, CHUNK // V)):
+            part = slice(int(rows[0]), int(rows[-1]) + 1)
+            logits = torch.addmm(b_low, x[part], W_low.T)  # [rows, V]
+            loss_and_gradient[(len(rows),)](
+                logits, target[part], weight[part], loss[part], nll[part], smoothing, V, BLOCK
+            )
+            torch.mm(logits, W_low, out=d_features[part])
+            d_W += logits.T @ x[part]
+            d_b += logits.sum(dim=0, dtype=torch.float32)
+        ctx.save_for_backward(d_features, d_W, d_b)
+        ctx.dtypes = (features.dtype, W.dtype, b.dtype)
+        total = nll.sum()
+        ctx.mark_non_differentiable(total)
+        return loss.sum(), total
+
+    @staticmethod
+    def backward(ctx: Any, *scales: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        d_features, d_W, d_b = (part.mul_(scales[0]).to(dtype) for part, dtype in gradients)
+        return d_features, d_W, d_b, None, None, None, None
+
+
+def cross_entropy(
+    features: Tensor,
+    W: Tensor,
+    b: Tensor,
+    target: Tensor,
+    mask: Tensor,
+    smoothing: float,
+    precision: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """The same as `reference.cross_entropy`; the products run in `precision`."""
+    weight = mask.flatten().to(torch.float32)
+    found: tuple[Tensor, Tensor] = CrossEntropy.apply(
+        features.flatten(0, -2), W, b, target.flatten(), weight, smoothing, precision
+    )
+    return found

@@ -1,0 +1,239 @@
+"""Kill `covnmt train` at several moments; the same command again ends with the very same weights.
+
+Every run here is a process of its own. Dropout, averaged weights and accumulation are on, so that
+each thing a save must hold matters.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from covnmt.checkpoint import BEST, LAST, load_tensors
+from tests.conftest import RunCli
+
+UPDATES, SAVE_EVERY, REPORT_EVERY, VALIDATE_EVERY = 96, 8, 3, 40
+
+RECIPE = """
+[data]
+directory = "{data}"
+batching = "{batching}"
+batch_tokens = 150
+batch_size = 16
+pool = 5
+
+[model]
+embedding = 8
+hidden = 12
+rank = 8
+init = "modern"
+dropout = 0.2
+coverage = {{ kind = "gru", size = 2 }}
+
+[train]
+updates = {updates}
+optimizer = "{optimizer}"
+learning_rate = 0.01
+schedule = "cosine"
+warmup = 5
+loss = "token_mean"
+accumulate = 2
+ema = 0.9
+report_every = {report}
+checkpoint_every = {save}
+validate_every = {validate}
+validate_beam = 1
+validate_lines = 3
+"""
+
+# Runs with a limit on the size of files: what a full disk looks like to the one who writes.
+SMALL_DISK = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2)
+from covnmt.cli import main
+main()
+"""
+
+
+@pytest.fixture(scope="module", params=["tokens", "paper"])
+def recipe(
+    request: pytest.FixtureRequest, tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Token batches with AdamW, or the paper's batches with Adadelta."""
+    return write_recipe(tmp_path_factory.mktemp(request.param), tiny_corpus, request.param)
+
+
+@pytest.fixture(scope="module")
+def whole(recipe: Path, run_cli: RunCli) -> Path:
+    """A run that nobody disturbs."""
+    directory = recipe.parent / "whole"
+    done = run_cli(*command(recipe, directory))
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def write_recipe(directory: Path, data: Path, batching: str) -> Path:
+    path = directory / "recipe.toml"
+    optimizer = "adamw" if batching == "tokens" else "adadelta"
+    text = RECIPE.format(
+        data=data,
+        batching=batching,
+        optimizer=optimizer,
+        updates=UPDATES,
+        report=REPORT_EVERY,
+        save=SAVE_EVERY,
+        validate=VALIDATE_EVERY,
+    )
+    path.write_text(text, "utf-8")
+    return path
+
+
+def command(recipe: Path, run: Path, *overrides: str) -> tuple[object, ...]:
+    return ("train", recipe, *overrides, "--run", run, "--device", "cpu", "--threads", 1)
+
+
+def interrupt(
+    arguments: tuple[object, ...], number: signal.Signals, moment: Callable[[], bool]
+) -> tuple[int, str]:
+    """Start the command, send it the signal when the moment has come; its exit code and words."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "covnmt", *map(str, arguments)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    while process.poll() is None and not moment():
+        time.sleep(0.002)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    return process.returncode, errors
+
+
+def saved(run: Path, times: int) -> Callable[[], bool]:
+    """True once the last save was replaced so many times from now on."""
+    seen = {identity(run / LAST)}
+
+    def moment() -> bool:
+        seen.add(identity(run / LAST))
+        return len(seen) > times
+
+    return moment
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def update_of(run: Path) -> int:
+    return int(load_tensors(run / LAST)[1]["counters"]["update"])
+
+
+def assert_same(first: Path, second: Path) -> None:
+    """The best model, and all that the last save holds but the time it took."""
+    for name in (BEST, LAST):
+        (one, about), (two, note) = load_tensors(first / name), load_tensors(second / name)
+        assert one.keys() == two.keys()
+        assert [key for key in one if not torch.equal(one[key], two[key])] == []
+        for counters in (about.get("counters", {}), note.get("counters", {})):
+            counters.pop("seconds", None)
+        assert about == note
+
+
+def assert_complete_log(run: Path) -> None:
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
+    reports = [entry["update"] for entry in log if "loss" in entry]
+    assert reports == list(range(REPORT_EVERY, UPDATES + 1, REPORT_EVERY))
+    checks = [entry["update"] for entry in log if "validation" in entry]
+    assert checks == [*range(VALIDATE_EVERY, UPDATES, VALIDATE_EVERY), UPDATES]
+
+
+def test_sigkill(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli) -> None:
+    run = tmp_path / "run"
+    moments = {
+        "before the first save": lambda: (run / "config.json").exists(),
+        "after the first save": saved(run, 1),
+    }
+    for name, moment in moments.items():
+        assert interrupt(command(recipe, run), signal.SIGKILL, moment)[0] == -signal.SIGKILL, name
+    reached = update_of(run)
+    assert SAVE_EVERY <= reached < UPDATES
+    code, _ = interrupt(command(recipe, run), signal.SIGKILL, saved(run, 3))
+    assert code == -signal.SIGKILL
+    assert reached + 2 * SAVE_EVERY <= update_of(run) < UPDATES
+    done = run_cli(*command(recipe, run))
+    assert done.returncode == 0, done.stderr
+    assert f"made {UPDATES} updates" in done.stderr
+    assert_same(whole, run)
+    assert_complete_log(run)
+    assert not list(run.rglob(".*"))
+
+
+@pytest.mark.parametrize("recipe", ["tokens"], indirect=True)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_polite_signals(
+    number: signal.Signals, recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli
+) -> None:
+    run = tmp_path / "run"
+    code, errors = interrupt(command(recipe, run), number, saved(run, 1))
+    assert code == 130
+    assert f"stopped by {number.name}" in errors
+    assert "give the same command again to go on" in errors
+    assert "Traceback" not in errors
+    assert SAVE_EVERY <= update_of(run) < UPDATES
+    assert run_cli(*command(recipe, run)).returncode == 0
+    assert_same(whole, run)
+    assert_complete_log(run)
+
+
+@pytest.mark.parametrize("recipe", ["tokens"], indirect=True)
+def test_a_full_disk(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli) -> None:
+    run = tmp_path / "run"
+    assert run_cli(*command(recipe, run, f"train.updates={SAVE_EVERY}")).returncode == 0
+    before = (run / LAST).read_bytes()
+    failed = subprocess.run(
+        [sys.executable, "-c", SMALL_DISK, str(len(before) // 2)]
+        + [str(argument) for argument in command(recipe, run)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert failed.returncode == 2, failed.stderr
+    assert "Traceback" not in failed.stderr
+    message = " ".join(failed.stderr.split())
+    assert "cannot be written (File too large); what was there is unchanged" in message
+    assert (run / LAST).read_bytes() == before
+    assert not list(run.rglob(".*"))
+    assert run_cli(*command(recipe, run)).returncode == 0
+    # but for the validation at the end of its first part it is the run that nobody disturbed
+    one, two = load_tensors(whole / LAST)[0], load_tensors(run / LAST)[0]
+    assert [key for key in one if not torch.equal(one[key], two[key])] == []
+
+
+@pytest.mark.parametrize("recipe", ["tokens"], indirect=True)
+def test_divergence(recipe: Path, tmp_path: Path, run_cli: RunCli) -> None:
+    run = tmp_path / "run"
+    failed = run_cli(*command(recipe, run, "train.learning_rate=1e30", "train.warmup=0"))
+    assert failed.returncode == 2
+    assert "Traceback" not in failed.stderr
+    assert "try a lower train.learning_rate" in " ".join(failed.stderr.split())
+
+
+@pytest.mark.parametrize("recipe", ["tokens"], indirect=True)
+def test_other_settings(recipe: Path, whole: Path, run_cli: RunCli) -> None:
+    before = (whole / LAST).read_bytes()
+    failed = run_cli(*command(recipe, whole, "train.seed=5"))
+    assert failed.returncode == 2
+    assert "train.seed: 1234 before, 5 now" in " ".join(failed.stderr.split())
+    assert (whole / LAST).read_bytes() == before
