@@ -144,8 +144,8 @@ def report(
     """A self-contained web page: tables, curves, heat maps, and the sentences worth reading."""
     from covnmt.metrics.alignment import load_matrices
     from covnmt.metrics.inputs import load_evaluation_set
+    from covnmt.metrics.outputs import read_outputs
     from covnmt.report.html import write_report
-    from covnmt.report.outputs import read_outputs
 
     on = load_evaluation_set(reference, source, gold, _base(base), deterministic)
     n = len(on.references[0])
@@ -164,9 +164,9 @@ def plot_heat_maps(
     sentence: Annotated[int, typer.Option(help="line number, from 1")] = 1,
 ) -> None:
     """One sentence under one or several systems."""
+    from covnmt.metrics.outputs import read_outputs
     from covnmt.report.figures import heat_maps
     from covnmt.report.html import panels
-    from covnmt.report.outputs import read_outputs
 
     rows = {name: read_outputs(path) for name, path in _named(systems).items()}
     for name, outputs in rows.items():
@@ -217,7 +217,7 @@ def rate_make(
     seed: int = 1,
 ) -> None:
     """Blinded sheets for raters: a spreadsheet and a form for the browser."""
-    from covnmt.report.outputs import read_outputs
+    from covnmt.metrics.outputs import read_outputs
     from covnmt.report.rate import make_sheets
 
     lines = list(read_lines(source))

@@ -50,7 +50,7 @@ class DataConfig(Settings):
     )
     batch_size: Positive = Field(80, description="pairs per batch (paper batching)")
     pool: Positive = Field(20, description="batches read and sorted together (paper batching)")
-    batch_tokens: Positive = Field(4096, description="padded tokens per batch on either side (tokens)")
+    batch_tokens: Positive = Field(4096, description="padded tokens of either side (tokens)")
     max_length: Positive = Field(80, description="longest side of a training pair, in tokens")
 
 

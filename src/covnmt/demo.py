@@ -19,10 +19,10 @@ from covnmt.evaluate import Comparison, compare
 from covnmt.files import atomic_text, read_parallel
 from covnmt.metrics.alignment import load_matrices, save_matrices
 from covnmt.metrics.inputs import EvaluationSet, load_evaluation_set, load_output
+from covnmt.metrics.outputs import OutputLine, read_outputs
 from covnmt.progress import console, track
 from covnmt.report.figures import HeatMap, heat_maps
 from covnmt.report.html import write_report
-from covnmt.report.outputs import Output, read_outputs
 from covnmt.report.tables import comparison_table, length_table
 from covnmt.text.corpus import PrepareSettings
 from covnmt.text.prepare import prepare
@@ -56,7 +56,7 @@ def run_demo(directory: Path) -> Iterator[RenderableType]:
     heat_maps([panel(name, rows[sentence]) for name, rows in systems.items()], picture)
     forced = {name: load_matrices(directory / name / "test.npz") for name in SYSTEMS}
     page = write_report(directory / "report", "covnmt demo", on, systems, forced)
-    yield f"Both systems on test sentence {sentence + 1}, where coverage mends the most words: {picture}"
+    yield f"Test sentence {sentence + 1}, where coverage mends the most words: {picture}"
     yield f"Report: {page}"
     yield f"Took {time.monotonic() - began:.0f} seconds."
 
@@ -115,7 +115,7 @@ def telling_sentence(comparison: Comparison, on: EvaluationSet) -> int:
     return max(fit, key=mended)
 
 
-def panel(name: str, output: Output) -> HeatMap:
+def panel(name: str, output: OutputLine) -> HeatMap:
     """One system's attention while it translated."""
     assert output.alignment is not None
     return HeatMap(name, output.source_tokens, output.tokens, output.alignment, output.coverage)

@@ -202,7 +202,7 @@ def test_json_lines_bring_attention_and_fertility(paths: dict[str, Path], tmp_pa
 @pytest.mark.parametrize("line", ["{", "[]", "{}", '"a"', '{"text": "a", "alignment": [[1, 2]]}'])
 def test_bad_json_lines(paths: dict[str, Path], tmp_path: Path, line: str) -> None:
     path = write(tmp_path / "out.jsonl", [json.dumps(translation("a", 1, None)), line])
-    with pytest.raises(UserError, match=r"out\.jsonl, line 2: not a line of"):
+    with pytest.raises(UserError, match=r"out\.jsonl, line 2: "):
         load_output(path, load(paths)[0])
 
 

@@ -182,9 +182,8 @@ def test_gradients(coverage: str, changes: dict[str, object]) -> None:
 
     def loss(*values: torch.Tensor) -> torch.Tensor:
         forced = torch.func.functional_call(model, dict(zip(names, values, strict=True)), (batch,))
-        total: torch.Tensor = (forced.features[batch.target_mask] ** 2).sum()
-        total = total + (forced.alpha**2).sum()
-        return total
+        squares = (forced.features[batch.target_mask] ** 2).sum() + (forced.alpha**2).sum()
+        return cast(torch.Tensor, squares)
 
     found = torch.autograd.grad(loss(*weights), weights, allow_unused=True)
     generator = torch.Generator().manual_seed(1)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from covnmt.evaluate import Comparison, Options, evaluate
 from covnmt.metrics.alignment import Gold
 from covnmt.metrics.bleu import sentence_statistics
-from covnmt.metrics.inputs import EvaluationSet
+from covnmt.metrics.inputs import EvaluationSet, as_evaluated
+from covnmt.metrics.outputs import OutputLine
 from covnmt.report.findings import (
     LEFT_OUT,
     LITTLE,
@@ -23,7 +24,6 @@ from covnmt.report.findings import (
     sentence_bleu,
     under_translated,
 )
-from covnmt.report.outputs import Output, as_evaluated
 
 SOURCE = ["ka mo ti su", "ka ka mo", "ti su ka"]
 REFERENCE = ["big house now here", "big big house", "now here big"]
@@ -37,22 +37,22 @@ EXACT = EvaluationSet([REFERENCE], SOURCE, GOLD, deterministic=True)
 PLAIN = EvaluationSet([REFERENCE], SOURCE)
 
 
-def plain(lines: list[str]) -> list[Output]:
-    return [Output(text=line) for line in lines]
+def plain(lines: list[str]) -> list[OutputLine]:
+    return [OutputLine(text=line) for line in lines]
 
 
-def with_attention(lines: list[str]) -> list[Output]:
+def with_attention(lines: list[str]) -> list[OutputLine]:
     """Every output word looks at the source word in its place, the last word at none."""
     outputs = []
     for source, line in zip(SOURCE, lines, strict=True):
         matrix = np.eye(len(line.split()), len(source.split()), dtype=np.float32)
         outputs.append(
-            Output(line, tuple(source.split()), tuple(line.split()), 0.0, matrix, matrix.sum(0))
+            OutputLine(line, tuple(source.split()), tuple(line.split()), 0.0, matrix, matrix.sum(0))
         )
     return outputs
 
 
-def comparison(systems: dict[str, list[Output]], on: EvaluationSet) -> Comparison:
+def comparison(systems: dict[str, list[OutputLine]], on: EvaluationSet) -> Comparison:
     options = Options(samples=2, ter=False)
     scored = {name: evaluate(as_evaluated(rows), on, options) for name, rows in systems.items()}
     return Comparison(scored, (), {}, (), ())

@@ -11,8 +11,8 @@ from covnmt.errors import UserError
 from covnmt.evaluate import Options
 from covnmt.metrics.alignment import Gold
 from covnmt.metrics.inputs import EvaluationSet
+from covnmt.metrics.outputs import OutputLine
 from covnmt.report.html import write_report
-from covnmt.report.outputs import Output
 
 HOSTILE = "<script>alert(1)</script>&\"'$title ${body}"
 SOURCE = ["ka mo ti su", "ka ka mo", f"{HOSTILE} su ka", "mo ti"]
@@ -52,17 +52,17 @@ class Page(HTMLParser):
             self.text += data
 
 
-def plain(lines: list[str]) -> list[Output]:
-    return [Output(text=line) for line in lines]
+def plain(lines: list[str]) -> list[OutputLine]:
+    return [OutputLine(text=line) for line in lines]
 
 
-def with_attention(lines: list[str]) -> list[Output]:
+def with_attention(lines: list[str]) -> list[OutputLine]:
     rows = []
     for source, line in zip(SOURCE, lines, strict=True):
         words = line.split()
         matrix = np.eye(len(words), len(source.split()), dtype=np.float32)
         tokens = tuple(source.split())
-        rows.append(Output(line, tokens, tuple(words), -1.0, matrix, matrix.sum(axis=0)))
+        rows.append(OutputLine(line, tokens, tuple(words), -1.0, matrix, matrix.sum(axis=0)))
     return rows
 
 
@@ -164,7 +164,7 @@ def test_limits(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit(
-    tmp_path: Path, on: EvaluationSet, systems: dict[str, list[Output]], message: str
+    tmp_path: Path, on: EvaluationSet, systems: dict[str, list[OutputLine]], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
         write_report(tmp_path, "t", on, systems, options=FAST)

@@ -112,7 +112,7 @@ def interrupt(
     while process.poll() is None and not moment():
         time.sleep(0.002)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     return process.returncode, errors
 
 
@@ -180,17 +180,15 @@ def test_sigkill(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli) -> 
 
 
 @pytest.mark.parametrize("recipe", ["tokens"], indirect=True)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_polite_signals(
-    number: signal.Signals, recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli
-) -> None:
+def test_polite_signals(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli) -> None:
     run = tmp_path / "run"
-    code, errors = interrupt(command(recipe, run), number, saved(run, 1))
-    assert code == 130
-    assert f"stopped by {number.name}" in errors
-    assert "give the same command again to go on" in errors
-    assert "Traceback" not in errors
-    assert SAVE_EVERY <= update_of(run) < UPDATES
+    for number in (signal.SIGTERM, signal.SIGINT):
+        code, errors = interrupt(command(recipe, run), number, saved(run, 1))
+        assert code == 130
+        assert f"stopped by {number.name}" in errors
+        assert "give the same command again to go on" in errors
+        assert "Traceback" not in errors
+    assert 2 * SAVE_EVERY <= update_of(run) < UPDATES
     assert run_cli(*command(recipe, run)).returncode == 0
     assert_same(whole, run)
     assert_complete_log(run)
@@ -199,7 +197,7 @@ def test_polite_signals(
 @pytest.mark.parametrize("recipe", ["tokens"], indirect=True)
 def test_a_full_disk(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli) -> None:
     run = tmp_path / "run"
-    assert run_cli(*command(recipe, run, f"train.updates={SAVE_EVERY}")).returncode == 0
+    interrupt(command(recipe, run), signal.SIGKILL, saved(run, 1))
     before = (run / LAST).read_bytes()
     failed = subprocess.run(
         [sys.executable, "-c", SMALL_DISK, str(len(before) // 2)]
@@ -207,18 +205,15 @@ def test_a_full_disk(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli)
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
     assert failed.returncode == 2, failed.stderr
     assert "Traceback" not in failed.stderr
-    message = " ".join(failed.stderr.split())
-    assert "cannot be written (File too large); what was there is unchanged" in message
+    assert "cannot be written (File too large); what was there is unchanged" in failed.stderr
     assert (run / LAST).read_bytes() == before
     assert not list(run.rglob(".*"))
     assert run_cli(*command(recipe, run)).returncode == 0
-    # but for the validation at the end of its first part it is the run that nobody disturbed
-    one, two = load_tensors(whole / LAST)[0], load_tensors(run / LAST)[0]
-    assert [key for key in one if not torch.equal(one[key], two[key])] == []
+    assert_same(whole, run)
 
 
 @pytest.mark.parametrize("recipe", ["tokens"], indirect=True)
@@ -227,13 +222,4 @@ def test_divergence(recipe: Path, tmp_path: Path, run_cli: RunCli) -> None:
     failed = run_cli(*command(recipe, run, "train.learning_rate=1e30", "train.warmup=0"))
     assert failed.returncode == 2
     assert "Traceback" not in failed.stderr
-    assert "try a lower train.learning_rate" in " ".join(failed.stderr.split())
-
-
-@pytest.mark.parametrize("recipe", ["tokens"], indirect=True)
-def test_other_settings(recipe: Path, whole: Path, run_cli: RunCli) -> None:
-    before = (whole / LAST).read_bytes()
-    failed = run_cli(*command(recipe, whole, "train.seed=5"))
-    assert failed.returncode == 2
-    assert "train.seed: 1234 before, 5 now" in " ".join(failed.stderr.split())
-    assert (whole / LAST).read_bytes() == before
+    assert "try a lower train.learning_rate" in failed.stderr

@@ -5,13 +5,10 @@ from 0 or 1, one empty line too many at the end. What does not fit together is a
 the file and the line; there is no score for it.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from covnmt.errors import UserError
 from covnmt.files import read_lines
@@ -24,6 +21,7 @@ from covnmt.metrics.alignment import (
     load_matrices,
     read_links,
 )
+from covnmt.metrics.outputs import OutputLine, read_outputs
 
 
 @dataclass(frozen=True)
@@ -72,6 +70,19 @@ class Output:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
+def as_evaluated(lines: Sequence[OutputLine], forced: Sequence[Array] | None = None) -> Output:
+    """A system's lines taken together; what some sentences lack is left out for all."""
+    alignments = [line.alignment for line in lines if line.alignment is not None]
+    fertilities = [line.fertility for line in lines if line.fertility is not None]
+    n = len(lines)
+    return Output(
+        text=[line.text for line in lines],
+        forced=forced,
+        attention=alignments if len(alignments) == n else None,
+        fertility=[f.tolist() for f in fertilities] if len(fertilities) == n else None,
+    )
+
+
 def load_evaluation_set(
     references: Sequence[Path],
     source: Path | None = None,
@@ -110,15 +121,15 @@ def load_output(
     whose alignment and fertility are then used too. All link files are source first, from `base`.
     """
     sentences = len(evaluation_set.references[0])
-    text, soft, fertility = _read_hypothesis(hypothesis, sentences)
+    made = as_evaluated(read_outputs(hypothesis, sentences))
     paths = {
         "hypothesis": hypothesis,
         "forced": forced,
         "links": links,
         "reverse_links": reverse_links,
-        "attention": attention or (hypothesis if soft is not None else None),
+        "attention": attention or (hypothesis if made.attention is not None else None),
         "output_links": output_links,
-        "fertility": hypothesis if fertility is not None else None,
+        "fertility": hypothesis if made.fertility is not None else None,
     }
 
     def read(path: Path | None) -> list[Links] | None:
@@ -126,13 +137,13 @@ def load_output(
         return None if rows is None else [row.possible for row in rows]
 
     return Output(
-        text=text,
+        text=made.text,
         forced=load_matrices(forced) if forced else None,
         links=read(links),
         reverse_links=read(reverse_links),
-        attention=load_matrices(attention) if attention else soft,
+        attention=load_matrices(attention) if attention else made.attention,
         output_links=read(output_links),
-        fertility=fertility,
+        fertility=made.fertility,
         files={name: str(path) for name, path in paths.items() if path},
     )
 
@@ -223,37 +234,6 @@ def _check_references(evaluation_set: EvaluationSet) -> None:
                 raise UserError(
                     f"{name}, line {number}: empty reference; remove the sentence from all files"
                 )
-
-
-def _read_hypothesis(
-    path: Path, sentences: int
-) -> tuple[list[str], list[Array] | None, list[list[float]] | None]:
-    lines = _trimmed(list(read_lines(path)), sentences)
-    if ".jsonl" not in path.suffixes:
-        return lines, None, None
-    rows = [_parse_translation(line, f"{path}, line {n}") for n, line in enumerate(lines, 1)]
-    fertility = [row["fertility"] for row in rows if row.get("fertility") is not None]
-    return (
-        [row["text"] for row in rows],
-        [_matrix(row) for row in rows],
-        fertility if len(fertility) == len(rows) else None,
-    )
-
-
-def _parse_translation(line: str, place: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-        _matrix(row)
-        return {"text": str(row["text"]), **row}
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{place}: not a line of `covnmt translate --json` ({type(error).__name__}: {error})"
-        ) from None
-
-
-def _matrix(row: Mapping[str, Any]) -> Array:
-    shape = len(row["tokens"]), len(row["source_tokens"])
-    return np.asarray(row["alignment"], dtype=np.float32).reshape(shape)  # [I, J]
 
 
 def _without_last_empty(lines: list[str]) -> list[str]:

@@ -170,7 +170,7 @@ def network_backward(
         sum_P += tl.sum(a[:, None] * d_gate, axis=0)
         # the candidate of the GRU reads r * C, everything else C itself
         if G == 3:
-            if gate == 2:  # noqa: SIM102 - one is decided when compiling, the other when running
+            if gate == 2:
                 at, now = Phi + b * J * 3 * D, given + row * WIDTH
                 covered *= reset_gate(covered, a, at, now, P, gates, j, J, D, PRECISION)
         sum_W = tl.dot(tl.trans(d_gate), covered, sum_W, input_precision=PRECISION)

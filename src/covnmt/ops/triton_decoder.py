@@ -238,7 +238,7 @@ def _weight(d_out: Tensor, inputs: Tensor | None) -> Tensor:
 def _kind(decoder: "Decoder", dtype: torch.dtype) -> Kind:
     """The decoder's coverage model, as the kernels know it."""
     coverage, d = decoder.coverage, decoder.coverage.size
-    tf32 = dtype != torch.float32 or torch.backends.cuda.matmul.allow_tf32
+    tf32 = dtype != torch.float32 or torch.backends.cuda.matmul.fp32_precision == "tf32"
     precision = "tf32" if tf32 else "ieee"
     if d == 0:
         return Kind("none", 0, 0.0, 0.0, precision)

@@ -105,7 +105,7 @@ def cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """The same as `reference.cross_entropy`; the products run in `precision`."""
     weight = mask.flatten().to(torch.float32)
-    found: tuple[Tensor, Tensor] = CrossEntropy.apply(
+    found: tuple[Tensor, Tensor] = CrossEntropy.apply(  # type: ignore[no-untyped-call]
         features.flatten(0, -2), W, b, target.flatten(), weight, smoothing, precision
     )
     return found

@@ -124,4 +124,5 @@ def step(
 
 def total_norm(gradients: Sequence[Tensor]) -> Tensor:
     """The Euclidean norm of all gradients together, on the device."""
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))))
+    return norm

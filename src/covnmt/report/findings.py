@@ -16,7 +16,7 @@ from covnmt.evaluate import Comparison
 from covnmt.metrics.adequacy import LITTLE_ATTENTION, SourceWords, rep
 from covnmt.metrics.bleu import MATCHED, TOTAL, Counts, brevity
 from covnmt.metrics.inputs import EvaluationSet
-from covnmt.report.outputs import Output
+from covnmt.metrics.outputs import OutputLine
 
 LEFT_OUT = "source words left out (exact)"
 SAID_TWICE = "source words said twice (exact)"
@@ -63,7 +63,10 @@ def most_different(comparison: Comparison, count: int) -> list[int]:
 
 
 def under_translated(
-    comparison: Comparison, outputs: Mapping[str, Sequence[Output]], on: EvaluationSet, count: int
+    comparison: Comparison,
+    outputs: Mapping[str, Sequence[OutputLine]],
+    on: EvaluationSet,
+    count: int,
 ) -> Ranking:
     """Sentences that lost most: exactly known, by attention, or else by length."""
     if all(system.words for system in comparison.systems.values()):
@@ -71,7 +74,7 @@ def under_translated(
     if all(output.alignment is not None for rows in outputs.values() for output in rows):
         return _worst(LITTLE, _each(outputs, _hardly_seen), count)
 
-    def shorter(name: str, k: int, output: Output) -> Finding:
+    def shorter(name: str, k: int, output: OutputLine) -> Finding:
         missing = len(on.references[0][k].split()) - len(output.text.split())
         return Finding(name, k, _source(on, k), missing)
 
@@ -79,13 +82,16 @@ def under_translated(
 
 
 def over_translated(
-    comparison: Comparison, outputs: Mapping[str, Sequence[Output]], on: EvaluationSet, count: int
+    comparison: Comparison,
+    outputs: Mapping[str, Sequence[OutputLine]],
+    on: EvaluationSet,
+    count: int,
 ) -> Ranking:
     """Sentences that say most twice: exactly known, or by repetitions."""
     if all(system.words for system in comparison.systems.values()):
         return _exact(SAID_TWICE, comparison, on, lambda words: words.said_twice, count)
 
-    def repeated(name: str, k: int, output: Output) -> Finding:
+    def repeated(name: str, k: int, output: OutputLine) -> Finding:
         reference = on.references[0][k].split()
         # REP is a percentage of the reference words; here their number
         amount = rep([output.text.split()], [reference]) * len(reference) / 100
@@ -109,7 +115,7 @@ def _source(on: EvaluationSet, k: int) -> list[str]:
     return on.source[k].split() if on.source is not None else []
 
 
-def _hardly_seen(name: str, k: int, output: Output) -> Finding:
+def _hardly_seen(name: str, k: int, output: OutputLine) -> Finding:
     assert output.alignment is not None
     received = output.alignment.sum(axis=0)  # [J]
     marked = frozenset(np.flatnonzero(received < LITTLE_ATTENTION).tolist())
@@ -132,7 +138,7 @@ def _exact(
 
 
 def _each(
-    outputs: Mapping[str, Sequence[Output]], judge: Callable[[str, int, Output], Finding]
+    outputs: Mapping[str, Sequence[OutputLine]], judge: Callable[[str, int, OutputLine], Finding]
 ) -> list[Finding]:
     return [
         judge(name, k, output) for name, rows in outputs.items() for k, output in enumerate(rows)

@@ -18,7 +18,8 @@ from covnmt import __version__
 from covnmt.errors import UserError
 from covnmt.evaluate import Comparison, Options, compare, evaluate
 from covnmt.files import atomic_text, write_json
-from covnmt.metrics.inputs import EvaluationSet
+from covnmt.metrics.inputs import EvaluationSet, as_evaluated
+from covnmt.metrics.outputs import OutputLine
 from covnmt.progress import track
 from covnmt.report import svg
 from covnmt.report.figures import Array, HeatMap, heat_maps, length_curves
@@ -32,7 +33,6 @@ from covnmt.report.findings import (
     under_translated,
 )
 from covnmt.report.markup import Markup, element, join
-from covnmt.report.outputs import Output, as_evaluated
 from covnmt.report.tables import (
     comparison_table,
     evaluation_table,
@@ -40,7 +40,7 @@ from covnmt.report.tables import (
     significance_table,
 )
 
-Systems = Mapping[str, Sequence[Output]]
+Systems = Mapping[str, Sequence[OutputLine]]
 
 PAGE = "index.html"
 SECTIONS = {
@@ -174,7 +174,7 @@ def _by_length(comparison: Comparison) -> Markup:
         ("BLEU (paper's)", svg.length_chart(buckets, "BLEU", "bleu")),
         (
             "Words per output",
-            svg.length_chart(buckets, "Output length", "output_length", reference=True),
+            svg.length_chart(buckets, "OutputLine length", "output_length", reference=True),
         ),
     )
     drawn = (element("figure", element("figcaption", name), chart) for name, chart in charts)

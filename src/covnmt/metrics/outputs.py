@@ -5,7 +5,6 @@ plain text of any system gives its words alone. Letters: I target words, J sourc
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,12 @@ from numpy.typing import NDArray
 
 from covnmt.errors import UserError
 from covnmt.files import read_lines
-from covnmt.metrics import inputs
 
 Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
-class Output:
+class OutputLine:
     """One translation, with as much of its account as the file has."""
 
     text: str
@@ -33,7 +31,7 @@ class Output:
     fertility: Array | None = None  # [J]
 
 
-def read_outputs(path: Path, sentences: int | None = None) -> list[Output]:
+def read_outputs(path: Path, sentences: int | None = None) -> list[OutputLine]:
     """Read a system's output; with `sentences` one empty line too many at the end is let pass."""
     lines = list(read_lines(path))
     if sentences is not None and len(lines) == sentences + 1 and not lines[-1]:
@@ -41,11 +39,11 @@ def read_outputs(path: Path, sentences: int | None = None) -> list[Output]:
     if not lines:
         raise UserError(f"{path}: empty; expected a translation on every line")
     if not _is_json(lines[0]):
-        return [Output(text=line) for line in lines]
+        return [OutputLine(text=line) for line in lines]
     return [parse_output(line, f"{path}, line {n}") for n, line in enumerate(lines, 1)]
 
 
-def parse_output(line: str, place: str) -> Output:
+def parse_output(line: str, place: str) -> OutputLine:
     """Read one JSON line; `place` names it in messages."""
     try:
         row = json.loads(line)
@@ -55,7 +53,7 @@ def parse_output(line: str, place: str) -> Output:
         raise UserError(f'{place}: no "text"; expected a line of `covnmt translate --json`')
     source_tokens, tokens = (_words(row, name, place) for name in ("source_tokens", "tokens"))
     I, J = len(tokens), len(source_tokens)
-    return Output(
+    return OutputLine(
         text=row["text"],
         source_tokens=source_tokens,
         tokens=tokens,
@@ -63,19 +61,6 @@ def parse_output(line: str, place: str) -> Output:
         alignment=_numbers(row, "alignment", (I, J), place),
         coverage=_numbers(row, "coverage", (J,), place),
         fertility=_numbers(row, "fertility", (J,), place),
-    )
-
-
-def as_evaluated(outputs: Sequence[Output], forced: Sequence[Array] | None = None) -> inputs.Output:
-    """The same as `covnmt.evaluate` takes it; what some sentences lack is left out for all."""
-    alignments = [output.alignment for output in outputs if output.alignment is not None]
-    fertilities = [output.fertility for output in outputs if output.fertility is not None]
-    n = len(outputs)
-    return inputs.Output(
-        text=[output.text for output in outputs],
-        forced=forced,
-        attention=alignments if len(alignments) == n else None,
-        fertility=[f.tolist() for f in fertilities] if len(fertilities) == n else None,
     )
 
 

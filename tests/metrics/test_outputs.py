@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covnmt.errors import UserError
-from covnmt.report.outputs import Output, as_evaluated, parse_output, read_outputs
+from covnmt.metrics.inputs import as_evaluated
+from covnmt.metrics.outputs import OutputLine, parse_output, read_outputs
 
 ROW: dict[str, Any] = {
     "source": "ka mo",
@@ -123,7 +124,7 @@ def test_as_evaluated_keeps_only_what_all_sentences_have() -> None:
     assert both.attention is not None
     assert len(both.attention) == 2
     assert both.fertility == [[1.0, 2.0], [1.0, 2.0]]
-    mixed = as_evaluated([full, Output(text="x")])
+    mixed = as_evaluated([full, OutputLine(text="x")])
     assert list(mixed.text) == ["big house now", "x"]
     assert mixed.attention is None
     assert mixed.fertility is None
