@@ -371,7 +371,10 @@ def _write_out(path: Path | None, lines: Iterable[str]) -> None:
     from covnmt.files import write_lines
 
     if path is not None:
-        write_lines(path, lines)
+        # a finished file is put in its place, and a device or pipe there would be gone
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path}: cannot be written: not a file; name another, or use a pipe")
+        write_lines(path.resolve(), lines)
         return
     for line in lines:
         sys.stdout.write(f"{line}\n")

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from covnmt.config import DataConfig
 from covnmt.errors import UserError
@@ -57,6 +57,35 @@ class Batch:
         """A copy in memory that a GPU reads directly."""
         return self._map(Tensor.pin_memory)
 
+    def clone(self) -> "Batch":
+        """A copy of its own."""
+        return self._map(Tensor.clone)
+
+    def copy_(self, other: "Batch") -> None:
+        """Take over another batch of the same shape, in place."""
+        for name in ("source", "source_mask", "target", "target_mask"):
+            getattr(self, name).copy_(getattr(other, name), non_blocking=True)
+
+    def rounded(self, step: int) -> "Batch":
+        """The same with rows and both lengths padded to multiples of `step`: fewer shapes.
+
+        Rows that are added have one source position to look at and no target words.
+        """
+        rows = -self.size % step
+
+        def padded(tensor: Tensor, value: int) -> Tensor:
+            columns = -tensor.shape[1] % step
+            return nn.functional.pad(tensor, (0, columns, 0, rows), value=value)
+
+        source_mask = padded(self.source_mask, False)
+        source_mask[self.size :, 0] = True
+        return Batch(
+            padded(self.source, PAD),
+            source_mask,
+            padded(self.target, PAD),
+            padded(self.target_mask, False),
+        )
+
     def _map(self, move: Callable[[Tensor], Tensor]) -> "Batch":
         return Batch(
             move(self.source), move(self.source_mask), move(self.target), move(self.target_mask)
@@ -93,10 +122,10 @@ def pad(rows: Sequence[Ids | Sequence[int]], end: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(ids), torch.from_numpy(mask)
 
 
-def read_batch(split: Split, indices: Integers) -> Batch:
-    """Read these pairs; into pinned memory where there is a GPU to take them."""
+def read_batch(split: Split, indices: Integers, step: int = 1) -> Batch:
+    """Read these pairs, rounded up to `step`; into pinned memory where a GPU takes them."""
     pairs = [(split.source(i), split.target(i)) for i in indices.tolist()]
-    batch = collate(pairs, split.source_end, split.target_end)
+    batch = collate(pairs, split.source_end, split.target_end).rounded(step)
     return batch.pin_memory() if torch.cuda.is_available() else batch
 
 

@@ -4,8 +4,9 @@ All terms are sums over the batch (SPEC 1.4); `train` divides where a recipe ask
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from covnmt import ops
 from covnmt.config import TrainConfig
 from covnmt.data import Batch
 from covnmt.model.seq2seq import Forced, Readout, Seq2Seq
@@ -14,17 +15,8 @@ from covnmt.model.seq2seq import Forced, Readout, Seq2Seq
 def token_loss(
     readout: Readout, features: Tensor, target: Tensor, mask: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """Summed loss to differentiate, and the plain negative log-likelihood to report.
-
-    Only real positions reach the output layer, the largest product of the model.
-    """
-    logits = readout.logits(features[mask]).float()  # [real positions, V]
-    log_probs = torch.log_softmax(logits, dim=-1)
-    nll = nn.functional.nll_loss(log_probs, target[mask], reduction="sum")
-    if smoothing == 0:
-        return nll, nll.detach()
-    uniform = -log_probs.mean(dim=-1).sum()
-    return (1 - smoothing) * nll + smoothing * uniform, nll.detach()
+    """Summed loss to differentiate, and the plain negative log-likelihood to report."""
+    return ops.cross_entropy(features, readout.W_2, readout.b, target, mask, smoothing)
 
 
 def fertility_loss(forced: Forced, batch: Batch, detach: bool) -> Tensor:
@@ -35,7 +27,9 @@ def fertility_loss(forced: Forced, batch: Batch, detach: bool) -> Tensor:
     alpha = forced.alpha.detach() if detach else forced.alpha
     received = (alpha * batch.target_mask.unsqueeze(-1)).sum(dim=1)  # [B, J]
     Phi = torch.ones_like(received) if forced.fertility is None else forced.fertility
-    return ((Phi - received)[batch.source_mask] ** 2).sum()
+    # rows without target words only pad the batch
+    real = batch.source_mask & batch.target_mask.any(dim=1, keepdim=True)
+    return ((Phi - received) ** 2 * real).sum()
 
 
 def batch_loss(model: Seq2Seq, batch: Batch, config: TrainConfig) -> tuple[Tensor, Tensor]:

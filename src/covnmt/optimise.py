@@ -1,12 +1,17 @@
 """Optimisers, learning-rate schedules, clipping and weight averages (SPEC 1.4)."""
 
 import math
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from covnmt import ops
 from covnmt.config import TrainConfig
 from covnmt.model.seq2seq import Seq2Seq
+
+# Where PyTorch's optimisers keep their two moments.
+MOMENTS = {"adadelta": ("square_avg", "acc_delta"), "adamw": ("exp_avg", "exp_avg_sq")}
 
 
 def build_optimizer(model: Seq2Seq, config: TrainConfig) -> torch.optim.Optimizer:
@@ -61,6 +66,110 @@ def clip_gradients(model: Seq2Seq, limit: float) -> Tensor:
 
 def follow(average: dict[str, Tensor], weights: dict[str, Tensor], decay: float, n: int) -> None:
     """Move the averaged weights towards the current ones; faster while young."""
-    young = min(decay, (1 + n) / (10 + n))
     names = list(average)
-    torch._foreach_lerp_([average[k] for k in names], [weights[k] for k in names], 1 - young)
+    towards = 1 - young_decay(decay, n)
+    torch._foreach_lerp_([average[k] for k in names], [weights[k] for k in names], towards)
+
+
+def young_decay(decay: float, n: int) -> float:
+    """The average's decay at update n: less at first, so that it forgets the random start."""
+    return min(decay, (1 + n) / (10 + n))
+
+
+class Step(Protocol):
+    """What follows the backward pass: clip, move the weights, follow with the average."""
+
+    def prepare(self, update: int) -> None:
+        """Set what changes from update to update (counted from 0); before a captured replay."""
+
+    def __call__(self) -> None:
+        """Do it, with the gradients that are there."""
+
+
+class PlainStep:
+    """With PyTorch's own optimiser."""
+
+    def __init__(
+        self,
+        model: Seq2Seq,
+        optimizer: torch.optim.Optimizer,
+        average: dict[str, Tensor],
+        config: TrainConfig,
+    ) -> None:
+        self.model, self.optimizer, self.average, self.config = model, optimizer, average, config
+        self.update = 0
+
+    def prepare(self, update: int) -> None:
+        self.update = update
+        apply_rate(self.optimizer, self.config, update)
+
+    def __call__(self) -> None:
+        clip_gradients(self.model, self.config.clip)
+        self.optimizer.step()
+        if self.average:
+            weights = {name: weight.detach() for name, weight in self.model.named_parameters()}
+            follow(self.average, weights, self.config.ema, self.update + 1)
+
+
+class FusedStep:
+    """The same in one pass over memory, by Triton; it keeps the optimiser's state as PyTorch does.
+
+    All weights share one count of updates, on the device, so that a captured step counts too.
+    """
+
+    def __init__(
+        self,
+        model: Seq2Seq,
+        optimizer: torch.optim.Optimizer,
+        average: dict[str, Tensor],
+        config: TrainConfig,
+    ) -> None:
+        named = dict(model.named_parameters())
+        self.parameters, self.config = list(named.values()), config
+        self.average = [average.get(name) for name in named]
+        device = self.parameters[0].device
+        self.rate, self.towards = torch.zeros(2, device=device)
+        self.updates = torch.zeros((), device=device)
+        names = MOMENTS[config.optimizer]
+        for parameter in self.parameters:
+            state = optimizer.state[parameter]
+            self.updates.copy_(state.get("step", self.updates))
+            state["step"] = self.updates
+            for name in names:
+                state.setdefault(name, torch.zeros_like(parameter))
+        self.first, self.second = (
+            [optimizer.state[parameter][name] for parameter in self.parameters] for name in names
+        )
+
+    def prepare(self, update: int) -> None:
+        self.rate.fill_(self.config.learning_rate * rate_factor(update, self.config))
+        self.towards.fill_(1 - young_decay(self.config.ema, update + 1))
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        from covnmt.ops import triton_optimiser as fused
+
+        self.updates += 1
+        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
+        norm = fused.total_norm(gradients)
+        scalars = fused.Scalars(norm, self.rate, self.updates, self.towards)
+        config = self.config
+        kind = (
+            fused.Adadelta(config.rho, config.epsilon)
+            if config.optimizer == "adadelta"
+            else fused.AdamW(*config.betas, config.epsilon, config.weight_decay)
+        )
+        moments = (self.first, self.second, self.average)
+        fused.step(self.parameters, gradients, *moments, scalars, config.clip, kind)
+
+
+def build_step(
+    model: Seq2Seq,
+    optimizer: torch.optim.Optimizer,
+    average: dict[str, Tensor],
+    config: TrainConfig,
+) -> Step:
+    """The one place where the implementation is chosen."""
+    device = next(model.parameters()).device
+    made = FusedStep if ops.fuses(device) else PlainStep
+    return made(model, optimizer, average, config)

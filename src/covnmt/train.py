@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from itertools import islice, pairwise
 from pathlib import Path
 from types import FrameType
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from covnmt import ops
 from covnmt.checkpoint import (
     BEST,
     LAST,
@@ -38,13 +40,16 @@ from covnmt.curves import Curves, open_curves
 from covnmt.data import Batch, prefetch, read_batch, train_batches
 from covnmt.errors import UserError
 from covnmt.files import write_lines
-from covnmt.loss import batch_loss
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.optimise import apply_rate, build_optimizer, clip_gradients, follow
+from covnmt.optimise import build_optimizer, build_step
 from covnmt.progress import Meter
 from covnmt.text.codec import copy_codecs
 from covnmt.text.corpus import Corpus
+from covnmt.update import Updater
 from covnmt.validate import Validation, validate
+
+# On a GPU batches are padded to multiples of this, so that few graphs serve them all.
+SHAPES = 4
 
 # Settings that may change between two parts of one run.
 MAY_CHANGE = (
@@ -88,6 +93,12 @@ class Run:
     device: torch.device
     counters: Counters = field(default_factory=Counters)
 
+    @cached_property
+    def updater(self) -> Updater:
+        """What makes the updates; asked for when everything is in its place."""
+        step = build_step(self.model, self.optimizer, self.average, self.config.train)
+        return Updater(self.model, step, self.config.train)
+
     @property
     def log(self) -> Path:
         return self.directory / "log.jsonl"
@@ -113,16 +124,21 @@ def train(config: Config, directory: Path, device: torch.device) -> Outcome:
         meter.show(run.counters.update, "")
         recent = Recent()
         updates = update_batches(run) if reason is None else iter(())
-        for batches in updates:
-            recent.add(*make_update(run, batches))
+        for batches, words in updates:
+            make_update(run, batches, words)
+            recent.words += words
             run.counters.seconds = seconds + time.monotonic() - began
-            if run.counters.update % config.train.report_every == 0:
+            due = what_is_due(run.counters.update, config.train)
+            reason = stop.reason or why_stop(run, time.monotonic() - began)
+            if due or reason:
+                recent.settle(run)
+            if "report" in due:
                 meter.show(run.counters.update, report(run, recent, curves))
                 recent = Recent()
-            if is_due(run.counters.update, config.train):
+            if "check" in due:
                 meter.note(check(run, curves))
-            reason = stop.reason or why_stop(run, time.monotonic() - began)
-            if reason or run.counters.update % config.train.checkpoint_every == 0:
+                reason = reason or why_stop(run, time.monotonic() - began)
+            if reason or "save" in due:
                 save_run(run)
             if reason:
                 break
@@ -164,50 +180,28 @@ def check_same_settings(config: Config, directory: Path) -> None:
         )
 
 
-def update_batches(run: Run) -> Iterator[list[Batch]]:
-    """The batches of each update, from where the run stands; the same in every run."""
+def update_batches(run: Run) -> Iterator[tuple[list[Batch], int]]:
+    """The batches of each update and their words, from where the run stands; always the same."""
     split = run.corpus.split("train")
     numbered = train_batches(split, run.config.data, run.config.train.seed, run.counters.batch)
     # each batch with the one after it, which knows the passes made by then
-    plans = ((after, read_batch(split, plan.indices)) for plan, after in pairwise(numbered))
+    shape = SHAPES if ops.fuses(run.device) else 1
+    plans = (
+        (after, read_batch(split, plan.indices, shape)) for plan, after in pairwise(numbered)
+    )
     loaded = prefetch(plans, depth=4)
     while group := list(islice(loaded, run.config.train.accumulate)):
         run.counters.batch = group[-1][0].number
         run.counters.epoch = group[-1][0].epoch
-        yield [batch.to(run.device) for _, batch in group]
+        words = sum(batch.target_words for _, batch in group)
+        yield [batch.to(run.device) for _, batch in group], words
 
 
-def make_update(run: Run, batches: list[Batch]) -> tuple[float, int]:
-    """One step of the optimiser; gives the summed negative log-likelihood and its words."""
-    config = run.config.train
-    words = sum(batch.target_words for batch in batches)
-    scale = 1.0 / words if config.loss == "token_mean" else 1.0
-    run.model.train()
-    run.optimizer.zero_grad(set_to_none=True)
-    total = torch.zeros((), device=run.device)
-    for batch in batches:
-        with autocast(config.precision, run.device):
-            loss, nll = batch_loss(run.model, batch, config)
-        (loss * scale).backward()
-        total += nll
-    value = total.item()
-    if not math.isfinite(value):
-        raise UserError(diverged(run, f"the loss of update {run.counters.update + 1} is {value}"))
-    apply_rate(run.optimizer, config, run.counters.update)
-    clip_gradients(run.model, config.clip)
-    run.optimizer.step()
+def make_update(run: Run, batches: list[Batch], words: int) -> None:
+    """One step of the optimiser."""
+    run.updater(batches, words, run.counters.update)
     run.counters.update += 1
     run.counters.words += words
-    if run.average:
-        follow(run.average, weights_of(run.model), config.ema, run.counters.update)
-    return value, words
-
-
-def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """Mixed precision where the recipe asks for it and, with auto, the hardware has it."""
-    on_gpu = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    wanted = precision == "bf16" or (precision == "auto" and on_gpu)
-    return torch.autocast(device.type, torch.bfloat16, enabled=wanted)
 
 
 def diverged(run: Run, what: str) -> str:
@@ -228,9 +222,12 @@ class Recent:
     words: int = 0
     since: float = field(default_factory=time.monotonic)
 
-    def add(self, nll: float, words: int) -> None:
-        self.nll += nll
-        self.words += words
+    def settle(self, run: Run) -> None:
+        """Take over the loss of the updates made; what is no number ends the run."""
+        self.nll += run.updater.take_loss()
+        if not math.isfinite(self.nll):
+            made = f"update {run.counters.update}"
+            raise UserError(diverged(run, f"by {made} the loss has become {self.nll}"))
 
 
 def report(run: Run, recent: Recent, curves: Curves) -> str:
@@ -243,10 +240,15 @@ def report(run: Run, recent: Recent, curves: Curves) -> str:
     return f"epoch {run.counters.epoch + 1}  loss {loss:.3f}  {rate:,.0f} words/s"
 
 
-def is_due(update: int, config: TrainConfig) -> bool:
-    """Whether to validate after this update."""
-    at_interval = update % config.validate_every == 0 and update >= config.validate_from
-    return at_interval or update == config.updates
+def what_is_due(update: int, config: TrainConfig) -> set[str]:
+    """What to do after this update."""
+    due = {
+        "report": update % config.report_every == 0,
+        "check": update % config.validate_every == 0 and update >= config.validate_from,
+        "save": update % config.checkpoint_every == 0,
+    }
+    due["check"] |= update == config.updates
+    return {what for what, now in due.items() if now}
 
 
 def check(run: Run, curves: Curves) -> str:

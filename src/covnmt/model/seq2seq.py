@@ -87,13 +87,20 @@ class Seq2Seq(nn.Module):
 
     def step(self, memory: Memory, state: DecoderState, words: Tensor | None) -> Prediction:
         """Log-probabilities of the next word after `words` [S*K] (nothing at the first step)."""
+        features, alpha, state = self.step_features(memory, state, words)
+        logits = self.readout.logits(features)
+        return Prediction(torch.log_softmax(logits.float(), dim=-1), alpha, state)
+
+    def step_features(
+        self, memory: Memory, state: DecoderState, words: Tensor | None
+    ) -> tuple[Tensor, Tensor, DecoderState]:
+        """The same up to the layer before the words: its values [S*K, q], alpha and the state."""
         y = state.t.new_zeros(state.t.shape[0], self.config.embedding)
         if words is not None:
             y = self.target(words)
         projected = self.decoder.cell.project(y)
         state, alpha = self.decoder.step(memory, state, projected, first=words is None)
-        logits = self.readout.logits(self.readout(state.t, state.s, y))
-        return Prediction(torch.log_softmax(logits.float(), dim=-1), alpha, state)
+        return self.readout(state.t, state.s, y), alpha, state
 
 
 # The blocks of SPEC 1.6, in its order, and where their parameters live.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from covnmt.model.decoder import Decoder, Memory
     from covnmt.model.encoder import Encoder
 
-__all__ = ["Unrolled", "read", "reference", "unroll"]
+__all__ = ["Unrolled", "cross_entropy", "fuses", "read", "reference", "unroll"]
 
 
 def read(encoder: "Encoder", x: Tensor, mask: Tensor) -> Tensor:
@@ -42,6 +42,25 @@ def unroll(decoder: "Decoder", memory: "Memory", y: Tensor) -> Unrolled:
     if not triton_decoder.supports(decoder, memory):
         return reference.unroll(decoder, memory, y)
     return triton_decoder.unroll(decoder, memory, y, _precision(y))
+
+
+def cross_entropy(
+    features: Tensor, W: Tensor, b: Tensor, target: Tensor, mask: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Output layer and loss: the summed loss to differentiate, and the plain summed one.
+
+    features [B, I, q] times W [V, q], against target words [B, I] where mask is true.
+    """
+    if not _use_triton(features):
+        return reference.cross_entropy(features, W, b, target, mask, smoothing)
+    from covnmt.ops import triton_loss
+
+    return triton_loss.cross_entropy(features, W, b, target, mask, smoothing, _precision(features))
+
+
+def fuses(device: torch.device) -> bool:
+    """Whether updates on this device run on Triton kernels, and can be captured as graphs."""
+    return device.type == "cuda" and _use_triton(torch.empty(0, device=device))
 
 
 @cache

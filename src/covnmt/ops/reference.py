@@ -11,7 +11,7 @@ annotations, so attention works on [S, K, ...]: S sentences, K hypotheses each. 
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from covnmt.model.cells import Cell
@@ -125,3 +125,16 @@ def unroll(decoder: "Decoder", memory: "Memory", y: Tensor) -> Unrolled:
         alpha=torch.stack(alphas, dim=1),
         C=state.C,
     )
+
+
+def cross_entropy(
+    features: Tensor, W: Tensor, b: Tensor, target: Tensor, mask: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Output layer and loss over real positions: summed with label smoothing, and without."""
+    logits = nn.functional.linear(features[mask], W, b).float()  # [real positions, V]
+    log_probs = torch.log_softmax(logits, dim=-1)
+    nll = nn.functional.nll_loss(log_probs, target[mask], reduction="sum")
+    if smoothing == 0:
+        return nll, nll.detach()
+    uniform = -log_probs.mean(dim=-1).sum()
+    return (1 - smoothing) * nll + smoothing * uniform, nll.detach()

@@ -30,10 +30,19 @@ from covnmt.ops.triton_coverage import (
 from covnmt.ops.triton_gru import load, tanh
 
 LONGEST = 512  # source words that one program can hold
-# Words x units that a program has in registers at a time, and its warps; the last for the sums.
-FORWARD_TILE, FORWARD_WARPS = 8192, 8
-BACKWARD_TILE, BACKWARD_WARPS = 4096, 8
-SUM_TILE, SUM_WARPS = 2048, 4
+
+
+class Tiling(NamedTuple):
+    """How a program goes over its units: tiles of all words by as many units as fit."""
+
+    elements: int  # words x units of a tile
+    warps: int
+    stages: int  # tiles on their way at a time
+
+
+FORWARD = Tiling(4096, warps=8, stages=3)
+BACKWARD = Tiling(4096, warps=8, stages=3)
+SUMS = Tiling(2048, warps=4, stages=2)
 
 
 class Source(NamedTuple):
@@ -79,6 +88,7 @@ def look_forward(
     q, given, keys, h, mask, v, V, Phi, P, gates, candidate, C, alpha, s, C_next, sign, J,
     N: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, KIND: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """alpha_i, s_i and C_i of one sentence from q = W_a t, `given` = S t and C_{i-1}."""
     b = tl.program_id(0).to(tl.int64)
@@ -87,7 +97,7 @@ def look_forward(
     if D > 0:
         covered = load_units(C + b * J * D, j, J, D, D)
     e = tl.zeros([BLOCK_J], tl.float32)
-    for start in range(0, N, BLOCK_N):
+    for start in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
         tile = load_tile(keys + b * J * N, j, col, J, N)
         activation = tanh(inner(q + b * WIDTH, tile, V, covered, col, D, N, PRECISION))
@@ -97,7 +107,7 @@ def look_forward(
     p = tl.exp(e - tl.max(e, axis=0))
     a = p / tl.sum(p, axis=0)
     tl.store(alpha + b * J + j, a, mask=j < J)
-    for start in range(0, 2 * N, BLOCK_N):
+    for start in tl.range(0, 2 * N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
         tile = load_tile(h + b * J * 2 * N, j, col, J, 2 * N)
         tl.store(s + b * 2 * N + col, tl.sum(a[:, None] * tile, axis=0), mask=col < 2 * N)
@@ -121,6 +131,7 @@ def look_backward(
     d_C, d_q, d_given, d_e, d_x, sign, J,
     N: tl.constexpr, WIDTH: tl.constexpr, D_WIDTH: tl.constexpr, D: tl.constexpr,
     KIND: tl.constexpr, PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of q, `given`, e and the network's inputs; d_C moves from C_i to C_{i-1}."""
     b = tl.program_id(0).to(tl.int64)
@@ -129,7 +140,7 @@ def look_backward(
     d_a = tl.zeros([BLOCK_J], tl.float32)
     if d_alpha is not None:
         d_a += load(d_alpha + b * J + j, j < J)
-    for start in range(0, 2 * N, BLOCK_N):
+    for start in tl.range(0, 2 * N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
         tile = load_tile(h + b * J * 2 * N, j, col, J, 2 * N)
         d_a += tl.sum(tile * load(d_s + b * 2 * N + col, col < 2 * N)[None, :], axis=1)
@@ -162,7 +173,7 @@ def look_backward(
     tl.store(d_e + b * J + j, d_energy, mask=j < J)
     through_V1 = tl.zeros([BLOCK_J], tl.float32)
     through_V = tl.zeros([16, BLOCK_J], tl.float32)
-    for start in range(0, N, BLOCK_N):
+    for start in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
         tile = load_tile(keys + b * J * N, j, col, J, N)
         activation = tanh(inner(q + b * WIDTH, tile, V, covered, col, D, N, PRECISION))
@@ -188,6 +199,7 @@ def keys_backward(
     q, keys, v, V, C, d_e, d_keys, d_v, d_V, steps, sentences, J,
     N: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_J: tl.constexpr, BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Sums over all steps for one sentence and some units: d_keys, and its share of d_v and d_V."""
     b = tl.program_id(0).to(tl.int64)
@@ -200,7 +212,7 @@ def keys_backward(
     sum_V1 = tl.zeros([BLOCK_N], tl.float32)
     sum_V = tl.zeros([16, BLOCK_N], tl.float32)
     covered = tl.zeros([BLOCK_J, 16], tl.float32)
-    for i in range(steps):
+    for i in tl.range(0, steps, num_stages=STAGES):
         row = i * sentences + b
         if D > 0:
             covered = load_units(C + row * J * D, j, J, D, D)
@@ -224,11 +236,18 @@ def keys_backward(
         tl.store(d_V + b * D * N + u * N + col[None, :], sum_V, mask=inside)
 
 
-def _blocks(J: int, n: int, d: int, tile: int) -> dict[str, int]:
+def _blocks(J: int, n: int, d: int, tiling: Tiling) -> dict[str, int]:
     # the product with V_a splits the words over four warps; fewer than 32 would be repeated
     block_j = max(32 if d > 1 else 16, triton.next_power_of_2(J))
-    block_n = max(16, min(tile // block_j, triton.next_power_of_2(n)))
-    return {"BLOCK_J": block_j, "BLOCK_N": block_n}
+    block_n = max(16, min(tiling.elements // block_j, triton.next_power_of_2(n)))
+    # a tile has at least 16 units; long sentences then need more warps, and all the memory
+    grown = max(1, block_j * block_n // tiling.elements)
+    return {
+        "BLOCK_J": block_j,
+        "BLOCK_N": block_n,
+        "STAGES": tiling.stages if block_j < 256 else 1,
+        "num_warps": min(16, tiling.warps * grown),
+    }
 
 
 def forward(
@@ -240,7 +259,7 @@ def forward(
     look_forward[(B,)](
         q, given, source.keys, source.h, source.mask, source.v, source.V, source.Phi, source.P,
         source.gates, source.candidate, C, alpha, s, C_next, kind.sign, J, n, q.stride(0), kind.d,
-        kind.name, kind.precision, **_blocks(J, n, kind.d, FORWARD_TILE), num_warps=FORWARD_WARPS,
+        kind.name, kind.precision, **_blocks(J, n, kind.d, FORWARD),
     )  # fmt: skip
 
 
@@ -254,7 +273,7 @@ def backward(
         q, given, source.keys, source.h, source.v, source.V, source.Phi, source.P, source.gates,
         source.candidate, C, alpha, d_s, d_alpha, d_C, d_q, d_given, d_e, d_x, kind.sign, J, n,
         q.stride(0), d_q.stride(0), kind.d, kind.name, kind.precision,
-        **_blocks(J, n, kind.d, BACKWARD_TILE), num_warps=BACKWARD_WARPS,
+        **_blocks(J, n, kind.d, BACKWARD),
     )  # fmt: skip
 
 
@@ -266,9 +285,9 @@ def sums(
     d_keys = torch.empty_like(source.keys)
     d_v = source.v.new_empty(B, n, dtype=torch.float32)
     d_V = None if source.V is None else d_v.new_empty(B, kind.d, n)
-    blocks = _blocks(J, n, kind.d, SUM_TILE)
+    blocks = _blocks(J, n, kind.d, SUMS)
     keys_backward[(B, triton.cdiv(n, blocks["BLOCK_N"]))](
         q, source.keys, source.v, source.V, C, d_e, d_keys, d_v, d_V, q.shape[0], B, J,
-        n, q.stride(1), kind.d, kind.precision, **blocks, num_warps=SUM_WARPS,
+        n, q.stride(1), kind.d, kind.precision, **blocks,
     )  # fmt: skip
     return d_keys, d_v.sum(0), None if d_V is None else d_V.sum(0)

@@ -170,9 +170,9 @@ def network_backward(
         sum_P += tl.sum(a[:, None] * d_gate, axis=0)
         # the candidate of the GRU reads r * C, everything else C itself
         if G == 3:
-            if gate == 2:
-                at, now = Phi + b * J * 3 * D, given + row * WIDTH
-                covered *= reset_gate(covered, a, at, now, P, gates, j, J, D, PRECISION)
+            at, now = Phi + b * J * 3 * D, given + row * WIDTH
+            r = reset_gate(covered, a, at, now, P, gates, j, J, D, PRECISION)
+            covered *= tl.where(gate == 2, r, 1.0)
         sum_W = tl.dot(tl.trans(d_gate), covered, sum_W, input_precision=PRECISION)
     store_units(d_Phi + b * J * G * D + gate * D, sum_Phi, j, J, D, G * D)
     store_row(d_P + b * G * D + gate * D, sum_P, D)
@@ -195,6 +195,6 @@ def sums(
     block = max(16, triton.next_power_of_2(J))
     network_backward[(B, g)](
         given, Phi, P, gates, C, alpha, d_x, d_Phi, d_P, d_W, steps, B, J, g, given.stride(1), d,
-        kind.precision, block,
+        kind.precision, block, num_warps=4 if block < 128 else 8,
     )  # fmt: skip
     return d_Phi, d_P.sum(0), d_W.sum(0)

@@ -1,0 +1,162 @@
+"""Training speed at the paper's size: forward, backward, clipping, optimiser, in target words/s.
+
+    python benchmarks/train.py                       # the table: three systems, reference and fast
+    python benchmarks/train.py --growth              # how cost grows: lengths, batch sizes, d
+
+Source 25 and target 28 tokens (end symbols included) unless a sweep says otherwise; 30,001 words,
+620, 1000, exact cell. `reference` is plain PyTorch, one launch after another; `fast` the Triton
+kernels in captured graphs. All rows of a table are measured in one run, one after the other, each
+as the median of several repetitions.
+"""
+
+import argparse
+import gc
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import save, summary
+
+from covnmt.config import SYSTEMS, CoverageConfig, ModelConfig, TrainConfig
+from covnmt.data import Batch
+from covnmt.model.initialise import initialise
+from covnmt.model.seq2seq import Seq2Seq
+from covnmt.optimise import build_optimizer, build_step
+from covnmt.update import Updater
+
+WORDS = 30_001
+COMPARED = ("baseline", "fertility", "gru10")
+
+
+def random_batch(size: int, source: int, target: int, device: torch.device) -> Batch:
+    """Full rows of random words."""
+    generator = torch.Generator().manual_seed(1)
+
+    def words(length: int) -> torch.Tensor:
+        return torch.randint(2, WORDS, (size, length), generator=generator)
+
+    full = (torch.ones(size, source, dtype=torch.bool), torch.ones(size, target, dtype=torch.bool))
+    return Batch(words(source), full[0], words(target), full[1]).to(device)
+
+
+def build(model: ModelConfig, precision: str, device: torch.device) -> tuple[Updater, Seq2Seq]:
+    """A model of the paper's size and what trains it."""
+    torch.manual_seed(1)
+    network = Seq2Seq(model, WORDS, WORDS)
+    initialise(network, "modern")
+    network.to(device)
+    settings = {"optimizer": "adamw", "learning_rate": 1e-4, "epsilon": 1e-8}
+    config = TrainConfig.model_validate({**settings, "precision": precision, "loss": "token_mean"})
+    optimizer = build_optimizer(network, config)
+    return Updater(network, build_step(network, optimizer, {}, config), config), network
+
+
+def measure(
+    model: ModelConfig, shape: tuple[int, int, int], precision: str, updates: int, repeats: int
+) -> dict[str, Any]:
+    """Target words per second, and memory, of one setting."""
+    device = torch.device("cuda")
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    updater, network = build(model, precision, device)
+    batch = random_batch(*shape, device)
+    words = shape[0] * shape[2]
+    began = time.perf_counter()
+    for number in range(4):  # compile, capture, replay
+        updater([batch], words, number)
+    torch.cuda.synchronize()
+    warm_up = time.perf_counter() - began
+    rates = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        for number in range(updates):
+            updater([batch], words, number)
+        torch.cuda.synchronize()
+        rates.append(words * updates / (time.perf_counter() - began))
+    result = {
+        "words_per_second": summary(rates),
+        "milliseconds": 1000 * words / summary(rates)["median"],
+        "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
+        "reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
+        "warm_up_seconds": warm_up,
+        "loss": updater.take_loss() / (words * (updates * repeats + 4)),
+    }
+    del updater, network
+    return result
+
+
+def table(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """The three systems of the paper's speed paragraph, reference and fast, small and large batch."""
+    rows = []
+    print(
+        f"{'system':12} {'path':10} {'batch':>5} {'words/s':>10} {'ms':>7} {'GiB':>6} {'ratio':>6}"
+    )
+    for size in arguments.batch:
+        for path in arguments.path:
+            os.environ["COVNMT_OPS"] = "reference" if path == "reference" else "auto"
+            for system in arguments.system:
+                model = ModelConfig(coverage=SYSTEMS[system], cell=arguments.cell)
+                shape = (size, arguments.source, arguments.target)
+                found = measure(
+                    model, shape, arguments.precision, arguments.updates, arguments.repeats
+                )
+                rows.append({"system": system, "path": path, "batch": size, **found})
+                first = next(r for r in rows if r["path"] == path and r["batch"] == size)
+                base = first["words_per_second"]["median"]
+                rate = found["words_per_second"]["median"]
+                rows[-1]["ratio_to_first"] = rate / base
+                print(
+                    f"{system:12} {path:10} {size:5} {rate:10,.0f} {found['milliseconds']:7.2f} "
+                    f"{found['peak_gib']:6.2f} {rate / base:6.3f}",
+                    flush=True,
+                )
+    return rows
+
+
+def growth(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """One setting changed at a time, GRU d=10, fast."""
+    gru = SYSTEMS["gru10"]
+    settings = [("source", j, (80, j, 28), gru) for j in (10, 25, 50, 100, 150, 200)]
+    settings += [("batch", b, (b, 25, 28), gru) for b in (8, 32, 80, 256, 512, 1024, 2048)]
+    settings += [
+        ("d", d, (80, 25, 28), CoverageConfig(kind="gru", size=d)) for d in (1, 2, 4, 8, 10, 16)
+    ]
+    rows = []
+    for what, value, shape, coverage in settings:
+        model = ModelConfig(coverage=coverage, cell=arguments.cell)
+        found = measure(model, shape, arguments.precision, arguments.updates, arguments.repeats)
+        rows.append({"sweep": what, "value": value, **found})
+        rate = found["words_per_second"]["median"]
+        print(f"{what:8} {value:5} {rate:10,.0f} words/s {found['peak_gib']:6.2f} GiB", flush=True)
+    return rows
+
+
+def main() -> None:
+    """Measure and write the result file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--growth", action="store_true", help="the sweeps instead of the table")
+    parser.add_argument("--batch", type=int, nargs="+", default=[80, 512])
+    parser.add_argument("--system", nargs="+", default=list(COMPARED), choices=list(SYSTEMS))
+    parser.add_argument("--path", nargs="+", default=["reference", "fast"])
+    parser.add_argument("--source", type=int, default=25)
+    parser.add_argument("--target", type=int, default=28)
+    parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32"])
+    parser.add_argument("--cell", default="exact", choices=["exact", "reset_after"])
+    parser.add_argument("--updates", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, help="directory of the result file")
+    arguments = parser.parse_args()
+    name = "train-growth" if arguments.growth else "train"
+    rows = growth(arguments) if arguments.growth else table(arguments)
+    save(
+        name,
+        {"settings": {k: str(v) for k, v in vars(arguments).items()}, "rows": rows},
+        arguments.out,
+    )
+
+
+if __name__ == "__main__":
+    main()

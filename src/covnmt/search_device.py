@@ -1,0 +1,412 @@
+"""Beam search for one model on a GPU: the rules of `search`, at fixed shapes and addresses.
+
+One step, `DeviceSearch.advance`, is a fixed sequence of tensor operations over the buffers of a
+lane: no value of a tensor decides what runs next, so the step can be captured in a CUDA graph once
+and replayed. The beam does not shrink as in `search`; hypotheses that ended leave an empty slot,
+which has log-probability -inf. Finished sentences stay until half of a lane is done; then the
+others move to a smaller lane.
+
+The host works one step ahead of what it knows: it waits for the flags of a step only when the next
+one is already on its way. Everything else comes back at the end: a trellis in which every step has
+a row, read backwards from the hypotheses that ended.
+
+Where the device search has no advantage (ensembles, very wide beams, the second attempt at
+sentences that did not end) `search.search` does the work. On a CPU the same code runs uncaptured,
+and the tests hold it to `search.search`.
+
+Letters: S sentences and K slots of each in a lane, R = S K rows, V words (padded to whole blocks),
+J source positions (padded), N sentences of a batch.
+"""
+
+import copy
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from covnmt.config import DecodeConfig
+from covnmt.model.decoder import DecoderState, Memory
+from covnmt.model.seq2seq import Readout, Seq2Seq
+from covnmt.search import RESERVED, Hypothesis, Scorer, attempts, search, step_limits
+from covnmt.trellis import Segment, Trellis
+
+BLOCK = 128  # words whose best is found first; also the widest beam of this search
+SOURCE = 16  # source positions are padded to multiples of this
+ROWS = 64  # steps that a lane's trellis holds
+LANES = 24  # lanes kept, with their graphs; the one unused for longest goes first
+SMALLEST = 8  # sentences in the smallest lane worth moving to
+
+
+class Buffers(NamedTuple):
+    """All that a step reads and writes."""
+
+    memory: Memory  # [S, J, .]
+    state: DecoderState  # [R, .]
+    words: Tensor  # [R] chosen last
+    log_probs: Tensor  # [S, K] of the open hypotheses; -inf in empty slots
+    widths: Tensor  # [S] hypotheses that may be open: the beam less the finished ones
+    without_end: Tensor  # [S] steps during which the end symbol is forbidden
+    most: Tensor  # [S] steps
+    open: Tensor  # [S] whether the sentence goes on
+    banned: Tensor  # [2] words that are never generated
+    clock: Tensor  # [2] steps done, and rows of the trellis among them
+    choices: Tensor  # [ROWS, S, K] slot of the parent * V + word
+    ended: Tensor  # [ROWS, S, K] log-probability of hypotheses that end here; -inf for others
+    alpha: Tensor  # [ROWS, S, K, J] by slot of the parent
+
+    @classmethod
+    def allocate(cls, model: Seq2Seq, memory: Memory, S: int, K: int) -> "Buffers":
+        """Buffers for S sentences like those of the memory."""
+        t = next(model.parameters())
+        J, n = round_up(memory.mask.shape[1], SOURCE), model.config.hidden
+        # sums of many small attention weights: never in half precision
+        C = torch.promote_types(t.dtype, torch.float32)
+
+        def source(part: Tensor) -> Tensor:
+            # ones, because what lies behind the sentences and words must do no harm
+            dtype = t.dtype if part.is_floating_point() else part.dtype
+            return t.new_ones(S, J, *part.shape[2:], dtype=dtype)
+
+        def numbers(*shape: int) -> Tensor:
+            return t.new_zeros(shape, dtype=torch.long)
+
+        def scores(*shape: int) -> Tensor:
+            return t.new_zeros(shape, dtype=torch.float32)
+
+        return cls(
+            memory=Memory(*map(source, memory)),
+            state=DecoderState(
+                t.new_zeros(S * K, n),
+                t.new_zeros(S * K, 2 * n),
+                t.new_zeros(S * K, J, model.decoder.coverage.size, dtype=C),
+            ),
+            words=numbers(S * K),
+            log_probs=scores(S, K),
+            widths=numbers(S),
+            without_end=numbers(S),
+            most=numbers(S),
+            open=t.new_zeros(S, dtype=torch.bool),
+            banned=numbers(2),
+            clock=numbers(2),
+            choices=numbers(ROWS, S, K),
+            ended=scores(ROWS, S, K),
+            alpha=scores(ROWS, S, K, J),
+        )
+
+    def by_sentence(self) -> Iterator[Tensor]:
+        """What moves with the sentences, each [S, ...]."""
+        S, K = self.log_probs.shape
+        yield from self.memory
+        yield from (part.unflatten(0, (S, K)) for part in self.state)
+        yield self.words.unflatten(0, (S, K))
+        yield from (self.log_probs, self.widths, self.without_end, self.most, self.open)
+
+    def load(self, memory: Memory, lengths: Tensor, banned: Tensor, config: DecodeConfig) -> None:
+        """Begin with these sentences, at most S of them."""
+        N, J = memory.mask.shape
+        for mine, theirs in zip(self.memory, memory, strict=True):
+            mine[:N, :J].copy_(theirs)
+        self.memory.mask[:N, J:] = False
+        self.log_probs.fill_(-math.inf)
+        self.log_probs[:N, 0] = 0.0
+        self.widths.fill_(config.beam)
+        without_end, most = step_limits(lengths, config)
+        self.without_end[:N].copy_(without_end)
+        self.most[:N].copy_(most)
+        self.banned.copy_(banned)
+        self.clock.zero_()
+        self._clear(N)
+
+    def receive(self, other: "Buffers", kept: Tensor) -> None:
+        """Go on with these sentences of other buffers, at most S of them."""
+        for mine, theirs in zip(self.by_sentence(), other.by_sentence(), strict=True):
+            torch.index_select(theirs, 0, kept, out=mine[: len(kept)])
+        self.banned.copy_(other.banned)
+        self.clock.copy_(other.clock)
+        self._clear(len(kept))
+
+    def _clear(self, N: int) -> None:
+        """Places behind the N sentences have no hypothesis, and a source that can be looked at."""
+        self.memory.mask[N:] = True
+        self.log_probs[N:] = -math.inf
+        self.open[N:] = False
+
+
+class Output(NamedTuple):
+    """The output layer, padded with zeros and with words of no probability.
+
+    Products want rows of whole 16 bytes, and `best` whole blocks of words.
+    """
+
+    W: Tensor  # [V, q]
+    b: Tensor  # [V]
+
+    @classmethod
+    def of(cls, readout: Readout) -> "Output":
+        """The model's, as it is now."""
+        words, q = readout.W_2.shape
+        extra = round_up(words, BLOCK) - words
+        W = nn.functional.pad(readout.W_2.detach(), (0, -q % 8, 0, extra))
+        return cls(W, nn.functional.pad(readout.b.detach(), (0, extra), value=-math.inf))
+
+    def log_probs(self, features: Tensor) -> Tensor:
+        """Log-probabilities of all words [R, V] from the layer before them [R, q]."""
+        extra = self.W.shape[1] - features.shape[1]
+        padded = nn.functional.pad(features, (0, extra)) if extra else features
+        logits = nn.functional.linear(padded, self.W, self.b)
+        return torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+
+
+def best(beam: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best continuations of every sentence: scores and slot * V + word, [S, k] each.
+
+    It finds what `search.top` finds in beam + log_probs, ties included, but does not add the two
+    for all words: rounding keeps order, so the best sum of a block is the beam's plus the block's
+    best. beam is [S, slots], log_probs [S, slots, V].
+    """
+    S, _, V = log_probs.shape
+    maxima = log_probs.unflatten(2, (-1, BLOCK)).amax(3) + beam[:, :, None]
+    ranked = maxima.flatten(1).sort(dim=1, descending=True, stable=True)
+    blocks = ranked.indices[:, :k].sort(dim=1).values  # [S, k]
+    inside = torch.arange(BLOCK, device=beam.device)
+    positions = torch.add(inside, blocks[:, :, None], alpha=BLOCK)  # [S, k, BLOCK]
+    behind = beam.gather(1, blocks // (V // BLOCK))
+    scores = log_probs.view(S, -1).gather(1, positions.flatten(1)).view_as(positions)
+    sums = (scores + behind[:, :, None]).flatten(1).sort(dim=1, descending=True, stable=True)
+    return sums.values[:, :k], positions.flatten(1).gather(1, sums.indices[:, :k])
+
+
+def forbid(buffers: Buffers, log_probs: Tensor, end: int) -> None:
+    """Take the probability from what must not follow; log_probs is [S, slots, V]."""
+    log_probs.index_fill_(2, buffers.banned, -math.inf)
+    early = buffers.without_end > buffers.clock[0]
+    log_probs[:, :, end].masked_fill_(early[:, None], -math.inf)
+
+
+def settle(buffers: Buffers, scores: Tensor, choices: Tensor, words: Tensor, end: int) -> None:
+    """See which of the chosen continuations [S, K] end, and note it."""
+    step, row = buffers.clock[0], buffers.clock[1:]
+    rank = torch.arange(scores.shape[1], device=scores.device)
+    chosen = (rank < buffers.widths[:, None]) & (scores > -math.inf)
+    finished = chosen & (words == end)
+    stops = finished | (buffers.most <= step + 1)[:, None]
+    live = chosen & ~stops
+    buffers.widths.sub_(finished.sum(1))
+    buffers.log_probs.copy_(torch.where(live, scores, -math.inf))
+    buffers.ended.index_copy_(0, row, torch.where(chosen & stops, scores, -math.inf)[None])
+    buffers.choices.index_copy_(0, row, choices[None])
+    # an empty slot may have a word of the padding, which lies behind the end symbol
+    torch.clamp(words, max=end, out=buffers.words.view_as(words))
+    torch.any(live, dim=1, out=buffers.open)
+
+
+class Lane:
+    """Buffers of one size, and their step: run plainly once, then captured and replayed."""
+
+    def __init__(
+        self, buffers: Buffers, advance: Callable[[Buffers, bool], None], pool: Any
+    ) -> None:
+        self.buffers, self.advance, self.pool = buffers, advance, pool
+        self._warm: set[bool] = set()
+        self._replay: dict[bool, Callable[[], None]] = {}
+
+    def step(self, first: bool = False) -> None:
+        """Advance all sentences by one word."""
+        if first in self._warm and first not in self._replay:
+            self._replay[first] = self._captured(first)
+        if first in self._replay:
+            self._replay[first]()
+        else:
+            self.advance(self.buffers, first)
+            if self.pool is not None:
+                self._warm.add(first)
+
+    def _captured(self, first: bool) -> Callable[[], None]:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+                self.advance(self.buffers, first)
+        except RuntimeError:
+            return lambda: self.advance(self.buffers, first)
+        return graph.replay
+
+
+class Fetched:
+    """A tensor on its way to the host."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._event = torch.cuda.Event() if tensor.is_cuda else None
+        self._copy = tensor.to("cpu", non_blocking=True) if self._event else tensor.clone()
+        if self._event:
+            self._event.record()
+
+    def numpy(self) -> NDArray[Any]:
+        """The values, as soon as they are here."""
+        if self._event:
+            self._event.synchronize()
+        array: NDArray[Any] = self._copy.numpy()
+        return array
+
+
+class Rows(NamedTuple):
+    """A segment of the trellis on its way to the host."""
+
+    first: int
+    numbers: Sequence[int]
+    parts: tuple[Fetched, ...]
+
+    @classmethod
+    def send(cls, buffers: Buffers, begin: int, done: int, numbers: Sequence[int]) -> "Rows":
+        """The steps from `begin` on, of a lane that has these sentences in its first places."""
+        parts = (buffers.choices, buffers.ended, buffers.alpha)
+        return cls(begin, numbers, tuple(Fetched(part[: done - begin]) for part in parts))
+
+    def arrived(self) -> Segment:
+        """The segment, as soon as it is here."""
+        return Segment(self.first, self.numbers, *(part.numpy() for part in self.parts))
+
+
+class DeviceSearch:
+    """Beam search with one model, whose weights must not change any more; for one thread.
+
+    In half `precision` the steps use a copy of the model (coverage and log-probabilities stay in
+    float32). Lanes of fewer than `smallest` sentences are not worth moving to.
+    """
+
+    def __init__(
+        self,
+        model: Seq2Seq,
+        end: int,
+        unk: int,
+        precision: torch.dtype | None = None,
+        smallest: int = SMALLEST,
+    ) -> None:
+        weights = next(model.parameters())
+        self.dtype = precision or weights.dtype
+        self.half = self.dtype.itemsize < 4
+        self.model = halved(model, self.dtype) if self.half else model
+        self.output = Output.of(self.model.readout)
+        self.end, self.unk, self.smallest, self.device = end, unk, smallest, weights.device
+        self._pool = torch.cuda.graph_pool_handle() if weights.is_cuda else None
+        self._lanes: OrderedDict[tuple[int, ...], Lane] = OrderedDict()
+
+    @torch.inference_mode()
+    def search(
+        self,
+        scorer: Scorer[DecoderState],
+        state: DecoderState,
+        memory: Memory,
+        lengths: Tensor,
+        config: DecodeConfig,
+    ) -> list[list[Hypothesis]]:
+        """What `search.search(scorer, state, lengths, config)` gives; memory is the scorer's."""
+        if config.beam > BLOCK or not len(lengths):
+            return search(scorer, state, lengths, config)
+        known = Fetched(lengths)
+        segments = [rows.arrived() for rows in self._explore(memory, lengths, config)]
+        trellis = Trellis.of(segments, known.numpy(), self.output.W.shape[0], self.end)
+        found = trellis.hypotheses(config)
+        pending = [number for number, (top, *_) in enumerate(found) if not top.finished]
+        for wider in islice(attempts(config), 1, 2) if pending else ():
+            todo = torch.tensor(pending, device=lengths.device)
+            again = search(scorer.keep(todo), state.select(todo), lengths[todo], wider)
+            found = replaced(found, pending, again)
+        return found
+
+    def advance(self, buffers: Buffers, first: bool) -> None:
+        """One step of all sentences of a lane; the first has one row for each of them."""
+        S, K = buffers.log_probs.shape
+        state, words = (self._start(buffers), None) if first else (buffers.state, buffers.words)
+        half = torch.autocast(self.device.type, self.dtype, enabled=self.half, cache_enabled=False)
+        with half:
+            features, alpha, state = self.model.step_features(buffers.memory, state, words)
+            log_probs = self.output.log_probs(features).unflatten(0, (S, -1))
+        forbid(buffers, log_probs, self.end)
+        slots, V = log_probs.shape[1:]
+        scores, choices = best(buffers.log_probs[:, :slots], log_probs, K)
+        settle(buffers, scores, choices, choices % V, self.end)
+        rows = choices // V + torch.arange(0, S * slots, slots, device=self.device)[:, None]
+        for mine, theirs in zip(buffers.state, state, strict=True):
+            torch.index_select(theirs, 0, rows.flatten(), out=mine)
+        looks = alpha.float().view(S, slots, -1).expand(S, K, -1)
+        buffers.alpha.index_copy_(0, buffers.clock[1:], looks[None])
+        buffers.clock.add_(1)
+
+    def _start(self, buffers: Buffers) -> DecoderState:
+        state = self.model.decoder.start(buffers.memory)
+        return state._replace(C=state.C.to(buffers.state.C.dtype))
+
+    def _explore(self, memory: Memory, lengths: Tensor, config: DecodeConfig) -> list[Rows]:
+        """Search until every sentence is done; the trellis in parts, on its way to the host."""
+        numbers: Sequence[int] = range(len(lengths))
+        lane = self._lane(lane_size(len(numbers)), config.beam, memory)
+        banned = (RESERVED, self.unk if config.forbid_unk else RESERVED)
+        lane.buffers.load(memory, lengths, self._put(banned), config)
+        lane.step(first=True)
+        sent: list[Rows] = []
+        begin, done, flags = 0, 1, Fetched(lane.buffers.open)
+        while True:
+            lane.step()
+            done += 1
+            places = flags.numpy().nonzero()[0].tolist()
+            if not places:
+                return [*sent, Rows.send(lane.buffers, begin, done, numbers)]
+            size = max(self.smallest, lane_size(len(places)))
+            move = 2 * size <= len(lane.buffers.open)
+            if move or done - begin == ROWS:
+                sent.append(Rows.send(lane.buffers, begin, done, numbers))
+                lane.buffers.clock[1] = 0
+                begin = done
+            if move:
+                smaller = self._lane(size, config.beam, memory)
+                smaller.buffers.receive(lane.buffers, self._put(places))
+                lane, numbers = smaller, [numbers[place] for place in places]
+            flags = Fetched(lane.buffers.open)
+
+    def _lane(self, S: int, K: int, memory: Memory) -> Lane:
+        key = (S, K, round_up(memory.mask.shape[1], SOURCE))
+        if key not in self._lanes:
+            if len(self._lanes) == LANES:
+                self._lanes.popitem(last=False)
+            buffers = Buffers.allocate(self.model, memory, S, K)
+            self._lanes[key] = Lane(buffers, self.advance, self._pool)
+        self._lanes.move_to_end(key)
+        return self._lanes[key]
+
+    def _put(self, values: Sequence[int]) -> Tensor:
+        """Numbers on the device, without waiting for it."""
+        tensor = torch.tensor(values)
+        return tensor.pin_memory().to(self.device, non_blocking=True) if self._pool else tensor
+
+
+def halved(model: Seq2Seq, precision: torch.dtype) -> Seq2Seq:
+    """A copy in half precision, except for what meets the coverage outside of products."""
+    made = copy.deepcopy(model).to(precision)
+    for name, parameter in made.named_parameters():
+        if name.startswith("decoder.coverage.") and parameter.dim() == 1:
+            parameter.data = parameter.data.float()
+    return made
+
+
+def lane_size(sentences: int) -> int:
+    """The next 2^i or 3 * 2^i: few sizes, and at most a third of a lane is empty."""
+    power = 1 << (sentences - 1).bit_length()
+    return power * 3 // 4 if power >= 4 and sentences <= power * 3 // 4 else power
+
+
+def round_up(number: int, step: int) -> int:
+    """The next multiple."""
+    return number + -number % step
+
+
+def replaced(
+    found: Sequence[list[Hypothesis]], numbers: Sequence[int], again: Sequence[list[Hypothesis]]
+) -> list[list[Hypothesis]]:
+    """The lists with those of these numbers exchanged."""
+    changed = dict(zip(numbers, again, strict=True))
+    return [changed.get(number, hypotheses) for number, hypotheses in enumerate(found)]

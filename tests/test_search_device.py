@@ -1,0 +1,272 @@
+"""The device search, on a CPU, against `search.search`: the same hypotheses, scores and attention.
+
+The models are small and random, in float64, so that rounding cannot change a choice. Tables with
+many ties are tried on `best` alone.
+"""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from covnmt import search_device
+from covnmt.config import SYSTEMS, DecodeConfig
+from covnmt.model.decoder import DecoderState, Memory
+from covnmt.model.seq2seq import Seq2Seq
+from covnmt.search import Hypothesis, search, top
+from covnmt.search_device import BLOCK, DeviceSearch, best, lane_size, round_up
+from covnmt.text.vocab import UNK
+from covnmt.translate import ModelScorer
+
+from .model.small import COVERAGES, END, small_batch, small_config, small_model
+
+RAGGED = (1, 7, 3, 17, 2)  # source words of a batch
+
+CONFIGS = {
+    "greedy": DecodeConfig(beam=1),
+    "beam 3": DecodeConfig(beam=3),
+    "beam 10": DecodeConfig(beam=10),
+    "n best": DecodeConfig(beam=10, nbest=7),
+    "no length rules": DecodeConfig(beam=4, nbest=4, length_rules=False, max_length=9),
+    "length penalty": DecodeConfig(beam=5, nbest=5, length_penalty=1.0),
+    "coverage penalty": DecodeConfig(beam=5, nbest=5, coverage_penalty=0.3, length_penalty=0.6),
+    "no unk": DecodeConfig(beam=3, nbest=3, forbid_unk=True),
+    "one attempt": DecodeConfig(beam=2, nbest=2, retry=False),
+    "wider than the vocabulary": DecodeConfig(beam=20, nbest=20),
+    "too wide for the device": DecodeConfig(beam=BLOCK + 1, length_rules=False, max_length=3),
+}
+
+Found = list[list[Hypothesis]]
+Task = tuple[ModelScorer, DecoderState, Memory, Tensor]
+
+
+def model_of(kind: str = "gru10", seed: int = 0, **changes: object) -> Seq2Seq:
+    model = small_model(small_config(COVERAGES[kind], **changes), seed)
+    model.readout.b.data[END] += 1.5  # long and repeated searches are for a few tests only
+    return model
+
+
+@torch.no_grad()
+def task(model: Seq2Seq, lengths: Sequence[int], seed: int = 0) -> Task:
+    batch = small_batch([(length, 1) for length in lengths], seed)
+    memory = model.encode(batch.source, batch.source_mask)
+    scorer = ModelScorer(model, memory, END)
+    return scorer, model.decoder.start(memory), memory, batch.source_mask.sum(dim=1)
+
+
+def on_device(model: Seq2Seq, smallest: int = search_device.SMALLEST) -> DeviceSearch:
+    return DeviceSearch(model, END, UNK, smallest=smallest)
+
+
+def expected(task: Task, config: DecodeConfig) -> Found:
+    scorer, state, _, lengths = task
+    return search(scorer, state, lengths, config)
+
+
+def assert_same(found: Found, wanted: Found) -> None:
+    assert len(found) == len(wanted)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert [mine.words for mine in ours] == [other.words for other in theirs]
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine.finished == other.finished
+            assert mine.log_prob == pytest.approx(other.log_prob, abs=1e-5)
+            assert mine.score == pytest.approx(other.score, abs=1e-5)
+            torch.testing.assert_close(mine.attention, other.attention, rtol=1e-4, atol=1e-6)
+
+
+# --- whole searches ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["code", "paper"])
+@pytest.mark.parametrize("kind", COVERAGES)
+def test_every_model(kind: str, order: str) -> None:
+    model = model_of(kind, order=order)
+    given = task(model, RAGGED)
+    config = DecodeConfig(beam=4, nbest=3)
+    assert_same(on_device(model).search(*given, config), expected(given, config))
+
+
+@pytest.mark.parametrize("changes", [{"cell": "reset_after"}, {"output": "full"}])
+def test_other_layers(changes: dict[str, str]) -> None:
+    model = model_of(**changes)
+    given = task(model, RAGGED)
+    config = DecodeConfig(beam=4, nbest=3)
+    assert_same(on_device(model).search(*given, config), expected(given, config))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_setting(name: str, seed: int) -> None:
+    model = model_of(seed=seed)
+    given = task(model, RAGGED, seed)
+    config = CONFIGS[name]
+    assert_same(on_device(model).search(*given, config), expected(given, config))
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=9),
+    beam=st.integers(1, 6),
+    smallest=st.integers(1, 4),
+    rows=st.integers(2, 8),
+    seed=st.integers(0, 10**6),
+)
+def test_random_batches(lengths: list[int], beam: int, smallest: int, rows: int, seed: int) -> None:
+    """With lanes that become small quickly, and a trellis in many segments."""
+    model = model_of("fertility", seed)
+    given = task(model, lengths, seed)
+    config = DecodeConfig(beam=beam, nbest=beam)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(search_device, "ROWS", rows)
+        found = on_device(model, smallest).search(*given, config)
+    assert_same(found, expected(given, config))
+
+
+def test_company_does_not_matter() -> None:
+    model = model_of()
+    config = DecodeConfig(beam=5, nbest=5)
+    together = on_device(model).search(*task(model, RAGGED), config)
+    scorer, state, memory, lengths = task(model, RAGGED)
+    for number, hypotheses in enumerate(together):
+        one = torch.tensor([number])
+        alone = (scorer.keep(one), state.select(one), memory.select(one), lengths[one])
+        assert_same(on_device(model).search(*alone, config), [hypotheses])
+
+
+def test_no_sentences() -> None:
+    model = model_of()
+    scorer, state, memory, lengths = task(model, [3])
+    none = torch.tensor([], dtype=torch.long)
+    empty = (scorer.keep(none), state.select(none), memory.select(none), lengths[none])
+    assert on_device(model).search(*empty, DecodeConfig()) == []
+
+
+def test_buffers_are_used_again() -> None:
+    """A second batch finds nothing of the first, though it has fewer and shorter sentences."""
+    model = model_of("fertility")
+    device = on_device(model)
+    config = DecodeConfig(beam=3, nbest=3)
+    for lengths, seed in [((9, 14, 12, 15), 1), ((2, 1, 4), 2), ((8, 5, 9, 3), 3)]:
+        given = task(model, lengths, seed)
+        assert_same(device.search(*given, config), expected(given, config))
+    assert len(device._lanes) == 2
+
+
+def test_a_bounded_number_of_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_device, "LANES", 2)
+    model = model_of()
+    device = on_device(model)
+    for sentences in (1, 2, 3, 1):
+        given = task(model, [4] * sentences)
+        assert_same(device.search(*given, DecodeConfig()), expected(given, DecodeConfig()))
+    assert [key[0] for key in device._lanes] == [3, 1]
+
+
+def test_half_precision_stays_near() -> None:
+    model = model_of("gru10", seed=1).float()
+    given = task(model, RAGGED)
+    config = DecodeConfig(beam=1, retry=False)
+    halved = DeviceSearch(model, END, UNK, precision=torch.bfloat16).search(*given, config)
+    exact = on_device(model).search(*given, config)
+    assert next(model.parameters()).dtype == torch.float32
+    for (near,), (right,) in zip(halved, exact, strict=True):
+        shared = min(len(near.attention), len(right.attention), 1)
+        difference = near.attention[:shared] - right.attention[:shared]
+        assert float(difference.abs().max()) < 0.05
+        assert near.log_prob / len(near.attention) == pytest.approx(
+            right.log_prob / len(right.attention), abs=0.5
+        )
+
+
+# --- how it gets there -------------------------------------------------------------------------
+
+
+def without_end(model: Seq2Seq) -> Seq2Seq:
+    """A model that never ends."""
+    model.readout.b.data[END] = -math.inf
+    return model
+
+
+def test_step_limits() -> None:
+    model = without_end(model_of())
+    config = DecodeConfig(beam=2, retry=False)
+    found = on_device(model).search(*task(model, (1, 4, 2)), config)
+    assert [len(top.words) for (top,) in found] == [6, 15, 9]  # 3 J
+    assert not any(top.finished for (top,) in found)
+
+
+def test_what_does_not_end_is_tried_again_by_the_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    retried: list[tuple[int, int]] = []
+
+    def spy(
+        scorer: ModelScorer, state: DecoderState, lengths: Tensor, config: DecodeConfig
+    ) -> Found:
+        retried.append((len(lengths), config.beam))
+        return search(scorer, state, lengths, config)
+
+    monkeypatch.setattr(search_device, "search", spy)
+    model = without_end(model_of())
+    given = task(model, (2, 1))
+    config = DecodeConfig(beam=3)
+    assert_same(on_device(model).search(*given, config), expected(given, config))
+    assert retried == [(2, 6)]
+
+
+def test_sentences_move_to_smaller_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = without_end(model_of())
+    sizes: list[int] = []
+    device = on_device(model, smallest=1)
+
+    def spy(buffers: search_device.Buffers, first: bool) -> None:
+        sizes.append(len(buffers.open))
+        DeviceSearch.advance(device, buffers, first)
+
+    monkeypatch.setattr(device, "advance", spy)
+    given = task(model, (0, 1, 2, 3))
+    config = DecodeConfig(beam=2, retry=False)
+    assert_same(device.search(*given, config), expected(given, config))
+    # the limits are 3, 6, 9 and 12 steps; the host learns of them one step late
+    assert sizes == [4] * 7 + [2] * 3 + [1] * 3
+
+
+# --- the parts ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 3), st.integers(1, 5), st.integers(1, 3), st.integers(1, 9), st.integers())
+def test_best_is_the_top_of_the_sums(S: int, slots: int, blocks: int, k: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed % 2**32)
+    V = blocks * BLOCK
+    log_probs = torch.randint(-6, 0, (S, slots, V), generator=generator) / 4
+    log_probs[log_probs < -1] = -math.inf
+    beam = torch.randint(-3, 0, (S, slots), generator=generator).float()
+    beam[beam == -3] = -math.inf
+    scores, choices = best(beam, log_probs, k)
+    k = min(k, scores.shape[1])
+    wanted = top((beam[:, :, None] + log_probs).flatten(1), k)
+    assert torch.equal(scores[:, :k], wanted[0])
+    finite = wanted[0] > -math.inf
+    assert torch.equal(choices[:, :k][finite], wanted[1][finite])
+
+
+@pytest.mark.parametrize(
+    ("sentences", "size"),
+    [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (7, 8), (9, 12), (13, 16), (80, 96), (128, 128)],
+)
+def test_lane_size(sentences: int, size: int) -> None:
+    assert lane_size(sentences) == size
+
+
+@pytest.mark.parametrize(("number", "step", "result"), [(1, 16, 16), (16, 16, 16), (17, 16, 32)])
+def test_round_up(number: int, step: int, result: int) -> None:
+    assert round_up(number, step) == result
+
+
+def test_six_systems_are_among_the_models() -> None:
+    assert set(SYSTEMS) <= set(COVERAGES)
