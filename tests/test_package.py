@@ -14,7 +14,7 @@ import typer.main
 
 import covnmt
 from covnmt import cli
-from covnmt.config import find_recipe
+from covnmt.config import find_recipe, load_recipe
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -118,10 +118,10 @@ def test_commands_in_texts_exist(path: Path) -> None:
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
 def test_recipes_in_texts_exist(path: Path) -> None:
+    """With the keys and values that the commands change in them."""
     for words in commands(path.read_text("utf-8")):
-        for name in words:
-            if re.fullmatch(r"(paper|modern|demo)/\w+(\.toml)?", name) and words[0] != "demo":
-                find_recipe(name)
+        for name in filter(re.compile(r"(paper|modern|demo)/\w+").fullmatch, words):
+            load_recipe(find_recipe(name), [word for word in words if re.match(r"\w+\.\S+=", word)])
 
 
 def test_readme_has_commands() -> None:

@@ -29,6 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from covnmt import ops
 from covnmt.config import DecodeConfig
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Readout, Seq2Seq
@@ -154,12 +155,25 @@ class Output(NamedTuple):
         W = nn.functional.pad(readout.W_2.detach(), (0, -q % 8, 0, extra))
         return cls(W, nn.functional.pad(readout.b.detach(), (0, extra), value=-math.inf))
 
-    def log_probs(self, features: Tensor) -> Tensor:
-        """Log-probabilities of all words [R, V] from the layer before them [R, q]."""
+    def logits(self, features: Tensor) -> Tensor:
+        """A score for every word [R, V] from the layer before them [R, q]."""
         extra = self.W.shape[1] - features.shape[1]
         padded = nn.functional.pad(features, (0, extra)) if extra else features
-        logits = nn.functional.linear(padded, self.W, self.b)
-        return torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+        return nn.functional.linear(padded, self.W, self.b)
+
+
+def choose(buffers: Buffers, logits: Tensor, end: int) -> Tensor:
+    """Choose from logits [S, slots, V] and settle; the rows [S*K] that the new beam continues.
+
+    There are K slots, or one at the first step.
+    """
+    log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+    forbid(buffers, log_probs, end)
+    S, slots, V = log_probs.shape
+    scores, choices = best(buffers.log_probs[:, :slots], log_probs, buffers.log_probs.shape[1])
+    settle(buffers, scores, choices, choices % V, end)
+    first = torch.arange(0, S * slots, slots, device=logits.device)
+    return (choices // V + first[:, None]).flatten()
 
 
 def best(beam: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -325,17 +339,20 @@ class DeviceSearch:
         half = torch.autocast(self.device.type, self.dtype, enabled=self.half, cache_enabled=False)
         with half:
             features, alpha, state = self.model.step_features(buffers.memory, state, words)
-            log_probs = self.output.log_probs(features).unflatten(0, (S, -1))
-        forbid(buffers, log_probs, self.end)
-        slots, V = log_probs.shape[1:]
-        scores, choices = best(buffers.log_probs[:, :slots], log_probs, K)
-        settle(buffers, scores, choices, choices % V, self.end)
-        rows = choices // V + torch.arange(0, S * slots, slots, device=self.device)[:, None]
+            logits = self.output.logits(features)
+        rows = self._choose(K)(buffers, logits.unflatten(0, (S, -1)), self.end)
         for mine, theirs in zip(buffers.state, state, strict=True):
-            torch.index_select(theirs, 0, rows.flatten(), out=mine)
-        looks = alpha.float().view(S, slots, -1).expand(S, K, -1)
+            torch.index_select(theirs, 0, rows, out=mine)
+        looks = alpha.float().unflatten(0, (S, -1)).expand(S, K, -1)
         buffers.alpha.index_copy_(0, buffers.clock[1:], looks[None])
         buffers.clock.add_(1)
+
+    def _choose(self, K: int) -> Callable[[Buffers, Tensor, int], Tensor]:
+        if not ops.fuses(self.device):
+            return choose
+        from covnmt.ops import triton_search
+
+        return triton_search.choose if triton_search.fits(K, len(self.output.b)) else choose
 
     def _start(self, buffers: Buffers) -> DecoderState:
         state = self.model.decoder.start(buffers.memory)

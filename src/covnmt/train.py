@@ -186,9 +186,7 @@ def update_batches(run: Run) -> Iterator[tuple[list[Batch], int]]:
     numbered = train_batches(split, run.config.data, run.config.train.seed, run.counters.batch)
     # each batch with the one after it, which knows the passes made by then
     shape = SHAPES if ops.fuses(run.device) else 1
-    plans = (
-        (after, read_batch(split, plan.indices, shape)) for plan, after in pairwise(numbered)
-    )
+    plans = ((after, read_batch(split, plan.indices, shape)) for plan, after in pairwise(numbered))
     loaded = prefetch(plans, depth=4)
     while group := list(islice(loaded, run.config.train.accumulate)):
         run.counters.batch = group[-1][0].number

@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from torch import Tensor
 
 from covnmt import ops
 from covnmt.config import CoverageConfig, ModelConfig
 from covnmt.errors import UserError
-from covnmt.model.decoder import Decoder
+from covnmt.model.decoder import Decoder, Memory
+from covnmt.ops import reference
 
 from .compare import random_weights
 
@@ -26,20 +28,49 @@ def decode(coverage: CoverageConfig, dtype: torch.dtype = torch.float32) -> ops.
     return decoder.unroll(decoder.remember(h, torch.ones(2, 3, dtype=torch.bool)), y)
 
 
+@pytest.fixture
+def references(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
+    """The precision of every call of the reference."""
+    calls: list[torch.dtype] = []
+    original = reference.unroll
+
+    def recorded(decoder: Decoder, memory: Memory, y: Tensor) -> ops.Unrolled:
+        calls.append(y.dtype)
+        return original(decoder, memory, y)
+
+    monkeypatch.setattr(reference, "unroll", recorded)
+    return calls
+
+
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_falls_back_to_the_reference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_models_use_the_reference(
+    name: str, references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("triton", reason="the fast path needs Triton")
-    monkeypatch.setenv("COVNMT_OPS", "reference")
-    expected = decode(UNKNOWN[name])
     monkeypatch.setenv("COVNMT_OPS", "triton")
-    assert torch.equal(decode(UNKNOWN[name]).t, expected.t)
+    decode(UNKNOWN[name])
+    assert references == [torch.float32]
 
 
-def test_float64_and_cpu_use_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    for choice, dtype in [("triton", torch.float64), ("auto", torch.float32)]:
-        monkeypatch.setenv("COVNMT_OPS", choice)
-        assert decode(CoverageConfig(), dtype).t.dtype == dtype
+@pytest.mark.parametrize(
+    ("choice", "dtype"),
+    [("reference", torch.float32), ("auto", torch.float32), ("triton", torch.float64)],
+)
+def test_reference_on_request_on_a_cpu_and_in_float64(
+    choice: str, dtype: torch.dtype, references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COVNMT_OPS", choice)
+    decode(CoverageConfig(), dtype)
+    assert references == [dtype]
+
+
+def test_triton_on_request(references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="the fast path needs Triton")
+    if torch.cuda.is_available():
+        pytest.skip("the interpreter was not asked for, and the tensors are on the CPU")
+    monkeypatch.setenv("COVNMT_OPS", "triton")
+    decode(CoverageConfig())
+    assert references == []
 
 
 def test_a_wrong_choice_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

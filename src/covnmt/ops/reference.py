@@ -40,7 +40,7 @@ def exact_gru(x: Tensor, h: Tensor, gates: Tensor, candidate: Tensor) -> Tensor:
     n = h.shape[-1]
     r, z = torch.sigmoid(x[..., : 2 * n] + h @ gates.T).chunk(2, dim=-1)  # [B, n] each
     c = torch.tanh(x[..., 2 * n :] + (r * h) @ candidate.T)  # [B, n]
-    return torch.lerp(h, c, z)
+    return _between(h, c, z)
 
 
 def reset_after_gru(x: Tensor, h: Tensor, gates: Tensor, candidate: Tensor) -> Tensor:
@@ -49,7 +49,12 @@ def reset_after_gru(x: Tensor, h: Tensor, gates: Tensor, candidate: Tensor) -> T
     recurrent = h @ torch.cat([gates, candidate]).T  # [B, 3n]
     r, z = torch.sigmoid(x[..., : 2 * n] + recurrent[..., : 2 * n]).chunk(2, dim=-1)
     c = torch.tanh(x[..., 2 * n :] + r * recurrent[..., 2 * n :])
-    return torch.lerp(h, c, z)
+    return _between(h, c, z)
+
+
+def _between(h: Tensor, c: Tensor, z: Tensor) -> Tensor:
+    """z * c + (1 - z) * h; mixed precision may have given the three different types."""
+    return torch.lerp(h.to(c.dtype), c, z.to(c.dtype))
 
 
 def energies(query: Tensor, keys: Tensor, covered: Tensor | None, v: Tensor) -> Tensor:
