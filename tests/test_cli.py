@@ -188,20 +188,10 @@ def test_translate_from_everywhere(
     assert (tmp_path / "new" / "out").read_text("utf-8") == plain.out
 
 
-def test_output_replaces_nothing_but_files(
-    run: Run, tiny_model: Path, source: Path, tmp_path: Path
-) -> None:
-    """A pipe stays a pipe, and a link is written through."""
-    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
-    os.mkfifo(pipe)
-    with pytest.raises(AssertionError, match="pipe: cannot be written: not a file"):
-        run("translate", source, "--model", tiny_model, "-o", pipe)
-    assert pipe.is_fifo()
-    file.write_text("old")
-    link.symlink_to(file)
-    run("translate", source, "--model", tiny_model, "-o", link)
-    assert link.is_symlink()
-    assert len(list(read_lines(file))) == 20
+def test_output_to_a_device(run: Run, tiny_model: Path, source: Path, tmp_path: Path) -> None:
+    (tmp_path / "null").symlink_to(os.devnull)
+    run("translate", source, "--model", tiny_model, "-o", tmp_path / "null")
+    assert (tmp_path / "null").is_char_device()
 
 
 def test_translate_keeps_empty_lines(run: Run, tiny_model: Path, source: Path) -> None:

@@ -4,6 +4,8 @@ import errno
 import gzip
 import lzma
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -160,3 +162,47 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         write_lines(tmp_path / "file" / "below", ["text"])
+
+
+def test_a_link_is_written_through(tmp_path: Path) -> None:
+    file, link = tmp_path / "deep" / "file", tmp_path / "link"
+    file.parent.mkdir()
+    link.symlink_to(file)
+    for text in ("into nothing", "over the old"):
+        write_lines(link, [text])
+        assert link.is_symlink()
+        assert file.read_text() == f"{text}\n"
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    write_lines(pipe, ["one", "two"])
+    reader.join()
+    assert read == ["one\ntwo\n"]
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_device_is_written_to(tmp_path: Path) -> None:
+    """Through a link, so that a mistake here destroys no device."""
+    for name in ("null", "full"):
+        (tmp_path / name).symlink_to(f"/dev/{name}")
+    write_lines(tmp_path / "null", ["text"])
+    with pytest.raises(UserError, match=r"full: cannot be written \(No space left on device\)$"):
+        write_lines(tmp_path / "full", ["text"])
+    assert Path("/dev/null").is_char_device()
+    assert {path.readlink() for path in tmp_path.iterdir()} == {Path("/dev/null"), Path("/dev/full")}
+
+
+def test_a_directory_is_refused_before_any_work(tmp_path: Path) -> None:
+    def lines() -> Iterator[str]:
+        raise AssertionError("work was done")
+        yield ""
+
+    with pytest.raises(UserError, match=r"cannot be written \(Is a directory\)"):
+        write_lines(tmp_path, lines())

@@ -1,6 +1,6 @@
 """A model directory: everything `translate` needs, and everything training needs to go on.
 
-    config.json         settings, vocabulary sizes, format version
+    config.json         settings, sizes and fingerprint of the vocabularies, format version
     source.*, target.*  tokenisation and vocabulary of each side
     model.safetensors   the best weights so far
     last.safetensors    weights, optimiser, averages, random state and counters of the last save
@@ -13,6 +13,7 @@ replaced as a whole, so a crash or a full disk leaves the previous one.
 
 import json
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,20 @@ from covnmt.errors import UserError
 from covnmt.files import atomic_write, read_json, write_json
 from covnmt.model.initialise import initialise
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.text.codec import SIDES, Codec, copy_codecs
+from covnmt.text.codec import SIDES, copy_codecs, fingerprint
 
 FORMAT = 1
 BEST = "model.safetensors"
 LAST = "last.safetensors"
+
+
+@dataclass(frozen=True)
+class Description:
+    """What config.json says about a model."""
+
+    config: Config
+    words: dict[str, int]  # vocabulary rows of each side
+    fingerprint: str  # of the vocabularies and tokenizers it was trained with
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
@@ -67,28 +77,31 @@ def new_model(config: Config, source_words: int, target_words: int) -> Seq2Seq:
     return model
 
 
-def save_config(directory: Path, config: Config, source_words: int, target_words: int) -> None:
+def save_config(directory: Path, description: Description) -> None:
     """Write config.json."""
-    settings = config.model_dump(mode="json")
-    words = {"source": source_words, "target": target_words}
-    write_json(directory / "config.json", {"format": FORMAT, "words": words, **settings})
+    settings = description.config.model_dump(mode="json")
+    head = {"format": FORMAT, "words": description.words, "fingerprint": description.fingerprint}
+    write_json(directory / "config.json", head | settings)
 
 
-def load_config(directory: Path) -> tuple[Config, dict[str, int]]:
-    """The settings of a model directory, and its vocabulary sizes."""
+def load_config(directory: Path) -> Description:
+    """Read config.json; what is not ours or not whole is an error."""
     path = directory / "config.json"
     if not path.is_file():
-        raise UserError(f"{directory}: not a model directory (it has no config.json)")
+        raise UserError(
+            f"{directory}: not a model directory (it has no config.json); "
+            "name one that `covnmt train` made"
+        )
     tree = read_json(path)
     found = tree.pop("format", None) if isinstance(tree, dict) else None
     if not isinstance(found, int):
-        raise UserError(f"{path}: not made by `covnmt train`")
+        raise UserError(f"{path}: not made by `covnmt train`; name a directory that is")
     if found > FORMAT:
         raise UserError(f"{path}: made by a newer covnmt (format {found}); please upgrade")
-    words = tree.pop("words", None)
+    words, mark = tree.pop("words", None), tree.pop("fingerprint", None)
     if not isinstance(words, dict) or not all(isinstance(words.get(s), int) for s in SIDES):
         raise UserError(f"{path}: damaged: words must give the size of both vocabularies")
-    return build(tree, where=str(path)), words
+    return Description(build(tree, where=str(path)), words, str(mark))
 
 
 def weights_of(model: Seq2Seq) -> dict[str, Tensor]:
@@ -115,18 +128,16 @@ def load_weights(model: Seq2Seq, weights: dict[str, Tensor], where: Path) -> Non
 
 def load_model(directory: Path, device: torch.device) -> tuple[Seq2Seq, Config]:
     """The best model of a directory, ready to translate."""
-    config, words = load_config(directory)
-    for side in SIDES:
-        rows = len(Codec.load(directory, side).vocabulary)
-        if rows != words[side]:
-            raise UserError(
-                f"{directory / side}.vocab: {rows} rows, but the model was trained with "
-                f"{words[side]}; put the vocabulary it was trained with back"
-            )
-    model = Seq2Seq(config.model, words["source"], words["target"])
+    known = load_config(directory)
+    if fingerprint(directory) != known.fingerprint:
+        raise UserError(
+            f"{directory}: its vocabularies or tokenizers are not those it was trained with; "
+            "copy source.* and target.* from the data directory of its training"
+        )
+    model = Seq2Seq(known.config.model, known.words["source"], known.words["target"])
     weights, _ = load_tensors(directory / BEST)
     load_weights(model, weights, directory / BEST)
-    return model.to(device).eval(), config
+    return model.to(device).eval(), known.config
 
 
 def average_run(run: Path, target: Path, last: int) -> list[str]:
@@ -138,11 +149,11 @@ def average_run(run: Path, target: Path, last: int) -> list[str]:
         raise UserError(
             f"{run}: {len(kept)} kept weights, not {last}; train with train.keep={last} or more"
         )
-    config, words = load_config(run)
+    known = load_config(run)
     names, mean = [path.stem for path in kept], average_weights(kept)
     copy_codecs(run, target)
     save_tensors(target / BEST, mean, {"averaged": names})
-    save_config(target, config, words["source"], words["target"])
+    save_config(target, known)
     return names
 
 

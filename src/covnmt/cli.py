@@ -3,10 +3,13 @@
 Heavy imports happen inside the commands, so that `covnmt --help` answers at once.
 """
 
+import errno
 import io
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -47,10 +50,29 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # text is UTF-8, whatever the locale says
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
-        app(prog_name="covnmt")
+        with _standard_output():
+            app(prog_name="covnmt")
     except UserError as error:
         messages.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         sys.exit(2)
+
+
+@contextmanager
+def _standard_output() -> Iterator[None]:
+    """Trouble with standard output, most of which shows only in the end, is bad input too."""
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        # what is still to be written goes nowhere, or Python would try again when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if error.errno == errno.EPIPE:
+            sys.exit(1)  # whoever reads has seen enough, as in `covnmt recipe list | head -1`
+        where = error.filename or "standard output"
+        raise UserError(f"{where}: {error.strerror or error}") from None
 
 
 def _tell(text: str) -> None:
@@ -223,7 +245,7 @@ def average(
 def translate(
     file: Annotated[Path | None, typer.Argument(help="text to translate; standard input")] = None,
     model: ModelOption = [],  # noqa: B006 (typer makes its own copy)
-    out: Annotated[Path | None, typer.Option("--output", "-o", help="standard output")] = None,
+    out: Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, help="standard output")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
     beam: Annotated[int | None, typer.Option(help="1 is greedy")] = None,
     nbest: Annotated[int | None, typer.Option(help="translations per line")] = None,
@@ -267,8 +289,8 @@ def align(
     source: Path,
     target: Path,
     model: ModelOption = [],  # noqa: B006
-    out: Annotated[Path | None, typer.Option("--output", "-o", help="links")] = None,
-    matrices: Annotated[Path | None, typer.Option(help="soft matrices too (.npz)")] = None,
+    out: Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, help="links")] = None,
+    matrices: Annotated[Path | None, typer.Option(dir_okay=False, help="soft matrices too (.npz)")] = None,
     method: Annotated[
         Literal["argmax", "argmax_with_end", "threshold"], typer.Option(help="how links are made")
     ] = "argmax",
@@ -363,6 +385,8 @@ def _input_lines(file: Path | None) -> Iterator[str]:
     from covnmt.files import decode_lines, read_lines
 
     if file is None or str(file) == "-":
+        if sys.stdin is None:
+            raise UserError("standard input is closed: name a file, or pipe text in")
         return decode_lines(sys.stdin.buffer, "standard input")
     return read_lines(file)
 
@@ -371,11 +395,7 @@ def _write_out(path: Path | None, lines: Iterable[str]) -> None:
     from covnmt.files import write_lines
 
     if path is not None:
-        # a finished file is put in its place, and a device or pipe there would be gone
-        if path.exists() and not path.is_file():
-            raise UserError(f"{path}: cannot be written: not a file; name another, or use a pipe")
-        write_lines(path.resolve(), lines)
+        write_lines(path, lines)
         return
     for line in lines:
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
+        print(line, flush=True)

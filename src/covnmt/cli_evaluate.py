@@ -37,7 +37,10 @@ SymmetryOption = Annotated[
     Literal["grow-diag-final", "union", "intersection"],
     typer.Option(help="of links in both directions"),
 ]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="write all figures here too")]
+JsonOption = Annotated[
+    Path | None, typer.Option("--json", dir_okay=False, help="write all figures here too")
+]
+FigureArgument = Annotated[Path, typer.Argument(dir_okay=False, help="PNG or SVG")]
 NamedFiles = Annotated[list[str], typer.Argument(help="NAME=FILE, or just FILE")]
 ForcedOption = Annotated[
     list[str] | None,
@@ -159,7 +162,7 @@ def report(
 
 @plot_app.command("heat-maps")
 def plot_heat_maps(
-    figure: Annotated[Path, typer.Argument(help="PNG or SVG")],
+    figure: FigureArgument,
     systems: Annotated[list[str], typer.Argument(help="NAME=FILE.jsonl of `translate --json`")],
     sentence: Annotated[int, typer.Option(help="line number, from 1")] = 1,
 ) -> None:
@@ -177,7 +180,7 @@ def plot_heat_maps(
 
 @plot_app.command("lengths")
 def plot_lengths(
-    figure: Annotated[Path, typer.Argument(help="PNG or SVG")],
+    figure: FigureArgument,
     systems: NamedFiles,
     reference: ReferenceOption,
     source: Annotated[Path, typer.Option("--source", "-s", help="source text")],
@@ -198,7 +201,7 @@ def plot_lengths(
 
 @plot_app.command("training")
 def plot_training(
-    figure: Annotated[Path, typer.Argument(help="PNG or SVG")],
+    figure: FigureArgument,
     runs: Annotated[list[str], typer.Argument(help="NAME=DIRECTORY of `covnmt train`")],
 ) -> None:
     """Loss and BLEU while training."""

@@ -81,25 +81,40 @@ def read_parallel(*paths: Path) -> Iterator[tuple[str, ...]]:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """A binary stream that becomes `path` if the block ends well, and nothing otherwise."""
-    temporary: Path | None = None
+    """A binary stream that becomes `path` if the block ends well, and nothing otherwise.
+
+    Where `path` is a link, it is the file behind it that is replaced. A device or a pipe cannot
+    be replaced, and is written to as it is.
+    """
+    unchanged = "; what was there is unchanged"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-        temporary = Path(name)
+        if path.exists() and not path.is_file():  # a directory fails here, before any work
+            unchanged = ""
+            with path.open("wb") as stream:
+                yield stream
+        else:
+            with _replacement(Path(os.path.realpath(path))) as stream:
+                yield stream
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{path}: cannot be written ({reason}){unchanged}") from None
+
+
+@contextmanager
+def _replacement(path: Path) -> Iterator[IO[bytes]]:
+    """A stream to a temporary file beside `path` that takes its place when it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    temporary = Path(name)
+    try:
         with os.fdopen(handle, "wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
         temporary.chmod(0o644)
         temporary.replace(path)
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written ({error.strerror or error}); what was there is unchanged"
-        ) from None
     finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -134,4 +149,4 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path}: not valid JSON ({error})") from None
+        raise UserError(f"{path}: not valid JSON ({error}); restore it from a copy, or make it again") from None

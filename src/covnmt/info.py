@@ -42,7 +42,8 @@ class Info:
 def describe_target(target: str, words: int) -> Info:
     """Look at a model directory, or at a recipe with the vocabulary of its data if it is there."""
     if Path(target).is_dir():
-        config, sizes = load_config(Path(target))
+        known = load_config(Path(target))
+        config, sizes = known.config, known.words
     else:
         config = load_recipe(find_recipe(target))
         sizes = _vocabulary(config, words)

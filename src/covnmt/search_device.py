@@ -1,10 +1,9 @@
 """Beam search for one model on a GPU: the rules of `search`, at fixed shapes and addresses.
 
 One step, `DeviceSearch.advance`, is a fixed sequence of tensor operations over the buffers of a
-lane: no value of a tensor decides what runs next, so the step can be captured in a CUDA graph once
-and replayed. The beam does not shrink as in `search`; hypotheses that ended leave an empty slot,
-which has log-probability -inf. Finished sentences stay until half of a lane is done; then the
-others move to a smaller lane.
+lane, so that it can be captured. The beam does not shrink as in `search`: hypotheses that ended
+leave an empty slot, which has log-probability -inf. Finished sentences stay until half of a lane
+is done; then the others move to a smaller lane.
 
 The host works one step ahead of what it knows: it waits for the flags of a step only when the next
 one is already on its way. Everything else comes back at the end: a trellis in which every step has
@@ -21,121 +20,24 @@ J source positions (padded), N sentences of a batch.
 import copy
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from covnmt import ops
 from covnmt.config import DecodeConfig
+from covnmt.lane import SOURCE, Buffers, Fetched, Lane, Rows, round_up
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Readout, Seq2Seq
-from covnmt.search import RESERVED, Hypothesis, Scorer, attempts, search, step_limits
-from covnmt.trellis import Segment, Trellis
+from covnmt.search import RESERVED, Hypothesis, Scorer, attempts, search
+from covnmt.trellis import Trellis
 
 BLOCK = 128  # words whose best is found first; also the widest beam of this search
-SOURCE = 16  # source positions are padded to multiples of this
-ROWS = 64  # steps that a lane's trellis holds
 LANES = 24  # lanes kept, with their graphs; the one unused for longest goes first
 SMALLEST = 8  # sentences in the smallest lane worth moving to
-
-
-class Buffers(NamedTuple):
-    """All that a step reads and writes."""
-
-    memory: Memory  # [S, J, .]
-    state: DecoderState  # [R, .]
-    words: Tensor  # [R] chosen last
-    log_probs: Tensor  # [S, K] of the open hypotheses; -inf in empty slots
-    widths: Tensor  # [S] hypotheses that may be open: the beam less the finished ones
-    without_end: Tensor  # [S] steps during which the end symbol is forbidden
-    most: Tensor  # [S] steps
-    open: Tensor  # [S] whether the sentence goes on
-    banned: Tensor  # [2] words that are never generated
-    clock: Tensor  # [2] steps done, and rows of the trellis among them
-    choices: Tensor  # [ROWS, S, K] slot of the parent * V + word
-    ended: Tensor  # [ROWS, S, K] log-probability of hypotheses that end here; -inf for others
-    alpha: Tensor  # [ROWS, S, K, J] by slot of the parent
-
-    @classmethod
-    def allocate(cls, model: Seq2Seq, memory: Memory, S: int, K: int) -> "Buffers":
-        """Buffers for S sentences like those of the memory."""
-        t = next(model.parameters())
-        J, n = round_up(memory.mask.shape[1], SOURCE), model.config.hidden
-        # sums of many small attention weights: never in half precision
-        C = torch.promote_types(t.dtype, torch.float32)
-
-        def source(part: Tensor) -> Tensor:
-            # ones, because what lies behind the sentences and words must do no harm
-            dtype = t.dtype if part.is_floating_point() else part.dtype
-            return t.new_ones(S, J, *part.shape[2:], dtype=dtype)
-
-        def numbers(*shape: int) -> Tensor:
-            return t.new_zeros(shape, dtype=torch.long)
-
-        def scores(*shape: int) -> Tensor:
-            return t.new_zeros(shape, dtype=torch.float32)
-
-        return cls(
-            memory=Memory(*map(source, memory)),
-            state=DecoderState(
-                t.new_zeros(S * K, n),
-                t.new_zeros(S * K, 2 * n),
-                t.new_zeros(S * K, J, model.decoder.coverage.size, dtype=C),
-            ),
-            words=numbers(S * K),
-            log_probs=scores(S, K),
-            widths=numbers(S),
-            without_end=numbers(S),
-            most=numbers(S),
-            open=t.new_zeros(S, dtype=torch.bool),
-            banned=numbers(2),
-            clock=numbers(2),
-            choices=numbers(ROWS, S, K),
-            ended=scores(ROWS, S, K),
-            alpha=scores(ROWS, S, K, J),
-        )
-
-    def by_sentence(self) -> Iterator[Tensor]:
-        """What moves with the sentences, each [S, ...]."""
-        S, K = self.log_probs.shape
-        yield from self.memory
-        yield from (part.unflatten(0, (S, K)) for part in self.state)
-        yield self.words.unflatten(0, (S, K))
-        yield from (self.log_probs, self.widths, self.without_end, self.most, self.open)
-
-    def load(self, memory: Memory, lengths: Tensor, banned: Tensor, config: DecodeConfig) -> None:
-        """Begin with these sentences, at most S of them."""
-        N, J = memory.mask.shape
-        for mine, theirs in zip(self.memory, memory, strict=True):
-            mine[:N, :J].copy_(theirs)
-        self.memory.mask[:N, J:] = False
-        self.log_probs.fill_(-math.inf)
-        self.log_probs[:N, 0] = 0.0
-        self.widths.fill_(config.beam)
-        without_end, most = step_limits(lengths, config)
-        self.without_end[:N].copy_(without_end)
-        self.most[:N].copy_(most)
-        self.banned.copy_(banned)
-        self.clock.zero_()
-        self._clear(N)
-
-    def receive(self, other: "Buffers", kept: Tensor) -> None:
-        """Go on with these sentences of other buffers, at most S of them."""
-        for mine, theirs in zip(self.by_sentence(), other.by_sentence(), strict=True):
-            torch.index_select(theirs, 0, kept, out=mine[: len(kept)])
-        self.banned.copy_(other.banned)
-        self.clock.copy_(other.clock)
-        self._clear(len(kept))
-
-    def _clear(self, N: int) -> None:
-        """Places behind the N sentences have no hypothesis, and a source that can be looked at."""
-        self.memory.mask[N:] = True
-        self.log_probs[N:] = -math.inf
-        self.open[N:] = False
 
 
 class Output(NamedTuple):
@@ -219,77 +121,11 @@ def settle(buffers: Buffers, scores: Tensor, choices: Tensor, words: Tensor, end
     torch.any(live, dim=1, out=buffers.open)
 
 
-class Lane:
-    """Buffers of one size, and their step: run plainly once, then captured and replayed."""
-
-    def __init__(
-        self, buffers: Buffers, advance: Callable[[Buffers, bool], None], pool: Any
-    ) -> None:
-        self.buffers, self.advance, self.pool = buffers, advance, pool
-        self._warm: set[bool] = set()
-        self._replay: dict[bool, Callable[[], None]] = {}
-
-    def step(self, first: bool = False) -> None:
-        """Advance all sentences by one word."""
-        if first in self._warm and first not in self._replay:
-            self._replay[first] = self._captured(first)
-        if first in self._replay:
-            self._replay[first]()
-        else:
-            self.advance(self.buffers, first)
-            if self.pool is not None:
-                self._warm.add(first)
-
-    def _captured(self, first: bool) -> Callable[[], None]:
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-                self.advance(self.buffers, first)
-        except RuntimeError:
-            return lambda: self.advance(self.buffers, first)
-        return graph.replay
-
-
-class Fetched:
-    """A tensor on its way to the host."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._event = torch.cuda.Event() if tensor.is_cuda else None
-        self._copy = tensor.to("cpu", non_blocking=True) if self._event else tensor.clone()
-        if self._event:
-            self._event.record()
-
-    def numpy(self) -> NDArray[Any]:
-        """The values, as soon as they are here."""
-        if self._event:
-            self._event.synchronize()
-        array: NDArray[Any] = self._copy.numpy()
-        return array
-
-
-class Rows(NamedTuple):
-    """A segment of the trellis on its way to the host."""
-
-    first: int
-    numbers: Sequence[int]
-    parts: tuple[Fetched, ...]
-
-    @classmethod
-    def send(cls, buffers: Buffers, begin: int, done: int, numbers: Sequence[int]) -> "Rows":
-        """The steps from `begin` on, of a lane that has these sentences in its first places."""
-        parts = (buffers.choices, buffers.ended, buffers.alpha)
-        return cls(begin, numbers, tuple(Fetched(part[: done - begin]) for part in parts))
-
-    def arrived(self) -> Segment:
-        """The segment, as soon as it is here."""
-        return Segment(self.first, self.numbers, *(part.numpy() for part in self.parts))
-
-
 class DeviceSearch:
     """Beam search with one model, whose weights must not change any more; for one thread.
 
-    In half `precision` the steps use a copy of the model (coverage and log-probabilities stay in
-    float32). Lanes of fewer than `smallest` sentences are not worth moving to.
+    In another `precision` the steps use a copy of the model; coverage and log-probabilities never
+    have fewer than 32 bits. Lanes of fewer than `smallest` sentences are not worth moving to.
     """
 
     def __init__(
@@ -303,7 +139,9 @@ class DeviceSearch:
         weights = next(model.parameters())
         self.dtype = precision or weights.dtype
         self.half = self.dtype.itemsize < 4
-        self.model = halved(model, self.dtype) if self.half else model
+        self.whole = model
+        as_it_is = self.dtype == weights.dtype and not self.half
+        self.model = model if as_it_is else converted(model, self.dtype)
         self.output = Output.of(self.model.readout)
         self.end, self.unk, self.smallest, self.device = end, unk, smallest, weights.device
         self._pool = torch.cuda.graph_pool_handle() if weights.is_cuda else None
@@ -311,26 +149,28 @@ class DeviceSearch:
 
     @torch.inference_mode()
     def search(
-        self,
-        scorer: Scorer[DecoderState],
-        state: DecoderState,
-        memory: Memory,
-        lengths: Tensor,
-        config: DecodeConfig,
+        self, scorer: Scorer[DecoderState], memory: Memory, lengths: Tensor, config: DecodeConfig
     ) -> list[list[Hypothesis]]:
-        """What `search.search(scorer, state, lengths, config)` gives; memory is the scorer's."""
+        """What `search.search` gives for the scorer, which has the model and this memory in it."""
         if config.beam > BLOCK or not len(lengths):
-            return search(scorer, state, lengths, config)
-        known = Fetched(lengths)
-        segments = [rows.arrived() for rows in self._explore(memory, lengths, config)]
-        trellis = Trellis.of(segments, known.numpy(), self.output.W.shape[0], self.end)
-        found = trellis.hypotheses(config)
+            return search(scorer, self.whole.decoder.start(memory), lengths, config)
+        found = self._first_attempt(memory, lengths, config)
         pending = [number for number, (top, *_) in enumerate(found) if not top.finished]
         for wider in islice(attempts(config), 1, 2) if pending else ():
             todo = torch.tensor(pending, device=lengths.device)
-            again = search(scorer.keep(todo), state.select(todo), lengths[todo], wider)
+            state = self.whole.decoder.start(memory.select(todo))
+            again = search(scorer.keep(todo), state, lengths[todo], wider)
             found = replaced(found, pending, again)
         return found
+
+    def _first_attempt(
+        self, memory: Memory, lengths: Tensor, config: DecodeConfig
+    ) -> list[list[Hypothesis]]:
+        with torch.cuda.device_of(lengths):
+            known = Fetched(lengths)
+            segments = [rows.arrived() for rows in self._explore(memory, lengths, config)]
+        trellis = Trellis.of(segments, known.numpy(), self.output.W.shape[0], self.end)
+        return trellis.hypotheses(config)
 
     def advance(self, buffers: Buffers, first: bool) -> None:
         """One step of all sentences of a lane; the first has one row for each of them."""
@@ -342,7 +182,7 @@ class DeviceSearch:
             logits = self.output.logits(features)
         rows = self._choose(K)(buffers, logits.unflatten(0, (S, -1)), self.end)
         for mine, theirs in zip(buffers.state, state, strict=True):
-            torch.index_select(theirs, 0, rows, out=mine)
+            torch.index_select(theirs.to(mine.dtype), 0, rows, out=mine)
         looks = alpha.float().unflatten(0, (S, -1)).expand(S, K, -1)
         buffers.alpha.index_copy_(0, buffers.clock[1:], looks[None])
         buffers.clock.add_(1)
@@ -375,7 +215,7 @@ class DeviceSearch:
                 return [*sent, Rows.send(lane.buffers, begin, done, numbers)]
             size = max(self.smallest, lane_size(len(places)))
             move = 2 * size <= len(lane.buffers.open)
-            if move or done - begin == ROWS:
+            if move or done - begin == len(lane.buffers.choices):
                 sent.append(Rows.send(lane.buffers, begin, done, numbers))
                 lane.buffers.clock[1] = 0
                 begin = done
@@ -398,15 +238,17 @@ class DeviceSearch:
     def _put(self, values: Sequence[int]) -> Tensor:
         """Numbers on the device, without waiting for it."""
         tensor = torch.tensor(values)
-        return tensor.pin_memory().to(self.device, non_blocking=True) if self._pool else tensor
+        if self.device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self.device, non_blocking=True)
 
 
-def halved(model: Seq2Seq, precision: torch.dtype) -> Seq2Seq:
-    """A copy in half precision, except for what meets the coverage outside of products."""
+def converted(model: Seq2Seq, precision: torch.dtype) -> Seq2Seq:
+    """A copy in this precision; what meets the coverage outside of products has 32 bits or more."""
     made = copy.deepcopy(model).to(precision)
     for name, parameter in made.named_parameters():
         if name.startswith("decoder.coverage.") and parameter.dim() == 1:
-            parameter.data = parameter.data.float()
+            parameter.data = parameter.data.to(torch.promote_types(precision, torch.float32))
     return made
 
 
@@ -414,11 +256,6 @@ def lane_size(sentences: int) -> int:
     """The next 2^i or 3 * 2^i: few sizes, and at most a third of a lane is empty."""
     power = 1 << (sentences - 1).bit_length()
     return power * 3 // 4 if power >= 4 and sentences <= power * 3 // 4 else power
-
-
-def round_up(number: int, step: int) -> int:
-    """The next multiple."""
-    return number + -number % step
 
 
 def replaced(

@@ -26,6 +26,7 @@ from covnmt import ops
 from covnmt.checkpoint import (
     BEST,
     LAST,
+    Description,
     load_config,
     load_tensors,
     load_weights,
@@ -149,8 +150,8 @@ def open_run(config: Config, directory: Path, device: torch.device) -> Run:
     """Start a run, or pick it up where it was saved."""
     corpus = Corpus.open(config.data.directory)
     corpus.split("dev")  # rather now than at the first validation
-    words = {side: len(corpus.codec(side).vocabulary) for side in ("source", "target")}
-    model = new_model(config, words["source"], words["target"]).to(device)
+    rows = corpus.report.rows
+    model = new_model(config, rows["source"], rows["target"]).to(device)
     optimizer = build_optimizer(model, config.train)
     average = {k: w.clone() for k, w in weights_of(model).items()} if config.train.ema else {}
     run = Run(config, directory, corpus, model, optimizer, average, device)
@@ -160,14 +161,14 @@ def open_run(config: Config, directory: Path, device: torch.device) -> Run:
         restore_run(run)
     else:
         copy_codecs(config.data.directory, directory)
-    save_config(directory, config, words["source"], words["target"])
+    save_config(directory, Description(config, dict(rows), corpus.report.fingerprint))
     trim_log(run)
     return run
 
 
 def check_same_settings(config: Config, directory: Path) -> None:
     """A run goes on only with the settings it began with."""
-    before, _ = load_config(directory)
+    before = load_config(directory).config
     changed = [
         f"{key}: {old!r} before, {new!r} now"
         for key, old, new in differences(before, config)

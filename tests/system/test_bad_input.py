@@ -9,7 +9,9 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ import torch
 from covnmt import cli
 from covnmt.checkpoint import save_tensors
 from covnmt.config import Config, flatten
+from covnmt.text.codec import fingerprint
 from covnmt.text.corpus import Corpus
 from covnmt.text.prepare import prepare
 from tests.conftest import RunCli
@@ -78,6 +81,7 @@ def data_without_dev(desk: Path) -> None:
 def other_vocabulary(desk: Path) -> None:
     shutil.copytree(desk / "model", desk / "other")
     change("other/target.vocab", backwards)(desk)
+    change("other/config.json", set_key("fingerprint", fingerprint(desk / "other")))(desk)
 
 
 def nothing(desk: Path) -> None:
@@ -124,7 +128,7 @@ CASES = {
         f"{PREPARE} wide t", ("wide, line 1: not UTF-8",), put("wide", "a\nb\n".encode("utf-16"))
     ),
     "training text is empty": Case(
-        f"{PREPARE} empty empty", ("empty and empty are empty",), put("empty", "")
+        f"{PREPARE} empty empty", ("empty and empty are empty", "a sentence on each line"), put("empty", "")
     ),
     "training text is nothing but blank lines": Case(
         f"{PREPARE} blank blank", ("no training pair is left", "empty"), put("blank", "\n \n\n")
@@ -237,7 +241,7 @@ CASES = {
     # translate
     "no model": Case("translate s", ("--model DIR",), alone=True),
     "a model directory that is none": Case(
-        "translate s --model data", ("data: not a model directory",), alone=True
+        "translate s --model data", ("data: not a model directory", "covnmt train"), alone=True
     ),
     "a model directory that does not exist": Case(
         "translate s --model nowhere", ("nowhere: not a model directory",)
@@ -266,7 +270,9 @@ CASES = {
         remove("model/model.safetensors"),
     ),
     "truncated settings": Case(
-        TRANSLATE, ("model/config.json: not valid JSON",), change("model/config.json", half)
+        TRANSLATE,
+        ("model/config.json: not valid JSON", "restore it from a copy"),
+        change("model/config.json", half),
     ),
     "foreign settings": Case(
         TRANSLATE,
@@ -291,18 +297,34 @@ CASES = {
     ),
     "a vocabulary that does not fit the model": Case(
         TRANSLATE,
-        ("model/target.vocab: ", "the model was trained with", "put the vocabulary"),
+        ("model: its vocabularies or tokenizers are not those", "from the data directory"),
         change("model/target.vocab", without_last_line),
         alone=True,
     ),
+    "a vocabulary in another order": Case(
+        TRANSLATE,
+        ("model: its vocabularies or tokenizers are not those",),
+        change("model/source.vocab", backwards),
+    ),
+    "another tokenizer": Case(
+        TRANSLATE,
+        ("model: its vocabularies or tokenizers are not those",),
+        change("model/source.json", set_key("lowercase", True)),
+    ),
     "a damaged vocabulary": Case(
-        TRANSLATE, ("model/source.vocab, line 1: ", "damaged"), put("model/source.vocab", "a b\n")
+        TRANSLATE,
+        ("model: its vocabularies or tokenizers are not those",),
+        put("model/source.vocab", "a b\n"),
     ),
     "a missing vocabulary": Case(
-        TRANSLATE, ("model/source.vocab: no such file",), remove("model/source.vocab")
+        TRANSLATE,
+        ("model/source.vocab: cannot be read (No such file", "from the data directory"),
+        remove("model/source.vocab"),
     ),
     "a missing tokenizer": Case(
-        TRANSLATE, ("model/target.json: no such file",), remove("model/target.json")
+        TRANSLATE,
+        ("model/target.json: no such file", "from the data directory"),
+        remove("model/target.json"),
     ),
     "an ensemble of other vocabularies": Case(
         f"{TRANSLATE} --model other", ("other: other vocabularies than model",), other_vocabulary
@@ -324,7 +346,7 @@ CASES = {
         "translate s.gz --model model --beam 1", ("s.gz, after line ",), put("s.gz", CUT_OFF)
     ),
     "output below a file": Case(f"{TRANSLATE} -o t/out", ("t/out: cannot be written",)),
-    "output that is a directory": Case(f"{TRANSLATE} -o data", ("data: cannot be written",)),
+    "output that is a directory": Case(f"{TRANSLATE} -o data", ("--output", "'data' is a directory")),
     "more translations than the beam is wide": Case(
         f"{TRANSLATE} --nbest 5 --beam 2", ("nbest = 5 is more than beam = 2",)
     ),
@@ -434,6 +456,39 @@ def test_bad_input_in_a_process(name: str, desk: Path, run_cli: RunCli) -> None:
     done = run_cli(*case.command.split(), stdin=case.stdin, cwd=desk)
     assert done.stdout == ""
     check(case, done.returncode, done.stderr, before, desk)
+
+
+# How a shell can leave no room for output, or no input; and what is said.
+NO_STREAMS = {
+    "recipe list >/dev/full": "standard output: No space left on device",
+    "recipe keys >/dev/full": "standard output: No space left on device",
+    "info paper/gru10 --json >/dev/full": "standard output: No space left on device",
+    "translate s --model model >/dev/full": "standard output: No space left on device",
+    "translate s --model model -o /dev/full": "/dev/full: cannot be written (No space left",
+    "translate --model model <&-": "standard input is closed: name a file",
+}
+
+
+@pytest.mark.parametrize("command", NO_STREAMS)
+def test_streams_that_are_full_or_closed(command: str, desk: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"'{sys.executable}' -m covnmt {command}"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        cwd=desk,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {NO_STREAMS[command]}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_reader_that_has_seen_enough() -> None:
+    """Neither a message nor a traceback."""
+    command = f"'{sys.executable}' -m covnmt recipe keys | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
 
 
 def test_long_paths_stay_whole(run_cli: RunCli, tmp_path: Path) -> None:

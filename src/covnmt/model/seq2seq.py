@@ -95,8 +95,9 @@ class Seq2Seq(nn.Module):
         self, memory: Memory, state: DecoderState, words: Tensor | None
     ) -> tuple[Tensor, Tensor, DecoderState]:
         """The same up to the layer before the words: its values [S*K, q], alpha and the state."""
-        y = state.t.new_zeros(state.t.shape[0], self.config.embedding)
-        if words is not None:
+        if words is None:
+            y = state.t.new_zeros(state.t.shape[0], self.config.embedding)
+        else:
             y = self.target(words)
         projected = self.decoder.cell.project(y)
         state, alpha = self.decoder.step(memory, state, projected, first=words is None)

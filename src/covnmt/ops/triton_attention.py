@@ -73,11 +73,11 @@ def load_V(V, col, D: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
-def inner(q, keys, V, C, col, D: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr):
-    """W_a t + U_a h_j + V_a C_j for a tile of keys."""
+def inner(q, keys, V, C, C_1, col, D: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr):
+    """W_a t + U_a h_j + V_a C_j for a tile of keys; C_1 [BLOCK_J] is C where d is 1."""
     total = keys + load(q + col, col < N)[None, :]
     if D == 1:
-        total += tl.sum(C, axis=1)[:, None] * load(V + col, col < N)[None, :]
+        total += C_1[:, None] * load(V + col, col < N)[None, :]
     elif D > 1:
         total = tl.dot(C, load_V(V, col, D, N), total, input_precision=PRECISION)
     return total
@@ -94,13 +94,16 @@ def look_forward(
     b = tl.program_id(0).to(tl.int64)
     j = tl.arange(0, BLOCK_J)
     covered = 0.0
+    covered_1 = 0.0
     if D > 0:
         covered = load_units(C + b * J * D, j, J, D, D)
+    if D == 1:
+        covered_1 = load(C + b * J + j, j < J)
     e = tl.zeros([BLOCK_J], tl.float32)
     for start in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
         tile = load_tile(keys + b * J * N, j, col, J, N)
-        activation = tanh(inner(q + b * WIDTH, tile, V, covered, col, D, N, PRECISION))
+        activation = tanh(inner(q + b * WIDTH, tile, V, covered, covered_1, col, D, N, PRECISION))
         e += tl.sum(activation * load(v + col, col < N)[None, :], axis=1)
     keep = tl.load(mask + b * J + j, mask=j < J, other=0) != 0
     e = tl.where(keep, e, float("-inf"))
@@ -114,7 +117,7 @@ def look_forward(
     given += b * WIDTH
     if KIND == "linguistic":
         step = a / tl.load(Phi + b * J + j, mask=j < J, other=1.0).to(tl.float32)
-        store_units(C_next + b * J, covered + sign * step[:, None], j, J, 1, 1)
+        tl.store(C_next + b * J + j, covered_1 + sign * step, mask=j < J)
     if KIND == "tanh":
         Phi += b * J * D
         c = tanh_network(covered, a, Phi, given, P, candidate, j, J, D, PRECISION)
@@ -149,6 +152,9 @@ def look_backward(
     if D > 0:
         covered = load_units(C + b * J * D, j, J, D, D)
         d_covered = load_units(d_C + b * J * D, j, J, D, D)
+    covered_1 = 0.0
+    if D == 1:
+        covered_1 = load(C + b * J + j, j < J)
     given += b * WIDTH
     d_given += b * D_WIDTH
     if KIND == "linguistic":
@@ -176,7 +182,7 @@ def look_backward(
     for start in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
         tile = load_tile(keys + b * J * N, j, col, J, N)
-        activation = tanh(inner(q + b * WIDTH, tile, V, covered, col, D, N, PRECISION))
+        activation = tanh(inner(q + b * WIDTH, tile, V, covered, covered_1, col, D, N, PRECISION))
         through_v = d_energy[:, None] * load(v + col, col < N)[None, :]
         d_inner = through_v * (1 - activation * activation)
         tl.store(d_q + b * D_WIDTH + col, tl.sum(d_inner, axis=0), mask=col < N)
@@ -212,17 +218,20 @@ def keys_backward(
     sum_V1 = tl.zeros([BLOCK_N], tl.float32)
     sum_V = tl.zeros([16, BLOCK_N], tl.float32)
     covered = tl.zeros([BLOCK_J, 16], tl.float32)
+    covered_1 = tl.zeros([BLOCK_J], tl.float32)
     for i in tl.range(0, steps, num_stages=STAGES):
         row = i * sentences + b
-        if D > 0:
+        if D == 1:
+            covered_1 = load(C + row * J + j, j < J)
+        elif D > 1:
             covered = load_units(C + row * J * D, j, J, D, D)
-        activation = tanh(inner(q + row * WIDTH, tile, V, covered, col, D, N, PRECISION))
+        activation = tanh(inner(q + row * WIDTH, tile, V, covered, covered_1, col, D, N, PRECISION))
         d_energy = load(d_e + row * J + j, j < J)[:, None]
         sum_v += tl.sum(d_energy * activation, axis=0)
         d_inner = d_energy * v_tile * (1 - activation * activation)
         sum_keys += d_inner
         if D == 1:
-            sum_V1 += tl.sum(d_inner * tl.sum(covered, axis=1)[:, None], axis=0)
+            sum_V1 += tl.sum(d_inner * covered_1[:, None], axis=0)
         elif D > 1:
             sum_V = tl.dot(tl.trans(covered), d_inner, sum_V, input_precision=PRECISION)
     inside = (j < J)[:, None] & (col < N)[None, :]

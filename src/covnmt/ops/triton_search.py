@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from covnmt.search_device import Buffers
+    from covnmt.lane import Buffers
 
 BLOCK = 128  # words
 CHUNK = 16  # blocks that one program of `scan` reads
@@ -152,8 +152,8 @@ def choose_kernel(
 
 def fits(K: int, V: int) -> bool:
     """Whether a program can hold a beam this wide over so many words."""
-    wide = triton.next_power_of_2(K)
-    return wide * max(BLOCK, triton.next_power_of_2(V // BLOCK)) <= LARGEST
+    wide: int = triton.next_power_of_2(max(BLOCK, V // BLOCK))
+    return V % BLOCK == 0 and wide * int(triton.next_power_of_2(K)) <= LARGEST
 
 
 def choose(buffers: "Buffers", logits: Tensor, end: int) -> Tensor:

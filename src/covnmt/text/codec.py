@@ -21,6 +21,7 @@ from covnmt.text.vocab import Vocabulary
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
 AnySettings = TypeVar("AnySettings", bound=Settings)
+REMEDY = "copy it from the data directory, or make that again with `covnmt prepare`"
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ def _codec_files(directory: Path) -> list[Path]:
 
 def read_settings(path: Path, kind: type[AnySettings]) -> AnySettings:
     """Read settings from JSON; a file that does not fit is an error that says where."""
+    if not path.exists():
+        raise UserError(f"{path}: no such file; {REMEDY}")
     try:
         return kind.model_validate(read_json(path))
     except ValidationError as error:
@@ -111,4 +114,4 @@ def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {REMEDY}") from None

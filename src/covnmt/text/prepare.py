@@ -207,7 +207,9 @@ def _token_pairs(
             empty = False
             yield tokenizers["source"].tokenize(source), tokenizers["target"].tokenize(target)
         if empty:
-            raise UserError(f"{source_path} and {target_path} are empty")
+            raise UserError(
+                f"{source_path} and {target_path} are empty; name files with a sentence on each line"
+            )
 
 
 def _filtered(
