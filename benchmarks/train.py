@@ -89,7 +89,7 @@ def measure(
 
 
 def table(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """The three systems of the paper's speed paragraph, reference and fast, small and large batch."""
+    """The systems of the paper's speed paragraph, reference and fast, small and large batch."""
     rows = []
     print(
         f"{'system':12} {'path':10} {'batch':>5} {'words/s':>10} {'ms':>7} {'GiB':>6} {'ratio':>6}"

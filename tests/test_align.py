@@ -1,7 +1,7 @@
 """Forced decoding, against a model that is led through each target one word at a time."""
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +13,12 @@ from covnmt import align as align_module
 from covnmt.align import Aligner, Alignment
 from covnmt.config import SYSTEMS, Config, CoverageConfig
 from covnmt.errors import UserError
-from covnmt.files import read_parallel
+from covnmt.files import read_lines, read_parallel
 from covnmt.metrics.alignment import format_links, links_from_attention, parse_links
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.codec import Codec
 from covnmt.text.tokenize import TokenizerSettings, build_tokenizer
+from covnmt.text.vocab import Vocabulary, train_sentencepiece
 
 Pair = tuple[str, str]
 Make = Callable[[CoverageConfig], Aligner]
@@ -136,20 +137,75 @@ def test_only_a_window_is_read_ahead(
     assert found[7].source_tokens == tuple(pairs[2][0].split())
 
 
-def test_tokenized_lines_are_left_as_they_are(make: Make) -> None:
-    """A gold alignment counts words as its own file splits them."""
+def split_finer(aligner: Aligner, kind: str, text: Path, directory: Path) -> Aligner:
+    """The same model behind tokenizers that split words further."""
+    settings = TokenizerSettings.model_validate({"kind": kind})
+    path = directory / "pieces.spm"
+    if kind == "sentencepiece":
+        train_sentencepiece(read_lines(text / "train.src"), path, size=40)
+    tokenizer = build_tokenizer(settings, path)
+    some = [piece for line in read_lines(text / "dev.src") for piece in tokenizer.tokenize(line)]
+    # as many rows as the model has, some of them in use
+    words = list(dict.fromkeys(some))[:10]
+    words += [f"<{k}>" for k in range(len(aligner.source.vocabulary) - 3 - len(words))]
+    source = Codec(settings, tokenizer, Vocabulary(tuple(words)))
+    target = Codec(settings, tokenizer, aligner.target.vocabulary)
+    return Aligner(aligner.model, source, target)
+
+
+def folded(matrix: NDArray[np.float32], source: list[int], target: list[int]) -> list[list[float]]:
+    """A matrix over pieces as one over words of so many pieces, one entry at a time."""
+    rows = []
+    for i, height in enumerate(target):
+        row = []
+        for j, width in enumerate(source):
+            entries = [
+                float(matrix[sum(target[:i]) + y, sum(source[:j]) + x])
+                for y in range(height)
+                for x in range(width)
+            ]
+            row.append(sum(entries) / height)
+        rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["whitespace", "characters", "sentencepiece", "moses"])
+def test_given_words_are_kept(
+    kind: str, make: Make, pairs: list[Pair], tiny_text: Path, tmp_path: Path
+) -> None:
+    """However a model splits them, alignments are over the words of the line."""
+    aligner = split_finer(make(SYSTEMS["fertility"]), kind, tiny_text, tmp_path)
+    given = [*pairs[:4], ("one, two's", "three (four) \x00")]
+    finest = 0
+    for (source, target), found in zip(given, aligner.align(given, tokenized=True), strict=True):
+        assert found.source_tokens == tuple(source.split())
+        assert found.target_tokens == tuple(target.split())
+        pieces = [
+            [codec.tokenize(word) or ["<nothing>"] for word in line.split()]
+            for line, codec in ((source, aligner.source), (target, aligner.target))
+        ]
+        sizes = [[len(word) for word in side] for side in pieces]
+        finest = max(finest, *chain(*sizes))
+        matrix, log_prob = led(aligner, *(" ".join(chain(*side)) for side in pieces))
+        np.testing.assert_allclose(found.matrix, folded(matrix, *sizes), atol=1e-5)
+        assert found.log_prob == pytest.approx(log_prob, abs=1e-3)
+        assert found.fertility is not None
+        assert found.fertility.shape == (len(source.split()),)
+        assert (found.fertility < 2 * np.array(sizes[0])).all()
+    assert (finest > 1) == (kind != "whitespace")
+
+
+def test_given_words_are_read_as_the_model_reads_text(make: Make) -> None:
+    """In lower case, where it was trained so."""
     plain = make(SYSTEMS["baseline"])
-    settings = TokenizerSettings(kind="moses")
-    codec = Codec(settings, build_tokenizer(settings), plain.source.vocabulary)
-    aligner = Aligner(plain.model, codec, codec)
-    pair = ("one, two.", "three (four)")
-    [split] = aligner.align([pair])
-    assert split.source_tokens == ("one", ",", "two", ".")
-    assert split.target_tokens == ("three", "(", "four", ")")
-    [kept] = aligner.align([pair], tokenized=True)
-    assert kept.source_tokens == ("one,", "two.")
-    assert kept.target_tokens == ("three", "(four)")
-    assert kept.matrix.shape == (2, 2)
+    settings = TokenizerSettings(kind="whitespace", lowercase=True)
+    lower = Codec(settings, build_tokenizer(settings), plain.source.vocabulary)
+    word = plain.source.vocabulary.words[0]
+    aligner = Aligner(plain.model, lower, plain.target)
+    [found] = aligner.align([(word.upper(), "a")], tokenized=True)
+    [expected] = plain.align([(word, "a")])
+    assert found.source_tokens == (word.upper(),)
+    assert found.log_prob == pytest.approx(expected.log_prob)
 
 
 def test_likelier_translations_score_higher(tiny_model: Path, pairs: list[Pair]) -> None:

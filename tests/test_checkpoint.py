@@ -26,6 +26,7 @@ from covnmt.checkpoint import (
 )
 from covnmt.config import Config
 from covnmt.errors import UserError
+from covnmt.text.codec import copy_codecs
 
 CPU = torch.device("cpu")
 
@@ -175,13 +176,30 @@ def test_not_a_model_directory(tmp_path: Path) -> None:
             load_model(path, CPU)
 
 
+def without_last_line(path: Path) -> None:
+    path.write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[:-1]), "utf-8")
+
+
+def with_lines_swapped(path: Path) -> None:
+    first, second, *rest = path.read_text("utf-8").splitlines(keepends=True)
+    path.write_text("".join([second, first, *rest]), "utf-8")
+
+
+def in_lower_case(path: Path) -> None:
+    settings = path.with_suffix(".json")
+    settings.write_text(settings.read_text("utf-8").replace("false", "true"), "utf-8")
+
+
+@pytest.mark.parametrize("edit", [without_last_line, with_lines_swapped, in_lower_case])
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_vocabulary_that_does_not_fit(side: str, model_copy: Path) -> None:
-    path = model_copy / f"{side}.vocab"
-    lines = path.read_text("utf-8").splitlines(keepends=True)
-    path.write_text("".join(lines[:-1]), "utf-8")
-    with pytest.raises(UserError, match=rf"{side}\.vocab: .* put the vocabulary .* back"):
+def test_a_vocabulary_or_tokenizer_of_another_model(
+    side: str, edit: Callable[[Path], None], model_copy: Path, tiny_corpus: Path
+) -> None:
+    edit(model_copy / f"{side}.vocab")
+    with pytest.raises(UserError, match=f"^{model_copy}: .*not those.*from the data directory"):
         load_model(model_copy, CPU)
+    copy_codecs(tiny_corpus, model_copy)
+    load_model(model_copy, CPU)
 
 
 def test_average_is_the_mean_of_the_kept_weights(tiny_model: Path, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def key_tables() -> str:
 def choices(kind: str) -> str:
     if " | " in kind:
         return ", ".join(f"`{choice}`" for choice in kind.split(" | "))
-    return "path" if kind.endswith("Path") else TYPES[kind]
+    return TYPES.get(kind, kind)
 
 
 def with_key_tables(page: str) -> str:

@@ -83,7 +83,7 @@ def test_quick_jobs_say_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_meter_shows_and_notes(screen: io.StringIO) -> None:
-    with Meter(1000, "training", "updates") as meter:
+    with Meter(1000, "training") as meter:
         meter.show(100, "")
         meter.show(300, "loss 2.5")
         meter.note("update 300: [dev] loss 2.4  best")
@@ -97,7 +97,7 @@ def test_meter_counts_from_where_it_began(monkeypatch: pytest.MonkeyPatch) -> No
     """A resumed run's speed is that of this part alone."""
     stream = io.StringIO()
     monkeypatch.setattr(progress, "console", Console(file=stream, width=100))
-    with Meter(1000, "training", "updates") as meter:
+    with Meter(1000, "training") as meter:
         meter.show(600, "")
         meter.show(700, "loss 2.5")  # 100 updates in 4 s
     assert stream.getvalue() == "training 700/1,000  loss 2.5  12 s left\n"

@@ -140,12 +140,13 @@ def test_averages_are_what_is_validated_and_kept(short: Config, tmp_path: Path) 
     assert not torch.equal(best["source.E"], last["model.source.E"])
 
 
-def test_a_run_without_validation_still_leaves_a_model(short: Config, tmp_path: Path) -> None:
-    go(short, tmp_path, train__epochs=1, train__updates=1000)
-    assert (
-        load_tensors(tmp_path / BEST)[1]["update"]
-        == load_tensors(tmp_path / LAST)[1]["counters"]["update"]
-    )
+def test_a_run_without_validation_still_leaves_a_model(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_at(3, signal.SIGTERM, monkeypatch)
+    go(short, tmp_path)
+    assert "validation" not in (tmp_path / "log.jsonl").read_text()
+    assert load_tensors(tmp_path / BEST)[1]["update"] == 3
 
 
 # When it ends
@@ -192,6 +193,48 @@ def test_patience(short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert load_tensors(tmp_path / BEST)[1]["update"] == 3
     # the same command again: still no gain, and nothing more is done
     assert train(patient, tmp_path, CPU).counters.update == 5
+
+
+def test_equal_scores_are_broken_by_the_loss(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that cannot translate yet still gets better; a worse score is never preferred."""
+    found = iter([(3.0, 0.0), (2.0, 0.0), (2.5, 0.0), (9.0, 1.0), (9.0, 1.0), (1.0, 0.5)])
+    monkeypatch.setattr(training, "validate", lambda *_: Validation(*next(found), ()))
+    outcome = go(short, tmp_path, train__validate_every=1)
+    log = [entry["best"] for entry in log_of(tmp_path) if "validation" in entry]
+    assert log == [True, True, False, True, False, False]
+    assert (outcome.counters.best_update, outcome.counters.stale) == (4, 2)
+
+
+# Settings that end a run, and the updates it then has made.
+ENDS: list[tuple[dict[str, object], int]] = [
+    ({"train__updates": 3}, 3),
+    ({"train__minutes": 1e-9}, 1),
+    ({"train__epochs": 1, "data__batching": "paper", "data__batch_size": 100}, 3),
+]
+
+
+@pytest.mark.parametrize(("limit", "made"), ENDS)
+def test_the_last_weights_are_validated(
+    limit: dict[str, object], made: int, short: Config, tmp_path: Path
+) -> None:
+    for every in (100, made):  # not before, and just then: once in either case
+        directory = tmp_path / str(every)
+        assert go(short, directory, train__validate_every=every, **limit).counters.update == made
+        checks = [entry["update"] for entry in log_of(directory) if "validation" in entry]
+        assert checks == [made]
+        assert load_tensors(directory / BEST)[1]["update"] == made
+
+
+def test_a_signal_at_the_end_changes_nothing(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go(short, tmp_path / "whole")
+    stop_at(6, signal.SIGTERM, monkeypatch)
+    outcome = go(short, tmp_path / "run")
+    assert (outcome.reason, outcome.finished) == ("made 6 updates", True)
+    assert_same(tmp_path / "whole", tmp_path / "run")
 
 
 def test_validation_waits(short: Config, tmp_path: Path) -> None:
@@ -459,9 +502,16 @@ def test_a_loss_that_is_no_number(
     assert go(short, tmp_path).counters.update == 6
 
 
+def beyond_reason(config: Config) -> Config:
+    """With a rate that no recipe can have."""
+    return config.model_copy(
+        update={"train": config.train.model_copy(update={"learning_rate": 1e30})}
+    )
+
+
 def test_divergence_before_the_first_save(short: Config, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing had been saved yet"):
-        go(short, tmp_path, train__learning_rate=1e30, train__checkpoint_every=50)
+        train(beyond_reason(changed(short, train__checkpoint_every=50)), tmp_path, CPU)
 
 
 def test_broken_weights_are_never_saved(

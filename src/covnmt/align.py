@@ -1,12 +1,14 @@
 """Forced decoding: where does a trained model look while it is made to say a given translation?
 
 Gives one soft matrix [I, J] per pair: attention of every target word over the source words,
-without the end symbols and not renormalised (paper, section 5.3; SPEC 4).
+without the end symbols and not renormalised (paper, section 5.3; SPEC 4). Gold alignments count
+words as their own files split them, and a model may read these in smaller pieces: attention is
+then summed over the pieces of a source word and averaged over those of a target word.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +18,10 @@ from numpy.typing import NDArray
 from covnmt.checkpoint import load_model
 from covnmt.data import collate
 from covnmt.errors import UserError
+from covnmt.metrics.alignment import fold_subwords
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.codec import Codec
+from covnmt.text.vocab import UNK
 from covnmt.translate import pick_device
 
 Array = NDArray[np.float32]
@@ -28,13 +32,38 @@ WINDOW = 50
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """One pair, as the model sees it."""
+    """One pair, word by word."""
 
     source_tokens: tuple[str, ...]
     target_tokens: tuple[str, ...]
     matrix: Array  # [I, J]
     log_prob: float  # of the target, end symbol included
     fertility: Array | None  # [J]
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """The words of one side, and the pieces of them that the model reads."""
+
+    words: tuple[str, ...]
+    ids: tuple[int, ...]  # of the pieces
+    owners: tuple[int, ...]  # the number of the word that each piece belongs to
+
+    @classmethod
+    def of_text(cls, line: str, codec: Codec) -> "Sentence":
+        """Words as the model's tokenizer finds them: each is one piece."""
+        words = codec.tokenize(line)
+        return cls(tuple(words), tuple(codec.encode(words)), tuple(range(len(words))))
+
+    @classmethod
+    def of_words(cls, words: Sequence[str], codec: Codec) -> "Sentence":
+        """Words as given; each has at least one piece, unknown if the tokenizer finds none."""
+        pieces = [codec.encode(codec.tokenize(word)) or [UNK] for word in words]
+        owners = [number for number, found in enumerate(pieces) for _ in found]
+        return cls(tuple(words), tuple(chain(*pieces)), tuple(owners))
+
+
+Pair = tuple[Sentence, Sentence]
 
 
 class Aligner:
@@ -54,7 +83,7 @@ class Aligner:
     def align(
         self, pairs: Iterable[tuple[str, str]], tokenized: bool = False, where: str = "pair"
     ) -> list[Alignment]:
-        """Align lines; `tokenized` takes spaces as word borders, as gold alignments need.
+        """Align lines; `tokenized` takes spaces as the only borders of words, as gold files do.
 
         `where` is what to call a pair, before its number, if there is something wrong with it.
         """
@@ -65,9 +94,10 @@ class Aligner:
     ) -> Iterator[Alignment]:
         """The same, in order, a window of pairs at a time."""
         numbered = enumerate(pairs, 1)
-        rows = (self._tokens(f"{where} {number}", *pair, tokenized) for number, pair in numbered)
+        rows = (self._pair(f"{where} {number}", *pair, tokenized) for number, pair in numbered)
         while window := list(islice(rows, WINDOW * BATCH)):
-            order = sorted(range(len(window)), key=lambda k: sum(map(len, window[k])))
+            pieces = [len(source.ids) + len(target.ids) for source, target in window]
+            order = sorted(range(len(window)), key=pieces.__getitem__)
             found: dict[int, Alignment] = {}
             for start in range(0, len(order), BATCH):
                 chosen = order[start : start + BATCH]
@@ -75,24 +105,24 @@ class Aligner:
                 found.update(zip(chosen, batch, strict=True))
             yield from (found[k] for k in range(len(window)))
 
-    def _tokens(
-        self, name: str, source: str, target: str, tokenized: bool
-    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _pair(self, name: str, source: str, target: str, tokenized: bool) -> Pair:
         if tokenized:
-            pair = (tuple(source.split()), tuple(target.split()))
+            pair = (
+                Sentence.of_words(source.split(), self.source),
+                Sentence.of_words(target.split(), self.target),
+            )
         else:
-            pair = (tuple(self.source.tokenize(source)), tuple(self.target.tokenize(target)))
-        if not all(pair):
+            pair = (Sentence.of_text(source, self.source), Sentence.of_text(target, self.target))
+        if not all(side.words for side in pair):
             raise UserError(f"{name}: one side is empty, there is nothing to align; leave it out")
         return pair
 
     @torch.inference_mode()
-    def _align_batch(
-        self, pairs: Sequence[tuple[tuple[str, ...], tuple[str, ...]]]
-    ) -> list[Alignment]:
-        ids = [(self.source.encode(source), self.target.encode(target)) for source, target in pairs]
+    def _align_batch(self, pairs: Sequence[Pair]) -> list[Alignment]:
         ends = (self.source.vocabulary.end, self.target.vocabulary.end)
-        batch = collate(ids, *ends).to(self.device)
+        batch = collate([(source.ids, target.ids) for source, target in pairs], *ends).to(
+            self.device
+        )
         forced = self.model(batch)
         log_probs = torch.log_softmax(self.model.readout.logits(forced.features).float(), dim=-1)
         said = log_probs.gather(-1, batch.target.unsqueeze(-1)).squeeze(-1)  # [B, I]
@@ -100,12 +130,17 @@ class Aligner:
         alpha = forced.alpha.float().cpu().numpy()
         fertility = None if forced.fertility is None else forced.fertility.float().cpu().numpy()
         return [
-            Alignment(
-                source,
-                target,
-                alpha[k, : len(target), : len(source)],
-                totals[k],
-                None if fertility is None else fertility[k, : len(source)],
-            )
-            for k, (source, target) in enumerate(pairs)
+            _over_words(*pair, alpha[k], totals[k], None if fertility is None else fertility[k])
+            for k, pair in enumerate(pairs)
         ]
+
+
+def _over_words(
+    source: Sentence, target: Sentence, alpha: Array, log_prob: float, fertility: Array | None
+) -> Alignment:
+    """What was found over pieces, end symbols and padding, told over words."""
+    I, J = len(target.ids), len(source.ids)
+    matrix = fold_subwords(alpha[:I, :J], source.owners, target.owners)
+    if fertility is not None:
+        [fertility] = fold_subwords(fertility[None, :J], source.owners, [0])
+    return Alignment(source.words, target.words, matrix, log_prob, fertility)

@@ -27,7 +27,7 @@ from covnmt.errors import UserError
 from covnmt.files import atomic_write, read_json, write_json
 from covnmt.model.initialise import initialise
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.text.codec import SIDES, copy_codecs, fingerprint
+from covnmt.text.codec import SIDES, Side, copy_codecs, fingerprint
 
 FORMAT = 1
 BEST = "model.safetensors"
@@ -39,7 +39,7 @@ class Description:
     """What config.json says about a model."""
 
     config: Config
-    words: dict[str, int]  # vocabulary rows of each side
+    words: dict[Side, int]  # vocabulary rows of each side
     fingerprint: str  # of the vocabularies and tokenizers it was trained with
 
 
@@ -100,7 +100,10 @@ def load_config(directory: Path) -> Description:
         raise UserError(f"{path}: made by a newer covnmt (format {found}); please upgrade")
     words, mark = tree.pop("words", None), tree.pop("fingerprint", None)
     if not isinstance(words, dict) or not all(isinstance(words.get(s), int) for s in SIDES):
-        raise UserError(f"{path}: damaged: words must give the size of both vocabularies")
+        raise UserError(
+            f"{path}: damaged: words must give the size of both vocabularies; "
+            "restore it from a copy, or train again"
+        )
     return Description(build(tree, where=str(path)), words, str(mark))
 
 

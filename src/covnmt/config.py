@@ -134,7 +134,7 @@ class TrainConfig(Settings):
     optimizer: Literal["adadelta", "adamw"] = Field(
         "adadelta", description="the paper's, or the one of the modern recipes"
     )
-    learning_rate: Annotated[float, Field(gt=0)] = Field(1.0, description="1 for Adadelta")
+    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = Field(1.0, description="1 for Adadelta")
     rho: Fraction = Field(0.95, description="Adadelta's decay")
     epsilon: Annotated[float, Field(gt=0)] = Field(1e-6, description="Adadelta's and AdamW's")
     betas: tuple[Fraction, Fraction] = Field((0.9, 0.98), description="AdamW's")
@@ -308,10 +308,14 @@ def _describe(branch: type[Settings], prefix: str) -> list[tuple[str, str, str, 
             rows += _describe(type(default), prefix=f"{prefix}{name}.")
             continue
         choices = get_args(field.annotation) if _is_choice(field.annotation) else ()
-        kind = " | ".join(map(str, choices)) or type(default).__name__
+        kind = " | ".join(map(str, choices)) or _kind(default)
         shown = json.dumps(default, default=str)
         rows.append((f"{prefix}{name}", kind, shown, field.description or ""))
     return rows
+
+
+def _kind(default: Any) -> str:
+    return "path" if isinstance(default, Path) else type(default).__name__
 
 
 def _is_choice(annotation: Any) -> bool:

@@ -10,6 +10,7 @@ import torch
 from covnmt.checkpoint import load_config
 from covnmt.config import Config, find_recipe, flatten, load_recipe
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
+from covnmt.text.codec import Side
 from covnmt.text.corpus import Corpus
 
 
@@ -18,7 +19,7 @@ class Info:
     """Settings, vocabulary sizes and parameter counts."""
 
     config: Config
-    words: dict[str, int]
+    words: dict[Side, int]
     parameters: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
@@ -52,8 +53,7 @@ def describe_target(target: str, words: int) -> Info:
     return Info(config, sizes, count_parameters(model))
 
 
-def _vocabulary(config: Config, words: int) -> dict[str, int]:
+def _vocabulary(config: Config, words: int) -> dict[Side, int]:
     if not (config.data.directory / "corpus.json").exists():
         return {"source": words, "target": words}
-    rows = Corpus.open(config.data.directory).report.rows
-    return {"source": rows["source"], "target": rows["target"]}
+    return Corpus.open(config.data.directory).report.rows

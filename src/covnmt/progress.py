@@ -71,7 +71,7 @@ def _lines(items: Iterable[T], total: int | None, what: str, unit: str) -> Itera
 class Meter:
     """Progress of a long job that reports at its own pace: a live bar, or plain lines."""
 
-    def __init__(self, total: int, what: str, unit: str) -> None:
+    def __init__(self, total: int, what: str) -> None:
         self.what, self.total = what, total
         self.progress = Progress(
             TextColumn("{task.description}"),

@@ -76,7 +76,7 @@ class Counters:
     epoch: int = 0  # whole passes over the corpus
     words: int = 0
     seconds: float = 0.0
-    best: float | None = None
+    best: list[float] | None = None  # BLEU, then minus the dev loss; or that alone
     best_update: int = 0
     stale: int = 0  # validations since the best
 
@@ -120,7 +120,7 @@ def train(config: Config, directory: Path, device: torch.device) -> Outcome:
     began, seconds = time.monotonic(), run.counters.seconds
     reason = why_stop(run, 0.0)
     points = open_curves(directory / "tensorboard", config.train.tensorboard, run.counters.update)
-    bar = Meter(config.train.updates, "training", "updates")
+    bar = Meter(config.train.updates, "training")
     with stop_signals() as stop, points as curves, bar as meter:
         meter.show(run.counters.update, "")
         recent = Recent()
@@ -129,9 +129,10 @@ def train(config: Config, directory: Path, device: torch.device) -> Outcome:
             make_update(run, batches, words)
             recent.words += words
             run.counters.seconds = seconds + time.monotonic() - began
-            due = what_is_due(run.counters.update, config.train)
-            reason = stop.reason or why_stop(run, time.monotonic() - began)
-            if due or reason:
+            stopped = stop.reason
+            reason = why_stop(run, time.monotonic() - began)
+            due = what_is_due(run.counters.update, config.train, last=reason is not None)
+            if due or stopped:
                 recent.settle(run)
             if "report" in due:
                 meter.show(run.counters.update, report(run, recent, curves))
@@ -139,11 +140,11 @@ def train(config: Config, directory: Path, device: torch.device) -> Outcome:
             if "check" in due:
                 meter.note(check(run, curves))
                 reason = reason or why_stop(run, time.monotonic() - began)
-            if reason or "save" in due:
+            if reason or stopped or "save" in due:
                 save_run(run)
-            if reason:
+            if reason or stopped:
                 break
-    return Outcome(str(reason), run.counters, finished=stop.reason is None)
+    return Outcome(str(reason or stop.reason), run.counters, finished=reason is not None)
 
 
 def open_run(config: Config, directory: Path, device: torch.device) -> Run:
@@ -161,7 +162,7 @@ def open_run(config: Config, directory: Path, device: torch.device) -> Run:
         restore_run(run)
     else:
         copy_codecs(config.data.directory, directory)
-    save_config(directory, Description(config, dict(rows), corpus.report.fingerprint))
+    save_config(directory, Description(config, rows, corpus.report.fingerprint))
     trim_log(run)
     return run
 
@@ -239,14 +240,14 @@ def report(run: Run, recent: Recent, curves: Curves) -> str:
     return f"epoch {run.counters.epoch + 1}  loss {loss:.3f}  {rate:,.0f} words/s"
 
 
-def what_is_due(update: int, config: TrainConfig) -> set[str]:
-    """What to do after this update."""
+def what_is_due(update: int, config: TrainConfig, last: bool) -> set[str]:
+    """What to do after this update; the last one is always validated."""
+    regular = update % config.validate_every == 0 and update >= config.validate_from
     due = {
         "report": update % config.report_every == 0,
-        "check": update % config.validate_every == 0 and update >= config.validate_from,
+        "check": last or regular,
         "save": update % config.checkpoint_every == 0,
     }
-    due["check"] |= update == config.updates
     return {what for what, now in due.items() if now}
 
 
@@ -257,7 +258,9 @@ def check(run: Run, curves: Curves) -> str:
         result = validate(run.model, run.corpus, run.config, run.device)
         if not math.isfinite(result.loss):
             raise UserError(diverged(run, f"the dev loss is {result.loss}"))
-        score = -result.loss if config.select == "loss" or result.bleu is None else result.bleu
+        score = [-result.loss]
+        if config.select == "bleu" and result.bleu is not None:
+            score = [result.bleu, *score]
         if better := counters.best is None or score > counters.best:
             counters.best, counters.best_update, counters.stale = score, counters.update, 0
             about = {"update": counters.update, "loss": result.loss, "bleu": result.bleu}

@@ -10,6 +10,7 @@ Several model directories make an ensemble. Letters: J source and I target words
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,7 @@ from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.progress import console
 from covnmt.search import Ensemble, EnsembleState, Hypothesis, StepResult, search
+from covnmt.search_device import DeviceSearch
 from covnmt.text.codec import Codec, fingerprint
 from covnmt.text.vocab import UNK
 
@@ -196,10 +198,18 @@ class Translator:
         pairs = list(zip(self.models, memories, strict=True))
         end = self.target.vocabulary.end
         scorers = [ModelScorer(model, memory, end) for model, memory in pairs]
+        if len(scorers) == 1 and self.device.type == "cuda":
+            return self._on_device.search(scorers[0], memories[0], lengths, decode)
         states = tuple(model.decoder.start(memory) for model, memory in pairs)
         if len(scorers) == 1:
             return search(scorers[0], states[0], lengths, decode)
         return search(Ensemble(scorers), EnsembleState(states), lengths, decode)
+
+    @cached_property
+    def _on_device(self) -> DeviceSearch:
+        """The search for one model on a GPU, which keeps its graphs from batch to batch."""
+        precision = torch.bfloat16 if torch.cuda.is_bf16_supported() else None
+        return DeviceSearch(self.models[0], self.target.vocabulary.end, UNK, precision)
 
     def _fertilities(self, memories: Sequence[Memory]) -> list[Array | None] | None:
         """Expected target words [S, J]; the mean where several models predict them."""

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from covnmt import ops
 from covnmt.config import ModelConfig
 from covnmt.data import Batch
 from covnmt.model.decoder import Decoder, DecoderState, Memory
@@ -47,9 +48,9 @@ class Readout(nn.Module):
 
     def forward(self, t: Tensor, s: Tensor, y: Tensor) -> Tensor:
         """The layer before the words [..., q], from state, context and the last word."""
-        o = s @ self.C_o.T + self.U_o(t) + y @ self.V_o.T
+        o = s @ self.C_o.T + self.U_o(t) + ops.linear(y, self.V_o)
         p: Tensor = self.dropout(o.unflatten(-1, (-1, 2)).amax(dim=-1))  # units 2k and 2k+1
-        return p if self.W_1 is None else p @ self.W_1.T
+        return p if self.W_1 is None else ops.linear(p, self.W_1)
 
     def logits(self, features: Tensor) -> Tensor:
         """A score for every word [..., V]."""

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from covnmt.errors import UserError
 from covnmt.ops import reference
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from covnmt.model.decoder import Decoder, Memory
     from covnmt.model.encoder import Encoder
 
-__all__ = ["Unrolled", "cross_entropy", "fuses", "read", "reference", "unroll"]
+__all__ = ["Unrolled", "cross_entropy", "fuses", "linear", "read", "reference", "unroll"]
+
+ALIGN = 8  # numbers: rows of 16 bytes in bf16
 
 
 def read(encoder: "Encoder", x: Tensor, mask: Tensor) -> Tensor:
@@ -42,6 +44,22 @@ def unroll(decoder: "Decoder", memory: "Memory", y: Tensor) -> Unrolled:
     if not triton_decoder.supports(decoder, memory):
         return reference.unroll(decoder, memory, y)
     return triton_decoder.unroll(decoder, memory, y, _precision(y))
+
+
+def linear(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
+    """x W^T + b; in training on a GPU padded to sizes that the tensor cores have fast products for.
+
+    A single step of decoding is too small for that: padding the weights would take longer.
+    """
+    inner, outer = -W.shape[1] % ALIGN, -W.shape[0] % ALIGN
+    precision = _precision(x)
+    large = torch.is_grad_enabled() and precision == torch.bfloat16
+    if not (inner or outer) or not large or not _use_triton(x):
+        return nn.functional.linear(x, W, b)
+    x = nn.functional.pad(x.to(precision), (0, inner))
+    W = nn.functional.pad(W.to(precision), (0, inner, 0, outer))
+    bias = None if b is None else nn.functional.pad(b, (0, outer))
+    return nn.functional.linear(x, W, bias)[..., : W.shape[0] - outer]
 
 
 def cross_entropy(

@@ -1,0 +1,101 @@
+"""Beam search speed at the paper's size, in sentences per second.
+
+    python benchmarks/decode.py                # batch 1, 32, 128; reference and fast
+
+Source 25 words and 28 steps for every sentence (a model with random weights hardly ever ends by
+itself, and the longest output is set to 28), beam 10, 30,001 words, 620, 1000, exact cell. Timed
+from word numbers on the GPU to hypotheses on the host: encoding, search and reading back.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import save, summary
+from train import WORDS
+
+from covnmt.config import SYSTEMS, DecodeConfig, ModelConfig
+from covnmt.model.initialise import initialise
+from covnmt.model.seq2seq import Seq2Seq
+from covnmt.search import Hypothesis, search
+from covnmt.search_device import DeviceSearch
+from covnmt.text.vocab import UNK
+from covnmt.translate import ModelScorer
+
+SOURCE, STEPS, END = 25, 28, WORDS - 1
+
+
+class Decoder:
+    """A model with random weights, searched one way or the other."""
+
+    def __init__(self, system: str, path: str, precision: str) -> None:
+        torch.manual_seed(1)
+        self.model = Seq2Seq(ModelConfig(coverage=SYSTEMS[system]), WORDS, WORDS)
+        initialise(self.model, "modern")
+        self.model.cuda().eval()
+        self.dtype = torch.bfloat16 if precision == "bf16" else None
+        self.device_search = (
+            DeviceSearch(self.model, END, UNK, self.dtype) if path == "fast" else None
+        )
+
+    @torch.inference_mode()
+    def __call__(self, source: torch.Tensor, config: DecodeConfig) -> list[list[Hypothesis]]:
+        mask = torch.ones_like(source, dtype=torch.bool)
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.dtype is not None):
+            memory = self.model.encode(source, mask)
+            scorer = ModelScorer(self.model, memory, END)
+            if self.device_search is None:
+                state = self.model.decoder.start(memory)
+                return search(scorer, state, mask.sum(dim=1), config)
+        return self.device_search.search(scorer, memory, mask.sum(dim=1), config)
+
+
+def measure(decode: Decoder, batch: int, beam: int, repeats: int) -> dict[str, Any]:
+    """Sentences per second, new sentences every time."""
+    config = DecodeConfig(beam=beam, length_rules=False, max_length=STEPS, retry=False)
+    generator = torch.Generator().manual_seed(1)
+    rates, steps = [], []
+    for number in range(repeats + 3):
+        source = torch.randint(2, END, (batch, SOURCE), generator=generator).cuda()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        found = decode(source, config)
+        taken = time.perf_counter() - began
+        if number >= 3:  # compile, capture, replay
+            rates.append(batch / taken)
+            steps.append(sum(len(best[0].attention) for best in found) / batch)
+    return {"sentences_per_second": summary(rates), "steps": sum(steps) / len(steps)}
+
+
+def main() -> None:
+    """Measure and write the result file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 32, 128])
+    parser.add_argument("--system", nargs="+", default=["baseline", "fertility", "gru10"])
+    parser.add_argument("--path", nargs="+", default=["reference", "fast"])
+    parser.add_argument("--beam", type=int, default=10)
+    parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32"])
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--out", type=Path, help="directory of the result file")
+    arguments = parser.parse_args()
+    rows = []
+    print(f"{'system':12} {'path':10} {'batch':>5} {'sentences/s':>12} {'steps':>6}")
+    for path in arguments.path:
+        for system in arguments.system:
+            decode = Decoder(system, path, arguments.precision)
+            for batch in arguments.batch:
+                found = measure(decode, batch, arguments.beam, arguments.repeats)
+                rows.append({"system": system, "path": path, "batch": batch, **found})
+                rate = found["sentences_per_second"]["median"]
+                print(
+                    f"{system:12} {path:10} {batch:5} {rate:12,.1f} {found['steps']:6.1f}",
+                    flush=True,
+                )
+    settings = {key: str(value) for key, value in vars(arguments).items()}
+    save("decode", {"settings": settings, "rows": rows}, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
