@@ -97,6 +97,19 @@ def tiny_config(tiny_corpus: Path) -> Config:
 
 
 @pytest.fixture(scope="session")
+def short(tiny_config: Config) -> Config:
+    """Six updates of the same with a save after every second; no validation but the last."""
+    train = {
+        "updates": 6,
+        "checkpoint_every": 2,
+        "report_every": 2,
+        "validate_every": 100,
+        "keep": 0,
+    }
+    return tiny_config.model_copy(update={"train": tiny_config.train.model_copy(update=train)})
+
+
+@pytest.fixture(scope="session")
 def tiny_model(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of that model, trained."""
     directory = tmp_path_factory.mktemp("models") / "tiny"

@@ -188,15 +188,26 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [pipe]
 
 
-def test_a_device_is_written_to(tmp_path: Path) -> None:
-    """Through a link, so that a mistake here destroys no device."""
-    for name in ("null", "full"):
-        (tmp_path / name).symlink_to(f"/dev/{name}")
-    write_lines(tmp_path / "null", ["text"])
-    with pytest.raises(UserError, match=r"full: cannot be written \(No space left on device\)$"):
-        write_lines(tmp_path / "full", ["text"])
-    assert Path("/dev/null").is_char_device()
-    assert {path.readlink() for path in tmp_path.iterdir()} == {Path("/dev/null"), Path("/dev/full")}
+def test_a_pipe_that_nobody_reads_to_the_end(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: pipe.open("rb").close())
+    reader.start()
+    with pytest.raises(UserError, match=r"pipe: cannot be written \(Broken pipe\)$"):
+        write_lines(pipe, ["more than a pipe holds"] * 100_000)
+    reader.join()
+    assert pipe.is_fifo()
+
+
+def test_a_device_is_written_to() -> None:
+    """A terminal of its own: unlike /dev/null, it is safe from a mistake here."""
+    reader, device = os.openpty()
+    path = Path(os.ttyname(device))
+    write_lines(path, ["one", "two"])
+    assert path.is_char_device()
+    assert os.read(reader, 100).split() == [b"one", b"two"]
+    for handle in (reader, device):
+        os.close(handle)
 
 
 def test_a_directory_is_refused_before_any_work(tmp_path: Path) -> None:

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from covnmt.config import Config, load_recipe
+from covnmt.config import Config
 from covnmt.errors import UserError
 from covnmt.info import describe_target
-from tests.test_config import ADDED, BASELINE_PARAMETERS
+from covnmt.recipe import load_recipe
+from tests.test_recipe import ADDED, BASELINE_PARAMETERS
 
 # SPEC 1.6
 BLOCKS = {

@@ -1,12 +1,7 @@
-"""Training: limits, selection, saves, resuming, and everything that can stop it (in one process).
+"""Training: limits, selection, signals, numbers that are none, updates (in one process)."""
 
-tests/system/test_resume.py kills the real command.
-"""
-
-import json
 import math
 import os
-import shutil
 import signal
 import sys
 from pathlib import Path
@@ -18,75 +13,23 @@ import torch
 from torch import Tensor
 
 import covnmt.train as training
-from covnmt.checkpoint import BEST, LAST, load_model, load_tensors, weights_of
-from covnmt.config import Config, flatten
+from covnmt.checkpoint import BEST, LAST, load_tensors
+from covnmt.config import Config
 from covnmt.data import build_batching
 from covnmt.errors import UserError
 from covnmt.loss import batch_loss
+from covnmt.run import Run, open_run
 from covnmt.text.corpus import Corpus
-from covnmt.train import Counters, Outcome, Run, make_update, open_run, train, update_batches
+from covnmt.train import make_update, train, update_batches
 from covnmt.validate import Validation
+from tests.runs import CPU, assert_same, changed, go, log_of, stop_at
 
-CPU = torch.device("cpu")
-
-# Settings that a run may not change half-way, and some that it may.
-FIXED = {"model.order": "paper", "train.seed": 9, "train.learning_rate": 0.5, "data.max_length": 9}
-FREE = {"train.report_every": 7, "decode.beam": 2, "train.keep": 0, "train.checkpoint_every": 9}
-
-
-def changed(config: Config, **values: object) -> Config:
-    """The settings with these keys set (`train__updates=3`)."""
-    tree = config.model_dump()
-    for key, value in values.items():
-        *groups, last = key.split("__")
-        branch = tree
-        for group in groups:
-            branch = branch[group]
-        branch[last] = value
-    return Config.model_validate(tree)
-
-
-def go(config: Config, directory: Path, **values: object) -> Outcome:
-    return train(changed(config, **values), directory, CPU)
-
-
-def log_of(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
-
-
-def assert_same(first: Path, second: Path) -> None:
-    """Bit-identical weights, averages, optimiser, random state and counters but for time."""
-    (one, about), (two, note) = load_tensors(first / LAST), load_tensors(second / LAST)
-    assert one.keys() == two.keys()
-    assert [name for name in one if not torch.equal(one[name], two[name])] == []
-    for counters in (about["counters"], note["counters"]):
-        counters.pop("seconds")
-    assert about == note
-
-
-@pytest.fixture
-def short(tiny_config: Config) -> Config:
-    """Six updates with a save after every second; no validation but the last."""
-    return changed(
-        tiny_config,
-        train__updates=6,
-        train__checkpoint_every=2,
-        train__report_every=2,
-        train__validate_every=100,
-        train__keep=0,
-    )
-
-
-# What a run leaves behind
-
-
-def test_a_run_leaves_a_model_directory(tiny_model: Path, tiny_config: Config) -> None:
-    names = {path.name for path in tiny_model.iterdir()}
-    assert names >= {"config.json", "source.vocab", "target.vocab", BEST, LAST, "log.jsonl"}
-    assert not [name for name in names if name.endswith(".tmp")]
-    assert load_model(tiny_model, CPU)[1] == tiny_config
-    counters = Counters(**load_tensors(tiny_model / LAST)[1]["counters"])
-    assert counters.update == counters.batch == 40
+# Settings that end a run, and the updates it then has made.
+ENDS: list[tuple[dict[str, object], int]] = [
+    ({"train__updates": 3}, 3),
+    ({"train__minutes": 1e-9}, 1),
+    ({"train__epochs": 1, "data__batching": "paper", "data__batch_size": 100}, 3),
+]
 
 
 def test_the_log_tells_every_report_and_validation(tiny_model: Path) -> None:
@@ -111,24 +54,6 @@ def test_the_best_model_is_the_best(tiny_config: Config, tmp_path: Path) -> None
     assert [entry["best"] for entry in checks if entry["update"] == best["update"]] == [True]
 
 
-def test_the_same_settings_give_the_same_model(short: Config, tmp_path: Path) -> None:
-    go(short, tmp_path / "a")
-    torch.rand(3)
-    go(short, tmp_path / "b")
-    assert_same(tmp_path / "a", tmp_path / "b")
-    go(short, tmp_path / "c", train__seed=5)
-    one, two = (load_tensors(tmp_path / x / LAST)[0]["model.source.E"] for x in "ac")
-    assert not torch.equal(one, two)
-
-
-def test_kept_weights(short: Config, tmp_path: Path) -> None:
-    go(short, tmp_path, train__keep=2)
-    names = sorted(path.name for path in (tmp_path / "recent").iterdir())
-    assert names == ["00000004.safetensors", "00000006.safetensors"]
-    last, recent = load_tensors(tmp_path / LAST)[0], load_tensors(tmp_path / "recent" / names[-1])
-    assert all(torch.equal(w, last[f"model.{name}"]) for name, w in recent[0].items())
-
-
 def test_averages_are_what_is_validated_and_kept(short: Config, tmp_path: Path) -> None:
     go(short, tmp_path, train__ema=0.9, train__keep=1)
     last, _ = load_tensors(tmp_path / LAST)
@@ -138,15 +63,6 @@ def test_averages_are_what_is_validated_and_kept(short: Config, tmp_path: Path) 
         assert torch.equal(best[name], last[f"average.{name}"])
         assert torch.equal(recent[name], last[f"average.{name}"])
     assert not torch.equal(best["source.E"], last["model.source.E"])
-
-
-def test_a_run_without_validation_still_leaves_a_model(
-    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stop_at(3, signal.SIGTERM, monkeypatch)
-    go(short, tmp_path)
-    assert "validation" not in (tmp_path / "log.jsonl").read_text()
-    assert load_tensors(tmp_path / BEST)[1]["update"] == 3
 
 
 # When it ends
@@ -207,14 +123,6 @@ def test_equal_scores_are_broken_by_the_loss(
     assert (outcome.counters.best_update, outcome.counters.stale) == (4, 2)
 
 
-# Settings that end a run, and the updates it then has made.
-ENDS: list[tuple[dict[str, object], int]] = [
-    ({"train__updates": 3}, 3),
-    ({"train__minutes": 1e-9}, 1),
-    ({"train__epochs": 1, "data__batching": "paper", "data__batch_size": 100}, 3),
-]
-
-
 @pytest.mark.parametrize(("limit", "made"), ENDS)
 def test_the_last_weights_are_validated(
     limit: dict[str, object], made: int, short: Config, tmp_path: Path
@@ -250,44 +158,6 @@ def test_a_finished_run_stays_finished(short: Config, tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-# Going on
-
-
-@pytest.mark.parametrize("batching", ["paper", "tokens"])
-@pytest.mark.parametrize("optimizer", ["adadelta", "adamw"])
-def test_two_halves_make_a_whole(
-    batching: str, optimizer: str, short: Config, tmp_path: Path
-) -> None:
-    config = changed(
-        short,
-        data__batching=batching,
-        data__batch_size=16,
-        train__optimizer=optimizer,
-        train__accumulate=2,
-        train__ema=0.9,
-        train__warmup=4,
-        model__dropout=0.2,
-    )
-    train(config, tmp_path / "whole", CPU)
-    for updates in (3, 4, 6):
-        go(config, tmp_path / "parts", train__updates=updates)
-    # the parts also validate where they end
-    one, two = (load_tensors(tmp_path / x / LAST) for x in ("whole", "parts"))
-    assert [name for name in one[0] if not torch.equal(one[0][name], two[0][name])] == []
-    assert one[1]["counters"]["batch"] == two[1]["counters"]["batch"] == 12
-
-
-def stop_at(update: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send this process a signal in the middle of an update."""
-
-    def interrupted(run: Run, batches: list[Any], words: int) -> None:
-        if run.counters.update + 1 == update:
-            os.kill(os.getpid(), number)
-        make_update(run, batches, words)
-
-    monkeypatch.setattr(training, "make_update", interrupted)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_after_the_update_in_hand(
     number: signal.Signals, short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -317,164 +187,7 @@ def test_a_second_ctrl_c_ends_at_once(
         go(short, tmp_path)
 
 
-def test_the_log_has_each_update_once(
-    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A crash after update 5, saved at 4 and logged at 5: what was after the save goes."""
-    every = changed(short, train__report_every=1, train__validate_every=1)
-
-    def crash(run: Run, batches: list[Any], words: int) -> None:
-        if run.counters.update == 5:
-            raise RuntimeError("power cut")
-        make_update(run, batches, words)
-
-    monkeypatch.setattr(training, "make_update", crash)
-    with pytest.raises(RuntimeError):
-        train(every, tmp_path, CPU)
-    assert log_of(tmp_path)[-1]["update"] == 5
-    with (tmp_path / "log.jsonl").open("a") as stream:
-        stream.write('{"update": 6, "epo')  # cut off
-    monkeypatch.undo()
-    train(every, tmp_path, CPU)
-    log = log_of(tmp_path)
-    assert [entry["update"] for entry in log if "loss" in entry] == [1, 2, 3, 4, 5, 6]
-    assert [entry["update"] for entry in log if "validation" in entry] == [1, 2, 3, 4, 5, 6]
-
-
-def test_odd_characters_do_not_cut_the_log(short: Config, tmp_path: Path) -> None:
-    go(short, tmp_path)
-    path = tmp_path / "log.jsonl"
-    odd = json.dumps({"update": 1, "text": "a\u2028b\x85c"}, ensure_ascii=False)
-    path.write_text(odd + "\n" + path.read_text())
-    before = path.read_text()
-    go(short, tmp_path)
-    assert path.read_text() == before
-
-
-def test_a_run_that_never_saved_begins_again(
-    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def crash(run: Run, batches: list[Any], words: int) -> None:
-        if run.counters.update == 1:
-            raise RuntimeError("power cut")
-        make_update(run, batches, words)
-
-    monkeypatch.setattr(training, "make_update", crash)
-    with pytest.raises(RuntimeError):
-        go(short, tmp_path, train__report_every=1)
-    monkeypatch.undo()
-    go(short, tmp_path, train__report_every=1)
-    assert [e["update"] for e in log_of(tmp_path) if "loss" in e] == [1, 2, 3, 4, 5, 6]
-
-
-@pytest.mark.parametrize("key", FIXED)
-def test_other_settings_are_refused(key: str, short: Config, tmp_path: Path) -> None:
-    go(short, tmp_path, train__updates=2)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    old = flatten(short.model_dump(mode="json"))[key]
-    with pytest.raises(UserError) as caught:
-        go(short, tmp_path, **{key.replace(".", "__"): FIXED[key]})
-    assert f"{key}: {old!r} before, {FIXED[key]!r} now" in str(caught.value)
-    assert "choose another directory" in str(caught.value)
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_free_settings_may_change(short: Config, tmp_path: Path) -> None:
-    go(short, tmp_path, train__updates=2)
-    free = {key.replace(".", "__"): value for key, value in FREE.items()}
-    assert go(short, tmp_path, **free).counters.update == 6
-
-
-def test_data_may_move_but_not_change(short: Config, tmp_path: Path, tiny_text: Path) -> None:
-    run, moved, other = (tmp_path / name for name in ("run", "moved", "other"))
-    go(short, run, train__updates=2)
-    shutil.copytree(short.data.directory, moved)
-    assert go(short, run, train__updates=4, data__directory=moved).counters.update == 4
-    shutil.copytree(short.data.directory, other)
-    report = json.loads((other / "corpus.json").read_text())
-    report["inputs"]["train"][0] = "0" * 64  # as if made from other text
-    (other / "corpus.json").write_text(json.dumps(report))
-    before = (run / LAST).read_bytes()
-    with pytest.raises(UserError, match=f"other data than {other}.*choose another run directory"):
-        go(short, run, data__directory=other)
-    assert (run / LAST).read_bytes() == before
-
-
-def test_no_data(short: Config, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no prepared corpus"):
-        go(short, tmp_path / "run", data__directory=tmp_path)
-    assert not (tmp_path / "run").exists()
-
-
-def test_data_without_dev_is_refused_at_once(short: Config, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    shutil.copytree(short.data.directory, data)
-    report = json.loads((data / "corpus.json").read_text())
-    del report["splits"]["dev"]
-    (data / "corpus.json").write_text(json.dumps(report))
-    with pytest.raises(UserError, match="without dev files"):
-        go(short, tmp_path / "run", data__directory=data)
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("kept", [0, 50, -100])
-def test_a_truncated_save(kept: int, short: Config, tmp_path: Path) -> None:
-    go(short, tmp_path, train__updates=2)
-    path = tmp_path / LAST
-    path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(UserError, match=r"last\.safetensors: damaged"):
-        go(short, tmp_path)
-
-
-def test_a_foreign_save(short: Config, tmp_path: Path) -> None:
-    go(short, tmp_path, train__updates=2)
-    shutil.copy(tmp_path / BEST, tmp_path / LAST)
-    with pytest.raises(UserError, match="not a save of `covnmt train`"):
-        go(short, tmp_path)
-
-
-def test_leftovers_of_a_killed_save_are_removed(short: Config, tmp_path: Path) -> None:
-    (tmp_path / f".{LAST}.abc.tmp").write_bytes(b"half")
-    go(short, tmp_path, train__updates=2)
-    assert not list(tmp_path.glob(".*"))
-
-
 # What goes wrong on the way
-
-
-def full_disk(*_: object) -> None:
-    raise OSError(28, "No space left on device")
-
-
-def test_a_full_disk_leaves_the_old_save(
-    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go(short, tmp_path / "whole")
-    go(short, tmp_path / "run", train__updates=2)
-    before = (tmp_path / "run" / LAST).read_bytes()
-    make = training.make_update
-
-    def fill_the_disk(run: Run, batches: list[Any], words: int) -> None:
-        monkeypatch.setattr(os, "fsync", full_disk)
-        make(run, batches, words)
-
-    monkeypatch.setattr(training, "make_update", fill_the_disk)
-    with pytest.raises(UserError, match=r"last\.safetensors: cannot be written \(No space left"):
-        go(short, tmp_path / "run")
-    monkeypatch.undo()
-    assert (tmp_path / "run" / LAST).read_bytes() == before
-    assert not list((tmp_path / "run").glob(".*"))
-    go(short, tmp_path / "run")
-    # the first two updates ended with a validation of their own
-    one, two = (load_tensors(tmp_path / x / LAST)[0] for x in ("whole", "run"))
-    assert [name for name in one if not torch.equal(one[name], two[name])] == []
-
-
-def test_a_log_that_cannot_be_written(short: Config, tmp_path: Path) -> None:
-    run = open_run(short, tmp_path, CPU)
-    (tmp_path / "log.jsonl").mkdir()
-    with pytest.raises(UserError, match=r"log\.jsonl: cannot be written \(Is a directory\)"):
-        training.write_log(run, {"loss": 1.0})
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -512,24 +225,6 @@ def beyond_reason(config: Config) -> Config:
 def test_divergence_before_the_first_save(short: Config, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing had been saved yet"):
         train(beyond_reason(changed(short, train__checkpoint_every=50)), tmp_path, CPU)
-
-
-def test_broken_weights_are_never_saved(
-    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The loss is taken before the step, so it cannot tell that the step went wrong."""
-
-    def break_weights(run: Run, batches: list[Any], words: int) -> None:
-        make_update(run, batches, words)
-        if run.counters.update == 4:
-            weights_of(run.model)["source.E"][0, 0] = math.nan
-
-    go(short, tmp_path, train__updates=2)
-    before = (tmp_path / LAST).read_bytes()
-    monkeypatch.setattr(training, "make_update", break_weights)
-    with pytest.raises(UserError, match=r"update 4 made weights infinite.*last good save"):
-        go(short, tmp_path)
-    assert (tmp_path / LAST).read_bytes() == before
 
 
 def test_a_dev_loss_that_is_no_number(

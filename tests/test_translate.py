@@ -21,9 +21,9 @@ from covnmt.align import Aligner
 from covnmt.config import SYSTEMS, Config, CoverageConfig, DecodeConfig
 from covnmt.data import collate
 from covnmt.errors import UserError
-from covnmt.files import read_lines, write_lines
+from covnmt.files import read_json, read_lines, write_json, write_lines
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.text.codec import Codec
+from covnmt.text.codec import Codec, fingerprint
 from covnmt.text.vocab import UNK
 from covnmt.translate import (
     BREAKS,
@@ -398,6 +398,10 @@ def test_ensemble_of_other_vocabularies(tiny_model: Path, tmp_path: Path) -> Non
     shutil.copytree(tiny_model, other)
     words = list(read_lines(other / "target.vocab"))
     write_lines(other / "target.vocab", words[::-1])
+    write_json(
+        other / "config.json",
+        {**read_json(other / "config.json"), "fingerprint": fingerprint(other)},
+    )
     with pytest.raises(UserError, match=r"other: other vocabularies than .*tiny"):
         Translator.load(tiny_model, other)
 

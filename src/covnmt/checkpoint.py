@@ -22,11 +22,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from covnmt.config import Config, build
+from covnmt.config import Config
 from covnmt.errors import UserError
 from covnmt.files import atomic_write, read_json, write_json
 from covnmt.model.initialise import initialise
 from covnmt.model.seq2seq import Seq2Seq
+from covnmt.recipe import build
 from covnmt.text.codec import SIDES, Side, copy_codecs, fingerprint
 
 FORMAT = 1

@@ -133,6 +133,7 @@ def prepare(
     overwrite: Annotated[bool, typer.Option(help="replace what is there")] = False,
 ) -> None:
     """Tokenise a parallel corpus, build vocabularies, write id arrays."""
+    from covnmt.recipe import checked
     from covnmt.text.corpus import PrepareSettings
     from covnmt.text.prepare import prepare as run
     from covnmt.text.tokenize import TokenizerSettings
@@ -140,7 +141,8 @@ def prepare(
     def side(kind: Tokenisation, language: str) -> TokenizerSettings:
         return TokenizerSettings(kind=kind, language=language, lowercase=lowercase)
 
-    settings = PrepareSettings.checked(
+    settings = checked(
+        PrepareSettings,
         {
             "source": side(source_tokenizer, source_language),
             "target": side(target_tokenizer, target_language),
@@ -154,7 +156,7 @@ def prepare(
             "sentencepiece": sentencepiece,
             "joint": joint,
             "seed": seed,
-        }
+        },
     )
     for line in run(settings, directory, overwrite).lines():
         print(line)
@@ -180,7 +182,7 @@ def corpus_get(name: str, directory: Path) -> None:
 @recipe_app.command("list")
 def recipe_list() -> None:
     """The recipes that come with covnmt."""
-    from covnmt.config import shipped_recipes
+    from covnmt.recipe import shipped_recipes
 
     for name in shipped_recipes():
         print(name)
@@ -199,7 +201,7 @@ def recipe_show(
     recipe: str, overrides: Annotated[list[str] | None, typer.Argument()] = None
 ) -> None:
     """The resolved settings of a recipe, as JSON."""
-    from covnmt.config import find_recipe, load_recipe
+    from covnmt.recipe import find_recipe, load_recipe
 
     print(load_recipe(find_recipe(recipe), overrides).model_dump_json(indent=2))
 
@@ -213,7 +215,7 @@ def train(
     threads: ThreadsOption = 0,
 ) -> None:
     """Train a model; the same command again goes on where it stopped."""
-    from covnmt.config import find_recipe, load_recipe
+    from covnmt.recipe import find_recipe, load_recipe
     from covnmt.train import train as run_training
     from covnmt.translate import pick_device
 
@@ -245,7 +247,9 @@ def average(
 def translate(
     file: Annotated[Path | None, typer.Argument(help="text to translate; standard input")] = None,
     model: ModelOption = [],  # noqa: B006 (typer makes its own copy)
-    out: Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, help="standard output")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--output", "-o", dir_okay=False, help="standard output")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
     beam: Annotated[int | None, typer.Option(help="1 is greedy")] = None,
     nbest: Annotated[int | None, typer.Option(help="translations per line")] = None,
@@ -289,13 +293,17 @@ def align(
     source: Path,
     target: Path,
     model: ModelOption = [],  # noqa: B006
-    out: Annotated[Path | None, typer.Option("--output", "-o", dir_okay=False, help="links")] = None,
-    matrices: Annotated[Path | None, typer.Option(dir_okay=False, help="soft matrices too (.npz)")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--output", "-o", dir_okay=False, help="links")
+    ] = None,
+    matrices: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="soft matrices too (.npz)")
+    ] = None,
     method: Annotated[
         Literal["argmax", "argmax_with_end", "threshold"], typer.Option(help="how links are made")
     ] = "argmax",
     threshold: Annotated[float, typer.Option(help="for --method threshold")] = 0.5,
-    tokenized: Annotated[bool, typer.Option(help="spaces are the word borders")] = False,
+    tokenized: Annotated[bool, typer.Option(help="words are what stands between spaces")] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:

@@ -14,13 +14,13 @@ import torch
 from rich.console import RenderableType
 
 from covnmt.align import Aligner
-from covnmt.config import find_recipe, load_recipe
 from covnmt.evaluate import Comparison, compare
 from covnmt.files import atomic_text, read_parallel
 from covnmt.metrics.alignment import load_matrices, save_matrices
 from covnmt.metrics.inputs import EvaluationSet, load_evaluation_set, load_output
 from covnmt.metrics.outputs import OutputLine, read_outputs
 from covnmt.progress import console, track
+from covnmt.recipe import find_recipe, load_recipe
 from covnmt.report.figures import HeatMap, heat_maps
 from covnmt.report.html import write_report
 from covnmt.report.tables import comparison_table, length_table

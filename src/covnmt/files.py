@@ -149,4 +149,6 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path}: not valid JSON ({error}); restore it from a copy, or make it again") from None
+        raise UserError(
+            f"{path}: not valid JSON ({error}); restore it from a copy, or make it again"
+        ) from None

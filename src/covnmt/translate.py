@@ -28,6 +28,7 @@ from covnmt.files import read_lines
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.progress import console
+from covnmt.recipe import checked
 from covnmt.search import Ensemble, EnsembleState, Hypothesis, StepResult, search
 from covnmt.search_device import DeviceSearch
 from covnmt.text.codec import Codec, fingerprint
@@ -314,7 +315,7 @@ def join(line: str, parts: Sequence[Translation], target: Codec) -> Translation:
 def change_decoding(decode: DecodeConfig, options: dict[str, Any]) -> DecodeConfig:
     """The settings with those options changed that are not None; checked again."""
     changes = {name: value for name, value in options.items() if value is not None}
-    return DecodeConfig.checked({**decode.model_dump(), **changes})
+    return checked(DecodeConfig, {**decode.model_dump(), **changes})
 
 
 def formatted(translations: Iterable[Translation], as_json: bool, nbest: int) -> Iterator[str]:

@@ -5,16 +5,13 @@ import hashlib
 import io
 import json
 import lzma
-import random
 import re
 import shutil
 import tarfile
-import threading
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -24,16 +21,17 @@ from hypothesis import strategies as st
 
 from covnmt.errors import UserError
 from covnmt.text import open_corpora
+from covnmt.text.download import Published
 from covnmt.text.open_corpora import (
     CORPORA,
     Corpus,
-    Published,
     Split,
     fetch,
     get,
     listing,
     segments,
 )
+from tests.text.site import Site
 
 DOCS = Path(__file__).parents[2] / "docs" / "corpora.md"
 
@@ -51,58 +49,6 @@ MARKUP = [
     (['<!DOCTYPE d [<!ENTITY e SYSTEM "file:///etc/hostname">]>', "<seg>&e;</seg>"], ["&e;"]),
     (["no markup at all"], []),
 ]  # fmt: skip
-
-
-@dataclass
-class Site:
-    """What the server offers, how it misbehaves, and the Range of every request it got."""
-
-    files: dict[str, bytes] = field(default_factory=dict)
-    ranges: bool = True
-    sized: bool = True
-    cut_after: list[int] = field(default_factory=list)  # bytes of each response to come
-    requests: list[str] = field(default_factory=list)
-    address: str = ""
-
-
-@pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    offer = Site()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            wanted = self.headers.get("Range", "")
-            offer.requests.append(wanted)
-            body = offer.files.get(self.path.strip("/"))
-            if body is None:
-                self.send_error(404)
-                return
-            start = int(wanted[len("bytes=") : -1]) if wanted and offer.ranges else 0
-            if start and start >= len(body):
-                self.send_response(416)
-                self.send_header("Content-Range", f"bytes */{len(body)}")
-                self.end_headers()
-                return
-            self.send_response(206 if start else 200)
-            if start:
-                self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
-            if offer.sized:
-                self.send_header("Content-Length", str(len(body) - start))
-            self.end_headers()
-            stop = start + offer.cut_after.pop(0) if offer.cut_after else len(body)
-            self.wfile.write(body[start:stop])
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        offer.address = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield offer
-        server.shutdown()
-        thread.join()
 
 
 def text(lines: Iterable[str]) -> bytes:
@@ -142,11 +88,6 @@ def corpus(
 def plain(site: Site, checksum: str | None = None, content: bytes | None = None) -> Corpus:
     split = Split("train", "a.tgz/d/a.de", "a.tgz/d/a.en")
     return corpus(site, {"a.tgz": content or tar(MEMBERS)}, split, checksum=checksum)
-
-
-def large() -> bytes:
-    """An archive of a few mebibytes that does not compress."""
-    return tar({**MEMBERS, "noise": random.Random(7).randbytes(3 << 20)})
 
 
 def lines(path: Path) -> list[str]:
@@ -195,90 +136,10 @@ def test_record_tells_where_it_came_from(site: Site, tmp_path: Path) -> None:
     assert record["licence"] == "none"
 
 
-def test_unknown_checksum_is_shown(
-    site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fetch(plain(site), tmp_path)
-    assert hashlib.sha256(site.files["a.tgz"]).hexdigest() in capsys.readouterr().err
-
-
-def test_goes_on_after_cut_connections(site: Site, tmp_path: Path) -> None:
-    content = large()
-    site.cut_after = [1000, 2_000_000]
-    sha256 = f"sha256:{hashlib.sha256(content).hexdigest()}"
-    fetch(plain(site, sha256, content), tmp_path)
-    assert site.requests == ["", "bytes=1000-", "bytes=2001000-"]
-    check(tmp_path)
-
-
-def test_goes_on_in_a_later_run(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(open_corpora, "ATTEMPTS", 1)
-    tiny = plain(site)
-    site.cut_after = [50]
-    with pytest.raises(UserError, match=r"ended after 50 of .* run the same command again"):
-        fetch(tiny, tmp_path)
-    assert (tmp_path / "download" / "a.tgz.part").stat().st_size == 50
-    fetch(tiny, tmp_path)
-    assert site.requests == ["", "bytes=50-"]
-    check(tmp_path)
-    assert not (tmp_path / "download" / "a.tgz.part").exists()
-
-
-def test_server_that_ignores_ranges(site: Site, tmp_path: Path) -> None:
-    content = tar(MEMBERS)
-    site.ranges, site.cut_after = False, [50, 60]
-    fetch(plain(site, f"md5:{hashlib.md5(content).hexdigest()}", content), tmp_path)
-    assert site.requests == ["", "bytes=50-", "bytes=60-"]
-    check(tmp_path)
-
-
-def test_server_that_does_not_tell_the_size(site: Site, tmp_path: Path) -> None:
-    site.sized = False
-    fetch(plain(site), tmp_path)
-    check(tmp_path)
-
-
-@pytest.mark.parametrize("surplus", [0, 10])
-def test_download_complete_but_not_renamed(site: Site, tmp_path: Path, surplus: int) -> None:
-    """The server cannot continue it: complete if the sizes agree, another file if not."""
-    tiny = plain(site)
-    part = tmp_path / "download" / "a.tgz.part"
-    part.parent.mkdir()
-    part.write_bytes(site.files["a.tgz"] + bytes(surplus))
-    fetch(tiny, tmp_path)
-    assert len(site.requests) == (2 if surplus else 1)
-    check(tmp_path)
-
-
-def test_interrupt_keeps_what_has_arrived(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(chunks: Iterator[bytes], *_: object) -> Iterator[bytes]:
-        yield next(chunks)
-        raise KeyboardInterrupt
-
-    tiny = plain(site, content=large())
-    with monkeypatch.context() as patch:
-        patch.setattr(open_corpora, "track", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            fetch(tiny, tmp_path)
-    fetch(tiny, tmp_path)
-    assert site.requests == ["", f"bytes={1 << 20}-"]
-    check(tmp_path)
-
-
-def test_wrong_checksum(site: Site, tmp_path: Path) -> None:
-    good = tar(MEMBERS)
-    tiny = plain(site, f"sha256:{hashlib.sha256(good).hexdigest()}", b"something else")
-    with pytest.raises(UserError, match=r"sha256 is .* instead of .* now a\.tgz\.bad"):
-        fetch(tiny, tmp_path)
+def test_nothing_is_written_from_what_is_not_the_published_file(site: Site, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a\.tgz: md5 is .* instead of"):
+        fetch(plain(site, "md5:0"), tmp_path)
     assert not list(tmp_path.glob("train.*"))
-    assert [path.name for path in (tmp_path / "download").iterdir()] == ["a.tgz.bad"]
-    site.files["a.tgz"] = good
-    fetch(tiny, tmp_path)
-    check(tmp_path)
 
 
 def spoil(content: bytes, position: int) -> bytes:
@@ -347,25 +208,6 @@ def test_unpacking_is_bounded(
     tiny = corpus(site, {name: packed[name]}, Split("train", place, place))
     with pytest.raises(UserError, match="more than 1,000 bytes"):
         fetch(tiny, tmp_path)
-
-
-def test_missing_on_the_server_then_by_hand(site: Site, tmp_path: Path) -> None:
-    tiny = plain(site)
-    content = site.files.pop("a.tgz")
-    place = tmp_path / "download" / "a.tgz"
-    with pytest.raises(UserError, match=f"404.* by hand to {re.escape(str(place))}"):
-        fetch(tiny, tmp_path)
-    assert len(site.requests) == 1
-    place.write_bytes(content)
-    fetch(tiny, tmp_path)
-    assert len(site.requests) == 1
-    check(tmp_path)
-
-
-def test_no_network(site: Site, tmp_path: Path) -> None:
-    item = Published("a.tgz", "http://127.0.0.1:9/a.tgz")
-    with pytest.raises(UserError, match=r"^http://127\.0\.0\.1:9/a\.tgz: .*refused.* by hand"):
-        fetch(replace(plain(site), published=(item,)), tmp_path)
 
 
 def test_directory_that_cannot_be_made(site: Site, tmp_path: Path) -> None:

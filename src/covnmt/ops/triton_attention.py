@@ -73,12 +73,10 @@ def load_V(V, col, D: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
-def inner(q, keys, V, C, C_1, col, D: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr):
-    """W_a t + U_a h_j + V_a C_j for a tile of keys; C_1 [BLOCK_J] is C where d is 1."""
+def inner(q, keys, V, C, col, D: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr):
+    """W_a t + U_a h_j + V_a C_j for a tile of keys."""
     total = keys + load(q + col, col < N)[None, :]
-    if D == 1:
-        total += C_1[:, None] * load(V + col, col < N)[None, :]
-    elif D > 1:
+    if D > 0:
         total = tl.dot(C, load_V(V, col, D, N), total, input_precision=PRECISION)
     return total
 
@@ -87,43 +85,44 @@ def inner(q, keys, V, C, C_1, col, D: tl.constexpr, N: tl.constexpr, PRECISION: 
 def look_forward(
     q, given, keys, h, mask, v, V, Phi, P, gates, candidate, C, alpha, s, C_next, sign, J,
     N: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, KIND: tl.constexpr,
-    PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr, S_WIDTH: tl.constexpr, HYPOTHESES: tl.constexpr,
+    BLOCK_J: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """alpha_i, s_i and C_i of one sentence from q = W_a t, `given` = S t and C_{i-1}."""
+    """alpha_i, s_i and C_i of one row from q = W_a t, `given` = S t and C_{i-1}.
+
+    So many hypotheses, rows in sequence, share a sentence.
+    """
     b = tl.program_id(0).to(tl.int64)
+    sentence = b // HYPOTHESES
     j = tl.arange(0, BLOCK_J)
     covered = 0.0
-    covered_1 = 0.0
     if D > 0:
         covered = load_units(C + b * J * D, j, J, D, D)
-    if D == 1:
-        covered_1 = load(C + b * J + j, j < J)
     e = tl.zeros([BLOCK_J], tl.float32)
     for start in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
-        tile = load_tile(keys + b * J * N, j, col, J, N)
-        activation = tanh(inner(q + b * WIDTH, tile, V, covered, covered_1, col, D, N, PRECISION))
+        tile = load_tile(keys + sentence * J * N, j, col, J, N)
+        activation = tanh(inner(q + b * WIDTH, tile, V, covered, col, D, N, PRECISION))
         e += tl.sum(activation * load(v + col, col < N)[None, :], axis=1)
-    keep = tl.load(mask + b * J + j, mask=j < J, other=0) != 0
+    keep = tl.load(mask + sentence * J + j, mask=j < J, other=0) != 0
     e = tl.where(keep, e, float("-inf"))
     p = tl.exp(e - tl.max(e, axis=0))
     a = p / tl.sum(p, axis=0)
     tl.store(alpha + b * J + j, a, mask=j < J)
     for start in tl.range(0, 2 * N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
-        tile = load_tile(h + b * J * 2 * N, j, col, J, 2 * N)
-        tl.store(s + b * 2 * N + col, tl.sum(a[:, None] * tile, axis=0), mask=col < 2 * N)
+        tile = load_tile(h + sentence * J * 2 * N, j, col, J, 2 * N)
+        tl.store(s + b * S_WIDTH + col, tl.sum(a[:, None] * tile, axis=0), mask=col < 2 * N)
     given += b * WIDTH
     if KIND == "linguistic":
-        step = a / tl.load(Phi + b * J + j, mask=j < J, other=1.0).to(tl.float32)
-        tl.store(C_next + b * J + j, covered_1 + sign * step, mask=j < J)
+        step = a / tl.load(Phi + sentence * J + j, mask=j < J, other=1.0).to(tl.float32)
+        store_units(C_next + b * J, covered + sign * step[:, None], j, J, 1, 1)
     if KIND == "tanh":
-        Phi += b * J * D
+        Phi += sentence * J * D
         c = tanh_network(covered, a, Phi, given, P, candidate, j, J, D, PRECISION)
         store_units(C_next + b * J * D, c, j, J, D, D)
     if KIND == "gru":
-        Phi += b * J * 3 * D
+        Phi += sentence * J * 3 * D
         _, z, c = gru_network(covered, a, Phi, given, P, gates, candidate, j, J, D, PRECISION)
         store_units(C_next + b * J * D, covered + z * (c - covered), j, J, D, D)
 
@@ -152,9 +151,6 @@ def look_backward(
     if D > 0:
         covered = load_units(C + b * J * D, j, J, D, D)
         d_covered = load_units(d_C + b * J * D, j, J, D, D)
-    covered_1 = 0.0
-    if D == 1:
-        covered_1 = load(C + b * J + j, j < J)
     given += b * WIDTH
     d_given += b * D_WIDTH
     if KIND == "linguistic":
@@ -177,26 +173,20 @@ def look_backward(
         d_a += through_C
     d_energy = a * (d_a - tl.sum(a * d_a, axis=0))
     tl.store(d_e + b * J + j, d_energy, mask=j < J)
-    through_V1 = tl.zeros([BLOCK_J], tl.float32)
     through_V = tl.zeros([16, BLOCK_J], tl.float32)
     for start in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
         tile = load_tile(keys + b * J * N, j, col, J, N)
-        activation = tanh(inner(q + b * WIDTH, tile, V, covered, covered_1, col, D, N, PRECISION))
+        activation = tanh(inner(q + b * WIDTH, tile, V, covered, col, D, N, PRECISION))
         through_v = d_energy[:, None] * load(v + col, col < N)[None, :]
         d_inner = through_v * (1 - activation * activation)
         tl.store(d_q + b * D_WIDTH + col, tl.sum(d_inner, axis=0), mask=col < N)
-        if D == 1:
-            through_V1 += tl.sum(d_inner * load(V + col, col < N)[None, :], axis=1)
-        elif D > 1:
+        if D > 0:
             # with d_inner on the right, the warps share its words instead of repeating them
             V_tile = load_V(V, col, D, N)
             through_V = tl.dot(V_tile, tl.trans(d_inner), through_V, input_precision=PRECISION)
-    if D == 1:
-        d_covered += through_V1[:, None]
-    elif D > 1:
-        d_covered += tl.trans(through_V)
     if D > 0:
+        d_covered += tl.trans(through_V)
         store_units(d_C + b * J * D, d_covered, j, J, D, D)
 
 
@@ -215,31 +205,23 @@ def keys_backward(
     v_tile = load(v + col, col < N)[None, :]
     sum_keys = tl.zeros([BLOCK_J, BLOCK_N], tl.float32)
     sum_v = tl.zeros([BLOCK_N], tl.float32)
-    sum_V1 = tl.zeros([BLOCK_N], tl.float32)
     sum_V = tl.zeros([16, BLOCK_N], tl.float32)
     covered = tl.zeros([BLOCK_J, 16], tl.float32)
-    covered_1 = tl.zeros([BLOCK_J], tl.float32)
     for i in tl.range(0, steps, num_stages=STAGES):
         row = i * sentences + b
-        if D == 1:
-            covered_1 = load(C + row * J + j, j < J)
-        elif D > 1:
+        if D > 0:
             covered = load_units(C + row * J * D, j, J, D, D)
-        activation = tanh(inner(q + row * WIDTH, tile, V, covered, covered_1, col, D, N, PRECISION))
+        activation = tanh(inner(q + row * WIDTH, tile, V, covered, col, D, N, PRECISION))
         d_energy = load(d_e + row * J + j, j < J)[:, None]
         sum_v += tl.sum(d_energy * activation, axis=0)
         d_inner = d_energy * v_tile * (1 - activation * activation)
         sum_keys += d_inner
-        if D == 1:
-            sum_V1 += tl.sum(d_inner * covered_1[:, None], axis=0)
-        elif D > 1:
+        if D > 0:
             sum_V = tl.dot(tl.trans(covered), d_inner, sum_V, input_precision=PRECISION)
     inside = (j < J)[:, None] & (col < N)[None, :]
     tl.store(d_keys + b * J * N + j[:, None] * N + col[None, :], sum_keys, mask=inside)
     tl.store(d_v + b * N + col, sum_v, mask=col < N)
-    if D == 1:
-        tl.store(d_V + b * N + col, sum_V1, mask=col < N)
-    elif D > 1:
+    if D > 0:
         u = tl.arange(0, 16)[:, None]
         inside = (u < D) & (col < N)[None, :]
         tl.store(d_V + b * D * N + u * N + col[None, :], sum_V, mask=inside)
@@ -247,7 +229,7 @@ def keys_backward(
 
 def _blocks(J: int, n: int, d: int, tiling: Tiling) -> dict[str, int]:
     # the product with V_a splits the words over four warps; fewer than 32 would be repeated
-    block_j = max(32 if d > 1 else 16, triton.next_power_of_2(J))
+    block_j = max(32 if d else 16, triton.next_power_of_2(J))
     block_n = max(16, min(tiling.elements // block_j, triton.next_power_of_2(n)))
     # a tile has at least 16 units; long sentences then need more warps, and all the memory
     grown = max(1, block_j * block_n // tiling.elements)
@@ -261,14 +243,17 @@ def _blocks(J: int, n: int, d: int, tiling: Tiling) -> dict[str, int]:
 
 def forward(
     kind: Kind, source: Source, q: Tensor, given: Tensor, C: Tensor,
-    alpha: Tensor, s: Tensor, C_next: Tensor,
+    alpha: Tensor, s: Tensor, C_next: Tensor, hypotheses: int = 1,
 ) -> None:  # fmt: skip
-    """Look from q [B, n] and `given` [B, g d], columns of one product; writes the last three."""
-    B, J, n = source.keys.shape
-    look_forward[(B,)](
+    """Look from q [R, n] and `given` [R, g d], columns of one product; writes the last three.
+
+    Each sentence has that many rows, one after the other.
+    """
+    _, J, n = source.keys.shape
+    look_forward[(len(q),)](
         q, given, source.keys, source.h, source.mask, source.v, source.V, source.Phi, source.P,
         source.gates, source.candidate, C, alpha, s, C_next, kind.sign, J, n, q.stride(0), kind.d,
-        kind.name, kind.precision, **_blocks(J, n, kind.d, FORWARD),
+        kind.name, kind.precision, s.stride(0), hypotheses, **_blocks(J, n, kind.d, FORWARD),
     )  # fmt: skip
 
 

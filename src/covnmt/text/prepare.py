@@ -208,7 +208,8 @@ def _token_pairs(
             yield tokenizers["source"].tokenize(source), tokenizers["target"].tokenize(target)
         if empty:
             raise UserError(
-                f"{source_path} and {target_path} are empty; name files with a sentence on each line"
+                f"{source_path} and {target_path} are empty; "
+                "name files with a sentence on each line"
             )
 
 

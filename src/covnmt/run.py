@@ -1,0 +1,225 @@
+"""A run of training: all that changes while it goes on, and how that is saved, restored, logged.
+
+A save holds everything, the random state too, so a run that goes on from it is the same run.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covnmt.checkpoint import (
+    BEST,
+    LAST,
+    Description,
+    load_config,
+    load_tensors,
+    load_weights,
+    new_model,
+    remove_leftovers,
+    save_config,
+    save_tensors,
+    weights_of,
+)
+from covnmt.config import Config, differences
+from covnmt.errors import UserError
+from covnmt.files import write_lines
+from covnmt.model.seq2seq import Seq2Seq
+from covnmt.optimise import build_optimizer, build_step
+from covnmt.text.codec import copy_codecs
+from covnmt.text.corpus import Corpus
+from covnmt.update import Updater
+
+# Settings that may change between two parts of one run.
+MAY_CHANGE = (
+    "data.directory",
+    "decode.",
+    "train.updates",
+    "train.epochs",
+    "train.minutes",
+    "train.patience",
+    "train.report_every",
+    "train.checkpoint_every",
+    "train.keep",
+    "train.tensorboard",
+)
+
+
+@dataclass
+class Counters:
+    """How far a run has come; saved with the weights."""
+
+    update: int = 0
+    batch: int = 0
+    epoch: int = 0  # whole passes over the corpus
+    words: int = 0
+    seconds: float = 0.0
+    best: list[float] | None = None  # BLEU, then minus the dev loss; or that alone
+    best_update: int = 0
+    stale: int = 0  # validations since the best
+
+
+@dataclass
+class Run:
+    """Everything that changes while training, and where it is kept."""
+
+    config: Config
+    directory: Path
+    corpus: Corpus
+    model: Seq2Seq
+    optimizer: torch.optim.Optimizer
+    average: dict[str, Tensor]  # exponential moving average of the weights, if asked for
+    device: torch.device
+    counters: Counters = field(default_factory=Counters)
+
+    @cached_property
+    def updater(self) -> Updater:
+        """What makes the updates; asked for when everything is in its place."""
+        step = build_step(self.model, self.optimizer, self.average, self.config.train)
+        return Updater(self.model, step, self.config.train)
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log.jsonl"
+
+
+def open_run(config: Config, directory: Path, device: torch.device) -> Run:
+    """Start a run, or pick it up where it was saved."""
+    corpus = Corpus.open(config.data.directory)
+    corpus.split("dev")  # rather now than at the first validation
+    rows = corpus.report.rows
+    model = new_model(config, rows["source"], rows["target"]).to(device)
+    optimizer = build_optimizer(model, config.train)
+    average = {k: w.clone() for k, w in weights_of(model).items()} if config.train.ema else {}
+    run = Run(config, directory, corpus, model, optimizer, average, device)
+    remove_leftovers(directory)
+    if (directory / LAST).exists():
+        check_same_settings(config, directory)
+        restore_run(run)
+    else:
+        copy_codecs(config.data.directory, directory)
+    save_config(directory, Description(config, rows, corpus.report.fingerprint))
+    trim_log(run)
+    return run
+
+
+def check_same_settings(config: Config, directory: Path) -> None:
+    """A run goes on only with the settings it began with."""
+    before = load_config(directory).config
+    changed = [
+        f"{key}: {old!r} before, {new!r} now"
+        for key, old, new in differences(before, config)
+        if not key.startswith(MAY_CHANGE)
+    ]
+    if changed:
+        raise UserError(
+            f"{directory} holds a run with other settings ({'; '.join(changed)}); "
+            "choose another directory, or go on with the old settings"
+        )
+
+
+def save_run(run: Run) -> None:
+    """Write everything that changes, in one file; the best weights too if there are none yet."""
+    if not all(bool(weight.isfinite().all()) for weight in weights_of(run.model).values()):
+        raise UserError(diverged(run, f"update {run.counters.update} made weights infinite"))
+    tensors = {f"model.{name}": weight for name, weight in weights_of(run.model).items()}
+    tensors |= {f"average.{name}": weight for name, weight in run.average.items()}
+    for number, state in run.optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{number}.{key}": torch.as_tensor(v) for key, v in state.items()}
+    tensors["random.cpu"] = torch.get_rng_state()
+    if run.device.type == "cuda":
+        tensors["random.cuda"] = torch.cuda.get_rng_state(run.device)
+    about = {"counters": asdict(run.counters), "corpus": corpus_identity(run.corpus)}
+    save_tensors(run.directory / LAST, tensors, about)
+    weights = run.average or weights_of(run.model)
+    if run.counters.best is None:
+        save_tensors(run.directory / BEST, weights, {"update": run.counters.update})
+    if run.config.train.keep:
+        keep_recent(run, weights)
+
+
+def corpus_identity(corpus: Corpus) -> str:
+    """A digest of what was prepared and how, wherever its files lie."""
+    places = {"settings": {"train", "dev", "test"}}
+    return hashlib.sha256(corpus.report.model_dump_json(exclude=places).encode()).hexdigest()
+
+
+def keep_recent(run: Run, weights: dict[str, Tensor]) -> None:
+    """Keep the last few weights for averaging."""
+    recent = run.directory / "recent"
+    about = {"update": run.counters.update}
+    save_tensors(recent / f"{run.counters.update:08d}.safetensors", weights, about)
+    for old in sorted(recent.glob("*.safetensors"))[: -run.config.train.keep]:
+        old.unlink()
+
+
+def restore_run(run: Run) -> None:
+    """Put everything back as it was at the last save."""
+    path = run.directory / LAST
+    tensors, about = load_tensors(path)
+    if "counters" not in about:
+        raise UserError(f"{path}: not a save of `covnmt train`; choose another run directory")
+    if about.get("corpus") != corpus_identity(run.corpus):
+        raise UserError(
+            f"{path}: saved while training on other data than {run.config.data.directory}; "
+            "name the data directory it was trained on, or choose another run directory"
+        )
+
+    def group(prefix: str) -> dict[str, Tensor]:
+        return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+    load_weights(run.model, group("model."), path)
+    run.average = {name: w.to(run.device) for name, w in group("average.").items()}
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in group("optimizer.").items():
+        number, key = name.split(".")
+        state.setdefault(int(number), {})[key] = tensor
+    groups = run.optimizer.state_dict()["param_groups"]
+    run.optimizer.load_state_dict({"state": state, "param_groups": groups})
+    torch.set_rng_state(tensors["random.cpu"])
+    if "random.cuda" in tensors and run.device.type == "cuda":
+        torch.cuda.set_rng_state(tensors["random.cuda"], run.device)
+    run.counters = Counters(**about["counters"])
+
+
+def diverged(run: Run, what: str) -> str:
+    """What to tell when the numbers are no numbers any more."""
+    saved = run.directory / LAST
+    where = f"the last good save is {saved}" if saved.exists() else "nothing had been saved yet"
+    return (
+        f"{what}; {where}. In another run directory, try a lower train.learning_rate, "
+        "a longer train.warmup, a smaller train.clip, or train.precision=fp32"
+    )
+
+
+def write_log(run: Run, entry: dict[str, Any]) -> None:
+    """One more line in the log."""
+    head = {"update": run.counters.update, "epoch": run.counters.epoch}
+    timing = {"words": run.counters.words, "seconds": round(run.counters.seconds, 2)}
+    line = json.dumps({**head, **timing, **entry}, ensure_ascii=False)
+    try:
+        with run.log.open("a", encoding="utf-8") as stream:
+            stream.write(f"{line}\n")
+    except OSError as error:
+        raise UserError(
+            f"{run.log}: cannot be written ({error.strerror}); saves are intact"
+        ) from None
+
+
+def trim_log(run: Run) -> None:
+    """Forget what was logged after the save that we go on from; it will be made again."""
+    if not run.log.exists():
+        return
+    kept = []
+    for line in run.log.read_text("utf-8", errors="replace").split("\n"):
+        try:
+            if json.loads(line)["update"] <= run.counters.update:
+                kept.append(line)
+        except (ValueError, KeyError):
+            break  # the end, or the line that a crash cut off
+    write_lines(run.log, kept)

@@ -1,0 +1,58 @@
+"""Short runs of training: start them with other settings, stop them, compare what they leave."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import covnmt.train as training
+from covnmt.checkpoint import LAST, load_tensors
+from covnmt.config import Config
+from covnmt.run import Run
+from covnmt.train import Outcome, make_update, train
+
+CPU = torch.device("cpu")
+
+
+def changed(config: Config, **values: object) -> Config:
+    """The settings with these keys set (`train__updates=3`)."""
+    tree = config.model_dump()
+    for key, value in values.items():
+        *groups, last = key.split("__")
+        branch = tree
+        for group in groups:
+            branch = branch[group]
+        branch[last] = value
+    return Config.model_validate(tree)
+
+
+def go(config: Config, directory: Path, **values: object) -> Outcome:
+    return train(changed(config, **values), directory, CPU)
+
+
+def log_of(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
+
+
+def assert_same(first: Path, second: Path) -> None:
+    """Bit-identical weights, averages, optimiser, random state and counters but for time."""
+    (one, about), (two, note) = load_tensors(first / LAST), load_tensors(second / LAST)
+    assert one.keys() == two.keys()
+    assert [name for name in one if not torch.equal(one[name], two[name])] == []
+    for counters in (about["counters"], note["counters"]):
+        counters.pop("seconds")
+    assert about == note
+
+
+def stop_at(update: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send this process a signal in the middle of an update."""
+
+    def interrupted(run: Run, batches: list[Any], words: int) -> None:
+        if run.counters.update + 1 == update:
+            os.kill(os.getpid(), number)
+        make_update(run, batches, words)
+
+    monkeypatch.setattr(training, "make_update", interrupted)
