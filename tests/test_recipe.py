@@ -38,6 +38,7 @@ MISTAKES = {
     "no number": ("[train]\nclip = nan\n", ["line 2", "train.clip", "finite"]),
     "infinite": ("[train]\nlearning_rate = inf\n", ["line 2", "learning_rate", "finite"]),
     "beyond reason": ("[train]\nlearning_rate = 1e38\n", ["line 2", "less than or equal", "1e+38"]),
+    "a seed too long": (f"[train]\nseed = {2**63}\n", ["line 2", "train.seed", "less than"]),
     "no such choice": ("[model]\norder = 'papr'\n", ["line 2", "'code' or 'paper'", "'papr'"]),
     "text for a number": ("[model]\nhidden = 'many'\n", ["line 2", "model.hidden", "'many'"]),
     "number for a switch": ("[model]\ntie_target = 7\n", ["line 2", "model.tie_target", "7"]),

@@ -109,7 +109,9 @@ class ModelConfig(Settings):
 class TrainConfig(Settings):
     """How the network learns (SPEC 1.4; the paper's section 4)."""
 
-    seed: Count = Field(1234, description="of initialisation, dropout and batch order")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
+        1234, description="of initialisation, dropout and batch order"
+    )
     updates: Positive = Field(200_000, description="most updates to make")
     epochs: Count = Field(0, description="most passes over the corpus; 0: no limit")
     minutes: Annotated[float, Field(ge=0)] = Field(

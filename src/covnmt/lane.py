@@ -4,8 +4,11 @@ A lane has room for S sentences. Its step is one function over its buffers that 
 value: it runs plainly once, is then captured in a graph, and from then on replayed. Whatever the
 host wants to know is copied to it without waiting.
 
+A batch comes in one piece, a `Request`; the first step begins with taking it apart. So all of it,
+reading the source included, is in the graph of that step.
+
 Letters: S sentences and K slots of each, R = S K rows, V words, J source positions (padded), N
-sentences that are in a lane.
+sentences that are in a lane; n hidden units, e columns for the last word in a row.
 """
 
 import math
@@ -19,18 +22,44 @@ from torch import Tensor
 from covnmt.config import DecodeConfig
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.search import step_limits
+from covnmt.search import RESERVED, step_limits
 from covnmt.trellis import Segment
 
 SOURCE = 16  # source positions are padded to multiples of this
 ROWS = 64  # steps that the trellis of a lane holds
 
 
+class Request(NamedTuple):
+    """A batch as the host sends it to a lane; places without a sentence have no steps."""
+
+    table: Tensor  # [S, J + 4] source words and -1s; both limits; both banned words
+    lengths: Tensor  # [N] source words
+    quiet: int  # steps during which no sentence ends
+    longest: int  # steps after which all have ended
+
+    @classmethod
+    def of(cls, words: Tensor, mask: Tensor, S: int, unk: int, config: DecodeConfig) -> "Request":
+        """Words [N, J] that are real where the mask is true; all on the host."""
+        (N, J), lengths = words.shape, mask.sum(dim=1)
+        padded = round_up(J, SOURCE)
+        without_end, most = step_limits(lengths, config)
+        table = words.new_zeros(S, padded + 4)
+        table[:N, J:padded] = -1
+        table[:N, :J] = words.masked_fill(~mask, -1)
+        table[:N, padded] = without_end
+        table[:N, padded + 1] = most
+        table[:, padded + 2] = RESERVED
+        table[:, padded + 3] = unk if config.forbid_unk else RESERVED
+        return cls(table, lengths, int(without_end.min()), int(most.max()))
+
+
 class Buffers(NamedTuple):
     """All that a step reads and writes."""
 
+    request: Tensor  # [S, J + 4] as in `Request`
     memory: Memory  # [S, J, .]
-    state: DecoderState  # [R, .]
+    rows: Tensor  # [R, 3n + e] t, s and, for some steps, the last word
+    C: Tensor  # [R, J, d]
     words: Tensor  # [R] chosen last
     log_probs: Tensor  # [S, K] of the open hypotheses; -inf in empty slots
     widths: Tensor  # [S] hypotheses that may be open: the beam less the finished ones
@@ -44,17 +73,15 @@ class Buffers(NamedTuple):
     alpha: Tensor  # [ROWS, S, K, J] by slot of the parent
 
     @classmethod
-    def allocate(cls, model: Seq2Seq, memory: Memory, S: int, K: int) -> "Buffers":
-        """Buffers for S sentences like those of the memory."""
-        t = next(model.parameters())
-        J, n = round_up(memory.mask.shape[1], SOURCE), model.config.hidden
-        # sums of many small attention weights: never in half precision
-        C = torch.promote_types(t.dtype, torch.float32)
+    def allocate(
+        cls, model: Seq2Seq, like: Memory, S: int, K: int, J: int, embedded: int
+    ) -> "Buffers":
+        """For S sentences of J words with a memory like this one, and rows with e = embedded."""
+        t, n, d = like.h, model.config.hidden, model.decoder.coverage.size
 
         def source(part: Tensor) -> Tensor:
-            # ones, because what lies behind the sentences and words must do no harm
-            dtype = t.dtype if part.is_floating_point() else part.dtype
-            return t.new_ones(S, J, *part.shape[2:], dtype=dtype)
+            # ones, because what lies behind the sentences must do no harm
+            return part.new_ones(S, J, *part.shape[2:])
 
         def numbers(*shape: int) -> Tensor:
             return t.new_zeros(shape, dtype=torch.long)
@@ -63,12 +90,11 @@ class Buffers(NamedTuple):
             return t.new_zeros(shape, dtype=torch.float32)
 
         return cls(
-            memory=Memory(*map(source, memory)),
-            state=DecoderState(
-                t.new_zeros(S * K, n),
-                t.new_zeros(S * K, 2 * n),
-                t.new_zeros(S * K, J, model.decoder.coverage.size, dtype=C),
-            ),
+            request=numbers(S, J + 4),
+            memory=Memory(*map(source, like)),
+            rows=t.new_zeros(S * K, 3 * n + embedded),
+            # sums of many small attention weights: never in half precision
+            C=t.new_zeros(S * K, J, d, dtype=torch.promote_types(t.dtype, torch.float32)),
             words=numbers(S * K),
             log_probs=scores(S, K),
             widths=numbers(S),
@@ -82,40 +108,43 @@ class Buffers(NamedTuple):
             alpha=scores(ROWS, S, K, J),
         )
 
+    @property
+    def state(self) -> DecoderState:
+        """The rows as the model knows them: views."""
+        n = self.memory.keys.shape[2]
+        return DecoderState(self.rows[:, :n], self.rows[:, n : 3 * n], self.C)
+
     def by_sentence(self) -> Iterator[Tensor]:
         """What moves with the sentences, each [S, ...]."""
-        S, K = self.log_probs.shape
+        by_slot = self.log_probs.shape
         yield from self.memory
-        yield from (part.unflatten(0, (S, K)) for part in self.state)
-        yield self.words.unflatten(0, (S, K))
+        yield from (part.unflatten(0, by_slot) for part in (self.rows, self.C, self.words))
         yield from (self.log_probs, self.widths, self.without_end, self.most, self.open)
 
-    def load(self, memory: Memory, lengths: Tensor, banned: Tensor, config: DecodeConfig) -> None:
-        """Begin with these sentences, at most S of them."""
-        N, J = memory.mask.shape
-        for mine, theirs in zip(self.memory, memory, strict=True):
-            mine[:N, :J].copy_(theirs)
-        self.memory.mask[:N, J:] = False
+    def begin(self) -> Tensor:
+        """Take the request apart; the source words [S, J]."""
+        S, J = self.memory.mask.shape
+        words, without_end, most, banned = self.request.split([J, 1, 1, 2], dim=1)
+        torch.ge(words, 0, out=self.memory.mask)
         self.log_probs.fill_(-math.inf)
-        self.log_probs[:N, 0] = 0.0
-        self.widths.fill_(config.beam)
-        without_end, most = step_limits(lengths, config)
-        self.without_end[:N].copy_(without_end)
-        self.most[:N].copy_(most)
-        self.banned.copy_(banned)
+        self.log_probs[:, :1].masked_fill_(most > 0, 0.0)
+        self.widths.fill_(self.log_probs.shape[1])
+        self.without_end.copy_(without_end.view(S))
+        self.most.copy_(most.view(S))
+        self.banned.copy_(banned[0])
         self.clock.zero_()
-        self._clear(N)
+        return words.clamp(min=0)
 
     def receive(self, other: "Buffers", kept: Tensor) -> None:
-        """Go on with these sentences of other buffers, at most S of them."""
+        """Go on with these sentences of other buffers, at most S of them.
+
+        Places behind them have no hypothesis, and a source that can be looked at.
+        """
+        N = len(kept)
         for mine, theirs in zip(self.by_sentence(), other.by_sentence(), strict=True):
-            torch.index_select(theirs, 0, kept, out=mine[: len(kept)])
+            torch.index_select(theirs, 0, kept, out=mine[:N])
         self.banned.copy_(other.banned)
         self.clock.copy_(other.clock)
-        self._clear(len(kept))
-
-    def _clear(self, N: int) -> None:
-        """Places behind the N sentences have no hypothesis, and a source that can be looked at."""
         self.memory.mask[N:] = True
         self.log_probs[N:] = -math.inf
         self.open[N:] = False

@@ -219,7 +219,7 @@ def test_a_full_disk(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli)
 @pytest.mark.parametrize("recipe", ["tokens"], indirect=True)
 def test_divergence(recipe: Path, tmp_path: Path, run_cli: RunCli) -> None:
     run = tmp_path / "run"
-    failed = run_cli(*command(recipe, run, "train.learning_rate=1e30", "train.warmup=0"))
+    failed = run_cli(*command(recipe, run, "train.learning_rate=1e6", "train.weight_decay=1e6"))
     assert failed.returncode == 2
     assert "Traceback" not in failed.stderr
     assert "try a lower train.learning_rate" in failed.stderr

@@ -20,8 +20,19 @@ from covnmt.ops.reference import Unrolled
 if TYPE_CHECKING:
     from covnmt.model.decoder import Decoder, Memory
     from covnmt.model.encoder import Encoder
+    from covnmt.model.seq2seq import Seq2Seq
+    from covnmt.ops.triton_step import FusedStep
 
-__all__ = ["Unrolled", "cross_entropy", "fuses", "linear", "read", "reference", "unroll"]
+__all__ = [
+    "Unrolled",
+    "cross_entropy",
+    "fused_step",
+    "fuses",
+    "linear",
+    "read",
+    "reference",
+    "unroll",
+]
 
 ALIGN = 8  # numbers: rows of 16 bytes in bf16
 
@@ -44,6 +55,19 @@ def unroll(decoder: "Decoder", memory: "Memory", y: Tensor) -> Unrolled:
     if not triton_decoder.supports(decoder, memory):
         return reference.unroll(decoder, memory, y)
     return triton_decoder.unroll(decoder, memory, y, _precision(y))
+
+
+def fused_step(model: "Seq2Seq", memory: "Memory", dtype: torch.dtype) -> "FusedStep | None":
+    """The step of a search with this model in this precision, where there is a faster one.
+
+    The memory is like those to come.
+    """
+    if not _use_triton(memory.h.new_empty(0, dtype=dtype)):
+        return None
+    from covnmt.ops import triton_step
+
+    known = triton_step.supports(model, memory)
+    return triton_step.FusedStep(model, dtype) if known else None
 
 
 def linear(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:

@@ -1,0 +1,92 @@
+"""Do the fast kernels learn like the reference? Loss curves on real data, side by side.
+
+    python benchmarks/convergence.py --data DATA     # a directory made by `covnmt prepare`
+
+Three trainings of the paper's model (GRU d=10, bf16) on the same batches: reference and fast from
+the same weights, and fast from other weights. The last shows how much a seed alone changes the
+curve. Only pairs of at most 15 words, so that the reference, one launch after the other, gets
+through in a minute or two.
+"""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import save
+
+from covnmt.checkpoint import new_model
+from covnmt.config import SYSTEMS, Config, DataConfig, ModelConfig, TrainConfig
+from covnmt.data import read_batch, train_batches
+from covnmt.optimise import build_optimizer, build_step
+from covnmt.text.corpus import Corpus
+from covnmt.update import Updater
+
+
+def curve(corpus: Corpus, path: str, seed: int, updates: int, every: int) -> list[float]:
+    """Mean loss per word of each stretch of updates."""
+    os.environ["COVNMT_OPS"] = "reference" if path == "reference" else "auto"
+    device = torch.device("cuda")
+    config = Config(
+        data=DataConfig(max_length=15),
+        model=ModelConfig(coverage=SYSTEMS["gru10"], init="modern"),
+        train=TrainConfig.model_validate(
+            {
+                "seed": seed,
+                "optimizer": "adamw",
+                "learning_rate": 5e-4,
+                "epsilon": 1e-8,
+                "warmup": 200,
+                "loss": "token_mean",
+                "precision": "bf16",
+            }
+        ),
+    )
+    words = [len(corpus.codec("source").vocabulary), len(corpus.codec("target").vocabulary)]
+    model = new_model(config, words[0], words[1]).to(device)
+    optimizer = build_optimizer(model, config.train)
+    updater = Updater(model, build_step(model, optimizer, {}, config.train), config.train)
+    split = corpus.split("train")
+    plans = train_batches(split, config.data, 1, 0)  # the same batches for every seed
+    losses, seen = [], 0
+    for number in range(updates):
+        batch = read_batch(split, next(plans).indices, 4)
+        seen += batch.target_words
+        updater([batch.to(device)], batch.target_words, number)
+        if (number + 1) % every == 0:
+            losses.append(updater.take_loss() / seen)
+            seen = 0
+    print(f"{path} seed {seed}: {losses[0]:.3f} ... {losses[-1]:.3f}", flush=True)
+    return losses
+
+
+def main() -> None:
+    """Train three times and compare."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--updates", type=int, default=1000)
+    parser.add_argument("--every", type=int, default=50)
+    parser.add_argument("--out", type=Path, help="directory of the result file")
+    arguments = parser.parse_args()
+    corpus = Corpus.open(arguments.data)
+    runs = {"fast": ("fast", 1), "other_seed": ("fast", 2), "reference": ("reference", 1)}
+    found: dict[str, Any] = {
+        name: curve(corpus, path, seed, arguments.updates, arguments.every)
+        for name, (path, seed) in runs.items()
+    }
+    later = len(found["fast"]) // 5  # the first stretches fall too steeply to compare
+
+    def distance(name: str) -> float:
+        gaps = [abs(a - b) for a, b in zip(found["fast"], found[name], strict=True)]
+        return max(gaps[later:])
+
+    found["largest_gap_to_reference"] = distance("reference")
+    found["largest_gap_to_other_seed"] = distance("other_seed")
+    print(f"largest gap to the reference {found['largest_gap_to_reference']:.4f}, "
+          f"to another seed {found['largest_gap_to_other_seed']:.4f}")  # fmt: skip
+    save("convergence", {"every": arguments.every, **found}, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
