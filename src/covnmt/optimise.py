@@ -124,22 +124,20 @@ class FusedStep:
         average: dict[str, Tensor],
         config: TrainConfig,
     ) -> None:
-        named = dict(model.named_parameters())
-        self.parameters, self.config = list(named.values()), config
-        self.average = [average.get(name) for name in named]
-        device = self.parameters[0].device
+        self.config = config
+        device = next(model.parameters()).device
         self.rate, self.towards = torch.zeros(2, device=device)
         self.updates = torch.zeros((), device=device)
-        names = MOMENTS[config.optimizer]
-        for parameter in self.parameters:
+        self.rows: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = []
+        for name, parameter in model.named_parameters():
             state = optimizer.state[parameter]
             self.updates.copy_(state.get("step", self.updates))
             state["step"] = self.updates
-            for name in names:
-                state.setdefault(name, torch.zeros_like(parameter))
-        self.first, self.second = (
-            [optimizer.state[parameter][name] for parameter in self.parameters] for name in names
-        )
+            first, second = (
+                state.setdefault(moment, torch.zeros_like(parameter))
+                for moment in MOMENTS[config.optimizer]
+            )
+            self.rows.append((parameter, first, second, average.get(name)))
 
     def prepare(self, update: int) -> None:
         self.rate.fill_(self.config.learning_rate * rate_factor(update, self.config))
@@ -150,17 +148,17 @@ class FusedStep:
         from covnmt.ops import triton_optimiser as fused
 
         self.updates += 1
-        gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
-        norm = fused.total_norm(gradients)
-        scalars = fused.Scalars(norm, self.rate, self.updates, self.towards)
+        rows = [row for row in self.rows if row[0].grad is not None]
+        weights, first, second, average = zip(*rows, strict=True)
+        gradients = [weight.grad for weight in weights]
+        scalars = fused.Scalars(fused.total_norm(gradients), self.rate, self.updates, self.towards)
         config = self.config
         kind = (
             fused.Adadelta(config.rho, config.epsilon)
             if config.optimizer == "adadelta"
             else fused.AdamW(*config.betas, config.epsilon, config.weight_decay)
         )
-        moments = (self.first, self.second, self.average)
-        fused.step(self.parameters, gradients, *moments, scalars, config.clip, kind)
+        fused.step(weights, gradients, first, second, average, scalars, config.clip, kind)
 
 
 def build_step(

@@ -1,0 +1,93 @@
+"""Updates one by one and replayed: the same weights either way."""
+
+import math
+
+import pytest
+import torch
+
+from covnmt.config import SYSTEMS, TrainConfig
+from covnmt.data import Batch
+from covnmt.model.initialise import initialise
+from covnmt.model.seq2seq import Seq2Seq
+from covnmt.optimise import build_optimizer, build_step
+from covnmt.update import Graphs, Updater
+
+from .model.small import WORDS, small_batch, small_config
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+CONFIG = TrainConfig.model_validate(
+    {"optimizer": "adamw", "learning_rate": 0.01, "loss": "token_mean", "fertility_weight": 0.1}
+)
+
+
+def updater(config: TrainConfig = CONFIG, system: str = "gru1") -> Updater:
+    torch.manual_seed(1)
+    model = Seq2Seq(small_config(SYSTEMS[system]), WORDS, WORDS)
+    initialise(model, "modern")
+    model.to(DEVICE)
+    return Updater(model, build_step(model, build_optimizer(model, config), {}, config), config)
+
+
+def weights(one: Updater) -> list[torch.Tensor]:
+    return [parameter.detach() for parameter in one.model.parameters()]
+
+
+def test_the_loss_is_summed_until_it_is_taken() -> None:
+    one = updater()
+    batch = small_batch([(3, 4), (5, 2)]).to(DEVICE)
+    one([batch], batch.target_words, 0)
+    first = one.take_loss()
+    assert first == pytest.approx(batch.target_words * math.log(WORDS), rel=0.2)
+    assert one.take_loss() == 0
+    one([batch], batch.target_words, 1)
+    assert one.take_loss() < first
+
+
+def test_rounding_up_changes_nothing() -> None:
+    """Rows and positions that only fill up a shape leave loss and weights as they were."""
+    plain, padded = updater(), updater()
+    for number, lengths in enumerate(([(3, 4), (5, 2), (1, 1)], [(6, 3)])):
+        batch = small_batch(lengths, seed=number).to(DEVICE)
+        words = batch.target_words
+        plain([batch], words, number)
+        padded([batch.rounded(4)], words, number)
+    assert padded.take_loss() == pytest.approx(plain.take_loss(), rel=1e-5)
+    for a, b in zip(weights(plain), weights(padded), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+def test_rounded_shapes() -> None:
+    batch = small_batch([(3, 4), (5, 2), (1, 1)]).rounded(4)
+    assert batch.source.shape == (4, 8)
+    assert batch.target.shape == (4, 8)
+    assert batch.source_mask[3].tolist() == [True] + [False] * 7
+    assert not batch.target_mask[3].any()
+    assert batch.target_words == 10
+
+
+def test_graphs_capture_what_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which shapes are captured, with captures themselves played by a stand-in."""
+    calls: list[str] = []
+
+    def capture(self: Graphs, shape: tuple[int, ...], batch: Batch) -> None:
+        calls.append(f"capture {shape}")
+
+    monkeypatch.setattr(Graphs, "_capture", capture)
+    graphs = Graphs(lambda batch: calls.append("plain"), most=1)
+    for lengths in ([(3, 4)], [(5, 2)], [(3, 4)]):
+        graphs.run(small_batch(lengths))
+    assert calls == ["plain", "plain", "capture (1, 4, 5)", "plain"]
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU: CUDA graphs")
+def test_replayed_updates_equal_plain_ones() -> None:
+    captured, plain = updater(), updater()
+    plain.graphs.most = 0
+    for number in range(8):
+        batch = small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE).rounded(4)
+        for one in (captured, plain):
+            one([batch], batch.target_words, number)
+    assert len(captured.graphs.captured) == 1
+    assert captured.take_loss() == pytest.approx(plain.take_loss(), rel=1e-6)
+    for a, b in zip(weights(captured), weights(plain), strict=True):
+        torch.testing.assert_close(a, b)
