@@ -10,6 +10,8 @@ through in a minute or two.
 
 import argparse
 import os
+import statistics
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +79,13 @@ def main() -> None:
     }
     later = len(found["fast"]) // 5  # the first stretches fall too steeply to compare
 
-    def distance(name: str) -> float:
-        gaps = [abs(a - b) for a, b in zip(found["fast"], found[name], strict=True)]
-        return max(gaps[later:])
+    def gap(one: str, other: str) -> float:
+        pairs = zip(found[one][later:], found[other][later:], strict=True)
+        return statistics.mean(abs(a - b) for a, b in pairs)
 
-    found["largest_gap_to_reference"] = distance("reference")
-    found["largest_gap_to_other_seed"] = distance("other_seed")
-    print(f"largest gap to the reference {found['largest_gap_to_reference']:.4f}, "
-          f"to another seed {found['largest_gap_to_other_seed']:.4f}")  # fmt: skip
+    gaps = {f"{one} to {other}": gap(one, other) for one, other in combinations(runs, 2)}
+    print("mean gaps:", ", ".join(f"{pair} {value:.4f}" for pair, value in gaps.items()))
+    found["mean_gaps"] = gaps
     save("convergence", {"every": arguments.every, **found}, arguments.out)
 
 

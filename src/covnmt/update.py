@@ -82,7 +82,7 @@ class Graphs:
         pool = next((graph.pool() for graph, _ in self.captured.values()), None)
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=pool):
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 self.function(held)
         except RuntimeError:
             self.most = 0
