@@ -1,6 +1,7 @@
 """Beam search speed at the paper's size, in sentences per second.
 
     python benchmarks/decode.py                # batch 1, 32, 128; reference and fast
+    python benchmarks/decode.py --peer joeynmt # another toolkit in the same table
 
 Source 25 words and 28 steps for every sentence (a model with random weights hardly ever ends by
 itself, and the longest output is set to 28), beam 10, 30,001 words, 620, 1000, exact cell. Timed
@@ -9,14 +10,18 @@ from word numbers on the GPU to hypotheses on the host: encoding, search and rea
 
 import argparse
 import time
+from collections.abc import Callable, Sequence, Sized
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import peers
 import torch
 from machine import save, summary
 from train import WORDS
 
 from covnmt.config import SYSTEMS, DecodeConfig, ModelConfig
+from covnmt.model.decoder import Memory
 from covnmt.model.initialise import initialise
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.search import Hypothesis, search
@@ -42,31 +47,53 @@ class Decoder:
 
     @torch.inference_mode()
     def __call__(self, source: torch.Tensor, config: DecodeConfig) -> list[list[Hypothesis]]:
-        mask = torch.ones_like(source, dtype=torch.bool)
+        mask = torch.ones(source.shape, dtype=torch.bool)
+        if self.device_search is not None:
+            return self.device_search.search(source, mask, self._scorer, config).hypotheses
+        mask = mask.cuda()
         with torch.autocast("cuda", torch.bfloat16, enabled=self.dtype is not None):
             memory = self.model.encode(source, mask)
-            scorer = ModelScorer(self.model, memory, END)
-            if self.device_search is None:
-                state = self.model.decoder.start(memory)
-                return search(scorer, state, mask.sum(dim=1), config)
-        return self.device_search.search(scorer, memory, mask.sum(dim=1), config)
+            state = self.model.decoder.start(memory)
+            return search(self._scorer(memory), state, mask.sum(dim=1), config)
+
+    def _scorer(self, memory: Memory) -> ModelScorer:
+        return ModelScorer(self.model, memory, END)
 
 
 def measure(decode: Decoder, batch: int, beam: int, repeats: int) -> dict[str, Any]:
-    """Sentences per second, new sentences every time."""
+    """Our search."""
     config = DecodeConfig(beam=beam, length_rules=False, max_length=STEPS, retry=False)
+    return timed(
+        lambda source: [best[0].attention for best in decode(source, config)], batch, repeats
+    )
+
+
+def timed(
+    decode: Callable[[torch.Tensor], Sequence[Sized]], batch: int, repeats: int
+) -> dict[str, Any]:
+    """Sentences per second, new sentences every time; `decode` gives something for every word."""
     generator = torch.Generator().manual_seed(1)
     rates, steps = [], []
     for number in range(repeats + 3):
         source = torch.randint(2, END, (batch, SOURCE), generator=generator).cuda()
         torch.cuda.synchronize()
         began = time.perf_counter()
-        found = decode(source, config)
+        found = decode(source)
         taken = time.perf_counter() - began
         if number >= 3:  # compile, capture, replay
             rates.append(batch / taken)
-            steps.append(sum(len(best[0].attention) for best in found) / batch)
+            steps.append(sum(len(words) for words in found) / batch)
     return {"sentences_per_second": summary(rates), "steps": sum(steps) / len(steps)}
+
+
+def add_row(rows: list[dict[str, Any]], row: dict[str, Any]) -> None:
+    """Keep and print a row."""
+    rows.append(row)
+    rate = row["sentences_per_second"]["median"]
+    print(
+        f"{row['system']:12} {row['path']:10} {row['batch']:5} {rate:12,.1f} {row['steps']:6.1f}",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -75,24 +102,28 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 32, 128])
     parser.add_argument("--system", nargs="+", default=["baseline", "fertility", "gru10"])
     parser.add_argument("--path", nargs="+", default=["reference", "fast"])
+    parser.add_argument("--peer", nargs="+", default=[], type=peers.importable, help=peers.HELP)
     parser.add_argument("--beam", type=int, default=10)
     parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32"])
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--out", type=Path, help="directory of the result file")
     arguments = parser.parse_args()
-    rows = []
+    rows: list[dict[str, Any]] = []
     print(f"{'system':12} {'path':10} {'batch':>5} {'sentences/s':>12} {'steps':>6}")
     for path in arguments.path:
         for system in arguments.system:
             decode = Decoder(system, path, arguments.precision)
             for batch in arguments.batch:
                 found = measure(decode, batch, arguments.beam, arguments.repeats)
-                rows.append({"system": system, "path": path, "batch": batch, **found})
-                rate = found["sentences_per_second"]["median"]
-                print(
-                    f"{system:12} {path:10} {batch:5} {rate:12,.1f} {found['steps']:6.1f}",
-                    flush=True,
-                )
+                add_row(rows, {"system": system, "path": path, "batch": batch, **found})
+    for name in arguments.peer:
+        peer = peers.build(name, torch.device("cuda"), arguments.precision)
+        for batch in arguments.batch:
+            found = timed(
+                partial(peer.decode, beam=arguments.beam, steps=STEPS), batch, arguments.repeats
+            )
+            found |= peers.describe(name, peer)
+            add_row(rows, {"system": name, "path": "peer", "batch": batch, **found})
     settings = {key: str(value) for key, value in vars(arguments).items()}
     save("decode", {"settings": settings, "rows": rows}, arguments.out)
 

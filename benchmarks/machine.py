@@ -18,7 +18,8 @@ RESULTS = Path(__file__).parent / "results"
 def machine() -> dict[str, Any]:
     """Hardware, versions, commit and command."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    versions = {"covnmt": __version__, "python": platform.python_version()}
+    versions: dict[str, str | None] = {"covnmt": __version__}
+    versions |= {"python": platform.python_version()}
     versions |= {"torch": torch.__version__, "cuda": torch.version.cuda}
     try:
         import triton

@@ -2,6 +2,7 @@
 
     python benchmarks/train.py                       # the table: three systems, reference and fast
     python benchmarks/train.py --growth              # how cost grows: lengths, batch sizes, d
+    python benchmarks/train.py --peer joeynmt        # another toolkit in the same table
 
 Source 25 and target 28 tokens (end symbols included) unless a sweep says otherwise; 30,001 words,
 620, 1000, exact cell. `reference` is plain PyTorch, one launch after another; `fast` the Triton
@@ -13,9 +14,11 @@ import argparse
 import gc
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import peers
 import torch
 from machine import save, summary
 
@@ -53,67 +56,95 @@ def build(model: ModelConfig, precision: str, device: torch.device) -> tuple[Upd
     return Updater(network, build_step(network, optimizer, {}, config), config), network
 
 
-def measure(
-    model: ModelConfig, shape: tuple[int, int, int], precision: str, updates: int, repeats: int
-) -> dict[str, Any]:
-    """Target words per second, and memory, of one setting."""
-    device = torch.device("cuda")
+def clean_device() -> torch.device:
+    """The GPU, rid of what the last setting left there."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    updater, network = build(model, precision, device)
-    batch = random_batch(*shape, device)
-    words = shape[0] * shape[2]
+    return torch.device("cuda")
+
+
+def timed(
+    update: Callable[[int], object], words: int, updates: int, repeats: int
+) -> dict[str, Any]:
+    """Target words per second, and memory, of updates that train on `words` words each."""
     began = time.perf_counter()
     for number in range(4):  # compile, capture, replay
-        updater([batch], words, number)
+        update(number)
     torch.cuda.synchronize()
     warm_up = time.perf_counter() - began
     rates = []
     for _ in range(repeats):
         began = time.perf_counter()
         for number in range(updates):
-            updater([batch], words, number)
+            update(number)
         torch.cuda.synchronize()
         rates.append(words * updates / (time.perf_counter() - began))
-    result = {
+    return {
         "words_per_second": summary(rates),
         "milliseconds": 1000 * words / summary(rates)["median"],
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
         "reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
         "warm_up_seconds": warm_up,
-        "loss": updater.take_loss() / (words * (updates * repeats + 4)),
     }
-    del updater, network
-    return result
+
+
+def measure(
+    model: ModelConfig, shape: tuple[int, int, int], precision: str, updates: int, repeats: int
+) -> dict[str, Any]:
+    """One setting of ours."""
+    device = clean_device()
+    updater, _ = build(model, precision, device)
+    batch = random_batch(*shape, device)
+    words = shape[0] * shape[2]
+    result = timed(lambda number: updater([batch], words, number), words, updates, repeats)
+    return {**result, "loss": updater.take_loss() / (words * (updates * repeats + 4))}
+
+
+def measure_peer(
+    name: str, shape: tuple[int, int, int], precision: str, updates: int, repeats: int
+) -> dict[str, Any]:
+    """Another toolkit, on the same words."""
+    device = clean_device()
+    peer = peers.build(name, device, precision)
+    ours = random_batch(*shape, device)
+    batch = peer.batch(ours.source, ours.target)
+    words = shape[0] * shape[2]
+    result = timed(lambda _: peer.train_step(batch), words, updates, repeats)
+    return {**result, "loss": float(peer.train_step(batch)), **peers.describe(name, peer)}
 
 
 def table(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The systems of the paper's speed paragraph, reference and fast, small and large batch."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     print(
         f"{'system':12} {'path':10} {'batch':>5} {'words/s':>10} {'ms':>7} {'GiB':>6} {'ratio':>6}"
     )
     for size in arguments.batch:
+        shape = (size, arguments.source, arguments.target)
+        how = (shape, arguments.precision, arguments.updates, arguments.repeats)
         for path in arguments.path:
             os.environ["COVNMT_OPS"] = "reference" if path == "reference" else "auto"
             for system in arguments.system:
                 model = ModelConfig(coverage=SYSTEMS[system], cell=arguments.cell)
-                shape = (size, arguments.source, arguments.target)
-                found = measure(
-                    model, shape, arguments.precision, arguments.updates, arguments.repeats
-                )
-                rows.append({"system": system, "path": path, "batch": size, **found})
-                first = next(r for r in rows if r["path"] == path and r["batch"] == size)
-                base = first["words_per_second"]["median"]
-                rate = found["words_per_second"]["median"]
-                rows[-1]["ratio_to_first"] = rate / base
-                print(
-                    f"{system:12} {path:10} {size:5} {rate:10,.0f} {found['milliseconds']:7.2f} "
-                    f"{found['peak_gib']:6.2f} {rate / base:6.3f}",
-                    flush=True,
-                )
+                add_row(rows, {"system": system, "path": path, "batch": size}, measure(model, *how))
+        for name in arguments.peer:
+            add_row(rows, {"system": name, "path": "peer", "batch": size}, measure_peer(name, *how))
     return rows
+
+
+def add_row(rows: list[dict[str, Any]], setting: dict[str, Any], found: dict[str, Any]) -> None:
+    """Keep and print a row, with its speed relative to the first of the same path and batch."""
+    rows.append({**setting, **found})
+    system, path, size = setting.values()
+    first = next(r for r in rows if r["path"] == path and r["batch"] == size)
+    rate = found["words_per_second"]["median"]
+    ratio = rows[-1]["ratio_to_first"] = rate / first["words_per_second"]["median"]
+    print(
+        f"{system:12} {path:10} {size:5} {rate:10,.0f} {found['milliseconds']:7.2f} "
+        f"{found['peak_gib']:6.2f} {ratio:6.3f}",
+        flush=True,
+    )
 
 
 def growth(arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -141,6 +172,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[80, 512])
     parser.add_argument("--system", nargs="+", default=list(COMPARED), choices=list(SYSTEMS))
     parser.add_argument("--path", nargs="+", default=["reference", "fast"])
+    parser.add_argument("--peer", nargs="+", default=[], type=peers.importable, help=peers.HELP)
     parser.add_argument("--source", type=int, default=25)
     parser.add_argument("--target", type=int, default=28)
     parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32"])

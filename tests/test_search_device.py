@@ -42,8 +42,8 @@ CONFIGS = {
     "too wide for the device": DecodeConfig(beam=BLOCK + 1, length_rules=False, max_length=3),
 }
 
-Found = list[list[Hypothesis]]
-Task = tuple[ModelScorer, Memory, Tensor]
+Hypotheses = list[list[Hypothesis]]
+Task = tuple[Tensor, Tensor]  # source words and where they are real, on the host
 
 
 def model_of(kind: str = "gru10", seed: int = 0, **changes: str) -> Seq2Seq:
@@ -52,24 +52,32 @@ def model_of(kind: str = "gru10", seed: int = 0, **changes: str) -> Seq2Seq:
     return model
 
 
-@torch.no_grad()
-def task(model: Seq2Seq, lengths: Sequence[int], seed: int = 0) -> Task:
-    device = next(model.parameters()).device
-    batch = small_batch([(length, 1) for length in lengths], seed).to(device)
-    memory = model.encode(batch.source, batch.source_mask)
-    return ModelScorer(model, memory, END), memory, batch.source_mask.sum(dim=1)
+def task(lengths: Sequence[int], seed: int = 0) -> Task:
+    batch = small_batch([(length, 1) for length in lengths], seed)
+    return batch.source, batch.source_mask
 
 
 def on_device(model: Seq2Seq, smallest: int = search_device.SMALLEST) -> DeviceSearch:
     return DeviceSearch(model, END, UNK, smallest=smallest)
 
 
-def expected(task: Task, config: DecodeConfig) -> Found:
-    scorer, memory, lengths = task
-    return search(scorer, scorer.model.decoder.start(memory), lengths, config)
+def found(device: DeviceSearch, task: Task, config: DecodeConfig) -> Hypotheses:
+    def scorer(memory: Memory) -> ModelScorer:
+        return ModelScorer(device.whole, memory, END)
+
+    return device.search(*task, scorer, config).hypotheses
 
 
-def assert_same(found: Found, wanted: Found) -> None:
+@torch.no_grad()
+def expected(model: Seq2Seq, task: Task, config: DecodeConfig) -> Hypotheses:
+    device = next(model.parameters()).device
+    words, mask = (part.to(device) for part in task)
+    memory = model.encode(words, mask)
+    state = model.decoder.start(memory)
+    return search(ModelScorer(model, memory, END), state, mask.sum(dim=1), config)
+
+
+def assert_same(found: Hypotheses, wanted: Hypotheses) -> None:
     assert len(found) == len(wanted)
     for ours, theirs in zip(found, wanted, strict=True):
         assert [mine.words for mine in ours] == [other.words for other in theirs]
@@ -87,26 +95,26 @@ def assert_same(found: Found, wanted: Found) -> None:
 @pytest.mark.parametrize("kind", COVERAGES)
 def test_every_model(kind: str, order: str) -> None:
     model = model_of(kind, order=order)
-    given = task(model, RAGGED)
+    given = task(RAGGED)
     config = DecodeConfig(beam=4, nbest=3)
-    assert_same(on_device(model).search(*given, config), expected(given, config))
+    assert_same(found(on_device(model), given, config), expected(model, given, config))
 
 
 @pytest.mark.parametrize(("part", "kind"), [("cell", "reset_after"), ("output", "full")])
 def test_other_layers(part: str, kind: str) -> None:
     model = model_of("gru10", 0, **{part: kind})
-    given = task(model, RAGGED)
+    given = task(RAGGED)
     config = DecodeConfig(beam=4, nbest=3)
-    assert_same(on_device(model).search(*given, config), expected(given, config))
+    assert_same(found(on_device(model), given, config), expected(model, given, config))
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_setting(name: str, seed: int) -> None:
     model = model_of(seed=seed)
-    given = task(model, RAGGED, seed)
+    given = task(RAGGED, seed)
     config = CONFIGS[name]
-    assert_same(on_device(model).search(*given, config), expected(given, config))
+    assert_same(found(on_device(model), given, config), expected(model, given, config))
 
 
 @settings(max_examples=12, deadline=None)
@@ -120,31 +128,50 @@ def test_every_setting(name: str, seed: int) -> None:
 def test_random_batches(lengths: list[int], beam: int, smallest: int, rows: int, seed: int) -> None:
     """With lanes that become small quickly, and a trellis in many segments."""
     model = model_of("fertility", seed)
-    given = task(model, lengths, seed)
+    given = task(lengths, seed)
     config = DecodeConfig(beam=beam, nbest=beam)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lane, "ROWS", rows)
-        found = on_device(model, smallest).search(*given, config)
-    assert_same(found, expected(given, config))
+        result = found(on_device(model, smallest), given, config)
+    assert_same(result, expected(model, given, config))
 
 
 def test_company_does_not_matter() -> None:
     model = model_of()
     config = DecodeConfig(beam=5, nbest=5)
-    together = on_device(model).search(*task(model, RAGGED), config)
-    scorer, memory, lengths = task(model, RAGGED)
+    words, mask = task(RAGGED)
+    together = found(on_device(model), (words, mask), config)
     for number, hypotheses in enumerate(together):
-        one = torch.tensor([number], device=DEVICE)
-        alone = (scorer.keep(one), memory.select(one), lengths[one])
-        assert_same(on_device(model).search(*alone, config), [hypotheses])
+        alone = (words[number : number + 1], mask[number : number + 1])
+        assert_same(found(on_device(model), alone, config), [hypotheses])
 
 
 def test_no_sentences() -> None:
-    model = model_of()
-    scorer, memory, lengths = task(model, [3])
-    none = torch.tensor([], dtype=torch.long, device=DEVICE)
-    empty = (scorer.keep(none), memory.select(none), lengths[none])
-    assert on_device(model).search(*empty, DecodeConfig()) == []
+    words, mask = task([3])
+    assert found(on_device(model_of()), (words[:0], mask[:0]), DecodeConfig()) == []
+
+
+def test_words_may_be_on_the_device_already() -> None:
+    model, config = model_of(), DecodeConfig(beam=3)
+    words, mask = task(RAGGED)
+    moved = (words.to(DEVICE), mask.to(DEVICE))
+    assert_same(found(on_device(model), moved, config), expected(model, moved, config))
+
+
+@pytest.mark.parametrize("beam", [2, BLOCK + 1])
+@pytest.mark.parametrize("kind", ["fertility", "gru10"])
+def test_fertility(kind: str, beam: int) -> None:
+    """As the model predicts it, whoever searches."""
+    model = model_of(kind)
+    words, mask = task(RAGGED)
+    config = DecodeConfig(beam=beam, length_rules=False, max_length=2, retry=False)
+    result = on_device(model).search(words, mask, lambda m: ModelScorer(model, m, END), config)
+    with torch.no_grad():
+        memory = model.encode(words.to(DEVICE), mask.to(DEVICE))
+    wanted = model.decoder.coverage.fertility(memory.Phi)
+    assert (result.fertility is None) == (wanted is None)
+    if result.fertility is not None and wanted is not None:
+        torch.testing.assert_close(result.fertility[mask], wanted.float().cpu()[mask])
 
 
 def test_buffers_are_used_again() -> None:
@@ -153,18 +180,18 @@ def test_buffers_are_used_again() -> None:
     device = on_device(model)
     config = DecodeConfig(beam=3, nbest=3)
     for lengths, seed in [((9, 14, 12, 15), 1), ((2, 1, 4), 2), ((8, 5, 9, 3), 3)]:
-        given = task(model, lengths, seed)
-        assert_same(device.search(*given, config), expected(given, config))
+        given = task(lengths, seed)
+        assert_same(found(device, given, config), expected(model, given, config))
     assert len(device._lanes) == 2
 
 
 def test_a_bounded_number_of_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_device, "LANES", 2)
-    model = model_of()
+    model, config = model_of(), DecodeConfig()
     device = on_device(model)
     for sentences in (1, 2, 3, 1):
-        given = task(model, [4] * sentences)
-        assert_same(device.search(*given, DecodeConfig()), expected(given, DecodeConfig()))
+        given = task([4] * sentences)
+        assert_same(found(device, given, config), expected(model, given, config))
     assert [key[0] for key in device._lanes] == [3, 1]
 
 
@@ -173,11 +200,11 @@ def test_a_bounded_number_of_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_half_precision_stays_near(kind: str, order: str) -> None:
     """First words look at the same places, and what is found has the score of the whole model."""
     model = model_of(kind, seed=1, order=order).float()
-    given = task(model, RAGGED)
+    given = task(RAGGED)
     config = DecodeConfig(beam=1, retry=False)
-    halved = DeviceSearch(model, END, UNK, precision=torch.bfloat16).search(*given, config)
+    halved = found(DeviceSearch(model, END, UNK, precision=torch.bfloat16), given, config)
     assert next(model.parameters()).dtype == torch.float32
-    for (near,), (exact,) in zip(halved, expected(given, config), strict=True):
+    for (near,), (exact,) in zip(halved, expected(model, given, config), strict=True):
         torch.testing.assert_close(near.attention[0], exact.attention[0], rtol=0, atol=0.03)
         if near.words == exact.words:
             assert near.score == pytest.approx(exact.score, rel=0.05)
@@ -195,9 +222,9 @@ def without_end(model: Seq2Seq) -> Seq2Seq:
 def test_step_limits() -> None:
     model = without_end(model_of())
     config = DecodeConfig(beam=2, retry=False)
-    found = on_device(model).search(*task(model, (1, 4, 2)), config)
-    assert [len(top.words) for (top,) in found] == [6, 15, 9]  # 3 J
-    assert not any(top.finished for (top,) in found)
+    result = found(on_device(model), task((1, 4, 2)), config)
+    assert [len(top.words) for (top,) in result] == [6, 15, 9]  # 3 J
+    assert not any(top.finished for (top,) in result)
 
 
 def test_what_does_not_end_is_tried_again_by_the_reference(
@@ -207,15 +234,15 @@ def test_what_does_not_end_is_tried_again_by_the_reference(
 
     def spy(
         scorer: ModelScorer, state: DecoderState, lengths: Tensor, config: DecodeConfig
-    ) -> Found:
+    ) -> Hypotheses:
         retried.append((len(lengths), config.beam))
         return search(scorer, state, lengths, config)
 
     monkeypatch.setattr(search_device, "search", spy)
     model = without_end(model_of())
-    given = task(model, (2, 1))
+    given = task((2, 1))
     config = DecodeConfig(beam=3)
-    assert_same(on_device(model).search(*given, config), expected(given, config))
+    assert_same(found(on_device(model), given, config), expected(model, given, config))
     assert retried == [(2, 6)]
 
 
@@ -229,18 +256,18 @@ def test_sentences_move_to_smaller_lanes(monkeypatch: pytest.MonkeyPatch) -> Non
         DeviceSearch.advance(device, buffers, first)
 
     monkeypatch.setattr(device, "advance", spy)
-    given = task(model, (0, 1, 2, 3))
+    given = task((0, 1, 2, 3))
     config = DecodeConfig(beam=2, retry=False)
-    assert_same(device.search(*given, config), expected(given, config))
-    # the limits are 3, 6, 9 and 12 steps; the host learns of them one step late
-    assert sizes == [4] * 7 + [2] * 3 + [1] * 3
+    assert_same(found(device, given, config), expected(model, given, config))
+    # the limits are 3, 6, 9 and 12 steps; the host learns of them one step late, but knows the last
+    assert sizes == [4] * 7 + [2] * 3 + [1] * 2
 
 
 def test_a_step_that_cannot_be_captured_runs_plainly() -> None:
     if DEVICE.type == "cuda":
         pytest.skip("here it can")
     device, calls = on_device(model_of()), []
-    buffers = device._lane(1, 1, task(model_of(), [2])[1]).buffers
+    buffers = device._lane(1, 1, 16).buffers
     plain = Lane(buffers, lambda buffers, first: calls.append(first), pool=(0, 0))
     for first in (True, False, False, False, True):
         plain.step(first)

@@ -123,17 +123,18 @@ class Buffers(NamedTuple):
 
     def begin(self) -> Tensor:
         """Take the request apart; the source words [S, J]."""
-        S, J = self.memory.mask.shape
+        J = self.memory.mask.shape[1]
         words, without_end, most, banned = self.request.split([J, 1, 1, 2], dim=1)
         torch.ge(words, 0, out=self.memory.mask)
         self.log_probs.fill_(-math.inf)
         self.log_probs[:, :1].masked_fill_(most > 0, 0.0)
         self.widths.fill_(self.log_probs.shape[1])
-        self.without_end.copy_(without_end.view(S))
-        self.most.copy_(most.view(S))
+        self.without_end.copy_(without_end.squeeze(1))
+        self.most.copy_(most.squeeze(1))
         self.banned.copy_(banned[0])
         self.clock.zero_()
-        return words.clamp(min=0)
+        source: Tensor = words.clamp(min=0)
+        return source
 
     def receive(self, other: "Buffers", kept: Tensor) -> None:
         """Go on with these sentences of other buffers, at most S of them.

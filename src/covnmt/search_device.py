@@ -6,8 +6,9 @@ leave an empty slot, which has log-probability -inf. Finished sentences stay unt
 is done; then the others move to a smaller lane.
 
 The host works one step ahead of what it knows: it waits for the flags of a step only when the next
-one is already on its way. Everything else comes back at the end: a trellis in which every step has
-a row, read backwards from the hypotheses that ended.
+one is already on its way, and asks for none before a sentence can have ended. Everything else comes
+back at the end: a trellis in which every step has a row, read backwards from the hypotheses that
+ended.
 
 Where the device search has no advantage (ensembles, very wide beams, the second attempt at
 sentences that did not end) `search.search` does the work. On a CPU the same code runs uncaptured,
@@ -22,17 +23,17 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from covnmt import ops
 from covnmt.config import DecodeConfig
-from covnmt.lane import SOURCE, Buffers, Fetched, Lane, Rows, round_up
+from covnmt.lane import SOURCE, Buffers, Fetched, Lane, Request, Rows, round_up
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Readout, Seq2Seq
-from covnmt.search import RESERVED, Hypothesis, Scorer, attempts, search
+from covnmt.search import Hypothesis, Scorer, attempts, search
 from covnmt.trellis import Trellis
 
 BLOCK = 128  # words whose best is found first; also the widest beam of this search
@@ -121,6 +122,47 @@ def settle(buffers: Buffers, scores: Tensor, choices: Tensor, words: Tensor, end
     torch.any(live, dim=1, out=buffers.open)
 
 
+class Step(Protocol):
+    """One step of the model for all sentences of a lane, the first with one row for each."""
+
+    embedded: int  # columns that it wants in a row behind t and s
+
+    def __call__(self, buffers: Buffers, first: bool, choose: Callable[[Tensor], Tensor]) -> None:
+        """Move on by a word; `choose` turns the layer before the words into rows to go on with."""
+
+
+class PlainStep:
+    """The model's own step."""
+
+    embedded = 0
+
+    def __init__(self, model: Seq2Seq) -> None:
+        self.model = model
+
+    def __call__(self, buffers: Buffers, first: bool, choose: Callable[[Tensor], Tensor]) -> None:
+        """Score, choose and follow."""
+        state, words = (self._start(buffers), None) if first else (buffers.state, buffers.words)
+        features, alpha, state = self.model.step_features(buffers.memory, state, words)
+        rows = choose(features)
+        both = torch.cat([state.t, state.s], dim=1)
+        for mine, theirs in ((buffers.rows, both), (buffers.C, state.C)):
+            torch.index_select(theirs.to(mine.dtype), 0, rows, out=mine)
+        S, K = buffers.log_probs.shape
+        looks = alpha.float().unflatten(0, (S, -1)).expand(S, K, -1)
+        buffers.alpha.index_copy_(0, buffers.clock[1:], looks[None])
+
+    def _start(self, buffers: Buffers) -> DecoderState:
+        state = self.model.decoder.start(buffers.memory)
+        return state._replace(C=state.C.to(buffers.C.dtype))
+
+
+class Found(NamedTuple):
+    """What a search found for N sentences."""
+
+    hypotheses: list[list[Hypothesis]]  # the n best of each, best first
+    fertility: Tensor | None  # [N, J] on the host, where the model predicts it
+
+
 class DeviceSearch:
     """Beam search with one model, whose weights must not change any more; for one thread.
 
@@ -144,48 +186,84 @@ class DeviceSearch:
         self.model = model if as_it_is else converted(model, self.dtype)
         self.output = Output.of(self.model.readout)
         self.end, self.unk, self.smallest, self.device = end, unk, smallest, weights.device
+        self._memory = self._example()
+        self._plain = PlainStep(self.model)
+        self._fused = ops.fused_step(model, self._memory, self.dtype)
         self._pool = torch.cuda.graph_pool_handle() if weights.is_cuda else None
         self._lanes: OrderedDict[tuple[int, ...], Lane] = OrderedDict()
 
     @torch.inference_mode()
     def search(
-        self, scorer: Scorer[DecoderState], memory: Memory, lengths: Tensor, config: DecodeConfig
-    ) -> list[list[Hypothesis]]:
-        """What `search.search` gives for the scorer, which has the model and this memory in it."""
-        if config.beam > BLOCK or not len(lengths):
-            return search(scorer, self.whole.decoder.start(memory), lengths, config)
-        found = self._first_attempt(memory, lengths, config)
-        pending = [number for number, (top, *_) in enumerate(found) if not top.finished]
+        self,
+        words: Tensor,
+        mask: Tensor,
+        scorer: Callable[[Memory], Scorer[DecoderState]],
+        config: DecodeConfig,
+    ) -> Found:
+        """What `search.search` finds for source words [N, J], best on the host already.
+
+        What the device search leaves to that one needs a scorer for sentences that the whole
+        model has read.
+        """
+        if not len(words):
+            return Found([], None)
+        if config.beam > BLOCK:
+            return self._by_reference(words, mask, scorer, config)
+        found = self._first_attempt(words.cpu(), mask.cpu(), config)
+        pending = [k for k, (top, *_) in enumerate(found.hypotheses) if not top.finished]
         for wider in islice(attempts(config), 1, 2) if pending else ():
-            todo = torch.tensor(pending, device=lengths.device)
-            state = self.whole.decoder.start(memory.select(todo))
-            again = search(scorer.keep(todo), state, lengths[todo], wider)
-            found = replaced(found, pending, again)
+            again = self._by_reference(words[pending], mask[pending], scorer, wider)
+            hypotheses = replaced(found.hypotheses, pending, again.hypotheses)
+            found = found._replace(hypotheses=hypotheses)
         return found
 
-    def _first_attempt(
-        self, memory: Memory, lengths: Tensor, config: DecodeConfig
-    ) -> list[list[Hypothesis]]:
-        with torch.cuda.device_of(lengths):
-            known = Fetched(lengths)
-            segments = [rows.arrived() for rows in self._explore(memory, lengths, config)]
-        trellis = Trellis.of(segments, known.numpy(), self.output.W.shape[0], self.end)
-        return trellis.hypotheses(config)
+    def _first_attempt(self, words: Tensor, mask: Tensor, config: DecodeConfig) -> Found:
+        N, J = words.shape
+        request = Request.of(words, mask, lane_size(N), self.unk, config)
+        with torch.cuda.device_of(self._memory.h):
+            lane = self._lane(lane_size(N), config.beam, round_up(J, SOURCE))
+            lane.buffers.request.copy_(self._send(request.table))
+            lane.step(first=True)
+            fertility = self.model.decoder.coverage.fertility(lane.buffers.memory.Phi[:N, :J])
+            expected = None if fertility is None else Fetched(fertility.float())
+            segments = [rows.arrived() for rows in self._explore(lane, request)]
+        trellis = Trellis.of(segments, request.lengths.numpy(), len(self.output.b), self.end)
+        hypotheses = trellis.hypotheses(config)
+        return Found(hypotheses, None if expected is None else torch.from_numpy(expected.numpy()))
+
+    def _by_reference(
+        self,
+        words: Tensor,
+        mask: Tensor,
+        scorer: Callable[[Memory], Scorer[DecoderState]],
+        config: DecodeConfig,
+    ) -> Found:
+        words, mask = words.to(self.device), mask.to(self.device)
+        memory = self.whole.encode(words, mask)
+        state = self.whole.decoder.start(memory)
+        found = search(scorer(memory), state, mask.sum(dim=1), config)
+        fertility = self.whole.decoder.coverage.fertility(memory.Phi)
+        return Found(found, None if fertility is None else fertility.float().cpu())
 
     def advance(self, buffers: Buffers, first: bool) -> None:
-        """One step of all sentences of a lane; the first has one row for each of them."""
+        """One step of all sentences of a lane; the first reads them before."""
         S, K = buffers.log_probs.shape
-        state, words = (self._start(buffers), None) if first else (buffers.state, buffers.words)
-        half = torch.autocast(self.device.type, self.dtype, enabled=self.half, cache_enabled=False)
-        with half:
-            features, alpha, state = self.model.step_features(buffers.memory, state, words)
+        best_of = self._choose(K)
+
+        def choose(features: Tensor) -> Tensor:
             logits = self.output.logits(features)
-        rows = self._choose(K)(buffers, logits.unflatten(0, (S, -1)), self.end)
-        for mine, theirs in zip(buffers.state, state, strict=True):
-            torch.index_select(theirs.to(mine.dtype), 0, rows, out=mine)
-        looks = alpha.float().unflatten(0, (S, -1)).expand(S, K, -1)
-        buffers.alpha.index_copy_(0, buffers.clock[1:], looks[None])
+            return best_of(buffers, logits.unflatten(0, (S, -1)), self.end)
+
+        with self._precision():
+            if first:
+                self._read(buffers)
+            self._step(buffers.memory.mask.shape[1])(buffers, first, choose)
         buffers.clock.add_(1)
+
+    def _read(self, buffers: Buffers) -> None:
+        memory = self.model.encode(buffers.begin(), buffers.memory.mask)
+        for mine, theirs in zip(buffers.memory[:3], memory[:3], strict=True):
+            mine.copy_(theirs)
 
     def _choose(self, K: int) -> Callable[[Buffers, Tensor, int], Tensor]:
         if not ops.fuses(self.device):
@@ -194,25 +272,33 @@ class DeviceSearch:
 
         return triton_search.choose if triton_search.fits(K, len(self.output.b)) else choose
 
-    def _start(self, buffers: Buffers) -> DecoderState:
-        state = self.model.decoder.start(buffers.memory)
-        return state._replace(C=state.C.to(buffers.state.C.dtype))
+    def _step(self, J: int) -> Step:
+        return self._fused if self._fused is not None and self._fused.holds(J) else self._plain
 
-    def _explore(self, memory: Memory, lengths: Tensor, config: DecodeConfig) -> list[Rows]:
+    def _precision(self) -> torch.autocast:
+        kind = self.device.type
+        return torch.autocast(kind, self.dtype, enabled=self.half, cache_enabled=False)
+
+    @torch.inference_mode()
+    def _example(self) -> Memory:
+        """The memory of one word; lanes get their shapes and types from it."""
+        h = self.output.W.new_zeros(1, 1, 2 * self.model.config.hidden)
+        with self._precision():
+            return self.model.decoder.remember(h, h[:, :, 0] == 0)
+
+    def _explore(self, lane: Lane, request: Request) -> list[Rows]:
         """Search until every sentence is done; the trellis in parts, on its way to the host."""
-        numbers: Sequence[int] = range(len(lengths))
-        lane = self._lane(lane_size(len(numbers)), config.beam, memory)
-        banned = (RESERVED, self.unk if config.forbid_unk else RESERVED)
-        lane.buffers.load(memory, lengths, self._put(banned), config)
-        lane.step(first=True)
+        numbers: Sequence[int] = range(len(request.lengths))
+        K, J = lane.buffers.log_probs.shape[1], lane.buffers.memory.mask.shape[1]
         sent: list[Rows] = []
-        begin, done, flags = 0, 1, Fetched(lane.buffers.open)
-        while True:
+        begin, done = 0, 1
+        while done < request.longest:
+            flags = Fetched(lane.buffers.open) if done > request.quiet else None
             lane.step()
             done += 1
-            places = flags.numpy().nonzero()[0].tolist()
+            places = flags.numpy().nonzero()[0].tolist() if flags else range(len(numbers))
             if not places:
-                return [*sent, Rows.send(lane.buffers, begin, done, numbers)]
+                break
             size = max(self.smallest, lane_size(len(places)))
             move = 2 * size <= len(lane.buffers.open)
             if move or done - begin == len(lane.buffers.choices):
@@ -220,35 +306,41 @@ class DeviceSearch:
                 lane.buffers.clock[1] = 0
                 begin = done
             if move:
-                smaller = self._lane(size, config.beam, memory)
-                smaller.buffers.receive(lane.buffers, self._put(places))
+                smaller = self._lane(size, K, J)
+                smaller.buffers.receive(lane.buffers, self._send(torch.tensor(places)))
                 lane, numbers = smaller, [numbers[place] for place in places]
-            flags = Fetched(lane.buffers.open)
+        return [*sent, Rows.send(lane.buffers, begin, done, numbers)]
 
-    def _lane(self, S: int, K: int, memory: Memory) -> Lane:
-        key = (S, K, round_up(memory.mask.shape[1], SOURCE))
+    def _lane(self, S: int, K: int, J: int) -> Lane:
+        key = (S, K, J)
         if key not in self._lanes:
             if len(self._lanes) == LANES:
                 self._lanes.popitem(last=False)
-            buffers = Buffers.allocate(self.model, memory, S, K)
+            embedded = self._step(J).embedded
+            buffers = Buffers.allocate(self.model, self._memory, S, K, J, embedded)
             self._lanes[key] = Lane(buffers, self.advance, self._pool)
         self._lanes.move_to_end(key)
         return self._lanes[key]
 
-    def _put(self, values: Sequence[int]) -> Tensor:
+    def _send(self, values: Tensor) -> Tensor:
         """Numbers on the device, without waiting for it."""
-        tensor = torch.tensor(values)
         if self.device.type == "cpu":
-            return tensor
-        return tensor.pin_memory().to(self.device, non_blocking=True)
+            return values
+        return values.pin_memory().to(self.device, non_blocking=True)
 
 
 def converted(model: Seq2Seq, precision: torch.dtype) -> Seq2Seq:
-    """A copy in this precision; what meets the coverage outside of products has 32 bits or more."""
+    """A copy in this precision; what meets the coverage outside of products has 32 bits or more.
+
+    Source words get some zeros, so that products read rows of whole 16 bytes.
+    """
     made = copy.deepcopy(model).to(precision)
     for name, parameter in made.named_parameters():
         if name.startswith("decoder.coverage.") and parameter.dim() == 1:
             parameter.data = parameter.data.to(torch.promote_types(precision, torch.float32))
+    words, cells = made.source, (made.encoder.ahead, made.encoder.back)
+    for parameter in (words.E, words.b, *(cell.W for cell in cells)):
+        parameter.data = nn.functional.pad(parameter.data, (0, -model.config.embedding % 8))
     return made
 
 

@@ -186,12 +186,20 @@ class Translator:
     ) -> list[Translation]:
         end = self.source.vocabulary.end
         ids = [self.source.encode(tokens) for tokens in sentences]
-        words, mask = (tensor.to(self.device) for tensor in pad(ids, end))
-        memories = [model.encode(words, mask) for model in self.models]
-        nbest = self._search(memories, mask.sum(dim=1), decode)
-        fertilities = self._fertilities(memories) or [None] * len(sentences)
-        rows = zip(sentences, nbest, fertilities, strict=True)
+        words, mask = pad(ids, end)
+        if len(self.models) == 1 and self.device.type == "cuda":
+            nbest, predicted = self._on_device.search(words, mask, self._scorer, decode)
+            fertilities = None if predicted is None else list(predicted.numpy())
+        else:
+            words, mask = words.to(self.device), mask.to(self.device)
+            memories = [model.encode(words, mask) for model in self.models]
+            nbest = self._search(memories, mask.sum(dim=1), decode)
+            fertilities = self._fertilities(memories)
+        rows = zip(sentences, nbest, fertilities or [None] * len(sentences), strict=True)
         return [self._translation(*row, decode) for row in rows]
+
+    def _scorer(self, memory: Memory) -> ModelScorer:
+        return ModelScorer(self.models[0], memory, self.target.vocabulary.end)
 
     def _search(
         self, memories: Sequence[Memory], lengths: Tensor, decode: DecodeConfig
@@ -199,8 +207,6 @@ class Translator:
         pairs = list(zip(self.models, memories, strict=True))
         end = self.target.vocabulary.end
         scorers = [ModelScorer(model, memory, end) for model, memory in pairs]
-        if len(scorers) == 1 and self.device.type == "cuda":
-            return self._on_device.search(scorers[0], memories[0], lengths, decode)
         states = tuple(model.decoder.start(memory) for model, memory in pairs)
         if len(scorers) == 1:
             return search(scorers[0], states[0], lengths, decode)

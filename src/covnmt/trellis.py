@@ -85,16 +85,17 @@ class Trellis:
         chosen = self._ranked(scores, config.nbest)
         best = self.leaves.take(chosen)
         words, looks = self._paths(best)
-        found: list[list[Hypothesis]] = [[] for _ in self.lengths]
+        lengths: list[int] = self.lengths.tolist()
+        found: list[list[Hypothesis]] = [[] for _ in lengths]
         for path, look, n, last, log_prob, score in zip(
-            words.tolist(), looks, *(part.tolist() for part in best[:2]),
+            words.tolist(), self.alpha[looks], *(part.tolist() for part in best[:2]),
             best.log_probs.tolist(), scores[chosen].tolist(), strict=True
         ):  # fmt: skip
             finished = path[last] == self.end
-            attention = torch.from_numpy(self.alpha[look[: last + 1], : self.lengths[n]])
+            attention = torch.from_numpy(look[: last + 1, : lengths[n]])
             symbols = tuple(path[: last if finished else last + 1])
             found[n].append(Hypothesis(symbols, score, log_prob, attention, finished))
-        pairs = zip(found, self.lengths.tolist(), strict=True)
+        pairs = zip(found, lengths, strict=True)
         return [hypotheses or [_nothing(length)] for hypotheses, length in pairs]
 
     def _scores(self, config: DecodeConfig) -> Doubles:

@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="the kernels need Triton")
 
 from covnmt.config import DecodeConfig
 from covnmt.lane import ROWS, Buffers
-from covnmt.model.decoder import DecoderState, Memory
+from covnmt.model.decoder import Memory
 from covnmt.ops import triton_search
 from covnmt.search import search
 from covnmt.search_device import BLOCK, DeviceSearch, choose
@@ -35,8 +35,10 @@ def buffers_of(S: int, K: int, end: int, generator: torch.Generator) -> Buffers:
     beam[integers(0, 3, S, K) == 0] = -math.inf
     nothing = torch.zeros(0, device=DEVICE)
     return Buffers(
+        request=nothing,
         memory=Memory(nothing, nothing, nothing, nothing),
-        state=DecoderState(nothing, nothing, nothing),
+        rows=nothing,
+        C=nothing,
         words=integers(0, 1, S * K),
         log_probs=beam,
         widths=integers(1, K + 1, S),
@@ -122,14 +124,17 @@ def test_whole_search(beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model = small_model(small_config(COVERAGES["fertility"])).to(DEVICE)
     model.readout.b.data[END] += 2.5
     source = small_batch([(length, 1) for length in (2, 5, 3)]).to(DEVICE)
-    with torch.no_grad():
-        memory = model.encode(source.source, source.source_mask)
-    scorer, state = ModelScorer(model, memory, END), model.decoder.start(memory)
-    lengths = source.source_mask.sum(dim=1)
+    words, mask = source.source, source.source_mask
     config = DecodeConfig(beam=beam, nbest=beam, coverage_penalty=0.2)
-    found = DeviceSearch(model, END, UNK).search(scorer, memory, lengths, config)
-    wanted = search(scorer, state, lengths, config)
-    for ours, theirs in zip(found, wanted, strict=True):
+
+    def scorer(memory: Memory) -> ModelScorer:
+        return ModelScorer(model, memory, END)
+
+    found = DeviceSearch(model, END, UNK).search(words, mask, scorer, config)
+    with torch.no_grad():
+        memory = model.encode(words, mask)
+        wanted = search(scorer(memory), model.decoder.start(memory), mask.sum(dim=1), config)
+    for ours, theirs in zip(found.hypotheses, wanted, strict=True):
         assert [mine.words for mine in ours] == [other.words for other in theirs]
         scores = [other.score for other in theirs]
         assert [mine.score for mine in ours] == pytest.approx(scores, abs=1e-4)

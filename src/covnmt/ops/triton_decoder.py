@@ -235,7 +235,7 @@ def _weight(d_out: Tensor, inputs: Tensor | None) -> Tensor:
     return d_out.flatten(0, 1).T @ inputs.flatten(0, 1)
 
 
-def _kind(decoder: "Decoder", dtype: torch.dtype) -> Kind:
+def kind_of(decoder: "Decoder", dtype: torch.dtype) -> Kind:
     """The decoder's coverage model, as the kernels know it."""
     coverage, d = decoder.coverage, decoder.coverage.size
     tf32 = dtype != torch.float32 or torch.backends.cuda.matmul.fp32_precision == "tf32"
@@ -263,7 +263,7 @@ def unroll(
     decoder: "Decoder", memory: "Memory", y: Tensor, dtype: torch.dtype
 ) -> reference.Unrolled:
     """Decode on embedded previous words y [B, I, m]; products and states in `dtype`."""
-    kind = _kind(decoder, dtype)
+    kind = kind_of(decoder, dtype)
     network = cast("NeuralCoverage", decoder.coverage) if kind.inputs else None
     cell, attention = decoder.cell, decoder.attention
     after = cell.advance is reference.reset_after_gru

@@ -102,10 +102,19 @@ def follow_kernel(
     tl.store(record + place * J + col, look, mask=col < J)
 
 
-def _beside_one(matrix: Tensor, weights_of_one: Tensor) -> Tensor:
-    """The matrix [., m] with a column more, and zeros up to whole 16 bytes."""
-    wider = torch.cat([matrix, weights_of_one.unsqueeze(1)], dim=1)
-    return pad(wider, (0, -wider.shape[1] % ALIGN))
+def _wide(matrix: Tensor) -> Tensor:
+    """With zeros, so that its rows have whole 16 bytes."""
+    return pad(matrix, (0, -matrix.shape[1] % ALIGN))
+
+
+def _tall(matrix: Tensor) -> Tensor:
+    """With zeros, so that rows of its products have whole 16 bytes."""
+    return pad(matrix, (0, 0, 0, -len(matrix) % ALIGN))
+
+
+def _beside_one(matrix: Tensor, weights: Tensor) -> Tensor:
+    """The matrix [., m] and the weights of the column that is 1, side by side."""
+    return _wide(torch.cat([matrix, weights.unsqueeze(1)], dim=1))
 
 
 class Weights(NamedTuple):
@@ -121,32 +130,36 @@ class Weights(NamedTuple):
     @classmethod
     def of(cls, model: "Seq2Seq", dtype: torch.dtype) -> "Weights":
         """The model's, as they are now."""
-        cell, readout, attention = model.decoder.cell, model.readout, model.decoder.attention
-        n = model.config.hidden
-        E, ones = model.target.E, model.target.E.new_ones(len(model.target.E))
+        decoder, cell, readout = model.decoder, model.decoder.cell, model.readout
+        n, E = model.config.hidden, model.target.E
+
+        def packed(matrix: Tensor) -> Tensor:
+            return matrix.detach().to(dtype).contiguous()
+
         word_inputs = _beside_one(cell.W, pad(cell.b, (2 * n, 0)))
-        network = getattr(model.decoder.coverage, "S", E.new_empty(0, n))
-        W_1 = readout.W_1
-        parts = (
-            _beside_one(E + model.target.b, ones),
-            torch.cat([pad(cell.gates, (0, 0, 0, n)), model.decoder.Cx, word_inputs], dim=1),
-            cell.candidate,
-            torch.cat([attention.W_a, pad(network, (0, 0, 0, -len(network) % ALIGN))]),
-            torch.cat(
-                [readout.U_o.weight, readout.C_o, _beside_one(readout.V_o, readout.U_o.bias)], dim=1
-            ),
+        word_readout = _beside_one(readout.V_o, readout.U_o.bias)
+        S = getattr(decoder.coverage, "S", E.new_empty(0, n))
+        return cls(
+            table=packed(_beside_one(E + model.target.b, E.new_ones(len(E)))),
+            inputs=packed(torch.cat([pad(cell.gates, (0, 0, 0, n)), decoder.Cx, word_inputs], 1)),
+            U=packed(cell.candidate),
+            looking=packed(torch.cat([decoder.attention.W_a, _tall(S)])),
+            readout=packed(torch.cat([readout.U_o.weight, readout.C_o, word_readout], 1)),
+            W_1=None if readout.W_1 is None else packed(_wide(_tall(readout.W_1))),
         )
-        if W_1 is not None:
-            W_1 = pad(W_1, (0, -W_1.shape[1] % ALIGN, 0, -len(W_1) % ALIGN)).detach().to(dtype)
-        return cls(*(part.detach().to(dtype).contiguous() for part in parts), W_1)
 
 
-def _looks_with(decoder: "Decoder") -> tuple[Tensor | None, ...]:
+Small = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+
+
+def _looks_with(decoder: "Decoder") -> Small:
     """The small weights that the look reads itself: v, V_a and the coverage network's."""
     V_a = decoder.attention.V_a
     V = None if V_a is None else V_a.detach().T.contiguous()
-    network = (getattr(decoder.coverage, name, None) for name in ("P", "gates", "candidate"))
-    return decoder.attention.v, V, *network
+    P, gates, candidate = (
+        getattr(decoder.coverage, name, None) for name in ("P", "gates", "candidate")
+    )
+    return decoder.attention.v, V, P, gates, candidate
 
 
 class FusedStep:
@@ -156,7 +169,7 @@ class FusedStep:
         decoder = model.decoder
         self.decoder, self.n = decoder, model.config.hidden
         self.weights = Weights.of(model, dtype)
-        self.kind = triton_decoder._kind(decoder, dtype)
+        self.kind = triton_decoder.kind_of(decoder, dtype)
         self.looks_with = _looks_with(decoder)
         self.reset_after = decoder.cell.advance is reference.reset_after_gru
         self.one = 3 * self.n + model.config.embedding  # the column that is always 1
@@ -166,9 +179,7 @@ class FusedStep:
         """Whether sentences may be this long."""
         return J <= triton_attention.LONGEST
 
-    def __call__(
-        self, buffers: "Buffers", first: bool, choose: Callable[[Tensor], Tensor]
-    ) -> None:
+    def __call__(self, buffers: "Buffers", first: bool, choose: Callable[[Tensor], Tensor]) -> None:
         """Score, choose (from the layer before the words: the rows to go on with), and follow."""
         source = self.source(buffers.memory)
         rows, C = self.start(buffers.memory) if first else (buffers.rows, buffers.C)
@@ -177,9 +188,8 @@ class FusedStep:
 
     def source(self, memory: "Memory") -> Source:
         """What the look reads, besides the rows."""
-        return Source(
-            memory.h, memory.keys, memory.Phi, memory.mask.view(torch.uint8), *self.looks_with
-        )
+        mask = memory.mask.view(torch.uint8)
+        return Source(memory.h, memory.keys, memory.Phi, mask, *self.looks_with)
 
     def start(self, memory: "Memory") -> tuple[Tensor, Tensor]:
         """Rows and coverage before the first step, one row for each sentence; y is zero."""

@@ -1,0 +1,84 @@
+"""The command that runs the paper's experiment: reproduce."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from covnmt.progress import console as messages
+
+if TYPE_CHECKING:
+    from covnmt.reproduce.jobs import Plan
+
+app = typer.Typer()
+
+
+@app.command()
+def reproduce(
+    corpus: Annotated[Literal["kftt", "twlaw", "embedded"], typer.Argument()],
+    work: Annotated[Path, typer.Option(help="prepared data, models, outputs")],
+    results: Annotated[Path, typer.Option(help="result files, tables, figures")],
+    data: Annotated[Path | None, typer.Option(help="the corpus as published")] = None,
+    system: Annotated[list[str] | None, typer.Option(help="only this one; repeatable")] = None,
+    seed: Annotated[list[int] | None, typer.Option(min=0, help="repeatable")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.1, help="for one system, measuring included")
+    ] = None,
+    scale: Annotated[
+        Literal["paper", "small", "tiny"] | None, typer.Option(help="small, tiny: embedded")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")] = "auto",
+    list_jobs: Annotated[bool, typer.Option("--list", help="what is done and left")] = False,
+    report: Annotated[bool, typer.Option(help="tables and figures at the end")] = True,
+    sheet: Annotated[bool, typer.Option(help="only write rating sheets, into --work")] = False,
+    pack: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="only prepare, and pack it: FILE.tar.xz")
+    ] = None,
+    unpack: Annotated[Path | None, typer.Option(help="prepared data from such a file")] = None,
+) -> None:
+    """The paper's experiment: the same command again goes on where it stopped."""
+    from covnmt.reproduce import jobs
+    from covnmt.reproduce.experiments import find_experiment
+    from covnmt.reproduce.pack import pack as write_pack
+    from covnmt.reproduce.pack import unpack as read_pack
+
+    experiment = find_experiment(corpus, scale)
+    chosen = jobs.choose_jobs(experiment, system or (), seed or ())
+    time = minutes or experiment.minutes
+    plan = jobs.Plan(experiment, work, results, data, time, device, chosen)
+    if list_jobs:
+        for row in jobs.progress_rows(plan):
+            print("\t".join(row))
+        return
+    if unpack:
+        read_pack(unpack, experiment.name, plan.prepared)
+    if pack:
+        experiment.text.prepare(data, plan.prepared)
+        write_pack(plan.prepared, experiment.name, pack)
+        _tell(f"wrote {pack} ({pack.stat().st_size / 2**20:.1f} MiB)")
+    elif sheet:
+        pair = system or ["baseline", "gru10"]
+        where = jobs.write_sheet(plan, pair, (seed or [jobs.FIRST_SEED])[0])
+        _tell(f"rating sheets: {where}")
+    else:
+        _run(plan, report)
+
+
+def _run(plan: "Plan", report: bool) -> None:
+    from covnmt.reproduce.jobs import run_jobs
+
+    try:
+        for line in run_jobs(plan):
+            _tell(line)
+    except KeyboardInterrupt:
+        _tell("stopped; give the same command again to go on")
+        raise typer.Exit(130) from None
+    if report:
+        from covnmt.reproduce.page import write_page
+
+        _tell(f"report: {write_page(plan.experiment, plan.result_directory)}")
+
+
+def _tell(text: str) -> None:
+    """A line on standard error, as it is: a path in it is never broken or taken for markup."""
+    messages.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,263 @@
+"""What is reproduced: on which text, prepared how, with which systems (paper, section 5.1).
+
+The paper's corpora cannot be passed on, so its experiment is run on two open ones, and on the
+embedded pair, where mistakes can be counted exactly. A prepared directory also holds the pairs with
+a gold alignment: gold.source.txt, gold.target.txt and gold.links.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from covnmt.config import SYSTEMS, flatten
+from covnmt.errors import UserError
+from covnmt.files import read_lines, write_lines
+from covnmt.text.corpus import PathPair, PrepareSettings
+from covnmt.text.prepare import prepare
+from covnmt.text.synthetic import write_corpus
+from covnmt.text.tokenize import TokenizerSettings
+
+CorpusName = Literal["kftt", "twlaw", "embedded"]
+Scale = Literal["paper", "small", "tiny"]
+
+PARTS = ("train", "dev", "test")
+GOLD = ("gold.source.txt", "gold.target.txt", "gold.links")
+WORDS = TokenizerSettings(kind="whitespace")
+# Example sentences of the embedded pair: long enough to get lost in, short enough to picture.
+PICTURE_LENGTHS = range(12, 26)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of the six systems with something changed."""
+
+    base: str
+    changes: tuple[str, ...]
+    what: str
+
+
+# Asked for by name: the auxiliary objective (section 4), and ablations of our own.
+VARIANTS: dict[str, Variant] = {
+    "fertility-objective": Variant(
+        "fertility", ("train.fertility_weight=1",), "with the auxiliary objective"
+    ),
+    "baseline-paper-order": Variant("baseline", ("model.order=paper",), "look, update, generate"),
+    "gru10-paper-order": Variant("gru10", ("model.order=paper",), "look, update, generate"),
+    "baseline-reset-after": Variant("baseline", ("model.cell=reset_after",), "cuDNN's cell"),
+    "gru10-reset-after": Variant("gru10", ("model.cell=reset_after",), "cuDNN's cell"),
+    "gru2": Variant("gru10", ("model.coverage.size=2",), "d = 2"),
+    "gru4": Variant("gru10", ("model.coverage.size=4",), "d = 4"),
+    "gru16": Variant("gru10", ("model.coverage.size=16",), "d = 16"),
+    "linguistic-subtract": Variant(
+        "linguistic", ("model.coverage.accumulate=subtract",), "from 1 down"
+    ),
+    "fertility-subtract": Variant(
+        "fertility", ("model.coverage.accumulate=subtract",), "from 1 down"
+    ),
+}
+
+
+class Text(Protocol):
+    """Where the sentences come from."""
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the reference is the only right translation."""
+
+    @property
+    def gold(self) -> str:
+        """What the gold alignments are, for the reader."""
+
+    def prepare(self, raw: Path | None, prepared: Path) -> None:
+        """Fill a prepared directory; what is there already is left as it is."""
+
+    def examples(self, prepared: Path) -> list[str]:
+        """Sentences of our own, to be translated by every system."""
+
+
+@dataclass(frozen=True)
+class OpenText:
+    """An open corpus: parallel files as they are published, English on the target side."""
+
+    folder: str  # where its archive unpacks to
+    source: str  # ending of the source files
+    language: str
+    fetch: str  # how to get it
+    gold_folder: str
+    gold: str
+    deterministic: bool = False
+
+    def prepare(self, raw: Path | None, prepared: Path) -> None:
+        """Word level, 30,000 words a side, at most 80 of them; English lower-cased."""
+        if raw is None:
+            if not (prepared / "corpus.json").exists():
+                raise UserError(f"{prepared}: no prepared data; give --data, or --unpack FILE")
+            return
+        files = {part: self._files(raw, part) for part in PARTS}
+        settings = PrepareSettings(
+            source=WORDS.model_copy(update={"language": self.language}),
+            target=TokenizerSettings(kind="moses", language="en", lowercase=True),
+            train=(files["train"],),
+            dev=files["dev"],
+            test=files["test"],
+        )
+        prepare(settings, prepared)
+        self._copy_gold(raw, prepared)
+
+    def examples(self, prepared: Path) -> list[str]:
+        """Those of docs/examples, whatever was prepared."""
+        inside, beside = Path(__file__).parents[1] / "examples", Path(__file__).parents[3] / "docs"
+        folder = inside if inside.exists() else beside / "examples"
+        path = folder / f"{self.language}.txt"
+        return list(read_lines(path)) if path.exists() else []
+
+    def _files(self, raw: Path, part: str) -> PathPair:
+        return self._find(raw, f"{part}.{self.source}"), self._find(raw, f"{part}.en")
+
+    def _find(self, raw: Path, name: str) -> Path:
+        places = [raw / name, raw / self.folder / name]
+        for place in places:
+            if place.exists():
+                return place
+        raise UserError(f"{places[0]}: no such file (nor {places[1]}); {self.fetch}")
+
+    def _copy_gold(self, raw: Path, prepared: Path) -> None:
+        """The hand alignments, where they are; without them there is no AER."""
+        folder = raw / "gold-align" / self.gold_folder
+        if folder.exists():
+            names = (f"test.{self.language}", "test.en", "test.talp")
+            for name, own in zip(names, GOLD, strict=True):
+                write_lines(prepared / own, read_lines(folder / name))
+
+
+@dataclass(frozen=True)
+class EmbeddedText:
+    """The embedded pair, written on the spot; its test set is aligned by construction."""
+
+    train: int
+    dev: int
+    test: int
+    example_count: int = 6
+    gold: str = "the test set, aligned by construction"
+    deterministic: bool = True
+
+    def prepare(self, raw: Path | None, prepared: Path) -> None:
+        """Write and prepare it; there is nothing to be fetched."""
+        if (prepared / "corpus.json").exists():
+            return
+        text = prepared.parent / "text"
+        write_corpus(text, train=self.train, dev=self.dev, test=self.test)
+        for ending, own in zip(("src", "tgt", "align"), GOLD, strict=True):
+            write_lines(prepared / own, read_lines(text / f"test.{ending}"))
+        pairs = {part: (text / f"{part}.src", text / f"{part}.tgt") for part in PARTS}
+        settings = PrepareSettings(
+            source=WORDS,
+            target=WORDS,
+            train=(pairs["train"],),
+            dev=pairs["dev"],
+            test=pairs["test"],
+        )
+        prepare(settings, prepared)
+
+    def examples(self, prepared: Path) -> list[str]:
+        """The first test sentences of a length to look at: no corpus text, they are generated."""
+        lines = read_lines(prepared / "test.source.txt")
+        fit = [line for line in lines if len(line.split()) in PICTURE_LENGTHS]
+        return fit[: self.example_count]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One corpus at one scale; `name` is its folder of results."""
+
+    name: str
+    corpus: CorpusName
+    scale: Scale
+    title: str
+    recipe: str
+    text: Text
+    systems: tuple[str, ...] = tuple(SYSTEMS)
+    again: tuple[str, ...] = ()  # systems with a second seed
+    minutes: float | None = None  # of one job; None: as long as the recipe says
+
+
+AGAIN = ("baseline", "fertility", "gru10")
+SLOT = 9.5  # minutes
+EXPERIMENTS = (
+    Experiment(
+        "kftt",
+        "kftt",
+        "paper",
+        "KFTT, Japanese to English",
+        "reproduce/kftt",
+        OpenText(
+            folder="kftt-ja-en",
+            source="ja",
+            language="ja",
+            fetch="fetch it with `covnmt corpus get kftt DIR` and say --data DIR",
+            gold_folder="ja-en-kftt",
+            gold="582 hand-aligned pairs of the same corpus",
+        ),
+        again=AGAIN,
+        minutes=SLOT,
+    ),
+    Experiment(
+        "twlaw",
+        "twlaw",
+        "paper",
+        "Laws of Taiwan, Chinese to English",
+        "reproduce/twlaw",
+        OpenText(
+            folder="twlaw-zh-en",
+            source="seg.zh",
+            language="zh",
+            fetch="unpack twlaw-zh-en.tar.xz in DIR and say --data DIR",
+            gold_folder="zh-en-tsinghua",
+            gold="450 hand-aligned newswire pairs, OUT OF DOMAIN for these systems",
+        ),
+        again=AGAIN,
+        minutes=SLOT,
+    ),
+    Experiment(
+        "embedded",
+        "embedded",
+        "small",
+        "The embedded pair",
+        "reproduce/embedded",
+        EmbeddedText(train=20_000, dev=300, test=600),
+    ),
+    Experiment(
+        "embedded-tiny",
+        "embedded",
+        "tiny",
+        "The embedded pair, a trial of the machinery",
+        "reproduce/embedded-tiny",
+        EmbeddedText(train=300, dev=20, test=40, example_count=2),
+        systems=("baseline", "gru10"),
+    ),
+)
+
+
+def find_experiment(corpus: str, scale: str | None = None) -> Experiment:
+    """An experiment by corpus and scale; the first scale of a corpus is its usual one."""
+    known = [each for each in EXPERIMENTS if each.corpus == corpus]
+    if not known:
+        names = ", ".join(dict.fromkeys(each.corpus for each in EXPERIMENTS))
+        raise UserError(f"{corpus}: no such corpus; choose from {names}")
+    for each in known:
+        if scale in (None, each.scale):
+            return each
+    scales = " or ".join(each.scale for each in known)
+    raise UserError(f"{corpus} has no scale {scale!r}; it is run at scale {scales}")
+
+
+def changes_of(system: str) -> list[str]:
+    """What makes a system of the shared recipe, as overrides of it."""
+    variant = VARIANTS.get(system)
+    base = variant.base if variant else system
+    if base not in SYSTEMS:
+        raise UserError(f"{system}: no such system; choose from {', '.join([*SYSTEMS, *VARIANTS])}")
+    coverage = flatten({"model": {"coverage": SYSTEMS[base].model_dump(exclude_defaults=True)}})
+    return [f"{key}={value}" for key, value in coverage.items()] + list(
+        variant.changes if variant else ()
+    )

@@ -1,0 +1,211 @@
+"""The list of jobs, in a fixed order: prepare, then train and measure each system, then report.
+
+A job is done when its result file exists, wherever it was run; so the same command goes on after a
+stop, and on another machine once the results have been copied there. A training that was stopped
+goes on from its last save, and has only the time that is left of its own.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from covnmt.config import Config
+from covnmt.errors import UserError
+from covnmt.files import read_json, read_lines, write_json
+from covnmt.progress import console
+from covnmt.recipe import find_recipe, load_recipe
+from covnmt.reproduce.experiments import Experiment, changes_of
+from covnmt.reproduce.results import read_result, result_file, write_result
+
+FIRST_SEED, SECOND_SEED = 1, 2
+# Of a job's time, what is kept for the last validation, translation, alignment and scores.
+RESERVE = 0.15
+SHEET_SENTENCES = 200
+TRAINED = "trained.json"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One system, trained with one seed, and measured."""
+
+    system: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its directory."""
+        return f"{self.system}-seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do and where: text in `data`, everything large in `work`, figures in `results`."""
+
+    experiment: Experiment
+    work: Path
+    results: Path
+    data: Path | None = None
+    minutes: float | None = None
+    device: str = "auto"
+    jobs: Sequence[Job] = field(default=())
+
+    @property
+    def prepared(self) -> Path:
+        """The prepared directory."""
+        return self.work / self.experiment.name / "data"
+
+    @property
+    def result_directory(self) -> Path:
+        """Where this experiment's results are."""
+        return self.results / self.experiment.name
+
+    def run(self, job: Job) -> Path:
+        """The model directory of a job."""
+        return self.work / self.experiment.name / job.name
+
+    def result(self, job: Job) -> Path:
+        """The result file of a job."""
+        return result_file(self.result_directory, job.system, job.seed)
+
+    def left(self) -> list[Job]:
+        """The jobs still to be done, in order."""
+        return [job for job in self.jobs if not self.result(job).exists()]
+
+
+def choose_jobs(
+    experiment: Experiment, systems: Sequence[str] = (), seeds: Sequence[int] = ()
+) -> list[Job]:
+    """All systems once, then those that have a second seed; or exactly what is asked for."""
+    for system in systems:
+        changes_of(system)
+    chosen = list(dict.fromkeys(systems)) or list(experiment.systems)
+    if systems or seeds:
+        each = list(dict.fromkeys(seeds)) or [FIRST_SEED]
+        return [Job(system, seed) for seed, system in product(each, chosen)]
+    again = [Job(system, SECOND_SEED) for system in experiment.again]
+    return [Job(system, FIRST_SEED) for system in chosen] + again
+
+
+def run_jobs(plan: Plan) -> Iterator[str]:
+    """Do what is left, telling what was done; raises KeyboardInterrupt when stopped by a signal."""
+    left = plan.left()
+    if left:
+        plan.experiment.text.prepare(plan.data, plan.prepared)
+    for number, job in enumerate(left, 1):
+        console.print(f"job {number} of {len(left)}: {job.name}", highlight=False)
+        began = time.monotonic()
+        run_job(plan, job)
+        yield f"{plan.result(job)}: done in {time.monotonic() - began:,.0f} seconds"
+
+
+def run_job(plan: Plan, job: Job) -> None:
+    """Train one system, measure it, and write its result."""
+    from covnmt.reproduce.measure import describe_run, measure, origin
+    from covnmt.text.corpus import Corpus
+
+    run = plan.run(job)
+    reason = train_system(plan, job)
+    report = Corpus.open(plan.prepared).report
+    began = time.monotonic()
+    found = measure(plan.experiment, run, plan.prepared, plan.device)
+    content: dict[str, Any] = {
+        "experiment": plan.experiment.name,
+        "system": job.system,
+        "seed": job.seed,
+        "command": command(plan, job),
+        **origin(),
+        "data": {name: split.model_dump() for name, split in report.splits.items()},
+        **describe_run(run, reason),
+        "measuring_seconds": round(time.monotonic() - began, 1),
+        **found,
+    }
+    write_result(plan.result(job), content)
+
+
+def train_system(plan: Plan, job: Job) -> str:
+    """Train, or go on training; gives the reason why it ended."""
+    from covnmt.train import train
+    from covnmt.translate import pick_device
+
+    run = plan.run(job)
+    if (run / TRAINED).exists():
+        return str(read_json(run / TRAINED)["reason"])
+    config = settings(plan, job, time_left(plan.minutes, run))
+    outcome = train(config, run, pick_device(plan.device))
+    if not outcome.finished:
+        raise KeyboardInterrupt
+    reason = outcome.reason
+    if plan.minutes and "minutes are over" in reason:
+        reason = f"its time was over ({plan.minutes:g} minutes, measuring included)"
+    write_json(run / TRAINED, {"reason": reason})
+    return reason
+
+
+def settings(plan: Plan, job: Job, minutes: float) -> Config:
+    """The recipe that all systems share, with what makes this one."""
+    own = [
+        f"data.directory={json.dumps(str(plan.prepared))}",
+        f"train.seed={job.seed}",
+        f"train.minutes={minutes:.3f}",
+    ]
+    return load_recipe(find_recipe(plan.experiment.recipe), [*changes_of(job.system), *own])
+
+
+def time_left(minutes: float | None, run: Path) -> float:
+    """Minutes that training may still take, less what it took before a stop; 0 is no limit."""
+    if minutes is None:
+        return 0.0
+    return max((1 - RESERVE) * minutes - minutes_spent(run / "log.jsonl"), 0.01)
+
+
+def minutes_spent(log: Path) -> float:
+    """As the log of a run tells; 0 before there is one."""
+    spent = 0.0
+    for line in read_lines(log) if log.exists() else ():
+        try:
+            spent = json.loads(line)["seconds"] / 60
+        except (ValueError, KeyError):
+            break  # the line that a crash cut off
+    return spent
+
+
+def command(plan: Plan, job: Job) -> str:
+    """What gives this result again; directories are everyone's own."""
+    slot = f" --minutes {plan.minutes:g}" if plan.minutes else ""
+    corpus, scale = plan.experiment.corpus, plan.experiment.scale
+    chosen = f"--system {job.system} --seed {job.seed}"
+    return f"covnmt reproduce {corpus} --scale {scale} {chosen}{slot}"
+
+
+def progress_rows(plan: Plan) -> Iterator[tuple[str, str, str, str]]:
+    """Each job: system, seed, whether it is done, and its BLEU."""
+    for job in plan.jobs:
+        done = plan.result(job).exists()
+        bleu = ""
+        if done:
+            score = read_result(plan.result(job), job.system, job.seed).score("BLEU (paper)")
+            bleu = f"{score:.2f}" if score is not None else ""
+        yield job.system, str(job.seed), "done" if done else "left", bleu
+
+
+def write_sheet(plan: Plan, systems: Sequence[str], seed: int) -> Path:
+    """Blinded rating sheets of 200 test sentences in WORK: they hold corpus text."""
+    from covnmt.metrics.outputs import read_outputs
+    from covnmt.report.rate import make_sheets
+
+    rows = {}
+    for system in systems:
+        file = plan.run(Job(system, seed)) / "test.jsonl"
+        if not file.exists():
+            raise UserError(f"{file}: no such file; run the job on this machine, or copy it here")
+        rows[system] = read_outputs(file)
+    source = list(read_lines(plan.prepared / "test.source.txt"))
+    texts = {system: [each.text for each in lines] for system, lines in rows.items()}
+    directory = plan.work / plan.experiment.name / "sheet"
+    n = min(SHEET_SENTENCES, len(source))
+    make_sheets(texts, source, n, seed, directory)
+    return directory

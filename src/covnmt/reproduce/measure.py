@@ -1,0 +1,219 @@
+"""A trained system -> everything that is known about it (paper, sections 5.1 to 5.4; SPEC 4).
+
+The test set is scored twice: as text, for BLEU and its kin, case-insensitively; and as the words
+that the system reads and writes, for attention and the proxies. Forced decoding of pairs with a
+gold alignment gives AER and SAER. Nothing that comes out holds a line of a corpus: counts, scores,
+and the translations of our own sentences.
+"""
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from covnmt.align import Aligner, Alignment
+from covnmt.evaluate import Evaluation, Options, evaluate
+from covnmt.files import atomic_text, read_lines, read_parallel
+from covnmt.info import describe_target
+from covnmt.metrics.alignment import check_links, read_links
+from covnmt.metrics.bleu import OUTPUT_LENGTH, Score
+from covnmt.metrics.inputs import EvaluationSet, Output
+from covnmt.reproduce.experiments import GOLD, Experiment
+from covnmt.text.corpus import Corpus, Split
+from covnmt.translate import Translation, Translator
+
+PACKAGES = ("covnmt", "torch", "triton", "numpy", "sacrebleu", "sacremoses")
+NOT_OURS_TO_TELL = {"data": {"directory"}}  # a place on somebody's machine
+WARM_UP = 1  # reports of speed that do not count
+
+
+def measure(experiment: Experiment, run: Path, prepared: Path, device: str) -> dict[str, Any]:
+    """Translate, align and score; also leaves the translated test set in RUN/test.jsonl."""
+    test = Corpus.open(prepared).split("test")
+    translator, aligner = Translator.load(run, device=device), Aligner.load(run, device)
+    # nothing is cut off, or words and attention would not fit
+    whole = translator.decode.model_copy(update={"max_source": int(test.source_lengths.max()) + 1})
+    translations = translator.translate(test.source_text(), whole)
+    save_translations(run / "test.jsonl", translations)
+    as_text = score_text(translations, test)
+    pairs = zip(test.source_text(), test.target_text(), strict=True)
+    as_words = score_words(translations, aligner.align(pairs), experiment, prepared)
+    aligned, pair_count = score_alignment(aligner, prepared)
+    # the same sentences in the same groups; where words are exact, so are their rates by length
+    by_length = (as_words if experiment.text.deterministic else as_text).by_length
+    kinds = {
+        "translation": case_insensitive(as_text.translation),
+        "alignment": aligned,
+        "adequacy": as_words.adequacy,
+        "proxies": as_words.proxies,
+        "diagnostics": as_words.diagnostics,
+    }
+    return {
+        "scores": {kind: [s.to_json() for s in scores] for kind, scores in kinds.items() if scores},
+        "gold": {"pairs": pair_count, "what": experiment.text.gold if pair_count else None},
+        "test": {
+            "sentences": as_text.sentences,
+            "source_lengths": test.source_lengths.tolist(),
+            "output_lengths": as_text.statistics[:, OUTPUT_LENGTH].tolist(),
+            "statistics": as_text.statistics.tolist(),
+            "by_length": [bucket.to_json() for bucket in by_length],
+        },
+        "examples": [
+            example(translation)
+            for translation in translator.translate(experiment.text.examples(prepared), whole)
+        ],
+    }
+
+
+def score_text(translations: Sequence[Translation], test: Split) -> Evaluation:
+    """The test set as text; references lower-cased, as the systems never saw a capital."""
+    references = [line.lower() for line in test.target_text()]
+    output = Output([translation.text.lower() for translation in translations])
+    return evaluate(output, EvaluationSet([references], test.source_text()))
+
+
+def case_insensitive(scores: Sequence[Score]) -> tuple[Score, ...]:
+    """Signatures that say what was done: lower-casing first is what sacreBLEU calls lc."""
+    return tuple(
+        replace(score, signature=score.signature.replace("case:mixed", "case:lc"))
+        for score in scores
+    )
+
+
+def score_words(
+    translations: Sequence[Translation],
+    forced: Sequence[Alignment],
+    experiment: Experiment,
+    prepared: Path,
+) -> Evaluation:
+    """The test set as words, with attention: proxies and diagnostics, and where they are known
+    the exact rates of words left out and said twice."""
+    exact = experiment.text.deterministic
+    on = EvaluationSet(
+        references=[[" ".join(pair.target_tokens) for pair in forced]],
+        source=[" ".join(pair.source_tokens) for pair in forced],
+        gold=read_links(prepared / GOLD[2]) if exact else None,
+        deterministic=exact,
+    )
+    fertility = [t.fertility.tolist() for t in translations if t.fertility is not None]
+    output = Output(
+        text=[" ".join(translation.tokens) for translation in translations],
+        forced=[pair.matrix for pair in forced],
+        attention=[translation.alignment for translation in translations],
+        fertility=fertility or None,
+    )
+    return evaluate(output, on, Options(ter=False))
+
+
+def score_alignment(aligner: Aligner, prepared: Path) -> tuple[tuple[Score, ...], int]:
+    """AER, SAER, precision and recall on the gold pairs, and how many pairs there are."""
+    source, target, links = (prepared / name for name in GOLD)
+    if not links.exists():
+        return (), 0
+    pairs = [(a, b) for a, b in read_parallel(source, target)]
+    gold = read_links(links)
+    lengths = [(len(a.split()), len(b.split())) for a, b in pairs]
+    check_links(gold, lengths, links)
+    found = aligner.align(pairs, tokenized=True, where=f"{source} and {target}, line")
+    on = EvaluationSet([[b for _, b in pairs]], [a for a, _ in pairs], gold)
+    # the references stand in for an output: only what is said of alignment is taken
+    stand_in = Output([b for _, b in pairs], forced=[pair.matrix for pair in found])
+    return evaluate(stand_in, on, Options(ter=False, samples=1)).alignment, len(pairs)
+
+
+def example(translation: Translation) -> dict[str, Any]:
+    """One of our sentences, as `translate --json` tells it, in fewer digits."""
+    told = translation.to_json()
+    del told["source"]
+    rounded = [[round(weight, 3) for weight in row] for row in told["alignment"]]
+    return told | {"alignment": rounded}
+
+
+def save_translations(path: Path, translations: Sequence[Translation]) -> None:
+    """As `covnmt translate --json` writes them."""
+    with atomic_text(path) as stream:
+        for translation in translations:
+            stream.write(json.dumps(translation.to_json(), ensure_ascii=False) + "\n")
+
+
+def describe_run(run: Path, reason: str) -> dict[str, Any]:
+    """Settings, parameters and the course of the training, from the run's own files."""
+    about = describe_target(str(run), words=0)
+    recipe = about.config.model_dump(mode="json", exclude=NOT_OURS_TO_TELL)
+    log = [json.loads(line) for line in read_lines(run / "log.jsonl")]
+    reports = [entry for entry in log if "loss" in entry]
+    checks = [entry for entry in log if "validation" in entry]
+    speeds = [entry["words_per_second"] for entry in reports[WARM_UP:]]
+    last = log[-1]
+    return {
+        "recipe": recipe,
+        "words": about.words,
+        "parameters": about.to_json()["parameters"],
+        "training": {
+            "reason": reason,
+            **{key: last[key] for key in ("update", "epoch", "words", "seconds")},
+            "best_update": max((e["update"] for e in checks if e["best"]), default=0),
+            "words_per_second": statistics.median(speeds) if speeds else None,
+            "curve": [[e["update"], round(e["loss"], 4), e["words_per_second"]] for e in reports],
+            "validations": [
+                [e["update"], round(e["validation"]["loss"], 4), e["validation"]["bleu"]]
+                for e in checks
+            ],
+        },
+    }
+
+
+def origin() -> dict[str, Any]:
+    """The commit, the machine and the versions that a result came from."""
+    return {
+        "commit": commit(),
+        "machine": {
+            "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+            "cpu": cpu_name(),
+            "cores": os.cpu_count(),
+        },
+        "versions": {
+            "python": platform.python_version(),
+            "cuda": torch.version.cuda,
+            **{name: _version(name) for name in PACKAGES},
+        },
+    }
+
+
+def commit() -> str:
+    """The commit of the code, a plus if files were changed; COVNMT_COMMIT where there is no git."""
+    try:
+        head = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return head.stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("COVNMT_COMMIT", "unknown")
+
+
+def cpu_name() -> str:
+    """The processor's own name, where the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,230 @@
+"""Results -> README.md, figures and summary.json of an experiment; needs the result files alone.
+
+Figures are of the first seed that has them. What is not there yet is listed as missing.
+"""
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from covnmt.config import SYSTEMS
+from covnmt.errors import UserError
+from covnmt.files import atomic_text, write_json, write_lines
+from covnmt.metrics.adequacy import LITTLE_ATTENTION
+from covnmt.metrics.length import Bucket, by_length
+from covnmt.report.figures import HeatMap, heat_maps, length_curves, training_curves
+from covnmt.report.findings import said_before
+from covnmt.reproduce import tables
+from covnmt.reproduce.experiments import Experiment
+from covnmt.reproduce.results import Result, read_results
+from covnmt.reproduce.summary import BASELINE, Summary, by_system, summarise
+
+PAGE, SUMMARY = "README.md", "summary.json"
+COVERAGE = "gru10"  # the system shown beside the baseline
+LONG = 40  # source words; beyond, the paper finds the baseline's outputs much too short
+
+
+def write_page(experiment: Experiment, directory: Path) -> Path:
+    """Write everything into the directory of the results; gives the page."""
+    results = read_results(directory)
+    if not results:
+        raise UserError(f"{directory}: no result files yet; run a job, or copy some there")
+    summary = summarise(experiment, results)
+    write_json(directory / SUMMARY, summary.to_json())
+    first = {name: group[0] for name, group in by_system(results).items() if name in SYSTEMS}
+    write_figures(first, directory)
+    pictures = picture_examples(first, directory)
+    parts = [
+        introduction(experiment, summary, results),
+        translation(summary),
+        alignment(summary, results),
+        f"## Over- and under-translation\n\n{tables.adequacy_table(summary)}\n\n"
+        f"{tables.adequacy_note(summary)}",
+        lengths(first),
+        speed(summary),
+        training(first),
+        f"## Attention\n\n{tables.attention_table(summary)}\n\n{ATTENTION_NOTE}",
+        examples(first, pictures),
+        variants(summary),
+        missing(summary),
+    ]
+    with atomic_text(directory / PAGE) as stream:
+        stream.write("\n\n".join(part for part in parts if part) + "\n")
+    return directory / PAGE
+
+
+ATTENTION_NOTE = (
+    "Correlation of the attention a word has received with what it receives next (the paper finds "
+    "it negative), of predicted fertility with attention received, and entropy in bits."
+)
+
+
+def introduction(experiment: Experiment, summary: Summary, results: Sequence[Result]) -> str:
+    """Where everything comes from."""
+    data = results[0].content["data"]
+    pairs = ", ".join(f"{name} {split['kept']:,}" for name, split in data.items())
+    lines = [
+        f"# {experiment.title}",
+        "",
+        "Written by `covnmt reproduce` from the result files beside it; do not edit.",
+        "",
+        f"- Pairs: {pairs}. Recipe: `{experiment.recipe}`, the same for all systems of a table.",
+        f"- Trained on: {'; '.join(summary.machines)}.",
+        f"- Commits: {', '.join(f'`{each}`' for each in summary.commits)}.",
+        "- The paper's figures are for other text (NIST Chinese to English), hardware and "
+        "training: compare directions, not values.",
+    ]
+    if summary.unequal:
+        lines.append(f"- **Not one recipe**: the results differ in {'; '.join(summary.unequal)}.")
+    return "\n".join(lines)
+
+
+def translation(summary: Summary) -> str:
+    """The section of Table 1."""
+    note = (
+        f"{tables.DAGGER}: better than the baseline of the same seed with p < 0.01 in the sign "
+        "test on the paper's BLEU. Gains are against the same seeds; brackets hold the lowest and "
+        "highest seed. Scores are case-insensitive. The paper's own figures are means of three "
+        "test sets with four references each; here there is one reference."
+    )
+    return f"## Translation (Table 1)\n\n{tables.translation_table(summary)}\n\n{note}"
+
+
+def alignment(summary: Summary, results: Sequence[Result]) -> str:
+    """The section of Table 3."""
+    gold = next((r.content["gold"] for r in results if r.content["gold"]["pairs"]), None)
+    if gold is None:
+        return "## Alignment (Table 3)\n\nNo gold alignments were given, so there is no AER."
+    note = f"On {gold['what']}; forced decoding, each target word with its heaviest source word."
+    return f"## Alignment (Table 3)\n\n{tables.alignment_table(summary)}\n\n{note}"
+
+
+def lengths(first: Mapping[str, Result]) -> str:
+    """The section on sentence length."""
+    rows = []
+    for name, result in first.items():
+        long = [n for n, j in enumerate(result.content["test"]["source_lengths"]) if j > LONG]
+        if long:
+            output, reference = result.statistics[long, :2].sum(axis=0)
+            rows.append([tables.paper_name(name), str(len(long)), f"{output / reference:.3f}"])
+    head = ("system", f"sentences over {LONG} words", "output / reference length")
+    claim = f"The paper: beyond {LONG} words the baseline's outputs are much shorter."
+    long_table = f"{tables.table(head, rows)}\n\n{claim} " if rows else ""
+    note = "First seed of each; bands hold 95% of bootstrap samples."
+    return f"## Sentence length\n\n![BLEU and length](lengths.png)\n\n{long_table}{note}"
+
+
+def speed(summary: Summary) -> str:
+    """The section on speed."""
+    note = (
+        "Median of target words per second over the reports of training. A ratio is given only "
+        "for systems trained on the same kind of machine, and means something only if each had the "
+        "machine to itself."
+    )
+    return f"## Speed\n\n{tables.speed_table(summary)}\n\n{note}"
+
+
+def training(first: Mapping[str, Result]) -> str:
+    """The section on training."""
+    ends = [f"`{name}` {result.content['training']['reason']}" for name, result in first.items()]
+    return f"## Training\n\n![Training curves](training.png)\n\nEnds: {'; '.join(ends)}."
+
+
+def examples(first: Mapping[str, Result], pictures: Mapping[str, int]) -> str:
+    """Our sentences under both systems."""
+    pair = _pair(first)
+    if not pair:
+        return ""
+    lines = ["## Example sentences", "", "Ours, from no corpus; all of them are shown.", ""]
+    for number, rows in enumerate(zip(*(r.content["examples"] for r in pair), strict=True), 1):
+        lines.append(f"{number}. {' '.join(rows[0]['source_tokens'])}")
+        lines += [f"   - `{r.system}`: {row['text']}" for r, row in zip(pair, rows, strict=True)]
+    for caption, number in pictures.items():
+        lines += ["", f"![Sentence {number + 1}](example-{number + 1}.png)", "", f"*{caption}*"]
+    return "\n".join(lines)
+
+
+def variants(summary: Summary) -> str:
+    """The section on variants, where there are some."""
+    found = tables.variants_table(summary)
+    return f"## Variants\n\n{found}" if found else ""
+
+
+def missing(summary: Summary) -> str:
+    """What was planned and is not there."""
+    names = ", ".join(f"`{name}`" for name in summary.missing)
+    return f"## Missing\n\nNot run yet: {names}." if names else ""
+
+
+# Figures
+
+
+def write_figures(first: Mapping[str, Result], directory: Path) -> None:
+    """Curves by sentence length and of training, as PNG and SVG."""
+    buckets = {name: _buckets(result) for name, result in first.items()}
+    with tempfile.TemporaryDirectory() as place:
+        logs = {name: Path(place) / f"{name}.jsonl" for name in first}
+        for name, log in logs.items():
+            write_lines(log, map(json.dumps, _log(first[name])))
+        for ending in ("png", "svg"):
+            length_curves(buckets, directory / f"lengths.{ending}")
+            training_curves(logs, directory / f"training.{ending}")
+
+
+def picture_examples(first: Mapping[str, Result], directory: Path) -> dict[str, int]:
+    """Heat maps of two of our sentences: where coverage mends most, and where least."""
+    pair = _pair(first)
+    if not pair or not pair[0].content["examples"]:
+        return {}
+    troubles = [[trouble(row) for row in result.content["examples"]] for result in pair]
+    mended = [before - after for before, after in zip(*troubles, strict=True)]
+    rule = f"fewest words with attention below {LITTLE_ATTENTION:g} in all or said again"
+    most, least = int(np.argmax(mended)), int(np.argmin(mended))
+    chosen = {f"Where {COVERAGE} gains most on the baseline ({rule}).": most}
+    if least != most:
+        chosen[f"Where {COVERAGE} gains least, or loses."] = least
+    for number in chosen.values():
+        panels = [_panel(result, number) for result in pair]
+        heat_maps(panels, directory / f"example-{number + 1}.png")
+    return chosen
+
+
+def trouble(example: Mapping[str, Any]) -> int:
+    """Source words hardly looked at, and target words in pairs that were said before."""
+    received = np.array(example["alignment"]).reshape(len(example["tokens"]), -1).sum(axis=0)
+    hardly = int((received < LITTLE_ATTENTION).sum()) if received.size else 0
+    return hardly + len(said_before(example["tokens"]))
+
+
+def _pair(first: Mapping[str, Result]) -> list[Result]:
+    """The baseline and the coverage system, if both are there and translated the same sentences."""
+    pair = [first[name] for name in (BASELINE, COVERAGE) if name in first]
+    told = {tuple(tuple(row["source_tokens"]) for row in r.content["examples"]) for r in pair}
+    return pair if len(pair) == 2 and len(told) == 1 else []
+
+
+def _panel(result: Result, number: int) -> HeatMap:
+    row = result.content["examples"][number]
+    shape = (len(row["tokens"]), len(row["source_tokens"]))
+    matrix = np.array(row["alignment"], dtype=np.float32).reshape(shape)
+    coverage = np.array(row["coverage"], dtype=np.float32)
+    return HeatMap(result.system, row["source_tokens"], row["tokens"], matrix, coverage)
+
+
+def _buckets(result: Result) -> Sequence[Bucket]:
+    return by_length(result.statistics, result.content["test"]["source_lengths"])
+
+
+def _log(result: Result) -> list[dict[str, Any]]:
+    """The training's log again, as far as it is drawn."""
+    course = result.content["training"]
+    reports = [{"update": update, "loss": loss} for update, loss, _ in course["curve"]]
+    checks = [
+        {"update": update, "validation": {"loss": loss, "bleu": bleu}}
+        for update, loss, bleu in course["validations"]
+    ]
+    return [*reports, *checks]

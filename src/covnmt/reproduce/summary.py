@@ -1,0 +1,162 @@
+"""Results of one experiment put together: mean and spread over seeds, gains, sign tests, speed.
+
+A system is compared with the baseline of the same seed only, and in speed only on the same machine.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean
+from typing import Any
+
+from covnmt.config import SYSTEMS, flatten
+from covnmt.evaluate import LEVEL
+from covnmt.metrics.significance import SignTest, sign_test
+from covnmt.reproduce.experiments import VARIANTS, Experiment
+from covnmt.reproduce.jobs import choose_jobs
+from covnmt.reproduce.results import KINDS, Result
+
+BASELINE = "baseline"
+# What may differ between the systems of one table.
+OWN = ("model.coverage.", "train.seed", "train.minutes")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over the seeds."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Of at least one value."""
+        return cls(mean(values), min(values), max(values), len(values))
+
+
+@dataclass(frozen=True)
+class SystemSummary:
+    """One system over its seeds; gain, tests and ratio are against the baseline."""
+
+    system: str
+    seeds: tuple[int, ...]
+    parameters: int
+    scores: Mapping[str, Spread]
+    gain: float | None
+    sign_tests: Mapping[int, SignTest]  # by seed
+    words_per_second: Spread | None
+    speed_ratio: float | None
+    updates: Spread
+
+    def better(self) -> int:
+        """Seeds with which it is better than the baseline, p below 0.01."""
+        return sum(t.p_value < LEVEL and t.up > t.down for t in self.sign_tests.values())
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All systems of an experiment, and what is not there."""
+
+    experiment: str
+    systems: tuple[SystemSummary, ...]
+    missing: tuple[str, ...]
+    commits: tuple[str, ...]
+    machines: tuple[str, ...]
+    unequal: tuple[str, ...]  # settings in which the six systems differ, but should not
+
+    def find(self, system: str) -> SystemSummary | None:
+        """A system by its name."""
+        return next((each for each in self.systems if each.system == system), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def summarise(experiment: Experiment, results: Sequence[Result]) -> Summary:
+    """Put the results together, systems in the paper's order."""
+    done = {(result.system, result.seed) for result in results}
+    groups = by_system(results)
+    baseline = {result.seed: result for result in groups.get(BASELINE, [])}
+    planned = choose_jobs(experiment)
+    return Summary(
+        experiment=experiment.name,
+        systems=tuple(summarise_system(group, baseline) for group in groups.values()),
+        missing=tuple(job.name for job in planned if (job.system, job.seed) not in done),
+        commits=_unique(result.content["commit"] for result in results),
+        machines=_unique(machine(result) for result in results),
+        unequal=unequal_settings([r for r in results if r.system in SYSTEMS]),
+    )
+
+
+def by_system(results: Iterable[Result]) -> dict[str, list[Result]]:
+    """Results of each system by seed: the paper's six, our variants, then any other."""
+    order = [*SYSTEMS, *VARIANTS]
+    rank = {system: number for number, system in enumerate(order)}
+    groups: dict[str, list[Result]] = {}
+    for result in sorted(results, key=lambda r: (rank.get(r.system, len(order)), r.system, r.seed)):
+        groups.setdefault(result.system, []).append(result)
+    return groups
+
+
+def summarise_system(group: Sequence[Result], baseline: Mapping[int, Result]) -> SystemSummary:
+    """One system's results against the baseline's."""
+    first = group[0]
+    pairs = [(r, baseline[r.seed]) for r in group if r.seed in baseline]
+    rivals = [] if first.system == BASELINE else pairs
+    gains = [_bleu(system) - _bleu(base) for system, base in rivals]
+    ratios = [
+        system.speed / base.speed
+        for system, base in rivals
+        if system.speed and base.speed and machine(system) == machine(base)
+    ]
+    speeds = [result.speed for result in group if result.speed]
+    return SystemSummary(
+        system=first.system,
+        seeds=tuple(result.seed for result in group),
+        parameters=first.parameters,
+        scores={name: Spread.of(values) for name, values in _scores(group).items()},
+        gain=mean(gains) if gains else None,
+        sign_tests={s.seed: sign_test(base.statistics, s.statistics) for s, base in rivals},
+        words_per_second=Spread.of(speeds) if speeds else None,
+        speed_ratio=mean(ratios) if ratios else None,
+        updates=Spread.of([result.content["training"]["update"] for result in group]),
+    )
+
+
+def machine(result: Result) -> str:
+    """What it was trained on, in a few words."""
+    known = result.content["machine"]
+    return str(known["gpu"] or f"{known['cpu']}, {known['cores']} cores")
+
+
+def unequal_settings(results: Sequence[Result]) -> tuple[str, ...]:
+    """Settings with more than one value, other than those that make the systems."""
+    recipes = [flatten(result.content["recipe"]) for result in results]
+    keys = dict.fromkeys(key for recipe in recipes for key in recipe)
+    values = {key: {str(recipe.get(key)) for recipe in recipes} for key in keys}
+    return tuple(
+        f"{key}: {' or '.join(sorted(found))}"
+        for key, found in values.items()
+        if len(found) > 1 and not key.startswith(OWN)
+    )
+
+
+def _bleu(result: Result) -> float:
+    score = result.score("BLEU (paper)")
+    return 0.0 if score is None else score
+
+
+def _scores(group: Sequence[Result]) -> dict[str, list[float]]:
+    """The values of each score over the seeds."""
+    found: dict[str, list[float]] = {}
+    for result in group:
+        for kind in KINDS:
+            for score in result.content["scores"].get(kind, []):
+                found.setdefault(score["name"], []).append(score["value"])
+    return found
+
+
+def _unique(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values))

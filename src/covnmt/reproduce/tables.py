@@ -1,0 +1,217 @@
+"""Results as Markdown tables, with the figures of the paper beside ours (SPEC 5).
+
+The paper measured on other text, with other hardware and more training: its figures say which way
+and how far things moved there, not what ours should be.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from covnmt.config import SYSTEMS
+from covnmt.metrics.adequacy import LITTLE_ATTENTION
+from covnmt.reproduce.experiments import VARIANTS
+from covnmt.reproduce.summary import BASELINE, Spread, Summary, SystemSummary
+
+NOTHING = "-"
+DAGGER = "†"
+
+
+class Paper(NamedTuple):
+    """A row of the paper's Tables 1 and 3, and its speed against the baseline."""
+
+    name: str
+    added: str
+    bleu: float
+    gain: float | None
+    saer: float
+    aer: float
+    speed: float | None = None
+
+
+PAPER = {
+    "baseline": Paper("GroundHog", "84.3M", 28.32, None, 67.00, 54.67, 1.0),
+    "linguistic": Paper("+ linguistic", "+1K", 29.42, 1.10, 66.75, 53.55),
+    "fertility": Paper("+ linguistic, fertility", "+3K", 29.86, 1.54, 64.85, 52.13, 0.906),
+    "tanh1": Paper("+ NN tanh d=1", "+4K", 29.12, 0.80, 67.10, 54.46),
+    "gru1": Paper("+ NN GRU d=1", "+10K", 29.59, 1.27, 66.30, 53.51),
+    "gru10": Paper("+ NN GRU d=10", "+100K", 30.14, 1.82, 64.25, 50.50, 0.833),
+}
+# Source words left out and said twice as people counted them, in percent (the paper's Table 2).
+PAPER_RATES = {"baseline": (25.0, 4.5), "gru10": (16.7, 2.7)}
+ADEQUACY = ("left out", "said twice")
+PROXIES = ("DROP", "little attention", "REP", "repeated 4-grams")
+DIAGNOSTICS = (
+    "coverage-attention correlation",
+    "fertility-attention correlation",
+    "attention entropy",
+)
+
+
+def translation_table(summary: Summary) -> str:
+    """The paper's Table 1."""
+    head = ("system", "parameters", "BLEU (paper's)", f"{DAGGER}", "gain", "sacreBLEU", "chrF")
+    rows = []
+    for each in _six(summary):
+        paper = PAPER[each.system]
+        rows.append(
+            [
+                paper_name(each.system),
+                parameters(each, summary),
+                *(spread(each.scores.get("BLEU (paper)")), mark(each), signed(each.gain)),
+                *(spread(each.scores.get(name)) for name in ("BLEU", "chrF", "TER")),
+                paper.added,
+                f"{paper.bleu:.2f}",
+                signed(paper.gain),
+            ]
+        )
+    return table((*head, "TER", "paper: parameters", "paper: BLEU", "paper: gain"), rows)
+
+
+def alignment_table(summary: Summary) -> str:
+    """The paper's Table 3."""
+    own = ("SAER", "AER", "alignment precision", "alignment recall")
+    rows = [
+        [
+            paper_name(each.system),
+            *(spread(each.scores.get(name)) for name in own),
+            f"{PAPER[each.system].saer:.2f}",
+            f"{PAPER[each.system].aer:.2f}",
+        ]
+        for each in _six(summary)
+    ]
+    head = ("system", "SAER ↓", "AER ↓", "precision", "recall", "paper: SAER", "paper: AER")
+    return table(head, rows)
+
+
+def adequacy_table(summary: Summary) -> str:
+    """Words left out and said twice: exactly where that is known, and by proxies."""
+    names = [n for n in (*ADEQUACY, *PROXIES) if any(n in s.scores for s in summary.systems)]
+    base = summary.find(BASELINE)
+    rows = [
+        [paper_name(each.system), *(versus(each, base, name) for name in names)]
+        for each in _six(summary)
+    ]
+    return table(("system", *(f"{name} ↓" for name in names)), rows)
+
+
+def adequacy_note(summary: Summary) -> str:
+    """What the columns are, and the paper's claim."""
+    exact = any("left out" in each.scores for each in summary.systems)
+    before, after = PAPER_RATES["baseline"], PAPER_RATES["gru10"]
+    lines = [
+        "Percentages; in brackets the change against the baseline of the table.",
+        "`left out` and `said twice` are exact."
+        if exact
+        else "All columns are proxies: they "
+        "hint at words left out (DROP, little attention) and said twice (REP, repeated 4-grams).",
+        f"DROP links words by the system's own attention; little attention is below "
+        f"{LITTLE_ATTENTION:g} in all.",
+        f"The paper had people count: {before[0]}% of source words left out by the baseline and "
+        f"{after[0]}% by GRU d=10 (33.2% fewer), {before[1]}% and {after[1]}% said twice "
+        f"(40.0% fewer). No one has rated these outputs; {limit}.",
+    ]
+    return "\n".join(lines)
+
+
+def speed_table(summary: Summary) -> str:
+    """Words per second while training, as in the paper's section on speed."""
+    rows = []
+    for each in _six(summary):
+        ratio = 1.0 if each.system == BASELINE else each.speed_ratio
+        speed = each.words_per_second
+        rows.append(
+            [
+                paper_name(each.system),
+                NOTHING if speed is None else f"{speed.mean:,.0f}",
+                number(ratio, 3),
+                number(PAPER[each.system].speed, 3),
+                f"{each.updates.mean:,.0f}",
+            ]
+        )
+    return table(("system", "words/s", "ratio", "paper: ratio", "updates made"), rows)
+
+
+def attention_table(summary: Summary) -> str:
+    """What the attention does."""
+    rows = [
+        [paper_name(each.system), *(spread(each.scores.get(name), 3) for name in DIAGNOSTICS)]
+        for each in _six(summary)
+    ]
+    return table(("system", *DIAGNOSTICS), rows)
+
+
+def variants_table(summary: Summary) -> str:
+    """Our variants, each after the system it is made of; empty if none was run."""
+    run = [each for each in summary.systems if each.system in VARIANTS]
+    bases = {VARIANTS[each.system].base for each in run}
+    shown = [each for each in summary.systems if each.system in bases or each in run]
+    names = ("BLEU (paper)", "SAER", "AER", "DROP", "REP")
+    rows = [
+        [
+            f"`{each.system}`",
+            VARIANTS[each.system].what if each.system in VARIANTS else "as above",
+            *(spread(each.scores.get(name)) for name in names),
+            ", ".join(map(str, each.seeds)),
+        ]
+        for each in shown
+    ]
+    return table(("system", "what", *names, "seeds"), rows) if run else ""
+
+
+def paper_name(system: str) -> str:
+    """Our name and the paper's."""
+    return f"`{system}` ({PAPER[system].name})"
+
+
+def parameters(each: SystemSummary, summary: Summary) -> str:
+    """All of them for the baseline, else those added to it."""
+    base = summary.find(BASELINE)
+    if base is None or each is base:
+        return f"{each.parameters:,}"
+    return f"{each.parameters - base.parameters:+,}"
+
+
+def mark(each: SystemSummary) -> str:
+    """Like the paper's dagger; with several seeds, with how many of them."""
+    tests, better = len(each.sign_tests), each.better()
+    if not better:
+        return ""
+    return DAGGER if tests == 1 else f"{DAGGER} {better} of {tests}"
+
+
+def versus(each: SystemSummary, base: SystemSummary | None, name: str) -> str:
+    """A score, and by how much of itself the baseline's has changed."""
+    own = each.scores.get(name)
+    other = base.scores.get(name) if base else None
+    if own is None or other is None or each is base or not other.mean:
+        return spread(own)
+    return f"{own.mean:.2f} ({100 * (own.mean / other.mean - 1):+.0f}%)"
+
+
+def spread(found: Spread | None, digits: int = 2) -> str:
+    """The mean, and the extremes where there are several seeds."""
+    if found is None:
+        return NOTHING
+    if found.seeds == 1:
+        return f"{found.mean:.{digits}f}"
+    return f"{found.mean:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
+
+
+def signed(value: float | None) -> str:
+    """With its sign."""
+    return NOTHING if value is None else f"{value:+.2f}"
+
+
+def number(value: float | None, digits: int) -> str:
+    """Or a dash."""
+    return NOTHING if value is None else f"{value:.{digits}f}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _six(summary: Summary) -> list[SystemSummary]:
+    return [each for each in summary.systems if each.system in SYSTEMS]
