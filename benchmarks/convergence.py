@@ -53,7 +53,7 @@ def curve(corpus: Corpus, path: str, seed: int, updates: int, every: int) -> lis
     plans = train_batches(split, config.data, 1, 0)  # the same batches for every seed
     losses, seen = [], 0
     for number in range(updates):
-        batch = read_batch(split, next(plans).indices, 4)
+        batch = read_batch(split, next(plans).indices, (8, 4))
         seen += batch.target_words
         updater([batch.to(device)], batch.target_words, number)
         if (number + 1) % every == 0:

@@ -9,6 +9,7 @@ from word numbers on the GPU to hypotheses on the host: encoding, search and rea
 """
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Sequence, Sized
 from functools import partial
@@ -18,12 +19,10 @@ from typing import Any
 import peers
 import torch
 from machine import save, summary
-from train import WORDS
+from train import WORDS, random_model
 
 from covnmt.config import SYSTEMS, DecodeConfig, ModelConfig
 from covnmt.model.decoder import Memory
-from covnmt.model.initialise import initialise
-from covnmt.model.seq2seq import Seq2Seq
 from covnmt.search import Hypothesis, search
 from covnmt.search_device import DeviceSearch
 from covnmt.text.vocab import UNK
@@ -36,10 +35,9 @@ class Decoder:
     """A model with random weights, searched one way or the other."""
 
     def __init__(self, system: str, path: str, precision: str) -> None:
-        torch.manual_seed(1)
-        self.model = Seq2Seq(ModelConfig(coverage=SYSTEMS[system]), WORDS, WORDS)
-        initialise(self.model, "modern")
-        self.model.cuda().eval()
+        os.environ["COVNMT_OPS"] = "reference" if path == "reference" else "auto"
+        self.model = random_model(ModelConfig(coverage=SYSTEMS[system]), torch.device("cuda"))
+        self.model.eval()
         self.dtype = torch.bfloat16 if precision == "bf16" else None
         self.device_search = (
             DeviceSearch(self.model, END, UNK, self.dtype) if path == "fast" else None

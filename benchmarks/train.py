@@ -24,7 +24,6 @@ from machine import save, summary
 
 from covnmt.config import SYSTEMS, CoverageConfig, ModelConfig, TrainConfig
 from covnmt.data import Batch
-from covnmt.model.initialise import initialise
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.optimise import build_optimizer, build_step
 from covnmt.update import Updater
@@ -44,12 +43,19 @@ def random_batch(size: int, source: int, target: int, device: torch.device) -> B
     return Batch(words(source), full[0], words(target), full[1]).to(device)
 
 
+def random_model(config: ModelConfig, device: torch.device) -> Seq2Seq:
+    """The paper's size with random weights: speed does not depend on what they are."""
+    torch.manual_seed(1)
+    with device:
+        model = Seq2Seq(config, WORDS, WORDS)
+        for parameter in model.parameters():
+            torch.nn.init.uniform_(parameter, -0.05, 0.05)
+    return model
+
+
 def build(model: ModelConfig, precision: str, device: torch.device) -> tuple[Updater, Seq2Seq]:
     """A model of the paper's size and what trains it."""
-    torch.manual_seed(1)
-    network = Seq2Seq(model, WORDS, WORDS)
-    initialise(network, "modern")
-    network.to(device)
+    network = random_model(model, device)
     settings = {"optimizer": "adamw", "learning_rate": 1e-4, "epsilon": 1e-8}
     config = TrainConfig.model_validate({**settings, "precision": precision, "loss": "token_mean"})
     optimizer = build_optimizer(network, config)

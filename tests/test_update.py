@@ -50,14 +50,14 @@ def test_rounding_up_changes_nothing() -> None:
         batch = small_batch(lengths, seed=number).to(DEVICE)
         words = batch.target_words
         plain([batch], words, number)
-        padded([batch.rounded(4)], words, number)
+        padded([batch.rounded(4, 4)], words, number)
     assert padded.take_loss() == pytest.approx(plain.take_loss(), rel=1e-5)
     for a, b in zip(weights(plain), weights(padded), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
 def test_rounded_shapes() -> None:
-    batch = small_batch([(3, 4), (5, 2), (1, 1)]).rounded(4)
+    batch = small_batch([(3, 4), (5, 2), (1, 1)]).rounded(4, 4)
     assert batch.source.shape == (4, 8)
     assert batch.target.shape == (4, 8)
     assert batch.source_mask[3].tolist() == [True] + [False] * 7
@@ -84,7 +84,7 @@ def test_replayed_updates_equal_plain_ones() -> None:
     captured, plain = updater(), updater()
     plain.graphs.most = 0
     for number in range(8):
-        batch = small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE).rounded(4)
+        batch = small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE).rounded(4, 4)
         for one in (captured, plain):
             one([batch], batch.target_words, number)
     assert len(captured.graphs.captured) == 1

@@ -66,16 +66,15 @@ class Batch:
         for name in ("source", "source_mask", "target", "target_mask"):
             getattr(self, name).copy_(getattr(other, name), non_blocking=True)
 
-    def rounded(self, step: int) -> "Batch":
-        """The same with rows and both lengths padded to multiples of `step`: fewer shapes.
+    def rounded(self, rows: int, columns: int) -> "Batch":
+        """The same padded to multiples of so many pairs and words on both sides: fewer shapes.
 
         Rows that are added have one source position to look at and no target words.
         """
-        rows = -self.size % step
 
         def padded(tensor: Tensor, value: int) -> Tensor:
-            columns = -tensor.shape[1] % step
-            return nn.functional.pad(tensor, (0, columns, 0, rows), value=value)
+            missing = (0, -tensor.shape[1] % columns, 0, -self.size % rows)
+            return nn.functional.pad(tensor, missing, value=value)
 
         source_mask = padded(self.source_mask, False)
         source_mask[self.size :, 0] = True
@@ -122,10 +121,10 @@ def pad(rows: Sequence[Ids | Sequence[int]], end: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(ids), torch.from_numpy(mask)
 
 
-def read_batch(split: Split, indices: Integers, step: int = 1) -> Batch:
-    """Read these pairs, rounded up to `step`; into pinned memory where a GPU takes them."""
+def read_batch(split: Split, indices: Integers, shape: tuple[int, int] = (1, 1)) -> Batch:
+    """Read these pairs, rounded up to multiples of `shape`; into pinned memory where a GPU takes them."""
     pairs = [(split.source(i), split.target(i)) for i in indices.tolist()]
-    batch = collate(pairs, split.source_end, split.target_end).rounded(step)
+    batch = collate(pairs, split.source_end, split.target_end).rounded(*shape)
     return batch.pin_memory() if torch.cuda.is_available() else batch
 
 

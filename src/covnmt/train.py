@@ -27,8 +27,8 @@ from covnmt.progress import Meter
 from covnmt.run import Counters, Run, diverged, open_run, save_run, write_log
 from covnmt.validate import validate
 
-# On a GPU batches are padded to multiples of this, so that few graphs serve them all.
-SHAPES = 4
+# On a GPU batches are padded to multiples of so many pairs and words: few graphs serve them all.
+SHAPES = (8, 4)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def update_batches(run: Run) -> Iterator[tuple[list[Batch], int]]:
     split = run.corpus.split("train")
     numbered = train_batches(split, run.config.data, run.config.train.seed, run.counters.batch)
     # each batch with the one after it, which knows the passes made by then
-    shape = SHAPES if ops.fuses(run.device) else 1
+    shape = SHAPES if ops.fuses(run.device) else (1, 1)
     plans = ((after, read_batch(split, plan.indices, shape)) for plan, after in pairwise(numbered))
     loaded = prefetch(plans, depth=4)
     while group := list(islice(loaded, run.config.train.accumulate)):

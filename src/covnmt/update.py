@@ -16,7 +16,7 @@ from covnmt.loss import batch_loss
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.optimise import Step
 
-MOST_GRAPHS = 160
+MOST_GRAPHS = 256
 
 
 class Updater:
