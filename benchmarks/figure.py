@@ -29,7 +29,7 @@ def main() -> None:
         axes.set_xticks(x, [str(value) for value in x], fontsize=8)
         axes.minorticks_off()
         axes.set_xlabel(label)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.1 * max(y))
         axes.grid(axis="y", alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
     figure.get_axes()[0].set_ylabel("thousand target words / s")

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from covnmt import __version__, cli_evaluate
+from covnmt import __version__, cli_evaluate, cli_reproduce
 from covnmt.errors import UserError
 from covnmt.progress import console as messages
 
@@ -33,6 +33,7 @@ recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: lists, keys, resol
 app.add_typer(corpus_app, name="corpus")
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(cli_evaluate.app)
+app.add_typer(cli_reproduce.app)
 
 output = Console(soft_wrap=True)
 

@@ -122,7 +122,7 @@ def pad(rows: Sequence[Ids | Sequence[int]], end: int) -> tuple[Tensor, Tensor]:
 
 
 def read_batch(split: Split, indices: Integers, shape: tuple[int, int] = (1, 1)) -> Batch:
-    """Read these pairs, rounded up to multiples of `shape`; into pinned memory where a GPU takes them."""
+    """Read these pairs, rounded up to `shape`; into pinned memory where a GPU takes them."""
     pairs = [(split.source(i), split.target(i)) for i in indices.tolist()]
     batch = collate(pairs, split.source_end, split.target_end).rounded(*shape)
     return batch.pin_memory() if torch.cuda.is_available() else batch

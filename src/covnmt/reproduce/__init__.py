@@ -5,7 +5,8 @@
     jobs.py          the list of jobs, and what is done and left
     measure.py       a trained system -> everything that is known about it
     results.py       a result file: written, read, checked
-    tables.py        results -> tables in Markdown, with the paper's figures beside ours
+    summary.py       results -> mean and spread, gains, sign tests, speed
+    tables.py        that -> tables in Markdown, with the paper's figures beside ours
     page.py          results -> README.md, figures and summary.json
 
 A job is done when its result file exists. Result files hold figures and our own example sentences,

@@ -16,7 +16,7 @@ from covnmt.errors import UserError
 from covnmt.files import atomic_text, write_json, write_lines
 from covnmt.metrics.adequacy import LITTLE_ATTENTION
 from covnmt.metrics.length import Bucket, by_length
-from covnmt.report.figures import HeatMap, heat_maps, length_curves, training_curves
+from covnmt.report.figures import Array, HeatMap, heat_maps, length_curves, training_curves
 from covnmt.report.findings import said_before
 from covnmt.reproduce import tables
 from covnmt.reproduce.experiments import Experiment
@@ -99,7 +99,10 @@ def alignment(summary: Summary, results: Sequence[Result]) -> str:
     gold = next((r.content["gold"] for r in results if r.content["gold"]["pairs"]), None)
     if gold is None:
         return "## Alignment (Table 3)\n\nNo gold alignments were given, so there is no AER."
-    note = f"On {gold['what']}; forced decoding, each target word with its heaviest source word."
+    note = (
+        f"On {gold['pairs']:,} {gold['what']}; forced decoding, each target word linked to its "
+        "heaviest source word."
+    )
     return f"## Alignment (Table 3)\n\n{tables.alignment_table(summary)}\n\n{note}"
 
 
@@ -195,8 +198,7 @@ def picture_examples(first: Mapping[str, Result], directory: Path) -> dict[str, 
 
 def trouble(example: Mapping[str, Any]) -> int:
     """Source words hardly looked at, and target words in pairs that were said before."""
-    received = np.array(example["alignment"]).reshape(len(example["tokens"]), -1).sum(axis=0)
-    hardly = int((received < LITTLE_ATTENTION).sum()) if received.size else 0
+    hardly = int((_matrix(example).sum(axis=0) < LITTLE_ATTENTION).sum())
     return hardly + len(said_before(example["tokens"]))
 
 
@@ -209,10 +211,14 @@ def _pair(first: Mapping[str, Result]) -> list[Result]:
 
 def _panel(result: Result, number: int) -> HeatMap:
     row = result.content["examples"][number]
-    shape = (len(row["tokens"]), len(row["source_tokens"]))
-    matrix = np.array(row["alignment"], dtype=np.float32).reshape(shape)
     coverage = np.array(row["coverage"], dtype=np.float32)
-    return HeatMap(result.system, row["source_tokens"], row["tokens"], matrix, coverage)
+    return HeatMap(result.system, row["source_tokens"], row["tokens"], _matrix(row), coverage)
+
+
+def _matrix(row: Mapping[str, Any]) -> Array:
+    """Attention [I, J]; an empty translation has no rows, and JSON cannot say how long they are."""
+    shape = (len(row["tokens"]), len(row["source_tokens"]))
+    return np.array(row["alignment"], dtype=np.float32).reshape(shape)
 
 
 def _buckets(result: Result) -> Sequence[Bucket]:

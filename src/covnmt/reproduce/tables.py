@@ -98,12 +98,12 @@ def adequacy_note(summary: Summary) -> str:
     """What the columns are, and the paper's claim."""
     exact = any("left out" in each.scores for each in summary.systems)
     before, after = PAPER_RATES["baseline"], PAPER_RATES["gru10"]
+    kinds = "`left out` and `said twice` are exact, the others" if exact else "All of them are"
+    limit = "here the text is invented" if exact else "a proxy cannot confirm the paper's figures"
     lines = [
-        "Percentages; in brackets the change against the baseline of the table.",
-        "`left out` and `said twice` are exact."
-        if exact
-        else "All columns are proxies: they "
-        "hint at words left out (DROP, little attention) and said twice (REP, repeated 4-grams).",
+        "Percentages, REP per 100 reference words; in brackets the change of the baseline's.",
+        f"{kinds} proxies: they hint at words left out (DROP, little attention) and said twice "
+        "(REP, repeated 4-grams).",
         f"DROP links words by the system's own attention; little attention is below "
         f"{LITTLE_ATTENTION:g} in all.",
         f"The paper had people count: {before[0]}% of source words left out by the baseline and "

@@ -1,0 +1,158 @@
+"""The whole experiment, tiny: prepare, train, translate, align, evaluate, report; and again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covnmt.config import SYSTEMS
+
+from ..conftest import RunCli
+
+COMMAND = ("reproduce", "embedded", "--scale", "tiny", "--device", "cpu")
+SCORES = {
+    "BLEU (paper)",
+    "BLEU",
+    "chrF",
+    "TER",
+    "AER",
+    "SAER",
+    "alignment precision",
+    "alignment recall",
+    "left out",
+    "said twice",
+    "REP",
+    "DROP",
+    "repeated 4-grams",
+    "little attention",
+    "coverage-attention correlation",
+    "attention entropy",
+}
+
+
+@pytest.fixture(scope="module")
+def done(run_cli: RunCli, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which everything has been run."""
+    directory = tmp_path_factory.mktemp("reproduce")
+    made = run_cli(*COMMAND, "--work", directory / "work", "--results", directory / "results")
+    assert made.returncode == 0, made.stderr
+    return directory
+
+
+def result(directory: Path, name: str) -> Any:
+    return json.loads((directory / f"results/embedded-tiny/{name}.json").read_text("utf-8"))
+
+
+def test_everything_is_measured(done: Path) -> None:
+    found = result(done, "gru10-seed1")
+    names = {score["name"] for scores in found["scores"].values() for score in scores}
+    assert names >= SCORES
+    sentences = found["test"]["sentences"]
+    assert sentences == 40
+    assert [len(row) for row in found["test"]["statistics"]] == [10] * sentences
+    for part in ("source_lengths", "output_lengths"):
+        assert len(found["test"][part]) == sentences
+    assert found["recipe"]["model"]["coverage"]["kind"] == SYSTEMS["gru10"].kind
+    assert found["parameters"]["total"] > result(done, "baseline-seed1")["parameters"]["total"]
+    assert [update for update, *_ in found["training"]["curve"]] == [10, 20, 30]
+    assert [update for update, *_ in found["training"]["validations"]] == [15, 30]
+    assert found["test"]["by_length"][0]["measures"].keys() >= {"left out", "AER"}
+    assert found["gold"] == {"pairs": 40, "what": "pairs of the test set, aligned by construction"}
+    assert len(found["examples"]) == 2
+    for example in found["examples"]:
+        shape = [len(example["source_tokens"])] * len(example["tokens"])
+        assert [len(row) for row in example["alignment"]] == shape
+
+
+def test_results_tell_no_places(done: Path) -> None:
+    for path in (done / "results").rglob("*"):
+        if path.suffix in (".json", ".md", ".svg"):
+            assert str(done) not in path.read_text("utf-8"), path
+
+
+def test_the_report_is_there(done: Path) -> None:
+    page = (done / "results/embedded-tiny/README.md").read_text("utf-8")
+    assert "`gru10` (+ NN GRU d=10)" in page
+    assert "Missing" not in page
+
+
+def test_finished_jobs_are_not_run_again(done: Path, run_cli: RunCli) -> None:
+    file = done / "results/embedded-tiny/baseline-seed1.json"
+    before = file.stat().st_mtime_ns
+    where = ("--work", done / "nothing", "--results", done / "results")
+    again = run_cli(*COMMAND, *where)
+    assert again.returncode == 0, again.stderr
+    assert "job 1" not in again.stderr
+    assert not (done / "nothing").exists()
+    assert file.stat().st_mtime_ns == before
+    listed = run_cli(*COMMAND, *where, "--list").stdout.splitlines()
+    assert [line.split("\t")[:3] for line in listed] == [
+        ["baseline", "1", "done"],
+        ["gru10", "1", "done"],
+    ]
+
+
+def test_the_sheet(done: Path, run_cli: RunCli) -> None:
+    where = ("--work", done / "work", "--results", done / "results")
+    made = run_cli(*COMMAND, *where, "--sheet")
+    assert made.returncode == 0, made.stderr
+    assert (done / "work/embedded-tiny/sheet/form.html").exists()
+
+
+def test_a_pack_is_enough_for_another_machine(done: Path, run_cli: RunCli, tmp_path: Path) -> None:
+    pack = tmp_path / "data.tar.xz"
+    where = ("--results", tmp_path / "results", "--work")
+    assert run_cli(*COMMAND, *where, done / "work", "--pack", pack).returncode == 0
+    assert not (tmp_path / "results").exists()
+    one = ("--unpack", pack, "--system", "baseline", "--no-report")
+    made = run_cli(*COMMAND, *where, tmp_path / "work", *one)
+    assert made.returncode == 0, made.stderr
+    assert [path.name for path in (tmp_path / "results").rglob("*.*")] == ["baseline-seed1.json"]
+    assert not (tmp_path / "work/embedded-tiny/text").exists()
+    same, other = result(done, "baseline-seed1"), result(tmp_path, "baseline-seed1")
+    assert other["test"] == same["test"]
+    assert other["scores"] == same["scores"]
+
+
+def test_a_signal_stops_cleanly(done: Path, run_cli: RunCli, tmp_path: Path) -> None:
+    where = ["--work", str(tmp_path / "work"), "--results", str(tmp_path / "results")]
+    command = [*COMMAND, *where, "--system", "baseline", "--no-report"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "covnmt", *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    log = tmp_path / "work/embedded-tiny/baseline-seed1/log.jsonl"
+    until = time.monotonic() + 60
+    while not log.exists() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "give the same command again" in told
+    assert not (tmp_path / "results").exists()
+    assert run_cli(*command).returncode == 0
+    assert result(tmp_path, "baseline-seed1")["scores"] == result(done, "baseline-seed1")["scores"]
+
+
+def test_bad_input_is_told_in_words(run_cli: RunCli, tmp_path: Path) -> None:
+    where = ("--work", tmp_path / "work", "--results", tmp_path / "results")
+    for arguments, message in (
+        (("kftt", "--data", tmp_path), "covnmt corpus get kftt"),
+        (("kftt",), "give --data, or --unpack FILE"),
+        (("embedded", "--system", "gru11"), "gru11: no such system"),
+        (("twlaw", "--scale", "tiny"), "twlaw has no scale 'tiny'"),
+        (("kftt", "--sheet"), "run the job on this machine"),
+        (("kftt", "--unpack", tmp_path / "no.tar.xz"), "make it with --pack"),
+    ):
+        made = run_cli("reproduce", *arguments, *where)
+        assert made.returncode == 2
+        assert message in made.stderr
+        assert "Traceback" not in made.stderr
