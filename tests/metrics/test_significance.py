@@ -1,6 +1,5 @@
 """The sign test against brute force and scipy; sacreBLEU's tests as it runs them."""
 
-import time
 from random import Random
 from typing import get_args
 
@@ -95,12 +94,11 @@ def test_different_numbers_of_sentences() -> None:
         sign_test(counts(5, 0.1, seed=1), counts(4, 0.1, seed=1))
 
 
-def test_five_thousand_sentences_in_seconds() -> None:
+def test_five_thousand_sentences() -> None:
+    """A size at which recomputing BLEU for every swap would not come back; see benchmarks/."""
     references, baseline = corpus(5000, 0.3, seed=2)
     _, system = corpus(5000, 0.25, seed=2)
-    started = time.process_time()
     result = sign_test(statistics(baseline, [references]), statistics(system, [references]))
-    assert time.process_time() - started < 5
     assert result.p_value < 0.01
 
 
