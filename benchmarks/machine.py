@@ -33,8 +33,17 @@ def machine() -> dict[str, Any]:
         "cpu": cpu_name(),
         "versions": versions,
         "commit": commit(),
-        "command": " ".join(["python", *sys.argv]),
+        "command": command(),
     }
+
+
+def command() -> str:
+    """What was run, without where its result went."""
+    words = ["python", *sys.argv]
+    if "--out" in words:
+        at = words.index("--out")
+        del words[at : at + 2]
+    return " ".join(words)
 
 
 def cpu_name() -> str:
@@ -71,5 +80,6 @@ def save(name: str, content: dict[str, Any], directory: Path | None) -> None:
     """Write a result file."""
     path = (directory or RESULTS) / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
+    content.get("settings", {}).pop("out", None)
     path.write_text(json.dumps({"machine": machine(), **content}, indent=2) + "\n", "utf-8")
     print(f"wrote {path}")
