@@ -77,6 +77,8 @@ def test_graphs_capture_what_comes_again(monkeypatch: pytest.MonkeyPatch) -> Non
     for lengths in ([(3, 4)], [(5, 2)], [(3, 4)]):
         graphs.run(small_batch(lengths))
     assert calls == ["plain", "plain", "capture (1, 4, 5)", "plain"]
+    assert graphs.seconds > 0
+    assert graphs.warm_up() == {}
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU: CUDA graphs")
@@ -87,7 +89,7 @@ def test_replayed_updates_equal_plain_ones() -> None:
         batch = small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE).rounded(4, 4)
         for one in (captured, plain):
             one([batch], batch.target_words, number)
-    assert len(captured.graphs.captured) == 1
+    assert captured.graphs.warm_up()["graphs"] == 1
     assert captured.take_loss() == pytest.approx(plain.take_loss(), rel=1e-6)
     for a, b in zip(weights(captured), weights(plain), strict=True):
         torch.testing.assert_close(a, b)

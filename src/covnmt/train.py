@@ -116,7 +116,7 @@ def report(run: Run, recent: Recent, curves: Curves) -> str:
     loss = recent.nll / recent.words
     rate = recent.words / (time.monotonic() - recent.since)
     values = {"loss": loss, "words_per_second": round(rate)}
-    write_log(run, values)
+    write_log(run, values | run.updater.graphs.warm_up())
     curves.add(run.counters.update, values)
     return f"epoch {run.counters.epoch + 1}  loss {loss:.3f}  {rate:,.0f} words/s"
 

@@ -5,6 +5,7 @@ each shape of batch is captured as a CUDA graph when it comes for the second tim
 from then on. Shapes are rounded up, so there are few; all graphs share one pool of memory.
 """
 
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -62,19 +63,29 @@ class Graphs:
         self.function, self.most = function, most
         self.seen: set[tuple[int, ...]] = set()
         self.captured: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Batch]] = {}
+        self.seconds = 0.0  # spent on shapes that were not captured yet
 
     def run(self, batch: Batch) -> None:
         """Call the function, by replay where there is one."""
         shape = (*batch.source.shape, batch.target.shape[1])
+        began = time.monotonic()
         if shape not in self.captured and shape in self.seen and len(self.captured) < self.most:
             self._capture(shape, batch)
+            self.seconds += time.monotonic() - began
         if shape not in self.captured:
             self.seen.add(shape)
             self.function(batch)
+            self.seconds += time.monotonic() - began
             return
         graph, held = self.captured[shape]
         held.copy_(batch)
         graph.replay()
+
+    def warm_up(self) -> dict[str, float]:
+        """How many graphs there are and what getting there took; nothing where there are none."""
+        if not self.captured:
+            return {}
+        return {"graphs": len(self.captured), "warm_up_seconds": round(self.seconds, 1)}
 
     def _capture(self, shape: tuple[int, ...], batch: Batch) -> None:
         """Record the launches without running them; where that fails, do without graphs."""
