@@ -28,16 +28,7 @@ from covnmt.recipe import find_recipe, load_recipe, shipped_recipes
 from covnmt.text.corpus import Corpus
 from covnmt.translate import Translator
 from tests.conftest import RunCli
-
-BASELINE = 84_349_101
-ADDED = {
-    "baseline": 0,
-    "linguistic": 1_000,
-    "fertility": 3_000,
-    "tanh1": 4_002,
-    "gru1": 10_006,
-    "gru10": 100_330,
-}
+from tests.paper import ADDED, TOTAL
 
 # options of `translate`, and the settings they make
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -143,7 +134,7 @@ def test_info_of_recipes(run: Run, system: str) -> None:
     """The exact counts of the paper's systems."""
     found = json.loads(run("info", f"paper/{system}", "--json").out)
     blocks = dict(found["parameters"])
-    assert blocks.pop("total") == BASELINE + ADDED[system] == sum(blocks.values())
+    assert blocks.pop("total") == TOTAL + ADDED[system] == sum(blocks.values())
     assert blocks["coverage"] == ADDED[system]
     assert found["words"] == {"source": 30_001, "target": 30_001}
     assert found["settings"] == load_recipe(find_recipe(f"paper/{system}")).model_dump(mode="json")

@@ -10,34 +10,10 @@ from covnmt.config import SYSTEMS, CoverageConfig, ModelConfig
 from covnmt.data import Batch, collate
 from covnmt.model.coverage import NeuralCoverage
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
+from tests import paper
 
 from . import oracle
 from .small import COVERAGES, END, WORDS, small_batch, small_config, small_model
-
-# SPEC 1.6 and 2.2: 30,001 words, 620, 1000.
-PAPER_TOTAL = 84_349_101
-PAPER_ADDED = {
-    "baseline": 0,
-    "linguistic": 1_000,
-    "fertility": 3_000,
-    "tanh1": 4_002,
-    "gru1": 10_006,
-    "gru10": 100_330,
-}
-PAPER_BLOCKS = {
-    "source embedding": 18_601_240,
-    "encoder forward": 4_861_000,
-    "encoder backward": 4_861_000,
-    "target embedding": 18_601_240,
-    "decoder word inputs": 1_861_000,
-    "decoder recurrent": 3_000_000,
-    "decoder context inputs": 6_000_000,
-    "decoder start": 1_001_000,
-    "attention": 3_001_000,
-    "readout": 3_621_000,
-    "output": 18_940_621,
-    "coverage": 0,
-}
 
 
 def meta_model(config: ModelConfig, words: int = 30_001) -> Seq2Seq:
@@ -48,8 +24,8 @@ def meta_model(config: ModelConfig, words: int = 30_001) -> Seq2Seq:
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_paper_parameter_counts(system: str) -> None:
     counts = count_parameters(meta_model(ModelConfig(coverage=SYSTEMS[system])))
-    assert counts == {**PAPER_BLOCKS, "coverage": PAPER_ADDED[system]}
-    assert sum(counts.values()) == PAPER_TOTAL + PAPER_ADDED[system]
+    assert counts == {**paper.BLOCKS, "coverage": paper.ADDED[system]}
+    assert sum(counts.values()) == paper.TOTAL + paper.ADDED[system]
 
 
 @pytest.mark.parametrize(
@@ -64,9 +40,9 @@ def test_other_parameter_counts(changes: dict[str, object], words: int, total: i
     config = ModelConfig.model_validate(changes)
     found = sum(count_parameters(meta_model(config, words)).values())
     if config.output == "full":  # 500 straight to the words instead of 500 to 620 to the words
-        total = PAPER_TOTAL - 310_000 - 30_001 * 120
+        total = paper.TOTAL - 310_000 - 30_001 * 120
     if config.tie_target:
-        total = PAPER_TOTAL - 30_001 * 620
+        total = paper.TOTAL - 30_001 * 620
     assert found == total
 
 

@@ -104,7 +104,8 @@ def run_jobs(plan: Plan) -> Iterator[str]:
 
 def run_job(plan: Plan, job: Job) -> None:
     """Train one system, measure it, and write its result."""
-    from covnmt.reproduce.measure import describe_run, measure, origin
+    from covnmt.origin import origin
+    from covnmt.reproduce.measure import describe_run, measure
     from covnmt.text.corpus import Corpus
 
     run = plan.run(job)
