@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from covnmt import __version__, cli_evaluate, cli_reproduce
+from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve
 from covnmt.errors import UserError
 from covnmt.progress import console as messages
 
@@ -34,6 +34,7 @@ app.add_typer(corpus_app, name="corpus")
 app.add_typer(recipe_app, name="recipe")
 app.add_typer(cli_evaluate.app)
 app.add_typer(cli_reproduce.app)
+app.add_typer(cli_serve.app)
 
 output = Console(soft_wrap=True)
 

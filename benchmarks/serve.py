@@ -1,0 +1,251 @@
+"""Does batching pay, does latency stay even, and is every request answered exactly once?
+
+    covnmt demo demo
+    python benchmarks/serve.py --model demo/gru10 --text demo/text/test.src
+
+All three on one machine, in one run, as ratios; clients and server share its cores.
+
+throughput  requests a second of 32 clients, over those of one client and a server without batches
+latency     99th percentile over median while requests arrive at random, at half that throughput;
+            of one client alone beside it, since long sentences take longer on an idle server too
+exactness   10,000 requests of 32 clients (beam 1), a tenth of which hang up at random: every other
+            one gets its own answer, once
+
+The first two for all sentences, and for those of 8 to 20 words.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from machine import save
+
+CLIENTS = 32
+START = "from covnmt.cli_serve import app; app()"
+HANG_UP = 0.1
+
+
+@contextmanager
+def server(model: Path, *options: str) -> Iterator[int]:
+    """The server in a process of its own; gives its port."""
+    command = [sys.executable, "-c", START, "--model", str(model), "--port", "0", "--rate", "0"]
+    with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            first = process.stderr.readline()
+            found = re.search(r":(\d+)$", first.strip())
+            if found is None:
+                raise SystemExit(first + process.stderr.read())
+            # its journal must be read, or it would wait for room in the pipe
+            asyncio.get_running_loop().run_in_executor(None, process.stderr.read)
+            yield int(found[1])
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+class Client:
+    """One connection that is used again and again; a bare one, for the clients share the cores."""
+
+    def __init__(self, port: int, beam: int) -> None:
+        self.port, self.beam = port, beam
+        self.reader: asyncio.StreamReader | None = None
+        self.writer: asyncio.StreamWriter | None = None
+
+    async def send(self, text: str) -> None:
+        """Ask for a translation."""
+        if self.writer is None:
+            self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
+        body = json.dumps({"text": text, "beam": self.beam}).encode()
+        head = (
+            "POST /v1/translate HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        self.writer.write(head.encode() + body)
+        await self.writer.drain()
+
+    async def receive(self) -> tuple[int, dict[str, Any]]:
+        """The status and the content of one answer."""
+        assert self.reader is not None
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
+        found = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
+        assert found is not None, head
+        body = await self.reader.readexactly(int(found[1]))
+        return int(head.split()[1]), json.loads(body)
+
+    async def ask(self, text: str) -> str:
+        """The translation."""
+        await self.send(text)
+        status, answer = await self.receive()
+        assert status == 200, answer
+        return str(answer["translations"][0]["text"])
+
+    async def surplus(self) -> bytes:
+        """What came without having been asked for."""
+        if self.reader is None:
+            return b""
+        try:
+            return await asyncio.wait_for(self.reader.read(1), 0.2)
+        except TimeoutError:
+            return b""
+
+    def hang_up(self) -> None:
+        """Close the connection without waiting for an answer."""
+        if self.writer is not None:
+            self.writer.transport.abort()
+        self.reader = self.writer = None
+
+
+async def throughput(port: int, beam: int, texts: Sequence[str], clients: int) -> float:
+    """Requests a second of so many clients that each wait for an answer before they go on."""
+    queue = iter(texts)
+
+    async def work() -> None:
+        client = Client(port, beam)
+        for text in queue:
+            await client.ask(text)
+        client.hang_up()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(work() for _ in range(clients)))
+    return len(texts) / (time.perf_counter() - began)
+
+
+async def latencies(port: int, beam: int, texts: Sequence[str], rate: float) -> list[float]:
+    """Seconds to an answer, sorted, while requests arrive at random at this rate."""
+    taken: list[float] = []
+    chance = random.Random(1)
+
+    async def ask(text: str) -> None:
+        client = Client(port, beam)
+        began = time.perf_counter()
+        await client.ask(text)
+        taken.append(time.perf_counter() - began)
+        client.hang_up()
+
+    tasks = []
+    due = time.perf_counter()
+    for text in texts:
+        due += chance.expovariate(rate)
+        await asyncio.sleep(max(0.0, due - time.perf_counter()))
+        tasks.append(asyncio.create_task(ask(text)))
+    await asyncio.gather(*tasks)
+    return sorted(taken)
+
+
+async def latency_row(port: int, beam: int, texts: Sequence[str], rate: float) -> dict[str, Any]:
+    """On an idle server, and at this rate."""
+    client, idle = Client(port, beam), []
+    for text in texts[: len(texts) // 4]:
+        began = time.perf_counter()
+        await client.ask(text)
+        idle.append(time.perf_counter() - began)
+    client.hang_up()
+    busy = await latencies(port, beam, texts, rate)
+    return {"rate": rate, "idle": percentiles(sorted(idle)), "half load": percentiles(busy)}
+
+
+def percentiles(taken: Sequence[float]) -> dict[str, float]:
+    """Of sorted seconds."""
+    median, p99 = taken[len(taken) // 2], taken[int(0.99 * len(taken))]
+    return {"median": median, "p99": p99, "ratio": p99 / median}
+
+
+async def exactness(port: int, expected: dict[str, str], requests: int) -> dict[str, int]:
+    """Ask many times, hang up at random; count right, wrong, missing and surplus answers."""
+    chance = random.Random(2)
+    texts = chance.choices(list(expected), k=requests)
+    queue = iter(texts)
+    counts: Counter[str] = Counter()
+
+    async def work() -> None:
+        client = Client(port, beam=1)
+        for text in queue:
+            if chance.random() < HANG_UP:
+                await client.send(text)
+                await asyncio.sleep(chance.random() * 0.02)
+                client.hang_up()
+                counts["hung up"] += 1
+                continue
+            try:
+                answer = await asyncio.wait_for(client.ask(text), 60)
+                counts["right" if answer == expected[text] else "wrong"] += 1
+            except (OSError, EOFError, TimeoutError, AssertionError):
+                counts["lost"] += 1
+                client.hang_up()
+        counts["twice"] += len(await client.surplus())
+        client.hang_up()
+
+    await asyncio.gather(*(work() for _ in range(CLIENTS)))
+    return {key: counts[key] for key in ("right", "wrong", "lost", "twice", "hung up")}
+
+
+async def measure(model: Path, lines: Sequence[str], arguments: argparse.Namespace) -> Any:
+    """All three figures."""
+    beam, count = arguments.beam, arguments.requests
+    ordinary = [line for line in lines if 8 <= len(line.split()) <= 20]
+    pools = {
+        name: random.Random(0).choices(pool, k=count)
+        for name, pool in (("all", lines), ("8 to 20 words", ordinary))
+    }
+    with server(model, "--batch-size", "1", "--wait", "0") as port:
+        expected: dict[str, str] = {}
+        client = Client(port, beam=1)
+        for text in lines[: arguments.pool]:
+            expected[text] = await client.ask(text)
+        client.hang_up()
+        alone = {
+            name: await throughput(port, beam, pool[: count // 4], 1)
+            for name, pool in pools.items()
+        }
+    with server(model) as port:
+        await throughput(port, beam, lines[:CLIENTS], CLIENTS)
+        together = {
+            name: await throughput(port, beam, pool, CLIENTS) for name, pool in pools.items()
+        }
+        latency = {
+            name: await latency_row(port, beam, pool, together[name] / 2)
+            for name, pool in pools.items()
+        }
+        found = await exactness(port, expected, arguments.exact)
+    return {
+        "throughput": {
+            name: {"alone": alone[name], "together": rate, "ratio": rate / alone[name]}
+            for name, rate in together.items()
+        },
+        "latency": latency,
+        "exactness": found,
+    }
+
+
+def main() -> None:
+    """Measure and write the result file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--text", type=Path, required=True, help="one sentence a line")
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=400)
+    parser.add_argument("--pool", type=int, default=200, help="different sentences (exactness)")
+    parser.add_argument("--exact", type=int, default=10_000, help="requests (exactness)")
+    parser.add_argument("--out", type=Path, help="directory of the result file")
+    arguments = parser.parse_args()
+    lines = arguments.text.read_text("utf-8").splitlines()
+    found = asyncio.run(measure(arguments.model, lines, arguments))
+    print(json.dumps(found, indent=2))
+    settings = {key: str(value) for key, value in vars(arguments).items()}
+    save("serve", {"settings": settings, "clients": CLIENTS, **found}, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

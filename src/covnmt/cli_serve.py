@@ -1,0 +1,54 @@
+"""The command that answers over HTTP: serve."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer()
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        list[str],
+        typer.Option("--model", "-m", help="DIR, NAME=DIR or NAME:ja-en=DIR; repeatable"),
+    ],
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8000,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")] = "auto",
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: half the cores")] = 0,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="its first line is asked of every request")
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(help="site whose pages may call this server; repeatable")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="name of this server; * for any; repeatable")
+    ] = None,
+    rate: Annotated[float, typer.Option(min=0, help="requests/s of an address; 0: any")] = 20.0,
+    queue: Annotated[int, typer.Option(min=1, help="sentences that may wait")] = 1000,
+    batch_size: Annotated[int, typer.Option(min=1, help="sentences done together")] = 32,
+    wait: Annotated[float, typer.Option(min=0, help="ms to wait for others")] = 10.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="seconds for a request")] = 60.0,
+    log_text: Annotated[bool, typer.Option(help="log what is translated")] = False,
+) -> None:
+    """Translate over HTTP, with a page that shows what became of every word."""
+    from covnmt.serve.run import read_key, run_server
+    from covnmt.serve.settings import ServeSettings
+
+    settings = ServeSettings(
+        host=host,
+        port=port,
+        api_key=read_key(api_key_file) if api_key_file else None,
+        allow_origins=tuple(allow_origin or ()),
+        allow_hosts=tuple(allow_host or ()),
+        rate=rate,
+        queue=queue,
+        batch_size=batch_size,
+        wait=wait / 1000,
+        timeout=timeout,
+        log_text=log_text,
+    )
+    run_server(model, settings, device, threads)

@@ -1,0 +1,266 @@
+"""The routes under /v1: translate, the same as a stream of events, align, models."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from covnmt.align import Alignment
+from covnmt.errors import UserError
+from covnmt.serve.account import remarks
+from covnmt.serve.batching import QueueFullError
+from covnmt.serve.engine import Engine
+from covnmt.serve.journal import note
+from covnmt.serve.layout import Layout, split_text
+from covnmt.serve.limits import RefusalError
+from covnmt.serve.schemas import (
+    AlignRequest,
+    AlignResponse,
+    Failure,
+    ModelsResponse,
+    TranslateRequest,
+    TranslateResponse,
+)
+from covnmt.serve.settings import ServeSettings
+from covnmt.translate import Translation, change_decoding
+
+T = TypeVar("T")
+
+FAILURES: dict[int | str, dict[str, Any]] = {
+    400: {"model": Failure, "description": "not JSON, or not UTF-8"},
+    401: {"model": Failure, "description": "no API key, or a wrong one"},
+    404: {"model": Failure, "description": "no such model"},
+    408: {"model": Failure, "description": "not done in time"},
+    413: {"model": Failure, "description": "too large"},
+    422: {"model": Failure, "description": "does not fit the schema, or cannot be translated"},
+    429: {"model": Failure, "description": "too many requests; see Retry-After"},
+}
+
+
+class Desk:
+    """What the routes share: the models and the limits."""
+
+    def __init__(self, engines: dict[str, Engine], settings: ServeSettings) -> None:
+        self.engines, self.settings = engines, settings
+
+    def engine(self, name: str | None) -> Engine:
+        """The model of this name; only names given at the start of the server are known."""
+        if name is None:
+            return next(iter(self.engines.values()))
+        if name not in self.engines:
+            known = ", ".join(self.engines)
+            raise RefusalError(404, f"no model of that name; there are: {known}")
+        return self.engines[name]
+
+    def submit(self, engine: Engine, texts: Sequence[str], **options: Any) -> "Accepted":
+        """Split texts into sentences and queue these."""
+        if (options.get("beam") or 1) > self.settings.max_beam:
+            raise UserError(f"beam may be {self.settings.max_beam} at most on this server")
+        layouts = [split_text(text) for text in texts]
+        sentences = [sentence for layout in layouts for sentence in layout.sentences]
+        self.check_count(len(sentences))
+        decode = change_decoding(engine.decode, options)
+        return Accepted(layouts, engine.translate(sentences, decode))
+
+    def check_count(self, sentences: int) -> None:
+        """Refuse more sentences than a request may have."""
+        most = min(self.settings.max_sentences, self.settings.queue)
+        if sentences > most:
+            raise RefusalError(413, f"{sentences:,} sentences; send {most} at most in one request")
+
+    def seconds(self, asked: float | None) -> float:
+        """How long a request may take."""
+        return min(asked or self.settings.timeout, self.settings.timeout)
+
+    async def finish(
+        self, request: Request, timeout: float | None, futures: "Sequence[Future[T]]"
+    ) -> list[T]:
+        """All results; the rest is cancelled when time is up or the client has gone."""
+        seconds = self.seconds(timeout)
+        try:
+            async with asyncio.timeout(seconds):
+                return await unless_gone(request, gather(futures))
+        except TimeoutError:
+            raise RefusalError(408, f"not done within {seconds:g} s; send less at once") from None
+
+
+class Accepted:
+    """Texts whose sentences are being translated."""
+
+    def __init__(self, layouts: list[Layout], futures: "list[Future[Translation]]") -> None:
+        self.layouts, self.futures = layouts, futures
+
+    def joined(self, done: Sequence[Translation]) -> list[tuple[str, list[Translation]]]:
+        """Every text put together again, with its sentences."""
+        rest = iter(done)
+        texts = []
+        for layout in self.layouts:
+            mine = [next(rest) for _ in layout.sentences]
+            texts.append((layout.join([each.text for each in mine]), mine))
+        return texts
+
+
+async def gather(futures: "Sequence[Future[T]]") -> list[T]:
+    """Wait for all; the first failure, or being cancelled, cancels what is left."""
+    try:
+        return list(await asyncio.gather(*map(asyncio.wrap_future, futures)))
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Do the work, or drop it as soon as the client hangs up."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(request))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise RefusalError(499, "the client has gone")
+        return task.result()
+    finally:
+        for each in (task, gone):
+            each.cancel()
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def sentence_json(translation: Translation, parts: Sequence[str]) -> dict[str, Any]:
+    """A sentence with the parts asked for."""
+    full = translation.to_json()
+    answer = {key: full[key] for key in ("source", "text")} | {"score": finite(translation.score)}
+    if "tokens" in parts:
+        answer |= {key: full[key] for key in ("source_tokens", "tokens")}
+    answer |= {key: full[key] for key in ("alignment", "coverage", "fertility") if key in parts}
+    if "remarks" in parts:
+        answer["remarks"] = [remark.to_json() for remark in remarks(translation)]
+    if translation.alternatives:
+        answer["nbest"] = [sentence_json(each, parts) for each in translation.alternatives]
+    return answer
+
+
+def alignment_json(alignment: Alignment) -> dict[str, Any]:
+    """A pair, numbers to four places."""
+    fertility = alignment.fertility
+    return {
+        "source_tokens": list(alignment.source_tokens),
+        "tokens": list(alignment.target_tokens),
+        "alignment": np.round(alignment.matrix.astype(np.float64), 4).tolist(),
+        "fertility": None
+        if fertility is None
+        else np.round(fertility.astype(np.float64), 4).tolist(),
+        "log_prob": finite(alignment.log_prob),
+    }
+
+
+def finite(score: float) -> float:
+    """JSON has no infinity; a sentence that the model cannot say at all gets the lowest score."""
+    return round(max(score, -1e9), 4)
+
+
+def event(name: str, content: dict[str, Any]) -> str:
+    """A server-sent event."""
+    return f"event: {name}\ndata: {json.dumps(content, ensure_ascii=False)}\n\n"
+
+
+def build_router(desk: Desk) -> APIRouter:
+    """The routes, bound to these models."""
+    router = APIRouter(prefix="/v1", responses=FAILURES)
+
+    def accept(body: TranslateRequest, request: Request) -> tuple[Engine, Accepted]:
+        engine = desk.engine(body.model)
+        texts = [body.text] if isinstance(body.text, str) else body.text
+        accepted = desk.submit(engine, texts, beam=body.beam, nbest=body.nbest)
+        note(request.scope, model=engine.spec.name, sentences=len(accepted.futures))
+        if desk.settings.log_text:
+            note(request.scope, text=texts)
+        return engine, accepted
+
+    @router.post("/translate", response_model=TranslateResponse)
+    async def translate(body: TranslateRequest, request: Request) -> Response:
+        """Translate one text or several."""
+        engine, accepted = accept(body, request)
+        done = await desk.finish(request, body.timeout, accepted.futures)
+        texts = [
+            {"text": text, "sentences": [sentence_json(each, body.parts) for each in sentences]}
+            for text, sentences in accepted.joined(done)
+        ]
+        return JSONResponse({"model": engine.spec.name, "translations": texts})
+
+    @router.post(
+        "/translate/stream",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"text/event-stream": {}}, "description": "events"}},
+    )
+    async def stream(body: TranslateRequest, request: Request) -> Response:
+        """The same, sentence by sentence: events `sentence`, then `done`, or `error`."""
+        engine, accepted = accept(body, request)
+        deadline = time.monotonic() + desk.seconds(body.timeout)
+        events = _events(engine.spec.name, accepted, body.parts, deadline)
+        return StreamingResponse(events, media_type="text/event-stream")
+
+    @router.post("/align", response_model=AlignResponse)
+    async def align(body: AlignRequest, request: Request) -> Response:
+        """Where does the model look while it says a given translation?"""
+        engine = desk.engine(body.model)
+        desk.check_count(len(body.pairs))
+        pairs = [(pair.source, pair.target) for pair in body.pairs]
+        futures = engine.align(pairs, body.tokenized)
+        note(request.scope, model=engine.spec.name, sentences=len(pairs))
+        done = await desk.finish(request, body.timeout, futures)
+        rows = [alignment_json(each) for each in done]
+        return JSONResponse({"model": engine.spec.name, "alignments": rows})
+
+    @router.get("/models", response_model=ModelsResponse)
+    async def models() -> Response:
+        """The models that can be asked for, the default first."""
+        rows = [model_json(engine) for engine in desk.engines.values()]
+        return JSONResponse({"models": rows})
+
+    return router
+
+
+async def _events(
+    model: str, accepted: Accepted, parts: Sequence[str], deadline: float
+) -> AsyncIterator[str]:
+    """One event per sentence, in order, as soon as it is done; then the texts."""
+    done: list[Translation] = []
+    places = [(t, s) for t, x in enumerate(accepted.layouts) for s in range(len(x.sentences))]
+    try:
+        async with asyncio.timeout(deadline - time.monotonic()):
+            for (text, number), future in zip(places, accepted.futures, strict=True):
+                done.append(await asyncio.wrap_future(future))
+                place = {"text_number": text, "sentence_number": number}
+                yield event("sentence", place | sentence_json(done[-1], parts))
+        texts = [text for text, _ in accepted.joined(done)]
+        yield event("done", {"model": model, "texts": texts})
+    except TimeoutError:
+        yield event("error", {"error": "not done in time; send less at once"})
+    except (UserError, QueueFullError) as error:
+        yield event("error", {"error": str(error)})
+    finally:
+        for future in accepted.futures:
+            future.cancel()
+
+
+def model_json(engine: Engine) -> dict[str, Any]:
+    """What there is to know about a model before asking it."""
+    config = engine.translator.models[0].config.coverage
+    return {
+        "name": engine.spec.name,
+        "source": engine.spec.source,
+        "target": engine.spec.target,
+        "coverage": config.kind,
+        "fertility": config.kind == "fertility",
+        "beam": engine.decode.beam,
+        "max_source": engine.decode.max_source,
+    }

@@ -1,0 +1,132 @@
+"""The server as an ASGI application: routes, limits, errors, start and stop."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from covnmt import __version__
+from covnmt.errors import UserError
+from covnmt.serve import api, libretranslate
+from covnmt.serve.batching import ClosedError, QueueFullError
+from covnmt.serve.engine import Engine
+from covnmt.serve.journal import Journal
+from covnmt.serve.limits import Gate, RefusalError
+from covnmt.serve.metrics import Metrics
+from covnmt.serve.settings import ServeSettings
+
+# what FastAPI says of a body that it cannot decode
+UNREADABLE = "There was an error parsing the body"
+PAGE = Path(__file__).parent / "page"
+
+
+def create_app(engines: dict[str, Engine], settings: ServeSettings, metrics: Metrics) -> FastAPI:
+    """The application for these models; they are warmed up when it starts, closed when it ends."""
+    ready = asyncio.Event()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        warming = asyncio.create_task(_warm_up(engines, ready))
+        yield
+        await warming
+        await asyncio.to_thread(_close, engines)
+
+    # the pages of FastAPI that show the API load scripts from elsewhere
+    app = FastAPI(
+        title="covnmt", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan
+    )
+    desk = api.Desk(engines, settings)
+    app.include_router(api.build_router(desk))
+    app.include_router(libretranslate.build_router(desk))
+    _add_probes(app, engines, metrics, ready)
+    app.mount("/", StaticFiles(directory=PAGE, html=True))
+    _add_failures(app)
+    if settings.allow_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allow_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["content-type", "authorization", "x-api-key"],
+        )
+    app.add_middleware(Gate, settings=settings)
+    app.add_middleware(Journal, metrics=metrics)
+    return app
+
+
+async def _warm_up(engines: dict[str, Engine], ready: asyncio.Event) -> None:
+    for engine in engines.values():
+        await asyncio.to_thread(engine.warm_up)
+    ready.set()
+
+
+def _close(engines: dict[str, Engine]) -> None:
+    for engine in engines.values():
+        engine.close()
+
+
+def _add_probes(
+    app: FastAPI, engines: dict[str, Engine], metrics: Metrics, ready: asyncio.Event
+) -> None:
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        """Is the server alive?"""
+        return {"status": "alive"}
+
+    @app.get("/readyz", responses={503: {"description": "still warming up"}})
+    async def readyz() -> Response:
+        """Can it translate at once?"""
+        warm = ready.is_set()
+        return JSONResponse({"status": "ready" if warm else "warming up"}, 200 if warm else 503)
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def show_metrics() -> Response:
+        """Counts and times for Prometheus."""
+        waiting = {name: len(engine.queue.waiting) for name, engine in engines.items()}
+        return Response(metrics.text(waiting), media_type="text/plain; version=0.0.4")
+
+
+def _add_failures(app: FastAPI) -> None:
+    """Every failure is `{"error": "..."}`, and none repeats what it was sent."""
+
+    def answer(kind: type[Exception], status: int, message: Callable[[Exception], str]) -> None:
+        async def handle(request: Request, error: Exception) -> Response:
+            headers = getattr(error, "headers", None)
+            if isinstance(error, QueueFullError):
+                headers = {"Retry-After": str(error.retry_after)}
+            code = getattr(error, "status_code", status)
+            return JSONResponse({"error": message(error)}, int(code), headers)
+
+        app.add_exception_handler(kind, handle)
+
+    answer(UserError, 422, str)
+    answer(RefusalError, 400, str)
+    answer(QueueFullError, 429, str)
+    answer(ClosedError, 503, lambda error: "the server is stopping")
+    answer(HTTPException, 400, _detail)
+    answer(RequestValidationError, 422, _first_problem)
+
+
+def _detail(error: Exception) -> str:
+    detail = str(getattr(error, "detail", error))
+    return "the body is not JSON in UTF-8" if detail == UNREADABLE else detail
+
+
+def _is_field(step: str | int) -> bool:
+    """Not where in the request it stands, nor how the schema calls a type."""
+    return step != "body" and "[" not in str(step)
+
+
+def _first_problem(error: Exception) -> str:
+    assert isinstance(error, RequestValidationError)
+    problem = error.errors()[0]
+    where = ".".join(str(step) for step in problem["loc"] if _is_field(step))
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    # a field may have been named by the client: only what can be printed is repeated
+    return f"{where[:80].encode('ascii', 'replace').decode()}: {message}" if where else message

@@ -1,0 +1,96 @@
+"""`/translate` and `/languages` as LibreTranslate has them, so that its clients work unchanged.
+
+The languages are those that the models were given on the command line; a request is answered by
+the first model of its pair. Only plain text is translated, HTML is refused.
+"""
+
+from typing import Annotated, Any
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field, ValidationError
+from starlette.responses import JSONResponse, Response
+
+from covnmt.errors import UserError
+from covnmt.serve.api import FAILURES, Desk
+from covnmt.serve.engine import Engine
+from covnmt.serve.journal import note
+from covnmt.serve.limits import RefusalError, check_key, sent_key
+from covnmt.serve.schemas import MAX_TEXTS, Text
+
+
+class LibreRequest(BaseModel):
+    """What their clients send; more fields than these are passed over."""
+
+    q: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
+    source: str = "auto"
+    target: str
+    format: str = "text"
+    api_key: str | None = None
+
+
+async def read_request(request: Request) -> LibreRequest:
+    """JSON or an HTML form, as they take both."""
+    body = await request.body()
+    try:
+        if "json" in request.headers.get("content-type", ""):
+            return LibreRequest.model_validate_json(body)
+        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=20)
+        return LibreRequest.model_validate({key: values[-1] for key, values in fields.items()})
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RefusalError(400, f"{where}: {first['msg']}") from None
+    except ValueError:
+        raise RefusalError(400, "the body is neither JSON nor a form in UTF-8") from None
+
+
+def find_engine(desk: Desk, source: str, target: str) -> Engine:
+    """The first model of this pair of languages; `auto` is any source."""
+    for engine in desk.engines.values():
+        if source in ("auto", engine.spec.source) and target == engine.spec.target:
+            return engine
+    raise RefusalError(400, "no model for these languages; see /languages")
+
+
+def build_router(desk: Desk) -> APIRouter:
+    """The two routes."""
+    router = APIRouter()
+
+    @router.post(
+        "/translate",
+        responses=FAILURES,
+        openapi_extra={
+            "requestBody": {
+                "content": {"application/json": {"schema": LibreRequest.model_json_schema()}}
+            }
+        },
+    )
+    async def translate(request: Request) -> Response:
+        """Translate as LibreTranslate does."""
+        body = await read_request(request)
+        check_key(desk.settings.api_key, sent_key(request.headers) or body.api_key)
+        if body.format != "text":
+            raise RefusalError(400, "only format=text can be translated")
+        texts = [body.q] if isinstance(body.q, str) else body.q
+        engine = find_engine(desk, body.source, body.target)
+        try:
+            accepted = desk.submit(engine, texts)
+            note(request.scope, model=engine.spec.name, sentences=len(accepted.futures))
+            done = await desk.finish(request, None, accepted.futures)
+        except UserError as error:
+            raise RefusalError(400, str(error)) from None
+        made = [text for text, _ in accepted.joined(done)]
+        return JSONResponse({"translatedText": made[0] if isinstance(body.q, str) else made})
+
+    @router.get("/languages")
+    async def languages() -> list[dict[str, Any]]:
+        """The source languages, and what each can be translated into."""
+        pairs = [(engine.spec.source, engine.spec.target) for engine in desk.engines.values()]
+        codes = dict.fromkeys(source for source, _ in pairs)
+        return [
+            {"code": code, "name": code, "targets": sorted({t for s, t in pairs if s == code})}
+            for code in codes
+        ]
+
+    return router

@@ -1,0 +1,164 @@
+"""The gate every request passes: which host, which site, whose key, how often, how large.
+
+Also the headers that keep a browser from running anything but the page's own scripts.
+"""
+
+import hmac
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from covnmt.serve.settings import ServeSettings
+
+LOCAL = ("127.0.0.1", "localhost", "[::1]")
+CLIENTS = 10_000  # addresses remembered; the one not seen for longest is forgotten
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' blob: data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+
+class RefusalError(Exception):
+    """Not to be let in: the status and the reason."""
+
+    def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(reason)
+        self.status_code, self.reason, self.headers = status, reason, headers
+
+
+class Rate:
+    """A bucket of tokens per address, filled at `rate` a second up to `burst`."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self.rate, self.burst = rate, burst
+        self.buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait(self, address: str, now: float) -> float:
+        """Take a token; how many seconds are missing to the next one, 0 if there was one."""
+        if self.rate <= 0:
+            return 0.0
+        tokens, then = self.buckets.pop(address, (float(self.burst), now))
+        tokens = min(self.burst, tokens + (now - then) * self.rate)
+        allowed = tokens >= 1
+        self.buckets[address] = (tokens - 1 if allowed else tokens, now)
+        while len(self.buckets) > CLIENTS:
+            self.buckets.popitem(last=False)
+        return 0.0 if allowed else (1 - tokens) / self.rate
+
+
+class Gate:
+    """The middleware that asks these questions, in this order."""
+
+    def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
+        self.app, self.settings = app, settings
+        self.rate = Rate(settings.rate, settings.burst)
+        self.hosts = {*LOCAL, *settings.allow_hosts, _bracketed(settings.host)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the request in, or answer it here."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        guarded = _with_headers(send)
+        try:
+            self._judge(scope)
+        except RefusalError as refusal:
+            answer = JSONResponse({"error": refusal.reason}, refusal.status_code, refusal.headers)
+            await answer(scope, receive, guarded)
+            return
+        await self.app(scope, _bounded(receive, self.settings.max_body), guarded)
+
+    def _judge(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        self._judge_host(headers.get("host", ""))
+        self._judge_origin(headers.get("origin"), headers.get("host", ""))
+        if not is_guarded(scope["path"]) or scope["method"] == "OPTIONS":
+            return
+        # LibreTranslate's clients send their key in the body, which is read later
+        if scope["path"] != "/translate":
+            check_key(self.settings.api_key, sent_key(headers))
+        address = scope["client"][0] if scope.get("client") else ""
+        if missing := self.rate.wait(address, time.monotonic()):
+            seconds = {"Retry-After": str(int(missing) + 1)}
+            raise RefusalError(429, "too many requests from this address; wait a little", seconds)
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > self.settings.max_body:
+            raise RefusalError(413, too_large(self.settings.max_body))
+
+    def _judge_host(self, host: str) -> None:
+        """Foreign names are refused, so no other site can pose as this one (DNS rebinding)."""
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if name not in self.hosts and "*" not in self.hosts:
+            raise RefusalError(421, f"this server is not called {name!r}; see --allow-host")
+
+    def _judge_origin(self, origin: str | None, host: str) -> None:
+        if origin is None or urlsplit(origin).netloc == host:
+            return
+        if origin not in self.settings.allow_origins:
+            raise RefusalError(
+                403, "pages of other sites may not call this server; see --allow-origin"
+            )
+
+
+def is_guarded(path: str) -> bool:
+    """All but the page and the probes."""
+    return path.startswith("/v1/") or path in ("/translate", "/languages", "/metrics")
+
+
+def check_key(wanted: str | None, given: str | None) -> None:
+    """Refuse a request without the right key, where one is wanted."""
+    if wanted is None or hmac.compare_digest(wanted.encode(), (given or "").encode()):
+        return
+    raise RefusalError(401, "send the API key of this server", {"WWW-Authenticate": "Bearer"})
+
+
+def sent_key(headers: Headers) -> str | None:
+    """From `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
+    scheme, _, key = headers.get("authorization", "").partition(" ")
+    return key if scheme.lower() == "bearer" else headers.get("x-api-key")
+
+
+def too_large(limit: int) -> str:
+    """The message for a body over the limit."""
+    return f"a request may have {limit:,} bytes; send less at once"
+
+
+def _bounded(receive: Receive, limit: int) -> Receive:
+    """Stops a body that grows beyond the limit, whatever its header said."""
+    read = 0
+
+    async def bounded() -> Message:
+        nonlocal read
+        message = await receive()
+        read += len(message.get("body", b""))
+        if read > limit:
+            raise HTTPException(413, too_large(limit))
+        return message
+
+    return bounded
+
+
+def _with_headers(send: Send) -> Send:
+    async def guarded(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return guarded
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

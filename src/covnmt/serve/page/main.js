@@ -1,0 +1,121 @@
+// The page: what is typed is translated, and the answer shown.
+
+import { Failure, models, translate } from "./api.js";
+import { element } from "./dom.js";
+import { EXAMPLES } from "./examples.js";
+import { resultPanel } from "./result.js";
+import { readState, writeState } from "./state.js";
+
+const PAUSE_MS = 400;
+const field = Object.fromEntries(
+  ["form", "text", "model", "compare", "beam", "examples", "key", "key-row", "link", "status",
+    "error", "results"].map((id) => [id, document.getElementById(id)]));
+
+let pending = null;
+let timer = null;
+
+async function start() {
+  field.key.value = sessionStorage.getItem("key") ?? "";
+  field.examples.append(element("option", { value: "" }, "choose…"),
+    ...EXAMPLES.map(([name, text]) => element("option", { value: text }, name)));
+  field.form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    run();
+  });
+  for (const name of ["text", "beam"]) field[name].addEventListener("input", later);
+  for (const name of ["model", "compare"]) field[name].addEventListener("change", run);
+  field.key.addEventListener("change", () => {
+    sessionStorage.setItem("key", field.key.value);
+    if (field.model.length) run();
+    else loadModels();
+  });
+  field.examples.addEventListener("change", () => {
+    if (field.examples.value) field.text.value = field.examples.value;
+    field.examples.value = "";
+    run();
+  });
+  field.link.addEventListener("click", copyLink);
+  addEventListener("hashchange", () => {
+    restore();
+    run();
+  });
+  await loadModels();
+}
+
+async function loadModels() {
+  try {
+    const found = (await models(field.key.value)).models;
+    const options = () => found.map((model) =>
+      element("option", { value: model.name, title: `coverage: ${model.coverage}` }, model.name));
+    field.model.replaceChildren(...options());
+    field.compare.replaceChildren(element("option", { value: "" }, "nothing"), ...options());
+    field.compare.disabled = found.length < 2;
+    field.beam.placeholder = found[0].beam;
+    restore();
+    await run();
+  } catch (error) {
+    fail(error);
+  }
+}
+
+function restore() {
+  const state = readState();
+  field.text.value = state.text;
+  field.beam.value = state.beam;
+  for (const name of ["model", "compare"]) {
+    const known = [...field[name].options].some((option) => option.value === state[name]);
+    if (known && (state[name] || name === "compare")) field[name].value = state[name];
+  }
+}
+
+function later() {
+  clearTimeout(timer);
+  timer = setTimeout(run, PAUSE_MS);
+}
+
+async function run() {
+  clearTimeout(timer);
+  pending?.abort();
+  const state = Object.fromEntries(
+    ["text", "model", "compare", "beam"].map((name) => [name, field[name].value]));
+  writeState(state);
+  if (!state.text.trim()) return show([], "");
+  const mine = (pending = new AbortController());
+  field.status.textContent = "Translating…";
+  const began = performance.now();
+  try {
+    const names = [...new Set([state.model, state.compare].filter(Boolean))];
+    const answers = await Promise.all(names.map((model) =>
+      translate({ ...state, model, beam: Number(state.beam) }, field.key.value, mine.signal)));
+    show(answers, `Done in ${Math.round(performance.now() - began)} ms`);
+  } catch (error) {
+    if (error.name !== "AbortError") fail(error);
+  }
+}
+
+function show(answers, status) {
+  field.error.hidden = true;
+  field.status.textContent = status;
+  field.results.classList.toggle("two", answers.length > 1);
+  field.results.replaceChildren(
+    ...answers.map((answer) => resultPanel(answer.model, answer.translations[0])));
+}
+
+function fail(error) {
+  if (!(error instanceof Failure)) throw error;
+  field.status.textContent = "";
+  if (error.status === 401) field["key-row"].hidden = false;
+  field.error.hidden = false;
+  field.error.textContent = error.message;
+}
+
+async function copyLink() {
+  try {
+    await navigator.clipboard.writeText(location.href);
+    field.status.textContent = "Link copied.";
+  } catch {
+    field.status.textContent = "Copy it from the address bar.";
+  }
+}
+
+start();

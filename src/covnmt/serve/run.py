@@ -1,0 +1,79 @@
+"""Start the server, tell where it listens, and stop it gracefully."""
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from covnmt.errors import UserError
+from covnmt.files import read_lines
+from covnmt.progress import console
+from covnmt.serve.settings import ServeSettings
+
+GRACE = 30  # seconds to finish what was accepted
+
+
+def run_server(models: Sequence[str], settings: ServeSettings, device: str, threads: int) -> None:
+    """Serve these models until interrupted; then finish what was accepted."""
+    try:
+        import uvicorn
+
+        from covnmt.serve.app import create_app
+    except ImportError as error:
+        raise UserError(
+            f"the server needs {error.name}; install it: pip install 'covnmt[serve]'"
+        ) from None
+    from covnmt.serve.engine import load_engines, parse_spec
+    from covnmt.serve.metrics import Metrics
+
+    # threads that compute leave room for those that answer
+    torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) // 2))
+    metrics = Metrics()
+    specs = [parse_spec(text) for text in models]
+    # a taken port is told before the models are loaded
+    listening = listen(settings.host, settings.port)
+    engines = load_engines(specs, device, settings, metrics.observe_batch)
+    app = create_app(engines, settings, metrics)
+    _log_to_stderr()
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=GRACE,
+    )
+    host, port = listening.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    console.print(f"listening on http://{shown}:{port}", markup=False, highlight=False)
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket bound to this address."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        made = socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, UnicodeError) as error:
+        raise UserError(f"cannot listen on {host}, port {port}: {error}; try --port 0") from None
+    # connections inherit it; asyncio sets it only on sockets made another way, and without it the
+    # body of every answer waits 40 ms for the client to confirm the head
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
+
+
+def read_key(path: Path) -> str:
+    """The API key: the first line of a file, so that no list of processes shows it."""
+    key = next(iter(read_lines(path)), "").strip()
+    if len(key) < 8 or not key.isascii():
+        raise UserError(f"{path}, line 1: an API key needs at least 8 ASCII characters")
+    return key
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+    logging.getLogger("covnmt.serve").setLevel(logging.INFO)

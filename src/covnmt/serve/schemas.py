@@ -1,0 +1,171 @@
+"""What requests and answers look like; OpenAPI shows these with their examples."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+MAX_TEXTS = 500
+MAX_BEAM = 100
+
+Part = Literal["tokens", "alignment", "coverage", "fertility", "remarks"]
+# control characters but tab and line breaks, and halves of surrogate pairs
+CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def without_controls(text: str) -> str:
+    """Refuse control characters; line breaks and tabs are text."""
+    if found := CONTROLS.search(text):
+        raise ValueError(f"control character U+{ord(found[0]):04X} in the text; remove it")
+    return text
+
+
+Text = Annotated[str, AfterValidator(without_controls)]
+Name = Annotated[str, Field(max_length=64)]
+Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
+
+
+class Message(BaseModel):
+    """Base of what is received: unknown fields are errors, types are not guessed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class TranslateRequest(Message):
+    """One text or several; each is split into sentences, and keeps its layout."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"text": "ze muye piro sire tuye"},
+                {"text": ["a first text", "and another"], "beam": 5, "return": ["alignment"]},
+            ]
+        }
+    )
+
+    text: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
+    model: Name | None = Field(None, description="one of /v1/models; the first if not given")
+    beam: Annotated[int, Field(ge=1, le=MAX_BEAM)] | None = Field(
+        None, description="hypotheses kept while searching; the model's own if not given"
+    )
+    nbest: Annotated[int, Field(ge=1, le=MAX_BEAM)] = Field(
+        1, description="translations per sentence, at most `beam`"
+    )
+    parts: Annotated[list[Part], Field(max_length=10)] = Field(
+        default_factory=list, alias="return", description="what else to tell about each sentence"
+    )
+    timeout: Seconds | None = Field(None, description="seconds after which to give up")
+
+
+class SentencePair(Message):
+    """A sentence and its translation."""
+
+    source: Annotated[Text, Field(min_length=1)]
+    target: Annotated[Text, Field(min_length=1)]
+
+
+class AlignRequest(Message):
+    """Pairs that the model is made to say: where does it look?"""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "pairs": [
+                        {
+                            "source": "ze muye piro sire tuye",
+                            "target": "tuwem hinar rodib nohab sesikor eth tunosit",
+                        }
+                    ]
+                }
+            ]
+        }
+    )
+
+    pairs: Annotated[list[SentencePair], Field(min_length=1, max_length=MAX_TEXTS)]
+    model: Name | None = Field(None, description="one of /v1/models; the first if not given")
+    tokenized: bool = Field(False, description="words are what stands between spaces")
+    timeout: Seconds | None = Field(None, description="seconds after which to give up")
+
+
+class Failure(BaseModel):
+    """What went wrong."""
+
+    error: str
+
+
+class RemarkOut(BaseModel):
+    """Something a reader should look at."""
+
+    side: Literal["source", "target"]
+    position: int
+    kind: Literal["left out", "too much", "said twice"]
+    reason: str
+
+
+class SentenceOut(BaseModel):
+    """A sentence; fields after `score` only where the request asks for them."""
+
+    source: str
+    text: str
+    score: float
+    source_tokens: list[str] | None = None
+    tokens: list[str] | None = None
+    alignment: list[list[float]] | None = Field(
+        None, description="attention of every target word (rows) over the source words"
+    )
+    coverage: list[float] | None = Field(
+        None, description="attention that each source word received, over its fertility if known"
+    )
+    fertility: list[float] | None = Field(None, description="target words expected of each")
+    remarks: list[RemarkOut] | None = None
+    nbest: list["SentenceOut"] | None = Field(None, description="the translations after the best")
+
+
+class TextOut(BaseModel):
+    """One of the texts."""
+
+    text: str
+    sentences: list[SentenceOut]
+
+
+class TranslateResponse(BaseModel):
+    """In the order of the request."""
+
+    model: str
+    translations: list[TextOut]
+
+
+class AlignmentOut(BaseModel):
+    """One of the pairs."""
+
+    source_tokens: list[str]
+    tokens: list[str]
+    alignment: list[list[float]]
+    fertility: list[float] | None
+    log_prob: float
+
+
+class AlignResponse(BaseModel):
+    """In the order of the request."""
+
+    model: str
+    alignments: list[AlignmentOut]
+
+
+class ModelOut(BaseModel):
+    """A model that can be asked for."""
+
+    name: str
+    source: str
+    target: str
+    coverage: str
+    fertility: bool
+    beam: int
+    max_source: int
+
+
+class ModelsResponse(BaseModel):
+    """All models, the default first."""
+
+    models: list[ModelOut]

@@ -1,0 +1,237 @@
+"""The page in a real browser: type, see, hover, compare, step, export, and a server that is gone.
+
+Needs playwright and Debian's chromium (apt install chromium); skipped where one is missing.
+"""
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="pip install playwright: browser tests skipped")
+
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from covnmt.serve.settings import ServeSettings
+from tests.serve.server import UNLIMITED, Running, serving
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="apt install chromium: browser tests skipped"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def running(tiny_model: Path) -> Iterator[Running]:
+    with serving({"baseline": tiny_model, "coverage": tiny_model}) as server:
+        yield server
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(10_000)
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext, running: Running) -> Iterator[Page]:
+    """The page, which must neither throw nor break its own security policy, nor ask elsewhere."""
+    page = context.new_page()
+    troubles: list[str] = []
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on("console", lambda message: _keep(troubles, message.type, message.text))
+    page.on("request", lambda request: _keep_foreign(troubles, request.url))
+    page.goto(running.url)
+    yield page
+    assert troubles == []
+
+
+def _keep(troubles: list[str], kind: str, text: str) -> None:
+    if kind == "error" and "status of 4" not in text and "ERR_CONNECTION_REFUSED" not in text:
+        troubles.append(text)
+
+
+def _keep_foreign(troubles: list[str], url: str) -> None:
+    if not re.match(r"http://127\.0\.0\.1:|blob:|data:", url):
+        troubles.append(f"asked for {url}")
+
+
+@pytest.fixture(scope="module")
+def line(tiny_text: Path) -> str:
+    lines = (tiny_text / "test.src").read_text("utf-8").splitlines()
+    return next(line for line in lines if len(line.split()) > 5)
+
+
+def show(page: Page, text: str) -> None:
+    page.get_by_label("Text to translate").fill(text)
+    expect(page.locator("#status")).to_contain_text("Done")
+    expect(page.locator(".result").first).to_be_visible()
+
+
+def test_the_translation_appears_while_typing(page: Page, running: Running, line: str) -> None:
+    page.get_by_label("Text to translate").press_sequentially(line)
+    [expected] = running.engines["baseline"].translator.translate([line])
+    expect(page.locator(".translation")).to_have_text(expected.text)
+    assert page.locator(".word.source").count() == len(line.split())
+    assert page.locator(".word.target").count() == len(expected.tokens)
+
+
+def test_partners_light_up(page: Page, running: Running, line: str) -> None:
+    show(page, line)
+    [expected] = running.engines["baseline"].translator.translate([line])
+    i = 1
+    page.locator(".word.target").nth(i).hover()
+    j = int(expected.alignment[i].argmax())
+    expect(page.locator(".word.source").nth(j)).to_have_class(re.compile(r"\blit\b"))
+    page.locator("h1").hover()
+    expect(page.locator(".word.lit")).to_have_count(0)
+
+
+def test_with_the_keyboard_alone(page: Page, line: str) -> None:
+    show(page, line)
+    page.locator(".word.source").first.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".word.source").nth(1)).to_be_focused()
+    expect(page.locator(".word.source").nth(1)).to_have_class(re.compile(r"\bown\b"))
+    page.keyboard.press("End")
+    expect(page.locator(".word.source").last).to_be_focused()
+    label = page.locator(".word.source").last.get_attribute("aria-label")
+    assert re.search(r"coverage \d\.\d\d, fertility \d\.\d\d", label or "")
+
+
+def test_compare_two_models_and_a_link_to_the_view(
+    page: Page, context: BrowserContext, line: str
+) -> None:
+    show(page, line)
+    page.get_by_label("Compare with").select_option("coverage")
+    expect(page.locator(".result h2")).to_have_text(["baseline", "coverage"])
+    again = context.new_page()
+    again.goto(page.url)
+    expect(again.locator(".result h2")).to_have_text(["baseline", "coverage"])
+    expect(again.locator("#text")).to_have_value(line)
+
+
+def test_stepping_fills_the_coverage(page: Page, line: str) -> None:
+    show(page, line)
+    slider = page.get_by_label("Words said so far")
+
+    def total() -> float:
+        script = "all => all.reduce((sum, bar) => sum + parseFloat(bar.style.width), 0)"
+        return float(page.locator(".fill").evaluate_all(script))
+
+    full = total()
+    slider.fill("0")
+    assert total() == 0
+    expect(page.locator(".word.target.unsaid")).to_have_count(page.locator(".word.target").count())
+    slider.press("ArrowRight")
+    assert 0 < total() < full
+    page.get_by_role("button", name="Play").click()
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+
+
+def test_export(page: Page, line: str) -> None:
+    show(page, line)
+    starts = {"SVG": b"<svg", "PNG": b"\x89PNG"}
+    for kind, start in starts.items():
+        with page.expect_download() as download:
+            page.get_by_role("button", name=f"Export as {kind}").click()
+        assert download.value.suggested_filename == f"baseline.{kind.lower()}"
+        assert download.value.path().read_bytes().startswith(start)
+
+
+def test_zoom(page: Page, line: str) -> None:
+    show(page, line)
+    drawing = page.locator(".heat-box svg")
+    before = int(drawing.get_attribute("width") or 0)
+    page.get_by_role("button", name="Zoom in").click()
+    assert int(drawing.get_attribute("width") or 0) > before
+
+
+def test_eighty_words_stay_readable(page: Page, line: str) -> None:
+    show(page, " ".join((line.split() * 20)[:80]))
+    boxes = page.locator(".heat-box svg text[transform]").evaluate_all(
+        "all => all.map((text) => text.getBoundingClientRect()).map((box) => [box.x, box.width])"
+    )
+    assert len(boxes) == 80
+    gaps = [right[0] - left[0] for left, right in pairwise(boxes)]
+    assert min(gaps) >= 12, "labels run into each other"
+
+
+def test_text_stays_text(page: Page) -> None:
+    show(page, "<img src=x onerror=alert(1)> <b>bold</b>")
+    expect(page.locator(".word.source .token").first).to_contain_text("<img")
+    assert page.locator(".result img, .result b:not(.remarks b)").count() == 0
+
+
+def test_examples(page: Page) -> None:
+    page.get_by_label("Example").select_option("Two lines")
+    expect(page.locator(".sentence")).to_have_count(2)
+
+
+def test_a_message_where_the_text_cannot_be_translated(page: Page) -> None:
+    page.get_by_label("Text to translate").fill("word " * 300)
+    expect(page.get_by_role("alert")).to_contain_text("300 tokens")
+    page.get_by_label("Text to translate").fill("word")
+    expect(page.get_by_role("alert")).to_be_hidden()
+
+
+def test_a_message_when_the_server_is_gone(
+    context: BrowserContext, tiny_model: Path, line: str
+) -> None:
+    page = context.new_page()
+    with ExitStack() as stack:
+        page.goto(stack.enter_context(serving({"tiny": tiny_model}, UNLIMITED)).url)
+        show(page, line)
+    page.get_by_label("Text to translate").fill(f"{line} {line}")
+    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+
+
+def test_the_key_is_asked_for(context: BrowserContext, tiny_model: Path, line: str) -> None:
+    settings = ServeSettings(rate=0, api_key="a-secret-key")
+    with serving({"tiny": tiny_model}, settings) as server:
+        page = context.new_page()
+        page.goto(f"{server.url}/#{urlencode({'text': line})}")
+        expect(page.get_by_role("alert")).to_contain_text("API key")
+        page.get_by_label("API key").fill("a-secret-key")
+        page.get_by_label("API key").press("Tab")
+        expect(page.locator(".result")).to_be_visible()
+        page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_fits_a_phone(browser: Browser, running: Running, line: str, scheme: str) -> None:
+    with browser.new_context(
+        viewport={"width": 360, "height": 740},
+        color_scheme="dark" if scheme == "dark" else "light",
+    ) as context:
+        page = context.new_page()
+        page.goto(f"{running.url}/#{urlencode({'text': f'{line} ' * 3})}")
+        expect(page.locator(".result")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        paper = page.locator(".result").evaluate("node => getComputedStyle(node).backgroundColor")
+        assert (paper == "rgb(255, 255, 255)") == (scheme == "light")

@@ -1,0 +1,29 @@
+"""One server with a tiny model under two names, and a client."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from .server import Running, serving
+
+
+@pytest.fixture(scope="session")
+def running(tiny_model: Path) -> Iterator[Running]:
+    """The server."""
+    with serving({"tiny": tiny_model, "twin:aa-bb": tiny_model}) as server:
+        yield server
+
+
+@pytest.fixture
+def client(running: Running) -> Iterator[httpx.Client]:
+    """Asks it."""
+    with httpx.Client(base_url=running.url, timeout=30) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def lines(tiny_text: Path) -> list[str]:
+    """Sentences to translate."""
+    return (tiny_text / "test.src").read_text("utf-8").splitlines()

@@ -1,0 +1,61 @@
+"""A real server on a free port of this machine, in a thread of the test."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import uvicorn
+
+from covnmt.serve.app import create_app
+from covnmt.serve.engine import Engine, load_engines, parse_spec
+from covnmt.serve.metrics import Metrics
+from covnmt.serve.run import listen
+from covnmt.serve.settings import ServeSettings
+
+# requests of all tests come from one address
+UNLIMITED = ServeSettings(rate=0)
+
+
+@dataclass(frozen=True)
+class Running:
+    """Where it listens, and its insides."""
+
+    url: str
+    engines: dict[str, Engine]
+    metrics: Metrics
+    server: uvicorn.Server
+
+
+@contextmanager
+def serving(models: dict[str, Path], settings: ServeSettings = UNLIMITED) -> Iterator[Running]:
+    """Serve these models; stops, gracefully, at the end."""
+    metrics = Metrics()
+    specs = [parse_spec(f"{name}={path}") for name, path in models.items()]
+    engines = load_engines(specs, "cpu", settings, metrics.observe_batch)
+    app = create_app(engines, settings, metrics)
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=20)
+    server, listening = uvicorn.Server(config), listen("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        wait_until(lambda: server.started)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        wait_until(lambda: httpx.get(f"{url}/readyz").status_code == 200)
+        yield Running(url, engines, metrics, server)
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        listening.close()
+    assert not thread.is_alive()
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Wait for something that happens in another thread."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.005)

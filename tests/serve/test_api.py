@@ -1,0 +1,300 @@
+"""The routes, asked over HTTP: right answers, and 4xx with a message for everything else."""
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from covnmt.align import Aligner
+from covnmt.serve.settings import ServeSettings
+from covnmt.translate import Translator
+
+from .server import Running, serving, wait_until
+
+STATUS = Path("/proc/self/statm")
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_model: Path) -> Translator:
+    return Translator.load(tiny_model, device="cpu")
+
+
+def post(client: httpx.Client, **body: Any) -> dict[str, Any]:
+    answer = client.post("/v1/translate", json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_translates_like_the_command(
+    client: httpx.Client, translator: Translator, lines: list[str]
+) -> None:
+    parts = ["tokens", "alignment", "coverage", "fertility"]
+    found = post(client, text=lines, **{"return": parts})["translations"]
+    for text, expected in zip(found, translator.translate(lines), strict=True):
+        [sentence] = text["sentences"]
+        wanted = expected.to_json()
+        assert text["text"] == sentence["text"] == wanted["text"]
+        assert sentence["tokens"] == wanted["tokens"]
+        # batches differ in their padding, so sums differ in the last places
+        assert sentence["coverage"] == pytest.approx(wanted["coverage"], abs=1e-3)
+        assert sentence["fertility"] == pytest.approx(wanted["fertility"], abs=1e-3)
+        np.testing.assert_allclose(sentence["alignment"], wanted["alignment"], atol=1e-3)
+
+
+def test_only_what_was_asked_for(client: httpx.Client, lines: list[str]) -> None:
+    [text] = post(client, text=lines[0])["translations"]
+    assert set(text["sentences"][0]) == {"source", "text", "score"}
+    [text] = post(client, text=lines[0], **{"return": ["remarks"]})["translations"]
+    assert set(text["sentences"][0]) == {"source", "text", "score", "remarks"}
+
+
+def test_beam_nbest_and_model(
+    client: httpx.Client, translator: Translator, lines: list[str]
+) -> None:
+    body = post(client, text=lines[1], beam=4, nbest=3, model="twin")
+    assert body["model"] == "twin"
+    [sentence] = body["translations"][0]["sentences"]
+    decode = translator.decode.model_copy(update={"beam": 4, "nbest": 3})
+    [expected] = translator.translate([lines[1]], decode)
+    assert [sentence["text"], *(each["text"] for each in sentence["nbest"])] == [
+        expected.text,
+        *(each.text for each in expected.alternatives),
+    ]
+
+
+def test_a_text_keeps_its_layout(client: httpx.Client, lines: list[str]) -> None:
+    [text] = post(client, text=f"  {lines[0]}\n\n\t{lines[1]}\n")["translations"]
+    first, second = (sentence["text"] for sentence in text["sentences"])
+    assert text["text"] == f"  {first}\n\n\t{second}\n"
+
+
+@pytest.mark.parametrize("text", ["", " \n "])
+def test_nothing_stays_nothing(client: httpx.Client, text: str) -> None:
+    assert post(client, text=text)["translations"] == [{"text": text, "sentences": []}]
+
+
+def test_events(client: httpx.Client, lines: list[str]) -> None:
+    body = {"text": [f"{lines[0]}\n{lines[1]}", lines[2]], "return": ["tokens"]}
+    answer = client.post("/v1/translate/stream", json=body)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = [block.split("\n") for block in answer.text.strip().split("\n\n")]
+    assert [name for name, _ in events] == ["event: sentence"] * 3 + ["event: done"]
+    data = [json.loads(line.removeprefix("data: ")) for _, line in events]
+    places = [(each["text_number"], each["sentence_number"]) for each in data[:3]]
+    assert places == [(0, 0), (0, 1), (1, 0)]
+    whole = post(client, text=body["text"])["translations"]
+    assert data[3]["texts"] == [text["text"] for text in whole]
+
+
+def test_a_stream_that_fails_says_so(client: httpx.Client) -> None:
+    answer = client.post("/v1/translate/stream", json={"text": "a\n" + "b " * 300})
+    assert answer.status_code == 200
+    assert "event: error\ndata: " in answer.text
+    assert "300 tokens" in answer.text
+
+
+def test_align(client: httpx.Client, tiny_model: Path, tiny_text: Path, lines: list[str]) -> None:
+    targets = (tiny_text / "test.tgt").read_text("utf-8").splitlines()
+    pairs = list(zip(lines[:5], targets, strict=False))
+    body = {"pairs": [{"source": source, "target": target} for source, target in pairs]}
+    answer = client.post("/v1/align", json=body)
+    assert answer.status_code == 200
+    aligner = Aligner.load(tiny_model, device="cpu")
+    for row, expected in zip(answer.json()["alignments"], aligner.align(pairs), strict=True):
+        assert row["tokens"] == list(expected.target_tokens)
+        assert row["log_prob"] == pytest.approx(expected.log_prob, abs=1e-3)
+        np.testing.assert_allclose(row["alignment"], expected.matrix, atol=1e-3)
+
+
+def test_models(client: httpx.Client) -> None:
+    first, second = client.get("/v1/models").json()["models"]
+    assert (first["name"], first["coverage"], first["fertility"]) == ("tiny", "fertility", True)
+    assert (second["name"], second["source"], second["target"]) == ("twin", "aa", "bb")
+
+
+def test_probes(client: httpx.Client) -> None:
+    assert client.get("/healthz").json() == {"status": "alive"}
+    wait_until(lambda: client.get("/readyz").status_code == 200)
+    assert 'covnmt_requests_total{path="/readyz",status="200"}' in client.get("/metrics").text
+
+
+def test_answers_do_not_wait_for_the_network(client: httpx.Client) -> None:
+    taken = []
+    for _ in range(20):
+        began = time.monotonic()
+        client.post("/v1/translate", json={})
+        taken.append(time.monotonic() - began)
+    assert min(taken) < 0.03, "delayed by Nagle's algorithm?"
+
+
+def test_openapi_has_examples(client: httpx.Client) -> None:
+    schemas = client.get("/openapi.json").json()["components"]["schemas"]
+    assert schemas["TranslateRequest"]["examples"]
+    assert schemas["AlignRequest"]["examples"]
+
+
+WRONG: dict[str, tuple[str, bytes | dict[str, Any], int, str]] = {
+    "no JSON": ("/v1/translate", b"{", 422, "JSON"),
+    "invalid UTF-8": ("/v1/translate", b'{"text": "\xff"}', 400, "UTF-8"),
+    "half a surrogate pair": ("/v1/translate", rb'{"text": "\ud800"}', 422, "U+D800"),
+    "control character": ("/v1/translate", {"text": "a\x00b"}, 422, "U+0000"),
+    "wrong type": ("/v1/translate", {"text": 3}, 422, "text: Input should be a valid string"),
+    "number as text": ("/v1/translate", {"text": "a", "beam": "3"}, 422, "beam"),
+    "no text": ("/v1/translate", {}, 422, "text: Field required"),
+    "unknown field": ("/v1/translate", {"text": "a", "baem": 3}, 422, "baem"),
+    "beam 0": ("/v1/translate", {"text": "a", "beam": 0}, 422, "beam"),
+    "beam over the limit": ("/v1/translate", {"text": "a", "beam": 50}, 422, "20 at most"),
+    "nbest over beam": ("/v1/translate", {"text": "a", "beam": 2, "nbest": 3}, 422, "nbest"),
+    "timeout NaN": ("/v1/translate", b'{"text": "a", "timeout": NaN}', 422, "timeout"),
+    "unknown part": ("/v1/translate", {"text": "a", "return": ["x"]}, 422, "return"),
+    "unknown model": ("/v1/translate", {"text": "a", "model": "x"}, 404, "there are: tiny, twin"),
+    "model by path": ("/v1/translate", {"text": "a", "model": "/tmp/tiny"}, 404, "no model"),
+    "model above": ("/v1/translate", {"text": "a", "model": "../tiny"}, 404, "no model"),
+    "10,000 words": ("/v1/translate", {"text": "word " * 10_000}, 422, "characters"),
+    "too many tokens": ("/v1/translate", {"text": "a " * 201}, 422, "201 tokens"),
+    "too many sentences": ("/v1/translate", {"text": "a\n" * 501}, 413, "501 sentences"),
+    "too large": ("/v1/translate", {"text": "a" * 1_100_000}, 413, "262,144 bytes"),
+    "deeply nested": ("/v1/translate", b'{"text": ' + b"[" * 100_000, 400, ""),
+    "long number": ("/v1/translate", b'{"text": ' + b"9" * 9_000 + b"}", 400, ""),
+    "nothing to align": ("/v1/align", {"pairs": []}, 422, "pairs"),
+    "one side is space": ("/v1/align", {"pairs": [{"source": "a", "target": " "}]}, 422, "empty"),
+    "long pair": ("/v1/align", {"pairs": [{"source": "a " * 300, "target": "b"}]}, 422, "300"),
+    "no such path": ("/v1/nothing", {}, 405, ""),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_bad_input(client: httpx.Client, case: str) -> None:
+    path, body, status, message = WRONG[case]
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = client.post(path, content=content, headers=JSON)
+    assert answer.status_code == status, answer.text
+    assert message in answer.json()["error"]
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")
+def test_memory_stays_flat(client: httpx.Client) -> None:
+    bodies = [
+        (path, body if isinstance(body, bytes) else json.dumps(body).encode())
+        for path, body, _, _ in WRONG.values()
+    ]
+    for path, content in bodies * 5:
+        client.post(path, content=content, headers=JSON)
+    before = resident_pages()
+    for path, content in bodies * 40:
+        client.post(path, content=content, headers=JSON)
+    assert resident_pages() - before < 2048, "8 MiB more after 1,000 requests"
+
+
+def resident_pages() -> int:
+    return int(STATUS.read_text("ascii").split()[1])
+
+
+def test_a_body_without_length_is_bounded_too(client: httpx.Client) -> None:
+    def chunks() -> Any:
+        yield b'{"text": "'
+        for _ in range(30):
+            yield b"a" * 100_000
+
+    answer = client.post("/v1/translate", content=chunks(), headers=JSON)
+    assert answer.status_code == 413
+
+
+def test_only_json_is_read(client: httpx.Client) -> None:
+    """A form of another site can send text/plain without asking; it must not get through."""
+    answer = client.post(
+        "/v1/translate", content=b'{"text": "a"}', headers={"content-type": "text/plain"}
+    )
+    assert answer.status_code == 422
+
+
+def test_a_deadline(tiny_model: Path, lines: list[str]) -> None:
+    settings = ServeSettings(rate=0, wait=5.0, batch_size=64)
+    with serving({"tiny": tiny_model}, settings) as running:
+        body = {"text": lines[0], "timeout": 0.05}
+        answer = httpx.post(f"{running.url}/v1/translate", json=body)
+        assert answer.status_code == 408
+        assert "0.05 s" in answer.json()["error"]
+        wait_until(lambda: all(job.future.cancelled() for job in waiting(running)))
+        stream = httpx.post(f"{running.url}/v1/translate/stream", json=body)
+        assert "not done in time" in stream.text
+
+
+def waiting(running: Running) -> list[Any]:
+    return list(next(iter(running.engines.values())).queue.waiting)
+
+
+@pytest.mark.parametrize("path", ["/v1/translate", "/v1/translate/stream"])
+def test_a_client_that_hangs_up_is_forgotten(tiny_model: Path, lines: list[str], path: str) -> None:
+    settings = ServeSettings(rate=0, wait=20.0, batch_size=64)
+    with serving({"tiny": tiny_model}, settings) as running:
+        host, _, port = running.url.removeprefix("http://").partition(":")
+        body = json.dumps({"text": lines[0]}).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            wait_until(lambda: waiting(running))
+        wait_until(lambda: all(job.future.cancelled() for job in waiting(running)))
+
+
+def test_a_full_queue(tiny_model: Path, lines: list[str]) -> None:
+    settings = ServeSettings(rate=0, wait=0.5, batch_size=64, queue=3)
+    with serving({"tiny": tiny_model}, settings) as running:
+        answers: list[httpx.Response] = []
+
+        def ask() -> None:
+            answers.append(httpx.post(f"{running.url}/v1/translate", json={"text": lines[:3]}))
+
+        first = threading.Thread(target=ask)
+        first.start()
+        wait_until(lambda: waiting(running))
+        refused = httpx.post(f"{running.url}/v1/translate", json={"text": lines[0]})
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        first.join()
+        assert answers[0].status_code == 200
+
+
+def test_a_graceful_stop(tiny_model: Path, lines: list[str]) -> None:
+    """What was accepted before the stop is answered."""
+    answers: list[httpx.Response] = []
+    settings = ServeSettings(rate=0, wait=0.3, batch_size=64)
+    with serving({"tiny": tiny_model}, settings) as running:
+
+        def ask() -> None:
+            answers.append(httpx.post(f"{running.url}/v1/translate", json={"text": lines}))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        wait_until(lambda: waiting(running))
+    thread.join()
+    assert [answer.status_code for answer in answers] == [200]
+    assert len(answers[0].json()["translations"]) == len(lines)
+
+
+def test_many_clients_at_once_get_their_own_answers(
+    running: Running, translator: Translator, lines: list[str]
+) -> None:
+    texts = [line for line in lines for _ in range(5)]
+
+    async def ask_all() -> list[str]:
+        async with httpx.AsyncClient(base_url=running.url, timeout=30) as client:
+
+            async def ask(text: str) -> str:
+                answer = await client.post("/v1/translate", json={"text": text})
+                return str(answer.json()["translations"][0]["text"])
+
+            return list(await asyncio.gather(*map(ask, texts)))
+
+    expected = {each.source: each.text for each in translator.translate(lines)}
+    assert asyncio.run(ask_all()) == [expected[text] for text in texts]
+    assert max(running.metrics.batch_sizes.counts[2:]) > 0

@@ -1,0 +1,177 @@
+"""The queue: who is done with whom, when, and what becomes of those who leave."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from concurrent.futures import Future
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covnmt.serve.batching import Batcher, ClosedError, Job, QueueFullError, choose, similar
+
+from .server import wait_until
+
+
+class Worker:
+    """Doubles numbers; may be held up, and notes every batch."""
+
+    def __init__(self) -> None:
+        self.open = threading.Event()
+        self.open.set()
+        self.batches: list[list[int]] = []
+
+    def run(self, group: Hashable, payloads: Sequence[int]) -> list[int | Exception]:
+        self.batches.append(list(payloads))
+        assert self.open.wait(10)
+        if 13 in payloads:
+            raise RuntimeError("unlucky")
+        return [ValueError("negative") if n < 0 else 2 * n for n in payloads]
+
+
+@pytest.fixture
+def worker() -> Worker:
+    return Worker()
+
+
+@pytest.fixture
+def batcher(worker: Worker) -> Iterator[Batcher[int, int]]:
+    made: Batcher[int, int] = Batcher(
+        worker.run, batch_size=4, wait=0.02, capacity=10, observe=lambda n, seconds: None
+    )
+    yield made
+    worker.open.set()
+    made.close()
+
+
+def submit(
+    batcher: Batcher[int, int], *numbers: int, group: str = "", size: int = 10
+) -> list["Future[int]"]:
+    jobs: list[Job[int, int]] = [Job(group, number, size) for number in numbers]
+    batcher.submit(jobs)
+    return [job.future for job in jobs]
+
+
+def held_up(worker: Worker, batcher: Batcher[int, int]) -> None:
+    """The thread is busy with a job until the worker is opened."""
+    worker.open.clear()
+    submit(batcher, 0)
+    wait_until(lambda: worker.batches)
+
+
+def test_every_job_gets_its_own_result(batcher: Batcher[int, int]) -> None:
+    assert [f.result(5) for f in submit(batcher, *range(9))] == [0, 2, 4, 6, 8, 10, 12, 14, 16]
+
+
+def test_jobs_that_arrive_together_are_done_together(
+    worker: Worker, batcher: Batcher[int, int]
+) -> None:
+    futures = [submit(batcher, n)[0] for n in (1, 2, 3)]
+    [future.result(5) for future in futures]
+    assert worker.batches == [[1, 2, 3]]
+
+
+def test_a_full_batch_does_not_wait(worker: Worker) -> None:
+    slow: Batcher[int, int] = Batcher(worker.run, 2, 60.0, 10, lambda n, seconds: None)
+    began = time.monotonic()
+    [future.result(5) for future in submit(slow, 1, 2)]
+    assert time.monotonic() - began < 5
+    slow.close()
+
+
+def test_groups_and_sizes_are_kept_apart(worker: Worker, batcher: Batcher[int, int]) -> None:
+    held_up(worker, batcher)
+    futures = submit(batcher, 1, group="a") + submit(batcher, 2, group="b")
+    futures += submit(batcher, 3, group="a", size=500) + submit(batcher, 4, group="a", size=12)
+    worker.open.set()
+    [future.result(5) for future in futures]
+    assert worker.batches[1:] == [[1, 4], [2], [3]]
+
+
+def test_a_full_queue_takes_all_or_nothing(worker: Worker, batcher: Batcher[int, int]) -> None:
+    held_up(worker, batcher)
+    kept = submit(batcher, *range(1, 9))
+    with pytest.raises(QueueFullError) as error:
+        submit(batcher, 20, 21, 22)
+    assert error.value.retry_after >= 1
+    kept += submit(batcher, 9, 10)
+    worker.open.set()
+    assert [future.result(5) for future in kept] == [2 * n for n in range(1, 11)]
+
+
+def test_cancelled_jobs_make_room_and_are_not_done(
+    worker: Worker, batcher: Batcher[int, int]
+) -> None:
+    held_up(worker, batcher)
+    gone = submit(batcher, *range(1, 11))
+    assert all(future.cancel() for future in gone)
+    [kept] = submit(batcher, 50)
+    worker.open.set()
+    assert kept.result(5) == 100
+    assert worker.batches == [[0], [50]]
+
+
+def test_a_failing_batch_harms_only_the_one_to_blame(
+    worker: Worker, batcher: Batcher[int, int]
+) -> None:
+    good, bad, negative = submit(batcher, 1, 13, -1)
+    assert good.result(5) == 2
+    with pytest.raises(RuntimeError, match="unlucky"):
+        bad.result(5)
+    with pytest.raises(ValueError, match="negative"):
+        negative.result(5)
+
+
+def test_close_finishes_what_was_accepted(worker: Worker, batcher: Batcher[int, int]) -> None:
+    held_up(worker, batcher)
+    futures = submit(batcher, *range(10))
+    threading.Timer(0.05, worker.open.set).start()
+    batcher.close()
+    assert [future.result(0) for future in futures] == [2 * n for n in range(10)]
+    with pytest.raises(ClosedError):
+        submit(batcher, 1)
+
+
+def test_many_threads_lose_nothing_and_answer_nothing_twice(worker: Worker) -> None:
+    batcher: Batcher[int, int] = Batcher(worker.run, 8, 0.001, 5000, lambda n, seconds: None)
+    answers: Counter[int] = Counter()
+
+    def client(first: int) -> None:
+        for number in range(first, first + 100):
+            [future] = submit(batcher, number)
+            if number % 7 == 0 and future.cancel():
+                answers[number] += 1
+            else:
+                answers[number] += future.result(10) == 2 * number
+
+    starts = range(100, 1700, 200)
+    threads = [threading.Thread(target=client, args=(start,)) for start in starts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    batcher.close()
+    assert answers == Counter(n for start in starts for n in range(start, start + 100))
+    done = Counter(n for batch in worker.batches for n in batch)
+    assert max(done.values()) == 1
+
+
+JOBS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 300)), min_size=1, max_size=30)
+
+
+@given(JOBS, st.integers(1, 8))
+def test_choose(kinds: list[tuple[str, int]], most: int) -> None:
+    waiting = [Job[int, int](group, n, size) for n, (group, size) in enumerate(kinds)]
+    batch = choose(waiting, most)
+    assert batch[0] is waiting[0]
+    assert len(batch) <= most
+    assert [job.payload for job in batch] == sorted(job.payload for job in batch)
+    assert all(job.group == batch[0].group and similar(job.size, batch[0].size) for job in batch)
+    could = [j for j in waiting if j.group == batch[0].group and similar(j.size, batch[0].size)]
+    assert len(batch) == min(most, len(could))
+
+
+def test_choose_from_nothing() -> None:
+    assert choose([], 4) == []

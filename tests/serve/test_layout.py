@@ -1,0 +1,55 @@
+"""Texts and their sentences."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covnmt.serve.layout import split_text
+
+# text, its sentences
+CASES = [
+    ("", []),
+    (" \n ", []),
+    ("One.", ["One."]),
+    ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
+    ("a line\nanother\r\n\n  a third", ["a line", "another", "a third"]),
+    ("He said “No.” She left.", ["He said “No.”", "She left."]),
+    ("Dr. Who met J. Smith.", ["Dr. Who met J. Smith."]),
+    ("about 3.5 or so. and on", ["about 3.5 or so. and on"]),
+    ("今日は。明日は！", ["今日は。", "明日は！"]),
+    ("「行く。」と言った。はい", ["「行く。」", "と言った。", "はい"]),
+    ("Wait... What?! Yes", ["Wait...", "What?!", "Yes"]),
+    (". . .", [".", ".", "."]),
+]
+
+
+@pytest.mark.parametrize(("text", "sentences"), CASES)
+def test_sentences(text: str, sentences: list[str]) -> None:
+    assert list(split_text(text).sentences) == sentences
+
+
+def test_layout_is_kept() -> None:
+    layout = split_text("  One. Two.\n\n\tThree\n")
+    assert layout.join(["Eins.", "Zwei.", "Drei"]) == "  Eins. Zwei.\n\n\tDrei\n"
+
+
+def test_sentences_that_touched_are_set_apart_where_the_target_has_spaces() -> None:
+    layout = split_text("今日は。明日は。")
+    assert layout.join(["Today.", "Tomorrow."]) == "Today. Tomorrow."
+    assert layout.join(["今天。", "明天。"]) == "今天。明天。"
+
+
+@given(st.text(st.sampled_from("aB .!?。！」”\n\t\u2028'")))
+def test_nothing_is_lost(text: str) -> None:
+    layout = split_text(text)
+    rebuilt = layout.gaps[0]
+    for sentence, gap in zip(layout.sentences, layout.gaps[1:], strict=True):
+        assert sentence == sentence.strip() != ""
+        assert "\n" not in sentence
+        rebuilt += sentence + gap
+    assert rebuilt == text
+
+
+def test_a_megabyte_of_anything_takes_no_time() -> None:
+    for unit in (" ", "。", ". ", "\n", "a", '"', ".”"):
+        split_text(unit * (1_000_000 // len(unit)))

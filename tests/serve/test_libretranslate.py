@@ -1,0 +1,56 @@
+"""The two routes that clients of LibreTranslate know."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+
+def translated(client: httpx.Client, text: str | list[str]) -> Any:
+    found = client.post("/v1/translate", json={"text": text}).json()["translations"]
+    texts = [each["text"] for each in found]
+    return texts[0] if isinstance(text, str) else texts
+
+
+@pytest.mark.parametrize("kind", ["json", "data"])
+def test_translate(client: httpx.Client, lines: list[str], kind: str) -> None:
+    body = {"q": lines[0], "source": "aa", "target": "bb", "format": "text", "api_key": ""}
+    answer = client.post("/translate", **{kind: body})  # type: ignore[arg-type]
+    assert answer.json() == {"translatedText": translated(client, lines[0])}
+
+
+def test_several(client: httpx.Client, lines: list[str]) -> None:
+    body = {"q": lines[:3], "source": "auto", "target": "target", "alternatives": 0}
+    answer = client.post("/translate", json=body)
+    assert answer.json() == {"translatedText": translated(client, lines[:3])}
+
+
+def test_languages(client: httpx.Client) -> None:
+    assert client.get("/languages").json() == [
+        {"code": "source", "name": "source", "targets": ["target"]},
+        {"code": "aa", "name": "aa", "targets": ["bb"]},
+    ]
+
+
+WRONG = {
+    "languages": ({"q": "a", "source": "aa", "target": "aa"}, "see /languages"),
+    "no text": ({"source": "aa", "target": "bb"}, "q: Field required"),
+    "control character": ({"q": "\x01", "target": "bb"}, "U+0001"),
+    "HTML": ({"q": "<b>a</b>", "target": "bb", "format": "html"}, "format=text"),
+    "too long": ({"q": "a " * 300, "target": "bb"}, "300 tokens"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_bad_input(client: httpx.Client, case: str) -> None:
+    body, message = WRONG[case]
+    answer = client.post("/translate", json=body)
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]
+
+
+@pytest.mark.parametrize("body", [b"q=%ff", b"\xff", b"&" * 100, b"{"])
+def test_bad_bodies(client: httpx.Client, body: bytes) -> None:
+    for kind in ("application/json", "application/x-www-form-urlencoded", ""):
+        headers = {"content-type": kind}
+        assert client.post("/translate", content=body, headers=headers).status_code == 400

@@ -1,0 +1,142 @@
+"""Who is let in, and with which headers an answer leaves."""
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from covnmt.serve.limits import Rate
+from covnmt.serve.settings import ServeSettings
+
+from .server import Running, serving, wait_until
+
+KEY = "a-secret-key"
+
+
+@pytest.fixture(scope="module")
+def guarded(tiny_model: Path) -> Iterator[Running]:
+    settings = ServeSettings(
+        rate=0, api_key=KEY, allow_origins=("https://good.example",), log_text=True
+    )
+    with serving({"tiny": tiny_model}, settings) as running:
+        yield running
+
+
+OPEN = ["/", "/healthz", "/readyz", "/openapi.json"]
+CLOSED = ["/v1/models", "/metrics", "/languages"]
+
+
+@pytest.mark.parametrize("path", OPEN)
+def test_page_and_probes_need_no_key(guarded: Running, path: str) -> None:
+    assert httpx.get(guarded.url + path).status_code in (200, 503)
+
+
+@pytest.mark.parametrize("path", CLOSED)
+def test_the_rest_needs_the_key(guarded: Running, path: str) -> None:
+    answer = httpx.get(guarded.url + path)
+    assert answer.status_code == 401
+    assert "API key" in answer.json()["error"]
+    for headers in ({"x-api-key": "wrong"}, {"authorization": f"Basic {KEY}"}):
+        assert httpx.get(guarded.url + path, headers=headers).status_code == 401
+    for headers in ({"x-api-key": KEY}, {"authorization": f"Bearer {KEY}"}):
+        assert httpx.get(guarded.url + path, headers=headers).status_code == 200
+
+
+def test_keys_of_other_alphabets_are_just_wrong(guarded: Running) -> None:
+    answer = httpx.get(f"{guarded.url}/v1/models", headers={b"x-api-key": "é".encode("latin-1")})
+    assert answer.status_code == 401
+
+
+def test_libretranslate_takes_the_key_from_the_body(guarded: Running) -> None:
+    form = {"q": "a", "source": "auto", "target": "target"}
+    assert httpx.post(f"{guarded.url}/translate", data=form).status_code == 401
+    answer = httpx.post(f"{guarded.url}/translate", data=form | {"api_key": KEY})
+    assert answer.status_code == 200
+
+
+def test_other_sites_may_call_only_where_allowed(running: Running, guarded: Running) -> None:
+    def ask(server: Running, origin: str) -> httpx.Response:
+        return httpx.get(f"{server.url}/v1/models", headers={"origin": origin, "x-api-key": KEY})
+
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
+        assert ask(running, origin).status_code == 403
+        assert ask(guarded, origin).status_code == 403
+    assert ask(running, running.url).status_code == 200
+    answer = ask(guarded, "https://good.example")
+    assert answer.status_code == 200
+    assert answer.headers["access-control-allow-origin"] == "https://good.example"
+
+
+def test_no_cors_unless_asked_for(client: httpx.Client) -> None:
+    assert "access-control-allow-origin" not in client.get("/v1/models").headers
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "", "127.0.0.1.evil"])
+def test_foreign_names_are_refused(client: httpx.Client, host: str) -> None:
+    assert client.get("/", headers={"host": host}).status_code == 421
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:8000", "[::1]:8000"])
+def test_own_names_are_not(client: httpx.Client, host: str) -> None:
+    assert client.get("/healthz", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/models", "/nothing"])
+def test_headers_that_protect_the_reader(client: httpx.Client, path: str) -> None:
+    headers = client.get(path).headers
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "path", ["/../pyproject.toml", "/%2e%2e/app.py", "/..%2fapp.py", "/page/../../app.py"]
+)
+def test_only_the_page_is_served(client: httpx.Client, path: str) -> None:
+    assert client.get(path).status_code == 404
+
+
+def test_rate() -> None:
+    rate = Rate(rate=2.0, burst=3)
+    assert [rate.wait("a", 0.0) for _ in range(4)] == [0, 0, 0, 0.5]
+    assert rate.wait("b", 0.0) == 0
+    assert rate.wait("a", 0.5) == 0
+    assert rate.wait("a", 0.5) == pytest.approx(0.5)
+    assert [rate.wait("a", 1000.0) for _ in range(4)] == [0, 0, 0, 0.5]
+
+
+def test_rate_forgets_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covnmt.serve.limits.CLIENTS", 5)
+    rate = Rate(rate=1.0, burst=1)
+    for number in range(100):
+        rate.wait(str(number), 0.0)
+    assert list(rate.buckets) == ["95", "96", "97", "98", "99"]
+
+
+def test_too_many_requests(tiny_model: Path) -> None:
+    with serving({"tiny": tiny_model}, ServeSettings(rate=0.1, burst=2)) as running:
+        answers = [httpx.get(f"{running.url}/v1/models") for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+        assert int(answers[2].headers["retry-after"]) > 1
+        assert httpx.get(f"{running.url}/healthz").status_code == 200
+
+
+def test_the_journal_has_no_text_unless_asked_for(
+    running: Running, guarded: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "covnmt.serve")
+    body = {"text": "private matters"}
+    httpx.post(f"{running.url}/v1/translate", json=body)
+    wait_until(lambda: caplog.messages)
+    [line] = map(json.loads, caplog.messages)
+    assert (line["path"], line["status"], line["sentences"]) == ("/v1/translate", 200, 1)
+    assert "private" not in caplog.text
+    httpx.post(f"{guarded.url}/v1/translate", json=body, headers={"x-api-key": KEY})
+    wait_until(lambda: len(caplog.messages) == 2)
+    assert json.loads(caplog.messages[1])["text"] == ["private matters"]
+    assert KEY not in caplog.text

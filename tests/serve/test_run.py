@@ -1,0 +1,100 @@
+"""Starting and stopping the server, and what its options mean."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from covnmt.errors import UserError
+from covnmt.serve.engine import ModelSpec, load_engines, parse_spec
+from covnmt.serve.metrics import Metrics
+from covnmt.serve.run import listen, read_key
+from covnmt.serve.settings import ServeSettings
+
+SPECS = {
+    "models/gru10": ModelSpec("gru10", Path("models/gru10")),
+    "best=models/gru10": ModelSpec("best", Path("models/gru10")),
+    "best:ja-en=models/gru10": ModelSpec("best", Path("models/gru10"), "ja", "en"),
+}
+
+
+@pytest.mark.parametrize("text", SPECS)
+def test_specs(text: str) -> None:
+    assert parse_spec(text) == SPECS[text]
+
+
+def test_a_model_is_looked_for_among_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs/mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert parse_spec("mine") == ModelSpec("mine", Path("runs/mine"))
+
+
+@pytest.mark.parametrize("text", ["", "my name=models/x", "models/a=b", "=x"])
+def test_bad_specs(text: str) -> None:
+    with pytest.raises(UserError, match="--model"):
+        parse_spec(text)
+
+
+def test_two_models_of_one_name(tiny_model: Path) -> None:
+    specs = [parse_spec(str(tiny_model))] * 2
+    with pytest.raises(UserError, match="two models are called tiny"):
+        load_engines(specs, "cpu", ServeSettings(), Metrics().observe_batch)
+
+
+def test_a_port_that_is_taken() -> None:
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"port {port}.*--port 0"):
+            listen("127.0.0.1", port)
+    with pytest.raises(UserError, match="cannot listen"):
+        listen("no such host", 0)
+
+
+@pytest.mark.parametrize("content", ["", "short\n", "schlüssel-schlüssel\n"])
+def test_bad_keys(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "key"
+    path.write_text(content, "utf-8")
+    with pytest.raises(UserError, match="line 1"):
+        read_key(path)
+
+
+def test_a_key(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("a-secret-key\nanother line\n", "utf-8")
+    assert read_key(tmp_path / "key") == "a-secret-key"
+
+
+def test_defaults_are_safe() -> None:
+    settings = ServeSettings()
+    assert settings.host == "127.0.0.1"
+    assert settings.rate > 0
+    assert settings.allow_origins == ()
+    assert not settings.log_text
+
+
+def test_the_command(tiny_model: Path) -> None:
+    """Starts, tells where, listens on this machine only, and ends well when asked to."""
+    code = "from covnmt.cli_serve import app; app()"
+    command = [sys.executable, "-c", code, "--model", str(tiny_model), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", process.stderr.readline())
+        assert found is not None
+        url = found[0]
+        body = {"text": "not for the log"}
+        assert httpx.post(f"{url}/v1/translate", json=body, timeout=30).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+        # uvicorn hands the signal on when all is done
+        assert process.wait(30) in (0, -signal.SIGTERM)
+    assert '"status": 200' in rest
+    assert "not for the log" not in rest
+    assert "Traceback" not in rest
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", int(found[1])), 1)
