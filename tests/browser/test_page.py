@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="pip install playwright: browser tests skipped")
 
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 
 from covnmt.serve.settings import ServeSettings
 from tests.serve.server import UNLIMITED, Running, serving
@@ -99,6 +99,20 @@ def test_the_translation_appears_while_typing(page: Page, running: Running, line
     expect(page.locator(".translation")).to_have_text(expected.text)
     assert page.locator(".word.source").count() == len(line.split())
     assert page.locator(".word.target").count() == len(expected.tokens)
+
+
+def test_what_is_typed_before_the_models_are_known_stays(
+    context: BrowserContext, running: Running, line: str
+) -> None:
+    page = context.new_page()
+    held: list[Route] = []
+    page.route("**/v1/models", held.append)
+    page.goto(running.url)
+    page.get_by_label("Text to translate").fill(line)
+    page.wait_for_timeout(600)  # longer than the pause after which typing counts as done
+    held[0].continue_()
+    expect(page.locator("#status")).to_contain_text("Done")
+    expect(page.locator("#text")).to_have_value(line)
 
 
 def test_partners_light_up(page: Page, running: Running, line: str) -> None:

@@ -15,6 +15,7 @@ let pending = null;
 let timer = null;
 
 async function start() {
+  restoreText();
   field.key.value = sessionStorage.getItem("key") ?? "";
   field.examples.append(element("option", { value: "" }, "choose…"),
     ...EXAMPLES.map(([name, text]) => element("option", { value: text }, name)));
@@ -36,7 +37,8 @@ async function start() {
   });
   field.link.addEventListener("click", copyLink);
   addEventListener("hashchange", () => {
-    restore();
+    restoreText();
+    restoreModels();
     run();
   });
   await loadModels();
@@ -51,17 +53,22 @@ async function loadModels() {
     field.compare.replaceChildren(element("option", { value: "" }, "nothing"), ...options());
     field.compare.disabled = found.length < 2;
     field.beam.placeholder = found[0].beam;
-    restore();
+    restoreModels();
     await run();
   } catch (error) {
     fail(error);
   }
 }
 
-function restore() {
+// Text comes back at once, models when they are known: what is typed meanwhile must stay.
+function restoreText() {
   const state = readState();
   field.text.value = state.text;
   field.beam.value = state.beam;
+}
+
+function restoreModels() {
+  const state = readState();
   for (const name of ["model", "compare"]) {
     const known = [...field[name].options].some((option) => option.value === state[name]);
     if (known && (state[name] || name === "compare")) field[name].value = state[name];
@@ -75,6 +82,7 @@ function later() {
 
 async function run() {
   clearTimeout(timer);
+  if (!field.model.length) return;  // loadModels() calls again
   pending?.abort();
   const state = Object.fromEntries(
     ["text", "model", "compare", "beam"].map((name) => [name, field[name].value]));
