@@ -106,10 +106,9 @@ def test_what_is_typed_before_the_models_are_known_stays(
 ) -> None:
     page = context.new_page()
     held: list[Route] = []
-    page.route("**/v1/models", held.append)
+    page.route("**/v1/models", lambda route: held.append(route))
     page.goto(running.url)
     page.get_by_label("Text to translate").fill(line)
-    page.wait_for_timeout(600)  # longer than the pause after which typing counts as done
     held[0].continue_()
     expect(page.locator("#status")).to_contain_text("Done")
     expect(page.locator("#text")).to_have_value(line)
