@@ -1,8 +1,8 @@
 """One update: forward, backward, clipping, optimiser and average; on a GPU as a replayed graph.
 
 A GPU waits for its launches: an update of the paper's model is over a thousand small kernels. So
-each shape of batch is captured as a CUDA graph when it comes for the second time, and replayed
-from then on. Shapes are rounded up, so there are few; all graphs share one pool of memory.
+each shape of batch is captured as a CUDA graph when it first comes, and replayed from then on.
+Shapes are rounded up, so there are few; all graphs share one pool of memory.
 """
 
 import time
@@ -57,29 +57,28 @@ class Updater:
 
 
 class Graphs:
-    """A function of a batch, captured for each shape of batch that comes again."""
+    """A function of a batch, captured for each shape of batch."""
 
     def __init__(self, function: Callable[[Batch], None], most: int) -> None:
         self.function, self.most = function, most
-        self.seen: set[tuple[int, ...]] = set()
+        self.plain: set[tuple[int, ...]] = set()  # shapes that were run without a graph
         self.captured: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Batch]] = {}
         self.seconds = 0.0  # spent on shapes that were not captured yet
 
     def run(self, batch: Batch) -> None:
         """Call the function, by replay where there is one."""
         shape = (*batch.source.shape, batch.target.shape[1])
-        began = time.monotonic()
-        if shape not in self.captured and shape in self.seen and len(self.captured) < self.most:
-            self._capture(shape, batch)
-            self.seconds += time.monotonic() - began
         if shape not in self.captured:
-            self.seen.add(shape)
-            self.function(batch)
+            began = time.monotonic()
+            # the first batch of all is run as it is: there is more to set up than can be captured
+            if not self.plain or len(self.captured) >= self.most or not self._capture(shape, batch):
+                self.plain.add(shape)
+                self.function(batch)
             self.seconds += time.monotonic() - began
-            return
-        graph, held = self.captured[shape]
-        held.copy_(batch)
-        graph.replay()
+        if shape in self.captured:
+            graph, held = self.captured[shape]
+            held.copy_(batch)
+            graph.replay()
 
     def warm_up(self) -> dict[str, float]:
         """How many graphs there are and what getting there took; nothing where there are none."""
@@ -87,18 +86,25 @@ class Graphs:
             return {}
         return {"graphs": len(self.captured), "warm_up_seconds": round(self.seconds, 1)}
 
-    def _capture(self, shape: tuple[int, ...], batch: Batch) -> None:
-        """Record the launches without running them; where that fails, do without graphs."""
+    def _capture(self, shape: tuple[int, ...], batch: Batch) -> bool:
+        """Record the launches without running them.
+
+        Where that fails the shape is run as it is, which loads what it needs; where it fails for
+        such a shape too, there are no more graphs.
+        """
         held = batch.clone()
         pool = next((graph.pool() for graph, _ in self.captured.values()), None)
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            # relaxed: a kernel may be loaded on the way
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="relaxed"):
                 self.function(held)
         except RuntimeError:
-            self.most = 0
-            return
+            if shape in self.plain:
+                self.most = 0
+            return False
         self.captured[shape] = (graph, held)
+        return True
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:

@@ -134,8 +134,8 @@ def test_odd_shapes(shape: Shape, coverage: str, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("coverage", ["linguistic", "gru2"])
 def test_more_units_than_a_tile_holds(coverage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = triton_attention.Tiling(256, warps=4, stages=2)  # 16 units at a time
-    for name in ("FORWARD", "BACKWARD", "SUMS"):
+    few = triton_attention.Tiling(256, warps=4, stages=2, wide=256)  # 16 units at a time
+    for name in ("FEW_ROWS", "SUMS"):
         monkeypatch.setattr(triton_attention, name, few)
     monkeypatch.setattr(triton_gru, "BLOCK", 16)
     case = make_case(COVERAGES[coverage], Shape(2, 7, 2, 33))

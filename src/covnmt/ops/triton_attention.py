@@ -2,15 +2,17 @@
 """One look at the source on a GPU: energies, softmax, context and coverage in one Triton kernel.
 
 One program works on one sentence and holds all its J words, so the softmax, the context and the
-update of the coverage need no other program. The backward kernel recomputes the tanh of the
-energies and the gates of the coverage network. What the looks of all steps add to the same
-place (keys, V_a, v and the coverage network) waits until the loop is over: two more kernels
-sum it in registers, in a fixed order and without atomics.
+update of the coverage need no other program. Sums over words are products on the tensor cores,
+sums over units wait for the last tile: neither makes the warps wait for each other at every tile.
+The backward kernel recomputes the tanh of the energies and the gates of the coverage network. What
+the looks of all steps add to the same place (keys, V_a, v and the coverage network) waits until
+the loop is over: two more kernels sum it in registers, in a fixed order and without atomics.
 
 Letters as in `reference`; `given` is S t, the decoder state's share of the coverage network's
 inputs, and d_x the gradient of all its inputs. Derivation and memory traffic: docs/kernels.md.
 """
 
+import os
 from typing import NamedTuple
 
 import torch
@@ -35,14 +37,22 @@ LONGEST = 512  # source words that one program can hold
 class Tiling(NamedTuple):
     """How a program goes over its units: tiles of all words by as many units as fit."""
 
-    elements: int  # words x units of a tile
+    elements: int  # words x units of a tile of keys
     warps: int
     stages: int  # tiles on their way at a time
+    wide: int = 0  # words x units of a tile of annotations
 
 
-FORWARD = Tiling(4096, warps=8, stages=3)
-BACKWARD = Tiling(4096, warps=8, stages=3)
+# Few rows are done fastest by large programs, one for each multiprocessor; of many rows, several
+# small programs share one. Backward, two that share one do long sentences better in any case.
+MANY = 256
+FEW_ROWS = Tiling(4096, warps=8, stages=3, wide=16384)
+LONG_BACK = Tiling(4096, warps=4, stages=3, wide=8192)
+MANY_ROWS = Tiling(2048, warps=4, stages=3, wide=8192)
 SUMS = Tiling(2048, warps=4, stages=2)
+LONG_SUMS = Tiling(2048, warps=2, stages=2)
+
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 class Source(NamedTuple):
@@ -61,8 +71,9 @@ class Source(NamedTuple):
 
 @triton.jit
 def load_tile(pointer, j, col, J, N: tl.constexpr):
-    """[BLOCK_J, BLOCK_N] of a [J, N] matrix."""
-    return load(pointer + j[:, None] * N + col[None, :], (j < J)[:, None] & (col < N)[None, :])
+    """[BLOCK_J, BLOCK_N] of a [J, N] matrix, as it is stored."""
+    inside = (j < J)[:, None] & (col < N)[None, :]
+    return tl.load(pointer + j[:, None] * N + col[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
@@ -73,9 +84,27 @@ def load_V(V, col, D: tl.constexpr, N: tl.constexpr):
 
 
 @triton.jit
+def product(a, b, total, PRECISION: tl.constexpr):
+    """a b + total; where b is bfloat16, a is rounded to it."""
+    a = a.to(b.dtype)
+    if INTERPRETED:  # the interpreter cannot multiply bfloat16
+        a = a.to(tl.float32)
+        b = b.to(tl.float32)
+    return tl.dot(a, b, total, input_precision=PRECISION)
+
+
+@triton.jit
+def over_words(weights, tile, PRECISION: tl.constexpr):
+    """sum_j weights_j tile_jn, the weights being one row of sixteen."""
+    rows = tl.where(tl.arange(0, 16)[:, None] == 0, weights[None, :], 0.0)
+    total = tl.zeros([16, tile.shape[1]], tl.float32)
+    return tl.sum(product(rows, tile, total, PRECISION), axis=0)
+
+
+@triton.jit
 def inner(q, keys, V, C, col, D: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr):
     """W_a t + U_a h_j + V_a C_j for a tile of keys."""
-    total = keys + load(q + col, col < N)[None, :]
+    total = keys.to(tl.float32) + load(q + col, col < N)[None, :]
     if D > 0:
         total = tl.dot(C, load_V(V, col, D, N), total, input_precision=PRECISION)
     return total
@@ -86,7 +115,7 @@ def look_forward(
     q, given, keys, h, mask, v, V, Phi, P, gates, candidate, C, alpha, s, C_next, sign, J,
     N: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, KIND: tl.constexpr,
     PRECISION: tl.constexpr, S_WIDTH: tl.constexpr, HYPOTHESES: tl.constexpr,
-    BLOCK_J: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+    BLOCK_J: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """alpha_i, s_i and C_i of one row from q = W_a t, `given` = S t and C_{i-1}.
 
@@ -98,21 +127,21 @@ def look_forward(
     covered = 0.0
     if D > 0:
         covered = load_units(C + b * J * D, j, J, D, D)
-    e = tl.zeros([BLOCK_J], tl.float32)
+    shares = tl.zeros([BLOCK_J, BLOCK_N], tl.float32)
     for start in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
         tile = load_tile(keys + sentence * J * N, j, col, J, N)
         activation = tanh(inner(q + b * WIDTH, tile, V, covered, col, D, N, PRECISION))
-        e += tl.sum(activation * load(v + col, col < N)[None, :], axis=1)
+        shares += activation * load(v + col, col < N)[None, :]
     keep = tl.load(mask + sentence * J + j, mask=j < J, other=0) != 0
-    e = tl.where(keep, e, float("-inf"))
+    e = tl.where(keep, tl.sum(shares, axis=1), float("-inf"))
     p = tl.exp(e - tl.max(e, axis=0))
     a = p / tl.sum(p, axis=0)
     tl.store(alpha + b * J + j, a, mask=j < J)
-    for start in tl.range(0, 2 * N, BLOCK_N, num_stages=STAGES):
-        col = start + tl.arange(0, BLOCK_N)
+    for start in tl.range(0, 2 * N, BLOCK_H, num_stages=STAGES):
+        col = start + tl.arange(0, BLOCK_H)
         tile = load_tile(h + sentence * J * 2 * N, j, col, J, 2 * N)
-        tl.store(s + b * S_WIDTH + col, tl.sum(a[:, None] * tile, axis=0), mask=col < 2 * N)
+        tl.store(s + b * S_WIDTH + col, over_words(a, tile, PRECISION), mask=col < 2 * N)
     given += b * WIDTH
     if KIND == "linguistic":
         step = a / tl.load(Phi + sentence * J + j, mask=j < J, other=1.0).to(tl.float32)
@@ -133,19 +162,20 @@ def look_backward(
     d_C, d_q, d_given, d_e, d_x, sign, J,
     N: tl.constexpr, WIDTH: tl.constexpr, D_WIDTH: tl.constexpr, D: tl.constexpr,
     KIND: tl.constexpr, PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr,
+    BLOCK_H: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of q, `given`, e and the network's inputs; d_C moves from C_i to C_{i-1}."""
     b = tl.program_id(0).to(tl.int64)
     j = tl.arange(0, BLOCK_J)
     a = load(alpha + b * J + j, j < J)
-    d_a = tl.zeros([BLOCK_J], tl.float32)
+    shares = tl.zeros([BLOCK_J, BLOCK_H], tl.float32)
+    for start in tl.range(0, 2 * N, BLOCK_H, num_stages=STAGES):
+        col = start + tl.arange(0, BLOCK_H)
+        tile = load_tile(h + b * J * 2 * N, j, col, J, 2 * N).to(tl.float32)
+        shares += tile * load(d_s + b * 2 * N + col, col < 2 * N)[None, :]
+    d_a = tl.sum(shares, axis=1)
     if d_alpha is not None:
         d_a += load(d_alpha + b * J + j, j < J)
-    for start in tl.range(0, 2 * N, BLOCK_N, num_stages=STAGES):
-        col = start + tl.arange(0, BLOCK_N)
-        tile = load_tile(h + b * J * 2 * N, j, col, J, 2 * N)
-        d_a += tl.sum(tile * load(d_s + b * 2 * N + col, col < 2 * N)[None, :], axis=1)
     covered = 0.0
     d_covered = 0.0
     if D > 0:
@@ -178,15 +208,16 @@ def look_backward(
         col = start + tl.arange(0, BLOCK_N)
         tile = load_tile(keys + b * J * N, j, col, J, N)
         activation = tanh(inner(q + b * WIDTH, tile, V, covered, col, D, N, PRECISION))
-        through_v = d_energy[:, None] * load(v + col, col < N)[None, :]
-        d_inner = through_v * (1 - activation * activation)
-        tl.store(d_q + b * D_WIDTH + col, tl.sum(d_inner, axis=0), mask=col < N)
+        slope = (1 - activation * activation).to(keys.dtype.element_ty)
+        v_tile = load(v + col, col < N)
+        through_v = v_tile * over_words(d_energy, slope, PRECISION)
+        tl.store(d_q + b * D_WIDTH + col, through_v, mask=col < N)
         if D > 0:
-            # with d_inner on the right, the warps share its words instead of repeating them
-            V_tile = load_V(V, col, D, N)
-            through_V = tl.dot(V_tile, tl.trans(d_inner), through_V, input_precision=PRECISION)
+            # with the slope on the right, the warps share its words instead of repeating them
+            V_tile = load_V(V, col, D, N) * v_tile[None, :]
+            through_V = product(V_tile, tl.trans(slope), through_V, PRECISION)
     if D > 0:
-        d_covered += tl.trans(through_V)
+        d_covered += tl.trans(through_V * d_energy[None, :])
         store_units(d_C + b * J * D, d_covered, j, J, D, D)
 
 
@@ -201,7 +232,7 @@ def keys_backward(
     b = tl.program_id(0).to(tl.int64)
     j = tl.arange(0, BLOCK_J)
     col = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    tile = load_tile(keys + b * J * N, j, col, J, N)
+    tile = load_tile(keys + b * J * N, j, col, J, N).to(tl.float32)
     v_tile = load(v + col, col < N)[None, :]
     sum_keys = tl.zeros([BLOCK_J, BLOCK_N], tl.float32)
     sum_v = tl.zeros([BLOCK_N], tl.float32)
@@ -227,9 +258,12 @@ def keys_backward(
         tl.store(d_V + b * D * N + u * N + col[None, :], sum_V, mask=inside)
 
 
-def _blocks(J: int, n: int, d: int, tiling: Tiling) -> dict[str, int]:
+def _block_j(J: int, d: int) -> int:
     # the product with V_a splits the words over four warps; fewer than 32 would be repeated
-    block_j = max(32 if d else 16, triton.next_power_of_2(J))
+    return max(32 if d else 16, triton.next_power_of_2(J))
+
+
+def _blocks(block_j: int, n: int, tiling: Tiling) -> dict[str, int]:
     block_n = max(16, min(tiling.elements // block_j, triton.next_power_of_2(n)))
     # a tile has at least 16 units; long sentences then need more warps, and all the memory
     grown = max(1, block_j * block_n // tiling.elements)
@@ -241,6 +275,11 @@ def _blocks(J: int, n: int, d: int, tiling: Tiling) -> dict[str, int]:
     }
 
 
+def _look_blocks(block_j: int, n: int, tiling: Tiling) -> dict[str, int]:
+    block_h = max(16, min(tiling.wide // block_j, triton.next_power_of_2(2 * n)))
+    return {**_blocks(block_j, n, tiling), "BLOCK_H": block_h}
+
+
 def forward(
     kind: Kind, source: Source, q: Tensor, given: Tensor, C: Tensor,
     alpha: Tensor, s: Tensor, C_next: Tensor, hypotheses: int = 1,
@@ -250,10 +289,12 @@ def forward(
     Each sentence has that many rows, one after the other.
     """
     _, J, n = source.keys.shape
+    tiling = FEW_ROWS if len(q) <= MANY else MANY_ROWS
     look_forward[(len(q),)](
         q, given, source.keys, source.h, source.mask, source.v, source.V, source.Phi, source.P,
         source.gates, source.candidate, C, alpha, s, C_next, kind.sign, J, n, q.stride(0), kind.d,
-        kind.name, kind.precision, s.stride(0), hypotheses, **_blocks(J, n, kind.d, FORWARD),
+        kind.name, kind.precision, s.stride(0), hypotheses,
+        **_look_blocks(_block_j(J, kind.d), n, tiling),
     )  # fmt: skip
 
 
@@ -263,11 +304,13 @@ def backward(
 ) -> None:  # fmt: skip
     """Look back: from d_s, d_alpha and d_C (of C_i) to the last four and d_C (of C_{i-1})."""
     B, J, n = source.keys.shape
+    block_j = _block_j(J, kind.d)
+    few = LONG_BACK if block_j == 64 else FEW_ROWS
     look_backward[(B,)](
         q, given, source.keys, source.h, source.v, source.V, source.Phi, source.P, source.gates,
         source.candidate, C, alpha, d_s, d_alpha, d_C, d_q, d_given, d_e, d_x, kind.sign, J, n,
         q.stride(0), d_q.stride(0), kind.d, kind.name, kind.precision,
-        **_blocks(J, n, kind.d, BACKWARD),
+        **_look_blocks(block_j, n, few if B <= MANY else MANY_ROWS),
     )  # fmt: skip
 
 
@@ -279,7 +322,8 @@ def sums(
     d_keys = torch.empty_like(source.keys)
     d_v = source.v.new_empty(B, n, dtype=torch.float32)
     d_V = None if source.V is None else d_v.new_empty(B, kind.d, n)
-    blocks = _blocks(J, n, kind.d, SUMS)
+    block_j = _block_j(J, kind.d)
+    blocks = _blocks(block_j, n, SUMS if block_j <= 32 else LONG_SUMS)
     keys_backward[(B, triton.cdiv(n, blocks["BLOCK_N"]))](
         q, source.keys, source.v, source.V, C, d_e, d_keys, d_v, d_V, q.shape[0], B, J,
         n, q.stride(1), kind.d, kind.precision, **blocks,
