@@ -30,7 +30,9 @@ def origin() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The commit of the code, a plus if files were changed; COVNMT_COMMIT where there is no git."""
+    """The commit of the code, a plus if files were changed; COVNMT_COMMIT overrules git."""
+    if told := os.environ.get("COVNMT_COMMIT"):
+        return told
     try:
         head = subprocess.run(
             ["git", "describe", "--always", "--dirty=+"],
@@ -41,7 +43,7 @@ def commit() -> str:
         )
         return head.stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("COVNMT_COMMIT", "unknown")
+        return "unknown"
 
 
 def cpu_name() -> str:

@@ -10,6 +10,7 @@ overlap. Colours are those of Okabe and Ito, which colour-blind people can tell 
 
 import json
 import math
+import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -198,7 +199,7 @@ def _boxes(panels: Sequence[HeatMap]) -> list[Box]:
     cell = float(np.interp(longest, [15, 50], [CELL, SMALL_CELL]))
     em = _font_size(cell) / 72
     upright = all(_width(panel.source, em) < cell for panel in panels)
-    top = 1.3 * em if upright else max(_width(panel.source, em) for panel in panels)
+    top = 1.3 * em if upright else max(_height(panel.source, em) for panel in panels)
     return [
         Box(
             cell=cell,
@@ -220,6 +221,18 @@ def _font_size(cell: float) -> float:
 
 def _width(words: Iterable[str], em: float) -> float:
     return em * max((em_width(_label(word)) for word in words), default=0.0)
+
+
+def _height(words: Iterable[str], em: float) -> float:
+    """Of words that stand over narrow columns: turned, or one character under the other."""
+    labels = [_label(word) for word in words]
+    heights = (1.3 * len(w) if _stands(w) else em_width(w) for w in labels)
+    return em * max(heights, default=0.0)
+
+
+def _stands(label: str) -> bool:
+    """Whether it can be read from top to bottom, as Japanese and Chinese can."""
+    return all(unicodedata.east_asian_width(c) in "WF" for c in label)
 
 
 def _label(word: str) -> str:
@@ -244,10 +257,9 @@ def _draw_heat_map(figure: Figure, panel: HeatMap, box: Box, left: float, talles
             panel.matrix, cmap="viridis", vmin=0, vmax=1, aspect="auto", interpolation="none"
         )
     size = _font_size(box.cell)
-    turn = 0 if box.upright else 90
-    axes.set_xticks(range(J), [_label(w) for w in panel.source], rotation=turn, fontsize=size)
     axes.set_yticks(range(len(panel.target)), [_label(w) for w in panel.target], fontsize=size)
     axes.tick_params(length=0, pad=3, top=True, labeltop=True, bottom=False, labelbottom=False)
+    _column_labels(axes, [_label(word) for word in panel.source], box.upright, size)
     axes.spines[:].set_visible(False)
     top = below + box.top + 0.1
     height = figure.get_figheight()
@@ -256,6 +268,13 @@ def _draw_heat_map(figure: Figure, panel: HeatMap, box: Box, left: float, talles
     if panel.coverage is not None:
         place = below - box.height - GAP / 2 - STRIP
         _bars(_axes(figure, left, place, box.cell * max(J, 1), STRIP), panel.coverage, tallest)
+
+
+def _column_labels(axes: Axes, labels: Sequence[str], upright: bool, size: float) -> None:
+    texts = [label if upright or not _stands(label) else "\n".join(label) for label in labels]
+    axes.set_xticks(range(len(labels)), texts, fontsize=size, linespacing=1.0)
+    for tick, label in zip(axes.get_xticklabels(), labels, strict=True):
+        tick.set_rotation(0 if upright or _stands(label) else 90)
 
 
 def _bars(axes: Axes, coverage: Array, tallest: float) -> None:
