@@ -260,7 +260,7 @@ def keys_backward(
 
 def _block_j(J: int, d: int) -> int:
     # the product with V_a splits the words over four warps; fewer than 32 would be repeated
-    return max(32 if d else 16, triton.next_power_of_2(J))
+    return max(32 if d else 16, int(triton.next_power_of_2(J)))
 
 
 def _blocks(block_j: int, n: int, tiling: Tiling) -> dict[str, int]:
