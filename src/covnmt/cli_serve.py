@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from covnmt.serve.settings import THREADS, WORKERS
+
 app = typer.Typer()
 
 
@@ -17,7 +19,8 @@ def serve(
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8000,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")] = "auto",
-    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: half the cores")] = 0,
+    workers: Annotated[int, typer.Option(min=1, help="processes per model")] = WORKERS,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of each")] = THREADS,
     api_key_file: Annotated[
         Path | None, typer.Option(help="its first line is asked of every request")
     ] = None,
@@ -45,10 +48,12 @@ def serve(
         allow_origins=tuple(allow_origin or ()),
         allow_hosts=tuple(allow_host or ()),
         rate=rate,
+        workers=workers,
+        threads=threads,
         queue=queue,
         batch_size=batch_size,
         wait=wait / 1000,
         timeout=timeout,
         log_text=log_text,
     )
-    run_server(model, settings, device, threads)
+    run_server(model, settings, device)

@@ -18,6 +18,7 @@ pytest.importorskip("playwright.sync_api", reason="pip install playwright: brows
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 
 from covnmt.serve.settings import ServeSettings
+from covnmt.translate import Translator
 from tests.serve.server import UNLIMITED, Running, serving
 
 CHROMIUM = shutil.which("chromium")
@@ -82,6 +83,11 @@ def _keep_foreign(troubles: list[str], url: str) -> None:
 
 
 @pytest.fixture(scope="module")
+def translator(tiny_model: Path) -> Translator:
+    return Translator.load(tiny_model, device="cpu")
+
+
+@pytest.fixture(scope="module")
 def line(tiny_text: Path) -> str:
     lines = (tiny_text / "test.src").read_text("utf-8").splitlines()
     return next(line for line in lines if len(line.split()) > 5)
@@ -93,9 +99,11 @@ def show(page: Page, text: str) -> None:
     expect(page.locator(".result").first).to_be_visible()
 
 
-def test_the_translation_appears_while_typing(page: Page, running: Running, line: str) -> None:
+def test_the_translation_appears_while_typing(
+    page: Page, translator: Translator, line: str
+) -> None:
     page.get_by_label("Text to translate").press_sequentially(line)
-    [expected] = running.engines["baseline"].translator.translate([line])
+    [expected] = translator.translate([line])
     expect(page.locator(".translation")).to_have_text(expected.text)
     assert page.locator(".word.source").count() == len(line.split())
     assert page.locator(".word.target").count() == len(expected.tokens)
@@ -114,9 +122,9 @@ def test_what_is_typed_before_the_models_are_known_stays(
     expect(page.locator("#text")).to_have_value(line)
 
 
-def test_partners_light_up(page: Page, running: Running, line: str) -> None:
+def test_partners_light_up(page: Page, translator: Translator, line: str) -> None:
     show(page, line)
-    [expected] = running.engines["baseline"].translator.translate([line])
+    [expected] = translator.translate([line])
     i = 1
     page.locator(".word.target").nth(i).hover()
     j = int(expected.alignment[i].argmax())

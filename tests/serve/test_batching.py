@@ -3,14 +3,23 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covnmt.serve.batching import Batcher, ClosedError, Job, QueueFullError, choose, similar
+from covnmt.serve.batching import (
+    LONG,
+    Batcher,
+    ClosedError,
+    Job,
+    QueueFullError,
+    choose,
+    is_full,
+    similar,
+)
 
 from .server import wait_until
 
@@ -23,8 +32,9 @@ class Worker:
         self.open.set()
         self.batches: list[list[int]] = []
 
-    def run(self, group: Hashable, payloads: Sequence[int]) -> list[int | Exception]:
-        self.batches.append(list(payloads))
+    def run(self, jobs: Sequence[Job[int, int]]) -> list[int | Exception]:
+        payloads = [job.payload for job in jobs]
+        self.batches.append(payloads)
         assert self.open.wait(10)
         if 13 in payloads:
             raise RuntimeError("unlucky")
@@ -39,7 +49,7 @@ def worker() -> Worker:
 @pytest.fixture
 def batcher(worker: Worker) -> Iterator[Batcher[int, int]]:
     made: Batcher[int, int] = Batcher(
-        worker.run, batch_size=4, wait=0.02, capacity=10, observe=lambda n, seconds: None
+        [worker.run], batch_size=4, wait=0.02, capacity=10, observe=lambda n, seconds: None
     )
     yield made
     worker.open.set()
@@ -74,7 +84,7 @@ def test_jobs_that_arrive_together_are_done_together(
 
 
 def test_a_full_batch_does_not_wait(worker: Worker) -> None:
-    slow: Batcher[int, int] = Batcher(worker.run, 2, 60.0, 10, lambda n, seconds: None)
+    slow: Batcher[int, int] = Batcher([worker.run], 2, 60.0, 10, lambda n, seconds: None)
     began = time.monotonic()
     [future.result(5) for future in submit(slow, 1, 2)]
     assert time.monotonic() - began < 5
@@ -135,7 +145,7 @@ def test_close_finishes_what_was_accepted(worker: Worker, batcher: Batcher[int, 
 
 
 def test_many_threads_lose_nothing_and_answer_nothing_twice(worker: Worker) -> None:
-    batcher: Batcher[int, int] = Batcher(worker.run, 8, 0.001, 5000, lambda n, seconds: None)
+    batcher: Batcher[int, int] = Batcher([worker.run], 8, 0.001, 5000, lambda n, seconds: None)
     answers: Counter[int] = Counter()
 
     def client(first: int) -> None:
@@ -158,6 +168,10 @@ def test_many_threads_lose_nothing_and_answer_nothing_twice(worker: Worker) -> N
     assert max(done.values()) == 1
 
 
+def fits(job: Job[int, int], first: Job[int, int]) -> bool:
+    return job.group == first.group and similar(job, first)
+
+
 JOBS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 300)), min_size=1, max_size=30)
 
 
@@ -168,9 +182,68 @@ def test_choose(kinds: list[tuple[str, int]], most: int) -> None:
     assert batch[0] is waiting[0]
     assert len(batch) <= most
     assert [job.payload for job in batch] == sorted(job.payload for job in batch)
-    assert all(job.group == batch[0].group and similar(job.size, batch[0].size) for job in batch)
-    could = [j for j in waiting if j.group == batch[0].group and similar(j.size, batch[0].size)]
-    assert len(batch) == min(most, len(could))
+    assert all(fits(job, batch[0]) for job in batch)
+    could = [job for job in waiting if fits(job, batch[0])]
+    assert batch == could[: len(batch)]
+    assert len(batch) == len(could) or is_full(batch, most)
+    assert not is_full(batch[:-1], most)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Batcher[int, int], Worker, Worker]]:
+    """Two workers of one queue; either may be the one that takes a batch."""
+    first, second = Worker(), Worker()
+    made: Batcher[int, int] = Batcher(
+        [first.run, second.run], batch_size=4, wait=0.02, capacity=50, observe=lambda n, s: None
+    )
+    yield made, first, second
+    first.open.set()
+    second.open.set()
+    made.close()
+
+
+def test_short_jobs_do_not_wait_for_long_ones(
+    pair: tuple[Batcher[int, int], Worker, Worker],
+) -> None:
+    """However many long jobs came before: one worker stays free of them."""
+    batcher, *workers = pair
+    for worker in workers:
+        worker.open.clear()
+    long = submit(batcher, *range(20, 40), size=LONG + 1)
+    wait_until(lambda: any(worker.batches for worker in workers))
+    free = next(worker for worker in workers if not worker.batches)
+    free.open.set()
+    short = submit(batcher, 100, 101, size=LONG)
+    assert [future.result(5) for future in short] == [200, 202]
+    assert not any(future.done() for future in long)
+    assert free.batches == [[100, 101]]
+    for worker in workers:
+        worker.open.set()
+    assert [future.result(5) for future in long] == [2 * n for n in range(20, 40)]
+
+
+def test_a_single_worker_takes_long_jobs_too(worker: Worker, batcher: Batcher[int, int]) -> None:
+    futures = submit(batcher, *range(6), size=LONG + 1)
+    assert [future.result(5) for future in futures] == [2 * n for n in range(6)]
+
+
+def test_idle_workers_share_what_waits(pair: tuple[Batcher[int, int], Worker, Worker]) -> None:
+    batcher, *workers = pair
+    wait_until(lambda: batcher.idle == 2)
+    for worker in workers:
+        worker.open.clear()
+    futures = submit(batcher, *range(4))
+    wait_until(lambda: all(worker.batches for worker in workers))
+    for worker in workers:
+        worker.open.set()
+    [future.result(5) for future in futures]
+    assert sorted(worker.batches[0] for worker in workers) == [[0, 1], [2, 3]]
+
+
+def test_long_jobs_fill_a_batch_sooner() -> None:
+    waiting = [Job[int, int]("", n, 300) for n in range(10)]
+    assert len(choose(waiting, most=8)) == 3
+    assert len(choose(waiting[:1], most=1)) == 1
 
 
 def test_choose_from_nothing() -> None:

@@ -1,23 +1,20 @@
 """The routes under /v1: translate, the same as a stream of events, align, models."""
 
 import asyncio
-import json
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from covnmt.align import Alignment
 from covnmt.errors import UserError
-from covnmt.serve.account import remarks
-from covnmt.serve.batching import QueueFullError
+from covnmt.serve.answers import Accepted, alignment_json, model_json, sentence_json
+from covnmt.serve.bench import Tell
 from covnmt.serve.engine import Engine
 from covnmt.serve.journal import note
-from covnmt.serve.layout import Layout, split_text
+from covnmt.serve.layout import split_text
 from covnmt.serve.limits import RefusalError
 from covnmt.serve.schemas import (
     AlignRequest,
@@ -28,7 +25,8 @@ from covnmt.serve.schemas import (
     TranslateResponse,
 )
 from covnmt.serve.settings import ServeSettings
-from covnmt.translate import Translation, change_decoding
+from covnmt.serve.stream import News, stream_events
+from covnmt.translate import change_decoding
 
 T = TypeVar("T")
 
@@ -58,15 +56,22 @@ class Desk:
             raise RefusalError(404, f"no model of that name; there are: {known}")
         return self.engines[name]
 
-    def submit(self, engine: Engine, texts: Sequence[str], **options: Any) -> "Accepted":
+    def submit(
+        self,
+        engine: Engine,
+        texts: Sequence[str],
+        beam: int | None = None,
+        nbest: int | None = None,
+        tell: Tell | None = None,
+    ) -> Accepted:
         """Split texts into sentences and queue these."""
-        if (options.get("beam") or 1) > self.settings.max_beam:
+        if (beam or 1) > self.settings.max_beam:
             raise UserError(f"beam may be {self.settings.max_beam} at most on this server")
         layouts = [split_text(text) for text in texts]
         sentences = [sentence for layout in layouts for sentence in layout.sentences]
         self.check_count(len(sentences))
-        decode = change_decoding(engine.decode, options)
-        return Accepted(layouts, engine.translate(sentences, decode))
+        decode = change_decoding(engine.decode, {"beam": beam, "nbest": nbest})
+        return Accepted(layouts, engine.translate(sentences, decode, tell))
 
     def check_count(self, sentences: int) -> None:
         """Refuse more sentences than a request may have."""
@@ -88,22 +93,6 @@ class Desk:
                 return await unless_gone(request, gather(futures))
         except TimeoutError:
             raise RefusalError(408, f"not done within {seconds:g} s; send less at once") from None
-
-
-class Accepted:
-    """Texts whose sentences are being translated."""
-
-    def __init__(self, layouts: list[Layout], futures: "list[Future[Translation]]") -> None:
-        self.layouts, self.futures = layouts, futures
-
-    def joined(self, done: Sequence[Translation]) -> list[tuple[str, list[Translation]]]:
-        """Every text put together again, with its sentences."""
-        rest = iter(done)
-        texts = []
-        for layout in self.layouts:
-            mine = [next(rest) for _ in layout.sentences]
-            texts.append((layout.join([each.text for each in mine]), mine))
-        return texts
 
 
 async def gather(futures: "Sequence[Future[T]]") -> list[T]:
@@ -134,52 +123,16 @@ async def _hung_up(request: Request) -> None:
         pass
 
 
-def sentence_json(translation: Translation, parts: Sequence[str]) -> dict[str, Any]:
-    """A sentence with the parts asked for."""
-    full = translation.to_json()
-    answer = {key: full[key] for key in ("source", "text")} | {"score": finite(translation.score)}
-    if "tokens" in parts:
-        answer |= {key: full[key] for key in ("source_tokens", "tokens")}
-    answer |= {key: full[key] for key in ("alignment", "coverage", "fertility") if key in parts}
-    if "remarks" in parts:
-        answer["remarks"] = [remark.to_json() for remark in remarks(translation)]
-    if translation.alternatives:
-        answer["nbest"] = [sentence_json(each, parts) for each in translation.alternatives]
-    return answer
-
-
-def alignment_json(alignment: Alignment) -> dict[str, Any]:
-    """A pair, numbers to four places."""
-    fertility = alignment.fertility
-    return {
-        "source_tokens": list(alignment.source_tokens),
-        "tokens": list(alignment.target_tokens),
-        "alignment": np.round(alignment.matrix.astype(np.float64), 4).tolist(),
-        "fertility": None
-        if fertility is None
-        else np.round(fertility.astype(np.float64), 4).tolist(),
-        "log_prob": finite(alignment.log_prob),
-    }
-
-
-def finite(score: float) -> float:
-    """JSON has no infinity; a sentence that the model cannot say at all gets the lowest score."""
-    return round(max(score, -1e9), 4)
-
-
-def event(name: str, content: dict[str, Any]) -> str:
-    """A server-sent event."""
-    return f"event: {name}\ndata: {json.dumps(content, ensure_ascii=False)}\n\n"
-
-
 def build_router(desk: Desk) -> APIRouter:
     """The routes, bound to these models."""
     router = APIRouter(prefix="/v1", responses=FAILURES)
 
-    def accept(body: TranslateRequest, request: Request) -> tuple[Engine, Accepted]:
+    def accept(
+        body: TranslateRequest, request: Request, tell: Tell | None = None
+    ) -> tuple[Engine, Accepted]:
         engine = desk.engine(body.model)
         texts = [body.text] if isinstance(body.text, str) else body.text
-        accepted = desk.submit(engine, texts, beam=body.beam, nbest=body.nbest)
+        accepted = desk.submit(engine, texts, body.beam, body.nbest, tell)
         note(request.scope, model=engine.spec.name, sentences=len(accepted.futures))
         if desk.settings.log_text:
             note(request.scope, text=texts)
@@ -202,10 +155,11 @@ def build_router(desk: Desk) -> APIRouter:
         responses={200: {"content": {"text/event-stream": {}}, "description": "events"}},
     )
     async def stream(body: TranslateRequest, request: Request) -> Response:
-        """The same, sentence by sentence: events `sentence`, then `done`, or `error`."""
-        engine, accepted = accept(body, request)
+        """The same while it comes: events `partial`, `sentence`, at last `done` or `error`."""
+        news = News(asyncio.get_running_loop())
+        engine, accepted = accept(body, request, news.tell)
         deadline = time.monotonic() + desk.seconds(body.timeout)
-        events = _events(engine.spec.name, accepted, body.parts, deadline)
+        events = stream_events(engine.spec.name, accepted, news, body.parts, deadline)
         return StreamingResponse(events, media_type="text/event-stream")
 
     @router.post("/align", response_model=AlignResponse)
@@ -227,40 +181,3 @@ def build_router(desk: Desk) -> APIRouter:
         return JSONResponse({"models": rows})
 
     return router
-
-
-async def _events(
-    model: str, accepted: Accepted, parts: Sequence[str], deadline: float
-) -> AsyncIterator[str]:
-    """One event per sentence, in order, as soon as it is done; then the texts."""
-    done: list[Translation] = []
-    places = [(t, s) for t, x in enumerate(accepted.layouts) for s in range(len(x.sentences))]
-    try:
-        async with asyncio.timeout(deadline - time.monotonic()):
-            for (text, number), future in zip(places, accepted.futures, strict=True):
-                done.append(await asyncio.wrap_future(future))
-                place = {"text_number": text, "sentence_number": number}
-                yield event("sentence", place | sentence_json(done[-1], parts))
-        texts = [text for text, _ in accepted.joined(done)]
-        yield event("done", {"model": model, "texts": texts})
-    except TimeoutError:
-        yield event("error", {"error": "not done in time; send less at once"})
-    except (UserError, QueueFullError) as error:
-        yield event("error", {"error": str(error)})
-    finally:
-        for future in accepted.futures:
-            future.cancel()
-
-
-def model_json(engine: Engine) -> dict[str, Any]:
-    """What there is to know about a model before asking it."""
-    config = engine.translator.models[0].config.coverage
-    return {
-        "name": engine.spec.name,
-        "source": engine.spec.source,
-        "target": engine.spec.target,
-        "coverage": config.kind,
-        "fertility": config.kind == "fertility",
-        "beam": engine.decode.beam,
-        "max_source": engine.decode.max_source,
-    }

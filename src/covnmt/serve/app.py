@@ -21,6 +21,7 @@ from covnmt.serve.journal import Journal
 from covnmt.serve.limits import Gate, RefusalError
 from covnmt.serve.metrics import Metrics
 from covnmt.serve.settings import ServeSettings
+from covnmt.serve.worker import WorkerDiedError
 
 # what FastAPI says of a body that it cannot decode
 UNREADABLE = "There was an error parsing the body"
@@ -28,14 +29,11 @@ PAGE = Path(__file__).parent / "page"
 
 
 def create_app(engines: dict[str, Engine], settings: ServeSettings, metrics: Metrics) -> FastAPI:
-    """The application for these models; they are warmed up when it starts, closed when it ends."""
-    ready = asyncio.Event()
+    """The application for these models, which it closes when it ends."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        warming = asyncio.create_task(_warm_up(engines, ready))
         yield
-        await warming
         await asyncio.to_thread(_close, engines)
 
     # the pages of FastAPI that show the API load scripts from elsewhere
@@ -45,7 +43,7 @@ def create_app(engines: dict[str, Engine], settings: ServeSettings, metrics: Met
     desk = api.Desk(engines, settings)
     app.include_router(api.build_router(desk))
     app.include_router(libretranslate.build_router(desk))
-    _add_probes(app, engines, metrics, ready)
+    _add_probes(app, engines, metrics)
     app.mount("/", StaticFiles(directory=PAGE, html=True))
     _add_failures(app)
     if settings.allow_origins:
@@ -60,30 +58,22 @@ def create_app(engines: dict[str, Engine], settings: ServeSettings, metrics: Met
     return app
 
 
-async def _warm_up(engines: dict[str, Engine], ready: asyncio.Event) -> None:
-    for engine in engines.values():
-        await asyncio.to_thread(engine.warm_up)
-    ready.set()
-
-
 def _close(engines: dict[str, Engine]) -> None:
     for engine in engines.values():
         engine.close()
 
 
-def _add_probes(
-    app: FastAPI, engines: dict[str, Engine], metrics: Metrics, ready: asyncio.Event
-) -> None:
+def _add_probes(app: FastAPI, engines: dict[str, Engine], metrics: Metrics) -> None:
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         """Is the server alive?"""
         return {"status": "alive"}
 
-    @app.get("/readyz", responses={503: {"description": "still warming up"}})
+    @app.get("/readyz", responses={503: {"description": "a model is being opened again"}})
     async def readyz() -> Response:
         """Can it translate at once?"""
-        warm = ready.is_set()
-        return JSONResponse({"status": "ready" if warm else "warming up"}, 200 if warm else 503)
+        ready = all(engine.alive() for engine in engines.values())
+        return JSONResponse({"status": "ready" if ready else "opening"}, 200 if ready else 503)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def show_metrics() -> Response:
@@ -109,6 +99,7 @@ def _add_failures(app: FastAPI) -> None:
     answer(RefusalError, 400, str)
     answer(QueueFullError, 429, str)
     answer(ClosedError, 503, lambda error: "the server is stopping")
+    answer(WorkerDiedError, 503, lambda error: f"{error}; try again, or send less at once")
     answer(HTTPException, 400, _detail)
     answer(RequestValidationError, 422, _first_problem)
 

@@ -1,9 +1,12 @@
 """Requests that arrive together are worked on together.
 
-A `Batcher` is a queue and one thread. The thread takes the oldest job and those of the same group
-and of similar size that wait behind it, so short and long sentences never share a batch and the
-oldest never starves. A job is cancelled by cancelling its future: while it waits it then leaves
-the queue.
+A `Batcher` is a queue and some threads, each with a worker of its own. A free thread takes the
+oldest job and those of the same group and of similar size that wait behind it, so short and long
+sentences never share a batch and the oldest never starves. Of several threads one is always kept
+free of long batches, so short jobs need not wait for long ones. A job is cancelled by cancelling
+its future: while it waits it then leaves the queue.
+
+Sizes are bytes of UTF-8: five or six make a word, in English, Japanese and Chinese alike.
 """
 
 import math
@@ -12,13 +15,15 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 P = TypeVar("P")
 R = TypeVar("R")
 
 # Jobs share a batch where the larger is at most this many times the smaller, plus the slack.
 RATIO, SLACK = 2.0, 40
+# A job is long above this size; a full batch has so many times the batch size in all.
+LONG, ORDINARY = 200, 100
 # Weight of the newest batch in the running mean of seconds per job.
 NEWEST = 0.2
 
@@ -42,32 +47,44 @@ class Job(Generic[P, R]):
     group: Hashable  # only jobs of one group are done together
     payload: P
     size: int
+    tell: Callable[[Any], None] | None = None  # wants to know how far it has come
     arrived: float = field(default_factory=time.monotonic)
     future: "Future[R]" = field(default_factory=Future)
 
 
-Run = Callable[[Hashable, Sequence[P]], Sequence[R | Exception]]
+Run = Callable[[Sequence[Job[P, R]]], Sequence[R | Exception]]
 Observe = Callable[[int, float], None]
 
 
 class Batcher(Generic[P, R]):
-    """A bounded queue and the thread that empties it.
+    """A bounded queue, and a thread for each of the `workers`.
 
-    `run` does a batch and gives a result or an exception for each payload; `observe` is told how
+    A worker does a batch and gives a result or an exception for each job; `observe` is told how
     many jobs a batch had and how long it took.
     """
 
     def __init__(
-        self, run: "Run[P, R]", batch_size: int, wait: float, capacity: int, observe: Observe
+        self,
+        workers: "Sequence[Run[P, R]]",
+        batch_size: int,
+        wait: float,
+        capacity: int,
+        observe: Observe,
     ) -> None:
-        self.run, self.observe = run, observe
+        self.observe = observe
         self.batch_size, self.wait, self.capacity = batch_size, wait, capacity
         self.waiting: list[Job[P, R]] = []
+        self.idle = 0  # threads that have nothing to do
+        self.room = max(1, len(workers) - 1)  # threads that may still take a long batch
         self.seconds_per_job = 0.0
         self.closed = False
         self.changed = threading.Condition()
-        self.thread = threading.Thread(target=self._work, name="batcher", daemon=True)
-        self.thread.start()
+        self.threads = [
+            threading.Thread(target=self._work, args=(run,), name="batcher", daemon=True)
+            for run in workers
+        ]
+        for thread in self.threads:
+            thread.start()
 
     def submit(self, jobs: Sequence[Job[P, R]]) -> None:
         """Queue all of these jobs or, where there is no room, none."""
@@ -76,45 +93,67 @@ class Batcher(Generic[P, R]):
                 raise ClosedError
             self._drop_cancelled()
             if len(self.waiting) + len(jobs) > self.capacity:
-                raise QueueFullError(max(1, math.ceil(len(self.waiting) * self.seconds_per_job)))
+                seconds = len(self.waiting) * self.seconds_per_job / len(self.threads)
+                raise QueueFullError(max(1, math.ceil(seconds)))
             self.waiting.extend(jobs)
-            self.changed.notify()
+            self.changed.notify_all()
 
     def close(self) -> None:
-        """Take nothing new, finish what was accepted, end the thread."""
+        """Take nothing new, finish what was accepted, end the threads."""
         with self.changed:
             self.closed = True
-            self.changed.notify()
-        self.thread.join()
+            self.changed.notify_all()
+        for thread in self.threads:
+            thread.join()
 
-    def _work(self) -> None:
+    def _work(self, run: "Run[P, R]") -> None:
         while batch := self._next():
             running = [job for job in batch if job.future.set_running_or_notify_cancel()]
             if running:
-                self._do(running)
+                self._do(run, running)
+            self._release(batch)
 
     def _next(self) -> list[Job[P, R]]:
-        """The next batch, taken off the queue; empty when closed and done."""
+        """The next batch, taken off the queue; empty when closed and nothing is left to take."""
         with self.changed:
+            self.idle += 1
             while True:
                 self._drop_cancelled()
-                batch = choose(self.waiting, self.batch_size)
+                batch = choose(self._allowed(), self.batch_size)
                 if not batch and self.closed:
-                    return []
+                    break
                 left = batch[0].arrived + self.wait - time.monotonic() if batch else None
-                ready = self.closed or len(batch) == self.batch_size
+                ready = self.closed or is_full(batch, self.batch_size)
                 if left is not None and (ready or left <= 0):
-                    taken = set(map(id, batch))
-                    self.waiting = [job for job in self.waiting if id(job) not in taken]
-                    return batch
+                    batch = self._take(batch)
+                    break
                 self.changed.wait(left)
+            self.idle -= 1
+            return batch
+
+    def _allowed(self) -> Sequence[Job[P, R]]:
+        """What a free thread may take now."""
+        return self.waiting if self.room else [job for job in self.waiting if not is_long(job)]
+
+    def _take(self, batch: list[Job[P, R]]) -> list[Job[P, R]]:
+        """Take this thread's share of a batch that other idle threads can help with."""
+        mine = batch[: math.ceil(len(batch) / self.idle)]
+        taken = set(map(id, mine))
+        self.waiting = [job for job in self.waiting if id(job) not in taken]
+        self.room -= any(map(is_long, mine))
+        return mine
+
+    def _release(self, batch: Sequence[Job[P, R]]) -> None:
+        with self.changed:
+            self.room += any(map(is_long, batch))
+            self.changed.notify_all()
 
     def _drop_cancelled(self) -> None:
         self.waiting = [job for job in self.waiting if not job.future.cancelled()]
 
-    def _do(self, batch: Sequence[Job[P, R]]) -> None:
+    def _do(self, run: "Run[P, R]", batch: Sequence[Job[P, R]]) -> None:
         began = time.monotonic()
-        results = self._results(batch)
+        results = _results(run, batch)
         taken = time.monotonic() - began
         self.seconds_per_job += NEWEST * (taken / len(batch) - self.seconds_per_job)
         self.observe(len(batch), taken)
@@ -124,25 +163,39 @@ class Batcher(Generic[P, R]):
             else:
                 job.future.set_result(result)
 
-    def _results(self, batch: Sequence[Job[P, R]]) -> Sequence[R | Exception]:
-        """What `run` gives; where it fails, each job is tried alone, so that one harms no other."""
-        try:
-            return self.run(batch[0].group, [job.payload for job in batch])
-        except Exception as error:
-            if len(batch) == 1:
-                return [error]
-            return [self._results([job])[0] for job in batch]
+
+def _results(run: "Run[P, R]", batch: Sequence[Job[P, R]]) -> Sequence[R | Exception]:
+    """What `run` gives; where it fails, each job is tried alone, so that one harms no other."""
+    try:
+        return run(batch)
+    except Exception as error:
+        if len(batch) == 1:
+            return [error]
+        return [_results(run, [job])[0] for job in batch]
 
 
 def choose(waiting: Sequence[Job[P, R]], most: int) -> list[Job[P, R]]:
-    """The oldest job, and what can be done with it, oldest first."""
-    if not waiting:
-        return []
-    first = waiting[0]
-    fitting = (job for job in waiting if job.group == first.group and similar(job.size, first.size))
-    return [job for job, _ in zip(fitting, range(most), strict=False)]
+    """The oldest job, and what can be done with it, oldest first, until a batch is full."""
+    batch: list[Job[P, R]] = []
+    for job in waiting:
+        if is_full(batch, most):
+            break
+        if not batch or (job.group == batch[0].group and similar(job, batch[0])):
+            batch.append(job)
+    return batch
 
 
-def similar(a: int, b: int) -> bool:
+def is_full(batch: Sequence[Job[P, R]], most: int) -> bool:
+    """More would take longer without gain; long jobs fill a batch sooner."""
+    return len(batch) >= most or sum(job.size for job in batch) >= most * ORDINARY
+
+
+def is_long(job: Job[P, R]) -> bool:
+    """Short ones should not wait for it."""
+    return job.size > LONG
+
+
+def similar(a: Job[P, R], b: Job[P, R]) -> bool:
     """Little is lost by padding one to the other."""
-    return max(a, b) <= RATIO * min(a, b) + SLACK
+    small, large = sorted((a.size, b.size))
+    return is_long(a) == is_long(b) and large <= RATIO * small + SLACK

@@ -1,27 +1,28 @@
-"""A model at work: one thread and its queue, for translating and for aligning."""
+"""A model at work: its processes and their queue, for translating and for aligning."""
 
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from covnmt.align import Aligner, Alignment
+from covnmt.align import Alignment
 from covnmt.config import DecodeConfig
 from covnmt.errors import UserError
 from covnmt.serve.batching import Batcher, Job
+from covnmt.serve.bench import Card, Pair, Tell
 from covnmt.serve.settings import ServeSettings
-from covnmt.translate import Translation, Translator
+from covnmt.serve.worker import Worker
+from covnmt.translate import Translation
 
 # Longer sentences are refused before they are even split into tokens.
 CHARACTERS_PER_TOKEN = 25
 
 SPEC = re.compile(r"(?:(?P<name>[^=/:]+)(?::(?P<source>[a-z]+)-(?P<target>[a-z]+))?=)?(?P<path>.+)")
 NAME = re.compile(r"[\w.+-]{1,64}")
-
-Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -51,29 +52,37 @@ def parse_spec(text: str) -> ModelSpec:
 
 
 class Engine:
-    """One model and the only thread that uses it."""
+    """A model, the processes that have it open, and their queue."""
 
     def __init__(
         self,
         spec: ModelSpec,
-        translator: Translator,
+        workers: Sequence[Worker],
+        card: Card,
         settings: ServeSettings,
         observe: Callable[[str, int, float], None],
     ) -> None:
-        self.spec, self.translator = spec, translator
-        self.aligner = Aligner(translator.models[0], translator.source, translator.target)
-        self.decode = translator.decode.model_copy(update={"batch_size": settings.batch_size})
+        self.spec, self.workers, self.card = spec, workers, card
+        self.decode = card.decode.model_copy(update={"batch_size": settings.batch_size})
         self.longest = CHARACTERS_PER_TOKEN * self.decode.max_source
         limits = (settings.batch_size, settings.wait, settings.queue)
-        self.queue: Batcher[Any, Any] = Batcher(self._run, *limits, partial(observe, spec.name))
+        runs = [worker.run for worker in workers]
+        self.queue: Batcher[Any, Any] = Batcher(runs, *limits, partial(observe, spec.name))
 
     def translate(
-        self, sentences: Sequence[str], decode: DecodeConfig
+        self, sentences: Sequence[str], decode: DecodeConfig, tell: Tell | None = None
     ) -> list[Future[Translation]]:
-        """Queue these sentences; each must have at least one character that is no space."""
+        """Queue these sentences; each must have at least one character that is no space.
+
+        `tell` is called, from another thread, with the number of a sentence and what there is of
+        its translation so far.
+        """
         for sentence in sentences:
             self._check(sentence)
-        jobs = [Job[Any, Any](decode, sentence, len(sentence)) for sentence in sentences]
+        jobs = [
+            Job[Any, Any](decode, sentence, size(sentence), tell and partial(tell, number))
+            for number, sentence in enumerate(sentences)
+        ]
         self.queue.submit(jobs)
         return [job.future for job in jobs]
 
@@ -81,21 +90,23 @@ class Engine:
         """Queue these pairs."""
         for side in (side for pair in pairs for side in pair):
             self._check(side)
-        jobs = [Job[Any, Any](tokenized, pair, max(map(len, pair))) for pair in pairs]
+        jobs = [Job[Any, Any](tokenized, pair, max(map(size, pair))) for pair in pairs]
         self.queue.submit(jobs)
         return [job.future for job in jobs]
 
-    def warm_up(self) -> None:
-        """Translate once, so that the first request need not wait for what is made only once."""
-        words = self.translator.source.decode([2, 3])
-        text = self.translator.source.detokenize(words)
-        job = Job[Any, Any](self.decode, text, len(text), arrived=0.0)  # waits for no other
-        self.queue.submit([job])
-        job.future.result()
+    def alive(self) -> bool:
+        """Is every process there?"""
+        return all(worker.process.is_alive() for worker in self.workers)
 
     def close(self) -> None:
         """Finish what was accepted."""
         self.queue.close()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Finish nothing."""
+        for worker in self.workers:
+            worker.close()
 
     def _check(self, sentence: str) -> None:
         if len(sentence) > self.longest:
@@ -104,38 +115,10 @@ class Engine:
                 "translated at once, split it"
             )
 
-    def _run(self, group: Hashable, payloads: Sequence[Any]) -> Sequence[Any]:
-        if isinstance(group, DecodeConfig):
-            return self._translate(group, payloads)
-        return self._align(bool(group), payloads)
 
-    def _translate(
-        self, decode: DecodeConfig, lines: Sequence[str]
-    ) -> list[Translation | UserError]:
-        refused = [self._refusal(line, decode.max_source) for line in lines]
-        accepted = [line for line, no in zip(lines, refused, strict=True) if no is None]
-        done = iter(self.translator.translate(accepted, decode))
-        return [no or next(done) for no in refused]
-
-    def _align(self, tokenized: bool, pairs: Sequence[Pair]) -> list[Alignment | UserError]:
-        limit = self.decode.max_source
-        source, target = self.translator.source, self.translator.target
-        refused = [
-            _too_long(len(source.tokenize(a)), limit) or _too_long(len(target.tokenize(b)), limit)
-            for a, b in pairs
-        ]
-        accepted = [pair for pair, no in zip(pairs, refused, strict=True) if no is None]
-        done = iter(self.aligner.align(accepted, tokenized))
-        return [no or next(done) for no in refused]
-
-    def _refusal(self, line: str, limit: int) -> UserError | None:
-        return _too_long(len(self.translator.source.tokenize(line)), limit)
-
-
-def _too_long(tokens: int, limit: int) -> UserError | None:
-    if tokens <= limit:
-        return None
-    return UserError(f"a sentence of {tokens:,} tokens; this model takes {limit}, split it")
+def size(text: str) -> int:
+    """Bytes, which are more alike across scripts than characters are."""
+    return len(text.encode())
 
 
 def load_engines(
@@ -144,13 +127,36 @@ def load_engines(
     settings: ServeSettings,
     observe: Callable[[str, int, float], None],
 ) -> dict[str, Engine]:
-    """Open every model; two of one name are an error."""
-    engines: dict[str, Engine] = {}
+    """Open every model, warm; two of one name are an error."""
+    names = [spec.name for spec in specs]
     for spec in specs:
-        if spec.name in engines:
+        if names.count(spec.name) > 1:
             raise UserError(
                 f"two models are called {spec.name}; say --model other-name={spec.directory}"
             )
-        translator = Translator.load(spec.directory, device=device)
-        engines[spec.name] = Engine(spec, translator, settings, observe)
-    return engines
+    with ExitStack() as opened:
+        engines = [_open(spec, device, settings, observe, opened) for spec in specs]
+        opened.pop_all()
+    return {engine.spec.name: engine for engine in engines}
+
+
+def _open(
+    spec: ModelSpec,
+    device: str,
+    settings: ServeSettings,
+    observe: Callable[[str, int, float], None],
+    opened: ExitStack,
+) -> Engine:
+    """The first process tells whether there is a GPU; more than one is for CPUs."""
+
+    def start() -> Worker:
+        worker = Worker(spec.directory, device, settings.threads)
+        opened.callback(worker.close)
+        return worker
+
+    first = start()
+    card = first.introduce()
+    others = [start() for _ in range(settings.workers - 1 if card.device == "cpu" else 0)]
+    for worker in others:
+        worker.introduce()
+    return Engine(spec, [first, *others], card, settings, observe)

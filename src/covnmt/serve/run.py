@@ -1,13 +1,10 @@
 """Start the server, tell where it listens, and stop it gracefully."""
 
 import logging
-import os
 import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-import torch
 
 from covnmt.errors import UserError
 from covnmt.files import read_lines
@@ -17,7 +14,7 @@ from covnmt.serve.settings import ServeSettings
 GRACE = 30  # seconds to finish what was accepted
 
 
-def run_server(models: Sequence[str], settings: ServeSettings, device: str, threads: int) -> None:
+def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> None:
     """Serve these models until interrupted; then finish what was accepted."""
     try:
         import uvicorn
@@ -30,8 +27,6 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str, thre
     from covnmt.serve.engine import load_engines, parse_spec
     from covnmt.serve.metrics import Metrics
 
-    # threads that compute leave room for those that answer
-    torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) // 2))
     metrics = Metrics()
     specs = [parse_spec(text) for text in models]
     # a taken port is told before the models are loaded
@@ -50,7 +45,12 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str, thre
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     console.print(f"listening on http://{shown}:{port}", markup=False, highlight=False)
-    uvicorn.Server(config).run(sockets=[listening])
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        # also after a second Ctrl-C, which waits for nothing
+        for engine in engines.values():
+            engine.abandon()
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -1,6 +1,11 @@
 """How the server behaves; the defaults are safe on a machine that others can reach."""
 
+import os
 from dataclasses import dataclass
+
+CORES = os.cpu_count() or 1
+WORKERS = min(CORES, 4)
+THREADS = max(1, CORES // WORKERS)
 
 
 @dataclass(frozen=True)
@@ -17,6 +22,8 @@ class ServeSettings:
     max_body: int = 1 << 18  # bytes
     max_sentences: int = 500  # in one request
     max_beam: int = 20
+    workers: int = WORKERS  # processes per model; one on a GPU
+    threads: int = THREADS  # CPU threads of each
     queue: int = 1000  # sentences that may wait for a model
     batch_size: int = 32  # sentences translated together
     wait: float = 0.01  # seconds that the first of a batch waits for others

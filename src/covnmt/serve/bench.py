@@ -1,0 +1,102 @@
+"""An open model, and what can be done at it: translate a batch of sentences, or align pairs."""
+
+import inspect
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from covnmt.align import Aligner, Alignment
+from covnmt.config import DecodeConfig
+from covnmt.errors import UserError
+from covnmt.translate import Translation, Translator
+
+Pair = tuple[str, str]
+# Told how far sentences have come: the number of one in its batch, and its text so far.
+Tell = Callable[[int, str], None]
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the server must know of a model."""
+
+    coverage: str
+    decode: DecodeConfig
+    device: str  # cpu or cuda
+
+
+class Bench:
+    """One model and the only thread that uses it."""
+
+    def __init__(self, directory: Path, device: str, threads: int) -> None:
+        torch.set_num_threads(threads)
+        self.translator = Translator.load(directory, device=device)
+        [model] = self.translator.models
+        self.aligner = Aligner(model, self.translator.source, self.translator.target)
+        self.card = Card(
+            model.config.coverage.kind, self.translator.decode, self.translator.device.type
+        )
+
+    def warm_up(self) -> None:
+        """Translate once, so that the first request need not wait for what is made only once."""
+        words = self.translator.source.decode([2, 3])
+        self.run(self.card.decode, [self.translator.source.detokenize(words)], None)
+
+    def run(self, group: Hashable, payloads: Sequence[Any], tell: Tell | None) -> Sequence[Any]:
+        """Do a batch: translate with these settings or, where there are none, align."""
+        if isinstance(group, DecodeConfig):
+            return self._translate(group, payloads, tell)
+        return self._align(bool(group), payloads)
+
+    def _translate(
+        self, decode: DecodeConfig, lines: Sequence[str], tell: Tell | None
+    ) -> list[Translation | UserError]:
+        source = self.translator.source
+        refused = [_too_long(len(source.tokenize(line)), decode.max_source) for line in lines]
+        accepted = [k for k, no in enumerate(refused) if no is None]
+        watch = None if tell is None else Watch(tell, accepted, self.translator)
+        done = iter(self._watched([lines[k] for k in accepted], decode, watch))
+        return [no or next(done) for no in refused]
+
+    def _watched(
+        self, lines: Sequence[str], decode: DecodeConfig, watch: "Watch | None"
+    ) -> list[Translation]:
+        # SHIM until Translator.translate takes watch
+        translate: Any = self.translator.translate
+        if watch is None or "watch" not in inspect.signature(translate).parameters:
+            return self.translator.translate(lines, decode)
+        return list(translate(lines, decode, watch=watch))
+
+    def _align(self, tokenized: bool, pairs: Sequence[Pair]) -> list[Alignment | UserError]:
+        limit = self.card.decode.max_source
+        source, target = self.translator.source, self.translator.target
+        refused = [
+            _too_long(len(source.tokenize(a)), limit) or _too_long(len(target.tokenize(b)), limit)
+            for a, b in pairs
+        ]
+        accepted = [pair for pair, no in zip(pairs, refused, strict=True) if no is None]
+        done = iter(self.aligner.align(accepted, tokenized))
+        return [no or next(done) for no in refused]
+
+
+class Watch:
+    """Passes on what the search says of its best hypotheses, as text, and only what is new."""
+
+    def __init__(self, tell: Tell, places: Sequence[int], translator: Translator) -> None:
+        self.tell, self.places, self.target = tell, places, translator.target
+        self.told: dict[int, str] = {}
+
+    def __call__(self, line: int, tokens: tuple[str, ...]) -> None:
+        """After a step: the number of a line, and its best tokens so far."""
+        text = self.target.detokenize(tokens)
+        if text != self.told.get(line):
+            self.told[line] = text
+            self.tell(self.places[line], text)
+
+
+def _too_long(tokens: int, limit: int) -> UserError | None:
+    if tokens <= limit:
+        return None
+    return UserError(f"a sentence of {tokens:,} tokens; this model takes {limit}, split it")
