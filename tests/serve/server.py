@@ -31,11 +31,13 @@ class Running:
 
 
 @contextmanager
-def serving(models: dict[str, Path], settings: ServeSettings = UNLIMITED) -> Iterator[Running]:
+def serving(
+    models: dict[str, Path], settings: ServeSettings = UNLIMITED, device: str = "cpu"
+) -> Iterator[Running]:
     """Serve these models; stops, gracefully, at the end."""
     metrics = Metrics()
     specs = [parse_spec(f"{name}={path}") for name, path in models.items()]
-    engines = load_engines(specs, "cpu", settings, metrics.observe_batch)
+    engines = load_engines(specs, device, settings, metrics.observe_batch)
     app = create_app(engines, settings, metrics)
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=20)
     server, listening = uvicorn.Server(config), listen("127.0.0.1", 0)

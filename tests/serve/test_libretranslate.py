@@ -1,9 +1,15 @@
 """The two routes that clients of LibreTranslate know."""
 
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from libretranslatepy import LibreTranslateAPI
+
+from covnmt.serve.settings import ServeSettings
+
+from .server import Running, serving
 
 
 def translated(client: httpx.Client, text: str | list[str]) -> Any:
@@ -32,10 +38,28 @@ def test_languages(client: httpx.Client) -> None:
     ]
 
 
+def test_their_own_client(running: Running, client: httpx.Client, lines: list[str]) -> None:
+    theirs = LibreTranslateAPI(running.url)
+    assert theirs.languages() == client.get("/languages").json()
+    assert theirs.translate(lines[0], "aa", "bb") == translated(client, lines[0])
+    text = f"{lines[0]}\n\n{lines[1]} & 100% + ü"
+    assert theirs.translate(text, "auto", "bb", timeout=10) == translated(client, text)
+
+
+def test_their_own_client_with_a_key(tiny_model: Path, lines: list[str]) -> None:
+    settings = ServeSettings(rate=0, api_key="a-secret-key")
+    with serving({"tiny:aa-bb": tiny_model}, settings) as guarded:
+        with pytest.raises(OSError, match="401"):
+            LibreTranslateAPI(guarded.url).translate(lines[0], "aa", "bb")
+        theirs = LibreTranslateAPI(guarded.url, api_key="a-secret-key")
+        assert theirs.languages()[0]["targets"] == ["bb"]
+        assert theirs.translate(lines[0], "aa", "bb")
+
+
 WRONG = {
     "languages": ({"q": "a", "source": "aa", "target": "aa"}, "see /languages"),
     "no text": ({"source": "aa", "target": "bb"}, "q: Field required"),
-    "control character": ({"q": "\x01", "target": "bb"}, "U+0001"),
+    "control character": ({"q": "\x01", "target": "bb"}, "q: control character U+0001"),
     "HTML": ({"q": "<b>a</b>", "target": "bb", "format": "html"}, "format=text"),
     "too long": ({"q": "a " * 300, "target": "bb"}, "300 tokens"),
 }

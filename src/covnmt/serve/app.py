@@ -1,7 +1,7 @@
 """The server as an ASGI application: routes, limits, errors, start and stop."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,10 +16,12 @@ from covnmt import __version__
 from covnmt.errors import UserError
 from covnmt.serve import api, libretranslate
 from covnmt.serve.batching import ClosedError, QueueFullError
-from covnmt.serve.engine import Engine
+from covnmt.serve.document import describe
+from covnmt.serve.engine import Engine, ModelSpec
 from covnmt.serve.journal import Journal
 from covnmt.serve.limits import Gate, RefusalError
 from covnmt.serve.metrics import Metrics
+from covnmt.serve.schemas import first_problem
 from covnmt.serve.settings import ServeSettings
 from covnmt.serve.worker import WorkerDiedError
 
@@ -36,14 +38,13 @@ def create_app(engines: dict[str, Engine], settings: ServeSettings, metrics: Met
         yield
         await asyncio.to_thread(_close, engines)
 
-    # the pages of FastAPI that show the API load scripts from elsewhere
-    app = FastAPI(
-        title="covnmt", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan
-    )
+    # FastAPI's own document knows no models, and its pages load scripts from elsewhere
+    app = FastAPI(title="covnmt", version=__version__, openapi_url=None, lifespan=lifespan)
     desk = api.Desk(engines, settings)
     app.include_router(api.build_router(desk))
     app.include_router(libretranslate.build_router(desk))
     _add_probes(app, engines, metrics)
+    _add_document(app, [engine.spec for engine in engines.values()], settings)
     app.mount("/", StaticFiles(directory=PAGE, html=True))
     _add_failures(app)
     if settings.allow_origins:
@@ -82,6 +83,14 @@ def _add_probes(app: FastAPI, engines: dict[str, Engine], metrics: Metrics) -> N
         return Response(metrics.text(waiting), media_type="text/plain; version=0.0.4")
 
 
+def _add_document(app: FastAPI, specs: Sequence[ModelSpec], settings: ServeSettings) -> None:
+    document = describe(app, specs, settings)
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def openapi() -> Response:
+        return JSONResponse(document)
+
+
 def _add_failures(app: FastAPI) -> None:
     """Every failure is `{"error": "..."}`, and none repeats what it was sent."""
 
@@ -101,7 +110,7 @@ def _add_failures(app: FastAPI) -> None:
     answer(ClosedError, 503, lambda error: "the server is stopping")
     answer(WorkerDiedError, 503, lambda error: f"{error}; try again, or send less at once")
     answer(HTTPException, 400, _detail)
-    answer(RequestValidationError, 422, _first_problem)
+    answer(RequestValidationError, 422, _problem)
 
 
 def _detail(error: Exception) -> str:
@@ -109,15 +118,6 @@ def _detail(error: Exception) -> str:
     return "the body is not JSON in UTF-8" if detail == UNREADABLE else detail
 
 
-def _is_field(step: str | int) -> bool:
-    """Not where in the request it stands, nor how the schema calls a type."""
-    return step != "body" and "[" not in str(step)
-
-
-def _first_problem(error: Exception) -> str:
+def _problem(error: Exception) -> str:
     assert isinstance(error, RequestValidationError)
-    problem = error.errors()[0]
-    where = ".".join(str(step) for step in problem["loc"] if _is_field(step))
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    # a field may have been named by the client: only what can be printed is repeated
-    return f"{where[:80].encode('ascii', 'replace').decode()}: {message}" if where else message
+    return first_problem(error.errors())

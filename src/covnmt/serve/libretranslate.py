@@ -16,7 +16,7 @@ from covnmt.serve.api import FAILURES, Desk
 from covnmt.serve.engine import Engine
 from covnmt.serve.journal import note
 from covnmt.serve.limits import RefusalError, check_key, sent_key
-from covnmt.serve.schemas import MAX_TEXTS, Text
+from covnmt.serve.schemas import MAX_TEXTS, Text, first_problem
 
 
 class LibreRequest(BaseModel):
@@ -25,8 +25,14 @@ class LibreRequest(BaseModel):
     q: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
     source: str = "auto"
     target: str
-    format: str = "text"
+    format: Annotated[str, Field(json_schema_extra={"enum": ["text"]})] = "text"
     api_key: str | None = None
+
+
+BODIES = {
+    kind: {"schema": LibreRequest.model_json_schema()}
+    for kind in ("application/json", "application/x-www-form-urlencoded")
+}
 
 
 async def read_request(request: Request) -> LibreRequest:
@@ -38,9 +44,7 @@ async def read_request(request: Request) -> LibreRequest:
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=20)
         return LibreRequest.model_validate({key: values[-1] for key, values in fields.items()})
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RefusalError(400, f"{where}: {first['msg']}") from None
+        raise RefusalError(400, first_problem(error.errors(include_input=False))) from None
     except ValueError:
         raise RefusalError(400, "the body is neither JSON nor a form in UTF-8") from None
 
@@ -60,11 +64,7 @@ def build_router(desk: Desk) -> APIRouter:
     @router.post(
         "/translate",
         responses=FAILURES,
-        openapi_extra={
-            "requestBody": {
-                "content": {"application/json": {"schema": LibreRequest.model_json_schema()}}
-            }
-        },
+        openapi_extra={"requestBody": {"content": BODIES, "required": True}},
     )
     async def translate(request: Request) -> Response:
         """Translate as LibreTranslate does."""

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from covnmt.serve.settings import ServeSettings
 
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
+GUARDED = ("/translate", "/languages", "/metrics", "/openapi.json")  # and all under /v1
 CLIENTS = 10_000  # addresses remembered; the one not seen for longest is forgotten
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -85,8 +86,9 @@ class Gate:
         self._judge_origin(headers.get("origin"), headers.get("host", ""))
         if not is_guarded(scope["path"]) or scope["method"] == "OPTIONS":
             return
-        # LibreTranslate's clients send their key in the body, which is read later
-        if scope["path"] != "/translate":
+        # LibreTranslate's clients send their key in the body, which is read later, and ask for
+        # languages without one
+        if scope["path"] not in ("/translate", "/languages"):
             check_key(self.settings.api_key, sent_key(headers))
         address = scope["client"][0] if scope.get("client") else ""
         if missing := self.rate.wait(address, time.monotonic()):
@@ -113,7 +115,7 @@ class Gate:
 
 def is_guarded(path: str) -> bool:
     """All but the page and the probes."""
-    return path.startswith("/v1/") or path in ("/translate", "/languages", "/metrics")
+    return path.startswith("/v1/") or path in GUARDED
 
 
 def check_key(wanted: str | None, given: str | None) -> None:

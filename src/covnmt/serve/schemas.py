@@ -1,7 +1,8 @@
 """What requests and answers look like; OpenAPI shows these with their examples."""
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -10,7 +11,8 @@ MAX_BEAM = 100
 
 Part = Literal["tokens", "alignment", "coverage", "fertility", "remarks"]
 # control characters but tab and line breaks, and halves of surrogate pairs
-CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+FORBIDDEN = r"\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f"
+CONTROLS = re.compile(rf"[{FORBIDDEN}\ud800-\udfff]")
 
 
 def without_controls(text: str) -> str:
@@ -20,9 +22,27 @@ def without_controls(text: str) -> str:
     return text
 
 
-Text = Annotated[str, AfterValidator(without_controls)]
+Text = Annotated[
+    str,
+    AfterValidator(without_controls),
+    Field(json_schema_extra={"pattern": f"^[^{FORBIDDEN}]*$"}),
+]
 Name = Annotated[str, Field(max_length=64)]
-Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0.01, le=3600, allow_inf_nan=False)]
+
+
+def first_problem(errors: Sequence[Any]) -> str:
+    """What pydantic found wrong, and where, in words that repeat little of what was sent."""
+    problem = errors[0]
+    where = ".".join(str(step) for step in problem["loc"] if _is_field(step))
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    # a field may have been named by the client: only what can be printed is repeated
+    return f"{where[:80].encode('ascii', 'replace').decode()}: {message}" if where else message
+
+
+def _is_field(step: str | int) -> bool:
+    """Not where in the request it stands, nor how the schema calls a type."""
+    return step not in ("body", "str") and "[" not in str(step)
 
 
 class Message(BaseModel):

@@ -63,7 +63,13 @@ class Worker:
 
     def introduce(self) -> Card:
         """Wait until the model is open and warm; what there is to know about it."""
-        card = self._receive()
+        try:
+            card = self._receive()
+        except EOFError:
+            raise UserError(
+                f"{self.arguments[0]}: the process that opens it died; is there memory for all "
+                "--workers?"
+            ) from None
         assert isinstance(card, Card)
         return card
 

@@ -1,0 +1,108 @@
+"""Events while a translation comes: which, in which order, and where they end."""
+
+import asyncio
+import json
+import threading
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covnmt.errors import UserError
+from covnmt.serve.answers import Accepted
+from covnmt.serve.bench import Watch
+from covnmt.serve.layout import split_text
+from covnmt.serve.stream import News, stream_events
+from covnmt.translate import Translation
+
+
+def translation(text: str) -> Translation:
+    nothing = np.zeros((0, 0), dtype=np.float32)
+    return Translation(text, (), text, (), -1.0, nothing, nothing.sum(axis=0), None)
+
+
+class Stream:
+    """A stream of two texts, three sentences, and those who work on them."""
+
+    def __init__(self) -> None:
+        self.news = News(asyncio.get_running_loop())
+        self.futures: list[Future[Translation]] = [Future() for _ in range(3)]
+        layouts = [split_text("One.\nTwo."), split_text("Three.")]
+        accepted = Accepted(layouts, self.futures)
+        deadline = time.monotonic() + 5
+        self.events = stream_events("tiny", accepted, self.news, [], deadline)
+
+    async def next(self) -> tuple[str, dict[str, Any]]:
+        """The next event: its name and what it says."""
+        name, data = (await anext(self.events)).rstrip("\n").split("\n")
+        return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+
+def place(text: int, sentence: int) -> dict[str, int]:
+    return {"text_number": text, "sentence_number": sentence}
+
+
+def test_words_come_before_sentences_and_sentences_in_order() -> None:
+    async def scenario() -> None:
+        stream = Stream()
+        threading.Thread(target=stream.news.tell, args=(0, "Un")).start()
+        assert await stream.next() == ("partial", {**place(0, 0), "text": "Un"})
+        stream.news.tell(2, "Tr")
+        assert await stream.next() == ("partial", {**place(1, 0), "text": "Tr"})
+        stream.futures[1].set_result(translation("Deux."))
+        stream.news.tell(1, "late words of a sentence that is done")
+        stream.news.tell(0, "Une")
+        assert await stream.next() == ("partial", {**place(0, 0), "text": "Une"})
+        stream.futures[0].set_result(translation("Un."))
+        names = []
+        stream.futures[2].set_result(translation("Trois."))
+        for _ in range(3):
+            name, content = await stream.next()
+            names.append((name, content["text_number"], content["sentence_number"]))
+        assert names == [("sentence", 0, 0), ("sentence", 0, 1), ("sentence", 1, 0)]
+        done = {"model": "tiny", "texts": ["Un.\nDeux.", "Trois."]}
+        assert await stream.next() == ("done", done)
+        with pytest.raises(StopAsyncIteration):
+            await stream.next()
+
+    asyncio.run(scenario())
+
+
+def test_a_slow_reader_gets_the_newest_words() -> None:
+    async def scenario() -> None:
+        stream = Stream()
+        for text in ("U", "Un", "Une"):
+            stream.news.tell(0, text)
+        assert await stream.next() == ("partial", {**place(0, 0), "text": "Une"})
+
+    asyncio.run(scenario())
+
+
+def test_the_first_failure_ends_the_stream_and_the_work() -> None:
+    async def scenario() -> None:
+        stream = Stream()
+        stream.futures[0].set_exception(UserError("too long"))
+        assert await stream.next() == ("error", {"error": "too long"})
+        with pytest.raises(StopAsyncIteration):
+            await stream.next()
+        assert stream.futures[1].cancelled()
+        assert stream.futures[2].cancelled()
+
+    asyncio.run(scenario())
+
+
+def test_only_what_is_new_is_told() -> None:
+    class Target:
+        def detokenize(self, tokens: tuple[str, ...]) -> str:
+            return " ".join(tokens)
+
+    class Translator:
+        target = Target()
+
+    told: list[tuple[int, str]] = []
+    watch = Watch(lambda place, text: told.append((place, text)), [4, 7], Translator())  # type: ignore[arg-type]
+    for line, tokens in [(0, ("a",)), (1, ("x",)), (0, ("a",)), (0, ("a", "b"))]:
+        watch(line, tokens)
+    assert told == [(4, "a"), (7, "x"), (4, "a b")]

@@ -1,0 +1,91 @@
+"""Processes that translate: what they answer, and what becomes of them and of those who die."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covnmt.errors import UserError
+from covnmt.serve.batching import Job
+from covnmt.serve.worker import Worker, WorkerDiedError
+from covnmt.translate import Translator
+
+from .server import wait_until
+
+
+@pytest.fixture
+def worker(tiny_model: Path) -> Iterator[Worker]:
+    made = Worker(tiny_model, "cpu", threads=1)
+    yield made
+    made.close()
+    assert made.process.exitcode == 0
+
+
+def texts(worker: Worker, lines: list[str], translator: Translator) -> list[str]:
+    jobs = [Job[Any, Any](translator.decode, line, len(line)) for line in lines]
+    return [done.text for done in worker.run(jobs)]
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_model: Path) -> Translator:
+    return Translator.load(tiny_model, device="cpu")
+
+
+def test_it_introduces_itself_and_translates(
+    worker: Worker, translator: Translator, lines: list[str]
+) -> None:
+    card = worker.introduce()
+    assert (card.coverage, card.device) == ("fertility", "cpu")
+    assert card.decode == translator.decode
+    expected = [each.text for each in translator.translate(lines)]
+    assert texts(worker, lines, translator) == expected
+
+
+def test_a_model_that_cannot_be_opened(tmp_path: Path) -> None:
+    worker = Worker(tmp_path, "cpu", threads=1)
+    with pytest.raises(UserError, match=str(tmp_path)):
+        worker.introduce()
+    worker.close()
+
+
+def test_the_next_one_takes_over_from_one_that_died(
+    worker: Worker, translator: Translator, lines: list[str]
+) -> None:
+    worker.introduce()
+    first = worker.process.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    worker.process.join()
+    with pytest.raises(WorkerDiedError):
+        texts(worker, lines[:1], translator)
+    assert worker.process.pid != first
+    assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_for_the_server(
+    worker: Worker, translator: Translator, lines: list[str], number: int
+) -> None:
+    """Ctrl-C reaches all processes; they must finish what was accepted."""
+    worker.introduce()
+    assert worker.process.pid is not None
+    os.kill(worker.process.pid, number)
+    assert len(texts(worker, lines[:3], translator)) == 3
+
+
+def test_it_ends_when_nobody_is_there_any_more(worker: Worker) -> None:
+    worker.introduce()
+    worker.pipe.close()
+    wait_until(lambda: worker.process.exitcode == 0)
+
+
+def test_an_error_of_one_batch_does_not_end_it(
+    worker: Worker, translator: Translator, lines: list[str]
+) -> None:
+    worker.introduce()
+    with pytest.raises(TypeError):
+        worker.run([Job[Any, Any](translator.decode, None, 1)])
+    assert len(texts(worker, lines[:1], translator)) == 1
