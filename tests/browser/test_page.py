@@ -21,6 +21,7 @@ from covnmt.serve.settings import ServeSettings
 from covnmt.translate import Translator
 from tests.serve.server import UNLIMITED, Running, serving
 
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 CHROMIUM = shutil.which("chromium")
 FLAGS = [
     "--no-sandbox",
@@ -47,7 +48,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def running(tiny_model: Path) -> Iterator[Running]:
-    with serving({"baseline": tiny_model, "coverage": tiny_model}) as server:
+    models = dict.fromkeys(("baseline", "coverage", "kftt:ja-en", "laws:zh-en"), tiny_model)
+    with serving(models, ServeSettings(rate=0, workers=1)) as server:
         yield server
 
 
@@ -212,6 +214,76 @@ def test_text_stays_text(page: Page) -> None:
 def test_examples(page: Page) -> None:
     page.get_by_label("Example").select_option("Two lines")
     expect(page.locator(".sentence")).to_have_count(2)
+
+
+@pytest.mark.parametrize(("model", "language"), [("kftt", "ja"), ("laws", "zh")])
+def test_examples_in_the_language_of_the_model(page: Page, model: str, language: str) -> None:
+    ours = (EXAMPLES / f"{language}.txt").read_text("utf-8").splitlines()
+    expect(page.get_by_label("Example").locator("option")).not_to_have_count(0)
+    page.get_by_label("Model").select_option(model)
+    for title in ("Short", "Two lines", "Long", "Longer"):
+        page.get_by_label("Example").select_option(title)
+        shown = page.get_by_label("Text to translate").input_value()
+        assert set(shown.splitlines()) <= set(ours)
+    expect(page.locator(".result h2")).to_have_text([model])
+
+
+# Lets a test send the events of a stream one by one.
+SLOW_STREAM = """
+const real = window.fetch;
+const encoder = new TextEncoder();
+window.fetch = (path, options) => {
+  if (!String(path).endsWith("/stream")) return real(path, options);
+  const body = new ReadableStream({ start(pipe) {
+    window.send = (name, content) =>
+      pipe.enqueue(encoder.encode(`event: ${name}\\ndata: ${JSON.stringify(content)}\\n\\n`));
+    window.end = () => pipe.close();
+  } });
+  return Promise.resolve(new Response(body));
+};
+"""
+
+
+def send(page: Page, name: str, **content: object) -> None:
+    page.evaluate("([name, content]) => window.send(name, content)", [name, content])
+
+
+def test_words_appear_while_they_come(context: BrowserContext, running: Running) -> None:
+    page = context.new_page()
+    page.add_init_script(SLOW_STREAM)
+    page.goto(f"{running.url}/#{urlencode({'text': 'a b. c'})}")
+    page.wait_for_function("window.send !== undefined")
+    draft = page.locator(".draft")
+    send(page, "partial", text_number=0, sentence_number=0, text="x")
+    expect(draft.locator(".translation")).to_have_text("x")
+    assert draft.get_attribute("aria-busy") == "true"
+    # a screen reader hears of the beginning and of the end, not of every word
+    assert page.locator(".draft [aria-live], [aria-live] .draft").count() == 0
+    send(page, "partial", text_number=0, sentence_number=1, text="z")
+    send(page, "partial", text_number=0, sentence_number=0, text="x <b>y</b>")
+    expect(draft.locator(".translation")).to_have_text("x <b>y</b>\nz")
+    expect(page.locator("#status")).to_have_text("Translating…")
+    for number, text in enumerate(("x y.", "z")):
+        sentence = {"text_number": 0, "sentence_number": number, "source": "a", "text": text}
+        parts = {"source_tokens": ["a"], "tokens": ["x"], "alignment": [[1.0]]}
+        account = {"score": -1.0, "coverage": [1.0], "fertility": None, "remarks": []}
+        send(page, "sentence", **sentence, **parts, **account)
+    send(page, "done", model="baseline", texts=["x y. z"])
+    expect(page.locator(".result:not(.draft) .translation")).to_have_text("x y. z")
+    expect(page.locator("[aria-busy]")).to_have_count(0)
+    expect(page.locator("#status")).to_contain_text("Done")
+
+
+def test_a_stream_that_breaks_off(context: BrowserContext, running: Running) -> None:
+    page = context.new_page()
+    page.add_init_script(SLOW_STREAM)
+    page.goto(f"{running.url}/#{urlencode({'text': 'a'})}")
+    page.wait_for_function("window.send !== undefined")
+    send(page, "partial", text_number=0, sentence_number=0, text="x")
+    expect(page.locator(".draft")).to_be_visible()
+    page.evaluate("window.end()")
+    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    expect(page.locator(".draft")).to_have_count(0)
 
 
 def test_a_message_where_the_text_cannot_be_translated(page: Page) -> None:

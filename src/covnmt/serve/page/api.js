@@ -8,21 +8,31 @@ export class Failure extends Error {
   }
 }
 
+const GONE = "The server does not answer. Is it still running?";
 const PARTS = ["tokens", "alignment", "coverage", "fertility", "remarks"];
 
 export function models(key) {
   return ask("v1/models", { headers: headers(key) });
 }
 
-export function translate(query, key, signal) {
+/** Translate, and tell `onWords(sentence number, text)` of what comes meanwhile. */
+export async function translate(query, key, signal, onWords) {
   const body = { text: query.text, model: query.model, return: PARTS };
   if (query.beam) body.beam = query.beam;
-  return ask("v1/translate", {
+  const answer = await send("v1/translate/stream", {
     method: "POST",
     headers: { ...headers(key), "content-type": "application/json" },
     body: JSON.stringify(body),
     signal,
   });
+  const sentences = [];
+  for await (const { name, content } of events(answer)) {
+    if (name === "error") throw new Failure(answer.status, content.error);
+    if (name === "done") return { model: content.model, text: content.texts[0], sentences };
+    if (name === "sentence") sentences.push(content);
+    onWords(content.sentence_number, content.text);
+  }
+  throw new Failure(0, GONE);
 }
 
 function headers(key) {
@@ -30,14 +40,32 @@ function headers(key) {
 }
 
 async function ask(path, options) {
-  let answer;
-  try {
-    answer = await fetch(path, options);
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
-    throw new Failure(0, "The server does not answer. Is it still running?");
-  }
+  return (await send(path, options)).json();
+}
+
+async function send(path, options) {
+  const answer = await fetch(path, options).catch(gone);
+  if (answer.ok) return answer;
   const content = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Failure(answer.status, content.error ?? `error ${answer.status}`);
-  return content;
+  throw new Failure(answer.status, content.error ?? `error ${answer.status}`);
+}
+
+function gone(error) {
+  throw error.name === "AbortError" ? error : new Failure(0, GONE);
+}
+
+/** Server-sent events of an answer, as they come. */
+async function* events(answer) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { done, value } = await reader.read().catch(gone);
+    if (done) return;
+    const blocks = (text + value).split("\n\n");
+    text = blocks.pop();
+    for (const block of blocks) {
+      const [name, data] = block.split("\n");
+      yield { name: name.slice("event: ".length), content: JSON.parse(data.slice("data: ".length)) };
+    }
+  }
 }

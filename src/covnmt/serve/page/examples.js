@@ -1,6 +1,7 @@
-// Sentences of the embedded language pair (covnmt demo), from short to long.
+// Sentences to try, by the source language of a model. Those of the embedded pair are for models of
+// `covnmt demo`; the others are split into words as the open corpora split theirs.
 
-export const EXAMPLES = [
+const EMBEDDED = [
   ["Short", "ze muye piro sire tuye"],
   ["Two lines", "fa zota nori re pela\nre vera ruva re zilo nuri ziyo sita yila"],
   ["Long",
@@ -13,3 +14,40 @@ export const EXAMPLES = [
     "valo pize ta ye tuye ro puva re tu zilo zilo zumu ni muva valo pize ta ye tuye " +
     "ro puva re tu"],
 ];
+
+const BY_LANGUAGE = {
+  ja: [
+    ["Short",
+      "この 寺 は 京都 市 の 北 に あ る 。"],
+    ["Two lines",
+      "庭園 の 池 の 中 に は 大き な 島 と 小さ な 島 が あ る 。\n" +
+      "本堂 は 火災 に よ っ て 焼失 し た が 、 三 年 後 に 再建 さ れ 、 現在 は " +
+      "重要 文化 財 に 指定 さ れ て い る 。"],
+    ["Long",
+      "東 の 山 に は 大き な 寺 が あ り 、 西 の 山 に も 大き な 寺 が あ り 、 北 " +
+      "の 山 に は 小さ な 神社 が あ る が 、 南 に は 山 も 寺 も 神社 も な い 。"],
+    ["Longer",
+      "室町 時代 の 終わり に 、 この 城 は 戦い で 焼 か れ 、 城主 と その 家族 は " +
+      "殺 さ れ 、 城 の 石 は 別 の 城 を 築 く ため に 運 ば れ 、 今 で は 城 の " +
+      "跡 に 小さ な 石碑 が 立 っ て い る だけ で あ る 。"],
+  ],
+  zh: [
+    ["Short",
+      "动物园 应 于 每年 六月 公布 动物 名册 。"],
+    ["Two lines",
+      "申请人 应 于 三十 日 内 补正 。\n" +
+      "图书馆 应 保存 阅览 纪录 , 并 不 得 向 第三 人 提供 阅览 纪录 。"],
+    ["Long",
+      "学校 应 设 学生 宿舍 , 宿舍 应 设 管理 人员 , 管理 人员 应 每月 检查 宿舍 消防 " +
+      "设备 , 并 将 检查 结果 报 学校 备查 。"],
+    ["Longer",
+      "博物馆 因 研究 、 展览 或 修复 需要 , 得 将 藏品 借 予 其他 博物馆 ; 借用 期间 " +
+      "不 得 逾 一 年 , 期间 届满 前 , 借用 之 博物馆 得 申请 延长 , 但 延长 期间 " +
+      "合计 不 得 逾 二 年 ; 藏品 毁损 或 遗失 时 , 借用 之 博物馆 应 负 赔偿 责任 。"],
+  ],
+};
+
+/** [title, text] pairs for a model; the embedded pair's where its language is none of ours. */
+export function examplesFor(model) {
+  return BY_LANGUAGE[model?.source] ?? EMBEDDED;
+}

@@ -2,29 +2,31 @@
 
 import { Failure, models, translate } from "./api.js";
 import { element } from "./dom.js";
-import { EXAMPLES } from "./examples.js";
-import { resultPanel } from "./result.js";
+import { examplesFor } from "./examples.js";
+import { draftPanel, resultPanel } from "./result.js";
 import { readState, writeState } from "./state.js";
 
 const PAUSE_MS = 400;
+// What is done sooner is shown at once, without the words in between.
+const DRAFT_MS = 150;
 const field = Object.fromEntries(
   ["form", "text", "model", "compare", "beam", "examples", "key", "key-row", "link", "status",
     "error", "results"].map((id) => [id, document.getElementById(id)]));
 
+let known = [];
 let pending = null;
 let timer = null;
 
 async function start() {
   restoreText();
   field.key.value = sessionStorage.getItem("key") ?? "";
-  field.examples.append(element("option", { value: "" }, "choose…"),
-    ...EXAMPLES.map(([name, text]) => element("option", { value: text }, name)));
   field.form.addEventListener("submit", (event) => {
     event.preventDefault();
     run();
   });
   for (const name of ["text", "beam"]) field[name].addEventListener("input", later);
   for (const name of ["model", "compare"]) field[name].addEventListener("change", run);
+  field.model.addEventListener("change", offerExamples);
   field.key.addEventListener("change", () => {
     sessionStorage.setItem("key", field.key.value);
     if (field.model.length) run();
@@ -46,18 +48,24 @@ async function start() {
 
 async function loadModels() {
   try {
-    const found = (await models(field.key.value)).models;
-    const options = () => found.map((model) =>
+    known = (await models(field.key.value)).models;
+    const options = () => known.map((model) =>
       element("option", { value: model.name, title: `coverage: ${model.coverage}` }, model.name));
     field.model.replaceChildren(...options());
     field.compare.replaceChildren(element("option", { value: "" }, "nothing"), ...options());
-    field.compare.disabled = found.length < 2;
-    field.beam.placeholder = found[0].beam;
+    field.compare.disabled = known.length < 2;
+    field.beam.placeholder = known[0].beam;
     restoreModels();
     await run();
   } catch (error) {
     fail(error);
   }
+}
+
+function offerExamples() {
+  const model = known.find((each) => each.name === field.model.value);
+  field.examples.replaceChildren(element("option", { value: "" }, "choose…"),
+    ...examplesFor(model).map(([name, text]) => element("option", { value: text }, name)));
 }
 
 // Text comes back at once, models when they are known: what is typed meanwhile must stay.
@@ -70,9 +78,10 @@ function restoreText() {
 function restoreModels() {
   const state = readState();
   for (const name of ["model", "compare"]) {
-    const known = [...field[name].options].some((option) => option.value === state[name]);
-    if (known && (state[name] || name === "compare")) field[name].value = state[name];
+    const offered = [...field[name].options].some((option) => option.value === state[name]);
+    if (offered && (state[name] || name === "compare")) field[name].value = state[name];
   }
+  offerExamples();
 }
 
 function later() {
@@ -89,14 +98,19 @@ async function run() {
   writeState(state);
   if (!state.text.trim()) return show([], "");
   const mine = (pending = new AbortController());
+  const names = [...new Set([state.model, state.compare].filter(Boolean))];
+  const drafts = names.map(draftPanel);
+  const drafting = setTimeout(() => put(drafts.map((draft) => draft.node)), DRAFT_MS);
   field.status.textContent = "Translating…";
   const began = performance.now();
   try {
-    const names = [...new Set([state.model, state.compare].filter(Boolean))];
-    const answers = await Promise.all(names.map((model) =>
-      translate({ ...state, model, beam: Number(state.beam) }, field.key.value, mine.signal)));
+    const answers = await Promise.all(names.map((model, n) => translate(
+      { ...state, model, beam: Number(state.beam) }, field.key.value, mine.signal,
+      drafts[n].words)));
+    clearTimeout(drafting);
     show(answers, `Done in ${Math.round(performance.now() - began)} ms`);
   } catch (error) {
+    clearTimeout(drafting);
     if (error.name !== "AbortError") fail(error);
   }
 }
@@ -104,9 +118,12 @@ async function run() {
 function show(answers, status) {
   field.error.hidden = true;
   field.status.textContent = status;
-  field.results.classList.toggle("two", answers.length > 1);
-  field.results.replaceChildren(
-    ...answers.map((answer) => resultPanel(answer.model, answer.translations[0])));
+  put(answers.map(resultPanel));
+}
+
+function put(panels) {
+  field.results.classList.toggle("two", panels.length > 1);
+  field.results.replaceChildren(...panels);
 }
 
 function fail(error) {
@@ -115,6 +132,7 @@ function fail(error) {
   if (error.status === 401) field["key-row"].hidden = false;
   field.error.hidden = false;
   field.error.textContent = error.message;
+  field.results.querySelectorAll(".draft").forEach((draft) => draft.remove());
 }
 
 async function copyLink() {

@@ -6,15 +6,32 @@ import { Words } from "./words.js";
 
 const STEP_MS = 350;
 
-export function resultPanel(model, translation) {
-  const many = translation.sentences.length > 1;
+export function resultPanel({ model, text, sentences }) {
+  const many = sentences.length > 1;
   return element(
     "section",
     { class: "result", "aria-label": `Translation by ${model}` },
     element("h2", {}, model),
-    element("p", { class: "translation", tabindex: "0" }, translation.text),
-    ...translation.sentences.map((sentence, n) => sentencePanel(sentence, model, many ? n + 1 : 0)),
+    element("p", { class: "translation", tabindex: "0" }, text),
+    ...sentences.map((sentence, n) => sentencePanel(sentence, model, many ? n + 1 : 0)),
   );
+}
+
+/** What there is of a translation that is still coming; `words(sentence number, text)` adds to it. */
+export function draftPanel(model) {
+  const text = element("p", { class: "translation" });
+  const node = element(
+    "section",
+    { class: "result draft", "aria-busy": "true", "aria-label": `Unfinished translation by ${model}` },
+    element("h2", {}, model),
+    text,
+  );
+  const drafts = [];
+  const words = (sentence, words) => {
+    drafts[sentence] = words;
+    text.textContent = drafts.join("\n");
+  };
+  return { node, words };
 }
 
 function sentencePanel(sentence, model, number) {
