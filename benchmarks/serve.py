@@ -6,6 +6,7 @@
 All three on one machine, in one run, as ratios; clients and server share its cores.
 
 throughput  requests a second of 32 clients, over those of one client and a server without batches
+            (with one thread for a sentence or with all cores, whichever is faster)
 latency     99th percentile over median while requests arrive at random, at half that throughput;
             of one client alone beside it, since long sentences take longer on an idle server too
 exactness   10,000 requests of 32 clients (beam 1), a tenth of which hang up at random: every other
@@ -17,6 +18,7 @@ The first two for all sentences, and for those of 8 to 20 words.
 import argparse
 import asyncio
 import json
+import os
 import random
 import re
 import signal
@@ -32,13 +34,18 @@ from typing import Any
 from machine import save
 
 CLIENTS = 32
+# Without batches: one thread for a sentence, or all cores; whichever is faster counts.
+ONE_AT_A_TIME = [
+    ("--batch-size", "1", "--wait", "0"),
+    ("--batch-size", "1", "--wait", "0", "--workers", "1", "--threads", str(os.cpu_count() or 1)),
+]
 START = "from covnmt.cli_serve import app; app()"
 HANG_UP = 0.1
 
 
 @contextmanager
-def server(model: Path, *options: str) -> Iterator[int]:
-    """The server in a process of its own; gives its port."""
+def server(model: Path, *options: str) -> Iterator[tuple[int, int]]:
+    """The server in a process of its own; gives its port and the number of that process."""
     command = [sys.executable, "-c", START, "--model", str(model), "--port", "0", "--rate", "0"]
     with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -49,7 +56,7 @@ def server(model: Path, *options: str) -> Iterator[int]:
                 raise SystemExit(first + process.stderr.read())
             # its journal must be read, or it would wait for room in the pipe
             asyncio.get_running_loop().run_in_executor(None, process.stderr.read)
-            yield int(found[1])
+            yield int(found[1]), process.pid
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(60)
@@ -199,17 +206,18 @@ async def measure(model: Path, lines: Sequence[str], arguments: argparse.Namespa
         name: random.Random(0).choices(pool, k=count)
         for name, pool in (("all", lines), ("8 to 20 words", ordinary))
     }
-    with server(model, "--batch-size", "1", "--wait", "0") as port:
-        expected: dict[str, str] = {}
-        client = Client(port, beam=1)
-        for text in lines[: arguments.pool]:
-            expected[text] = await client.ask(text)
-        client.hang_up()
-        alone = {
-            name: await throughput(port, beam, pool[: count // 4], 1)
-            for name, pool in pools.items()
-        }
-    with server(model) as port:
+    expected: dict[str, str] = {}
+    alone = dict.fromkeys(pools, 0.0)
+    for options in ONE_AT_A_TIME:
+        with server(model, *options) as (port, _):
+            client = Client(port, beam=1)
+            for text in lines[: arguments.pool]:
+                expected[text] = await client.ask(text)
+            client.hang_up()
+            for name, pool in pools.items():
+                rate = await throughput(port, beam, pool[: count // 4], 1)
+                alone[name] = max(alone[name], rate)
+    with server(model) as (port, _):
         await throughput(port, beam, lines[:CLIENTS], CLIENTS)
         together = {
             name: await throughput(port, beam, pool, CLIENTS) for name, pool in pools.items()
