@@ -1,10 +1,12 @@
 """The routes, asked over HTTP: right answers, and 4xx with a message for everything else."""
 
 import asyncio
+import inspect
 import json
 import socket
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,6 @@ from covnmt.translate import Translator
 
 from .server import Running, serving, wait_until
 
-STATUS = Path("/proc/self/statm")
 JSON = {"content-type": "application/json"}
 
 
@@ -82,17 +83,44 @@ def test_nothing_stays_nothing(client: httpx.Client, text: str) -> None:
     assert post(client, text=text)["translations"] == [{"text": text, "sentences": []}]
 
 
-def test_events(client: httpx.Client, lines: list[str]) -> None:
-    body = {"text": [f"{lines[0]}\n{lines[1]}", lines[2]], "return": ["tokens"]}
+def stream(client: httpx.Client, **body: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The events of a stream: their names, and what they say."""
     answer = client.post("/v1/translate/stream", json=body)
     assert answer.headers["content-type"].startswith("text/event-stream")
-    events = [block.split("\n") for block in answer.text.strip().split("\n\n")]
-    assert [name for name, _ in events] == ["event: sentence"] * 3 + ["event: done"]
-    data = [json.loads(line.removeprefix("data: ")) for _, line in events]
-    places = [(each["text_number"], each["sentence_number"]) for each in data[:3]]
+    blocks = [block.split("\n") for block in answer.text.strip().split("\n\n")]
+    return [
+        (name.removeprefix("event: "), json.loads(data.removeprefix("data: ")))
+        for name, data in blocks
+    ]
+
+
+def test_events(client: httpx.Client, lines: list[str]) -> None:
+    texts = [f"{lines[0]}\n{lines[1]}", lines[2]]
+    events = stream(client, text=texts, **{"return": ["tokens"]})
+    *sentences, done = [event for event in events if event[0] != "partial"]
+    assert [name for name, _ in sentences] == ["sentence"] * 3
+    places = [(each["text_number"], each["sentence_number"]) for _, each in sentences]
     assert places == [(0, 0), (0, 1), (1, 0)]
-    whole = post(client, text=body["text"])["translations"]
-    assert data[3]["texts"] == [text["text"] for text in whole]
+    whole = post(client, text=texts)["translations"]
+    assert done == ("done", {"model": "tiny", "texts": [text["text"] for text in whole]})
+
+
+@pytest.mark.skipif(
+    "watch" not in inspect.signature(Translator.translate).parameters,
+    reason="this search cannot be watched",
+)
+def test_words_come_before_their_sentence(client: httpx.Client, lines: list[str]) -> None:
+    long = " ".join(lines)
+    events = stream(client, text=f"{long}\n{lines[0]}")
+    names = [name for name, _ in events]
+    assert names.count("partial") > 5
+    for number in (0, 1):
+        mine = [
+            (name, each["text"]) for name, each in events if each.get("sentence_number") == number
+        ]
+        assert [name for name, _ in mine].index("sentence") == len(mine) - 1
+        words = [text for name, text in mine if name == "partial"]
+        assert all(before != after for before, after in pairwise(words))
 
 
 def test_a_stream_that_fails_says_so(client: httpx.Client) -> None:
@@ -181,24 +209,6 @@ def test_bad_input(client: httpx.Client, case: str) -> None:
     assert message in answer.json()["error"]
 
 
-@pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")
-def test_memory_stays_flat(client: httpx.Client) -> None:
-    bodies = [
-        (path, body if isinstance(body, bytes) else json.dumps(body).encode())
-        for path, body, _, _ in WRONG.values()
-    ]
-    for path, content in bodies * 5:
-        client.post(path, content=content, headers=JSON)
-    before = resident_pages()
-    for path, content in bodies * 40:
-        client.post(path, content=content, headers=JSON)
-    assert resident_pages() - before < 2048, "8 MiB more after 1,000 requests"
-
-
-def resident_pages() -> int:
-    return int(STATUS.read_text("ascii").split()[1])
-
-
 def test_a_body_without_length_is_bounded_too(client: httpx.Client) -> None:
     def chunks() -> Any:
         yield b'{"text": "'
@@ -225,20 +235,30 @@ def test_a_deadline(tiny_model: Path, lines: list[str]) -> None:
         assert answer.status_code == 408
         assert "0.05 s" in answer.json()["error"]
         wait_until(lambda: all(job.future.cancelled() for job in waiting(running)))
-        stream = httpx.post(f"{running.url}/v1/translate/stream", json=body)
-        assert "not done in time" in stream.text
+        late = httpx.post(f"{running.url}/v1/translate/stream", json=body)
+        assert "not done in time" in late.text
+        pairs = {"pairs": [{"source": "a", "target": "b"}], "timeout": 0.05}
+        assert httpx.post(f"{running.url}/v1/align", json=pairs).status_code == 408
 
 
 def waiting(running: Running) -> list[Any]:
     return list(next(iter(running.engines.values())).queue.waiting)
 
 
-@pytest.mark.parametrize("path", ["/v1/translate", "/v1/translate/stream"])
-def test_a_client_that_hangs_up_is_forgotten(tiny_model: Path, lines: list[str], path: str) -> None:
+CALLS = {
+    "/v1/translate": {"text": "a b"},
+    "/v1/translate/stream": {"text": "a b"},
+    "/v1/align": {"pairs": [{"source": "a", "target": "b"}]},
+    "/translate": {"q": "a b", "target": "target"},
+}
+
+
+@pytest.mark.parametrize("path", CALLS)
+def test_a_client_that_hangs_up_is_forgotten(tiny_model: Path, path: str) -> None:
     settings = ServeSettings(rate=0, wait=20.0, batch_size=64)
     with serving({"tiny": tiny_model}, settings) as running:
         host, _, port = running.url.removeprefix("http://").partition(":")
-        body = json.dumps({"text": lines[0]}).encode()
+        body = json.dumps(CALLS[path]).encode()
         head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
@@ -279,6 +299,30 @@ def test_a_graceful_stop(tiny_model: Path, lines: list[str]) -> None:
     thread.join()
     assert [answer.status_code for answer in answers] == [200]
     assert len(answers[0].json()["translations"]) == len(lines)
+
+
+def test_a_short_text_does_not_wait_for_long_ones(tiny_model: Path, lines: list[str]) -> None:
+    """Sent last, while many long sentences wait, and yet among the first to be done."""
+    long = " ".join(" ".join(lines).split()[:150])
+    order: list[str] = []
+
+    async def ask_all(url: str) -> None:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+
+            async def ask(name: str, text: str) -> None:
+                answer = await client.post("/v1/translate", json={"text": text})
+                assert answer.status_code == 200
+                order.append(name)
+
+            many = [asyncio.create_task(ask("long", long)) for _ in range(40)]
+            while not order:
+                await asyncio.sleep(0.001)
+            await asyncio.gather(ask("short", lines[0]), *many)
+
+    with serving({"tiny": tiny_model}, ServeSettings(rate=0, workers=2, batch_size=4)) as running:
+        asyncio.run(ask_all(running.url))
+    assert len(order) == 41
+    assert order.index("short") < 20
 
 
 def test_many_clients_at_once_get_their_own_answers(

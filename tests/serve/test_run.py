@@ -1,10 +1,14 @@
 """Starting and stopping the server, and what its options mean."""
 
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -15,6 +19,8 @@ from covnmt.serve.engine import ModelSpec, load_engines, parse_spec
 from covnmt.serve.metrics import Metrics
 from covnmt.serve.run import listen, read_key
 from covnmt.serve.settings import ServeSettings
+
+from .server import wait_until
 
 SPECS = {
     "models/gru10": ModelSpec("gru10", Path("models/gru10")),
@@ -78,15 +84,27 @@ def test_defaults_are_safe() -> None:
     assert not settings.log_text
 
 
+@contextmanager
+def command(model: Path, *options: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """`covnmt serve` in a process of its own, and where it listens."""
+    code = "from covnmt.cli_serve import app; app()"
+    words = [sys.executable, "-c", code, "--model", str(model), "--port", "0", *options]
+    with subprocess.Popen(
+        words, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+", process.stderr.readline())
+        assert found is not None
+        try:
+            yield process, found[0]
+        finally:
+            process.kill()
+
+
 def test_the_command(tiny_model: Path) -> None:
     """Starts, tells where, listens on this machine only, and ends well when asked to."""
-    code = "from covnmt.cli_serve import app; app()"
-    command = [sys.executable, "-c", code, "--model", str(tiny_model), "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with command(tiny_model) as (process, url):
         assert process.stderr is not None
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", process.stderr.readline())
-        assert found is not None
-        url = found[0]
         body = {"text": "not for the log"}
         assert httpx.post(f"{url}/v1/translate", json=body, timeout=30).status_code == 200
         process.send_signal(signal.SIGTERM)
@@ -97,4 +115,21 @@ def test_the_command(tiny_model: Path) -> None:
     assert "not for the log" not in rest
     assert "Traceback" not in rest
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.1", int(found[1])), 1)
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 1)
+
+
+def test_a_signal_while_it_translates(tiny_model: Path, lines: list[str]) -> None:
+    """What was accepted is answered, though Ctrl-C reaches the workers too."""
+    with command(tiny_model, "--wait", "500") as (process, url):
+        answers: list[httpx.Response] = []
+
+        def ask() -> None:
+            answers.append(httpx.post(f"{url}/v1/translate", json={"text": lines}, timeout=30))
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        wait_until(lambda: f" {len(lines)}\n" in httpx.get(f"{url}/metrics").text)
+        os.killpg(process.pid, signal.SIGINT)
+        thread.join(30)
+        assert [answer.status_code for answer in answers] == [200]
+        assert process.wait(30) in (130, -signal.SIGINT)

@@ -1,0 +1,50 @@
+"""Memory stays flat, whatever is sent; benchmarks/soak.py does the same for an hour's worth."""
+
+import json
+from itertools import cycle, islice
+from pathlib import Path
+
+import httpx
+import pytest
+
+from .server import Running
+from .test_api import JSON, WRONG
+
+PROC = Path("/proc")
+PAGES_PER_MIB = 256
+
+pytestmark = pytest.mark.skipif(not PROC.exists(), reason="memory is read from /proc")
+
+
+def resident_mib(running: Running) -> float:
+    """What the server, in this process, and its workers hold."""
+    workers = [worker for engine in running.engines.values() for worker in engine.workers]
+    owners = ["self", *(str(worker.process.pid) for worker in workers)]
+    pages = [int((PROC / each / "statm").read_text("ascii").split()[1]) for each in owners]
+    return sum(pages) / PAGES_PER_MIB
+
+
+def test_memory_stays_flat(running: Running, client: httpx.Client, lines: list[str]) -> None:
+    wrong = [
+        (path, body if isinstance(body, bytes) else json.dumps(body).encode())
+        for path, body, _, _ in WRONG.values()
+    ]
+    parts = {"return": ["tokens", "alignment", "coverage", "remarks"], "beam": 2}
+    right = [
+        (path, json.dumps({"text": line, **parts}).encode())
+        for line in lines[:10]
+        for path in ("/v1/translate", "/v1/translate/stream")
+    ]
+    requests = cycle([*wrong, *right])
+
+    def ask(count: int) -> set[int]:
+        answers = [
+            client.post(path, content=body, headers=JSON).status_code
+            for path, body in islice(requests, count)
+        ]
+        return set(answers)
+
+    assert ask(200) >= {200, 400, 404, 413, 422}
+    before = resident_mib(running)
+    ask(600)
+    assert resident_mib(running) - before < 8
