@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,17 +52,31 @@ def test_a_model_that_cannot_be_opened(tmp_path: Path) -> None:
     worker.close()
 
 
-def test_the_next_one_takes_over_from_one_that_died(
+def kill(worker: Worker) -> None:
+    assert worker.process.pid is not None
+    os.kill(worker.process.pid, signal.SIGKILL)
+    worker.process.join()
+
+
+def test_nobody_notices_that_one_died_while_idle(
     worker: Worker, translator: Translator, lines: list[str]
 ) -> None:
     worker.introduce()
-    first = worker.process.pid
-    assert first is not None
-    os.kill(first, signal.SIGKILL)
-    worker.process.join()
+    kill(worker)
+    assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
+
+
+def test_the_next_one_takes_over_from_one_that_died_at_work(
+    worker: Worker, translator: Translator, lines: list[str]
+) -> None:
+    worker.introduce()
+    slow = translator.decode.model_copy(update={"beam": 100})
+    jobs = [Job[Any, Any](slow, " ".join(" ".join(lines).split()[:150]), 1) for _ in range(50)]
+    killer = threading.Timer(0.3, kill, [worker])
+    killer.start()
     with pytest.raises(WorkerDiedError):
-        texts(worker, lines[:1], translator)
-    assert worker.process.pid != first
+        worker.run(jobs)
+    killer.join()
     assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
 
 

@@ -75,6 +75,8 @@ class Worker:
 
     def run(self, jobs: Sequence[Job[Any, Any]]) -> Sequence[Any]:
         """Do a batch."""
+        if not self.process.is_alive():
+            self._restart()
         watched = frozenset(place for place, job in enumerate(jobs) if job.tell)
         try:
             self.pipe.send(Task(jobs[0].group, [job.payload for job in jobs], watched))
