@@ -226,6 +226,10 @@ def test_examples_in_the_language_of_the_model(page: Page, model: str, language:
         shown = page.get_by_label("Text to translate").input_value()
         assert set(shown.splitlines()) <= set(ours)
     expect(page.locator(".result h2")).to_have_text([model])
+    # words over the columns stand upright, as their script is written
+    upright = page.locator('.heat-box text[writing-mode="vertical-rl"]')
+    expect(upright).not_to_have_count(0)
+    assert page.locator(".heat-box text[transform]").count() < upright.count()
 
 
 # Lets a test send the events of a stream one by one.

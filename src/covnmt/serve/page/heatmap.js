@@ -8,6 +8,8 @@ const PAD = 6;
 const STRIP = 40;
 const FAINT = 0.01;
 const LONGEST = 18;
+// Chinese and Japanese: kana, characters, and their punctuation.
+const UPRIGHT = /[\u3000-\u30ff\u3400-\u9fff\uff00-\uff60]/;
 const ZOOMS = [0.5, 0.75, 1, 1.5, 2, 3];
 // Colours are written into the drawing, so that an exported file looks the same anywhere.
 const INK = {
@@ -74,9 +76,8 @@ export class HeatMap {
         height: target.length * this.cell, fill: ink.empty }),
       ...this.cells(ink),
       ...target.map((word, i) => this.label(word, this.left - PAD,
-        this.top + (i + 0.5) * this.cell, "end", ink, false)),
-      ...source.map((word, j) => this.label(word, this.left + (j + 0.5) * this.cell,
-        this.top - PAD, "start", ink, true)),
+        this.top + (i + 0.5) * this.cell, ink, { "text-anchor": "end" })),
+      ...source.map((word, j) => this.above(word, this.left + (j + 0.5) * this.cell, ink)),
       ...this.bars(bottom + PAD, ink));
     this.column = this.frame(ink, this.cell, target.length * this.cell);
     this.row = this.frame(ink, source.length * this.cell, this.cell);
@@ -92,12 +93,19 @@ export class HeatMap {
         "fill-opacity": Math.min(weight, 1).toFixed(3) })]));
   }
 
-  label(word, x, y, anchor, ink, turned) {
-    const text = drawing("text", { x, y, fill: ink.text, "text-anchor": anchor,
-      "dominant-baseline": "central", transform: turned ? `rotate(-90 ${x} ${y})` : null },
-      shortened(word));
+  label(word, x, y, ink, attributes) {
+    const text = drawing("text", { x, y, fill: ink.text, "dominant-baseline": "central",
+      ...attributes }, shortened(word));
     if (word.length > LONGEST) text.append(drawing("title", {}, word));
     return text;
+  }
+
+  /** A label over a column: turned, or from top to bottom in scripts that are written so. */
+  above(word, x, ink) {
+    const y = this.top - PAD;
+    return this.label(word, x, y, ink, UPRIGHT.test(word)
+      ? { "text-anchor": "end", "writing-mode": "vertical-rl" }
+      : { "text-anchor": "start", transform: `rotate(-90 ${x} ${y})` });
   }
 
   bars(y, ink) {
