@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 import time
+from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from typing import Any
 
@@ -32,7 +33,9 @@ class Stream:
         layouts = [split_text("One.\nTwo."), split_text("Three.")]
         accepted = Accepted(layouts, self.futures)
         deadline = time.monotonic() + 5
-        self.events = stream_events("tiny", accepted, self.news, [], deadline)
+        self.events: AsyncGenerator[str, None] = stream_events(
+            "tiny", accepted, self.news, [], deadline
+        )
 
     async def next(self) -> tuple[str, dict[str, Any]]:
         """The next event: its name and what it says."""
@@ -76,6 +79,8 @@ def test_a_slow_reader_gets_the_newest_words() -> None:
         for text in ("U", "Un", "Une"):
             stream.news.tell(0, text)
         assert await stream.next() == ("partial", {**place(0, 0), "text": "Une"})
+        await stream.events.aclose()
+        assert all(future.cancelled() for future in stream.futures)
 
     asyncio.run(scenario())
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 from covnmt.errors import UserError
@@ -40,7 +40,7 @@ class News:
 
 async def stream_events(
     model: str, accepted: Accepted, news: News, parts: Sequence[str], deadline: float
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str, None]:
     """Sentences in order, each as soon as it is done, and words before that; then the texts."""
     done: list[Translation] = []
     try:
@@ -70,8 +70,10 @@ async def _progress(accepted: Accepted, news: News) -> AsyncIterator[tuple[str, 
     for number, future in enumerate(futures):
         while not future.done():
             some = asyncio.ensure_future(news.some.wait())
-            await asyncio.wait((future, some), return_when=asyncio.FIRST_COMPLETED)
-            some.cancel()
+            try:
+                await asyncio.wait((future, some), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                some.cancel()
             for sentence, text in news.take().items():
                 if not futures[sentence].done():
                     yield "partial", sentence, {"text": text}
