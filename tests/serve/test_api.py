@@ -164,10 +164,29 @@ def test_answers_do_not_wait_for_the_network(client: httpx.Client) -> None:
     assert min(taken) < 0.03, "delayed by Nagle's algorithm?"
 
 
-def test_openapi_has_examples(client: httpx.Client) -> None:
-    schemas = client.get("/openapi.json").json()["components"]["schemas"]
-    assert schemas["TranslateRequest"]["examples"]
-    assert schemas["AlignRequest"]["examples"]
+def test_the_document_knows_this_server(client: httpx.Client) -> None:
+    document = client.get("/openapi.json").json()
+    for kind in ("TranslateRequest", "AlignRequest"):
+        schema = document["components"]["schemas"][kind]
+        assert schema["examples"]
+        assert schema["properties"]["model"]["enum"] == ["tiny", "twin", None]
+    beam = document["components"]["schemas"]["TranslateRequest"]["properties"]["beam"]
+    assert beam["anyOf"][0]["maximum"] == ServeSettings().max_beam
+    for content in document["paths"]["/translate"]["post"]["requestBody"]["content"].values():
+        properties = content["schema"]["properties"]
+        assert properties["source"]["enum"] == ["auto", "source", "aa"]
+        assert properties["target"]["enum"] == ["target", "bb"]
+
+
+def test_a_process_that_died_is_replaced(tiny_model: Path, lines: list[str]) -> None:
+    with serving({"tiny": tiny_model}, ServeSettings(rate=0, workers=1)) as running:
+        [worker] = running.engines["tiny"].workers
+        worker.process.kill()
+        worker.process.join()
+        assert httpx.get(f"{running.url}/readyz").status_code == 503
+        body = {"text": lines[0]}
+        assert httpx.post(f"{running.url}/v1/translate", json=body).status_code == 200
+        assert httpx.get(f"{running.url}/readyz").status_code == 200
 
 
 WRONG: dict[str, tuple[str, bytes | dict[str, Any], int, str]] = {

@@ -101,6 +101,6 @@ def test_an_error_of_one_batch_does_not_end_it(
     worker: Worker, translator: Translator, lines: list[str]
 ) -> None:
     worker.introduce()
-    with pytest.raises(TypeError):
+    with pytest.raises(RuntimeError, match="TypeError"):
         worker.run([Job[Any, Any](translator.decode, None, 1)])
     assert len(texts(worker, lines[:1], translator)) == 1

@@ -109,6 +109,7 @@ def _add_failures(app: FastAPI) -> None:
     answer(QueueFullError, 429, str)
     answer(ClosedError, 503, lambda error: "the server is stopping")
     answer(WorkerDiedError, 503, lambda error: f"{error}; try again, or send less at once")
+    answer(Exception, 500, lambda error: "something failed here; the server's log tells what")
     answer(HTTPException, 400, _detail)
     answer(RequestValidationError, 422, _problem)
 

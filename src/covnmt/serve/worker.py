@@ -9,6 +9,7 @@ the worker ends too; when a worker dies, the next one is opened and only its bat
 
 import multiprocessing
 import signal
+import traceback
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -46,6 +47,13 @@ class Partial:
     text: str
 
 
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong with a batch, for the log."""
+
+    traceback: str
+
+
 class Worker:
     """One process, and this end of the pipe to it."""
 
@@ -64,12 +72,14 @@ class Worker:
     def introduce(self) -> Card:
         """Wait until the model is open and warm; what there is to know about it."""
         try:
-            card = self._receive()
+            card = self.pipe.recv()
         except EOFError:
-            raise UserError(
+            card = UserError(
                 f"{self.arguments[0]}: the process that opens it died; is there memory for all "
                 "--workers?"
-            ) from None
+            )
+        if isinstance(card, UserError):
+            raise card
         assert isinstance(card, Card)
         return card
 
@@ -77,21 +87,23 @@ class Worker:
         """Do a batch."""
         if not self.process.is_alive():
             self._restart()
-        watched = frozenset(place for place, job in enumerate(jobs) if job.tell)
         try:
-            self.pipe.send(Task(jobs[0].group, [job.payload for job in jobs], watched))
-            while isinstance(answer := self._receive(), Partial):
-                if tell := jobs[answer.place].tell:
-                    tell(answer.text)
+            answer = self._exchange(jobs)
         except (EOFError, OSError):
             self._restart()
             raise WorkerDiedError("a process died while it translated") from None
+        if isinstance(answer, UserError):
+            raise answer
+        if isinstance(answer, Failure):
+            raise RuntimeError(answer.traceback)
         return list(answer)
 
-    def _receive(self) -> Any:
-        answer = self.pipe.recv()
-        if isinstance(answer, Exception):
-            raise answer
+    def _exchange(self, jobs: Sequence[Job[Any, Any]]) -> Any:
+        watched = frozenset(place for place, job in enumerate(jobs) if job.tell)
+        self.pipe.send(Task(jobs[0].group, [job.payload for job in jobs], watched))
+        while isinstance(answer := self.pipe.recv(), Partial):
+            if tell := jobs[answer.place].tell:
+                tell(answer.text)
         return answer
 
     def _restart(self) -> None:
@@ -100,7 +112,10 @@ class Worker:
         self.pipe.close()
         self.process.join(GRACE)
         self._start()
-        self.introduce()
+        try:
+            self.introduce()
+        except UserError as error:
+            raise WorkerDiedError(str(error)) from None
 
     def close(self) -> None:
         """End the process; what it has in hand is lost."""
@@ -136,7 +151,9 @@ def _do(bench: Bench, pipe: Connection, task: Task) -> None:
 
     try:
         answer = bench.run(task.group, task.payloads, tell if task.watched else None)
-    except Exception as error:
+    except UserError as error:
         pipe.send(error)
+    except Exception:
+        pipe.send(Failure(traceback.format_exc()))
     else:
         pipe.send(answer)
