@@ -31,6 +31,20 @@ def summary(values: list[float]) -> dict[str, float]:
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
 
+def family(root: int) -> set[int]:
+    """A process and all its descendants."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it ended meanwhile
+    found = {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
 def save(name: str, content: dict[str, Any], directory: Path | None) -> None:
     """Write a result file."""
     path = (directory or RESULTS) / f"{name}.json"

@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from machine import save
+from machine import family, save
 
 CLIENTS = 32
 # Without batches: one thread for a sentence, or all cores; whichever is faster counts.
@@ -129,6 +129,28 @@ async def throughput(port: int, beam: int, texts: Sequence[str], clients: int) -
     return len(texts) / (time.perf_counter() - began)
 
 
+async def load(
+    port: int, pid: int, beam: int, texts: Sequence[str], clients: int
+) -> dict[str, float]:
+    """Requests a second, and the CPU time of one: what answers, what translates, what asks."""
+    before = [*cpu_seconds(pid), time.process_time()]
+    rate = await throughput(port, beam, texts, clients)
+    after = [*cpu_seconds(pid), time.process_time()]
+    spent = [1000 * (b - a) / len(texts) for a, b in zip(before, after, strict=True)]
+    names = ("server_cpu_ms", "workers_cpu_ms", "client_cpu_ms")
+    return {"rate": rate, **dict(zip(names, spent, strict=True))}
+
+
+def cpu_seconds(pid: int) -> tuple[float, float]:
+    """Of the process that answers, and of those that translate."""
+
+    def spent(each: int) -> float:
+        fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    return spent(pid), sum(spent(each) for each in family(pid) - {pid})
+
+
 async def latencies(port: int, beam: int, texts: Sequence[str], rate: float) -> list[float]:
     """Seconds to an answer, sorted, while requests arrive at random at this rate."""
     taken: list[float] = []
@@ -207,33 +229,38 @@ async def measure(model: Path, lines: Sequence[str], arguments: argparse.Namespa
         for name, pool in (("all", lines), ("8 to 20 words", ordinary))
     }
     expected: dict[str, str] = {}
-    alone = dict.fromkeys(pools, 0.0)
+    alone: dict[str, dict[str, float]] = {}
     for options in ONE_AT_A_TIME:
-        with server(model, *options) as (port, _):
+        with server(model, *options) as (port, pid):
             client = Client(port, beam=1)
             for text in lines[: arguments.pool]:
                 expected[text] = await client.ask(text)
             client.hang_up()
             for name, pool in pools.items():
-                rate = await throughput(port, beam, pool[: count // 4], 1)
-                alone[name] = max(alone[name], rate)
-    with server(model) as (port, _):
+                row = await load(port, pid, beam, pool[: count // 4], 1)
+                alone[name] = max(alone.get(name, row), row, key=lambda each: each["rate"])
+    with server(model) as (port, pid):
         await throughput(port, beam, lines[:CLIENTS], CLIENTS)
         together = {
-            name: await throughput(port, beam, pool, CLIENTS) for name, pool in pools.items()
+            name: await load(port, pid, beam, pool, CLIENTS) for name, pool in pools.items()
         }
         latency = {
-            name: await latency_row(port, beam, pool, together[name] / 2)
+            name: await latency_row(port, beam, pool, together[name]["rate"] / 2)
             for name, pool in pools.items()
         }
         found = await exactness(port, expected, arguments.exact)
     return {
         "throughput": {
-            name: {"alone": alone[name], "together": rate, "ratio": rate / alone[name]}
-            for name, rate in together.items()
+            name: {
+                "alone": alone[name],
+                "together": row,
+                "ratio": row["rate"] / alone[name]["rate"],
+            }
+            for name, row in together.items()
         },
         "latency": latency,
         "exactness": found,
+        "load_average": os.getloadavg(),
     }
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from machine import save
+from machine import family, save
 from serve import server
 
 CLIENTS, EVERY, WARM = 8, 1000, 2
@@ -89,16 +89,8 @@ async def ask(port: int, request: Request, hang_up: float | None) -> int:
 
 def resident(root: int) -> int:
     """Bytes that a process and all its descendants hold."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    family = {root}
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= more
-    return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in family) * PAGE
+    pages = [Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in family(root)]
+    return sum(map(int, pages)) * PAGE
 
 
 async def soak(

@@ -228,6 +228,20 @@ def test_bad_input(client: httpx.Client, case: str) -> None:
     assert message in answer.json()["error"]
 
 
+def test_a_fault_of_ours_is_told_without_details(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("private matters")
+
+    with serving({"tiny": tiny_model}, ServeSettings(rate=0, workers=1)) as running:
+        monkeypatch.setattr(running.engines["tiny"], "translate", fail)
+        answer = httpx.post(f"{running.url}/v1/translate", json={"text": "a"})
+        assert answer.status_code == 500
+        assert answer.json() == {"error": "something failed here; the server's log tells what"}
+        assert httpx.get(f"{running.url}/healthz").status_code == 200
+
+
 def test_a_body_without_length_is_bounded_too(client: httpx.Client) -> None:
     def chunks() -> Any:
         yield b'{"text": "'
