@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
-from libretranslatepy import LibreTranslateAPI
+from libretranslatepy import LibreTranslateAPI  # type: ignore[import-untyped]
 
 from covnmt.serve.settings import ServeSettings
 
