@@ -22,11 +22,10 @@ from machine import save, summary
 from train import WORDS, random_model
 
 from covnmt.config import SYSTEMS, DecodeConfig, ModelConfig
-from covnmt.model.decoder import Memory
-from covnmt.search import Hypothesis, search
+from covnmt.engine.pytorch import TorchEngine
+from covnmt.search import Hypothesis
 from covnmt.search_device import DeviceSearch
 from covnmt.text.vocab import UNK
-from covnmt.translate import ModelScorer
 
 SOURCE, STEPS, END = 25, 28, WORDS - 1
 
@@ -39,6 +38,7 @@ class Decoder:
         self.model = random_model(ModelConfig(coverage=SYSTEMS[system]), torch.device("cuda"))
         self.model.eval()
         self.dtype = torch.bfloat16 if precision == "bf16" else None
+        self._by_steps = TorchEngine([self.model], END).by_steps
         self.device_search = (
             DeviceSearch(self.model, END, UNK, self.dtype) if path == "fast" else None
         )
@@ -47,15 +47,9 @@ class Decoder:
     def __call__(self, source: torch.Tensor, config: DecodeConfig) -> list[list[Hypothesis]]:
         mask = torch.ones(source.shape, dtype=torch.bool)
         if self.device_search is not None:
-            return self.device_search.search(source, mask, self._scorer, config).hypotheses
-        mask = mask.cuda()
+            return self.device_search.search(source, mask, self._by_steps, config).hypotheses
         with torch.autocast("cuda", torch.bfloat16, enabled=self.dtype is not None):
-            memory = self.model.encode(source, mask)
-            state = self.model.decoder.start(memory)
-            return search(self._scorer(memory), state, mask.sum(dim=1), config)
-
-    def _scorer(self, memory: Memory) -> ModelScorer:
-        return ModelScorer(self.model, memory, END)
+            return self._by_steps(source, mask, config).hypotheses
 
 
 def measure(decode: Decoder, batch: int, beam: int, repeats: int) -> dict[str, Any]:

@@ -58,6 +58,7 @@ def led(aligner: Aligner, source: str, target: str) -> tuple[NDArray[np.float32]
     ids = [*aligner.source.encode(source.split()), aligner.source.vocabulary.end]
     words = [*aligner.target.encode(target.split()), aligner.target.vocabulary.end]
     model = aligner.model
+    assert isinstance(model, Seq2Seq)
     memory = model.encode(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))
     state, last = model.decoder.start(memory), None
     rows, total = [], 0.0

@@ -15,7 +15,6 @@ from covnmt.checkpoint import (
     BEST,
     LAST,
     average_run,
-    load_config,
     load_model,
     load_tensors,
     load_weights,
@@ -25,6 +24,7 @@ from covnmt.checkpoint import (
     weights_of,
 )
 from covnmt.config import Config
+from covnmt.directory import load_config
 from covnmt.errors import UserError
 from covnmt.text.codec import copy_codecs
 

@@ -6,22 +6,20 @@ attention. Values are coarse fractions, so that sums are exact and ties are comm
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from covnmt.config import DecodeConfig
-from covnmt.errors import UserError
 from covnmt.search import (
-    Ensemble,
-    EnsembleState,
+    Floats,
     Hypothesis,
-    StepResult,
+    Ints,
+    Proposal,
     attempts,
     coverage_penalty,
     greedy,
@@ -29,7 +27,6 @@ from covnmt.search import (
     penalised,
     search,
     step_limits,
-    top,
 )
 
 UNK, A, B, END = 1, 2, 3, 4
@@ -61,9 +58,9 @@ class Table:
 class Rows:
     """Hashes of the hypotheses so far."""
 
-    numbers: Tensor  # [R]
+    numbers: Ints  # [R]
 
-    def select(self, rows: Tensor) -> "Rows":
+    def select(self, rows: Ints) -> "Rows":
         return Rows(self.numbers[rows])
 
 
@@ -71,40 +68,42 @@ class Rows:
 class TableScorer:
     """Tables of the same number of rows, batched; notes how many rows each step scored."""
 
-    log_probs: Tensor  # [S, P, V]
-    attention: Tensor  # [S, P, J]
+    log_probs: Floats  # [S, P, V]
+    attention: Floats  # [S, P, J]
     factor: int
     end: int = END
     unk: int = UNK
     sizes: list[tuple[int, int]] = field(default_factory=list)  # (sentences, rows) of every step
 
-    def step(self, state: Rows, words: Tensor | None) -> StepResult[Rows]:
+    def step(self, state: Rows, words: Ints | None, k: int) -> Proposal[Rows]:
         S, P, _ = self.log_probs.shape
         numbers = state.numbers
-        assert len(numbers) % S == 0
+        assert S == 0 or len(numbers) % S == 0
         if words is not None:
             numbers = (numbers * self.factor + words + 1) % P
         self.sizes.append((S, len(numbers)))
-        sentences = torch.arange(S).repeat_interleave(len(numbers) // S)
-        here = self.log_probs[sentences, numbers], self.attention[sentences, numbers]
-        return StepResult(*here, Rows(numbers))
+        sentences = np.arange(S).repeat(len(numbers) // max(S, 1))
+        log_probs = self.log_probs[sentences, numbers]
+        best = (-log_probs).argsort(axis=1, kind="stable")[:, :k]
+        chosen = np.take_along_axis(log_probs, best, axis=1)
+        return Proposal(chosen, best, self.attention[sentences, numbers], Rows(numbers))
 
-    def keep(self, sentences: Tensor) -> "TableScorer":
+    def keep(self, sentences: Ints) -> "TableScorer":
         log_probs, attention = self.log_probs[sentences], self.attention[sentences]
         return TableScorer(log_probs, attention, self.factor, self.end, self.unk, self.sizes)
 
 
-def batch(tables: list[Table]) -> tuple[TableScorer, Rows, Tensor]:
+def batch(tables: list[Table]) -> tuple[TableScorer, Rows, Ints]:
     """What `search` takes: scorer, first state, source lengths."""
     widest = max(table.J for table in tables)
     padded = [[row + [PADDING] * (widest - table.J) for row in table.attention] for table in tables]
     scorer = TableScorer(
-        torch.tensor([table.log_probs for table in tables]),
-        torch.tensor(padded),
+        np.array([table.log_probs for table in tables], dtype=np.float32),
+        np.array(padded, dtype=np.float32),
         tables[0].factor,
     )
-    state = Rows(torch.zeros(len(tables), dtype=torch.long))
-    return scorer, state, torch.tensor([table.J for table in tables])
+    state = Rows(np.zeros(len(tables), dtype=np.int64))
+    return scorer, state, np.array([table.J for table in tables])
 
 
 def run(tables: list[Table], config: DecodeConfig) -> list[list[Hypothesis]]:
@@ -139,27 +138,34 @@ def markov(following: dict[int, dict[int, float]], J: int = 2) -> Table:
 Found = tuple[tuple[int, ...], float, bool]  # symbols with the end symbol, log-probability, ended
 
 
-def slow_attempt(table: Table, beam: int, forbid_unk: bool, config: DecodeConfig) -> list[Found]:
+def slow_steps(
+    table: Table, beam: int, forbid_unk: bool, config: DecodeConfig
+) -> Iterator[tuple[list[Found], list[Found]]]:
+    """All finished and all open hypotheses after every step."""
     most = 3 * table.J if config.length_rules else config.max_length
     earliest = table.J // 2 if config.length_rules else 0
     finished: list[Found] = []
-    live: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    live: list[Found] = [((), 0.0, False)]
     for step in range(most):
         banned = {0} | ({UNK} if forbid_unk else set()) | ({END} if step < earliest else set())
         options = sorted(
-            (-(log_prob + more), slot, word)
-            for slot, (words, log_prob) in enumerate(live)
+            (-(log_prob + more), slot, -more, word)
+            for slot, (words, log_prob, _) in enumerate(live)
             for word, more in enumerate(table.log_probs[table.row(words)])
             if word not in banned and more > NEVER
         )
         before, live = live, []
-        for cost, slot, word in options[: beam - len(finished)]:
-            words = (*before[slot][0], word)
-            if word == END:
-                finished.append((words, -cost, True))
-            else:
-                live.append((words, -cost))
-    return finished or [(*hypothesis, False) for hypothesis in live]
+        for cost, slot, _, word in options[: beam - len(finished)]:
+            found = ((*before[slot][0], word), -cost, word == END)
+            (finished if word == END else live).append(found)
+        yield finished, live
+        if not live:
+            return
+
+
+def slow_attempt(table: Table, beam: int, forbid_unk: bool, config: DecodeConfig) -> list[Found]:
+    *_, (finished, live) = slow_steps(table, beam, forbid_unk, config)
+    return finished or live
 
 
 def slow_search(table: Table, config: DecodeConfig) -> list[Found]:
@@ -201,13 +207,13 @@ def same(one: Hypothesis, other: Hypothesis) -> bool:
     return (
         as_found(one) == as_found(other)
         and one.score == other.score
-        and torch.equal(one.attention, other.attention)
+        and np.array_equal(one.attention, other.attention)
     )
 
 
-def attention_of(table: Table, found: tuple[int, ...]) -> Tensor:
+def attention_of(table: Table, found: tuple[int, ...]) -> Floats:
     rows = [table.attention[table.row(found[:i])] for i in range(len(found))]
-    return torch.tensor(rows).view(len(found), table.J)
+    return np.array(rows, dtype=np.float32).reshape(len(found), table.J)
 
 
 # --- strategies --------------------------------------------------------------------------------
@@ -242,7 +248,7 @@ def test_equals_the_slow_search(sentences: list[Table], config: DecodeConfig) ->
         expected = slow_search(table, config) or [((), NEVER, False)]
         assert [as_found(hypothesis) for hypothesis in hypotheses] == expected
         for hypothesis in hypotheses:
-            assert torch.equal(hypothesis.attention, attention_of(table, symbols(hypothesis)))
+            assert np.array_equal(hypothesis.attention, attention_of(table, symbols(hypothesis)))
 
 
 @settings(max_examples=40, deadline=None)
@@ -273,7 +279,7 @@ def test_wide_beam_equals_trying_everything(seed: int, alpha: float, beta: float
         rows = [table.row(words[:i]) for i in range(len(words))]
         log_prob = sum(table.log_probs[row][word] for row, word in zip(rows, words, strict=True))
         covered = [sum(table.attention[row][j] for row in rows) for j in range(table.J - 1)]
-        tiny = torch.finfo(torch.float32).tiny
+        tiny = float(np.finfo(np.float32).tiny)
         penalty = sum(math.log(min(max(total, tiny), 1.0)) for total in covered)
         return log_prob / float(len(words) ** alpha) + beta * penalty
 
@@ -302,16 +308,8 @@ def test_greedy_takes_the_best_word_every_time(seed: int) -> None:
 
 def test_no_sentences() -> None:
     scorer, state, lengths = batch([random_table(1, J=2)])
-    none = torch.tensor([], dtype=torch.long)
+    none = np.array([], dtype=np.int64)
     assert search(scorer.keep(none), state.select(none), lengths[none], DecodeConfig()) == []
-
-
-def test_scores_keep_no_gradient() -> None:
-    scorer, state, lengths = batch([random_table(1, J=2, coarse=False)])
-    scorer.log_probs.requires_grad_()
-    scorer.attention.requires_grad_()
-    ((hypothesis,),) = search(scorer, state, lengths, DecodeConfig(beam=2))
-    assert not hypothesis.attention.requires_grad
 
 
 # --- single rules ------------------------------------------------------------------------------
@@ -426,7 +424,7 @@ def test_attempts(config: DecodeConfig, expected: list[tuple[int, bool]]) -> Non
 
 
 def test_step_limits() -> None:
-    lengths = torch.tensor([1, 2, 5])
+    lengths = np.array([1, 2, 5])
     first, most = step_limits(lengths, DecodeConfig())
     assert (first.tolist(), most.tolist()) == ([0, 1, 2], [3, 6, 15])
     first, most = step_limits(lengths, DecodeConfig(length_rules=False, max_length=9))
@@ -444,20 +442,20 @@ COVERAGE: list[tuple[list[list[float]], float]] = [
     ([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]], math.log(0.5)),
     ([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], 0.0),  # more than enough is enough
     ([[1.0]], 0.0),  # an empty source: only its end symbol
-    ([[0.0, 1.0]], math.log(torch.finfo(torch.float32).tiny)),  # finite
+    ([[0.0, 1.0]], math.log(float(np.finfo(np.float32).tiny))),  # finite
 ]
 
 
 @pytest.mark.parametrize(("attention", "expected"), COVERAGE)
 def test_coverage_penalty(attention: list[list[float]], expected: float) -> None:
-    table = torch.tensor(attention)
+    table = np.array(attention, dtype=np.float32)
     assert coverage_penalty(table, 1.0) == pytest.approx(expected)
     assert coverage_penalty(table, 0.5) == pytest.approx(expected / 2)
     assert coverage_penalty(table, 0.0) == 0.0
 
 
 def test_penalised_score() -> None:
-    attention = torch.tensor([[0.5, 0.5], [0.0, 1.0]])
+    attention = np.array([[0.5, 0.5], [0.0, 1.0]])
     config = DecodeConfig(length_penalty=1.0, coverage_penalty=2.0)
     assert penalised(-3.0, attention, config) == pytest.approx(-1.5 + 2 * math.log(0.5))
     assert penalised(-3.0, attention, DecodeConfig()) == -3.0
@@ -471,69 +469,26 @@ def test_length_penalty_changes_the_winner() -> None:
     assert (longer.words, longer.log_prob, longer.score) == ((A,), -1.5, -0.75)
 
 
-# --- the k best --------------------------------------------------------------------------------
+# --- watching ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(1, 3), st.integers(1, 200), st.integers(1, 30), st.integers(0, 10**6))
-def test_top_breaks_ties_by_position(S: int, N: int, k: int, seed: int) -> None:
-    k = min(k, N)
-    scores = torch.randint(-3, 3, (S, N), generator=torch.Generator().manual_seed(seed)).float()
-    scores[scores == -3] = NEVER
-    values, positions = top(scores, k)
-    for row, row_values, row_positions in zip(
-        scores.tolist(), values.tolist(), positions.tolist(), strict=True
-    ):
-        expected = sorted(range(N), key=lambda n: (-row[n], n))[:k]
-        assert row_positions == expected
-        assert row_values == [row[n] for n in expected]
-
-
-# --- ensembles ---------------------------------------------------------------------------------
-
-
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(tables(), configs())
-def test_ensemble_of_one_is_itself(sentences: list[Table], config: DecodeConfig) -> None:
+def test_watched_step_by_step(sentences: list[Table], config: DecodeConfig) -> None:
+    """After every step the likeliest hypothesis is told, open or finished."""
+    config = config.model_copy(update={"retry": False})
+    told: list[list[tuple[int, ...]]] = [[] for _ in sentences]
     scorer, state, lengths = batch(sentences)
-    single = search(Ensemble([scorer]), EnsembleState((state,)), lengths, config)
-    for ours, theirs in zip(single, run(sentences, config), strict=True):
+    watched = search(scorer, state, lengths, config, lambda n, words: told[n].append(words))
+    for ours, theirs in zip(watched, run(sentences, config), strict=True):
         assert all(map(same, ours, theirs))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_ensemble_averages_probabilities_and_attention(seed: int) -> None:
-    def sentences(shift: int) -> list[Table]:
-        return [random_table(seed + shift + n, J=n + 1, coarse=False) for n in range(3)]
-
-    def mean(of: Callable[[float, float], float], a: list[float], b: list[float]) -> list[float]:
-        return [of(x, y) for x, y in zip(a, b, strict=True)]
-
-    def log_mean(x: float, y: float) -> float:
-        return math.log((math.exp(x) + math.exp(y)) / 2)
-
-    averaged = [
-        Table(
-            [mean(log_mean, x, y) for x, y in zip(a.log_probs, b.log_probs, strict=True)],
-            [
-                mean(lambda x, y: (x + y) / 2, x, y)
-                for x, y in zip(a.attention, b.attention, strict=True)
-            ],
-        )
-        for a, b in zip(sentences(0), sentences(100), strict=True)
-    ]
-    (one, state, lengths), (other, _, _) = batch(sentences(0)), batch(sentences(100))
-    config = DecodeConfig(beam=4, nbest=4)
-    found = search(Ensemble([one, other]), EnsembleState((state, state)), lengths, config)
-    for ours, theirs in zip(found, run(averaged, config), strict=True):
-        assert [symbols(mine) for mine in ours] == [symbols(expected) for expected in theirs]
-        for mine, expected in zip(ours, theirs, strict=True):
-            assert mine.score == pytest.approx(expected.score, rel=1e-5)
-            torch.testing.assert_close(mine.attention, expected.attention)
-
-
-def test_ensemble_needs_one_vocabulary() -> None:
-    scorer, _, _ = batch([ENDS])
-    other = TableScorer(scorer.log_probs, scorer.attention, factor=0, end=B)
-    with pytest.raises(UserError, match="same target vocabulary"):
-        Ensemble([scorer, other])
+    for table, steps in zip(sentences, told, strict=True):
+        slow = slow_steps(table, config.beam, config.forbid_unk, config)
+        for words, (finished, live) in zip(steps, slow, strict=True):
+            every = [*finished, *live] or [((), NEVER, False)]
+            likeliest = max(log_prob for _, log_prob, _ in every)
+            assert words in [
+                tuple(word for word in said if word != END)
+                for said, log_prob, _ in every
+                if log_prob == likeliest
+            ]

@@ -20,6 +20,7 @@ from covnmt import translate as translate_module
 from covnmt.align import Aligner
 from covnmt.config import SYSTEMS, Config, CoverageConfig, DecodeConfig
 from covnmt.data import collate
+from covnmt.engine.pytorch import pick_device
 from covnmt.errors import UserError
 from covnmt.files import read_json, read_lines, write_json, write_lines
 from covnmt.model.seq2seq import Seq2Seq
@@ -31,7 +32,6 @@ from covnmt.translate import (
     Translator,
     change_decoding,
     formatted,
-    pick_device,
     read_dictionary,
     replace_unknown,
     split_tokens,
@@ -127,10 +127,16 @@ def is_finished(translation: Translation) -> bool:
     return len(translation.tokens) < 3 * (len(translation.source_tokens) + 1)
 
 
+def network(translator: Translator) -> Seq2Seq:
+    [model] = translator.models
+    assert isinstance(model, Seq2Seq)
+    return model
+
+
 @torch.inference_mode()
 def forced_coverage(translator: Translator, translation: Translation) -> torch.Tensor:
     """The coverage vectors of the model itself [J, d], after it was made to say the translation."""
-    [model] = translator.models
+    model = network(translator)
     source = translator.source.encode(translation.source_tokens)
     target = translator.target.encode(translation.tokens)
     ends = (translator.source.vocabulary.end, translator.target.vocabulary.end)
@@ -143,7 +149,7 @@ def forced_coverage(translator: Translator, translation: Translation) -> torch.T
 @torch.inference_mode()
 def greedy_words(translator: Translator, line: str) -> list[int]:
     """Always the best word that is allowed, one sentence at a time."""
-    [model] = translator.models
+    model = network(translator)
     ids = [*translator.source.encode(line.split()), translator.source.vocabulary.end]
     end = translator.target.vocabulary.end
     memory = model.encode(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))
@@ -411,7 +417,7 @@ def ignorant(make: Make) -> Translator:
     """A translator that would rather say UNK than anything else."""
     translator = make(SYSTEMS["gru10"])
     with torch.no_grad():
-        translator.models[0].readout.b[UNK] += 20
+        network(translator).readout.b[UNK] += 20
     return translator
 
 

@@ -12,17 +12,14 @@ from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from covnmt.checkpoint import load_model
-from covnmt.data import collate
+from covnmt.engine import Model, build_engine, load_models
 from covnmt.errors import UserError
 from covnmt.metrics.alignment import fold_subwords
-from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.codec import Codec
+from covnmt.text.padding import pad
 from covnmt.text.vocab import UNK
-from covnmt.translate import pick_device
 
 Array = NDArray[np.float32]
 
@@ -69,15 +66,15 @@ Pair = tuple[Sentence, Sentence]
 class Aligner:
     """A model that aligns what it is given."""
 
-    def __init__(self, model: Seq2Seq, source: Codec, target: Codec) -> None:
+    def __init__(self, model: Model, source: Codec, target: Codec) -> None:
         self.model, self.source, self.target = model, source, target
-        self.device = next(model.parameters()).device
+        self.engine = build_engine([model], target.vocabulary.end)
 
     @classmethod
-    def load(cls, directory: Path | str, device: str = "auto") -> "Aligner":
+    def load(cls, directory: Path | str, device: str = "auto", threads: int = 0) -> "Aligner":
         """Open a model directory."""
         path = Path(directory)
-        model, _ = load_model(path, pick_device(device))
+        [model], _ = load_models([path], device, threads)
         return cls(model, Codec.load(path, "source"), Codec.load(path, "target"))
 
     def align(
@@ -117,22 +114,13 @@ class Aligner:
             raise UserError(f"{name}: one side is empty, there is nothing to align; leave it out")
         return pair
 
-    @torch.inference_mode()
     def _align_batch(self, pairs: Sequence[Pair]) -> list[Alignment]:
-        ends = (self.source.vocabulary.end, self.target.vocabulary.end)
-        batch = collate([(source.ids, target.ids) for source, target in pairs], *ends).to(
-            self.device
-        )
-        forced = self.model(batch)
-        log_probs = torch.log_softmax(self.model.readout.logits(forced.features).float(), dim=-1)
-        said = log_probs.gather(-1, batch.target.unsqueeze(-1)).squeeze(-1)  # [B, I]
-        totals = (said * batch.target_mask).sum(dim=1).tolist()
-        alpha = forced.alpha.float().cpu().numpy()
-        fertility = None if forced.fertility is None else forced.fertility.float().cpu().numpy()
-        return [
-            _over_words(*pair, alpha[k], totals[k], None if fertility is None else fertility[k])
-            for k, pair in enumerate(pairs)
-        ]
+        source = pad([source.ids for source, _ in pairs], self.source.vocabulary.end)
+        target = pad([target.ids for _, target in pairs], self.target.vocabulary.end)
+        alpha, log_probs, fertility = self.engine.force(source, target)
+        expected = [None] * len(pairs) if fertility is None else list(fertility)
+        rows = zip(pairs, alpha, log_probs.tolist(), expected, strict=True)
+        return [_over_words(*pair, *rest) for pair, *rest in rows]
 
 
 def _over_words(

@@ -13,7 +13,6 @@ replaced as a whole, so a crash or a full disk leaves the previous one.
 
 import json
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +22,15 @@ from safetensors.torch import save
 from torch import Tensor
 
 from covnmt.config import Config
+from covnmt.directory import check_vocabularies, load_config, save_config
 from covnmt.errors import UserError
-from covnmt.files import atomic_write, read_json, write_json
+from covnmt.files import atomic_write
 from covnmt.model.initialise import initialise
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.recipe import build
-from covnmt.text.codec import SIDES, Side, copy_codecs, fingerprint
+from covnmt.text.codec import copy_codecs
 
-FORMAT = 1
 BEST = "model.safetensors"
 LAST = "last.safetensors"
-
-
-@dataclass(frozen=True)
-class Description:
-    """What config.json says about a model."""
-
-    config: Config
-    words: dict[Side, int]  # vocabulary rows of each side
-    fingerprint: str  # of the vocabularies and tokenizers it was trained with
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
@@ -78,36 +67,6 @@ def new_model(config: Config, source_words: int, target_words: int) -> Seq2Seq:
     return model
 
 
-def save_config(directory: Path, description: Description) -> None:
-    """Write config.json."""
-    settings = description.config.model_dump(mode="json")
-    head = {"format": FORMAT, "words": description.words, "fingerprint": description.fingerprint}
-    write_json(directory / "config.json", head | settings)
-
-
-def load_config(directory: Path) -> Description:
-    """Read config.json; what is not ours or not whole is an error."""
-    path = directory / "config.json"
-    if not path.is_file():
-        raise UserError(
-            f"{directory}: not a model directory (it has no config.json); "
-            "name one that `covnmt train` made"
-        )
-    tree = read_json(path)
-    found = tree.pop("format", None) if isinstance(tree, dict) else None
-    if not isinstance(found, int):
-        raise UserError(f"{path}: not made by `covnmt train`; name a directory that is")
-    if found > FORMAT:
-        raise UserError(f"{path}: made by a newer covnmt (format {found}); please upgrade")
-    words, mark = tree.pop("words", None), tree.pop("fingerprint", None)
-    if not isinstance(words, dict) or not all(isinstance(words.get(s), int) for s in SIDES):
-        raise UserError(
-            f"{path}: damaged: words must give the size of both vocabularies; "
-            "restore it from a copy, or train again"
-        )
-    return Description(build(tree, where=str(path)), words, str(mark))
-
-
 def weights_of(model: Seq2Seq) -> dict[str, Tensor]:
     """The model's weights by name; a matrix that two layers share appears once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
@@ -133,11 +92,7 @@ def load_weights(model: Seq2Seq, weights: dict[str, Tensor], where: Path) -> Non
 def load_model(directory: Path, device: torch.device) -> tuple[Seq2Seq, Config]:
     """The best model of a directory, ready to translate."""
     known = load_config(directory)
-    if fingerprint(directory) != known.fingerprint:
-        raise UserError(
-            f"{directory}: its vocabularies or tokenizers are not those it was trained with; "
-            "copy source.* and target.* from the data directory of its training"
-        )
+    check_vocabularies(directory, known)
     model = Seq2Seq(known.config.model, known.words["source"], known.words["target"])
     weights, _ = load_tensors(directory / BEST)
     load_weights(model, weights, directory / BEST)

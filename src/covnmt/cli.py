@@ -217,9 +217,9 @@ def train(
     threads: ThreadsOption = 0,
 ) -> None:
     """Train a model; the same command again goes on where it stopped."""
+    from covnmt.engine.pytorch import pick_device
     from covnmt.recipe import find_recipe, load_recipe
     from covnmt.train import train as run_training
-    from covnmt.translate import pick_device
 
     _use_threads(threads)
     path = find_recipe(recipe)

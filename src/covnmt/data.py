@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from covnmt.config import DataConfig
 from covnmt.errors import UserError
 from covnmt.text.corpus import Ids, Integers, Split
+from covnmt.text.padding import pad
 from covnmt.text.vocab import PAD
 
 T = TypeVar("T")
@@ -105,20 +106,9 @@ def collate(
     target_end: int,
 ) -> Batch:
     """Put pairs of ids side by side, adding the end symbols."""
-    source, source_mask = pad([source for source, _ in pairs], source_end)
-    target, target_mask = pad([target for _, target in pairs], target_end)
-    return Batch(source, source_mask, target, target_mask)
-
-
-def pad(rows: Sequence[Ids | Sequence[int]], end: int) -> tuple[Tensor, Tensor]:
-    """Sentences side by side [B, J], each with its end symbol, and where they are real."""
-    lengths = np.array([len(row) for row in rows])  # [B]
-    ids = np.full((len(rows), lengths.max() + 1), PAD, dtype=np.int64)  # [B, J]
-    for padded, row in zip(ids, rows, strict=True):
-        padded[: len(row)] = row
-        padded[len(row)] = end
-    mask = np.arange(ids.shape[1]) <= lengths[:, None]  # [B, J]
-    return torch.from_numpy(ids), torch.from_numpy(mask)
+    source = pad([source for source, _ in pairs], source_end)
+    target = pad([target for _, target in pairs], target_end)
+    return Batch(*map(torch.from_numpy, (*source, *target)))
 
 
 def read_batch(split: Split, indices: Integers, shape: tuple[int, int] = (1, 1)) -> Batch:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from covnmt.checkpoint import load_config
 from covnmt.config import Config, flatten
+from covnmt.directory import load_config
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
 from covnmt.recipe import find_recipe, load_recipe
 from covnmt.text.codec import Side

@@ -42,7 +42,7 @@ class Request(NamedTuple):
         """Words [N, J] that are real where the mask is true; all on the host."""
         (N, J), lengths = words.shape, mask.sum(dim=1)
         padded = round_up(J, SOURCE)
-        without_end, most = step_limits(lengths, config)
+        without_end, most = map(torch.from_numpy, step_limits(lengths.numpy(), config))
         table = words.new_zeros(S, padded + 4)
         table[:N, J:padded] = -1
         table[:N, :J] = words.masked_fill(~mask, -1)

@@ -16,17 +16,15 @@ from torch import Tensor
 from covnmt.checkpoint import (
     BEST,
     LAST,
-    Description,
-    load_config,
     load_tensors,
     load_weights,
     new_model,
     remove_leftovers,
-    save_config,
     save_tensors,
     weights_of,
 )
 from covnmt.config import Config, differences
+from covnmt.directory import Description, load_config, save_config
 from covnmt.errors import UserError
 from covnmt.files import write_lines
 from covnmt.model.seq2seq import Seq2Seq

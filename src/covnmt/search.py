@@ -1,7 +1,8 @@
 """Greedy and batched beam search (SPEC 1.5; the paper decodes with a beam of 10).
 
-The search knows nothing of the architecture: it sees a `Scorer`, which turns the words chosen last
-into log-probabilities of the next ones, and a `State`, whose rows it picks and repeats.
+The search knows nothing of the architecture nor of what computes it: it sees a `Scorer`, which
+turns the words chosen last into the best next ones of every hypothesis, and a `State`, whose rows
+it picks and repeats. All it handles are small arrays on the host.
 
 The score of a hypothesis is its summed log-probability. A hypothesis that chooses the end symbol
 leaves the beam, which shrinks by one; a sentence is done when its beam is empty or its steps are
@@ -9,47 +10,58 @@ used up. Nothing is pruned for being worse than a finished hypothesis, so the pe
 need not fall as a hypothesis grows, can wait for the final ranking and need no stop criterion.
 
 Every candidate that entered a beam becomes a node of a trellis that names its parent; hypotheses
-are read off backwards when the search is over. Letters: S sentences, K slots of a beam, V words,
-J source positions with the end symbol, N nodes.
+are read off backwards when the search is over. Letters: S sentences, K slots of a beam, R rows
+(hypotheses of all sentences), k words proposed for each, J source positions with the end symbol,
+N nodes.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from covnmt.config import DecodeConfig
-from covnmt.errors import UserError
+
+Ints = NDArray[np.int64]
+Floats = NDArray[Any]  # float32, or what the scorer computes in
+Bools = NDArray[np.bool_]
 
 RESERVED = 0  # the word number that is never generated
 ROOT = -1  # the parent of first words
 WIDEST = 100  # a beam this wide is not doubled any more
+BANNED = 3  # words that may be forbidden: the reserved, the unknown and the end symbol
+
+NOTHING: tuple[float, tuple[int, ...]] = (-math.inf, ())  # no hypothesis, and its words
+
+# Told after every step: which sentence, and the words of its best hypothesis so far.
+Watch = Callable[[int, tuple[int, ...]], None]
 
 
 class State(Protocol):
     """What a scorer remembers of its rows; never changed in place."""
 
-    def select(self, rows: Tensor) -> Self:
+    def select(self, rows: Ints) -> Self:
         """The state with these rows, in this order; rows may repeat."""
 
 
 StateT = TypeVar("StateT", bound=State)
 
 
-class StepResult(NamedTuple, Generic[StateT]):
+class Proposal(NamedTuple, Generic[StateT]):
     """What a scorer says about R rows."""
 
-    log_probs: Tensor  # [R, V]
-    attention: Tensor  # [R, J]
+    log_probs: Floats  # [R, k] the best words of each row, best first
+    words: Ints  # [R, k]; of equally likely words the lower number comes first
+    attention: Floats  # [R, J]
     state: StateT
 
 
 class Scorer(Protocol[StateT]):
-    """A model with S source sentences in it, ready to generate.
+    """Models with S source sentences in them, ready to generate.
 
     A state has one row per sentence at the first step and K rows per sentence later: row s K + k
     is slot k of sentence s. J stays the same for all steps, whichever sentences are kept.
@@ -57,16 +69,16 @@ class Scorer(Protocol[StateT]):
 
     @property
     def end(self) -> int:
-        """The number of the end symbol."""
+        """The number of the end symbol, which is the last word."""
 
     @property
     def unk(self) -> int:
         """The number of the unknown word."""
 
-    def step(self, state: StateT, words: Tensor | None) -> StepResult[StateT]:
-        """Score the next word of every row, given the word chosen last (None at the start)."""
+    def step(self, state: StateT, words: Ints | None, k: int) -> Proposal[StateT]:
+        """The k best next words of every row, given the word chosen last (None at the start)."""
 
-    def keep(self, sentences: Tensor) -> "Scorer[StateT]":
+    def keep(self, sentences: Ints) -> "Scorer[StateT]":
         """A scorer for only these of the S sentences, in this order."""
 
 
@@ -77,39 +89,50 @@ class Hypothesis:
     words: tuple[int, ...]  # without the end symbol
     score: float  # after penalties
     log_prob: float
-    attention: Tensor  # [I + 1, J], on the CPU
+    attention: Floats  # [I + 1, J]
     finished: bool
 
 
-@torch.no_grad()
+class Found(NamedTuple):
+    """What a search found for S sentences."""
+
+    hypotheses: list[list[Hypothesis]]  # the n best of each, best first
+    fertility: Floats | None  # [S, J], where the models predict it
+
+
 def search(
-    scorer: Scorer[StateT], state: StateT, source_lengths: Tensor, config: DecodeConfig
+    scorer: Scorer[StateT],
+    state: StateT,
+    source_lengths: Ints,
+    config: DecodeConfig,
+    watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
     """The n best translations of every sentence, best first; always at least one.
 
-    `source_lengths` [S] count the end symbol and lie on the scorer's device. Sentences without any
-    finished hypothesis are tried again (see `attempts`), in parts so that the wider beams take no
-    more memory; where nothing helps their hypotheses come back unfinished.
+    `source_lengths` [S] count the end symbol. Sentences without any finished hypothesis are tried
+    again (see `attempts`), in parts so that the wider beams take no more memory; where nothing
+    helps their hypotheses come back unfinished.
     """
     found: list[list[Hypothesis]] = [[] for _ in source_lengths]
-    pending = list(range(len(found)))
+    pending = np.arange(len(found))
     rows = len(pending) * config.beam
     for attempt in attempts(config):
-        if not pending:
-            break
-        todo = torch.tensor(pending, device=source_lengths.device)
-        for part in torch.split(todo, max(1, rows // attempt.beam)):
+        size = max(1, rows // attempt.beam)
+        for part in (pending[n : n + size] for n in range(0, len(pending), size)):
             lengths = source_lengths[part]
-            nodes = _explore(scorer.keep(part), state.select(part), lengths, attempt)
+            told = None if watch is None else _Told(watch, part.tolist())
+            nodes = _explore(scorer.keep(part), state.select(part), lengths, attempt, told)
             results = _read(nodes, lengths.tolist(), attempt)
             for sentence, hypotheses in zip(part.tolist(), results, strict=True):
                 found[sentence] = hypotheses
-        pending = [sentence for sentence in pending if not found[sentence][0].finished]
+        pending = np.array([s for s in pending.tolist() if not found[s][0].finished], dtype=int)
+        if not len(pending):
+            break
     return found
 
 
 def greedy(
-    scorer: Scorer[StateT], state: StateT, source_lengths: Tensor, config: DecodeConfig
+    scorer: Scorer[StateT], state: StateT, source_lengths: Ints, config: DecodeConfig
 ) -> list[Hypothesis]:
     """One translation per sentence, the best word at every step: a beam of 1."""
     narrow = config.model_copy(update={"beam": 1, "nbest": 1})
@@ -129,11 +152,11 @@ def attempts(config: DecodeConfig) -> Iterator[DecodeConfig]:
         yield config
 
 
-def step_limits(source_lengths: Tensor, config: DecodeConfig) -> tuple[Tensor, Tensor]:
+def step_limits(source_lengths: Ints, config: DecodeConfig) -> tuple[Ints, Ints]:
     """Steps during which the end symbol is forbidden, and most steps, of every sentence."""
     if config.length_rules:
         return source_lengths // 2, 3 * source_lengths
-    return torch.zeros_like(source_lengths), torch.full_like(source_lengths, config.max_length)
+    return np.zeros_like(source_lengths), np.full_like(source_lengths, config.max_length)
 
 
 def length_penalty(length: int, alpha: float) -> float:
@@ -141,7 +164,7 @@ def length_penalty(length: int, alpha: float) -> float:
     return float(length**alpha)
 
 
-def coverage_penalty(attention: Tensor, beta: float) -> float:
+def coverage_penalty(attention: Floats, beta: float) -> float:
     """What is added for source words that got less than one word's attention (GNMT).
 
         beta * sum_j log(min(sum_i alpha_ij, 1))
@@ -151,203 +174,221 @@ def coverage_penalty(attention: Tensor, beta: float) -> float:
     """
     if beta == 0:
         return 0.0
-    total = attention[:, :-1].sum(0).clamp(torch.finfo(attention.dtype).tiny, 1.0)  # [J - 1]
-    return beta * float(total.log().sum())
+    total = attention[:, :-1].sum(axis=0).clip(np.finfo(attention.dtype).tiny, 1)  # [J - 1]
+    return beta * float(np.log(total).sum())
 
 
-def penalised(log_prob: float, attention: Tensor, config: DecodeConfig) -> float:
+def penalised(log_prob: float, attention: Floats, config: DecodeConfig) -> float:
     """The score that ranks hypotheses."""
     divisor = length_penalty(len(attention), config.length_penalty)
     return log_prob / divisor + coverage_penalty(attention, config.coverage_penalty)
 
 
-def top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k highest of every row [S, N] with their positions; equal scores go to the lower one.
-
-    `torch.topk` leaves ties open and a stable sort of all N is slow, so two small sorts do it. The
-    row is cut into blocks: whatever belongs to the k highest lies in one of the k blocks with the
-    highest maxima (each better block holds a better score), or in the rest behind the last block.
-    """
-    N = scores.shape[1]
-    size = max(1, math.isqrt(N // k))
-    whole = N - N % size
-    maxima = scores[:, :whole].view(-1, whole // size, size).amax(2)  # [S, blocks]
-    blocks = maxima.sort(dim=1, descending=True, stable=True).indices[:, :k].sort(dim=1).values
-    inside = torch.arange(size, device=scores.device)
-    rest = torch.arange(whole, N, device=scores.device).expand(len(scores), -1)
-    positions = torch.cat(((blocks[:, :, None] * size + inside).flatten(1), rest), dim=1)
-    ranked = scores.gather(1, positions).sort(dim=1, descending=True, stable=True)
-    return ranked.values[:, :k], positions.gather(1, ranked.indices[:, :k])
+def nothing(J: int) -> Hypothesis:
+    """What is left where the model gives every continuation no probability."""
+    empty = np.zeros((0, J), dtype=np.float32)
+    return Hypothesis((), -math.inf, -math.inf, empty, finished=False)
 
 
 class _Beam(NamedTuple):
     """The open hypotheses of the sentences still at work, best first; empty slots have -inf."""
 
-    sentences: Tensor  # [S] their numbers
-    lengths: Tensor  # [S] of the source
-    widths: Tensor  # [S] hypotheses that may be open: the beam less the finished ones
-    widest: int  # the largest of them
-    log_probs: Tensor  # [S, K]
-    nodes: Tensor  # [S, K] where each ends in the trellis
+    sentences: Ints  # [S] their numbers
+    without_end: Ints  # [S] steps during which the end symbol is forbidden
+    most: Ints  # [S] steps in all
+    widths: Ints  # [S] hypotheses that may be open: the beam less the finished ones
+    log_probs: Floats  # [S, K]
+    nodes: Ints  # [S, K] where each ends in the trellis
+
+
+class _Nodes(NamedTuple):
+    """A trellis or the part of it that one step adds; also the choices [S, K] of a step."""
+
+    sentences: Ints  # [N]
+    parents: Ints  # [N]
+    words: Ints  # [N]
+    log_probs: Floats  # [N] of the whole hypothesis
+    attention: Floats  # [N, J]
+    finished: Bools  # [N] chose the end symbol
+    cut: Bools  # [N] open when the steps are used up
 
 
 class _Candidates(NamedTuple):
     """The best continuations of a beam, best first, and what becomes of each."""
 
-    log_probs: Tensor  # [S, K]
-    rows: Tensor  # [S, K] of the state each continues
-    words: Tensor  # [S, K]
-    finished: Tensor  # [S, K] chose the end symbol
-    cut: Tensor  # [S, K] open when the steps are used up
-    live: Tensor  # [S, K] goes on
-    widths: Tensor  # [S] left for the next step
-
-
-class _Nodes(NamedTuple):
-    """A trellis or the part of it that one step adds."""
-
-    sentences: Tensor  # [N]
-    parents: Tensor  # [N]
-    words: Tensor  # [N]
-    log_probs: Tensor  # [N] of the whole hypothesis
-    attention: Tensor  # [N, J]
-    finished: Tensor  # [N]
-    cut: Tensor  # [N]
+    log_probs: Floats  # [S, K]
+    rows: Ints  # [S, K] of the state each continues
+    words: Ints  # [S, K]
+    finished: Bools  # [S, K] chose the end symbol
+    cut: Bools  # [S, K] open when the steps are used up
+    live: Bools  # [S, K] goes on
 
 
 def _explore(
-    scorer: Scorer[StateT], state: StateT, lengths: Tensor, config: DecodeConfig
+    scorer: Scorer[StateT],
+    state: StateT,
+    lengths: Ints,
+    config: DecodeConfig,
+    told: "_Told | None",
 ) -> _Nodes:
-    """Search until every beam is empty or out of steps; the whole trellis, on the CPU."""
-    beam = _first(lengths, config.beam)
-    words: Tensor | None = None
+    """Search until every beam is empty or out of steps; the whole trellis."""
+    beam = _first(lengths, config)
+    words: Ints | None = None
     trellis: list[_Nodes] = []
     size = 0
     for step in count():
-        result = scorer.step(state, words)
-        scores = _allowed(beam, result.log_probs, step, scorer, config)
-        candidates = _judge(beam, scores, step, scorer.end, config)
-        trellis.append(_record(beam, candidates, result.attention))
-        nodes = size + torch.arange(candidates.words.numel(), device=lengths.device)
-        size += len(nodes)
-        kept, slots, widest = _survivors(candidates)
-        if len(kept) == 0:
+        widest = int(beam.widths.max(initial=0))
+        proposal = scorer.step(state, words, min(widest + BANNED, scorer.end + 1))
+        scores = _allowed(beam, proposal, step, scorer, config)
+        candidates = _judge(beam, scores, proposal.words, step, widest, scorer.end)
+        trellis.append(_record(beam, candidates, proposal.attention))
+        if told is not None:
+            told.step(trellis[-1])
+        nodes = np.arange(size, size := size + candidates.words.size)
+        kept, slots = _survivors(candidates.live)
+        if not len(kept):
             break
         if len(kept) < len(beam.sentences):
             scorer = scorer.keep(kept)
-        state = result.state.select(_take(candidates.rows, kept, slots).flatten())
-        words = _take(candidates.words, kept, slots).flatten()
-        beam = _next(beam, candidates, nodes, kept, slots, widest)
-    return _Nodes(*(torch.cat(parts).cpu() for parts in zip(*trellis, strict=True)))
+        state = proposal.state.select(_take(candidates.rows, kept, slots).ravel())
+        words = _take(candidates.words, kept, slots).ravel()
+        beam = _next(beam, candidates, nodes, kept, slots)
+    return _Nodes(*map(np.concatenate, zip(*trellis, strict=True)))
 
 
-def _first(lengths: Tensor, width: int) -> _Beam:
+def _first(lengths: Ints, config: DecodeConfig) -> _Beam:
     S = len(lengths)
+    without_end, most = step_limits(lengths, config)
+    widths = np.full(S, config.beam)
     return _Beam(
-        sentences=torch.arange(S, device=lengths.device),
-        lengths=lengths,
-        widths=torch.full_like(lengths, width),
-        widest=width,
-        log_probs=torch.zeros(S, 1, device=lengths.device),
-        nodes=torch.full((S, 1), ROOT, device=lengths.device),
+        np.arange(S), without_end, most, widths, np.zeros((S, 1), np.float32), np.full((S, 1), ROOT)
     )
 
 
 def _allowed(
-    beam: _Beam, log_probs: Tensor, step: int, scorer: Scorer[StateT], config: DecodeConfig
-) -> Tensor:
-    """Log-probabilities of every continuation [S, K, V]; forbidden ones have -inf."""
-    scores = beam.log_probs[:, :, None] + log_probs.view(*beam.log_probs.shape, -1)  # [S, K, V]
-    scores[:, :, RESERVED] = -math.inf
+    beam: _Beam, proposal: Proposal[StateT], step: int, scorer: Scorer[StateT], config: DecodeConfig
+) -> Floats:
+    """Log-probabilities of the proposed continuations [S, K k]; forbidden ones have -inf."""
+    S = len(beam.sentences)
+    words = proposal.words.reshape(S, -1)  # [S, K k]
+    forbidden = words == RESERVED
     if config.forbid_unk:
-        scores[:, :, scorer.unk] = -math.inf
-    without_end, _ = step_limits(beam.lengths, config)
-    scores[:, :, scorer.end].masked_fill_((step < without_end)[:, None], -math.inf)
+        forbidden |= words == scorer.unk
+    early = step < beam.without_end
+    if early.any():
+        forbidden |= (words == scorer.end) & early[:, None]
+    scores = (beam.log_probs.reshape(-1, 1) + proposal.log_probs).reshape(S, -1)
+    scores[forbidden | np.isnan(scores)] = -math.inf
     return scores
 
 
-def _judge(beam: _Beam, scores: Tensor, step: int, end: int, config: DecodeConfig) -> _Candidates:
+def _judge(
+    beam: _Beam, scores: Floats, words: Ints, step: int, widest: int, end: int
+) -> _Candidates:
     """Choose as many continuations as each beam is wide, and see which end."""
-    S, K, V = scores.shape
-    log_probs, positions = top(scores.flatten(1), min(beam.widest, K * V))
-    words = positions % V
-    rows = torch.arange(S, device=scores.device)[:, None] * K + positions // V
-    rank = torch.arange(log_probs.shape[1], device=scores.device)
-    chosen = (rank < beam.widths[:, None]) & (log_probs > -math.inf)
+    S, K = beam.log_probs.shape
+    # equal scores go to the better slot, and there to the likelier word
+    best = (-scores).argsort(axis=1, kind="stable")[:, :widest]  # [S, widest]
+    best += np.arange(0, scores.size, scores.shape[1])[:, None]
+    log_probs, words = scores.ravel()[best], words.ravel()[best]
+    chosen = log_probs > -math.inf
+    chosen &= np.arange(best.shape[1]) < beam.widths[:, None]
     finished = chosen & (words == end)
-    is_last = (step + 1 >= step_limits(beam.lengths, config)[1])[:, None]
-    cut = chosen & ~finished & is_last
-    live = chosen & ~finished & ~is_last
-    widths = beam.widths - finished.sum(1)
-    return _Candidates(log_probs, rows, words, finished, cut, live, widths)
+    is_last = (step + 1 >= beam.most)[:, None]
+    open_ = chosen & ~finished
+    rows = best // (scores.size // (S * K))
+    return _Candidates(log_probs, rows, words, finished, open_ & is_last, open_ & ~is_last)
 
 
-def _record(beam: _Beam, candidates: _Candidates, attention: Tensor) -> _Nodes:
+def _record(beam: _Beam, candidates: _Candidates, attention: Floats) -> _Nodes:
+    rows = candidates.rows.ravel()
     return _Nodes(
-        sentences=beam.sentences[:, None].expand_as(candidates.rows).flatten(),
-        parents=beam.nodes.flatten()[candidates.rows.flatten()],
-        words=candidates.words.flatten(),
-        log_probs=candidates.log_probs.flatten(),
-        attention=attention[candidates.rows.flatten()].float(),
-        finished=candidates.finished.flatten(),
-        cut=candidates.cut.flatten(),
+        sentences=beam.sentences.repeat(candidates.rows.shape[1]),
+        parents=beam.nodes.ravel()[rows],
+        words=candidates.words.ravel(),
+        log_probs=candidates.log_probs.ravel(),
+        attention=attention[rows],
+        finished=candidates.finished.ravel(),
+        cut=candidates.cut.ravel(),
     )
 
 
-def _survivors(candidates: _Candidates) -> tuple[Tensor, Tensor, int]:
-    """Sentences that go on, their live candidates' slots (best first), and the widest beam left.
-
-    The only place where the host waits for the device, once a step.
-    """
-    live, widths = torch.stack((candidates.live.sum(1), candidates.widths)).cpu()  # [S] each
-    kept = live.nonzero().flatten()
-    if len(kept) == 0:
-        return kept, kept, 0
-    slots = (~candidates.live).byte().argsort(dim=1, stable=True)[:, : int(live.max())]
-    return kept.to(slots.device), slots, int(widths[kept].max())
+def _survivors(live: Bools) -> tuple[Ints, Ints]:
+    """Sentences that go on, and their live candidates' slots, best first [S, K]."""
+    remaining = live.sum(axis=1)
+    (kept,) = remaining.nonzero()
+    slots = (~live[kept]).argsort(axis=1, kind="stable")[:, : remaining.max(initial=0)]
+    return kept, slots
 
 
-def _take(table: Tensor, kept: Tensor, slots: Tensor) -> Tensor:
-    return table.gather(1, slots)[kept]
+def _take(table: Floats, kept: Ints, slots: Ints) -> Floats:
+    return table[kept[:, None], slots]
 
 
-def _next(
-    beam: _Beam, candidates: _Candidates, nodes: Tensor, kept: Tensor, slots: Tensor, widest: int
-) -> _Beam:
-    log_probs = candidates.log_probs.masked_fill(~candidates.live, -math.inf)
+def _next(beam: _Beam, candidates: _Candidates, nodes: Ints, kept: Ints, slots: Ints) -> _Beam:
+    log_probs = np.where(candidates.live, candidates.log_probs, -math.inf)
     return _Beam(
         sentences=beam.sentences[kept],
-        lengths=beam.lengths[kept],
-        widths=candidates.widths[kept],
-        widest=widest,
+        without_end=beam.without_end[kept],
+        most=beam.most[kept],
+        widths=(beam.widths - candidates.finished.sum(axis=1))[kept],
         log_probs=_take(log_probs, kept, slots),
-        nodes=_take(nodes.view_as(log_probs), kept, slots),
+        nodes=_take(nodes.reshape(log_probs.shape), kept, slots),
     )
+
+
+class _Told:
+    """Somebody who watches a search, and what has to be remembered for them.
+
+    The best hypothesis is the likeliest one, open or finished; of equal ones, that found first.
+    """
+
+    def __init__(self, watch: Watch, numbers: list[int]) -> None:
+        self.watch, self.numbers = watch, numbers
+        self.words: list[tuple[int, ...]] = []  # of every node so far, without end symbols
+        self.finished: dict[int, tuple[float, tuple[int, ...]]] = {}  # the best of each sentence
+
+    def step(self, nodes: _Nodes) -> None:
+        """Tell of the sentences in this step."""
+        best = dict(self.finished)
+        columns = (nodes.sentences, nodes.parents, nodes.words, nodes.log_probs, nodes.finished)
+        said = []
+        for sentence, parent, word, log_prob, finished in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            before = () if parent == ROOT else self.words[parent]
+            said.append(before if finished else (*before, word))
+            for known in [best, self.finished] if finished else [best]:
+                if log_prob > known.get(sentence, NOTHING)[0]:
+                    known[sentence] = (log_prob, said[-1])
+        self.words += said
+        for sentence in dict.fromkeys(nodes.sentences.tolist()):
+            self.watch(self.numbers[sentence], best.get(sentence, NOTHING)[1])
 
 
 def _read(nodes: _Nodes, lengths: list[int], config: DecodeConfig) -> list[list[Hypothesis]]:
     """The n best hypotheses of every sentence in a trellis."""
     found: list[list[Hypothesis]] = [[] for _ in lengths]
-    leaves = (nodes.finished | nodes.cut).nonzero().flatten()
+    (leaves,) = (nodes.finished | nodes.cut).nonzero()
     sentences = nodes.sentences[leaves].tolist()
     for sentence, path in zip(sentences, _paths(nodes.parents, leaves), strict=True):
         found[sentence].append(_hypothesis(nodes, path, lengths[sentence], config))
     return [
-        _ranked(hypotheses, config) or [_nothing(length)]
+        _ranked(hypotheses, config) or [nothing(length)]
         for hypotheses, length in zip(found, lengths, strict=True)
     ]
 
 
-def _paths(parents: Tensor, leaves: Tensor) -> list[Tensor]:
+def _paths(parents: Ints, leaves: Ints) -> list[Ints]:
     """The nodes from the first word to each leaf; all leaves walk up together."""
     steps = [leaves]
-    while bool((leaves != ROOT).any()):
-        leaves = torch.where(leaves == ROOT, ROOT, parents[leaves])
+    while (leaves != ROOT).any():
+        leaves = np.where(leaves == ROOT, ROOT, parents[leaves])
         steps.append(leaves)
-    return [path[path != ROOT] for path in torch.stack(steps[::-1], dim=1)]
+    return [path[path != ROOT] for path in np.stack(steps[::-1], axis=1)]
 
 
-def _hypothesis(nodes: _Nodes, path: Tensor, J: int, config: DecodeConfig) -> Hypothesis:
+def _hypothesis(nodes: _Nodes, path: Ints, J: int, config: DecodeConfig) -> Hypothesis:
     leaf = path[-1]
     finished = bool(nodes.finished[leaf])
     words = nodes.words[path].tolist()
@@ -363,44 +404,3 @@ def _ranked(hypotheses: list[Hypothesis], config: DecodeConfig) -> list[Hypothes
     """The best of the finished ones, or of all where none is; equal scores: found first, first."""
     pool = [hypothesis for hypothesis in hypotheses if hypothesis.finished] or hypotheses
     return sorted(pool, key=lambda hypothesis: -hypothesis.score)[: config.nbest]
-
-
-def _nothing(J: int) -> Hypothesis:
-    """What is left where the model gives every continuation no probability."""
-    return Hypothesis((), -math.inf, -math.inf, torch.zeros(0, J), finished=False)
-
-
-class EnsembleState(NamedTuple, Generic[StateT]):
-    """The states of several scorers, kept in step."""
-
-    states: tuple[StateT, ...]
-
-    def select(self, rows: Tensor) -> "EnsembleState[StateT]":
-        """The same rows of every state."""
-        return EnsembleState(tuple(state.select(rows) for state in self.states))
-
-
-class Ensemble(Generic[StateT]):
-    """Several scorers as one: the mean of their probabilities and of their attention."""
-
-    def __init__(self, scorers: Sequence[Scorer[StateT]]) -> None:
-        self.scorers = tuple(scorers)
-        if len({(scorer.end, scorer.unk) for scorer in scorers}) != 1:
-            raise UserError("an ensemble needs models with the same target vocabulary")
-        self.end = self.scorers[0].end
-        self.unk = self.scorers[0].unk
-
-    def step(
-        self, state: EnsembleState[StateT], words: Tensor | None
-    ) -> StepResult[EnsembleState[StateT]]:
-        """Score with all, then average."""
-        pairs = zip(self.scorers, state.states, strict=True)
-        results = [scorer.step(own, words) for scorer, own in pairs]
-        log_probs = torch.stack([result.log_probs for result in results]).logsumexp(0)
-        attention = torch.stack([result.attention for result in results]).mean(0)
-        states = EnsembleState(tuple(result.state for result in results))
-        return StepResult(log_probs - math.log(len(results)), attention, states)
-
-    def keep(self, sentences: Tensor) -> "Ensemble[StateT]":
-        """An ensemble for only these sentences."""
-        return Ensemble([scorer.keep(sentences) for scorer in self.scorers])

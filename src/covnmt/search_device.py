@@ -33,7 +33,7 @@ from covnmt.config import DecodeConfig
 from covnmt.lane import SOURCE, Buffers, Fetched, Lane, Request, Rows, round_up
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Readout, Seq2Seq
-from covnmt.search import Hypothesis, Scorer, attempts, search
+from covnmt.search import Found, Hypothesis, attempts
 from covnmt.trellis import Trellis
 
 BLOCK = 128  # words whose best is found first; also the widest beam of this search
@@ -156,11 +156,8 @@ class PlainStep:
         return state._replace(C=state.C.to(buffers.C.dtype))
 
 
-class Found(NamedTuple):
-    """What a search found for N sentences."""
-
-    hypotheses: list[list[Hypothesis]]  # the n best of each, best first
-    fertility: Tensor | None  # [N, J] on the host, where the model predicts it
+# Searches for source words [N, J] and their mask as `search.search` does.
+Reference = Callable[[Tensor, Tensor, DecodeConfig], Found]
 
 
 class DeviceSearch:
@@ -181,7 +178,6 @@ class DeviceSearch:
         weights = next(model.parameters())
         self.dtype = precision or weights.dtype
         self.half = self.dtype.itemsize < 4
-        self.whole = model
         as_it_is = self.dtype == weights.dtype and not self.half
         self.model = model if as_it_is else converted(model, self.dtype)
         self.output = Output.of(self.model.readout)
@@ -194,25 +190,20 @@ class DeviceSearch:
 
     @torch.inference_mode()
     def search(
-        self,
-        words: Tensor,
-        mask: Tensor,
-        scorer: Callable[[Memory], Scorer[DecoderState]],
-        config: DecodeConfig,
+        self, words: Tensor, mask: Tensor, reference: Reference, config: DecodeConfig
     ) -> Found:
         """What `search.search` finds for source words [N, J], best on the host already.
 
-        What the device search leaves to that one needs a scorer for sentences that the whole
-        model has read.
+        The reference does what is left to that one, with the model as it is.
         """
         if not len(words):
             return Found([], None)
         if config.beam > BLOCK:
-            return self._by_reference(words, mask, scorer, config)
+            return reference(words, mask, config)
         found = self._first_attempt(words.cpu(), mask.cpu(), config)
         pending = [k for k, (top, *_) in enumerate(found.hypotheses) if not top.finished]
         for wider in islice(attempts(config), 1, 2) if pending else ():
-            again = self._by_reference(words[pending], mask[pending], scorer, wider)
+            again = reference(words[pending], mask[pending], wider)
             hypotheses = replaced(found.hypotheses, pending, again.hypotheses)
             found = found._replace(hypotheses=hypotheses)
         return found
@@ -229,21 +220,7 @@ class DeviceSearch:
             segments = [rows.arrived() for rows in self._explore(lane, request)]
         trellis = Trellis.of(segments, request.lengths.numpy(), len(self.output.b), self.end)
         hypotheses = trellis.hypotheses(config)
-        return Found(hypotheses, None if expected is None else torch.from_numpy(expected.numpy()))
-
-    def _by_reference(
-        self,
-        words: Tensor,
-        mask: Tensor,
-        scorer: Callable[[Memory], Scorer[DecoderState]],
-        config: DecodeConfig,
-    ) -> Found:
-        words, mask = words.to(self.device), mask.to(self.device)
-        memory = self.whole.encode(words, mask)
-        state = self.whole.decoder.start(memory)
-        found = search(scorer(memory), state, mask.sum(dim=1), config)
-        fertility = self.whole.decoder.coverage.fertility(memory.Phi)
-        return Found(found, None if fertility is None else fertility.float().cpu())
+        return Found(hypotheses, None if expected is None else expected.numpy())
 
     def advance(self, buffers: Buffers, first: bool) -> None:
         """One step of all sentences of a lane; the first reads them before."""

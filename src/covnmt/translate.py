@@ -8,33 +8,32 @@ Several model directories make an ensemble. Letters: J source and I target words
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import islice
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from covnmt.checkpoint import load_model
 from covnmt.config import DecodeConfig
-from covnmt.data import pad
+from covnmt.engine import Model, build_engine, load_models
 from covnmt.errors import UserError
 from covnmt.files import read_lines
-from covnmt.model.decoder import DecoderState, Memory
-from covnmt.model.seq2seq import Seq2Seq
 from covnmt.progress import console
 from covnmt.recipe import checked
-from covnmt.search import Ensemble, EnsembleState, Hypothesis, StepResult, search
-from covnmt.search_device import DeviceSearch
+from covnmt.search import Hypothesis
+from covnmt.search import Watch as WatchWords
 from covnmt.text.codec import Codec, fingerprint
+from covnmt.text.padding import pad
 from covnmt.text.vocab import UNK
 
 Array = NDArray[np.float32]
+
+# Told after every step: the number of a line, from 0, and the tokens of its translation so far.
+Watch = Callable[[int, tuple[str, ...]], None]
 
 # Lines are sorted by length within windows of this many batches, and given back in order.
 WINDOW = 50
@@ -76,27 +75,12 @@ def _rounded(values: Array) -> Any:
     return np.round(values.astype(np.float64), 4).tolist()
 
 
-class ModelScorer:
-    """A model that has read certain sentences, as the search sees it."""
-
-    def __init__(self, model: Seq2Seq, memory: Memory, end: int) -> None:
-        self.model, self.memory, self.end, self.unk = model, memory, end, UNK
-
-    def step(self, state: DecoderState, words: Tensor | None) -> StepResult[DecoderState]:
-        """Score every next word."""
-        return StepResult(*self.model.step(self.memory, state, words))
-
-    def keep(self, sentences: Tensor) -> "ModelScorer":
-        """The same for fewer sentences."""
-        return ModelScorer(self.model, self.memory.select(sentences), self.end)
-
-
 class Translator:
     """One model, or several that vote."""
 
     def __init__(
         self,
-        models: Sequence[Seq2Seq],
+        models: Sequence[Model],
         source: Codec,
         target: Codec,
         decode: DecodeConfig,
@@ -104,7 +88,7 @@ class Translator:
     ) -> None:
         self.models, self.source, self.target, self.decode = models, source, target, decode
         self.dictionary = dictionary or {}
-        self.device = next(models[0].parameters()).device
+        self.engine = build_engine(models, target.vocabulary.end)
 
     @classmethod
     def load(
@@ -113,10 +97,14 @@ class Translator:
         *others: Path | str,
         device: str = "auto",
         dictionary: Path | None = None,
+        threads: int = 0,
     ) -> "Translator":
-        """Open a model directory, or several of one vocabulary as an ensemble."""
+        """Open a model directory, or several of one vocabulary as an ensemble.
+
+        So many CPU threads compute; 0 is one per core.
+        """
         paths = [Path(each) for each in (directory, *others)]
-        loaded = [load_model(path, pick_device(device)) for path in paths]
+        models, decode = load_models(paths, device, threads)
         for path in paths[1:]:
             if fingerprint(path) != fingerprint(paths[0]):
                 raise UserError(
@@ -125,29 +113,37 @@ class Translator:
                 )
         sides = (Codec.load(paths[0], "source"), Codec.load(paths[0], "target"))
         entries = read_dictionary(dictionary) if dictionary else None
-        return cls([model for model, _ in loaded], *sides, loaded[0][1].decode, entries)
+        return cls(models, *sides, decode, entries)
 
     def translate(
         self,
         lines: Iterable[str],
         decode: DecodeConfig | None = None,
         overlong: Literal["cut", "split"] = "cut",
+        watch: Watch | None = None,
     ) -> list[Translation]:
-        """Translate every line; empty ones stay empty."""
-        return list(self.stream(lines, decode, overlong))
+        """Translate every line; empty ones stay empty.
+
+        `watch` is told after every step of the search: the number of the line from 0, and the
+        tokens of its best hypothesis so far. On a GPU one model is not watched.
+        """
+        return list(self.stream(lines, decode, overlong, watch))
 
     def stream(
         self,
         lines: Iterable[str],
         decode: DecodeConfig | None = None,
         overlong: Literal["cut", "split"] = "cut",
+        watch: Watch | None = None,
     ) -> Iterator[Translation]:
         """The same, in order, as soon as a window of lines is done."""
         decode = decode or self.decode
         numbered = enumerate(lines, 1)
         while window := list(islice(numbered, WINDOW * decode.batch_size)):
             parts = [self._parts(line, number, decode, overlong) for number, line in window]
-            done = iter(self._translate_tokens([p for part in parts for p in part], decode))
+            owners = [n - 1 for (n, _), part in zip(window, parts, strict=True) for _ in part]
+            told = None if watch is None else _Partial(watch, owners, self.target)
+            done = iter(self._translate_tokens([p for part in parts for p in part], decode, told))
             for (_, line), part in zip(window, parts, strict=True):
                 yield join(line, list(islice(done, len(part))), self.target)
 
@@ -168,66 +164,27 @@ class Translator:
         )
         return [tokens[: decode.max_source]]
 
-    @torch.inference_mode()
     def _translate_tokens(
-        self, sentences: Sequence[tuple[str, ...]], decode: DecodeConfig
+        self, sentences: Sequence[tuple[str, ...]], decode: DecodeConfig, told: "_Partial | None"
     ) -> list[Translation]:
         """Translate in batches of similar length; the result is in the order given."""
         order = sorted(range(len(sentences)), key=lambda k: len(sentences[k]))
         found: dict[int, Translation] = {}
         for start in range(0, len(order), decode.batch_size):
             chosen = order[start : start + decode.batch_size]
-            batch = self._translate_batch([sentences[k] for k in chosen], decode)
+            watch = None if told is None else told.of(chosen)
+            batch = self._translate_batch([sentences[k] for k in chosen], decode, watch)
             found.update(zip(chosen, batch, strict=True))
         return [found[k] for k in range(len(sentences))]
 
     def _translate_batch(
-        self, sentences: Sequence[tuple[str, ...]], decode: DecodeConfig
+        self, sentences: Sequence[tuple[str, ...]], decode: DecodeConfig, watch: WatchWords | None
     ) -> list[Translation]:
-        end = self.source.vocabulary.end
         ids = [self.source.encode(tokens) for tokens in sentences]
-        words, mask = pad(ids, end)
-        if len(self.models) == 1 and self.device.type == "cuda":
-            nbest, predicted = self._on_device.search(words, mask, self._scorer, decode)
-            fertilities = None if predicted is None else list(predicted.numpy())
-        else:
-            words, mask = words.to(self.device), mask.to(self.device)
-            memories = [model.encode(words, mask) for model in self.models]
-            nbest = self._search(memories, mask.sum(dim=1), decode)
-            fertilities = self._fertilities(memories)
-        rows = zip(sentences, nbest, fertilities or [None] * len(sentences), strict=True)
+        found = self.engine.search(pad(ids, self.source.vocabulary.end), decode, watch)
+        fertilities = [None] * len(ids) if found.fertility is None else list(found.fertility)
+        rows = zip(sentences, found.hypotheses, fertilities, strict=True)
         return [self._translation(*row, decode) for row in rows]
-
-    def _scorer(self, memory: Memory) -> ModelScorer:
-        return ModelScorer(self.models[0], memory, self.target.vocabulary.end)
-
-    def _search(
-        self, memories: Sequence[Memory], lengths: Tensor, decode: DecodeConfig
-    ) -> list[list[Hypothesis]]:
-        pairs = list(zip(self.models, memories, strict=True))
-        end = self.target.vocabulary.end
-        scorers = [ModelScorer(model, memory, end) for model, memory in pairs]
-        states = tuple(model.decoder.start(memory) for model, memory in pairs)
-        if len(scorers) == 1:
-            return search(scorers[0], states[0], lengths, decode)
-        return search(Ensemble(scorers), EnsembleState(states), lengths, decode)
-
-    @cached_property
-    def _on_device(self) -> DeviceSearch:
-        """The search for one model on a GPU, which keeps its graphs from batch to batch."""
-        precision = torch.bfloat16 if torch.cuda.is_bf16_supported() else None
-        return DeviceSearch(self.models[0], self.target.vocabulary.end, UNK, precision)
-
-    def _fertilities(self, memories: Sequence[Memory]) -> list[Array | None] | None:
-        """Expected target words [S, J]; the mean where several models predict them."""
-        predicted = [
-            model.decoder.coverage.fertility(memory.Phi)
-            for model, memory in zip(self.models, memories, strict=True)
-        ]
-        known = [fertility for fertility in predicted if fertility is not None]
-        if len(known) < len(predicted):
-            return None
-        return list(torch.stack(known).mean(dim=0).float().cpu().numpy())
 
     def _translation(
         self,
@@ -247,7 +204,7 @@ class Translator:
         decode: DecodeConfig,
     ) -> Translation:
         J, words = len(source), hypothesis.words
-        attention = hypothesis.attention.float().numpy()
+        attention = hypothesis.attention.astype(np.float32, copy=False)
         alignment = attention[: len(words), :J]
         tokens = tuple(self.target.decode(words))
         if decode.replace_unk:
@@ -264,6 +221,31 @@ class Translator:
             coverage=received if expected is None else received / expected,
             fertility=expected,
         )
+
+
+@dataclass(frozen=True)
+class _Partial:
+    """Tells whoever watches lines of what the search says about sentences.
+
+    A line that was split has several sentences; they are put together as far as they are known.
+    """
+
+    watch: Watch
+    owners: Sequence[int]  # the line of every sentence
+    target: Codec
+    said: dict[int, tuple[str, ...]] = field(default_factory=dict)  # tokens of every sentence
+
+    def of(self, sentences: Sequence[int]) -> WatchWords:
+        """For a search over these sentences."""
+
+        def tell(place: int, words: tuple[int, ...]) -> None:
+            self.said[sentences[place]] = tuple(self.target.decode(words))
+            line = self.owners[sentences[place]]
+            first, end = bisect_left(self.owners, line), bisect_right(self.owners, line)
+            parts = (self.said.get(sentence, ()) for sentence in range(first, end))
+            self.watch(line, tuple(chain.from_iterable(parts)))
+
+        return tell
 
 
 def replace_unknown(
@@ -345,16 +327,3 @@ def read_dictionary(path: Path) -> dict[str, str]:
             raise UserError(f"{path}, line {number}: write a source word, a tab, a target word")
         entries.setdefault(source, target)
     return entries
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` is the GPU if there is one; anything else is torch's own name."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(f"{name!r}: no such device; say auto, cpu or cuda") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("no GPU that PyTorch can use; say --device cpu")
-    return device

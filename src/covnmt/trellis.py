@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from covnmt.config import DecodeConfig
-from covnmt.search import Hypothesis
+from covnmt.search import Hypothesis, nothing
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -92,11 +91,11 @@ class Trellis:
             best.log_probs.tolist(), scores[chosen].tolist(), strict=True
         ):  # fmt: skip
             finished = path[last] == self.end
-            attention = torch.from_numpy(look[: last + 1, : lengths[n]])
+            attention = look[: last + 1, : lengths[n]]
             symbols = tuple(path[: last if finished else last + 1])
             found[n].append(Hypothesis(symbols, score, log_prob, attention, finished))
         pairs = zip(found, lengths, strict=True)
-        return [hypotheses or [_nothing(length)] for hypotheses, length in pairs]
+        return [hypotheses or [nothing(length)] for hypotheses, length in pairs]
 
     def _scores(self, config: DecodeConfig) -> Doubles:
         """Log-probabilities with the penalties of `search.penalised` [L]."""
@@ -145,7 +144,3 @@ def _leaves(part: Segment) -> Leaves:
     steps, places, slots = np.nonzero(part.ended > -math.inf)
     sentences = np.asarray(part.numbers, dtype=np.int64)[places]
     return Leaves(sentences, part.first + steps, slots, part.ended[steps, places, slots])
-
-
-def _nothing(J: int) -> Hypothesis:
-    return Hypothesis((), -math.inf, -math.inf, torch.zeros(0, J), finished=False)

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 pytest.importorskip("triton", reason="the kernels need Triton")
 
 from covnmt.config import DecodeConfig
+from covnmt.engine.pytorch import TorchEngine
 from covnmt.lane import ROWS, Buffers
 from covnmt.model.decoder import Memory
 from covnmt.ops import triton_search
-from covnmt.search import search
 from covnmt.search_device import BLOCK, DeviceSearch, choose
 from covnmt.text.vocab import UNK
-from covnmt.translate import ModelScorer
 
 from ..model.small import COVERAGES, END, small_batch, small_config, small_model
 from .compare import DEVICE
@@ -127,13 +126,10 @@ def test_whole_search(beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
     words, mask = source.source, source.source_mask
     config = DecodeConfig(beam=beam, nbest=beam, coverage_penalty=0.2)
 
-    def scorer(memory: Memory) -> ModelScorer:
-        return ModelScorer(model, memory, END)
-
-    found = DeviceSearch(model, END, UNK).search(words, mask, scorer, config)
+    reference = TorchEngine([model], END).by_steps
+    found = DeviceSearch(model, END, UNK).search(words, mask, reference, config)
     with torch.no_grad():
-        memory = model.encode(words, mask)
-        wanted = search(scorer(memory), model.decoder.start(memory), mask.sum(dim=1), config)
+        wanted = reference(words, mask, config).hypotheses
     for ours, theirs in zip(found.hypotheses, wanted, strict=True):
         assert [mine.words for mine in ours] == [other.words for other in theirs]
         scores = [other.score for other in theirs]

@@ -129,8 +129,8 @@ def run_job(plan: Plan, job: Job) -> None:
 
 def train_system(plan: Plan, job: Job) -> str:
     """Train, or go on training; gives the reason why it ended."""
+    from covnmt.engine.pytorch import pick_device
     from covnmt.train import train
-    from covnmt.translate import pick_device
 
     run = plan.run(job)
     if (run / TRAINED).exists():

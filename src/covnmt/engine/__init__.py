@@ -1,0 +1,64 @@
+"""What computes: PyTorch, or ONNX Runtime for exported models. The one place that chooses.
+
+Both kinds of model directory open here, and nothing above this module knows which one it has.
+PyTorch is imported only for models that need it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Union, cast
+
+from covnmt.config import DecodeConfig
+from covnmt.engine.onnxruntime import OnnxEngine, OnnxModel, is_exported, load_exported
+from covnmt.engine.protocol import Engine
+from covnmt.errors import UserError
+
+if TYPE_CHECKING:
+    from covnmt.model.seq2seq import Seq2Seq
+
+Model = Union["Seq2Seq", OnnxModel]
+
+
+def load_models(
+    directories: Sequence[Path], device: str, threads: int
+) -> tuple[list[Model], DecodeConfig]:
+    """Open model directories, all of one kind, and how the first one likes to decode."""
+    exported = [is_exported(directory) for directory in directories]
+    if all(exported):
+        if device not in ("auto", "cpu"):
+            raise UserError(
+                f"{directories[0]}: an exported model runs on the CPU; leave --device out"
+            )
+        loaded = [load_exported(directory, threads) for directory in directories]
+        return [model for model, _ in loaded], loaded[0][1].decode
+    if any(exported):
+        raise UserError("an ensemble is of exported models or of trained ones, not of both")
+    return _load_trained(directories, device, threads)
+
+
+def _load_trained(
+    directories: Sequence[Path], device: str, threads: int
+) -> tuple[list[Model], DecodeConfig]:
+    try:
+        import torch
+    except ImportError:
+        raise UserError(
+            f"{directories[0]}: needs PyTorch, which is not installed: "
+            "pip install 'covnmt[train]', or use an exported model (covnmt export)"
+        ) from None
+    from covnmt.checkpoint import load_model
+    from covnmt.engine.pytorch import pick_device
+
+    if threads:
+        torch.set_num_threads(threads)
+    loaded = [load_model(directory, pick_device(device)) for directory in directories]
+    return [model for model, _ in loaded], loaded[0][1].decode
+
+
+def build_engine(models: Sequence[Model], end: int) -> Engine:
+    """What runs these models, which are all of one kind; `end` is the target's end symbol."""
+    if isinstance(models[0], OnnxModel):
+        return OnnxEngine(cast(Sequence[OnnxModel], models), end)
+    from covnmt.engine.pytorch import TorchEngine
+
+    return TorchEngine(cast("Sequence[Seq2Seq]", models), end)

@@ -1,0 +1,259 @@
+"""ONNX Runtime as the engine: exported models, on a CPU, without PyTorch.
+
+A model is two graphs (see `export.network`): one reads the source, the other makes a step of the
+search and proposes words. States stay inside the runtime: a state is the values that the last
+step left, and the rows of them that the next step begins with.
+
+Letters: S sentences, R rows, V words, J source positions.
+"""
+
+import hashlib
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covnmt.config import Config, DecodeConfig
+from covnmt.directory import Description, check_vocabularies, load_config
+from covnmt.engine.protocol import Array, Forced
+from covnmt.errors import UserError
+from covnmt.files import open_binary, read_json
+from covnmt.search import Floats, Found, Ints, Proposal, Watch, search
+from covnmt.text.padding import Padded
+from covnmt.text.vocab import UNK
+
+# Nothing about our users leaves their machines; it must be said before the import.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+import onnxruntime as ort
+
+DESCRIPTION = "onnx.json"
+ENCODER, STEP = "encoder.onnx", "step.onnx"
+FORMAT = 1
+REMEDY = "copy it again, or export the model anew"
+
+Values = dict[str, ort.OrtValue]  # by name, inside the runtime
+
+
+def value(array: NDArray[Any]) -> ort.OrtValue:
+    """An array as the runtime sees it, where it lies."""
+    return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+
+
+class Memory(NamedTuple):
+    """What one model knows of S sentences; shared by all hypotheses of each."""
+
+    arrays: dict[str, Array]  # [S, ...]: h, keys, bias, and Phi where there is one
+
+    def select(self, sentences: Ints) -> "Memory":
+        """Only these sentences."""
+        return Memory({name: array[sentences] for name, array in self.arrays.items()})
+
+    def values(self) -> Values:
+        """As the runtime sees it."""
+        return {name: value(array) for name, array in self.arrays.items()}
+
+
+class State(NamedTuple):
+    """What every model carries from step to step, and the rows of it that are still of interest."""
+
+    each: tuple[Values, ...]
+    rows: Ints  # [R]
+
+    def select(self, rows: Ints) -> "State":
+        """Only these rows; the next step picks them."""
+        return State(self.each, self.rows[rows])
+
+
+class OnnxModel:
+    """The two graphs of a model, ready to run."""
+
+    def __init__(self, directory: Path, known: Description, threads: int) -> None:
+        self.encoder = open_graph(directory / ENCODER, threads)
+        self.steps = open_graph(directory / STEP, threads)
+        self.config = known.config.model
+        self.before_first = known.words["target"]  # the table has a row of zeros there
+        shapes = {each.name: each.shape for each in self.steps.get_inputs()}
+        self.carried = [name for name in ("t", "s", "C") if name in shapes]
+        self.sizes = {name: int(shapes[name][-1]) for name in self.carried}
+        self.has_first = "first" in shapes
+
+    def read(self, source: Padded) -> tuple[Memory, Values]:
+        """Read sentences: what steps need of them, and what the first one begins with."""
+        names = [each.name for each in self.encoder.get_outputs()]
+        lengths = source.lengths.astype(np.int32)
+        arrays = self.encoder.run(names, {"words": source.words, "lengths": lengths})
+        found = dict(zip(names, arrays, strict=True))
+        S, J = source.words.shape
+        nothing = float(self.config.coverage.accumulate == "subtract")
+        begin = {
+            "t": found.pop("t"),
+            "s": np.zeros((S, self.sizes.get("s", 0)), np.float32),
+            "C": np.full((S, J, self.sizes.get("C", 0)), nothing, np.float32),
+        }
+        bias = np.where(source.mask, np.float32(0), np.float32(-math.inf))[:, None]
+        return Memory({**found, "bias": bias}), {name: value(begin[name]) for name in self.carried}
+
+    def step(
+        self, inputs: Values, carried: Values, names: Sequence[str]
+    ) -> tuple[list[NDArray[Any]], Values]:
+        """Some outputs of a step as arrays, and what it carries to the next."""
+        wanted = [*names, *(f"{name}.next" for name in self.carried)]
+        found = self.steps.run_with_ort_values(wanted, {**inputs, **carried})
+        arrays = [each.numpy() for each in found[: len(names)]]
+        return arrays, dict(zip(self.carried, found[len(names) :], strict=True))
+
+    def fertility(self, memory: Memory) -> Array | None:
+        """Target words expected of each source word [S, J], where the model predicts them."""
+        return (
+            memory.arrays["Phi"][:, 0, :, 0] if self.config.coverage.kind == "fertility" else None
+        )
+
+
+class OnnxScorer:
+    """Models that have read certain sentences, as the search sees them.
+
+    Of several, the mean of their probabilities and of their attention counts.
+    """
+
+    def __init__(self, models: Sequence[OnnxModel], memories: Sequence[Memory], end: int) -> None:
+        self.models, self.memories, self.end, self.unk = models, memories, end, UNK
+        self._values = [memory.values() for memory in memories]
+
+    @classmethod
+    def read(
+        cls, models: Sequence[OnnxModel], source: Padded, end: int
+    ) -> tuple["OnnxScorer", State]:
+        """Let every model read the source; the scorer and its first state."""
+        memories, begin = zip(*(model.read(source) for model in models), strict=True)
+        return cls(models, memories, end), State(begin, np.arange(len(source.words)))
+
+    def step(self, state: State, words: Ints | None, k: int) -> Proposal[State]:
+        """Propose the k best next words of every row."""
+        outputs = ["best", "numbers", "alpha"] if len(self.models) == 1 else ["log_probs", "alpha"]
+        found, after = self.run(state, words, k, outputs)
+        if len(found) == 1:
+            log_probs, numbers, attention = found[0]
+        else:
+            log_probs, numbers = top(mean_log([each[0] for each in found]), k)
+            attention = np.mean([each[1] for each in found], axis=0)
+        return Proposal(log_probs, numbers, attention, after)
+
+    def run(
+        self, state: State, words: Ints | None, k: int, outputs: Sequence[str]
+    ) -> tuple[list[list[NDArray[Any]]], State]:
+        """One step of every model: these outputs of each, and the state after it."""
+        parents = value(state.rows)
+        found, after = [], []
+        for model, memory, carried in zip(self.models, self._values, state.each, strict=True):
+            last = np.full(len(state.rows), model.before_first) if words is None else words
+            inputs = {**memory, "words": value(last), "parents": parents, "k": value(np.array([k]))}
+            if model.has_first:
+                inputs["first"] = value(np.array(words is None))
+            arrays, carries = model.step(inputs, carried, outputs)
+            found.append(arrays)
+            after.append(carries)
+        return found, State(tuple(after), np.arange(len(state.rows)))
+
+    def keep(self, sentences: Ints) -> "OnnxScorer":
+        """The same for fewer sentences."""
+        if len(sentences) == len(self.memories[0].arrays["h"]):
+            return self
+        return OnnxScorer(self.models, [m.select(sentences) for m in self.memories], self.end)
+
+    def fertility(self) -> Array | None:
+        """Expected target words [S, J]; the mean where several models predict them."""
+        pairs = zip(self.models, self.memories, strict=True)
+        predicted = [model.fertility(memory) for model, memory in pairs]
+        known = [fertility for fertility in predicted if fertility is not None]
+        return np.mean(known, axis=0) if len(known) == len(predicted) else None
+
+
+def mean_log(log_probs: Sequence[Floats]) -> Floats:
+    """The logarithm of the mean probability."""
+    total: Floats = np.logaddexp.reduce(log_probs)
+    return total - math.log(len(log_probs))
+
+
+def top(scores: Floats, k: int) -> tuple[Floats, Ints]:
+    """The k highest of every row [R, V], best first; equal scores go to the lower word.
+
+    Only where several are equal to the last of the k it is open which are left out.
+    """
+    words = np.argpartition(-scores, k - 1, axis=1)[:, :k]
+    words.sort(axis=1)
+    chosen = np.take_along_axis(scores, words, axis=1)
+    order = (-chosen).argsort(axis=1, kind="stable")
+    return np.take_along_axis(chosen, order, axis=1), np.take_along_axis(words, order, axis=1)
+
+
+class OnnxEngine:
+    """Exported models at work."""
+
+    def __init__(self, models: Sequence[OnnxModel], end: int) -> None:
+        self.models, self.end = models, end
+
+    def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> Found:
+        """Translate."""
+        scorer, start = OnnxScorer.read(self.models, source, self.end)
+        return Found(search(scorer, start, source.lengths, decode, watch), scorer.fertility())
+
+    def force(self, source: Padded, target: Padded) -> Forced:
+        """Decode these targets with the first model."""
+        scorer, state = OnnxScorer.read(self.models[:1], source, self.end)
+        rows = np.arange(len(source.words))
+        alphas, said = [], np.zeros(len(rows), np.float32)
+        last: Ints | None = None
+        for words, real in zip(target.words.T, target.mask.T, strict=True):
+            [[log_probs, alpha]], state = scorer.run(state, last, 1, ["log_probs", "alpha"])
+            said += np.where(real, log_probs[rows, words], 0)
+            alphas.append(alpha)
+            last = words
+        return Forced(np.stack(alphas, axis=1), said, scorer.fertility())
+
+
+def open_graph(path: Path, threads: int) -> ort.InferenceSession:
+    """Open one graph for so many threads; 0 is one per core."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors; they come as exceptions too
+    try:
+        return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # whatever the runtime raises, it is about this file
+        raise UserError(f"{path}: damaged ({error}); {REMEDY}") from None
+
+
+def is_exported(directory: Path) -> bool:
+    """Whether this is a directory that `covnmt export` made."""
+    return (directory / DESCRIPTION).exists()
+
+
+def load_exported(directory: Path, threads: int) -> tuple[OnnxModel, Config]:
+    """An exported model, ready to translate; what is not whole is an error."""
+    known = load_config(directory)
+    check_vocabularies(directory, known)
+    about = read_json(directory / DESCRIPTION)
+    if not isinstance(about, dict) or not isinstance(about.get("format"), int):
+        raise UserError(f"{directory / DESCRIPTION}: not made by `covnmt export`; {REMEDY}")
+    if about["format"] > FORMAT:
+        raise UserError(
+            f"{directory / DESCRIPTION}: made by a newer covnmt (format {about['format']}); "
+            "please upgrade"
+        )
+    for name, digest in dict(about.get("files", {})).items():
+        if file_digest(directory / name) != digest:
+            raise UserError(f"{directory / name}: damaged; {REMEDY}")
+    return OnnxModel(directory, known, threads), known.config
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with open_binary(path) as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,120 @@
+"""A small language for writing ONNX graphs: every operation gives the name of its result.
+
+    graph = Graph(precision)
+    x = graph.input("x", FLOAT, ["R", 8])
+    graph.output("y", graph.op("Tanh", graph.product(x, W)))
+
+The large products and the word tables are stored as the precision says; all else is float32.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+Precision = Literal["fp32", "int8"]
+FLOAT, INT64, INT32, BOOL = (
+    TensorProto.FLOAT,
+    TensorProto.INT64,
+    TensorProto.INT32,
+    TensorProto.BOOL,
+)
+MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operations
+LARGEST = 127  # of a signed byte that has a counterpart below zero
+
+
+def quantise(W: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Rows [b, a] as signed bytes, and what each row's bytes are multiplied by [b]."""
+    scale = np.maximum(np.abs(W).max(axis=1), np.finfo(np.float32).tiny) / LARGEST
+    return np.rint(W / scale[:, None]).astype(np.int8), scale.astype(np.float32)
+
+
+class Graph:
+    """A graph in the making."""
+
+    def __init__(self, name: str, precision: Precision) -> None:
+        self.name, self.precision = name, precision
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: list[onnx.TensorProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: list[onnx.ValueInfoProto] = []
+
+    def input(self, name: str, kind: int, shape: Sequence[int | str]) -> str:
+        """A value that is given from outside; sizes with names may differ from call to call."""
+        self._inputs.append(helper.make_tensor_value_info(name, kind, shape))
+        return name
+
+    def output(self, name: str, value: str, kind: int = FLOAT) -> None:
+        """Give this value back under this name."""
+        self._nodes.append(helper.make_node("Identity", [value], [name]))
+        self._outputs.append(helper.make_tensor_value_info(name, kind, None))
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """An operation with one result."""
+        return self.ops(kind, 1, *inputs, **attributes)[0]
+
+    def ops(
+        self, kind: str, results: int, *inputs: str, domain: str = "", **attributes: Any
+    ) -> list[str]:
+        """An operation with several results."""
+        names = [f"{kind}{len(self._nodes)}.{number}" for number in range(results)]
+        node = helper.make_node(kind, list(inputs), names, domain=domain, **attributes)
+        self._nodes.append(node)
+        return names
+
+    def constant(self, value: NDArray[Any]) -> str:
+        """Numbers that never change."""
+        name = f"constant{len(self._constants)}"
+        self._constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        return name
+
+    def ints(self, *values: int) -> str:
+        """A small vector of whole numbers."""
+        return self.constant(np.array(values, dtype=np.int64))
+
+    def split(self, value: str, *sizes: int) -> list[str]:
+        """Cut the last axis into parts of these sizes."""
+        return self.ops("Split", len(sizes), value, self.ints(*sizes), axis=-1)
+
+    def reshape(self, value: str, *shape: int) -> str:
+        """The same numbers in another shape; 0 keeps a size and -1 takes what is left."""
+        return self.op("Reshape", value, self.ints(*shape))
+
+    def product(self, x: str, W: NDArray[np.float32], b: NDArray[np.float32] | None = None) -> str:
+        """x W^T + b for a matrix [b, a] that is large."""
+        if self.precision == "int8":
+            whole, scale = quantise(W)
+            bias = [] if b is None else [self.constant(b)]
+            inputs = [x, self.constant(whole.T), self.constant(scale), "", *bias]
+            return self.op("DynamicQuantizeMatMul", *inputs, domain=MICROSOFT)
+        found = self.op("MatMul", x, self.constant(W.T))
+        return found if b is None else self.op("Add", found, self.constant(b))
+
+    def table(self, E: NDArray[np.float32], words: str) -> str:
+        """The rows of a table with one for each word."""
+        if self.precision == "int8":
+            whole, scale = quantise(E)
+            rows = self.op("Cast", self.op("Gather", self.constant(whole), words), to=FLOAT)
+            return self.op("Mul", rows, self.op("Gather", self.constant(scale[:, None]), words))
+        return self.op("Gather", self.constant(E), words)
+
+    def stored(self, W: NDArray[np.float32]) -> str:
+        """A matrix that is computed with in float32, however it is stored."""
+        if self.precision == "int8":
+            whole, scale = quantise(W)
+            numbers = self.op("Cast", self.constant(whole), to=FLOAT)
+            return self.op("Mul", numbers, self.constant(scale[:, None]))
+        return self.constant(W)
+
+    def build(self) -> onnx.ModelProto:
+        """The finished graph."""
+        graph = helper.make_graph(
+            self._nodes, self.name, self._inputs, self._outputs, self._constants
+        )
+        operations = [helper.make_opsetid("", 18), helper.make_opsetid(MICROSOFT, 1)]
+        return helper.make_model(
+            graph, opset_imports=operations, ir_version=9, producer_name="covnmt"
+        )

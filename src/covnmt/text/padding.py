@@ -1,0 +1,33 @@
+"""Sentences of different lengths side by side."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covnmt.text.corpus import Ids
+from covnmt.text.vocab import PAD
+
+
+class Padded(NamedTuple):
+    """S sentences as one array; J is the longest, with its end symbol."""
+
+    words: NDArray[np.int64]  # [S, J]
+    mask: NDArray[np.bool_]  # [S, J] true on words and end symbols
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Real positions of each [S]."""
+        lengths: NDArray[np.int64] = self.mask.sum(axis=1)
+        return lengths
+
+
+def pad(rows: Sequence[Ids | Sequence[int]], end: int) -> Padded:
+    """Put sentences side by side, each with its end symbol."""
+    lengths = np.array([len(row) for row in rows])  # [S]
+    ids = np.full((len(rows), lengths.max() + 1), PAD, dtype=np.int64)  # [S, J]
+    for padded, row in zip(ids, rows, strict=True):
+        padded[: len(row)] = row
+        padded[len(row)] = end
+    return Padded(ids, np.arange(ids.shape[1]) <= lengths[:, None])
