@@ -40,13 +40,13 @@ Values = dict[str, ort.OrtValue]  # by name, inside the runtime
 
 def value(array: NDArray[Any]) -> ort.OrtValue:
     """An array as the runtime sees it, where it lies."""
-    return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+    return ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
 
 
 class Memory(NamedTuple):
     """What one model knows of S sentences; shared by all hypotheses of each."""
 
-    arrays: dict[str, Array]  # [S, ...]: h, keys, bias, and Phi where there is one
+    arrays: dict[str, Array]  # [S, ...]: keys, values, bias, and Phi where there is one
 
     def select(self, sentences: Ints) -> "Memory":
         """Only these sentences."""
@@ -78,21 +78,22 @@ class OnnxModel:
         self.before_first = known.words["target"]  # the table has a row of zeros there
         shapes = {each.name: each.shape for each in self.steps.get_inputs()}
         self.carried = [name for name in ("t", "s", "C") if name in shapes]
-        self.sizes = {name: int(shapes[name][-1]) for name in self.carried}
+        self.context = int(shapes["s"][1]) if "s" in shapes else 0  # products of the last context
+        coverage = self.config.coverage
+        self.coverage = coverage.size if coverage.kind in ("tanh", "gru") else 1
         self.has_first = "first" in shapes
 
     def read(self, source: Padded) -> tuple[Memory, Values]:
         """Read sentences: what steps need of them, and what the first one begins with."""
         names = [each.name for each in self.encoder.get_outputs()]
-        lengths = source.lengths.astype(np.int32)
-        arrays = self.encoder.run(names, {"words": source.words, "lengths": lengths})
+        arrays = self.encoder.run(names, source._asdict())
         found = dict(zip(names, arrays, strict=True))
         S, J = source.words.shape
         nothing = float(self.config.coverage.accumulate == "subtract")
         begin = {
             "t": found.pop("t"),
-            "s": np.zeros((S, self.sizes.get("s", 0)), np.float32),
-            "C": np.full((S, J, self.sizes.get("C", 0)), nothing, np.float32),
+            "s": np.zeros((S, self.context), np.float32),
+            "C": np.full((S, J * self.coverage), nothing, np.float32),
         }
         bias = np.where(source.mask, np.float32(0), np.float32(-math.inf))[:, None]
         return Memory({**found, "bias": bias}), {name: value(begin[name]) for name in self.carried}
@@ -103,7 +104,7 @@ class OnnxModel:
         """Some outputs of a step as arrays, and what it carries to the next."""
         wanted = [*names, *(f"{name}.next" for name in self.carried)]
         found = self.steps.run_with_ort_values(wanted, {**inputs, **carried})
-        arrays = [each.numpy() for each in found[: len(names)]]
+        arrays = [_by_row(each.numpy()) for each in found[: len(names)]]
         return arrays, dict(zip(self.carried, found[len(names) :], strict=True))
 
     def fertility(self, memory: Memory) -> Array | None:
@@ -146,11 +147,17 @@ class OnnxScorer:
         self, state: State, words: Ints | None, k: int, outputs: Sequence[str]
     ) -> tuple[list[list[NDArray[Any]]], State]:
         """One step of every model: these outputs of each, and the state after it."""
-        parents = value(state.rows)
+        by_sentence = (len(self.memories[0].arrays["keys"]), -1)  # [S, K]
+        parents = value(state.rows.reshape(by_sentence))
         found, after = [], []
         for model, memory, carried in zip(self.models, self._values, state.each, strict=True):
             last = np.full(len(state.rows), model.before_first) if words is None else words
-            inputs = {**memory, "words": value(last), "parents": parents, "k": value(np.array([k]))}
+            inputs = {
+                **memory,
+                "words": value(last.reshape(by_sentence)),
+                "parents": parents,
+                "k": value(np.array([k])),
+            }
             if model.has_first:
                 inputs["first"] = value(np.array(words is None))
             arrays, carries = model.step(inputs, carried, outputs)
@@ -160,7 +167,7 @@ class OnnxScorer:
 
     def keep(self, sentences: Ints) -> "OnnxScorer":
         """The same for fewer sentences."""
-        if len(sentences) == len(self.memories[0].arrays["h"]):
+        if len(sentences) == len(self.memories[0].arrays["keys"]):
             return self
         return OnnxScorer(self.models, [m.select(sentences) for m in self.memories], self.end)
 
@@ -170,6 +177,11 @@ class OnnxScorer:
         predicted = [model.fertility(memory) for model, memory in pairs]
         known = [fertility for fertility in predicted if fertility is not None]
         return np.mean(known, axis=0) if len(known) == len(predicted) else None
+
+
+def _by_row(array: NDArray[Any]) -> NDArray[Any]:
+    """[S, K, ...] as [R, ...]."""
+    return array.reshape(-1, array.shape[-1])
 
 
 def mean_log(log_probs: Sequence[Floats]) -> Floats:

@@ -41,6 +41,7 @@ class Graph:
         self._constants: list[onnx.TensorProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
+        self._names: dict[str, str] = {}  # of results that are outputs
 
     def input(self, name: str, kind: int, shape: Sequence[int | str]) -> str:
         """A value that is given from outside; sizes with names may differ from call to call."""
@@ -49,7 +50,7 @@ class Graph:
 
     def output(self, name: str, value: str, kind: int = FLOAT) -> None:
         """Give this value back under this name."""
-        self._nodes.append(helper.make_node("Identity", [value], [name]))
+        self._names[value] = name
         self._outputs.append(helper.make_tensor_value_info(name, kind, None))
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
@@ -60,15 +61,16 @@ class Graph:
         self, kind: str, results: int, *inputs: str, domain: str = "", **attributes: Any
     ) -> list[str]:
         """An operation with several results."""
-        names = [f"{kind}{len(self._nodes)}.{number}" for number in range(results)]
+        place = f"{self.name}.{kind}{len(self._nodes)}"
+        names = [f"{place}.{number}" for number in range(results)]
         node = helper.make_node(kind, list(inputs), names, domain=domain, **attributes)
         self._nodes.append(node)
         return names
 
     def constant(self, value: NDArray[Any]) -> str:
         """Numbers that never change."""
-        name = f"constant{len(self._constants)}"
-        self._constants.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
+        name = f"{self.name}.constant{len(self._constants)}"
+        self._constants.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
         return name
 
     def ints(self, *values: int) -> str:
@@ -109,12 +111,34 @@ class Graph:
             return self.op("Mul", numbers, self.constant(scale[:, None]))
         return self.constant(W)
 
+    def scan(
+        self, body: "Graph", states: Sequence[str], inputs: Sequence[str], backward: Sequence[int]
+    ) -> list[str]:
+        """Walk over axis 1 of the inputs; where `backward` is 1, from its end.
+
+        The body takes the states and a position of each input. It puts out the states, and then
+        for every input what is to be kept of the position; that is collected in the same place.
+        """
+        found = self.ops(
+            "Scan", len(states) + len(inputs), *states, *inputs,
+            body=body.graph(), num_scan_inputs=len(inputs),
+            scan_input_axes=[1] * len(inputs), scan_input_directions=backward,
+            scan_output_axes=[1] * len(inputs), scan_output_directions=backward,
+        )  # fmt: skip
+        return found[len(states) :]
+
     def build(self) -> onnx.ModelProto:
-        """The finished graph."""
-        graph = helper.make_graph(
-            self._nodes, self.name, self._inputs, self._outputs, self._constants
-        )
+        """The finished graph, with the operations it is written in."""
         operations = [helper.make_opsetid("", 18), helper.make_opsetid(MICROSOFT, 1)]
         return helper.make_model(
-            graph, opset_imports=operations, ir_version=9, producer_name="covnmt"
+            self.graph(), opset_imports=operations, ir_version=9, producer_name="covnmt"
+        )
+
+    def graph(self) -> onnx.GraphProto:
+        """The finished graph."""
+        for node in self._nodes:
+            for names in (node.input, node.output):
+                names[:] = [self._names.get(name, name) for name in names]
+        return helper.make_graph(
+            self._nodes, self.name, self._inputs, self._outputs, self._constants
         )

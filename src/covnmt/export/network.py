@@ -2,70 +2,85 @@
 
 The equations are those of `ops.reference`, arranged for speed: matrices that meet the same vector
 are stacked into one product, hypotheses of one sentence share its annotations, and a step begins
-with picking the rows of its parents, so that states never leave the runtime. What the step needs
-of the last context is its products, so these are carried instead of the context.
+with picking the rows of its parents, so that states never leave the runtime. A context is needed
+only in products; these are taken of the annotations when the source is read, and a context is then
+a mean of products.
 
-Letters as there: S sentences, K hypotheses of each, R = S K rows, J source positions, V words,
-n hidden, m embedding, d coverage units, g gates of the coverage network.
+Letters as there: S sentences, K hypotheses of each, R rows of the step before, J source positions,
+V words, n hidden, m embedding, d coverage units, g gates of the coverage network.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
 from covnmt.config import ModelConfig
-from covnmt.export.graph import BOOL, FLOAT, INT32, INT64, Graph, Precision
+from covnmt.export.graph import BOOL, FLOAT, INT64, Graph, Precision
 
 Array = NDArray[np.float32]
 Weights = Mapping[str, Array]
+DIRECTIONS = ("ahead", "back")
 
 
 def encoder_graph(weights: Weights, config: ModelConfig, precision: Precision) -> onnx.ModelProto:
-    """words [S, J] and their lengths to all that the decoder needs of the source."""
-    graph = Graph("encoder", precision)
+    """Words [S, J] and where they are real to all that steps need of the source."""
+    graph, n = Graph("encoder", precision), config.hidden
     words = graph.input("words", INT64, ["S", "J"])
-    lengths = graph.input("lengths", INT32, ["S"])
+    mask = graph.input("mask", BOOL, ["S", "J"])
     x = graph.table(weights["source.E"] + weights["source.b"], words)  # [S, J, m]
-    h = _read(graph, weights, config, x, lengths)  # [S, J, 2n]
-    graph.output("h", h)
+    h = _read(graph, weights, config, x, mask)  # [S, J, 2n]
     keys = graph.product(h, weights["decoder.attention.U_a"])  # [S, J, n]
     graph.output("keys", graph.op("Unsqueeze", keys, graph.ints(1)))  # [S, 1, J, n]
+    graph.output("values", graph.product(h, context_products(weights, config)))
     if knows_words(config):
         Phi = _prepare(graph, weights, config, h)
         graph.output("Phi", graph.op("Unsqueeze", Phi, graph.ints(1)))  # [S, 1, J, *]
-    first = graph.op("Gather", h, graph.ints(0), axis=1)  # [S, 1, 2n]
-    back = graph.split(graph.op("Squeeze", first, graph.ints(1)), config.hidden, config.hidden)[1]
+    first = graph.op("Gather", h, graph.constant(np.array(0)), axis=1)  # [S, 2n]
+    back = graph.split(first, n, n)[1]
     start = graph.product(back, weights["decoder.W_init.weight"], weights["decoder.W_init.bias"])
     graph.output("t", graph.op("Tanh", start))
     return graph.build()
 
 
-def _read(graph: Graph, weights: Weights, config: ModelConfig, x: str, lengths: str) -> str:
-    """Both directions by ONNX's own GRU, whose z is our 1 - z = sigmoid(-...)."""
+def _read(graph: Graph, weights: Weights, config: ModelConfig, x: str, mask: str) -> str:
+    """Annotations [S, J, 2n]: both directions walk over the source at once."""
     n = config.hidden
-    parts: dict[str, list[str]] = {"W": [], "R": [], "b": []}
-    for direction in ("ahead", "back"):
-        W, b, gates, candidate = (
-            weights[f"encoder.{direction}.{name}"] for name in ("W", "b", "gates", "candidate")
-        )
-        stacked = np.concatenate([-W[n : 2 * n], W[:n], W[2 * n :]])
-        recurrent = np.concatenate([-gates[n:], gates[:n], candidate])
-        zero = np.zeros(2 * n, dtype=np.float32)
-        parts["W"].append(graph.op("Unsqueeze", graph.stored(stacked), graph.ints(0)))
-        parts["R"].append(graph.op("Unsqueeze", graph.stored(recurrent), graph.ints(0)))
-        parts["b"].append(graph.constant(np.concatenate([zero, b, zero, zero[:n]])[None]))
-    both = [graph.op("Concat", *each, axis=0) for each in parts.values()]
-    turned = graph.op("Transpose", x, perm=[1, 0, 2])  # [J, S, m]
-    states = graph.ops(
-        "GRU", 1, turned, *both, lengths,
-        hidden_size=n, direction="bidirectional",
-        linear_before_reset=int(config.cell == "reset_after"),
-    )[0]  # [J, 2, S, n]  # fmt: skip
-    return graph.reshape(graph.op("Transpose", states, perm=[2, 0, 1, 3]), 0, 0, 2 * n)
+    body = Graph("position", graph.precision)
+    states = [body.input(direction, FLOAT, ["S", n]) for direction in DIRECTIONS]
+    reached = []
+    for direction, h in zip(DIRECTIONS, states, strict=True):
+        word = body.input(f"{direction}.x", FLOAT, ["S", 3 * n + 1])
+        word, real = body.split(word, 3 * n, 1)
+        cell = Cell.of(weights, f"encoder.{direction}", config.cell)
+        # padding copies the state, so nothing depends on how far a batch is padded
+        after = body.op("Where", body.op("Cast", real, to=BOOL), cell.advance(body, word, h), h)
+        reached.append(after)
+    for direction, after in zip(DIRECTIONS, reached, strict=True):
+        body.output(f"{direction}.next", after)
+    for direction, after in zip(DIRECTIONS, reached, strict=True):
+        body.output(f"{direction}.h", body.op("Identity", after))
+    marks = graph.op("Cast", graph.op("Unsqueeze", mask, graph.ints(2)), to=FLOAT)
+    inputs = [
+        graph.op("Concat", words, marks, axis=2) for words in _projected(graph, weights, x, n)
+    ]
+    zeros = graph.op("Expand", graph.constant(np.zeros((1, n), np.float32)), _rows(graph, mask))
+    return graph.op("Concat", *graph.scan(body, [zeros, zeros], inputs, [0, 1]), axis=2)
+
+
+def _projected(graph: Graph, weights: Weights, x: str, n: int) -> list[str]:
+    """The words' share of r, z and c, for both directions and all positions at once."""
+    W = np.concatenate([weights[f"encoder.{direction}.W"] for direction in DIRECTIONS])
+    b = [np.pad(weights[f"encoder.{direction}.b"], (2 * n, 0)) for direction in DIRECTIONS]
+    return graph.split(graph.product(x, W, np.concatenate(b)), 3 * n, 3 * n)
+
+
+def _rows(graph: Graph, value: str) -> str:
+    """The shape [S, 1] for a value [S, ...]."""
+    return graph.op("Concat", graph.op("Shape", value, end=1), graph.ints(1), axis=0)
 
 
 def _prepare(graph: Graph, weights: Weights, config: ModelConfig, h: str) -> str:
@@ -78,11 +93,59 @@ def _prepare(graph: Graph, weights: Weights, config: ModelConfig, h: str) -> str
     return graph.op("Mul", share, graph.constant(np.array([coverage.max_fertility], np.float32)))
 
 
+@dataclass(frozen=True)
+class Cell:
+    """The recurrent weights of one GRU."""
+
+    gates: Array  # [2n, n] R, G
+    candidate: Array  # [n, n] U
+    kind: Literal["exact", "reset_after"]
+
+    @classmethod
+    def of(cls, weights: Weights, name: str, kind: Literal["exact", "reset_after"]) -> "Cell":
+        """The cell that has this name."""
+        return cls(weights[f"{name}.gates"], weights[f"{name}.candidate"], kind)
+
+    def recurrent(self) -> Array:
+        """What the state meets at once: the gates, and the candidate too if it is reset after."""
+        exact = self.kind == "exact"
+        return self.gates if exact else np.concatenate([self.gates, self.candidate])
+
+    def advance(self, graph: Graph, x: str, h: str, recurrent: str | None = None) -> str:
+        """One step on inputs x [..., 3n]; the product of h with `recurrent` may be known."""
+        recurrent = recurrent or graph.product(h, self.recurrent())
+        n = len(self.candidate)
+        if self.kind == "exact":
+            return gru(graph, x, h, recurrent, n, lambda r: graph.product(r, self.candidate))
+        gates, own = graph.split(recurrent, 2 * n, n)
+        r, z, c = _gates(graph, x, gates, n)
+        return _between(graph, h, graph.op("Tanh", graph.op("Add", c, graph.op("Mul", r, own))), z)
+
+
+def gru(graph: Graph, x: str, h: str, gates: str, n: int, U: Callable[[str], str]) -> str:
+    """The exact GRU: the reset gate acts before the product U."""
+    r, z, c = _gates(graph, x, gates, n)
+    c = graph.op("Tanh", graph.op("Add", c, U(graph.op("Mul", r, h))))
+    return _between(graph, h, c, z)
+
+
+def _gates(graph: Graph, x: str, gates: str, n: int) -> tuple[str, str, str]:
+    """r and z, and the input's share of c."""
+    inputs, c = graph.split(x, 2 * n, n)
+    r, z = graph.split(graph.op("Sigmoid", graph.op("Add", inputs, gates)), n, n)
+    return r, z, c
+
+
+def _between(graph: Graph, h: str, c: str, z: str) -> str:
+    """h + z (c - h)."""
+    return graph.op("Add", h, graph.op("Mul", z, graph.op("Sub", c, h)))
+
+
 class Look(NamedTuple):
     """What one look at the source gives."""
 
     alpha: str  # [S, K, J]
-    s: str  # [R, 2n]
+    s: str  # [S, K, *] all products of the context
     energies: str  # [S, K, J]
 
 
@@ -90,7 +153,7 @@ class Look(NamedTuple):
 class Source:
     """The inputs of a step that stay the same for a sentence."""
 
-    h: str  # [S, J, 2n]
+    values: str  # [S, J, *] all products of the annotations
     keys: str  # [S, 1, J, n]
     Phi: str  # [S, 1, J, *], if there is one
     bias: str  # [S, 1, J] 0 on real positions, -inf on padding
@@ -102,28 +165,31 @@ class StepGraph:
     def __init__(self, weights: Weights, config: ModelConfig, precision: Precision) -> None:
         self.graph, self.weights, self.config = Graph("step", precision), weights, config
         self.n, self.d = config.hidden, coverage_size(weights)
+        self.cell = Cell.of(weights, "decoder.cell", config.cell)
+        self.extra = len(weights.get("decoder.coverage.from_context", ()))
         graph, n = self.graph, config.hidden
         self.source = Source(
-            graph.input("h", FLOAT, ["S", "J", 2 * n]),
+            graph.input("values", FLOAT, ["S", "J", len(context_products(weights, config))]),
             graph.input("keys", FLOAT, ["S", 1, "J", n]),
             graph.input("Phi", FLOAT, ["S", 1, "J", "phi"]) if knows_words(config) else "",
             graph.input("bias", FLOAT, ["S", 1, "J"]),
         )
-        self.S = graph.op("Shape", self.source.h, end=1)  # sizes that differ, as vectors of one
-        self.J = graph.op("Shape", self.source.bias, start=2)
 
     def build(self) -> onnx.ModelProto:
-        """words and parents [R], the state before and the source to the k best next words."""
+        """Words and parents [S, K], what was carried and the source to the k best next words."""
         graph = self.graph
-        words = graph.input("words", INT64, ["R"])
-        parents = graph.input("parents", INT64, ["R"])
+        words = graph.input("words", INT64, ["S", "K"])
+        parents = graph.input("parents", INT64, ["S", "K"])
         y = graph.table(self._embeddings(), words)
         W = np.concatenate([self._of("decoder.cell.W"), halves(self._of("readout.V_o"))])
         zero = np.zeros(2 * self.n, dtype=np.float32)
         b = [zero, self._of("decoder.cell.b"), halves(self._of("readout.U_o.bias"))]
         word, shown = graph.split(graph.product(y, W, np.concatenate(b)), 3 * self.n, self.n)
-        t = self._carried("t", ["R0", self.n], parents)
-        C = self._carried("C", ["R0", "J", self.d], parents) if self.d else ""
+        t = self._carried("t", self.n, parents)
+        C = ""
+        if self.d:
+            C = self._carried("C", "Jd", parents)
+            C = graph.reshape(C, 0, 0, -1, self.d)  # [S, K, J, d]
         order = self._code_order if self.config.order == "code" else self._paper_order
         self._say(order(word, shown, t, C, parents))
         return graph.build()
@@ -136,74 +202,67 @@ class StepGraph:
         """The layer before maxout; the state absorbs the last word before it looks."""
         graph, n = self.graph, self.n
         first = graph.input("first", BOOL, [])
-        extra = self._extra()
-        before = self._carried("s", ["R0", 3 * n + len(extra)], parents)
-        s, context = graph.split(before, 3 * n, len(extra)) if len(extra) else (before, "")
-        recurrent = graph.product(t, self._recurrent())
-        updated = self._advance(graph.op("Add", word, s), t, recurrent)
+        before = self._carried("s", 3 * n + self.extra, parents)
+        s, context = graph.split(before, 3 * n, self.extra) if self.extra else (before, "")
+        updated = self.cell.advance(graph, graph.op("Add", word, s), t)
         t = graph.op("Where", first, t, updated)
-        W = np.concatenate(
-            [self._of("decoder.attention.W_a"), halves(self._of("readout.U_o.weight"))]
-        )
-        query, own, state = self._stacked(t, W, "decoder.coverage.S", n, n)
+        W = [self._of("decoder.attention.W_a"), halves(self._of("readout.U_o.weight"))]
+        query, own, state = self._with_coverage(t, np.concatenate(W), n, n)
         look = self._look(query, C)
-        W = np.concatenate([halves(self._of("readout.C_o")), self._of("decoder.Cx"), extra])
-        read, rest = graph.split(graph.product(look.s, W), n, 3 * n + len(extra))
-        graph.output("t.next", t)
-        graph.output("s.next", rest)
+        read, rest = graph.split(look.s, n, 3 * n + self.extra)
+        self._carry("t", t)
+        self._carry("s", rest)
         self._cover(C, look, state, context)
         return graph.op("Sum", read, own, shown)
 
     def _paper_order(self, word: str, shown: str, t: str, C: str, parents: str) -> str:
         """The layer before maxout; the state absorbs the last word after it looked."""
         graph, n = self.graph, self.n
-        extra = self._extra()
-        context = self._carried("s", ["R0", len(extra)], parents) if len(extra) else ""
-        W = np.concatenate([self._of("decoder.attention.W_a"), self._recurrent()])
-        query, recurrent, state = self._stacked(t, W, "decoder.coverage.S", n, len(W) - n)
+        context = self._carried("s", self.extra, parents) if self.extra else ""
+        W = np.concatenate([self._of("decoder.attention.W_a"), self.cell.recurrent()])
+        query, recurrent, state = self._with_coverage(t, W, n, len(W) - n)
         look = self._look(query, C)
-        W = np.concatenate([self._of("decoder.Cx"), halves(self._of("readout.C_o")), extra])
-        parts = graph.split(graph.product(look.s, W), 3 * n, n, *[len(extra)] * bool(len(extra)))
-        t = self._advance(graph.op("Add", word, parts[0]), t, recurrent)
-        graph.output("t.next", t)
-        if len(extra):
-            graph.output("s.next", parts[2])
+        read, s, *rest = graph.split(look.s, n, 3 * n, *[self.extra] * bool(self.extra))
+        t = self.cell.advance(graph, graph.op("Add", word, s), t, recurrent)
+        self._carry("t", t)
+        if self.extra:
+            self._carry("s", rest[0])
         self._cover(C, look, state, context)
         own = graph.product(t, halves(self._of("readout.U_o.weight")))
-        return graph.op("Sum", parts[1], own, shown)
+        return graph.op("Sum", read, own, shown)
 
-    def _stacked(self, t: str, W: Array, also: str, *sizes: int) -> tuple[str, str, str]:
+    def _with_coverage(self, t: str, W: Array, *sizes: int) -> tuple[str, str, str]:
         """W t in two parts, and the coverage network's product with t where there is one."""
-        more = self.weights.get(also)
-        if more is None:
+        S = self.weights.get("decoder.coverage.S")
+        if S is None:
             first, second = self.graph.split(self.graph.product(t, W), *sizes)
             return first, second, ""
-        stacked = self.graph.product(t, np.concatenate([W, more]))
-        first, second, third = self.graph.split(stacked, *sizes, len(more))
+        stacked = self.graph.product(t, np.concatenate([W, S]))
+        first, second, third = self.graph.split(stacked, *sizes, len(S))
         return first, second, third
 
     def _look(self, query: str, C: str) -> Look:
-        """e = v . tanh(query + keys + V_a C), alpha = softmax, s = sum_j alpha_j h_j."""
-        graph, n, source = self.graph, self.n, self.source
-        seen = self._by_sentence(query, graph.ints(1), n)  # [S, K, 1, n]
+        """e = v . tanh(query + keys + V_a C), alpha = softmax, s = sum_j alpha_j value_j."""
+        graph, source = self.graph, self.source
+        seen = graph.op("Unsqueeze", query, graph.ints(2))  # [S, K, 1, n]
         total = graph.op("Add", seen, source.keys)  # [S, K, J, n]
         if C:
             V_a = graph.constant(self._of("decoder.attention.V_a").T)
-            covered = self._by_sentence(graph.op("MatMul", C, V_a), self.J, n)
-            total = graph.op("Add", total, covered)
-        v = graph.constant(self._of("decoder.attention.v"))
-        e = graph.op("MatMul", graph.op("Tanh", total), v)  # [S, K, J]
+            total = graph.op("Add", total, graph.op("MatMul", C, V_a))
+        # v as a row times a transposed matrix is by far the fastest form of this product
+        flat = graph.op("Flatten", graph.op("Tanh", total), axis=3)  # [S K J, n]
+        v = graph.constant(self._of("decoder.attention.v")[None])
+        e = graph.op("Gemm", v, flat, transB=1)  # [1, S K J]
+        e = graph.op("Reshape", e, graph.op("Shape", total, end=3))  # [S, K, J]
         alpha = graph.op("Softmax", graph.op("Add", e, source.bias), axis=-1)
-        s = graph.reshape(graph.op("MatMul", alpha, source.h), -1, 2 * n)
-        graph.output("alpha", self._by_row(alpha, self.J))
-        return Look(alpha, s, e)
+        graph.output("alpha", alpha)
+        return Look(alpha, graph.op("MatMul", alpha, source.values), e)
 
     def _cover(self, C: str, look: Look, state: str, context: str) -> None:
         """C_i from C_{i-1}, alpha_i and what else the coverage model looks at."""
         graph, kind = self.graph, self.config.coverage.kind
         if not C:
             return
-        C = self._by_sentence(C, self.J, self.d)  # [S, K, J, d]
         alpha = graph.op("Unsqueeze", look.alpha, graph.ints(3))  # [S, K, J, 1]
         if kind in ("linguistic", "fertility"):
             change = graph.op("Div", alpha, self.source.Phi) if self.source.Phi else alpha
@@ -211,13 +270,13 @@ class StepGraph:
             after = graph.op("Add" if add else "Sub", C, change)
         else:
             after = self._neural(C, self._inputs(alpha, look.energies, state, context))
-        graph.output("C.next", self._by_row(after, self.J, graph.ints(self.d)))
+        self._carry("C", after)
 
     def _inputs(self, alpha: str, energies: str, state: str, context: str) -> str:
         """What the coverage network sees besides the coverage [S, K, J, gd]."""
         graph, P = self.graph, self._of("decoder.coverage.P")
         shared = graph.op("Add", state, context) if context else state
-        shared = self._by_sentence(shared, graph.ints(1), len(P))  # [S, K, 1, gd]
+        shared = graph.op("Unsqueeze", shared, graph.ints(2))  # [S, K, 1, gd]
         inputs = graph.op("Add", graph.op("Mul", alpha, graph.constant(P)), shared)
         inputs = graph.op("Add", inputs, self.source.Phi)
         if "decoder.coverage.from_energies" in self.weights:
@@ -233,37 +292,7 @@ class StepGraph:
         if self.config.coverage.kind == "tanh":
             return graph.op("Tanh", graph.op("Add", graph.op("MatMul", C, candidate), inputs))
         gates = graph.op("MatMul", C, graph.constant(self._of("decoder.coverage.gates").T))
-        return self._gru(inputs, C, gates, d, lambda reset: graph.op("MatMul", reset, candidate))
-
-    def _advance(self, x: str, t: str, recurrent: str) -> str:
-        """The decoder's cell: inputs x [R, 3n], state t [R, n], its product with the gates."""
-        graph, n = self.graph, self.n
-        candidate = self._of("decoder.cell.candidate")
-        if self.config.cell == "exact":
-            return self._gru(x, t, recurrent, n, lambda reset: graph.product(reset, candidate))
-        gates, own = graph.split(recurrent, 2 * n, n)
-        r, z, c = self._gates(x, gates, n)
-        c = graph.op("Tanh", graph.op("Add", c, graph.op("Mul", r, own)))
-        return self._between(t, c, z)
-
-    def _gru(self, x: str, h: str, gates: str, n: int, U: Callable[[str], str]) -> str:
-        """The exact cell: the reset gate acts before the product U."""
-        graph = self.graph
-        r, z, c = self._gates(x, gates, n)
-        c = graph.op("Tanh", graph.op("Add", c, U(graph.op("Mul", r, h))))
-        return self._between(h, c, z)
-
-    def _gates(self, x: str, gates: str, n: int) -> tuple[str, str, str]:
-        """r and z, and the input's share of c."""
-        graph = self.graph
-        inputs, c = graph.split(x, 2 * n, n)
-        r, z = graph.split(graph.op("Sigmoid", graph.op("Add", inputs, gates)), n, n)
-        return r, z, c
-
-    def _between(self, h: str, c: str, z: str) -> str:
-        """h + z (c - h)."""
-        graph = self.graph
-        return graph.op("Add", h, graph.op("Mul", z, graph.op("Sub", c, h)))
+        return gru(graph, inputs, C, gates, d, lambda r: graph.op("MatMul", r, candidate))
 
     def _say(self, o: str) -> None:
         """Maxout, words, and the best of them; also how likely the words asked for are."""
@@ -278,30 +307,13 @@ class StepGraph:
         graph.output("numbers", numbers, INT64)
         graph.output("log_probs", log_probs)
 
-    def _recurrent(self) -> Array:
-        """What the state meets at once: the gates, and the candidate too if it is reset after."""
-        gates, candidate = self._of("decoder.cell.gates"), self._of("decoder.cell.candidate")
-        return gates if self.config.cell == "exact" else np.concatenate([gates, candidate])
+    def _carried(self, name: str, size: int | str, parents: str) -> str:
+        """What the step before left for these hypotheses [S, K, size]."""
+        return self.graph.op("Gather", self.graph.input(name, FLOAT, ["R", size]), parents)
 
-    def _extra(self) -> Array:
-        """What the coverage network asks of the previous context; often nothing."""
-        nothing = np.zeros((0, 2 * self.n), dtype=np.float32)
-        return self.weights.get("decoder.coverage.from_context", nothing)
-
-    def _carried(self, name: str, shape: list[int | str], parents: str) -> str:
-        """A part of the state, by rows of the new hypotheses."""
-        return self.graph.op("Gather", self.graph.input(name, FLOAT, shape), parents)
-
-    def _by_sentence(self, value: str, words: str, size: int) -> str:
-        """[R, words, size] as [S, K, words, size]; `words` is a vector of one number."""
-        graph = self.graph
-        shape = graph.op("Concat", self.S, graph.ints(-1), words, graph.ints(size), axis=0)
-        return graph.op("Reshape", value, shape)
-
-    def _by_row(self, value: str, *rest: str) -> str:
-        """[S, K, ...] as [R, ...]."""
-        graph = self.graph
-        return graph.op("Reshape", value, graph.op("Concat", graph.ints(-1), *rest, axis=0))
+    def _carry(self, name: str, value: str) -> None:
+        """Leave a row for each hypothesis to the next step."""
+        self.graph.output(f"{name}.next", self.graph.op("Flatten", value, axis=2))
 
     def _of(self, name: str) -> Array:
         return self.weights[name]
@@ -310,6 +322,17 @@ class StepGraph:
 def halves(W: Array) -> Array:
     """Rows 0, 2, 4, ... and then 1, 3, 5, ...: maxout then compares two halves."""
     return np.concatenate([W[0::2], W[1::2]])
+
+
+def context_products(weights: Weights, config: ModelConfig) -> Array:
+    """All that a context is ever multiplied with, in the order C_o, Cx, and for the coverage.
+
+    A context is a mean of annotations, so these products can be taken of the annotations, once.
+    """
+    n = config.hidden
+    nothing = np.zeros((0, 2 * n), dtype=np.float32)
+    extra = weights.get("decoder.coverage.from_context", nothing)
+    return np.concatenate([halves(weights["readout.C_o"]), weights["decoder.Cx"], extra])
 
 
 def coverage_size(weights: Weights) -> int:
