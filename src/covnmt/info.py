@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from covnmt.config import Config, flatten
 from covnmt.directory import load_config
-from covnmt.model.seq2seq import Seq2Seq, count_parameters
+from covnmt.engine.onnxruntime import is_exported, read_description
 from covnmt.recipe import find_recipe, load_recipe
 from covnmt.text.codec import Side
 from covnmt.text.corpus import Corpus
@@ -43,15 +41,25 @@ class Info:
 
 def describe_target(target: str, words: int) -> Info:
     """Look at a model directory, or at a recipe with the vocabulary of its data if it is there."""
-    if Path(target).is_dir():
-        known = load_config(Path(target))
+    path = Path(target)
+    if path.is_dir():
+        known = load_config(path)
         config, sizes = known.config, known.words
     else:
         config = load_recipe(find_recipe(target))
         sizes = _vocabulary(config, words)
+    counts = read_description(path)["parameters"] if is_exported(path) else _count(config, sizes)
+    return Info(config, sizes, counts)
+
+
+def _count(config: Config, words: dict[Side, int]) -> dict[str, int]:
+    """Parameters by block, of a model that is never filled with numbers."""
+    import torch
+
+    from covnmt.model.seq2seq import Seq2Seq, count_parameters
+
     with torch.device("meta"):
-        model = Seq2Seq(config.model, sizes["source"], sizes["target"])
-    return Info(config, sizes, count_parameters(model))
+        return count_parameters(Seq2Seq(config.model, words["source"], words["target"]))
 
 
 def _vocabulary(config: Config, words: int) -> dict[Side, int]:

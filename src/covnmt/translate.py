@@ -135,13 +135,14 @@ class Translator:
         decode: DecodeConfig | None = None,
         overlong: Literal["cut", "split"] = "cut",
         watch: Watch | None = None,
+        first: int = 0,
     ) -> Iterator[Translation]:
-        """The same, in order, as soon as a window of lines is done."""
+        """The same, in order, as soon as a window of lines is done; they count from `first`."""
         decode = decode or self.decode
-        numbered = enumerate(lines, 1)
+        numbered = enumerate(lines, first)
         while window := list(islice(numbered, WINDOW * decode.batch_size)):
             parts = [self._parts(line, number, decode, overlong) for number, line in window]
-            owners = [n - 1 for (n, _), part in zip(window, parts, strict=True) for _ in part]
+            owners = [n for (n, _), part in zip(window, parts, strict=True) for _ in part]
             told = None if watch is None else _Partial(watch, owners, self.target)
             done = iter(self._translate_tokens([p for part in parts for p in part], decode, told))
             for (_, line), part in zip(window, parts, strict=True):
@@ -157,7 +158,7 @@ class Translator:
         if overlong == "split":
             return split_tokens(tokens, decode.max_source)
         console.print(
-            f"line {number}: {len(tokens)} tokens, only the first {decode.max_source} are "
+            f"line {number + 1}: {len(tokens)} tokens, only the first {decode.max_source} are "
             "translated (--overlong split translates all of them)",
             style="yellow",
             soft_wrap=True,

@@ -16,6 +16,8 @@ from covnmt.errors import UserError
 if TYPE_CHECKING:
     from covnmt.model.seq2seq import Seq2Seq
 
+__all__ = ["Engine", "Model", "build_engine", "is_exported", "load_models"]
+
 Model = Union["Seq2Seq", OnnxModel]
 
 

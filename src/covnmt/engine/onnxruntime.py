@@ -241,25 +241,32 @@ def open_graph(path: Path, threads: int) -> ort.InferenceSession:
 
 def is_exported(directory: Path) -> bool:
     """Whether this is a directory that `covnmt export` made."""
-    return (directory / DESCRIPTION).exists()
+    return any((directory / name).exists() for name in (DESCRIPTION, ENCODER, STEP))
 
 
 def load_exported(directory: Path, threads: int) -> tuple[OnnxModel, Config]:
     """An exported model, ready to translate; what is not whole is an error."""
     known = load_config(directory)
     check_vocabularies(directory, known)
-    about = read_json(directory / DESCRIPTION)
-    if not isinstance(about, dict) or not isinstance(about.get("format"), int):
-        raise UserError(f"{directory / DESCRIPTION}: not made by `covnmt export`; {REMEDY}")
-    if about["format"] > FORMAT:
-        raise UserError(
-            f"{directory / DESCRIPTION}: made by a newer covnmt (format {about['format']}); "
-            "please upgrade"
-        )
-    for name, digest in dict(about.get("files", {})).items():
-        if file_digest(directory / name) != digest:
-            raise UserError(f"{directory / name}: damaged; {REMEDY}")
+    files = read_description(directory)["files"]
+    for path in (directory / ENCODER, directory / STEP):
+        if file_digest(path) != files.get(path.name):
+            raise UserError(f"{path}: damaged; {REMEDY}")
     return OnnxModel(directory, known, threads), known.config
+
+
+def read_description(directory: Path) -> dict[str, Any]:
+    """What the export says of itself: precision, parameters by block, digests of its files."""
+    path = directory / DESCRIPTION
+    about: Any = read_json(path)
+    found = about.get("format") if isinstance(about, dict) else None
+    if not isinstance(found, int):
+        raise UserError(f"{path}: not made by `covnmt export`; {REMEDY}")
+    if found > FORMAT:
+        raise UserError(f"{path}: made by a newer covnmt (format {found}); please upgrade")
+    if not all(isinstance(about.get(key), dict) for key in ("parameters", "files")):
+        raise UserError(f"{path}: damaged; {REMEDY}")
+    return dict(about)
 
 
 def file_digest(path: Path) -> str:
