@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -483,3 +484,36 @@ def test_output_lines(trained: Translator, lines: list[str]) -> None:
         ["1", found[1].alternatives[0].text],
     ]
     assert float(listed[1][2]) >= float(listed[2][2])
+
+
+def watched(
+    translator: Translator,
+    lines: list[str],
+    decode: DecodeConfig,
+    overlong: Literal["cut", "split"],
+) -> tuple[list[Translation], dict[int, list[tuple[str, ...]]]]:
+    told: dict[int, list[tuple[str, ...]]] = {}
+
+    def watch(line: int, tokens: tuple[str, ...]) -> None:
+        told.setdefault(line, []).append(tokens)
+
+    return translator.translate(lines, decode, overlong, watch), told
+
+
+def test_watched_greedy_translations_grow_word_by_word(
+    trained: Translator, lines: list[str]
+) -> None:
+    decode = change(trained, beam=1, retry=False, batch_size=3)
+    found, told = watched(trained, ["", *lines], decode, "cut")
+    assert sorted(told) == list(range(1, len(lines) + 1))
+    for number, steps in told.items():
+        tokens = found[number].tokens
+        assert steps[: len(tokens)] == [tokens[:i] for i in range(1, len(tokens) + 1)]
+        assert steps[-1] == tokens
+
+
+def test_watched_line_in_several_pieces(trained: Translator, lines: list[str]) -> None:
+    decode = change(trained, beam=1, retry=False, max_source=3)
+    [found], told = watched(trained, [lines[0]], decode, "split")
+    assert told[0][-1] == found.tokens
+    assert len(found.source_tokens) > 3

@@ -266,7 +266,7 @@ def export(
     """Write a model for fast translation on a CPU, without PyTorch."""
     from covnmt.export import export_model
 
-    directory = target or model.with_name(f"{model.resolve().name}-{'int8' if int8 else to}")
+    directory = target or model.with_name(f"{model.absolute().name}-{'int8' if int8 else to}")
     sizes = export_model(model, directory, "int8" if int8 else "fp32")
     _tell(f"{directory}: {sum(sizes.values()) / 2**20:,.1f} MiB")
 

@@ -2,7 +2,7 @@
 
     graph = Graph(precision)
     x = graph.input("x", FLOAT, ["R", 8])
-    graph.output("y", graph.op("Tanh", graph.product(x, W)))
+    graph.output("y", graph.op("Tanh", graph.product(x, W)), ["R", 4])
 
 The large products and the word tables are stored as the precision says; all else is float32.
 """
@@ -48,10 +48,10 @@ class Graph:
         self._inputs.append(helper.make_tensor_value_info(name, kind, shape))
         return name
 
-    def output(self, name: str, value: str, kind: int = FLOAT) -> None:
+    def output(self, name: str, value: str, shape: Sequence[int | str], kind: int = FLOAT) -> None:
         """Give this value back under this name."""
         self._names[value] = name
-        self._outputs.append(helper.make_tensor_value_info(name, kind, None))
+        self._outputs.append(helper.make_tensor_value_info(name, kind, shape))
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """An operation with one result."""

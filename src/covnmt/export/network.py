@@ -34,15 +34,16 @@ def encoder_graph(weights: Weights, config: ModelConfig, precision: Precision) -
     x = graph.table(weights["source.E"] + weights["source.b"], words)  # [S, J, m]
     h = _read(graph, weights, config, x, mask)  # [S, J, 2n]
     keys = graph.product(h, weights["decoder.attention.U_a"])  # [S, J, n]
-    graph.output("keys", graph.op("Unsqueeze", keys, graph.ints(1)))  # [S, 1, J, n]
-    graph.output("values", graph.product(h, context_products(weights, config)))
+    graph.output("keys", graph.op("Unsqueeze", keys, graph.ints(1)), ["S", 1, "J", n])
+    W = context_products(weights, config)
+    graph.output("values", graph.product(h, W), ["S", "J", len(W)])
     if knows_words(config):
         Phi = _prepare(graph, weights, config, h)
-        graph.output("Phi", graph.op("Unsqueeze", Phi, graph.ints(1)))  # [S, 1, J, *]
+        graph.output("Phi", graph.op("Unsqueeze", Phi, graph.ints(1)), ["S", 1, "J", "phi"])
     first = graph.op("Gather", h, graph.constant(np.array(0)), axis=1)  # [S, 2n]
     back = graph.split(first, n, n)[1]
     start = graph.product(back, weights["decoder.W_init.weight"], weights["decoder.W_init.bias"])
-    graph.output("t", graph.op("Tanh", start))
+    graph.output("t", graph.op("Tanh", start), ["S", n])
     return graph.build()
 
 
@@ -60,9 +61,9 @@ def _read(graph: Graph, weights: Weights, config: ModelConfig, x: str, mask: str
         after = body.op("Where", body.op("Cast", real, to=BOOL), cell.advance(body, word, h), h)
         reached.append(after)
     for direction, after in zip(DIRECTIONS, reached, strict=True):
-        body.output(f"{direction}.next", after)
+        body.output(f"{direction}.next", after, ["S", n])
     for direction, after in zip(DIRECTIONS, reached, strict=True):
-        body.output(f"{direction}.h", body.op("Identity", after))
+        body.output(f"{direction}.h", body.op("Identity", after), ["S", n])
     marks = graph.op("Cast", graph.op("Unsqueeze", mask, graph.ints(2)), to=FLOAT)
     inputs = [
         graph.op("Concat", words, marks, axis=2) for words in _projected(graph, weights, x, n)
@@ -255,7 +256,7 @@ class StepGraph:
         e = graph.op("Gemm", v, flat, transB=1)  # [1, S K J]
         e = graph.op("Reshape", e, graph.op("Shape", total, end=3))  # [S, K, J]
         alpha = graph.op("Softmax", graph.op("Add", e, source.bias), axis=-1)
-        graph.output("alpha", alpha)
+        graph.output("alpha", alpha, ["S", "K", "J"])
         return Look(alpha, graph.op("MatMul", alpha, source.values), e)
 
     def _cover(self, C: str, look: Look, state: str, context: str) -> None:
@@ -303,9 +304,9 @@ class StepGraph:
         logits = graph.product(p, self._of("readout.W_2"), self._of("readout.b"))
         log_probs = graph.op("LogSoftmax", logits, axis=-1)
         best, numbers = graph.ops("TopK", 2, log_probs, graph.input("k", INT64, [1]), axis=-1)
-        graph.output("best", best)
-        graph.output("numbers", numbers, INT64)
-        graph.output("log_probs", log_probs)
+        graph.output("best", best, ["S", "K", "best"])
+        graph.output("numbers", numbers, ["S", "K", "best"], INT64)
+        graph.output("log_probs", log_probs, ["S", "K", "V"])
 
     def _carried(self, name: str, size: int | str, parents: str) -> str:
         """What the step before left for these hypotheses [S, K, size]."""
@@ -313,7 +314,7 @@ class StepGraph:
 
     def _carry(self, name: str, value: str) -> None:
         """Leave a row for each hypothesis to the next step."""
-        self.graph.output(f"{name}.next", self.graph.op("Flatten", value, axis=2))
+        self.graph.output(f"{name}.next", self.graph.op("Flatten", value, axis=2), ["SK", name])
 
     def _of(self, name: str) -> Array:
         return self.weights[name]
