@@ -1,0 +1,181 @@
+"""Translation speed on a CPU: our engines and others, side by side, at the same size.
+
+    python benchmarks/cpu.py --size small --peer opennmt-py joeynmt --marian PYTHON
+    python benchmarks/cpu.py --size paper
+
+Every engine is a process of its own with a model of random weights, and all take turns: one batch
+each, round after round, so that what else happens on the machine hits all of them alike. Source 29
+words, 25 target words for every sentence. Words per second of CPU time are what to compare; wall
+time is given too. Our model is GRU d=10, the most expensive of the six systems.
+
+Marian is measured where PYTHON can import `_pymarian` (pip install pymarian); what else is needed
+for the other toolkits is said in benchmarks/peers.py.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import peers
+import torch
+from machine import save, summary
+
+from covnmt.checkpoint import BEST, save_tensors, weights_of
+from covnmt.config import SYSTEMS, Config, ModelConfig
+from covnmt.directory import Description, save_config
+from covnmt.export import write_graphs
+from covnmt.model.initialise import initialise
+from covnmt.model.seq2seq import Seq2Seq
+
+SIZES = {
+    "small": {"words": 10_001, "embedding": 256, "hidden": 512},
+    "paper": {"words": 30_001, "embedding": 620, "hidden": 1000},
+}
+OURS = ("pytorch", "onnx-fp32", "onnx-int8")
+
+
+def write_models(size: dict[str, int], directory: Path) -> None:
+    """One network with random weights, in every form that we run."""
+    m, n = size["embedding"], size["hidden"]
+    config = ModelConfig(embedding=m, hidden=n, rank=m, coverage=SYSTEMS["gru10"])
+    torch.manual_seed(1)
+    model = Seq2Seq(config, size["words"], size["words"]).eval()
+    initialise(model, "modern")
+    model.readout.b.data[-1] = -1e4  # sentences end when their steps are used up
+    rows = {"source": size["words"], "target": size["words"]}
+    for engine in OURS:
+        target = directory / engine
+        target.mkdir()
+        save_config(target, Description(Config(model=config), rows, fingerprint=""))  # type: ignore[arg-type]
+    save_tensors(directory / "pytorch" / BEST, weights_of(model), {})
+    write_graphs(model, directory / "onnx-fp32", "fp32")
+    write_graphs(model, directory / "onnx-int8", "int8")
+
+
+class Worker:
+    """An engine at work in its own process."""
+
+    def __init__(
+        self, engine: str, python: str, size: dict[str, int], directory: Path, threads: int
+    ) -> None:
+        self.engine, self.directory = engine, directory
+        directory.mkdir(exist_ok=True)
+        script = Path(__file__).with_name("cpu_worker.py")
+        command = [python, str(script), engine, json.dumps(size), str(directory), str(threads)]
+        began = time.perf_counter()
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._answer()
+        self.ready_seconds = time.perf_counter() - began
+
+    def ask(self, request: dict[str, Any]) -> dict[str, float]:
+        """Translate a batch; words, seconds and peak memory so far."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.engine} ended with code {self.process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """Let the process end."""
+        self.process.communicate()
+
+    def disk_mib(self) -> float:
+        """Model files."""
+        endings = (".onnx", ".safetensors", "marian.npz")
+        files = [path for path in self.directory.iterdir() if path.name.endswith(endings)]
+        return sum(path.stat().st_size for path in files) / 2**20
+
+
+def measure(workers: Sequence[Worker], beam: int, batch: int, repeats: int) -> list[dict[str, Any]]:
+    """One row for every engine; they take turns, and the first round does not count."""
+    found: dict[str, list[dict[str, float]]] = {worker.engine: [] for worker in workers}
+    for number in range(repeats):
+        for worker in workers:
+            request = {"beam": beam, "batch": batch, "seed": number, "warm": number == 0}
+            found[worker.engine].append(worker.ask(request))
+    return [row(engine, beam, batch, answers) for engine, answers in found.items()]
+
+
+def row(engine: str, beam: int, batch: int, answers: list[dict[str, float]]) -> dict[str, Any]:
+    """Rates over all rounds, and a line on the screen."""
+    made = {
+        "engine": engine,
+        "beam": beam,
+        "batch": batch,
+        "words_per_sentence": answers[0]["words"] / batch,
+        "words_per_cpu_second": summary([each["words"] / each["cpu"] for each in answers]),
+        "words_per_second": summary([each["words"] / each["wall"] for each in answers]),
+        "sentences_per_second": summary([batch / each["wall"] for each in answers]),
+    }
+    rates = made["words_per_cpu_second"], made["words_per_second"]
+    shown = "".join(f"{rate['median']:14,.1f}" for rate in rates)
+    print(f"{engine:12} {beam:4} {batch:5} {made['words_per_sentence']:6.1f}{shown}", flush=True)
+    return made
+
+
+def main() -> None:
+    """Measure and write the result file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", choices=SIZES, default="small")
+    parser.add_argument("--beam", type=int, nargs="+", default=[1, 5, 10])
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--engine", nargs="*", default=list(OURS), choices=OURS)
+    parser.add_argument("--peer", nargs="+", default=[], type=peers.importable, help=peers.HELP)
+    parser.add_argument("--marian", metavar="PYTHON", help="that can import _pymarian")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, help="directory of the result file")
+    arguments = parser.parse_args()
+    size = SIZES[arguments.size]
+    pythons = dict.fromkeys((*arguments.engine, *arguments.peer), sys.executable)
+    if arguments.marian:
+        pythons["marian"] = arguments.marian
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        write_models(size, directory)
+        workers = [
+            Worker(engine, python, size, directory / engine, arguments.threads)
+            for engine, python in pythons.items()
+        ]
+        print(f"{'engine':12} beam batch  words   words/CPU s       words/s")
+        for batch in arguments.batch:
+            for beam in arguments.beam:
+                rows += measure(workers, beam, batch, arguments.repeats)
+        engines = [about(worker) for worker in workers]
+    settings = {key: str(value) for key, value in vars(arguments).items() if key != "marian"}
+    content = {"settings": settings, "engines": engines, "rows": rows}
+    save(f"cpu-{arguments.size}", content, arguments.out)
+
+
+def about(worker: Worker) -> dict[str, Any]:
+    """What does not depend on beam and batch: getting ready, memory, disk."""
+    last = worker.ask({"beam": 1, "batch": 1, "seed": 0, "warm": False})
+    made = {
+        "engine": worker.engine,
+        "ready_seconds": worker.ready_seconds,
+        "peak_mib": last["peak_mib"],
+        "disk_mib": worker.disk_mib(),
+    }
+    worker.close()
+    print({key: round(v, 2) if isinstance(v, float) else v for key, v in made.items()})
+    return made
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""One engine in a process of its own, for benchmarks/cpu.py; also runs where only Marian is.
+
+    python cpu_worker.py ENGINE '{"words": 10001, ...}' DIRECTORY THREADS
+
+It loads a model with random weights, says so, and then answers one request a line: translate so
+many random sentences with such a beam. Everything is JSON. Nothing here may import what its engine
+does not need, as peak memory and the time to get ready are measured.
+"""
+
+import json
+import os
+import random
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+STEPS = 25  # target words of every sentence
+SOURCE = 29  # source words of every sentence, without the end symbol
+
+
+class Decoder(Protocol):
+    """Something that translates numbered words."""
+
+    def __call__(self, sentences: list[list[int]], beam: int) -> int:
+        """Translate; gives the number of target words."""
+
+
+class Ours:
+    """This package's PyTorch engine or an exported model."""
+
+    def __init__(self, engine: str, size: dict[str, int], directory: Path, threads: int) -> None:
+        from covnmt.directory import load_config
+
+        self.end = size["words"] - 1
+        known = load_config(directory)
+        if engine == "pytorch":
+            import torch
+
+            from covnmt.checkpoint import BEST, load_tensors, load_weights
+            from covnmt.engine.pytorch import TorchEngine
+            from covnmt.model.seq2seq import Seq2Seq
+
+            torch.set_num_threads(threads)
+            model = Seq2Seq(known.config.model, size["words"], size["words"])
+            load_weights(model, load_tensors(directory / BEST)[0], directory)
+            self.engine: Any = TorchEngine([model.eval()], self.end)
+        else:
+            from covnmt.engine.onnxruntime import OnnxEngine, OnnxModel
+
+            self.engine = OnnxEngine([OnnxModel(directory, known, threads)], self.end)
+
+    def __call__(self, sentences: list[list[int]], beam: int) -> int:
+        from covnmt.config import DecodeConfig
+        from covnmt.text.padding import pad
+
+        decode = DecodeConfig(beam=beam, length_rules=False, max_length=STEPS, retry=False)
+        found = self.engine.search(pad(sentences, self.end), decode, None)
+        return sum(len(best.words) for best, *_ in found.hypotheses)
+
+
+class OtherToolkit:
+    """A toolkit of benchmarks/peers.py."""
+
+    def __init__(self, engine: str, size: dict[str, int], threads: int) -> None:
+        import peers
+        import torch
+
+        torch.set_num_threads(threads)
+        self.torch = torch
+        wanted = peers.Size(size["words"], size["embedding"], size["hidden"])
+        self.peer = peers.build(engine, torch.device("cpu"), "fp32", wanted)
+
+    def __call__(self, sentences: list[list[int]], beam: int) -> int:
+        source = self.torch.tensor(sentences)
+        return sum(len(words) for words in self.peer.decode(source, beam, STEPS))
+
+
+class Marian:
+    """Marian's `s2s`, its recurrent network of the same kind, in float32.
+
+    The model is one update old. It hardly ever ends a sentence, so the limit sets the length.
+    """
+
+    def __init__(self, size: dict[str, int], directory: Path, threads: int) -> None:
+        self.directory, self.threads = directory, threads
+        self.model, self.words = directory / "marian.npz", directory / "marian.yml"
+        if not self.model.exists():
+            self._create(size)
+        self.opened: dict[tuple[int, int], Any] = {}
+
+    def _create(self, size: dict[str, int]) -> None:
+        from _pymarian import Trainer
+
+        names = ["</s>", "<unk>", *(f"w{number}" for number in range(2, size["words"]))]
+        rows = (f'"{name}": {number}\n' for number, name in enumerate(names))
+        self.words.write_text("".join(rows), "utf-8")
+        text = self.directory / "marian.txt"
+        text.write_text("\n".join("w2 w3 w4 w5" for _ in range(8)) + "\n", "utf-8")
+        options = f"--type s2s --dim-emb {size['embedding']} --dim-rnn {size['hidden']} --seed 1"
+        files = f"--vocabs {self.words} {self.words} --train-sets {text} {text} -m {self.model}"
+        Trainer(
+            f"{options} {files} --after-batches 1 --mini-batch 2 --cpu-threads 1 --quiet"
+        ).train()
+
+    def __call__(self, sentences: list[list[int]], beam: int) -> int:
+        from _pymarian import Translator
+
+        key = (beam, len(sentences))
+        if key not in self.opened:
+            self.opened = {}  # one at a time, or memory would be counted several times
+            self.opened[key] = Translator(
+                f"-m {self.model} -v {self.words} {self.words} --beam-size {beam} --quiet "
+                f"--mini-batch {len(sentences)} --maxi-batch 1 --cpu-threads {self.threads} "
+                f"--max-length-factor {(STEPS - 0.5) / (SOURCE + 1)} --workspace 512"
+            )
+            self(sentences, beam)
+        text = "\n".join(" ".join(f"w{word}" for word in words) for words in sentences)
+        found = self.opened[key].translate(text)
+        return sum(
+            len(line.split()) for line in (found.split("\n") if isinstance(found, str) else found)
+        )
+
+
+def build(engine: str, size: dict[str, int], directory: Path, threads: int) -> Decoder:
+    """The engine of this name."""
+    if engine == "marian":
+        return Marian(size, directory, threads)
+    if engine in ("pytorch", "onnx-fp32", "onnx-int8"):
+        return Ours(engine, size, directory, threads)
+    return OtherToolkit(engine, size, threads)
+
+
+def cpu_seconds() -> float:
+    """User and system time of this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> None:
+    """Get ready, then answer."""
+    engine, size, directory, threads = sys.argv[1:]
+    sizes = json.loads(size)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever an engine prints is no answer
+    decode = build(engine, sizes, Path(directory), int(threads))
+    print(json.dumps({"ready": True}), file=answers, flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        draw = random.Random(request["seed"])
+        batch = range(request["batch"])
+        sentences = [[draw.randrange(4, sizes["words"] - 1) for _ in range(SOURCE)] for _ in batch]
+        if request["warm"]:
+            decode(sentences, request["beam"])
+        began, used = time.perf_counter(), cpu_seconds()
+        words = decode(sentences, request["beam"])
+        answer = {
+            "words": words,
+            "wall": time.perf_counter() - began,
+            "cpu": cpu_seconds() - used,
+            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        }
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
