@@ -149,6 +149,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         write_models(size, directory)
+        if arguments.marian:  # its model is made when first asked for, which is not start-up
+            Worker("marian", arguments.marian, size, directory / "marian", 1).close()
         workers = [
             Worker(engine, python, size, directory / engine, arguments.threads)
             for engine, python in pythons.items()

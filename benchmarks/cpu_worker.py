@@ -118,9 +118,8 @@ class Marian:
             self(sentences, beam)
         text = "\n".join(" ".join(f"w{word}" for word in words) for words in sentences)
         found = self.opened[key].translate(text)
-        return sum(
-            len(line.split()) for line in (found.split("\n") if isinstance(found, str) else found)
-        )
+        lines = found.split("\n") if isinstance(found, str) else found
+        return sum(len(line.split()) for line in lines)
 
 
 def build(engine: str, size: dict[str, int], directory: Path, threads: int) -> Decoder:
@@ -136,6 +135,13 @@ def cpu_seconds() -> float:
     """User and system time of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
+
+
+def peak_mib() -> float:
+    """The most memory this process ever had (getrusage would count its parent's too)."""
+    lines = Path("/proc/self/status").read_text("utf-8").splitlines()
+    [peak] = (line.split()[1] for line in lines if line.startswith("VmHWM"))
+    return int(peak) / 1024
 
 
 def main() -> None:
@@ -159,7 +165,7 @@ def main() -> None:
             "words": words,
             "wall": time.perf_counter() - began,
             "cpu": cpu_seconds() - used,
-            "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "peak_mib": peak_mib(),
         }
         print(json.dumps(answer), file=answers, flush=True)
 
