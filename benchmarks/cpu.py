@@ -1,7 +1,7 @@
 """Translation speed on a CPU: our engines and others, side by side, at the same size.
 
     python benchmarks/cpu.py --size small --peer opennmt-py joeynmt --marian PYTHON
-    python benchmarks/cpu.py --size paper
+    python benchmarks/cpu.py --size paper --batch 32
 
 Every engine is a process of its own with a model of random weights, and all take turns: one batch
 each, round after round, so that what else happens on the machine hits all of them alike. Source 29
@@ -133,7 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--beam", type=int, nargs="+", default=[1, 5, 10])
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--engine", nargs="*", default=list(OURS), choices=OURS)
     parser.add_argument("--peer", nargs="+", default=[], type=peers.importable, help=peers.HELP)
     parser.add_argument("--marian", metavar="PYTHON", help="that can import _pymarian")
@@ -156,13 +156,12 @@ def main() -> None:
             for engine, python in pythons.items()
         ]
         print(f"{'engine':12} beam batch  words   words/CPU s       words/s")
-        for batch in arguments.batch:
-            for beam in arguments.beam:
-                rows += measure(workers, beam, batch, arguments.repeats)
+        for beam in arguments.beam:
+            rows += measure(workers, beam, arguments.batch, arguments.repeats)
         engines = [about(worker) for worker in workers]
     settings = {key: str(value) for key, value in vars(arguments).items() if key != "marian"}
     content = {"settings": settings, "engines": engines, "rows": rows}
-    save(f"cpu-{arguments.size}", content, arguments.out)
+    save(f"cpu-{arguments.size}-batch{arguments.batch}", content, arguments.out)
 
 
 def about(worker: Worker) -> dict[str, Any]:

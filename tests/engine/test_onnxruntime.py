@@ -14,7 +14,17 @@ import pytest
 import torch
 
 from covnmt.config import SYSTEMS, CoverageConfig, DecodeConfig, ModelConfig
-from covnmt.engine.onnxruntime import OnnxEngine, OnnxScorer, mean_log, top
+from covnmt.engine import onnxruntime
+from covnmt.engine.onnxruntime import (
+    WEIGHTS,
+    OnnxEngine,
+    OnnxScorer,
+    halved,
+    mean_log,
+    multiplies_bytes_exactly,
+    read_description,
+    top,
+)
 from covnmt.engine.pytorch import TorchEngine
 from covnmt.model.initialise import initialise
 from covnmt.model.seq2seq import Seq2Seq
@@ -167,9 +177,13 @@ def realistic(coverage: CoverageConfig, seed: int = 0) -> Seq2Seq:
     return model.eval()
 
 
+@pytest.mark.parametrize("exact_bytes", [True, False])
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_int8_stays_near(system: str, tmp_path: Path) -> None:
-    """Much nearer than another model, and a quarter of the size."""
+def test_int8_stays_near(
+    system: str, exact_bytes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Much nearer than another model, also with a bit less for older processors."""
+    monkeypatch.setattr(onnxruntime, "multiplies_bytes_exactly", lambda: exact_bytes)
     model = realistic(SYSTEMS[system])
     source, target = sentences(20), sentences(20, seed=1)
     exact = TorchEngine([model], END).force(source, target)
@@ -179,6 +193,33 @@ def test_int8_stays_near(system: str, tmp_path: Path) -> None:
     assert per_word.max() < 0.05
     assert per_word.max() < 0.1 * (np.abs(far.log_probs - exact.log_probs) / target.lengths).max()
     np.testing.assert_allclose(near.alpha[target.mask], exact.alpha[target.mask], atol=0.05)
+
+
+def test_a_bit_less_keeps_two_products_within_16_bits(tmp_path: Path) -> None:
+    exported(realistic(SYSTEMS["gru10"]), tmp_path, "int8")
+    half = halved(tmp_path)
+    matrices = {name for name in half if not name.endswith(".scale")}
+    assert len(matrices) == len(half) / 2 >= 10
+    largest = max(int(np.abs(half[name].astype(int)).max()) for name in matrices)
+    assert largest == 64
+    assert 2 * 255 * largest < 2**15
+    places = read_description(tmp_path)["matrices"]
+    stored = (tmp_path / WEIGHTS).read_bytes()
+    for name, place in places.items():
+        number = place["rows"] * place["columns"]
+        whole = np.frombuffer(stored, np.int8, number, place["offset"]).reshape(half[name].shape)
+        scale = np.frombuffer(stored, np.float32, place["columns"], place["scale"])
+        again = half[name] * half[f"{name}.scale"]
+        assert (np.abs(again - whole * scale) <= scale * 1.001).all()
+
+
+def test_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert multiplies_bytes_exactly()
+    for flags, exact in [("sse2 avx2", False), ("avx2 avx512_vnni", True), ("avx_vnni", True)]:
+        monkeypatch.setattr("platform.machine", lambda: "x86_64")
+        monkeypatch.setattr(Path, "read_text", lambda *_, flags=flags: f"flags : {flags}")
+        assert multiplies_bytes_exactly() == exact
 
 
 # --- the parts ---------------------------------------------------------------------------------

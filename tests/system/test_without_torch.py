@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from covnmt.align import Aligner
-from covnmt.engine.onnxruntime import DESCRIPTION, ENCODER, STEP
+from covnmt.engine.onnxruntime import DESCRIPTION, ENCODER, STEP, WEIGHTS
 from covnmt.errors import UserError
 from covnmt.files import read_json, read_lines, write_json
 from covnmt.info import describe_target
@@ -115,7 +115,9 @@ def copy_of(directory: Path, to: Path) -> Path:
     return to
 
 
-@pytest.mark.parametrize("name", [DESCRIPTION, ENCODER, STEP, "config.json", "target.vocab"])
+@pytest.mark.parametrize(
+    "name", [DESCRIPTION, ENCODER, STEP, WEIGHTS, "config.json", "target.vocab"]
+)
 def test_missing_file(name: str, exported: Path, tmp_path: Path) -> None:
     copy = copy_of(exported, tmp_path / "copy")
     (copy / name).unlink()
@@ -123,7 +125,7 @@ def test_missing_file(name: str, exported: Path, tmp_path: Path) -> None:
         Translator.load(copy)
 
 
-@pytest.mark.parametrize("name", [ENCODER, STEP])
+@pytest.mark.parametrize("name", [ENCODER, STEP, WEIGHTS])
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
 def test_damaged_graph(name: str, damage: str, exported: Path, tmp_path: Path) -> None:
     path = copy_of(exported, tmp_path / "copy") / name

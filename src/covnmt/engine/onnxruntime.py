@@ -10,7 +10,8 @@ Letters: S sentences, R rows, V words, J source positions.
 import hashlib
 import math
 import os
-from collections.abc import Sequence
+import platform
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import onnxruntime as ort
 
 DESCRIPTION = "onnx.json"
-ENCODER, STEP = "encoder.onnx", "step.onnx"
+ENCODER, STEP, WEIGHTS = "encoder.onnx", "step.onnx", "weights.bin"
 FORMAT = 1
 REMEDY = "copy it again, or export the model anew"
 
@@ -72,8 +73,9 @@ class OnnxModel:
     """The two graphs of a model, ready to run."""
 
     def __init__(self, directory: Path, known: Description, threads: int) -> None:
-        self.encoder = open_graph(directory / ENCODER, threads)
-        self.steps = open_graph(directory / STEP, threads)
+        matrices = {} if multiplies_bytes_exactly() else halved(directory)
+        self.encoder = open_graph(directory / ENCODER, threads, matrices)
+        self.steps = open_graph(directory / STEP, threads, matrices)
         self.config = known.config.model
         self.before_first = known.words["target"]  # the table has a row of zeros there
         shapes = {each.name: each.shape for each in self.steps.get_inputs()}
@@ -227,9 +229,14 @@ class OnnxEngine:
         return Forced(np.stack(alphas, axis=1), said, scorer.fertility())
 
 
-def open_graph(path: Path, threads: int) -> ort.InferenceSession:
-    """Open one graph for so many threads; 0 is one per core."""
+def open_graph(
+    path: Path, threads: int, matrices: Mapping[str, NDArray[Any]]
+) -> ort.InferenceSession:
+    """Open one graph for so many threads; 0 is one per core. Some matrices may be replaced."""
     options = ort.SessionOptions()
+    own = {name: value(each) for name, each in matrices.items() if name.startswith(path.stem)}
+    if own:
+        options.add_external_initializers(list(own), list(own.values()))
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3  # errors; they come as exceptions too
@@ -241,7 +248,7 @@ def open_graph(path: Path, threads: int) -> ort.InferenceSession:
 
 def is_exported(directory: Path) -> bool:
     """Whether this is a directory that `covnmt export` made."""
-    return any((directory / name).exists() for name in (DESCRIPTION, ENCODER, STEP))
+    return any((directory / name).exists() for name in (DESCRIPTION, ENCODER, STEP, WEIGHTS))
 
 
 def load_exported(directory: Path, threads: int) -> tuple[OnnxModel, Config]:
@@ -249,7 +256,7 @@ def load_exported(directory: Path, threads: int) -> tuple[OnnxModel, Config]:
     known = load_config(directory)
     check_vocabularies(directory, known)
     files = read_description(directory)["files"]
-    for path in (directory / ENCODER, directory / STEP):
+    for path in (directory / name for name in (ENCODER, STEP, WEIGHTS)):
         if file_digest(path) != files.get(path.name):
             raise UserError(f"{path}: damaged; {REMEDY}")
     return OnnxModel(directory, known, threads), known.config
@@ -264,9 +271,36 @@ def read_description(directory: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not made by `covnmt export`; {REMEDY}")
     if found > FORMAT:
         raise UserError(f"{path}: made by a newer covnmt (format {found}); please upgrade")
-    if not all(isinstance(about.get(key), dict) for key in ("parameters", "files")):
+    if not all(isinstance(about.get(key), dict) for key in ("parameters", "files", "matrices")):
         raise UserError(f"{path}: damaged; {REMEDY}")
     return dict(about)
+
+
+def multiplies_bytes_exactly() -> bool:
+    """Whether products of bytes are exact on this processor.
+
+    Older x86 processors add two products in 16 bits, which overflow where the bytes are large;
+    those with VNNI add in 32 bits.
+    """
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return True
+    try:
+        flags = Path("/proc/cpuinfo").read_text("utf-8").split()
+    except OSError:
+        return False  # it does not say; that costs a little precision and no time
+    return "avx512_vnni" in flags or "avx_vnni" in flags
+
+
+def halved(directory: Path) -> dict[str, NDArray[Any]]:
+    """The matrices of bytes with one bit less, so that the sum of two products fits 16 bits."""
+    made: dict[str, NDArray[Any]] = {}
+    for name, place in read_description(directory)["matrices"].items():
+        shape = (place["rows"], place["columns"])
+        matrix = np.memmap(directory / WEIGHTS, np.int8, "r", place["offset"], shape)
+        scale = np.memmap(directory / WEIGHTS, np.float32, "r", place["scale"], shape[1])
+        made[name] = np.rint(matrix / np.float32(2)).astype(np.int8)
+        made[f"{name}.scale"] = np.float32(2) * scale
+    return made
 
 
 def file_digest(path: Path) -> str:

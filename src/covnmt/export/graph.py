@@ -1,10 +1,12 @@
 """A small language for writing ONNX graphs: every operation gives the name of its result.
 
-    graph = Graph(precision)
+    store = Store("weights.bin")
+    graph = Graph("small", precision, store)
     x = graph.input("x", FLOAT, ["R", 8])
     graph.output("y", graph.op("Tanh", graph.product(x, W)), ["R", 4])
 
 The large products and the word tables are stored as the precision says; all else is float32.
+Matrices go to a file of their own, which the runtime maps into memory.
 """
 
 from collections.abc import Sequence
@@ -24,6 +26,8 @@ FLOAT, INT64, INT32, BOOL = (
 )
 MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operations
 LARGEST = 127  # of a signed byte that has a counterpart below zero
+LARGE = 1024  # bytes; what has fewer stays in the graph
+ALIGNMENT = 64
 
 
 def quantise(W: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
@@ -32,11 +36,41 @@ def quantise(W: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float
     return np.rint(W / scale[:, None]).astype(np.int8), scale.astype(np.float32)
 
 
-class Graph:
-    """A graph in the making."""
+class Store:
+    """The matrices of several graphs, end to end in one file."""
 
-    def __init__(self, name: str, precision: Precision) -> None:
-        self.name, self.precision = name, precision
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self.parts: list[bytes] = []
+        self.size = 0
+        self.matrices: dict[str, dict[str, int]] = {}  # where those of bytes lie, by name
+
+    def add(self, name: str, value: NDArray[Any]) -> onnx.TensorProto:
+        """Put an array behind the others; what the graph says of it."""
+        padding = -self.size % ALIGNMENT
+        content = value.tobytes()
+        offset = self.size + padding
+        self.parts += [bytes(padding), content]
+        self.size = offset + len(content)
+        place = {"location": self.location, "offset": offset, "length": len(content)}
+        entries = [onnx.StringStringEntryProto(key=k, value=str(v)) for k, v in place.items()]
+        return onnx.TensorProto(
+            name=name,
+            data_type=helper.np_dtype_to_tensor_dtype(value.dtype),
+            dims=value.shape,
+            data_location=TensorProto.EXTERNAL,
+            external_data=entries,
+        )
+
+
+class Graph:
+    """A graph in the making; an inner one, as `scan` takes, keeps its constants in the outer."""
+
+    def __init__(
+        self, name: str, precision: Precision, store: Store, outer: "Graph | None" = None
+    ) -> None:
+        self.name, self.precision, self.store = name, precision, store
+        self._outer = outer
         self._nodes: list[onnx.NodeProto] = []
         self._constants: list[onnx.TensorProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
@@ -69,9 +103,27 @@ class Graph:
 
     def constant(self, value: NDArray[Any]) -> str:
         """Numbers that never change."""
+        if self._outer is not None:
+            return self._outer.constant(value)
         name = f"{self.name}.constant{len(self._constants)}"
-        self._constants.append(numpy_helper.from_array(np.asarray(value, order="C"), name))
+        array = np.asarray(value, order="C")
+        small = array.nbytes < LARGE
+        made = numpy_helper.from_array(array, name) if small else self.store.add(name, array)
+        self._constants.append(made)
         return name
+
+    def _matrix(self, W: NDArray[np.float32]) -> tuple[str, str]:
+        """Bytes [a, b] and scales of a matrix [b, a], under names that `engine` knows."""
+        if self._outer is not None:
+            return self._outer._matrix(W)
+        whole, scale = quantise(W)
+        columns, rows = W.shape
+        name = f"{self.name}.matrix{len(self._constants)}"
+        self._constants.append(self.store.add(name, np.asarray(whole.T, order="C")))
+        place = {"offset": self.store.size - whole.nbytes, "rows": rows, "columns": columns}
+        self._constants.append(self.store.add(f"{name}.scale", scale))
+        self.store.matrices[name] = {**place, "scale": self.store.size - scale.nbytes}
+        return name, f"{name}.scale"
 
     def ints(self, *values: int) -> str:
         """A small vector of whole numbers."""
@@ -88,9 +140,8 @@ class Graph:
     def product(self, x: str, W: NDArray[np.float32], b: NDArray[np.float32] | None = None) -> str:
         """x W^T + b for a matrix [b, a] that is large."""
         if self.precision == "int8":
-            whole, scale = quantise(W)
             bias = [] if b is None else [self.constant(b)]
-            inputs = [x, self.constant(whole.T), self.constant(scale), "", *bias]
+            inputs = [x, *self._matrix(W), "", *bias]
             return self.op("DynamicQuantizeMatMul", *inputs, domain=MICROSOFT)
         found = self.op("MatMul", x, self.constant(W.T))
         return found if b is None else self.op("Add", found, self.constant(b))
@@ -102,14 +153,6 @@ class Graph:
             rows = self.op("Cast", self.op("Gather", self.constant(whole), words), to=FLOAT)
             return self.op("Mul", rows, self.op("Gather", self.constant(scale[:, None]), words))
         return self.op("Gather", self.constant(E), words)
-
-    def stored(self, W: NDArray[np.float32]) -> str:
-        """A matrix that is computed with in float32, however it is stored."""
-        if self.precision == "int8":
-            whole, scale = quantise(W)
-            numbers = self.op("Cast", self.constant(whole), to=FLOAT)
-            return self.op("Mul", numbers, self.constant(scale[:, None]))
-        return self.constant(W)
 
     def scan(
         self, body: "Graph", states: Sequence[str], inputs: Sequence[str], backward: Sequence[int]

@@ -19,16 +19,18 @@ import onnx
 from numpy.typing import NDArray
 
 from covnmt.config import ModelConfig
-from covnmt.export.graph import BOOL, FLOAT, INT64, Graph, Precision
+from covnmt.export.graph import BOOL, FLOAT, INT64, Graph, Precision, Store
 
 Array = NDArray[np.float32]
 Weights = Mapping[str, Array]
 DIRECTIONS = ("ahead", "back")
 
 
-def encoder_graph(weights: Weights, config: ModelConfig, precision: Precision) -> onnx.ModelProto:
+def encoder_graph(
+    weights: Weights, config: ModelConfig, precision: Precision, store: Store
+) -> onnx.ModelProto:
     """Words [S, J] and where they are real to all that steps need of the source."""
-    graph, n = Graph("encoder", precision), config.hidden
+    graph, n = Graph("encoder", precision, store), config.hidden
     words = graph.input("words", INT64, ["S", "J"])
     mask = graph.input("mask", BOOL, ["S", "J"])
     x = graph.table(weights["source.E"] + weights["source.b"], words)  # [S, J, m]
@@ -50,7 +52,7 @@ def encoder_graph(weights: Weights, config: ModelConfig, precision: Precision) -
 def _read(graph: Graph, weights: Weights, config: ModelConfig, x: str, mask: str) -> str:
     """Annotations [S, J, 2n]: both directions walk over the source at once."""
     n = config.hidden
-    body = Graph("position", graph.precision)
+    body = Graph("position", graph.precision, graph.store, outer=graph)
     states = [body.input(direction, FLOAT, ["S", n]) for direction in DIRECTIONS]
     reached = []
     for direction, h in zip(DIRECTIONS, states, strict=True):
@@ -163,8 +165,10 @@ class Source:
 class StepGraph:
     """A step, being written."""
 
-    def __init__(self, weights: Weights, config: ModelConfig, precision: Precision) -> None:
-        self.graph, self.weights, self.config = Graph("step", precision), weights, config
+    def __init__(
+        self, weights: Weights, config: ModelConfig, precision: Precision, store: Store
+    ) -> None:
+        self.graph, self.weights, self.config = Graph("step", precision, store), weights, config
         self.n, self.d = config.hidden, coverage_size(weights)
         self.cell = Cell.of(weights, "decoder.cell", config.cell)
         self.extra = len(weights.get("decoder.coverage.from_context", ()))
