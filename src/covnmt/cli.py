@@ -314,7 +314,7 @@ def translate(
     if dictionary and not decode.replace_unk:
         raise UserError("--dictionary is of use only with --replace-unk: give both, or neither")
     lines = _input_lines(file)
-    if file is not None and device != "cuda" and is_exported(model[0]):
+    if file is not None and device in ("auto", "cpu") and is_exported(model[0]):
         work = Work(tuple(model), dictionary, decode, overlong)
         done = translate_in_processes(work, lines, threads)
     else:

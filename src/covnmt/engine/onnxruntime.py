@@ -73,9 +73,10 @@ class OnnxModel:
     """The two graphs of a model, ready to run."""
 
     def __init__(self, directory: Path, known: Description, threads: int) -> None:
-        matrices = {} if multiplies_bytes_exactly() else halved(directory)
-        self.encoder = open_graph(directory / ENCODER, threads, matrices)
-        self.steps = open_graph(directory / STEP, threads, matrices)
+        # kept for as long as the runtime, which does not copy them, may look at them
+        self.matrices = {} if multiplies_bytes_exactly() else halved(directory)
+        self.encoder = open_graph(directory / ENCODER, threads, self.matrices)
+        self.steps = open_graph(directory / STEP, threads, self.matrices)
         self.config = known.config.model
         self.before_first = known.words["target"]  # the table has a row of zeros there
         shapes = {each.name: each.shape for each in self.steps.get_inputs()}
@@ -111,9 +112,8 @@ class OnnxModel:
 
     def fertility(self, memory: Memory) -> Array | None:
         """Target words expected of each source word [S, J], where the model predicts them."""
-        return (
-            memory.arrays["Phi"][:, 0, :, 0] if self.config.coverage.kind == "fertility" else None
-        )
+        predicts = self.config.coverage.kind == "fertility"
+        return memory.arrays["Phi"][:, 0, :, 0] if predicts else None
 
 
 class OnnxScorer:

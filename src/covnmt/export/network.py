@@ -56,8 +56,8 @@ def _read(graph: Graph, weights: Weights, config: ModelConfig, x: str, mask: str
     states = [body.input(direction, FLOAT, ["S", n]) for direction in DIRECTIONS]
     reached = []
     for direction, h in zip(DIRECTIONS, states, strict=True):
-        word = body.input(f"{direction}.x", FLOAT, ["S", 3 * n + 1])
-        word, real = body.split(word, 3 * n, 1)
+        given = body.input(f"{direction}.x", FLOAT, ["S", 3 * n + 1])
+        word, real = body.split(given, 3 * n, 1)
         cell = Cell.of(weights, f"encoder.{direction}", config.cell)
         # padding copies the state, so nothing depends on how far a batch is padded
         after = body.op("Where", body.op("Cast", real, to=BOOL), cell.advance(body, word, h), h)
@@ -300,7 +300,7 @@ class StepGraph:
         return gru(graph, inputs, C, gates, d, lambda r: graph.op("MatMul", r, candidate))
 
     def _say(self, o: str) -> None:
-        """Maxout, words, and the best of them; also how likely the words asked for are."""
+        """Maxout, words, and the best of them; of all words for whoever asks."""
         graph = self.graph
         p = graph.op("Max", *graph.split(o, self.n // 2, self.n // 2))
         if "readout.W_1" in self.weights:
