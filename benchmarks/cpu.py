@@ -96,7 +96,7 @@ class Worker:
 
     def disk_mib(self) -> float:
         """Model files."""
-        endings = (".onnx", ".safetensors", "marian.npz")
+        endings = (".onnx", "weights.bin", ".safetensors", "marian.npz")
         files = [path for path in self.directory.iterdir() if path.name.endswith(endings)]
         return sum(path.stat().st_size for path in files) / 2**20
 

@@ -115,7 +115,6 @@ class Marian:
                 f"--mini-batch {len(sentences)} --maxi-batch 1 --cpu-threads {self.threads} "
                 f"--max-length-factor {(STEPS - 0.5) / (SOURCE + 1)} --workspace 512"
             )
-            self(sentences, beam)
         text = "\n".join(" ".join(f"w{word}" for word in words) for words in sentences)
         found = self.opened[key].translate(text)
         lines = found.split("\n") if isinstance(found, str) else found

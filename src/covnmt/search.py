@@ -202,7 +202,7 @@ class _Beam(NamedTuple):
 
 
 class _Nodes(NamedTuple):
-    """A trellis or the part of it that one step adds; also the choices [S, K] of a step."""
+    """A trellis or the part of it that one step adds."""
 
     sentences: Ints  # [N]
     parents: Ints  # [N]
