@@ -262,12 +262,17 @@ def export(
     ] = None,
     to: Annotated[Literal["onnx"], typer.Option(help="what runs it")] = "onnx",
     int8: Annotated[bool, typer.Option(help="a quarter of the size, and faster")] = False,
+    shortlist: Annotated[
+        tuple[Path, Path, Path] | None,
+        typer.Option(help="source, target and links: fewer words to choose from, and faster"),
+    ] = None,
 ) -> None:
     """Write a model for fast translation on a CPU, without PyTorch."""
-    from covnmt.export import export_model
+    from covnmt.export import LinkedText, export_model
 
     directory = target or model.with_name(f"{model.absolute().name}-{'int8' if int8 else to}")
-    sizes = export_model(model, directory, "int8" if int8 else "fp32")
+    linked = LinkedText(*shortlist) if shortlist else None
+    sizes = export_model(model, directory, "int8" if int8 else "fp32", linked)
     _tell(f"{directory}: {sum(sizes.values()) / 2**20:,.1f} MiB")
 
 

@@ -12,6 +12,7 @@ import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from covnmt.engine.protocol import Array, Forced
 from covnmt.errors import UserError
 from covnmt.files import open_binary, read_json
 from covnmt.search import Floats, Found, Ints, Proposal, Watch, search
+from covnmt.shortlist import Shortlist
 from covnmt.text.padding import Padded
 from covnmt.text.vocab import UNK
 
@@ -33,7 +35,9 @@ import onnxruntime as ort
 
 DESCRIPTION = "onnx.json"
 ENCODER, STEP, WEIGHTS = "encoder.onnx", "step.onnx", "weights.bin"
+SHORTLIST = "shortlist.json"  # only where the model has one
 FORMAT = 1
+TABLES = ("parameters", "files", "matrices", "output")
 REMEDY = "copy it again, or export the model anew"
 
 Values = dict[str, ort.OrtValue]  # by name, inside the runtime
@@ -48,14 +52,17 @@ class Memory(NamedTuple):
     """What one model knows of S sentences; shared by all hypotheses of each."""
 
     arrays: dict[str, Array]  # [S, ...]: keys, values, bias, and Phi where there is one
+    output: dict[str, NDArray[Any]]  # the part of the output layer that is used, if not all
+    words: Ints | None  # the words of that part
 
     def select(self, sentences: Ints) -> "Memory":
         """Only these sentences."""
-        return Memory({name: array[sentences] for name, array in self.arrays.items()})
+        chosen = {name: array[sentences] for name, array in self.arrays.items()}
+        return Memory(chosen, self.output, self.words)
 
     def values(self) -> Values:
         """As the runtime sees it."""
-        return {name: value(array) for name, array in self.arrays.items()}
+        return {name: value(array) for name, array in (self.arrays | self.output).items()}
 
 
 class State(NamedTuple):
@@ -85,9 +92,15 @@ class OnnxModel:
         coverage = self.config.coverage
         self.coverage = coverage.size if coverage.kind in ("tanh", "gru") else 1
         self.has_first = "first" in shapes
+        listed = "output.W" in shapes
+        self.output = OutputLayer.load(directory) if listed else None
+        self.shortlist = Shortlist.load(directory / SHORTLIST) if listed else None
 
-    def read(self, source: Padded) -> tuple[Memory, Values]:
-        """Read sentences: what steps need of them, and what the first one begins with."""
+    def read(self, source: Padded, every_word: bool) -> tuple[Memory, Values]:
+        """Read sentences: what steps need of them, and what the first one begins with.
+
+        A short list is not used where every word is asked for.
+        """
         names = [each.name for each in self.encoder.get_outputs()]
         arrays = self.encoder.run(names, source._asdict())
         found = dict(zip(names, arrays, strict=True))
@@ -99,7 +112,16 @@ class OnnxModel:
             "C": np.full((S, J * self.coverage), nothing, np.float32),
         }
         bias = np.where(source.mask, np.float32(0), np.float32(-math.inf))[:, None]
-        return Memory({**found, "bias": bias}), {name: value(begin[name]) for name in self.carried}
+        words, output = self._listed(None if every_word else source.words)
+        memory = Memory({**found, "bias": bias}, output, words)
+        return memory, {name: value(begin[name]) for name in self.carried}
+
+    def _listed(self, source: Ints | None) -> tuple[Ints | None, dict[str, NDArray[Any]]]:
+        """The words that may follow these, and their part of the output layer."""
+        if self.output is None or self.shortlist is None:
+            return None, {}
+        words = None if source is None else self.shortlist.of(source)
+        return words, self.output.part(words)
 
     def step(
         self, inputs: Values, carried: Values, names: Sequence[str]
@@ -128,18 +150,20 @@ class OnnxScorer:
 
     @classmethod
     def read(
-        cls, models: Sequence[OnnxModel], source: Padded, end: int
+        cls, models: Sequence[OnnxModel], source: Padded, end: int, every_word: bool
     ) -> tuple["OnnxScorer", State]:
         """Let every model read the source; the scorer and its first state."""
-        memories, begin = zip(*(model.read(source) for model in models), strict=True)
+        memories, begin = zip(*(model.read(source, every_word) for model in models), strict=True)
         return cls(models, memories, end), State(begin, np.arange(len(source.words)))
 
     def step(self, state: State, words: Ints | None, k: int) -> Proposal[State]:
         """Propose the k best next words of every row."""
         outputs = ["best", "numbers", "alpha"] if len(self.models) == 1 else ["log_probs", "alpha"]
-        found, after = self.run(state, words, k, outputs)
+        listed = self.memories[0].words
+        found, after = self.run(state, words, k if listed is None else min(k, len(listed)), outputs)
         if len(found) == 1:
             log_probs, numbers, attention = found[0]
+            numbers = numbers if listed is None else listed[numbers]
         else:
             log_probs, numbers = top(mean_log([each[0] for each in found]), k)
             attention = np.mean([each[1] for each in found], axis=0)
@@ -212,12 +236,13 @@ class OnnxEngine:
 
     def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> Found:
         """Translate."""
-        scorer, start = OnnxScorer.read(self.models, source, self.end)
+        alone = len(self.models) == 1  # several would each have a list of their own
+        scorer, start = OnnxScorer.read(self.models, source, self.end, every_word=not alone)
         return Found(search(scorer, start, source.lengths, decode, watch), scorer.fertility())
 
     def force(self, source: Padded, target: Padded) -> Forced:
         """Decode these targets with the first model."""
-        scorer, state = OnnxScorer.read(self.models[:1], source, self.end)
+        scorer, state = OnnxScorer.read(self.models[:1], source, self.end, every_word=True)
         rows = np.arange(len(source.words))
         alphas, said = [], np.zeros(len(rows), np.float32)
         last: Ints | None = None
@@ -227,6 +252,35 @@ class OnnxEngine:
             alphas.append(alpha)
             last = words
         return Forced(np.stack(alphas, axis=1), said, scorer.fertility())
+
+
+@dataclass(frozen=True)
+class OutputLayer:
+    """The weights between features and words, where a model does not always use all."""
+
+    W: NDArray[Any]  # [V, q], bytes or numbers
+    vectors: Mapping[str, Array]  # [V] each: b, and scale where W is in bytes
+
+    @classmethod
+    def load(cls, directory: Path) -> "OutputLayer":
+        """Look at it where it lies; with a bit less where products of bytes could overflow."""
+        place = read_description(directory)["output"]
+        path, shape = directory / WEIGHTS, (place["rows"], place["columns"])
+        in_bytes = "scale" in place
+        W = np.memmap(path, np.int8 if in_bytes else np.float32, "r", place["W"], shape)
+        vectors = {
+            name: np.memmap(path, np.float32, "r", place[name], shape[0])
+            for name in (["b", "scale"] if in_bytes else ["b"])
+        }
+        if in_bytes and not multiplies_bytes_exactly():
+            return cls(with_a_bit_less(W), {**vectors, "scale": 2 * vectors["scale"]})
+        return cls(W, vectors)
+
+    def part(self, words: Ints | None) -> dict[str, NDArray[Any]]:
+        """As the graph wants it, of these words; None: of all."""
+        chosen = slice(None) if words is None else words
+        vectors = {f"output.{name}": each[chosen] for name, each in self.vectors.items()}
+        return {"output.W": np.asarray(self.W[chosen].T, order="C"), **vectors}
 
 
 def open_graph(
@@ -256,7 +310,7 @@ def load_exported(directory: Path, threads: int) -> tuple[OnnxModel, Config]:
     known = load_config(directory)
     check_vocabularies(directory, known)
     files = read_description(directory)["files"]
-    for path in (directory / name for name in (ENCODER, STEP, WEIGHTS)):
+    for path in (directory / name for name in {ENCODER, STEP, WEIGHTS, *files}):
         if file_digest(path) != files.get(path.name):
             raise UserError(f"{path}: damaged; {REMEDY}")
     return OnnxModel(directory, known, threads), known.config
@@ -271,7 +325,7 @@ def read_description(directory: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not made by `covnmt export`; {REMEDY}")
     if found > FORMAT:
         raise UserError(f"{path}: made by a newer covnmt (format {found}); please upgrade")
-    if not all(isinstance(about.get(key), dict) for key in ("parameters", "files", "matrices")):
+    if not all(isinstance(about.get(key), dict) for key in TABLES):
         raise UserError(f"{path}: damaged; {REMEDY}")
     return dict(about)
 
@@ -298,9 +352,13 @@ def halved(directory: Path) -> dict[str, NDArray[Any]]:
         shape = (place["rows"], place["columns"])
         matrix = np.memmap(directory / WEIGHTS, np.int8, "r", place["offset"], shape)
         scale = np.memmap(directory / WEIGHTS, np.float32, "r", place["scale"], shape[1])
-        made[name] = np.rint(matrix / np.float32(2)).astype(np.int8)
-        made[f"{name}.scale"] = np.float32(2) * scale
+        made[name], made[f"{name}.scale"] = with_a_bit_less(matrix), np.float32(2) * scale
     return made
+
+
+def with_a_bit_less(matrix: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Bytes from -64 to 64; their scale doubles."""
+    return np.rint(matrix / np.float32(2)).astype(np.int8)
 
 
 def file_digest(path: Path) -> str:

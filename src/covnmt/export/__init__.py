@@ -13,30 +13,50 @@ from typing import Any
 
 from covnmt.checkpoint import load_model
 from covnmt.directory import load_config, save_config
-from covnmt.engine.onnxruntime import DESCRIPTION, ENCODER, FORMAT, STEP, WEIGHTS, file_digest
+from covnmt.engine.onnxruntime import (
+    DESCRIPTION,
+    ENCODER,
+    FORMAT,
+    SHORTLIST,
+    STEP,
+    WEIGHTS,
+    file_digest,
+)
 from covnmt.engine.pytorch import pick_device
 from covnmt.export.graph import Precision, Store
 from covnmt.export.network import StepGraph, encoder_graph
 from covnmt.files import atomic_write, write_json
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
-from covnmt.text.codec import copy_codecs
+from covnmt.shortlist import LinkedText, Shortlist, count_links
+from covnmt.text.codec import Codec, copy_codecs
+
+__all__ = ["LinkedText", "export_model", "write_graphs"]
 
 
-def export_model(directory: Path, target: Path, precision: Precision) -> dict[str, int]:
-    """Write the best model of a directory as ONNX graphs; gives the bytes of each file."""
+def export_model(
+    directory: Path, target: Path, precision: Precision, linked: LinkedText | None = None
+) -> dict[str, int]:
+    """Write the best model of a directory as ONNX graphs; gives the bytes of each file.
+
+    Linked text gives the model short lists of target words.
+    """
     model, _ = load_model(directory, pick_device("cpu"))
+    codecs = Codec.load(directory, "source"), Codec.load(directory, "target")
+    shortlist = None if linked is None else count_links(linked, codecs)
     copy_codecs(directory, target)
     save_config(target, load_config(directory))
-    return write_graphs(model, target, precision)
+    return write_graphs(model, target, precision, shortlist)
 
 
-def write_graphs(model: Seq2Seq, target: Path, precision: Precision) -> dict[str, int]:
+def write_graphs(
+    model: Seq2Seq, target: Path, precision: Precision, shortlist: Shortlist | None = None
+) -> dict[str, int]:
     """Write the network and what there is to say of it; gives the bytes of each file."""
     weights = {name: part.detach().numpy() for name, part in model.state_dict().items()}
     store = Store(WEIGHTS)
     graphs = {
         ENCODER: encoder_graph(weights, model.config, precision, store),
-        STEP: StepGraph(weights, model.config, precision, store).build(),
+        STEP: StepGraph(weights, model.config, precision, store, shortlist is not None).build(),
     }
     files = {name: [graph.SerializeToString()] for name, graph in graphs.items()}
     for name, parts in {**files, WEIGHTS: store.parts}.items():
@@ -49,6 +69,10 @@ def write_graphs(model: Seq2Seq, target: Path, precision: Precision) -> dict[str
         "parameters": count_parameters(model),
         "files": {name: file_digest(target / name) for name in names},
         "matrices": store.matrices,
+        "output": store.output,
     }
+    if shortlist is not None:
+        shortlist.save(target / SHORTLIST)
+        about["files"][SHORTLIST] = file_digest(target / SHORTLIST)
     write_json(target / DESCRIPTION, about)
     return {name: (target / name).stat().st_size for name in names}

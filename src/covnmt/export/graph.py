@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 Precision = Literal["fp32", "int8"]
-FLOAT, INT64, INT32, BOOL = (
+FLOAT, INT64, INT8, BOOL = (
     TensorProto.FLOAT,
     TensorProto.INT64,
-    TensorProto.INT32,
+    TensorProto.INT8,
     TensorProto.BOOL,
 )
 MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operations
@@ -44,6 +44,7 @@ class Store:
         self.parts: list[bytes] = []
         self.size = 0
         self.matrices: dict[str, dict[str, int]] = {}  # where those of bytes lie, by name
+        self.output: dict[str, int] = {}  # where the output layer lies, if it is given in parts
 
     def add(self, name: str, value: NDArray[Any]) -> onnx.TensorProto:
         """Put an array behind the others; what the graph says of it."""
@@ -145,6 +146,28 @@ class Graph:
             return self.op("DynamicQuantizeMatMul", *inputs, domain=MICROSOFT)
         found = self.op("MatMul", x, self.constant(W.T))
         return found if b is None else self.op("Add", found, self.constant(b))
+
+    def given_product(self, x: str, W: NDArray[np.float32], b: NDArray[np.float32]) -> str:
+        """x W^T + b for some rows of a matrix [b, a], which whoever runs the graph gives.
+
+        The store has all of them, as `engine.output` expects.
+        """
+        rows, columns = W.shape
+        arrays = {"W": W, "b": b}
+        if self.precision == "int8":
+            arrays["W"], arrays["scale"] = quantise(W)  # type: ignore[assignment]
+        self.store.output = {"rows": rows, "columns": columns}
+        for name, array in arrays.items():
+            self.store.add(f"output.{name}", array)
+            self.store.output[name] = self.store.size - array.nbytes
+        kind = INT8 if self.precision == "int8" else FLOAT
+        matrix = self.input("output.W", kind, [columns, "list"])
+        given = [self.input(f"output.{name}", FLOAT, ["list"]) for name in list(arrays)[1:]]
+        if self.precision == "int8":
+            bias, scale = given
+            inputs = [x, matrix, scale, "", bias]
+            return self.op("DynamicQuantizeMatMul", *inputs, domain=MICROSOFT)
+        return self.op("Add", self.op("MatMul", x, matrix), given[0])
 
     def table(self, E: NDArray[np.float32], words: str) -> str:
         """The rows of a table with one for each word."""

@@ -166,8 +166,14 @@ class StepGraph:
     """A step, being written."""
 
     def __init__(
-        self, weights: Weights, config: ModelConfig, precision: Precision, store: Store
+        self,
+        weights: Weights,
+        config: ModelConfig,
+        precision: Precision,
+        store: Store,
+        listed: bool,
     ) -> None:
+        self.listed = listed  # whether words come from a short list
         self.graph, self.weights, self.config = Graph("step", precision, store), weights, config
         self.n, self.d = config.hidden, coverage_size(weights)
         self.cell = Cell.of(weights, "decoder.cell", config.cell)
@@ -305,7 +311,8 @@ class StepGraph:
         p = graph.op("Max", *graph.split(o, self.n // 2, self.n // 2))
         if "readout.W_1" in self.weights:
             p = graph.product(p, self._of("readout.W_1"))
-        logits = graph.product(p, self._of("readout.W_2"), self._of("readout.b"))
+        product = graph.given_product if self.listed else graph.product
+        logits = product(p, self._of("readout.W_2"), self._of("readout.b"))
         log_probs = graph.op("LogSoftmax", logits, axis=-1)
         best, numbers = graph.ops("TopK", 2, log_probs, graph.input("k", INT64, [1]), axis=-1)
         graph.output("best", best, ["S", "K", "best"])

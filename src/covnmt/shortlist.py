@@ -1,0 +1,83 @@
+"""Which target words a sentence can need: a short list for the output layer, from alignments.
+
+The output layer is the largest product of a step, and of its 30,000 words a sentence needs few.
+The list of a sentence has the most frequent target words, and for each source word the target words
+that it was most often linked to. Probabilities are then over the list alone.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from covnmt.errors import UserError
+from covnmt.files import read_json, read_parallel, write_json
+from covnmt.metrics.alignment import parse_links
+from covnmt.progress import track
+from covnmt.search import Ints
+from covnmt.text.codec import Codec
+from covnmt.text.vocab import UNK
+
+FREQUENT = 500  # target words that every list has
+PARTNERS = 20  # target words of each source word
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """Partners of every source word, by number, and how many words are in every list."""
+
+    partners: dict[int, list[int]]
+    frequent: int
+    end: int  # the target's end symbol
+
+    def of(self, words: Ints) -> Ints:
+        """The list for these source words, in ascending order."""
+        always = (UNK, *range(UNK + 1, min(UNK + 1 + self.frequent, self.end)), self.end)
+        linked = [t for s in np.unique(words).tolist() for t in self.partners.get(s, [])]
+        return np.unique(np.array([*always, *linked], dtype=np.int64))
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        write_json(path, {"frequent": self.frequent, "end": self.end, "partners": self.partners})
+
+    @classmethod
+    def load(cls, path: Path) -> "Shortlist":
+        """Read what `save` wrote."""
+        tree: Any = read_json(path)
+        try:
+            partners = {int(s): [int(t) for t in each] for s, each in tree["partners"].items()}
+            return cls(partners, int(tree["frequent"]), int(tree["end"]))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise UserError(f"{path}: not a short list; export the model anew") from None
+
+
+class LinkedText(NamedTuple):
+    """Parallel files: two texts and the links between the model's own tokens of them."""
+
+    source: Path
+    target: Path
+    links: Path
+
+
+def count_links(text: LinkedText, codecs: tuple[Codec, Codec]) -> Shortlist:
+    """The short list that these links give."""
+    counts: dict[int, Counter[int]] = defaultdict(Counter)
+    rows = track(read_parallel(*text), None, "counting links", "pairs")
+    for number, (left, right, line) in enumerate(rows, 1):
+        s_ids, t_ids = (
+            codec.encode(codec.tokenize(each))
+            for codec, each in zip(codecs, (left, right), strict=True)
+        )
+        try:
+            for s, t in parse_links(line).sure:
+                counts[s_ids[s]][t_ids[t]] += 1
+        except (UserError, IndexError) as error:
+            reason = error if isinstance(error, UserError) else "a link to a word that is not there"
+            raise UserError(
+                f"{text.links}, line {number}: {reason}; "
+                "make the links with `covnmt align` and this model"
+            ) from None
+    partners = {s: [t for t, _ in each.most_common(PARTNERS)] for s, each in sorted(counts.items())}
+    return Shortlist(partners, FREQUENT, codecs[1].vocabulary.end)

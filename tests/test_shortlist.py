@@ -1,0 +1,157 @@
+"""Short lists: what is in them, and that a search keeps to them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covnmt import shortlist as module
+from covnmt.align import Aligner
+from covnmt.config import SYSTEMS, DecodeConfig
+from covnmt.engine import onnxruntime
+from covnmt.engine.onnxruntime import OnnxEngine, OutputLayer
+from covnmt.errors import UserError
+from covnmt.export import export_model
+from covnmt.export.graph import Precision
+from covnmt.files import read_lines, write_json, write_lines
+from covnmt.metrics.alignment import format_links, links_from_attention
+from covnmt.search import Found
+from covnmt.shortlist import LinkedText, Shortlist, count_links
+from covnmt.text.codec import Codec
+from covnmt.text.padding import pad
+from covnmt.text.vocab import UNK
+from covnmt.translate import Translator
+
+from .engine.exported import exported
+from .engine.test_onnxruntime import model_of
+from .model.small import END
+
+PARTNERS = {2: [5, 6], 3: [7], 4: [5, 9]}
+# source words, frequent words, the list
+LISTS = [
+    ([2], 0, [UNK, 5, 6, END]),
+    ([4, 2, 2, END], 0, [UNK, 5, 6, 9, END]),
+    ([8], 0, [UNK, END]),
+    ([8], 2, [UNK, 2, 3, END]),
+    ([3], 100, [*range(UNK, END + 1)]),
+]
+
+
+@pytest.mark.parametrize(("words", "frequent", "expected"), LISTS)
+def test_list_of_a_sentence(words: list[int], frequent: int, expected: list[int]) -> None:
+    found = Shortlist(PARTNERS, frequent, END).of(np.array([words, words]))
+    assert found.tolist() == expected
+
+
+def search(directory: Path, shortlist: Shortlist | None, precision: Precision) -> Found:
+    model = exported(model_of(SYSTEMS["gru10"]), directory, precision, shortlist)
+    source = pad([[2, 3], [4], [2, 4, 3, 3, 2]], END)
+    return OnnxEngine([model], END).search(source, DecodeConfig(beam=3, nbest=2), None)
+
+
+PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_list_of_everything_changes_nothing(precision: Precision, tmp_path: Path) -> None:
+    """But for the reserved word, which has no part in the probabilities then."""
+    everything = search(tmp_path / "list", Shortlist({}, 100, END), precision)
+    plain = search(tmp_path / "plain", None, precision)
+    for ours, theirs in zip(everything.hypotheses, plain.hypotheses, strict=True):
+        assert ours[0].words == theirs[0].words
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_only_words_of_the_list(precision: Precision, tmp_path: Path) -> None:
+    shortlist = Shortlist(PARTNERS, 0, END)
+    allowed = set(shortlist.of(np.array([2, 3, 4])).tolist())
+    for hypotheses in search(tmp_path, shortlist, precision).hypotheses:
+        for hypothesis in hypotheses:
+            assert set(hypothesis.words) <= allowed
+            assert hypothesis.finished
+
+
+def test_given_targets_know_no_list(tmp_path: Path) -> None:
+    model = model_of(SYSTEMS["gru10"])
+    target = pad([[8, 9, 3]], END)
+    plain, listed = (
+        OnnxEngine([exported(model, tmp_path / str(n), "fp32", each)], END)
+        for n, each in enumerate([None, Shortlist(PARTNERS, 0, END)])
+    )
+    one, other = plain.force(target, target), listed.force(target, target)
+    np.testing.assert_allclose(one.log_probs, other.log_probs, rtol=1e-6)
+
+
+def test_a_bit_less_for_older_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported(model_of(SYSTEMS["gru10"]), tmp_path, "int8", Shortlist(PARTNERS, 0, END))
+    layers = []
+    for exact in (True, False):
+        monkeypatch.setattr(onnxruntime, "multiplies_bytes_exactly", lambda exact=exact: exact)
+        layers.append(OutputLayer.load(tmp_path).part(np.array([3, 5])))
+    whole, less = (each["output.W"] * each["output.scale"] for each in layers)
+    assert np.abs(layers[1]["output.W"].astype(int)).max() <= 64
+    np.testing.assert_allclose(less, whole, atol=1.01 * layers[0]["output.scale"].max())
+
+
+def test_kept_on_disk(tmp_path: Path) -> None:
+    shortlist = Shortlist(PARTNERS, 7, END)
+    shortlist.save(tmp_path / "list.json")
+    assert Shortlist.load(tmp_path / "list.json") == shortlist
+    write_json(tmp_path / "list.json", {"frequent": 7})
+    with pytest.raises(UserError, match="not a short list; export the model anew"):
+        Shortlist.load(tmp_path / "list.json")
+
+
+@pytest.fixture(scope="module")
+def linked(
+    tiny_text: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> LinkedText:
+    """The test set with the model's own links."""
+    sides = tiny_text / "test.src", tiny_text / "test.tgt"
+    pairs = zip(*map(read_lines, sides), strict=True)
+    links = tmp_path_factory.mktemp("links") / "test.links"
+    found = Aligner.load(tiny_model).align(pairs)
+    write_lines(links, (format_links(links_from_attention(pair.matrix)) for pair in found))
+    return LinkedText(*sides, links)
+
+
+def codecs(directory: Path) -> tuple[Codec, Codec]:
+    return Codec.load(directory, "source"), Codec.load(directory, "target")
+
+
+def test_links_are_counted(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = codecs(tiny_model)
+    a, b = source.vocabulary.words[:2]
+    x, y = target.vocabulary.words[:2]
+    write_lines(tmp_path / "s", [f"{a} {b}", f"{a}", f"{b}"])
+    write_lines(tmp_path / "t", [f"{x} {y}", f"{y}", f"{x}"])
+    write_lines(tmp_path / "l", ["0-0 0-1 1-1", "0-0", ""])
+    text = LinkedText(*(tmp_path / name for name in "stl"))
+    assert count_links(text, (source, target)).partners == {2: [3, 2], 3: [3]}
+    monkeypatch.setattr(module, "PARTNERS", 1)
+    assert count_links(text, (source, target)).partners == {2: [3], 3: [3]}
+
+
+@pytest.mark.parametrize("line", ["0-9", "x"])
+def test_wrong_links(line: str, tiny_model: Path, tmp_path: Path) -> None:
+    write_lines(tmp_path / "s", ["a"])
+    write_lines(tmp_path / "l", [line])
+    text = LinkedText(tmp_path / "s", tmp_path / "s", tmp_path / "l")
+    with pytest.raises(UserError, match=r"l, line 1: .*make the links with `covnmt align`"):
+        count_links(text, codecs(tiny_model))
+
+
+def test_whole_export(
+    tiny_model: Path, tiny_text: Path, linked: LinkedText, tmp_path: Path
+) -> None:
+    """The vocabulary is small, so the list has everything and the translations are the same."""
+    export_model(tiny_model, tmp_path / "list", "fp32", linked)
+    lines = list(read_lines(tiny_text / "test.src"))
+    found = Translator.load(tmp_path / "list").translate(lines)
+    wanted = Translator.load(tiny_model).translate(lines)
+    assert [t.tokens for t in found] == [t.tokens for t in wanted]
+    (tmp_path / "list" / "shortlist.json").unlink()
+    with pytest.raises(UserError, match=r"shortlist\.json: no such file"):
+        Translator.load(tmp_path / "list")
