@@ -178,18 +178,18 @@ class Graph:
         return self.op("Gather", self.constant(E), words)
 
     def scan(
-        self, body: "Graph", states: Sequence[str], inputs: Sequence[str], backward: Sequence[int]
+        self, body: "Graph", states: Sequence[str], ahead: Sequence[str], back: Sequence[str]
     ) -> list[str]:
-        """Walk over axis 1 of the inputs; where `backward` is 1, from its end.
+        """Walk over the first axis of the inputs, over some from the other end.
 
         The body takes the states and a position of each input. It puts out the states, and then
-        for every input what is to be kept of the position; that is collected in the same place.
+        one value to keep of each direction; these are collected along axis 1, in place.
         """
+        backward = [*[0] * len(ahead), *[1] * len(back)]
         found = self.ops(
-            "Scan", len(states) + len(inputs), *states, *inputs,
-            body=body.graph(), num_scan_inputs=len(inputs),
-            scan_input_axes=[1] * len(inputs), scan_input_directions=backward,
-            scan_output_axes=[1] * len(inputs), scan_output_directions=backward,
+            "Scan", len(states) + 2, *states, *ahead, *back,
+            body=body.graph(), num_scan_inputs=len(backward), scan_input_directions=backward,
+            scan_output_axes=[1, 1], scan_output_directions=[0, 1],
         )  # fmt: skip
         return found[len(states) :]
 

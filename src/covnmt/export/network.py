@@ -33,8 +33,7 @@ def encoder_graph(
     graph, n = Graph("encoder", precision, store), config.hidden
     words = graph.input("words", INT64, ["S", "J"])
     mask = graph.input("mask", BOOL, ["S", "J"])
-    x = graph.table(weights["source.E"] + weights["source.b"], words)  # [S, J, m]
-    h = _read(graph, weights, config, x, mask)  # [S, J, 2n]
+    h = _read(graph, weights, config, words, mask)  # [S, J, 2n]
     keys = graph.product(h, weights["decoder.attention.U_a"])  # [S, J, n]
     graph.output("keys", graph.op("Unsqueeze", keys, graph.ints(1)), ["S", 1, "J", n])
     W = context_products(weights, config)
@@ -49,36 +48,42 @@ def encoder_graph(
     return graph.build()
 
 
-def _read(graph: Graph, weights: Weights, config: ModelConfig, x: str, mask: str) -> str:
+def _read(graph: Graph, weights: Weights, config: ModelConfig, words: str, mask: str) -> str:
     """Annotations [S, J, 2n]: both directions walk over the source at once."""
     n = config.hidden
-    body = Graph("position", graph.precision, graph.store, outer=graph)
-    states = [body.input(direction, FLOAT, ["S", n]) for direction in DIRECTIONS]
-    reached = []
-    for direction, h in zip(DIRECTIONS, states, strict=True):
-        given = body.input(f"{direction}.x", FLOAT, ["S", 3 * n + 1])
-        word, real = body.split(given, 3 * n, 1)
-        cell = Cell.of(weights, f"encoder.{direction}", config.cell)
-        # padding copies the state, so nothing depends on how far a batch is padded
-        after = body.op("Where", body.op("Cast", real, to=BOOL), cell.advance(body, word, h), h)
-        reached.append(after)
-    for direction, after in zip(DIRECTIONS, reached, strict=True):
-        body.output(f"{direction}.next", after, ["S", n])
-    for direction, after in zip(DIRECTIONS, reached, strict=True):
-        body.output(f"{direction}.h", body.op("Identity", after), ["S", n])
-    marks = graph.op("Cast", graph.op("Unsqueeze", mask, graph.ints(2)), to=FLOAT)
-    inputs = [
-        graph.op("Concat", words, marks, axis=2) for words in _projected(graph, weights, x, n)
-    ]
+    E = weights["source.E"] + weights["source.b"]
+    # positions first, as the walk wants them: words are cheaper to turn than vectors
+    x = graph.table(E, graph.op("Transpose", words, perm=[1, 0]))  # [J, S, m]
+    real = graph.op("Unsqueeze", graph.op("Transpose", mask, perm=[1, 0]), graph.ints(2))
+    inputs = {name: [_projected(graph, weights, name, x), real] for name in DIRECTIONS}
     zeros = graph.op("Expand", graph.constant(np.zeros((1, n), np.float32)), _rows(graph, mask))
-    return graph.op("Concat", *graph.scan(body, [zeros, zeros], inputs, [0, 1]), axis=2)
+    body = _position(graph, weights, config)
+    return graph.op("Concat", *graph.scan(body, [zeros, zeros], *inputs.values()), axis=2)
 
 
-def _projected(graph: Graph, weights: Weights, x: str, n: int) -> list[str]:
-    """The words' share of r, z and c, for both directions and all positions at once."""
-    W = np.concatenate([weights[f"encoder.{direction}.W"] for direction in DIRECTIONS])
-    b = [np.pad(weights[f"encoder.{direction}.b"], (2 * n, 0)) for direction in DIRECTIONS]
-    return graph.split(graph.product(x, W, np.concatenate(b)), 3 * n, 3 * n)
+def _position(graph: Graph, weights: Weights, config: ModelConfig) -> Graph:
+    """What both directions do at a position."""
+    n = config.hidden
+    body = Graph("position", graph.precision, graph.store, outer=graph)
+    states = [body.input(name, FLOAT, ["S", n]) for name in DIRECTIONS]
+    reached = []
+    for name, h in zip(DIRECTIONS, states, strict=True):
+        word = body.input(f"{name}.x", FLOAT, ["S", 3 * n])
+        real = body.input(f"{name}.real", BOOL, ["S", 1])
+        cell = Cell.of(weights, f"encoder.{name}", config.cell)
+        # padding copies the state, so nothing depends on how far a batch is padded
+        reached.append(body.op("Where", real, cell.advance(body, word, h), h))
+    for name, after in zip(DIRECTIONS, reached, strict=True):
+        body.output(f"{name}.next", after, ["S", n])
+    for name, after in zip(DIRECTIONS, reached, strict=True):
+        body.output(f"{name}.h", body.op("Identity", after), ["S", n])
+    return body
+
+
+def _projected(graph: Graph, weights: Weights, direction: str, x: str) -> str:
+    """The words' share of r, z and c, for all positions at once."""
+    W, b = weights[f"encoder.{direction}.W"], weights[f"encoder.{direction}.b"]
+    return graph.product(x, W, np.pad(b, (2 * len(b), 0)))
 
 
 def _rows(graph: Graph, value: str) -> str:
