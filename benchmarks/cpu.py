@@ -141,6 +141,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, help="directory of the result file")
     arguments = parser.parse_args()
+    # where that Python is concerns nobody else
+    sys.argv = ["PYTHON" if word == arguments.marian else word for word in sys.argv]
     size = SIZES[arguments.size]
     pythons = dict.fromkeys((*arguments.engine, *arguments.peer), sys.executable)
     if arguments.marian:

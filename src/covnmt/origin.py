@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-PACKAGES = ("covnmt", "torch", "triton", "numpy", "sacrebleu", "sacremoses")
+PACKAGES = ("covnmt", "torch", "triton", "onnxruntime", "numpy", "sacrebleu", "sacremoses")
 
 
 def origin() -> dict[str, Any]:
