@@ -231,6 +231,8 @@ def top(scores: Floats, k: int) -> tuple[Floats, Ints]:
 class OnnxEngine:
     """Exported models at work."""
 
+    device = "cpu"
+
     def __init__(self, models: Sequence[OnnxModel], end: int) -> None:
         self.models, self.end = models, end
 

@@ -26,6 +26,8 @@ class Forced(NamedTuple):
 class Engine(Protocol):
     """One model, or several that vote, ready to work."""
 
+    device: str  # cpu or cuda
+
     def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> Found:
         """Translate; `watch` is told after every step, but not by a GPU's own search."""
 

@@ -112,13 +112,14 @@ class TorchEngine:
 
     def __init__(self, models: Sequence[Seq2Seq], end: int) -> None:
         self.models, self.end = models, end
-        self.device = next(models[0].parameters()).device
+        self._place = next(models[0].parameters()).device
+        self.device = self._place.type
 
     @torch.inference_mode()
     def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> Found:
         """Translate; on a GPU one model has a search of its own, which nobody can watch."""
         words, mask = map(torch.from_numpy, source)
-        if len(self.models) == 1 and self.device.type == "cuda":
+        if len(self.models) == 1 and self.device == "cuda":
             return self._on_device.search(words, mask, self.by_steps, decode)
         return self.by_steps(words, mask, decode, watch)
 
@@ -127,7 +128,7 @@ class TorchEngine:
         self, words: Tensor, mask: Tensor, decode: DecodeConfig, watch: Watch | None = None
     ) -> Found:
         """What `search.search` finds, on any device, for words [S, J] that may be anywhere."""
-        place = (words.to(self.device), mask.to(self.device))
+        place = (words.to(self._place), mask.to(self._place))
         scorer, start = ModelScorer.read(self.models, *place, self.end)
         lengths = mask.sum(dim=1).cpu().numpy()
         return Found(search(scorer, start, lengths, decode, watch), scorer.fertility())
@@ -141,7 +142,7 @@ class TorchEngine:
     @torch.inference_mode()
     def force(self, source: Padded, target: Padded) -> Forced:
         """Decode these targets with the first model."""
-        batch = Batch(*map(torch.from_numpy, (*source, *target))).to(self.device)
+        batch = Batch(*map(torch.from_numpy, (*source, *target))).to(self._place)
         model = self.models[0]
         forced = model(batch)
         log_probs = torch.log_softmax(model.readout.logits(forced.features).float(), dim=-1)

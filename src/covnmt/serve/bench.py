@@ -1,12 +1,9 @@
 """An open model, and what can be done at it: translate a batch of sentences, or align pairs."""
 
-import inspect
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from covnmt.align import Aligner, Alignment
 from covnmt.config import DecodeConfig
@@ -31,13 +28,11 @@ class Bench:
     """One model and the only thread that uses it."""
 
     def __init__(self, directory: Path, device: str, threads: int) -> None:
-        torch.set_num_threads(threads)
-        self.translator = Translator.load(directory, device=device)
+        self.translator = Translator.load(directory, device=device, threads=threads)
         [model] = self.translator.models
         self.aligner = Aligner(model, self.translator.source, self.translator.target)
-        self.card = Card(
-            model.config.coverage.kind, self.translator.decode, self.translator.device.type
-        )
+        kind, engine = model.config.coverage.kind, self.translator.engine
+        self.card = Card(kind, self.translator.decode, engine.device)
 
     def warm_up(self) -> None:
         """Translate once, so that the first request need not wait for what is made only once."""
@@ -57,17 +52,9 @@ class Bench:
         refused = [_too_long(len(source.tokenize(line)), decode.max_source) for line in lines]
         accepted = [k for k, no in enumerate(refused) if no is None]
         watch = None if tell is None else Watch(tell, accepted, self.translator)
-        done = iter(self._watched([lines[k] for k in accepted], decode, watch))
+        chosen = [lines[k] for k in accepted]
+        done = iter(self.translator.translate(chosen, decode, watch=watch))
         return [no or next(done) for no in refused]
-
-    def _watched(
-        self, lines: Sequence[str], decode: DecodeConfig, watch: "Watch | None"
-    ) -> list[Translation]:
-        # SHIM until Translator.translate takes watch
-        translate: Any = self.translator.translate
-        if watch is None or "watch" not in inspect.signature(translate).parameters:
-            return self.translator.translate(lines, decode)
-        return list(translate(lines, decode, watch=watch))
 
     def _align(self, tokenized: bool, pairs: Sequence[Pair]) -> list[Alignment | UserError]:
         limit = self.card.decode.max_source
