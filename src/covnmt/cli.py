@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve
+from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve, cli_train
 from covnmt.errors import UserError
 from covnmt.progress import console as messages
 
@@ -32,6 +32,7 @@ corpus_app = typer.Typer(no_args_is_help=True, help="Open corpora that can be fe
 recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: lists, keys, resolved settings.")
 app.add_typer(corpus_app, name="corpus")
 app.add_typer(recipe_app, name="recipe")
+app.add_typer(cli_train.app)
 app.add_typer(cli_evaluate.app)
 app.add_typer(cli_reproduce.app)
 app.add_typer(cli_serve.app)
@@ -206,43 +207,6 @@ def recipe_show(
     from covnmt.recipe import find_recipe, load_recipe
 
     print(load_recipe(find_recipe(recipe), overrides).model_dump_json(indent=2))
-
-
-@app.command()
-def train(
-    recipe: Annotated[str, typer.Argument(help="a TOML file, or a name: paper/gru10")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="train.seed=2 ...")] = None,
-    run: Annotated[Path | None, typer.Option(help="model directory (runs/RECIPE)")] = None,
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = 0,
-) -> None:
-    """Train a model; the same command again goes on where it stopped."""
-    from covnmt.recipe import find_recipe, load_recipe
-    from covnmt.train import train as run_training
-    from covnmt.translate import pick_device
-
-    _use_threads(threads)
-    path = find_recipe(recipe)
-    directory = run or Path("runs") / f"{path.parent.name}-{path.stem}"
-    outcome = run_training(load_recipe(path, overrides), directory, pick_device(device))
-    done = f"{outcome.counters.update:,} updates, {outcome.counters.words:,} target words"
-    _tell(f"{directory}: {outcome.reason} ({done})")
-    if not outcome.finished:
-        _tell("give the same command again to go on")
-        raise typer.Exit(130)
-
-
-@app.command()
-def average(
-    run: Annotated[Path, typer.Argument(help="model directory trained with train.keep")],
-    target: Annotated[Path, typer.Argument(help="where the averaged model goes")],
-    last: Annotated[int, typer.Option(min=1, help="how many of the kept weights")] = 5,
-) -> None:
-    """Average the last kept weights of a run into a model of their own."""
-    from covnmt.checkpoint import average_run
-
-    used = average_run(run, target, last)
-    _tell(f"{target}: the mean of {', '.join(used)}")
 
 
 @app.command()
