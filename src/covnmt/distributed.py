@@ -7,6 +7,8 @@ added up over the workers (see `update`), so the update is that of one worker wi
 
 import os
 import signal
+import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from covnmt.errors import UserError
 from covnmt.progress import console
@@ -103,9 +107,11 @@ def joined(device: torch.device) -> Iterator[tuple[World, torch.device]]:
                 f"{os.environ['LOCAL_WORLD_SIZE']} workers; start as many as there are"
             )
         torch.cuda.set_device(device)
+    store, rank, size = next(rendezvous("env://"))
+    world = World(rank, size)
     # objects and numbers of the host go by gloo, so that they never wait for a GPU
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-    world = World(dist.get_rank(), dist.get_world_size())
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=meet(store, world), rank=rank, world_size=size)
     console.quiet = not world.first
     try:
         yield world, device
@@ -113,6 +119,27 @@ def joined(device: torch.device) -> Iterator[tuple[World, torch.device]]:
     finally:
         console.quiet = False
         dist.destroy_process_group()
+
+
+def meet(store: Store, world: World) -> Store:
+    """A part of torchrun's store that belongs to these workers alone.
+
+    After a restart the store still holds the addresses of the workers that died, and nothing that
+    tells one attempt from another. So each worker asks the first one under a name of its own, and
+    the first answers with a name for the attempt until all of them have come.
+    """
+    attempt = name = uuid.uuid4().hex
+    if world.first:
+        while store.add(f"{attempt}/here", 0) < world.size - 1:
+            for asked in (f"asks/{rank}" for rank in range(1, world.size)):
+                if store.check([asked]):
+                    store.set(f"answer/{store.get(asked).decode()}", attempt)
+            time.sleep(0.01)
+    else:
+        store.set(f"asks/{world.rank}", name)
+        attempt = store.get(f"answer/{name}").decode()
+        store.add(f"{attempt}/here", 1)
+    return PrefixStore(attempt, store)
 
 
 def launch(workers: int, restarts: int, arguments: Sequence[str]) -> int:

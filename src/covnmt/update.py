@@ -95,8 +95,9 @@ class Updater:
 
     def _silence(self, unless: bool) -> AbstractContextManager[None]:
         """Gradients stay with the worker but for the last batch of an update."""
-        wrapped = isinstance(self.objective, DistributedDataParallel)
-        return nullcontext() if unless or not wrapped else self.objective.no_sync()
+        if unless or not isinstance(self.objective, DistributedDataParallel):
+            return nullcontext()
+        return self.objective.no_sync()
 
 
 class Objective(nn.Module):
