@@ -134,6 +134,7 @@ def prepare(
     joint: Annotated[bool, typer.Option(help="one vocabulary for both sides")] = False,
     seed: Annotated[int, typer.Option(help="of the shuffle")] = 1234,
     overwrite: Annotated[bool, typer.Option(help="replace what is there")] = False,
+    workers: Annotated[int, typer.Option(min=0, help="training files at a time; 0: cores")] = 0,
 ) -> None:
     """Tokenise a parallel corpus, build vocabularies, write id arrays."""
     from covnmt.recipe import checked
@@ -161,7 +162,7 @@ def prepare(
             "seed": seed,
         },
     )
-    for line in run(settings, directory, overwrite).lines():
+    for line in run(settings, directory, overwrite, workers or os.cpu_count() or 1).lines():
         print(line)
 
 
