@@ -229,14 +229,24 @@ def translate(
     overlong: Annotated[Literal["cut", "split"], typer.Option(help="lines over the limit")] = "cut",
     max_source: Annotated[int | None, typer.Option(help="that limit, in tokens")] = None,
     batch_size: Annotated[int | None, typer.Option(help="sentences at a time")] = None,
+    shards: Annotated[
+        list[Path] | None, typer.Option(help="many files, or a directory of them; with --out")
+    ] = None,
+    into: Annotated[
+        Path | None, typer.Option("--out", file_okay=False, help="where their translations go")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, help="files at a time; 0: one per GPU or two cores")
+    ] = 0,
+    ray: Annotated[str | None, typer.Option(help="on this Ray cluster: auto, or HOST:PORT")] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
     """Translate a file or a pipe, line by line; order and empty lines are kept."""
+    from covnmt.checkpoint import load_config
+    from covnmt.shards import Job, translate_files
     from covnmt.translate import Translator, change_decoding, formatted
 
-    _use_threads(threads)
-    translator = Translator.load(*_given(model), device=device, dictionary=dictionary)
     options = {
         "beam": beam,
         "nbest": nbest,
@@ -248,9 +258,16 @@ def translate(
         "max_source": max_source,
         "batch_size": batch_size,
     }
-    decode = change_decoding(translator.decode, options)
+    decode = change_decoding(load_config(_given(model)[0]).config.decode, options)
     if dictionary and not decode.replace_unk:
         raise UserError("--dictionary is of use only with --replace-unk: give both, or neither")
+    if shards or into:
+        paths = tuple(path.absolute() for path in model)
+        job = Job(paths, decode, overlong, as_json, dictionary, device, threads)
+        _tell(str(translate_files(job, shards or [], into, workers, ray)))
+        return
+    _use_threads(threads)
+    translator = Translator.load(*model, device=device, dictionary=dictionary)
     done = translator.stream(_input_lines(file), decode, overlong)
     _write_out(out, formatted(done, as_json, decode.nbest))
 

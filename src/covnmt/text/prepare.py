@@ -4,7 +4,6 @@ Every pair of files is a part of its own (see `parts`); several processes work o
 stays flat, however large the corpus is, and an interrupted call goes on where it was.
 """
 
-import hashlib
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ import numpy as np
 
 from covnmt import files
 from covnmt.errors import UserError
+from covnmt.pool import spread
 from covnmt.progress import track
 from covnmt.text.codec import SIDES, Codec, Side, fingerprint
 from covnmt.text.corpus import (
@@ -26,7 +26,6 @@ from covnmt.text.corpus import (
     Corpus,
     Fault,
     Integers,
-    PathPair,
     PrepareReport,
     PrepareSettings,
     SplitName,
@@ -40,7 +39,6 @@ from covnmt.text.tokenize import (
     clean,
 )
 from covnmt.text.vocab import Vocabulary, train_sentencepiece
-from covnmt.workers import spread
 
 SHUFFLED_AT_ONCE = 1 << 22  # pairs; more of them are dealt to piles on disk first
 ENDS_AT_A_TIME = 1 << 20
@@ -53,7 +51,10 @@ def prepare(
 
     So many processes work on the training files. What they make does not depend on their number.
     """
-    inputs = {name: _digests(pairs) for name, pairs in settings.files().items()}
+    inputs = {
+        name: tuple(files.digest(path) for pair in pairs for path in pair)
+        for name, pairs in settings.files().items()
+    }
     if (output / "corpus.json").exists() and not overwrite:
         return _reuse(output, settings, inputs)
     work = output / ".prepare"
@@ -70,17 +71,6 @@ def prepare(
     files.write_json(output / "corpus.json", report.model_dump(mode="json"))
     shutil.rmtree(work, ignore_errors=True)
     return report
-
-
-def _digests(pairs: Iterable[PathPair]) -> tuple[str, ...]:
-    digests = []
-    for path in chain.from_iterable(pairs):
-        try:
-            with path.open("rb") as stream:
-                digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    return tuple(digests)
 
 
 def _reuse(

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from covnmt import workers
+from covnmt import pool
 from covnmt.errors import UserError
-from covnmt.workers import number, spread
+from covnmt.pool import number, spread
 
 
 class Job(NamedTuple):
@@ -53,7 +53,7 @@ def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
 
 
 def test_an_item_that_always_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "DEATHS", 1)
+    monkeypatch.setattr(pool, "DEATHS", 1)
     jobs = [Job(tmp_path / str(k), deaths=9 * (k == 0)) for k in range(2)]
     with pytest.raises(UserError, match=r"workers died 2 times, and .* fewer --workers"):
         list(spread(work, jobs, workers=2))
