@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from covnmt.checkpoint import load_config
 from covnmt.cluster import spread
 from covnmt.errors import UserError
+from covnmt.shards import Job, translate_files
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own are not ours to mend
@@ -22,7 +25,7 @@ def cluster() -> Iterator[Any]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
-    nodes = Cluster(
+    nodes: Any = Cluster(
         initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
     )
     yield nodes
@@ -69,6 +72,17 @@ def test_a_worker_and_a_node_are_killed(cluster: Any, tmp_path: Path) -> None:
     assert len({path.name.split(".")[1] for path in tmp_path.glob("*.*")}) > 2
 
 
+def test_files_are_translated(cluster: Any, tiny_model: Path, tmp_path: Path) -> None:
+    lines = ["ka lo", "", "zu"]
+    (tmp_path / "a").write_text("".join(f"{line}\n" for line in lines))
+    decode = load_config(tiny_model).config.decode
+    job = Job((tiny_model,), decode, device="cpu", threads=1)
+    translate_files(job, [tmp_path / "a"], tmp_path / "alone", 1)
+    done = translate_files(job, [tmp_path / "a"], tmp_path / "out", 1, ray=cluster.address)
+    assert (done.files, done.lines) == (1, 3)
+    assert (tmp_path / "out" / "a").read_text() == (tmp_path / "alone" / "a").read_text()
+
+
 def test_bad_input_is_raised_here(cluster: Any) -> None:
     with pytest.raises(UserError, match="line 3: bad"):
         list(spread(refuse, [3], cluster.address, cores=1))
@@ -85,6 +99,6 @@ def test_nothing_to_do() -> None:
 
 
 def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"pip install 'covnmt\[cluster\]'"):
         list(spread(refuse, [1], "auto", cores=1))

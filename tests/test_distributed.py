@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn.parallel import DistributedDataParallel
 
 from covnmt.config import SYSTEMS
 from covnmt.data import no_pairs
@@ -125,6 +126,30 @@ def test_gradients_in_bf16_are_close() -> None:
         assert parameter.grad is not None
         assert parameter.grad.dtype == torch.float32
         torch.testing.assert_close(parameter.grad, gradient, rtol=2**-8, atol=1e-30)
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_accumulated_gradients_travel_once() -> None:
+    plain, wrapped = updater(), updater()
+    module = wrapped.objective = DistributedDataParallel(wrapped.objective)
+    sent = []
+
+    def pass_on(
+        state: None,
+        bucket: dist.GradBucket,  # type: ignore[name-defined]
+    ) -> torch.futures.Future[torch.Tensor]:
+        sent.append(bucket.index())
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    module.register_comm_hook(None, pass_on)
+    batches = [small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE) for number in range(3)]
+    words = sum(batch.target_words for batch in batches)
+    for one in (plain, wrapped):
+        one(batches, words, 0)
+    assert sent == [0]
+    assert_same(plain, wrapped)
 
 
 def assert_same(one: Updater, two: Updater) -> None:

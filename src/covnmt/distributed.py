@@ -52,7 +52,7 @@ class World:
         return np.sort(longest_first[owner == self.rank])
 
     def mine(self, items: Sequence[T]) -> Sequence[T]:
-        """Every so manieth of the items."""
+        """This worker's items, dealt one by one."""
         return items[self.rank :: self.size]
 
     def gather(self, value: T) -> list[T]:

@@ -1,7 +1,7 @@
 """One function over many items in several processes; items of a process that dies are done again.
 
-A function must leave the same behind however often it is called with the same item, and it is
-all done again only for items whose result has not come: nothing is lost, nothing doubled.
+A function must leave the same behind however often it is called with the same item. Then nothing
+is lost and nothing doubled: every item gives one result, whoever dies.
 """
 
 import multiprocessing

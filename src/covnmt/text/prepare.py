@@ -40,7 +40,7 @@ from covnmt.text.tokenize import (
 )
 from covnmt.text.vocab import Vocabulary, train_sentencepiece
 
-SHUFFLED_AT_ONCE = 1 << 22  # pairs; more of them are dealt to piles on disk first
+SHUFFLED_AT_ONCE = 1 << 21  # pairs; more of them are dealt to piles on disk first
 ENDS_AT_A_TIME = 1 << 20
 
 
@@ -125,7 +125,9 @@ def _fill(
         ]
         for name, pairs in settings.files().items()
     }
-    tallies = {name: _tokenise(some, workers) for name, some in parts.items()}
+    # dev and test are too small to start a process for
+    many = {name: workers if name == "train" else 1 for name in parts}
+    tallies = {name: _tokenise(some, many[name]) for name, some in parts.items()}
     if not tallies["train"]["kept"]:
         faults = in_words(_dropped(tallies["train"]))
         raise UserError(
@@ -135,7 +137,7 @@ def _fill(
     _write_order(output, tallies["train"]["kept"], settings.seed, work)
     _write_texts(settings, output)
     splits = {
-        name: _encode(some, vocabularies, tallies[name], output, workers)
+        name: _encode(some, vocabularies, tallies[name], output, many[name])
         for name, some in parts.items()
     }
     return splits, {side: len(vocabularies[side]) for side in SIDES}
@@ -151,19 +153,17 @@ def _tokenise(parts: Sequence[Part], workers: int) -> Counter[str]:
 
 
 def _write_codecs(
-    settings: PrepareSettings, parts: Iterable[Part], output: Path
+    settings: PrepareSettings, parts: Sequence[Part], output: Path
 ) -> dict[Side, Vocabulary]:
     """Add up the counts of all parts, and write tokenizers and vocabularies."""
     counts: dict[Side, Counter[str]] = {side: Counter() for side in SIDES}
     if settings.joint:
         counts["target"] = counts["source"]
-    models: dict[Side, Path | None] = {}
     for part in parts:
-        models = part.models
         for side in SIDES:
             add_counts(counts[side], part.file(f"{side}.counts"))
     vocabularies = {}
-    for side, model in models.items():
+    for side, model in parts[0].models.items():
         vocabularies[side] = _build_vocabulary(counts[side], settings.size(side), model)
         tokenizer = build_tokenizer(settings.tokenizer(side), model)
         Codec(settings.tokenizer(side), tokenizer, vocabularies[side], model).save(output, side)
@@ -207,7 +207,7 @@ def _write_order(output: Path, pairs: int, seed: int, work: Path) -> None:
     with files.atomic_write(output / "train.order.npy") as stream:
         _write_header(stream, pairs)
         for part in shuffled(pairs, seed, work):
-            stream.write(part.astype("<i8").tobytes())
+            stream.write(part.astype("<i8", copy=False).tobytes())
 
 
 def _write_header(stream: IO[bytes], length: int) -> None:
