@@ -50,7 +50,7 @@ def curve(corpus: Corpus, path: str, seed: int, updates: int, every: int) -> lis
     optimizer = build_optimizer(model, config.train)
     updater = Updater(model, build_step(model, optimizer, {}, config.train), config.train)
     split = corpus.split("train")
-    plans = train_batches(split, config.data, 1, 0)  # the same batches for every seed
+    plans = train_batches(split, config.data, 1)  # the same batches for every seed
     losses, seen = [], 0
     for number in range(updates):
         batch = read_batch(split, next(plans).indices, (8, 4))

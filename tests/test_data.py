@@ -3,7 +3,8 @@
 import threading
 import time
 from collections.abc import Iterator
-from itertools import islice
+from dataclasses import replace
+from itertools import islice, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,11 @@ from hypothesis import strategies as st
 
 from covnmt.config import DataConfig
 from covnmt.data import (
+    START,
     Batch,
-    NumberedBatch,
+    Place,
+    PlannedBatch,
+    _fitting,
     build_batching,
     collate,
     eval_batches,
@@ -58,13 +62,13 @@ def usable(pairs: Lengths, longest: int = 9) -> set[int]:
     return {i for i, pair in enumerate(pairs) if max(pair) <= longest}
 
 
-def take(split: Split, config: DataConfig, number: int, start: int = 0) -> list[NumberedBatch]:
+def take(split: Split, config: DataConfig, number: int, start: Place = START) -> list[PlannedBatch]:
     return list(islice(train_batches(split, config, seed=7, start=start), number))
 
 
-def same(left: list[NumberedBatch], right: list[NumberedBatch]) -> bool:
-    return [(a.number, a.epoch, a.indices.tolist()) for a in left] == [
-        (b.number, b.epoch, b.indices.tolist()) for b in right
+def same(left: list[PlannedBatch], right: list[PlannedBatch]) -> bool:
+    return [(a.place, a.epoch, a.indices.tolist()) for a in left] == [
+        (b.place, b.epoch, b.indices.tolist()) for b in right
     ]
 
 
@@ -105,8 +109,9 @@ def slow_paper_batch(split: Split, pairs: Lengths, config: DataConfig, number: i
 def test_paper_batches_are_those_of_the_specification(pairs: Lengths) -> None:
     pairs = [*pairs, (1, 1)]
     split = make_split(pairs)
-    for batch in take(split, SCHEMES[0], 20):
-        assert batch.indices.tolist() == slow_paper_batch(split, pairs, SCHEMES[0], batch.number)
+    for number, batch in enumerate(take(split, SCHEMES[0], 20)):
+        assert batch.place == divmod(number, SCHEMES[0].pool)
+        assert batch.indices.tolist() == slow_paper_batch(split, pairs, SCHEMES[0], number)
 
 
 def test_the_paper_reads_the_corpus_as_a_ring() -> None:
@@ -123,7 +128,7 @@ def test_token_batches_hold_every_pair_once_per_epoch(pairs: Lengths, budget: in
     pairs = [*pairs, (1, 1)]
     config = DataConfig(batching="tokens", batch_tokens=budget, max_length=9)
     split = make_split(pairs)
-    per_epoch = build_batching(split, config, seed=7).block_size
+    per_epoch = len(build_batching(split, config, seed=7).block(0))
     batches = take(split, config, 3 * per_epoch)
     assert [batch.epoch for batch in batches] == sorted([0, 1, 2] * per_epoch)
     for epoch in range(3):
@@ -136,7 +141,7 @@ def test_token_batches_keep_to_their_budget(pairs: Lengths, budget: int) -> None
     pairs = [*pairs, (1, 1)]
     config = DataConfig(batching="tokens", batch_tokens=budget, max_length=9)
     split = make_split(pairs)
-    for numbered in take(split, config, build_batching(split, config, seed=7).block_size):
+    for numbered in take(split, config, len(build_batching(split, config, seed=7).block(0))):
         batch = read_batch(split, numbered.indices)
         assert batch.size == 1 or batch.source.numel() <= budget
         assert batch.size == 1 or batch.target.numel() <= budget
@@ -152,7 +157,7 @@ def many_pairs(number: int) -> Lengths:
 def test_token_batches_waste_little() -> None:
     split = make_split(many_pairs(20_000))
     config = DataConfig(batching="tokens", batch_tokens=2000)
-    batches = take(split, config, build_batching(split, config, seed=7).block_size)
+    batches = take(split, config, len(build_batching(split, config, seed=7).block(0)))
     padded = [
         len(indices) * (side[indices].max() + 1)
         for _, _, indices in batches
@@ -167,8 +172,8 @@ def test_token_batches_waste_little() -> None:
 def test_token_batches_change_from_epoch_to_epoch() -> None:
     split = make_split(many_pairs(2000))
     config = DataConfig(batching="tokens", batch_tokens=400)
-    per_epoch = build_batching(split, config, seed=7).block_size
-    first, second = (take(split, config, per_epoch, start) for start in (0, per_epoch))
+    per_epoch = len(build_batching(split, config, seed=7).block(0))
+    first, second = (take(split, config, per_epoch, Place(epoch, 0)) for epoch in (0, 1))
     assert [len(batch.indices) for batch in first] != [len(batch.indices) for batch in second]
     sets = [{frozenset(batch.indices.tolist()) for batch in epoch} for epoch in (first, second)]
     # other neighbours, not just another order of the same batches
@@ -181,7 +186,7 @@ def test_token_batches_change_from_epoch_to_epoch() -> None:
 def test_the_seed_decides_token_batches() -> None:
     split = make_split(many_pairs(200))
     config = DataConfig(batching="tokens", batch_tokens=400)
-    runs = [list(islice(train_batches(split, config, seed, 0), 5)) for seed in (1, 1, 2)]
+    runs = [list(islice(train_batches(split, config, seed), 5)) for seed in (1, 1, 2)]
     assert same(runs[0], runs[1])
     assert not same(runs[0], runs[2])
 
@@ -190,7 +195,33 @@ def test_the_seed_decides_token_batches() -> None:
 @given(pairs=lengths, start=st.integers(0, 40))
 def test_resuming_gives_the_same_batches(config: DataConfig, pairs: Lengths, start: int) -> None:
     split = make_split([*pairs, (1, 1)])
-    assert same(take(split, config, start + 10)[start:], take(split, config, 10, start))
+    whole = take(split, config, start + 10)[start:]
+    assert same(whole, take(split, config, 10, whole[0].place))
+    # a place beyond its block is one in a later block
+    assert same(whole, take(split, config, 10, Place(0, start)))
+
+
+@given(pairs=lengths, section=st.integers(1, 30), start=st.integers(0, 40))
+def test_sections_hold_every_pair_once_per_epoch(pairs: Lengths, section: int, start: int) -> None:
+    split, config = make_split([*pairs, (1, 1)]), SCHEMES[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("covnmt.data.SECTION", section)
+        plans = train_batches(split, config, seed=7)
+        batches = list(takewhile(lambda batch: batch.epoch < 2, plans))
+        whole = take(split, config, start + 5)[start:]
+        assert same(whole, take(split, config, 5, whole[0].place))
+    for epoch in range(2):
+        seen = [int(i) for batch in batches if batch.epoch == epoch for i in batch.indices]
+        assert sorted(seen) == sorted(usable([*pairs, (1, 1)]))
+    blocks = {batch.place.block for batch in batches}
+    assert len(blocks) == 2 * -(-len(usable([*pairs, (1, 1)])) // section)
+
+
+def test_pairs_are_not_looked_at_where_all_are_known_to_fit() -> None:
+    """Reading the lengths of all pairs would make the beginning of a run grow with the corpus."""
+    split = replace(make_split([(2, 3)] * 20), longest=3)
+    assert _fitting(split, 3) is split.order
+    assert _fitting(split, 2).tolist() == []
 
 
 @pytest.mark.parametrize("config", SCHEMES)
@@ -214,7 +245,7 @@ def test_a_run_goes_on_far_into_a_million_pairs(batching: str) -> None:
     side = Sentences(np.zeros(0, np.uint16), offsets)
     split = Split("train", Path("d"), side, side, np.arange(1_000_000), 1, 1)
     config = DataConfig.model_validate({"batching": batching})
-    assert len(take(split, config, 3, start=1_000_000)) == 3
+    assert len(take(split, config, 3, Place(50_000, 7))) == 3
 
 
 @given(lengths, st.integers(1, 7))
@@ -276,7 +307,7 @@ def test_prefetch_stops_with_its_consumer() -> None:
 
 def test_batches_can_be_prefetched() -> None:
     split = make_split(many_pairs(50))
-    plan = train_batches(split, SCHEMES[1].model_copy(update={"max_length": 80}), seed=1, start=0)
+    plan = train_batches(split, SCHEMES[1].model_copy(update={"max_length": 80}), seed=1)
     loaded = prefetch(((numbered, read_batch(split, numbered.indices)) for numbered in plan), 2)
     for numbered, batch in islice(loaded, 5):
         assert isinstance(batch, Batch)

@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import signal
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ import torch
 import covnmt.train as training
 from covnmt.checkpoint import BEST, LAST, load_model, load_tensors, weights_of
 from covnmt.config import Config, flatten
+from covnmt.data import Place, train_batches
 from covnmt.errors import UserError
 from covnmt.run import Counters, Run, open_run, write_log
+from covnmt.text.corpus import Corpus
 from covnmt.train import make_update, train
 from tests.runs import CPU, assert_same, changed, go, log_of, stop_at
 
@@ -36,7 +39,11 @@ def test_a_run_leaves_a_model_directory(tiny_model: Path, tiny_config: Config) -
     assert not [name for name in names if name.endswith(".tmp")]
     assert load_model(tiny_model, CPU)[1] == tiny_config
     counters = Counters(**load_tensors(tiny_model / LAST)[1]["counters"])
-    assert counters.update == counters.batch == 40
+    split = Corpus.open(tiny_config.data.directory).split("train")
+    place = Place(counters.block, counters.batch)
+    plans = train_batches(split, tiny_config.data, tiny_config.train.seed)
+    assert [plan.place for plan in islice(plans, 41)][40] == place
+    assert counters.update == 40
 
 
 def test_kept_weights(short: Config, tmp_path: Path) -> None:

@@ -153,5 +153,5 @@ def test_whole_export(
     wanted = Translator.load(tiny_model).translate(lines)
     assert [t.tokens for t in found] == [t.tokens for t in wanted]
     (tmp_path / "list" / "shortlist.json").unlink()
-    with pytest.raises(UserError, match=r"shortlist\.json: no such file"):
+    with pytest.raises(UserError, match=r"shortlist\.json: cannot be read"):
         Translator.load(tmp_path / "list")

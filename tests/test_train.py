@@ -84,7 +84,7 @@ def test_epochs_are_whole_passes(batching: str, epochs: int, short: Config, tmp_
     assert outcome.finished
     assert outcome.reason == f"read the corpus {epochs} times"
     split = Corpus.open(config.data.directory).split("train")
-    block = build_batching(split, config.data, config.train.seed).block_size
+    block = len(build_batching(split, config.data, config.train.seed).block(0))
     assert outcome.counters.update == epochs * (15 if batching == "paper" else block)
     assert outcome.counters.words == epochs * int((split.target_lengths + 1).sum())
 

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve
+from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve, cli_train
 from covnmt.errors import UserError
 from covnmt.progress import console as messages
 
@@ -32,6 +32,7 @@ corpus_app = typer.Typer(no_args_is_help=True, help="Open corpora that can be fe
 recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: lists, keys, resolved settings.")
 app.add_typer(corpus_app, name="corpus")
 app.add_typer(recipe_app, name="recipe")
+app.add_typer(cli_train.app)
 app.add_typer(cli_evaluate.app)
 app.add_typer(cli_reproduce.app)
 app.add_typer(cli_serve.app)
@@ -142,6 +143,7 @@ def prepare(
     joint: Annotated[bool, typer.Option(help="one vocabulary for both sides")] = False,
     seed: Annotated[int, typer.Option(help="of the shuffle")] = 1234,
     overwrite: Annotated[bool, typer.Option(help="replace what is there")] = False,
+    workers: Annotated[int, typer.Option(min=0, help="training files at a time; 0: cores")] = 0,
 ) -> None:
     """Tokenise a parallel corpus, build vocabularies, write id arrays."""
     from covnmt.recipe import checked
@@ -169,7 +171,7 @@ def prepare(
             "seed": seed,
         },
     )
-    for line in run(settings, directory, overwrite).lines():
+    for line in run(settings, directory, overwrite, workers or os.cpu_count() or 1).lines():
         print(line)
 
 
@@ -218,65 +220,6 @@ def recipe_show(
 
 
 @app.command()
-def train(
-    recipe: Annotated[str, typer.Argument(help="a TOML file, or a name: paper/gru10")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="train.seed=2 ...")] = None,
-    run: Annotated[Path | None, typer.Option(help="model directory (runs/RECIPE)")] = None,
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = 0,
-) -> None:
-    """Train a model; the same command again goes on where it stopped."""
-    from covnmt.engine.pytorch import pick_device
-    from covnmt.recipe import find_recipe, load_recipe
-    from covnmt.train import train as run_training
-
-    _use_threads(threads)
-    path = find_recipe(recipe)
-    directory = run or Path("runs") / f"{path.parent.name}-{path.stem}"
-    outcome = run_training(load_recipe(path, overrides), directory, pick_device(device))
-    done = f"{outcome.counters.update:,} updates, {outcome.counters.words:,} target words"
-    _tell(f"{directory}: {outcome.reason} ({done})")
-    if not outcome.finished:
-        _tell("give the same command again to go on")
-        raise typer.Exit(130)
-
-
-@app.command()
-def average(
-    run: Annotated[Path, typer.Argument(help="model directory trained with train.keep")],
-    target: Annotated[Path, typer.Argument(help="where the averaged model goes")],
-    last: Annotated[int, typer.Option(min=1, help="how many of the kept weights")] = 5,
-) -> None:
-    """Average the last kept weights of a run into a model of their own."""
-    from covnmt.checkpoint import average_run
-
-    used = average_run(run, target, last)
-    _tell(f"{target}: the mean of {', '.join(used)}")
-
-
-@app.command()
-def export(
-    model: Annotated[Path, typer.Argument(help="model directory")],
-    target: Annotated[
-        Path | None, typer.Option("--output", "-o", file_okay=False, help="MODEL-onnx or -int8")
-    ] = None,
-    to: Annotated[Literal["onnx"], typer.Option(help="what runs it")] = "onnx",
-    int8: Annotated[bool, typer.Option(help="a quarter of the size, and faster")] = False,
-    shortlist: Annotated[
-        tuple[Path, Path, Path] | None,
-        typer.Option(help="source, target and links: fewer words to choose from, and faster"),
-    ] = None,
-) -> None:
-    """Write a model for fast translation on a CPU, without PyTorch."""
-    from covnmt.export import LinkedText, export_model
-
-    directory = target or model.with_name(f"{model.absolute().name}-{'int8' if int8 else to}")
-    linked = LinkedText(*shortlist) if shortlist else None
-    sizes = export_model(model, directory, "int8" if int8 else "fp32", linked)
-    _tell(f"{directory}: {sum(sizes.values()) / 2**20:,.1f} MiB")
-
-
-@app.command()
 def translate(
     file: Annotated[Path | None, typer.Argument(help="text to translate; standard input")] = None,
     model: ModelOption = [],  # noqa: B006 (typer makes its own copy)
@@ -295,12 +238,23 @@ def translate(
     overlong: Annotated[Literal["cut", "split"], typer.Option(help="lines over the limit")] = "cut",
     max_source: Annotated[int | None, typer.Option(help="that limit, in tokens")] = None,
     batch_size: Annotated[int | None, typer.Option(help="sentences at a time")] = None,
+    shards: Annotated[
+        list[Path] | None, typer.Option(help="many files, or a directory of them; with --out")
+    ] = None,
+    into: Annotated[
+        Path | None, typer.Option("--out", file_okay=False, help="where their translations go")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, help="files at a time; 0: one per GPU or two cores")
+    ] = 0,
+    ray: Annotated[str | None, typer.Option(help="on this Ray cluster: auto, or HOST:PORT")] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
     """Translate a file or a pipe, line by line; order and empty lines are kept."""
     from covnmt.directory import load_config
     from covnmt.engine import is_exported
+    from covnmt.shards import Job, translate_files
     from covnmt.translate import Translator, change_decoding, formatted
     from covnmt.workers import Work, translate_in_processes
 
@@ -318,6 +272,11 @@ def translate(
     decode = change_decoding(load_config(_given(model)[0]).config.decode, options)
     if dictionary and not decode.replace_unk:
         raise UserError("--dictionary is of use only with --replace-unk: give both, or neither")
+    if shards or into:
+        paths = tuple(path.absolute() for path in model)
+        job = Job(paths, decode, overlong, as_json, dictionary, device, threads)
+        _tell(str(translate_files(job, shards or [], into, workers, ray)))
+        return
     lines = _input_lines(file)
     if file is not None and device in ("auto", "cpu") and is_exported(model[0]):
         work = Work(tuple(model), dictionary, decode, overlong)

@@ -1,9 +1,10 @@
 """Id arrays -> batches, in an order that depends on nothing but settings, seed and batch number.
 
-So a resumed run goes on with the batch it would have seen. Training batches are numbered from 0
-and come in blocks: the paper's pools (SPEC 1.1), or the epochs of the token buckets. A block is a
-pure function of its number. Letters: B pairs, J source and I target positions, both with the end
-symbol.
+So a resumed run goes on with the batch it would have seen. Training batches come in blocks: the
+paper's pools (SPEC 1.1), or sections of the shuffled corpus, sorted into token buckets. A block is
+a pure function of its number and is made from its own pairs alone, so neither the beginning of a
+run nor its memory depends on the size of the corpus. Letters: B pairs, J source and I target
+positions, both with the end symbol.
 """
 
 import queue
@@ -14,6 +15,7 @@ from itertools import count
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -28,6 +30,8 @@ T = TypeVar("T")
 # Batches of a token bucket that exchange pairs between epochs: enough to mix, few enough that
 # the shorter sides of the pairs stay alike too.
 BATCHES_PER_CELL = 16
+# Most pairs that are sorted into buckets together.
+SECTION = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -92,10 +96,20 @@ class Batch:
         )
 
 
-class NumberedBatch(NamedTuple):
+class Place(NamedTuple):
+    """Where a batch stands in the endless sequence of them."""
+
+    block: int
+    batch: int  # within the block
+
+
+START = Place(0, 0)
+
+
+class PlannedBatch(NamedTuple):
     """Which pairs of a split form a training batch."""
 
-    number: int
+    place: Place
     epoch: int
     indices: Integers
 
@@ -114,62 +128,73 @@ def collate(
 def read_batch(split: Split, indices: Integers, shape: tuple[int, int] = (1, 1)) -> Batch:
     """Read these pairs, rounded up to `shape`; into pinned memory where a GPU takes them."""
     pairs = [(split.source(i), split.target(i)) for i in indices.tolist()]
-    batch = collate(pairs, split.source_end, split.target_end).rounded(*shape)
+    batch = collate(pairs, split.source_end, split.target_end) if pairs else no_pairs()
+    batch = batch.rounded(*shape)
     return batch.pin_memory() if torch.cuda.is_available() else batch
+
+
+def no_pairs() -> Batch:
+    """A batch without words, whose gradient is zero: for a worker that has nothing to do.
+
+    It has a source position to look at and two target steps, so that every weight takes part.
+    """
+    source, target = torch.full((1, 1), PAD), torch.full((1, 2), PAD)
+    return Batch(source, torch.ones_like(source, dtype=torch.bool), target, target != PAD)
 
 
 def eval_batches(split: Split, batch_size: int) -> Iterator[Integers]:
     """Every pair once, those of similar length together, shortest first."""
-    order = np.argsort(_longer_side(split), kind="stable")
+    order = np.argsort(_longer_side(split, slice(None)), kind="stable")
     for start in range(0, len(order), batch_size):
         yield order[start : start + batch_size]
 
 
 def train_batches(
-    split: Split, config: DataConfig, seed: int, start: int = 0
-) -> Iterator[NumberedBatch]:
-    """Training batches from number `start` on, without end."""
+    split: Split, config: DataConfig, seed: int, start: Place = START
+) -> Iterator[PlannedBatch]:
+    """Training batches from `start` on, without end; a place beyond its block counts on."""
     batching = build_batching(split, config, seed)
-    first, skip = divmod(start, batching.block_size)
-    number = start
-    for block in count(first):
-        for indices in batching.block(block)[skip:]:
-            yield NumberedBatch(number, batching.epoch(number), indices)
-            number += 1
-        skip = 0
+    skip = start.batch
+    for number in count(start.block):
+        block = batching.block(number)
+        for batch in range(skip, len(block)):
+            place = Place(number, batch)
+            yield PlannedBatch(place, batching.epoch(place), block[batch])
+        skip = max(skip - len(block), 0)
 
 
 class Batching(Protocol):
-    """An endless sequence of batches, cut into blocks of equally many."""
-
-    @property
-    def block_size(self) -> int:
-        """Batches per block."""
+    """An endless sequence of batches, cut into blocks."""
 
     def block(self, number: int) -> list[Integers]:
         """The batches of one block: indices of pairs."""
 
-    def epoch(self, number: int) -> int:
+    def epoch(self, place: Place) -> int:
         """How often the whole corpus was read before this batch."""
 
 
 def build_batching(split: Split, config: DataConfig, seed: int) -> Batching:
     """The scheme that the settings name, over the pairs that are not too long."""
-    lengths = _longer_side(split)
-    pairs = split.order[lengths[split.order] <= config.max_length]
+    pairs = _fitting(split, config.max_length)
     if not len(pairs):
         raise UserError(
             f"{split.directory}: no pair of {split.name} has at most data.max_length = "
             f"{config.max_length} tokens on both sides; raise it, or prepare the text otherwise"
         )
     if config.batching == "paper":
-        return PaperBatching(pairs, lengths[pairs], config.batch_size, config.pool)
-    source, target = split.source_lengths[pairs], split.target_lengths[pairs]
-    return TokenBatching(pairs, source, target, config.batch_tokens, seed)
+        return PaperBatching(split, pairs, config.batch_size, config.pool)
+    return TokenBatching(split, pairs, config.batch_tokens, seed)
 
 
-def _longer_side(split: Split) -> Integers:
-    return np.maximum(split.source_lengths, split.target_lengths)
+def _fitting(split: Split, max_length: int) -> Integers:
+    """The pairs that are not too long, shuffled; looks at them only if some might be."""
+    if split.longest is not None and split.longest <= max_length:
+        return split.order
+    return split.order[_longer_side(split, slice(None))[split.order] <= max_length]
+
+
+def _longer_side(split: Split, pairs: Integers | slice) -> Integers:
+    return np.maximum(*split.lengths(pairs))
 
 
 class PaperBatching:
@@ -178,54 +203,73 @@ class PaperBatching:
     The corpus is read as a ring: the last pool of an epoch goes on with the first pairs.
     """
 
-    def __init__(self, pairs: Integers, lengths: Integers, batch_size: int, pool: int) -> None:
-        self._pairs = pairs
-        self._lengths = lengths
-        self._batch_size = batch_size
-        self.block_size = pool
+    def __init__(self, split: Split, pairs: Integers, batch_size: int, pool: int) -> None:
+        self._split, self._pairs = split, pairs
+        self._batch_size, self._pool = batch_size, pool
 
     def block(self, number: int) -> list[Integers]:
-        size = self.block_size * self._batch_size
-        places = np.arange(number * size, (number + 1) * size) % len(self._pairs)
-        shortest_first = places[np.argsort(self._lengths[places], kind="stable")]
-        return np.split(self._pairs[shortest_first], self.block_size)
+        size = self._pool * self._batch_size
+        pairs = self._pairs[np.arange(number * size, (number + 1) * size) % len(self._pairs)]
+        shortest_first = np.argsort(_longer_side(self._split, pairs), kind="stable")
+        return np.split(pairs[shortest_first], self._pool)
 
-    def epoch(self, number: int) -> int:
+    def epoch(self, place: Place) -> int:
+        number = place.block * self._pool + place.batch
         return number * self._batch_size // len(self._pairs)
 
 
 class TokenBatching:
     """Batches of pairs of similar length with at most `batch_tokens` on either side.
 
-    Pairs are divided once into cells of similar length. Every epoch shuffles the pairs within
-    each cell, cuts it into batches and shuffles those. All cuts are the same in every epoch, so
-    every epoch has the same number of batches and each can be made without those before it.
+    The shuffled corpus is read in sections, one a block. The pairs of a section are divided into
+    cells of similar length; every epoch shuffles the pairs within each cell, cuts it into batches
+    and shuffles those. All cuts are the same in every epoch.
     """
 
-    def __init__(
-        self, pairs: Integers, source: Integers, target: Integers, batch_tokens: int, seed: int
-    ) -> None:
-        longer = np.maximum(source, target) + 1  # with the end symbol
-        buckets = np.searchsorted(_bucket_edges(int(longer.max())), longer)
-        # within a bucket by the difference, so that the shorter sides are alike as well
-        order = np.lexsort((target - source, buckets))
-        bucket_starts = np.flatnonzero(np.diff(buckets[order])) + 1
-        cells, batches = _cut(np.split(longer[order], bucket_starts), batch_tokens)
-        self._pairs = pairs[order]
-        self._cells = np.repeat(np.arange(len(cells), dtype=np.int32), cells)  # of each pair
-        self._cuts = np.cumsum(batches)[:-1]
-        self._seed = seed
-        self.block_size = len(batches)
+    def __init__(self, split: Split, pairs: Integers, batch_tokens: int, seed: int) -> None:
+        self._split, self._pairs = split, pairs
+        self._batch_tokens, self._seed = batch_tokens, seed
+        self._sections = -(-len(pairs) // SECTION)
+        self._held: tuple[int, Section] | None = None
 
     def block(self, number: int) -> list[Integers]:
+        section = self._section(number % self._sections)
         random = np.random.default_rng([self._seed, number])
-        shuffled = random.permutation(len(self._pairs))
-        by_cell = shuffled[np.argsort(self._cells[shuffled], kind="stable")]
-        batches = np.split(self._pairs[by_cell], self._cuts)
+        shuffled = random.permutation(len(section.pairs))
+        by_cell = shuffled[np.argsort(section.cells[shuffled], kind="stable")]
+        batches = np.split(section.pairs[by_cell], section.cuts)
         return [batches[i] for i in random.permutation(len(batches))]
 
-    def epoch(self, number: int) -> int:
-        return number // self.block_size
+    def epoch(self, place: Place) -> int:
+        return place.block // self._sections
+
+    def _section(self, number: int) -> "Section":
+        if self._held is None or self._held[0] != number:
+            first, end = (k * len(self._pairs) // self._sections for k in (number, number + 1))
+            section = divide(self._split, self._pairs[first:end], self._batch_tokens)
+            self._held = (number, section)
+        return self._held[1]
+
+
+class Section(NamedTuple):
+    """Pairs sorted into cells, and where their batches begin."""
+
+    pairs: Integers
+    cells: npt.NDArray[np.int32]  # of each pair
+    cuts: Integers
+
+
+def divide(split: Split, pairs: Integers, batch_tokens: int) -> Section:
+    """Divide these pairs into cells of similar length."""
+    source, target = split.lengths(pairs)
+    longer = np.maximum(source, target) + 1  # with the end symbol
+    buckets = np.searchsorted(_bucket_edges(int(longer.max())), longer)
+    # within a bucket by the difference, so that the shorter sides are alike as well
+    order = np.lexsort((target - source, buckets))
+    bucket_starts = np.flatnonzero(np.diff(buckets[order])) + 1
+    cells, batches = _cut(np.split(longer[order], bucket_starts), batch_tokens)
+    numbers = np.repeat(np.arange(len(cells), dtype=np.int32), cells)
+    return Section(pairs[order], numbers, np.cumsum(batches)[:-1])
 
 
 def _bucket_edges(longest: int) -> list[int]:

@@ -6,6 +6,7 @@ temporary name in the same directory first and is renamed when complete.
 
 import codecs
 import gzip
+import hashlib
 import io
 import json
 import lzma
@@ -31,6 +32,15 @@ def open_binary(path: Path) -> IO[bytes]:
         return path.open("rb")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file as it lies there."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 

@@ -25,6 +25,7 @@ from covnmt.checkpoint import (
 )
 from covnmt.config import Config, differences
 from covnmt.directory import Description, load_config, save_config
+from covnmt.distributed import ALONE, World
 from covnmt.errors import UserError
 from covnmt.files import write_lines
 from covnmt.model.seq2seq import Seq2Seq
@@ -53,7 +54,8 @@ class Counters:
     """How far a run has come; saved with the weights."""
 
     update: int = 0
-    batch: int = 0
+    block: int = 0  # of batches; see `data.Place`
+    batch: int = 0  # the next one, within the block
     epoch: int = 0  # whole passes over the corpus
     words: int = 0
     seconds: float = 0.0
@@ -73,36 +75,38 @@ class Run:
     optimizer: torch.optim.Optimizer
     average: dict[str, Tensor]  # exponential moving average of the weights, if asked for
     device: torch.device
+    world: World
     counters: Counters = field(default_factory=Counters)
 
     @cached_property
     def updater(self) -> Updater:
         """What makes the updates; asked for when everything is in its place."""
         step = build_step(self.model, self.optimizer, self.average, self.config.train)
-        return Updater(self.model, step, self.config.train)
+        return Updater(self.model, step, self.config.train, self.world)
 
     @property
     def log(self) -> Path:
         return self.directory / "log.jsonl"
 
 
-def open_run(config: Config, directory: Path, device: torch.device) -> Run:
-    """Start a run, or pick it up where it was saved."""
+def open_run(config: Config, directory: Path, device: torch.device, world: World = ALONE) -> Run:
+    """Start a run, or pick it up where it was saved; of several workers the first one writes."""
     corpus = Corpus.open(config.data.directory)
     corpus.split("dev")  # rather now than at the first validation
     rows = corpus.report.rows
     model = new_model(config, rows["source"], rows["target"]).to(device)
     optimizer = build_optimizer(model, config.train)
     average = {k: w.clone() for k, w in weights_of(model).items()} if config.train.ema else {}
-    run = Run(config, directory, corpus, model, optimizer, average, device)
-    remove_leftovers(directory)
-    if (directory / LAST).exists():
+    run = Run(config, directory, corpus, model, optimizer, average, device, world)
+    if saved := (directory / LAST).exists():
         check_same_settings(config, directory)
         restore_run(run)
-    else:
-        copy_codecs(config.data.directory, directory)
-    save_config(directory, Description(config, rows, corpus.report.fingerprint))
-    trim_log(run)
+    if run.world.first:
+        remove_leftovers(directory)
+        if not saved:
+            copy_codecs(config.data.directory, directory)
+        save_config(directory, Description(config, rows, corpus.report.fingerprint))
+        trim_log(run)
     return run
 
 
@@ -125,6 +129,8 @@ def save_run(run: Run) -> None:
     """Write everything that changes, in one file; the best weights too if there are none yet."""
     if not all(bool(weight.isfinite().all()) for weight in weights_of(run.model).values()):
         raise UserError(diverged(run, f"update {run.counters.update} made weights infinite"))
+    if not run.world.first:
+        return
     tensors = {f"model.{name}": weight for name, weight in weights_of(run.model).items()}
     tensors |= {f"average.{name}": weight for name, weight in run.average.items()}
     for number, state in run.optimizer.state_dict()["state"].items():
@@ -136,9 +142,15 @@ def save_run(run: Run) -> None:
     save_tensors(run.directory / LAST, tensors, about)
     weights = run.average or weights_of(run.model)
     if run.counters.best is None:
-        save_tensors(run.directory / BEST, weights, {"update": run.counters.update})
+        save_best(run, weights, {"update": run.counters.update})
     if run.config.train.keep:
         keep_recent(run, weights)
+
+
+def save_best(run: Run, weights: dict[str, Tensor], about: dict[str, Any]) -> None:
+    """Write the weights that `covnmt translate` takes."""
+    if run.world.first:
+        save_tensors(run.directory / BEST, weights, about)
 
 
 def corpus_identity(corpus: Corpus) -> str:
@@ -197,6 +209,8 @@ def diverged(run: Run, what: str) -> str:
 
 def write_log(run: Run, entry: dict[str, Any]) -> None:
     """One more line in the log."""
+    if not run.world.first:
+        return
     head = {"update": run.counters.update, "epoch": run.counters.epoch}
     timing = {"words": run.counters.words, "seconds": round(run.counters.seconds, 2)}
     line = json.dumps({**head, **timing, **entry}, ensure_ascii=False)

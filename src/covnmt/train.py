@@ -18,13 +18,14 @@ from types import FrameType
 import torch
 
 from covnmt import ops
-from covnmt.checkpoint import BEST, load_weights, save_tensors, weights_of
+from covnmt.checkpoint import load_weights, weights_of
 from covnmt.config import Config, TrainConfig
 from covnmt.curves import Curves, open_curves
-from covnmt.data import Batch, prefetch, read_batch, train_batches
+from covnmt.data import Batch, Place, PlannedBatch, prefetch, read_batch, train_batches
+from covnmt.distributed import ALONE, World
 from covnmt.errors import UserError
 from covnmt.progress import Meter
-from covnmt.run import Counters, Run, diverged, open_run, save_run, write_log
+from covnmt.run import Counters, Run, diverged, open_run, save_best, save_run, write_log
 from covnmt.validate import validate
 
 # On a GPU batches are padded to multiples of so many pairs and words: few graphs serve them all.
@@ -40,12 +41,16 @@ class Outcome:
     finished: bool  # False when a signal stopped it; the same command would go on
 
 
-def train(config: Config, directory: Path, device: torch.device) -> Outcome:
-    """Train the model that the settings describe, from the start or from the last save."""
-    run = open_run(config, directory, device)
+def train(config: Config, directory: Path, device: torch.device, world: World = ALONE) -> Outcome:
+    """Train the model that the settings describe, from the start or from the last save.
+
+    Every worker calls it; what makes them stop, validate or save is the same for all.
+    """
+    run = open_run(config, directory, device, world)
     began, seconds = time.monotonic(), run.counters.seconds
-    reason = why_stop(run, 0.0)
-    points = open_curves(directory / "tensorboard", config.train.tensorboard, run.counters.update)
+    reason, stopped = why_stop(run, 0.0), 0.0
+    wanted = config.train.tensorboard and run.world.first
+    points = open_curves(directory / "tensorboard", wanted, run.counters.update)
     bar = Meter(config.train.updates, "training")
     with stop_signals() as stop, points as curves, bar as meter:
         meter.show(run.counters.update, "")
@@ -54,9 +59,9 @@ def train(config: Config, directory: Path, device: torch.device) -> Outcome:
         for batches, words in updates:
             make_update(run, batches, words)
             recent.words += words
-            run.counters.seconds = seconds + time.monotonic() - began
-            stopped = stop.reason
-            reason = why_stop(run, time.monotonic() - began)
+            elapsed, stopped = run.world.greatest(time.monotonic() - began, stop.number)
+            run.counters.seconds = seconds + elapsed
+            reason = why_stop(run, elapsed)
             due = what_is_due(run.counters.update, config.train, last=reason is not None)
             if due or stopped:
                 recent.settle(run)
@@ -65,27 +70,38 @@ def train(config: Config, directory: Path, device: torch.device) -> Outcome:
                 recent = Recent()
             if "check" in due:
                 meter.note(check(run, curves))
-                reason = reason or why_stop(run, time.monotonic() - began)
+                reason = reason or why_stop(run, elapsed)
             if reason or stopped or "save" in due:
                 save_run(run)
             if reason or stopped:
                 break
-    return Outcome(str(reason or stop.reason), run.counters, finished=reason is not None)
+    if reason is None:
+        name = signal.Signals(int(stopped)).name
+        return Outcome(f"stopped by {name}", run.counters, finished=False)
+    return Outcome(reason, run.counters, finished=True)
 
 
 def update_batches(run: Run) -> Iterator[tuple[list[Batch], int]]:
-    """The batches of each update and their words, from where the run stands; always the same."""
-    split = run.corpus.split("train")
-    numbered = train_batches(split, run.config.data, run.config.train.seed, run.counters.batch)
+    """The batches of each update, from where the run stands; always the same.
+
+    They are this worker's rows; the number is the target words of all workers together.
+    """
+    split, shape = run.corpus.split("train"), SHAPES if ops.fuses(run.device) else (1, 1)
+    start = Place(run.counters.block, run.counters.batch)
+    planned = train_batches(split, run.config.data, run.config.train.seed, start)
+
+    def load(plan: PlannedBatch) -> tuple[Batch, int]:
+        source, target = split.lengths(plan.indices)
+        mine = plan.indices[run.world.share(source + target)]
+        return read_batch(split, mine, shape), int((target + 1).sum())
+
     # each batch with the one after it, which knows the passes made by then
-    shape = SHAPES if ops.fuses(run.device) else (1, 1)
-    plans = ((after, read_batch(split, plan.indices, shape)) for plan, after in pairwise(numbered))
-    loaded = prefetch(plans, depth=4)
+    loaded = prefetch(((after, *load(plan)) for plan, after in pairwise(planned)), depth=4)
     while group := list(islice(loaded, run.config.train.accumulate)):
-        run.counters.batch = group[-1][0].number
-        run.counters.epoch = group[-1][0].epoch
-        words = sum(batch.target_words for _, batch in group)
-        yield [batch.to(run.device) for _, batch in group], words
+        after = group[-1][0]
+        run.counters.block, run.counters.batch = after.place
+        run.counters.epoch = after.epoch
+        yield [batch.to(run.device) for _, batch, _ in group], sum(words for _, _, words in group)
 
 
 def make_update(run: Run, batches: list[Batch], words: int) -> None:
@@ -136,7 +152,7 @@ def check(run: Run, curves: Curves) -> str:
     """Validate, and keep the weights if they are the best so far."""
     config, counters = run.config.train, run.counters
     with averaged(run):
-        result = validate(run.model, run.corpus, run.config, run.device)
+        result = validate(run.model, run.corpus, run.config, run.device, run.world)
         if not math.isfinite(result.loss):
             raise UserError(diverged(run, f"the dev loss is {result.loss}"))
         score = [-result.loss]
@@ -145,7 +161,7 @@ def check(run: Run, curves: Curves) -> str:
         if better := counters.best is None or score > counters.best:
             counters.best, counters.best_update, counters.stale = score, counters.update, 0
             about = {"update": counters.update, "loss": result.loss, "bleu": result.bleu}
-            save_tensors(run.directory / BEST, weights_of(run.model), about)
+            save_best(run, weights_of(run.model), about)
         else:
             counters.stale += 1
     write_log(run, {"validation": result.to_json(), "best": better})
@@ -181,7 +197,7 @@ def why_stop(run: Run, seconds: float) -> str | None:
 class Stop:
     """Set by a signal; the loop looks at it after every update."""
 
-    reason: str | None = None
+    number: int = 0
 
 
 @contextmanager
@@ -190,7 +206,7 @@ def stop_signals() -> Iterator[Stop]:
     stop = Stop()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        stop.reason = f"stopped by {signal.Signals(number).name}"
+        stop.number = number
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}

@@ -3,16 +3,26 @@
 A GPU waits for its launches: an update of the paper's model is over a thousand small kernels. So
 each shape of batch is captured as a CUDA graph when it first comes, and replayed from then on.
 Shapes are rounded up, so there are few; all graphs share one pool of memory.
+
+Several workers add up their gradients, then each makes the same step. DistributedDataParallel
+does that while the backward pass goes on. A captured backward pass leaves the gradient in one
+long row instead, and the row is added up outside the graph: shapes differ between workers, so one
+may capture while another replays, and a sum inside would leave them waiting for each other.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from covnmt import ops
 from covnmt.config import TrainConfig
 from covnmt.data import Batch
+from covnmt.distributed import ALONE, World
 from covnmt.loss import batch_loss
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.optimise import Step
@@ -23,37 +33,104 @@ MOST_GRAPHS = 256
 class Updater:
     """Makes updates and sums up their losses, without waiting for the device."""
 
-    def __init__(self, model: Seq2Seq, step: Step, config: TrainConfig) -> None:
+    def __init__(
+        self, model: Seq2Seq, step: Step, config: TrainConfig, world: World = ALONE
+    ) -> None:
         self.model, self.step, self.config = model, step, config
+        self.world = world
         self.device = next(model.parameters()).device
         self.nll = torch.zeros((), device=self.device, dtype=torch.float64)
         self.scale = torch.ones((), device=self.device)
-        self.graphs = Graphs(lambda batch: self._update([batch]), MOST_GRAPHS)
+        self.graphs = Graphs(lambda batch: self._compute([batch]), MOST_GRAPHS)
+        self.objective: nn.Module = Objective(model, config)
+        self.row: Row | None = None
+        if self.world.size > 1 and ops.fuses(self.device):
+            wire = torch.bfloat16 if mixed(config.precision, self.device) else torch.float32
+            self.row = Row(model.parameters(), wire)
+        elif self.world.size > 1:
+            self.objective = DistributedDataParallel(self.objective)
 
     def __call__(self, batches: Sequence[Batch], words: int, update: int) -> None:
-        """Update number `update` (from 0) on batches that hold `words` target words."""
-        self.scale.fill_(1.0 / words if self.config.loss == "token_mean" else 1.0)
+        """Update number `update` (from 0).
+
+        The batches are this worker's share of some that hold `words` target words in all.
+        """
+        scale = 1.0 / words if self.config.loss == "token_mean" else 1.0
+        if isinstance(self.objective, DistributedDataParallel):
+            scale *= self.world.size  # it takes the mean over the workers
+        self.scale.fill_(scale)
+        self.world.reseed(self.config.seed, update)
         self.step.prepare(update)
         self.model.train()
         if len(batches) == 1 and ops.fuses(self.device):
             self.graphs.run(batches[0])
         else:
-            self._update(batches)
+            self._compute(batches)
+        if self.row is not None:
+            self.row.add_up()
+            self.step()
 
     def take_loss(self) -> float:
-        """The negative log-likelihood summed since the last call; waits for the device."""
+        """The negative log-likelihood of all workers since the last call; waits for the device."""
         total = self.nll.item()
         self.nll.zero_()
-        return total
+        return sum(self.world.gather(total))
 
-    def _update(self, batches: Sequence[Batch]) -> None:
+    def _compute(self, batches: Sequence[Batch]) -> None:
+        """What a graph holds: the whole update, or all before the workers' sum."""
+        self._gradients(batches)
+        if self.row is None:
+            self.step()
+        else:
+            self.row.fill()
+
+    def _gradients(self, batches: Sequence[Batch]) -> None:
         self.model.zero_grad(set_to_none=True)
-        for batch in batches:
-            with autocast(self.config.precision, self.device):
-                loss, nll = batch_loss(self.model, batch, self.config)
-            (loss * self.scale).backward()
+        for number, batch in enumerate(batches, 1):
+            with self._silence(unless=number == len(batches)):
+                with autocast(self.config.precision, self.device):
+                    loss, nll = self.objective(batch)
+                (loss * self.scale).backward()
             self.nll += nll
-        self.step()
+
+    def _silence(self, unless: bool) -> AbstractContextManager[None]:
+        """Gradients stay with the worker but for the last batch of an update."""
+        if unless or not isinstance(self.objective, DistributedDataParallel):
+            return nullcontext()
+        return self.objective.no_sync()
+
+
+class Objective(nn.Module):
+    """The loss of a batch, as a module: what DistributedDataParallel can wrap."""
+
+    def __init__(self, model: Seq2Seq, config: TrainConfig) -> None:
+        super().__init__()
+        self.model, self.config = model, config
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The summed objective, and the plain negative log-likelihood."""
+        return batch_loss(self.model, batch, self.config)
+
+
+class Row:
+    """The gradients of all weights in one row of memory, as they travel between workers."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], wire: torch.dtype) -> None:
+        self.parameters = list(parameters)
+        self.sizes = [parameter.numel() for parameter in self.parameters]
+        self.row = torch.zeros(sum(self.sizes), dtype=wire, device=self.parameters[0].device)
+
+    def fill(self) -> None:
+        """Take over the gradients of a backward pass."""
+        gradients = [p.grad.flatten() for p in self.parameters if p.grad is not None]
+        torch._foreach_copy_(self.row.split(self.sizes), gradients)
+
+    def add_up(self) -> None:
+        """Leave the sum over all workers as the gradients."""
+        dist.all_reduce(self.row)
+        total = self.row.float()
+        for parameter, part in zip(self.parameters, total.split(self.sizes), strict=True):
+            parameter.grad = part.view_as(parameter)
 
 
 class Graphs:
@@ -108,7 +185,11 @@ class Graphs:
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """Mixed precision where the recipe asks for it and, with auto, the hardware has it."""
+    """Mixed precision, where it is wanted."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=mixed(precision, device))
+
+
+def mixed(precision: str, device: torch.device) -> bool:
+    """Whether to compute in bf16: the recipe asks for it and, with auto, the hardware has it."""
     on_gpu = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    wanted = precision == "bf16" or (precision == "auto" and on_gpu)
-    return torch.autocast(device.type, torch.bfloat16, enabled=wanted)
+    return precision == "bf16" or (precision == "auto" and on_gpu)

@@ -8,6 +8,7 @@ import torch
 
 from covnmt.config import Config
 from covnmt.data import eval_batches, read_batch
+from covnmt.distributed import ALONE, World
 from covnmt.loss import token_loss
 from covnmt.metrics.alignment import format_links, links_from_attention
 from covnmt.metrics.bleu import paper_bleu
@@ -46,11 +47,17 @@ class Validation:
         return f"dev loss {self.loss:.3f}  perplexity {math.exp(min(self.loss, 50)):.1f}{bleu}"
 
 
-def validate(model: Seq2Seq, corpus: Corpus, config: Config, device: torch.device) -> Validation:
-    """Score the model on the corpus's dev set."""
+def validate(
+    model: Seq2Seq,
+    corpus: Corpus,
+    config: Config,
+    device: torch.device,
+    world: World = ALONE,
+) -> Validation:
+    """Score the model on the corpus's dev set; several workers share the work."""
     dev = corpus.split("dev")
     model.eval()
-    loss = mean_loss(model, dev, device)
+    loss = mean_loss(model, dev, device, world)
     if not config.train.validate_bleu:
         return Validation(loss, None, ())
     lines = config.train.validate_lines or len(dev)
@@ -60,23 +67,25 @@ def validate(model: Seq2Seq, corpus: Corpus, config: Config, device: torch.devic
         update={"beam": config.train.validate_beam, "nbest": 1, "retry": False}
     )
     translator = Translator([model], corpus.codec("source"), corpus.codec("target"), decode)
-    outputs = translator.translate(dev.source_text()[:lines])
-    bleu = paper_bleu([output.text for output in outputs], [references]).value
-    pairs = zip(outputs[:SAMPLES], references, strict=False)
-    return Validation(loss, bleu, tuple(sample(*pair) for pair in pairs))
+    outputs = translator.translate(world.mine(dev.source_text()[:lines]))
+    texts = world.whole([output.text for output in outputs])
+    samples = zip(outputs, world.mine(references[:SAMPLES]), strict=False)
+    shown = world.whole([sample(*pair) for pair in samples])
+    return Validation(loss, paper_bleu(texts, [references]).value, tuple(shown))
 
 
 @torch.inference_mode()
-def mean_loss(model: Seq2Seq, split: Split, device: torch.device) -> float:
+def mean_loss(model: Seq2Seq, split: Split, device: torch.device, world: World = ALONE) -> float:
     """Negative log-likelihood per target token."""
     total, words = 0.0, 0
-    for indices in eval_batches(split, batch_size=64):
+    for indices in world.mine(list(eval_batches(split, batch_size=64))):
         batch = read_batch(split, indices).to(device)
         features = model(batch).features
         _, nll = token_loss(model.readout, features, batch.target, batch.target_mask, 0.0)
         total += nll.item()
         words += batch.target_words
-    return total / words
+    totals, counts = zip(*world.gather((total, words)), strict=True)
+    return float(sum(totals) / sum(counts))
 
 
 def sample(output: Translation, reference: str) -> Sample:

@@ -7,7 +7,6 @@ step left, and the rows of them that the next step begins with.
 Letters: S sentences, R rows, V words, J source positions.
 """
 
-import hashlib
 import math
 import os
 import platform
@@ -23,7 +22,7 @@ from covnmt.config import Config, DecodeConfig
 from covnmt.directory import Description, check_vocabularies, load_config
 from covnmt.engine.protocol import Array, Forced
 from covnmt.errors import UserError
-from covnmt.files import open_binary, read_json
+from covnmt.files import digest, read_json
 from covnmt.search import Floats, Found, Ints, Proposal, Watch, search
 from covnmt.shortlist import Shortlist
 from covnmt.text.padding import Padded
@@ -313,7 +312,7 @@ def load_exported(directory: Path, threads: int) -> tuple[OnnxModel, Config]:
     check_vocabularies(directory, known)
     files = read_description(directory)["files"]
     for path in (directory / name for name in {ENCODER, STEP, WEIGHTS, *files}):
-        if file_digest(path) != files.get(path.name):
+        if digest(path) != files.get(path.name):
             raise UserError(f"{path}: damaged; {REMEDY}")
     return OnnxModel(directory, known, threads), known.config
 
@@ -361,12 +360,3 @@ def halved(directory: Path) -> dict[str, NDArray[Any]]:
 def with_a_bit_less(matrix: NDArray[np.int8]) -> NDArray[np.int8]:
     """Bytes from -64 to 64; their scale doubles."""
     return np.rint(matrix / np.float32(2)).astype(np.int8)
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with open_binary(path) as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

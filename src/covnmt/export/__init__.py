@@ -20,12 +20,11 @@ from covnmt.engine.onnxruntime import (
     SHORTLIST,
     STEP,
     WEIGHTS,
-    file_digest,
 )
 from covnmt.engine.pytorch import pick_device
 from covnmt.export.graph import Precision, Store
 from covnmt.export.network import StepGraph, encoder_graph
-from covnmt.files import atomic_write, write_json
+from covnmt.files import atomic_write, digest, write_json
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
 from covnmt.shortlist import LinkedText, Shortlist, count_links
 from covnmt.text.codec import Codec, copy_codecs
@@ -67,12 +66,12 @@ def write_graphs(
         "format": FORMAT,
         "precision": precision,
         "parameters": count_parameters(model),
-        "files": {name: file_digest(target / name) for name in names},
+        "files": {name: digest(target / name) for name in names},
         "matrices": store.matrices,
         "output": store.output,
     }
     if shortlist is not None:
         shortlist.save(target / SHORTLIST)
-        about["files"][SHORTLIST] = file_digest(target / SHORTLIST)
+        about["files"][SHORTLIST] = digest(target / SHORTLIST)
     write_json(target / DESCRIPTION, about)
     return {name: (target / name).stat().st_size for name in names}

@@ -13,7 +13,6 @@ came out. It is written last, so a directory that has it is complete. Ids carry 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -145,10 +144,9 @@ class Sentences:
     def __getitem__(self, i: int) -> Ids:
         return self.ids[self.offsets[i] : self.offsets[i + 1]]
 
-    @cached_property
-    def lengths(self) -> Integers:
-        """Tokens of every sentence, known without reading them."""
-        return np.diff(self.offsets)
+    def lengths(self, rows: Integers | slice) -> Integers:
+        """Tokens of these sentences, known without reading them."""
+        return self.offsets[1:][rows] - self.offsets[:-1][rows]
 
 
 @dataclass(frozen=True)
@@ -162,6 +160,7 @@ class Split:
     order: Integers
     source_end: int
     target_end: int
+    longest: int | None = None  # no side has more tokens, where that is known
 
     def __len__(self) -> int:
         return len(self.order)
@@ -174,15 +173,19 @@ class Split:
         """The target ids of pair i."""
         return self.target_sentences[i]
 
+    def lengths(self, pairs: Integers | slice) -> tuple[Integers, Integers]:
+        """Source and target tokens of these pairs."""
+        return self.source_sentences.lengths(pairs), self.target_sentences.lengths(pairs)
+
     @property
     def source_lengths(self) -> Integers:
         """Source tokens of every pair."""
-        return self.source_sentences.lengths
+        return self.source_sentences.lengths(slice(None))
 
     @property
     def target_lengths(self) -> Integers:
         """Target tokens of every pair."""
-        return self.target_sentences.lengths
+        return self.target_sentences.lengths(slice(None))
 
     def source_text(self) -> list[str]:
         """The raw source lines (dev and test)."""
@@ -235,6 +238,8 @@ class Corpus:
             order=_open_array(order, pairs) if name == "train" else np.arange(pairs),
             source_end=rows["source"] - 1,
             target_end=rows["target"] - 1,
+            # dev and test keep pairs of any length
+            longest=self.report.settings.max_length if name == "train" else None,
         )
 
 

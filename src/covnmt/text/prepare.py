@@ -1,21 +1,22 @@
 """Parallel text files -> a prepared directory (see `corpus` for what it holds).
 
-Streams: tokenises once, counts words on the way, then writes ids; memory stays flat, however
-large the corpus is.
+Every pair of files is a part of its own (see `parts`); several processes work on them. Memory
+stays flat, however large the corpus is, and an interrupted call goes on where it was.
 """
 
-import hashlib
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from covnmt import files
 from covnmt.errors import UserError
+from covnmt.pool import spread
 from covnmt.progress import track
 from covnmt.text.codec import SIDES, Codec, Side, fingerprint
 from covnmt.text.corpus import (
@@ -24,39 +25,41 @@ from covnmt.text.corpus import (
     VERSION,
     Corpus,
     Fault,
-    PathPair,
+    Integers,
     PrepareReport,
     PrepareSettings,
     SplitName,
     SplitReport,
-    id_type,
     in_words,
 )
+from covnmt.text.parts import Encoding, Part, add_counts, encode, tokenise
 from covnmt.text.tokenize import (
     SentencePieceTokenizer,
-    Tokenizer,
     build_tokenizer,
     clean,
 )
-from covnmt.text.vocab import UNK, Vocabulary, most_frequent, train_sentencepiece
+from covnmt.text.vocab import Vocabulary, train_sentencepiece
 
-TokenPair = tuple[list[str], list[str]]
-
-TYPES_IN_MEMORY = 1_000_000  # of each side, while counting; the rarest go when there are more
-LINES_AT_A_TIME = 10_000
+SHUFFLED_AT_ONCE = 1 << 21  # pairs; more of them are dealt to piles on disk first
+ENDS_AT_A_TIME = 1 << 20
 
 
-def prepare(settings: PrepareSettings, output: Path, overwrite: bool = False) -> PrepareReport:
-    """Tokenise, build vocabularies and write id arrays; streams, whatever the size of the text."""
-    inputs = {name: _digests(pairs) for name, pairs in settings.files().items()}
+def prepare(
+    settings: PrepareSettings, output: Path, overwrite: bool = False, workers: int = 1
+) -> PrepareReport:
+    """Tokenise, build vocabularies and write id arrays; streams, whatever the size of the text.
+
+    So many processes work on the training files. What they make does not depend on their number.
+    """
+    inputs = {
+        name: tuple(files.digest(path) for pair in pairs for path in pair)
+        for name, pairs in settings.files().items()
+    }
     if (output / "corpus.json").exists() and not overwrite:
         return _reuse(output, settings, inputs)
     work = output / ".prepare"
-    _clear(output, work)
-    try:
-        splits, rows = _fill(settings, output, work)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    _clear(output)
+    splits, rows = _fill(settings, inputs, output, work, workers)
     report = PrepareReport(
         version=VERSION,
         settings=settings,
@@ -66,18 +69,8 @@ def prepare(settings: PrepareSettings, output: Path, overwrite: bool = False) ->
         fingerprint=fingerprint(output),
     )
     files.write_json(output / "corpus.json", report.model_dump(mode="json"))
+    shutil.rmtree(work, ignore_errors=True)
     return report
-
-
-def _digests(pairs: Iterable[PathPair]) -> tuple[str, ...]:
-    digests = []
-    for path in chain.from_iterable(pairs):
-        try:
-            with path.open("rb") as stream:
-                digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    return tuple(digests)
 
 
 def _reuse(
@@ -105,39 +98,76 @@ def _identity(
     return settings.model_dump() | {name: inputs.get(name) for name in SPLITS}
 
 
-def _clear(output: Path, work: Path) -> None:
-    """Take away the mark of completeness and whatever a killed run left behind."""
+def _clear(output: Path) -> None:
+    """Take away the mark of completeness and the half-written files of a killed run."""
     try:
         output.mkdir(parents=True, exist_ok=True)
         (output / "corpus.json").unlink(missing_ok=True)
-        shutil.rmtree(work, ignore_errors=True)
-        for leftover in chain.from_iterable(output.glob(f".{name}.*.tmp") for name in SPLITS):
+        for leftover in chain.from_iterable(output.rglob(f".{name}.*.tmp") for name in SPLITS):
             leftover.unlink()
     except OSError as error:
         raise UserError(f"{output}: cannot be written to ({error.strerror})") from None
 
 
 def _fill(
-    settings: PrepareSettings, output: Path, work: Path
+    settings: PrepareSettings,
+    inputs: Mapping[SplitName, tuple[str, ...]],
+    output: Path,
+    work: Path,
+    workers: int,
 ) -> tuple[dict[SplitName, SplitReport], dict[Side, int]]:
-    """Write everything but corpus.json; `work` holds the tokens between the two passes."""
+    """Write everything but corpus.json; `work` holds what was made of each part."""
     models = _train_subwords(settings, work)
-    tokenizers = {side: build_tokenizer(settings.tokenizer(side), models[side]) for side in SIDES}
+    parts = {
+        name: [
+            Part(name, k, paths, inputs[name][2 * k : 2 * k + 2], settings, models, work)
+            for k, paths in enumerate(pairs)
+        ]
+        for name, pairs in settings.files().items()
+    }
+    # dev and test are too small to start a process for
+    many = {name: workers if name == "train" else 1 for name in parts}
+    tallies = {name: _tokenise(some, many[name]) for name, some in parts.items()}
+    if not tallies["train"]["kept"]:
+        faults = in_words(_dropped(tallies["train"]))
+        raise UserError(
+            f"no training pair is left ({faults}): check the text, max_length and max_ratio"
+        )
+    vocabularies = _write_codecs(settings, parts["train"], output)
+    _write_order(output, tallies["train"]["kept"], settings.seed, work)
+    _write_texts(settings, output)
+    splits = {
+        name: _encode(some, vocabularies, tallies[name], output, many[name])
+        for name, some in parts.items()
+    }
+    return splits, {side: len(vocabularies[side]) for side in SIDES}
+
+
+def _tokenise(parts: Sequence[Part], workers: int) -> Counter[str]:
+    """Tokenise all parts of a split; the pairs that are kept and dropped."""
+    tally: Counter[str] = Counter()
+    made = spread(tokenise, parts, workers)
+    for found in track(made, len(parts), f"tokenising {parts[0].name}", "files"):
+        tally.update(found)
+    return tally
+
+
+def _write_codecs(
+    settings: PrepareSettings, parts: Sequence[Part], output: Path
+) -> dict[Side, Vocabulary]:
+    """Add up the counts of all parts, and write tokenizers and vocabularies."""
     counts: dict[Side, Counter[str]] = {side: Counter() for side in SIDES}
     if settings.joint:
         counts["target"] = counts["source"]
-    tallies = {
-        name: _tokenise(settings, name, tokenizers, counts, work) for name in settings.files()
-    }
+    for part in parts:
+        for side in SIDES:
+            add_counts(counts[side], part.file(f"{side}.counts"))
     vocabularies = {}
-    for side, model in models.items():
+    for side, model in parts[0].models.items():
         vocabularies[side] = _build_vocabulary(counts[side], settings.size(side), model)
-        codec = Codec(settings.tokenizer(side), tokenizers[side], vocabularies[side], model)
-        codec.save(output, side)
-    _write_order(output, tallies["train"]["kept"], settings.seed)
-    _write_texts(settings, output)
-    splits = {name: _encode(name, vocabularies, tallies[name], work, output) for name in tallies}
-    return splits, {side: len(vocabularies[side]) for side in SIDES}
+        tokenizer = build_tokenizer(settings.tokenizer(side), model)
+        Codec(settings.tokenizer(side), tokenizer, vocabularies[side], model).save(output, side)
+    return vocabularies
 
 
 def _train_subwords(settings: PrepareSettings, work: Path) -> dict[Side, Path | None]:
@@ -163,94 +193,8 @@ def _train_lines(settings: PrepareSettings, sides: Iterable[Side]) -> Iterator[s
                 yield clean(line, settings.tokenizer(side).lowercase)
 
 
-def _tokenise(
-    settings: PrepareSettings,
-    name: SplitName,
-    tokenizers: Mapping[Side, Tokenizer],
-    counts: Mapping[Side, Counter[str]],
-    work: Path,
-) -> Counter[str]:
-    """Write the tokens of a split to `work`, and tally the pairs that are kept and dropped.
-
-    Only training pairs are dropped, and only those that stay count for the vocabulary.
-    """
-    tally: Counter[str] = Counter()
-    pairs = track(_token_pairs(settings.files()[name], tokenizers), None, f"tokenising {name}")
-    if name == "train":
-        pairs = _counted(_filtered(pairs, settings, tally), counts)
-    with (
-        files.atomic_text(work / f"{name}.source") as source_file,
-        files.atomic_text(work / f"{name}.target") as target_file,
-    ):
-        for source, target in pairs:
-            source_file.write(" ".join(source) + "\n")
-            target_file.write(" ".join(target) + "\n")
-            tally["kept"] += 1
-    if not tally["kept"]:
-        faults = in_words(_dropped(tally))
-        raise UserError(
-            f"no training pair is left ({faults}): check the text, max_length and max_ratio"
-        )
-    return tally
-
-
 def _dropped(tally: Counter[str]) -> dict[Fault, int]:
     return {fault: tally[fault] for fault in FAULTS if tally[fault]}
-
-
-def _token_pairs(
-    paths: Iterable[PathPair], tokenizers: Mapping[Side, Tokenizer]
-) -> Iterator[TokenPair]:
-    for source_path, target_path in paths:
-        empty = True
-        for source, target in files.read_parallel(source_path, target_path):
-            empty = False
-            yield tokenizers["source"].tokenize(source), tokenizers["target"].tokenize(target)
-        if empty:
-            raise UserError(
-                f"{source_path} and {target_path} are empty; "
-                "name files with a sentence on each line"
-            )
-
-
-def _filtered(
-    pairs: Iterable[TokenPair], settings: PrepareSettings, tally: Counter[str]
-) -> Iterator[TokenPair]:
-    for source, target in pairs:
-        if fault := _fault(len(source), len(target), settings):
-            tally[fault] += 1
-        else:
-            yield source, target
-
-
-def _fault(source: int, target: int, settings: PrepareSettings) -> Fault | None:
-    """Why a pair of these lengths is of no use for training, if it is not."""
-    shorter, longer = sorted((source, target))
-    if not shorter:
-        return "empty"
-    if longer > settings.max_length:
-        return "too_long"
-    if settings.max_ratio and longer > settings.max_ratio * shorter:
-        return "ratio"
-    return None
-
-
-def _counted(
-    pairs: Iterable[TokenPair], counts: Mapping[Side, Counter[str]]
-) -> Iterator[TokenPair]:
-    for source, target in pairs:
-        _count(counts["source"], source)
-        _count(counts["target"], target)
-        yield source, target
-
-
-def _count(counts: Counter[str], tokens: list[str]) -> None:
-    """Count, forgetting the rarer half of the types whenever there are too many of them."""
-    counts.update(tokens)
-    if len(counts) > TYPES_IN_MEMORY:
-        frequent = most_frequent(counts, TYPES_IN_MEMORY // 2)
-        counts.clear()
-        counts.update(frequent)
 
 
 def _build_vocabulary(counts: Mapping[str, int], size: int, model: Path | None) -> Vocabulary:
@@ -259,9 +203,40 @@ def _build_vocabulary(counts: Mapping[str, int], size: int, model: Path | None) 
     return Vocabulary(tuple(SentencePieceTokenizer(model).pieces()))
 
 
-def _write_order(output: Path, pairs: int, seed: int) -> None:
+def _write_order(output: Path, pairs: int, seed: int, work: Path) -> None:
     with files.atomic_write(output / "train.order.npy") as stream:
-        np.save(stream, np.random.default_rng(seed).permutation(pairs))
+        _write_header(stream, pairs)
+        for part in shuffled(pairs, seed, work):
+            stream.write(part.astype("<i8", copy=False).tobytes())
+
+
+def _write_header(stream: IO[bytes], length: int) -> None:
+    header = {"descr": "<i8", "fortran_order": False, "shape": (length,)}
+    np.lib.format.write_array_header_1_0(stream, header)
+
+
+def shuffled(number: int, seed: int, work: Path) -> Iterator[Integers]:
+    """All numbers below `number` in random order, some at a time.
+
+    Too many for memory are first dealt to piles at random, and the piles are shuffled one by one:
+    every order is then as likely as any other.
+    """
+    random = np.random.default_rng(seed)
+    piles = -(-number // SHUFFLED_AT_ONCE)
+    if piles == 1:
+        yield random.permutation(number)
+        return
+    paths = [work / f"pile.{k}" for k in range(piles)]
+    with ExitStack() as stack:
+        streams = [stack.enter_context(path.open("wb")) for path in paths]
+        for start in range(0, number, ENDS_AT_A_TIME):
+            some = np.arange(start, min(start + ENDS_AT_A_TIME, number))
+            dealt = random.integers(piles, size=len(some))
+            for k, stream in enumerate(streams):
+                some[dealt == k].tofile(stream)
+    for path in paths:
+        yield random.permutation(np.fromfile(path, np.int64))
+        path.unlink()
 
 
 def _write_texts(settings: PrepareSettings, output: Path) -> None:
@@ -272,46 +247,47 @@ def _write_texts(settings: PrepareSettings, output: Path) -> None:
 
 
 def _encode(
-    name: SplitName,
+    parts: Sequence[Part],
     vocabularies: Mapping[Side, Vocabulary],
     tally: Counter[str],
-    work: Path,
     output: Path,
+    workers: int,
 ) -> SplitReport:
-    """Turn the tokens in `work` into id arrays."""
-    tokens, coverage = {}, {}
-    for side, vocabulary in vocabularies.items():
-        stem = f"{name}.{side}"
-        lines = track(files.read_lines(work / stem), tally["kept"], f"encoding {stem}")
-        tokens[side], unknown = _write_ids(lines, tally["kept"], vocabulary, output / stem)
-        coverage[side] = round(100 * (1 - unknown / max(tokens[side], 1)), 2)
+    """Turn the tokens of a split into id arrays."""
+    name = parts[0].name
+    tokens: Counter[Side] = Counter()
+    unknown: Counter[Side] = Counter()
+    jobs = [Encoding(part, side, vocabularies[side]) for side in SIDES for part in parts]
+    for side, ids, unks in track(
+        spread(encode, jobs, workers), len(jobs), f"encoding {name}", "files"
+    ):
+        tokens[side] += ids
+        unknown[side] += unks
+    for side in SIDES:
+        _assemble(parts, side, tally["kept"], output / f"{name}.{side}")
     return SplitReport(
         read=tally.total(),
         kept=tally["kept"],
         dropped=_dropped(tally),
-        tokens=tokens,
-        coverage=coverage,
+        tokens={side: tokens[side] for side in SIDES},
+        coverage={s: round(100 * (1 - unknown[s] / max(tokens[s], 1)), 2) for s in SIDES},
     )
 
 
-def _write_ids(
-    lines: Iterator[str], number: int, vocabulary: Vocabulary, stem: Path
-) -> tuple[int, int]:
-    """Append the ids of each line to one file, where it ends to another; count ids and UNKs."""
-    end = unknown = 0
+def _assemble(parts: Iterable[Part], side: Side, number: int, stem: Path) -> None:
+    """Put the parts of one side together: the ids of all sentences, and where each begins."""
+    end = 0
     with (
         files.atomic_write(Path(f"{stem}.ids")) as ids_file,
         files.atomic_write(Path(f"{stem}.offsets.npy")) as offsets_file,
     ):
-        header = {"descr": "<i8", "fortran_order": False, "shape": (number + 1,)}
-        np.lib.format.write_array_header_1_0(offsets_file, header)
+        _write_header(offsets_file, number + 1)
         offsets_file.write(np.zeros(1, "<i8").tobytes())
-        while chunk := list(islice(lines, LINES_AT_A_TIME)):
-            rows = [vocabulary.encode(line.split()) for line in chunk]
-            ids = np.fromiter(chain.from_iterable(rows), id_type(len(vocabulary)))
-            ends = end + np.cumsum([len(row) for row in rows], dtype="<i8")
-            ids_file.write(ids.tobytes())
-            offsets_file.write(ends.tobytes())
-            end = int(ends[-1])
-            unknown += int(np.count_nonzero(ids == UNK))
-    return end, unknown
+        for part in parts:
+            with part.file(f"{side}.ids").open("rb") as stream:
+                shutil.copyfileobj(stream, ids_file, 1 << 20)
+            start = end
+            with part.file(f"{side}.ends").open("rb") as stream:
+                while len(ends := np.fromfile(stream, "<i8", ENDS_AT_A_TIME)):
+                    offsets_file.write((start + ends).tobytes())
+                    end = start + int(ends[-1])

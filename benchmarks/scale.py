@@ -1,0 +1,278 @@
+"""Past one machine: how preparing and starting grow with the corpus, and what workers add.
+
+    python benchmarks/scale.py growth     1M, 4M and 16M pairs: prepare them, then begin to train
+    python benchmarks/scale.py training   one update with 1, 2 and 4 gloo workers, and their sums
+    python benchmarks/scale.py translate  files translated by one worker and by two
+
+Synthetic text; only what is measured is timed. Times on a shared machine: wall and CPU seconds.
+"""
+
+import argparse
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from itertools import cycle, islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from covnmt.distributed import World
+    from covnmt.update import Updater
+
+MILLION = 1_000_000
+SHARDS = 8
+WHITESPACE = ("--source-tokenizer", "whitespace", "--target-tokenizer", "whitespace")
+# Hidden units of two models: gradients that hardly matter, and gradients that do.
+MODELS = (64, 256)
+SOURCE, TARGET, ROWS = 20, 24, 4000
+
+
+def covnmt(*words: object) -> dict[str, float]:
+    """Run the command, one thread a process; its time, and the memory of its largest process."""
+    command = [sys.executable, "-m", "covnmt", *map(str, words)]
+    began = time.monotonic()
+    with tempfile.TemporaryFile() as errors:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(command, stdout=errors, stderr=errors, env=environment)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if status:
+            errors.seek(0)
+            sys.exit(errors.read().decode())
+    return {
+        "wall_seconds": time.monotonic() - began,
+        "cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "peak_mib": usage.ru_maxrss / 1024,
+    }
+
+
+def write_shards(text: Path, directory: Path, pairs: int) -> tuple[list[Path], list[Path]]:
+    """So many pairs in SHARDS pairs of files, by repeating those of `text`."""
+    sides = []
+    for side in ("src", "tgt"):
+        lines = cycle((text / f"train.{side}").read_text("utf-8").splitlines(keepends=True))
+        paths = [directory / f"{number}.{side}" for number in range(SHARDS)]
+        for path in paths:
+            with path.open("w", encoding="utf-8") as stream:
+                stream.writelines(islice(lines, pairs // SHARDS))
+        sides.append(paths)
+    return sides[0], sides[1]
+
+
+def growth(arguments: argparse.Namespace, text: Path, work: Path) -> dict[str, Any]:
+    """Prepare corpora of several sizes, and begin to train on each."""
+    rows = []
+    for pairs in arguments.pairs:
+        directory = work / "growth"
+        directory.mkdir()
+        sides = write_shards(text, directory, pairs)
+        words = ["prepare", directory / "data", "--train", *(",".join(map(str, s)) for s in sides)]
+        words += ["--dev", text / "dev.src", text / "dev.tgt", "--workers", arguments.workers]
+        row = {"pairs": pairs, "prepare": covnmt(*words, *WHITESPACE), "start": {}}
+        for batching in ("paper", "tokens"):
+            row["start"][batching] = [begin(directory / "data", batching) for _ in range(3)]
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+        shutil.rmtree(directory)
+    return {"workers": arguments.workers, "rows": rows, "laws": laws(rows)}
+
+
+def begin(data: Path, batching: str) -> dict[str, float]:
+    """From opening the corpus to the first batch, in a fresh process."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(first_batch, data, batching).result()
+
+
+def first_batch(data: Path, batching: str) -> dict[str, float]:
+    """Seconds until the first batch is read, and the memory that takes beyond the imports."""
+    from covnmt.config import DataConfig
+    from covnmt.data import read_batch, train_batches
+    from covnmt.text.corpus import Corpus
+
+    before, began = anonymous_mib(), time.monotonic()
+    split = Corpus.open(data).split("train")
+    plan = next(train_batches(split, DataConfig.model_validate({"batching": batching}), seed=1))
+    read_batch(split, plan.indices)
+    return {"seconds": time.monotonic() - began, "mib": anonymous_mib() - before}
+
+
+def anonymous_mib() -> float:
+    """Memory of this process that is not just a file mapped into it."""
+    status = Path("/proc/self/status").read_text("utf-8").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in status if line.startswith("RssAnon"))
+
+
+def laws(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """The exponent b of each cost ~ pairs^b, by least squares over the logarithms."""
+    costs = {
+        "prepare cpu_seconds": [row["prepare"]["cpu_seconds"] for row in rows],
+        "prepare wall_seconds": [row["prepare"]["wall_seconds"] for row in rows],
+        "prepare peak_mib": [row["prepare"]["peak_mib"] for row in rows],
+    }
+    for batching in ("paper", "tokens"):
+        found = [[run["seconds"] for run in row["start"][batching]] for row in rows]
+        costs[f"start {batching} seconds"] = [statistics.median(runs) for runs in found]
+    sizes = [math.log(row["pairs"]) for row in rows]
+    return {
+        name: round(statistics.linear_regression(sizes, [math.log(v) for v in values]).slope, 3)
+        for name, values in costs.items()
+        if len(rows) > 1
+    }
+
+
+def prepared(text: Path, work: Path) -> Path:
+    """A corpus for the other two."""
+    sides = [text / "train.src", text / "train.tgt", "--dev", text / "dev.src", text / "dev.tgt"]
+    covnmt("prepare", work / "data", "--train", *sides, *WHITESPACE)
+    return work / "data"
+
+
+def training(arguments: argparse.Namespace, text: Path, work: Path) -> dict[str, Any]:
+    """Seconds of an update with several workers, and what they consist of."""
+    rows = []
+    for size in MODELS:
+        for pairs, count in ((96, 1), (96, 2), (96, 4)):
+            address = f"file://{work}/store-{size}-{pairs}-{count}"
+            with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+                jobs = [
+                    pool.submit(worker, rank, count, address, size, pairs, arguments.updates)
+                    for rank in range(count)
+                ]
+                found = [job.result() for job in jobs]
+            row = {"hidden": size, "pairs": pairs, "workers": count, **found[0]}
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+    return {"updates": arguments.updates, "cores": os.cpu_count(), "words": TARGET, "rows": rows}
+
+
+def worker(
+    rank: int, count: int, address: str, size: int, pairs: int, updates: int
+) -> dict[str, Any]:
+    """Seconds of an update, of the same without a sum, and of the sum by itself, in turns.
+
+    In turns, so that whatever else the machine does falls on all three alike.
+    """
+    import torch
+    import torch.distributed as dist
+
+    from covnmt.data import collate
+    from covnmt.distributed import World
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=count)
+    together, apart = updater(size, World(rank, count)), updater(size, World())
+    some = torch.randint(2, ROWS - 1, (pairs // count, SOURCE + TARGET)).tolist()
+    batch = collate([(row[:SOURCE], row[SOURCE:]) for row in some], ROWS - 1, ROWS - 1)
+    row = torch.zeros(sum(parameter.numel() for parameter in together.model.parameters()))
+    calls = {
+        "seconds": lambda: together([batch], pairs * (TARGET + 1), 0),
+        "apart_seconds": lambda: apart([batch], pairs * (TARGET + 1), 0),
+        "sum_seconds": lambda: dist.all_reduce(row),
+    }
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(updates):
+        for name, call in calls.items():
+            times[name].append(timed(call))
+    dist.destroy_process_group()
+    found = {name: summary(values[2:]) for name, values in times.items()}
+    return {**found, "gradient_bytes": 4 * row.numel()}
+
+
+def updater(size: int, world: "World") -> "Updater":
+    """What makes updates of a small model."""
+    from covnmt.config import SYSTEMS, ModelConfig, TrainConfig
+    from covnmt.model.initialise import initialise
+    from covnmt.model.seq2seq import Seq2Seq
+    from covnmt.optimise import build_optimizer, build_step
+    from covnmt.update import Updater
+
+    sizes = {"embedding": size, "hidden": size, "rank": size, "coverage": SYSTEMS["gru10"]}
+    model = Seq2Seq(ModelConfig.model_validate(sizes), ROWS, ROWS)
+    initialise(model, "modern")
+    config = TrainConfig(optimizer="adamw", learning_rate=1e-3, loss="token_mean")
+    step = build_step(model, build_optimizer(model, config), {}, config)
+    return Updater(model, step, config, world)
+
+
+def timed(function: Callable[[], object]) -> float:
+    """Seconds of a call that all workers begin together and have ended."""
+    import torch.distributed as dist
+
+    dist.barrier()
+    began = time.monotonic()
+    function()
+    dist.barrier()
+    return time.monotonic() - began
+
+
+def translate(arguments: argparse.Namespace, text: Path, work: Path) -> dict[str, Any]:
+    """The same files by one worker and by two, each with one thread."""
+    data, run = prepared(text, work), work / "run"
+    # one update: it has nothing to say yet, and would look for better in vain
+    settings = ["train.updates=1", "decode.retry=false", f"data.directory={data}"]
+    settings += ["train.validate_bleu=false", "train.select=loss", "model.hidden=256"]
+    covnmt("train", "demo/gru10", *settings, "--run", run, "--device", "cpu")
+    lines = (text / "train.src").read_text("utf-8").splitlines(keepends=True)
+    (work / "in").mkdir()
+    for number in range(SHARDS):
+        part = lines[number * arguments.lines : (number + 1) * arguments.lines]
+        (work / "in" / str(number)).write_text("".join(part), "utf-8")
+    runs: dict[int, list[dict[str, float]]] = {1: [], 2: []}
+    for repeat in range(arguments.repeats):
+        for workers, done in runs.items():
+            out = work / f"out-{workers}-{repeat}"
+            words = ["translate", "--model", run, "--shards", work / "in", "--out", out]
+            words += ["--beam", 5, "--device", "cpu", "--threads", 1, "--workers", workers]
+            done.append(covnmt(*words))
+            print(workers, json.dumps(done[-1]), flush=True)
+    pairs = list(zip(runs[1], runs[2], strict=True))
+    return {
+        "lines": SHARDS * arguments.lines,
+        "runs": {f"workers_{workers}": done for workers, done in runs.items()},
+        # two workers over one, as the clock saw it
+        "ratio": summary([one["wall_seconds"] / two["wall_seconds"] for one, two in pairs]),
+        # and on two cores that nobody else uses, if each worker keeps one busy
+        "ratio_by_cpu": summary(
+            [2 * one["cpu_seconds"] / two["cpu_seconds"] for one, two in pairs]
+        ),
+    }
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    """Median, and the extremes as the spread."""
+    return {"median": statistics.median(values), "low": min(values), "high": max(values)}
+
+
+def main() -> None:
+    """Measure one of the three and write its result file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["growth", "training", "translate"])
+    parser.add_argument("--pairs", type=int, nargs="+", default=[n * MILLION for n in (1, 4, 16)])
+    parser.add_argument("--workers", type=int, default=2, help="growth: files at a time")
+    parser.add_argument("--updates", type=int, default=12, help="training: of each")
+    parser.add_argument("--lines", type=int, default=150, help="translate: of each of 8 files")
+    parser.add_argument("--repeats", type=int, default=3, help="translate")
+    parser.add_argument("--out", type=Path, help="directory of the result file")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        text = Path(name) / "text"
+        covnmt("synthetic", text, "--train", 20_000, "--dev", 50, "--test", 50)
+        measure = {"growth": growth, "training": training, "translate": translate}
+        found = measure[arguments.what](arguments, text, Path(name))
+    # not before: a process counts the memory of the one that started it as its own
+    from machine import save
+
+    save(f"scale-{arguments.what}", found, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Many files translated by several processes, or by a cluster of machines.
+
+Every input file is a shard. Its translation is a file of the same name in the output directory:
+one line for each line, in order. It appears there as a whole when it is done, so whatever dies on
+the way, a shard that is there is not done again, and one that is not is done from its beginning.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+from covnmt import cluster, pool
+from covnmt.config import DecodeConfig
+from covnmt.engine import is_exported
+from covnmt.errors import UserError
+from covnmt.files import digest, read_json, read_lines, write_json, write_lines
+from covnmt.progress import track
+from covnmt.translate import Translator, formatted
+
+CORES_PER_WORKER = 2
+WEIGHTS = ("model.safetensors", "encoder.onnx", "step.onnx", "weights.bin")
+ABOUT = ".translate.json"  # how the files of an output directory were made
+
+
+@dataclass(frozen=True)
+class Job:
+    """How to translate, the same for all shards."""
+
+    models: tuple[Path, ...]
+    decode: DecodeConfig
+    overlong: Literal["cut", "split"] = "cut"
+    as_json: bool = False
+    dictionary: Path | None = None
+    device: str = "auto"
+    threads: int = 0  # 0: the cores that each worker has to itself
+
+    def identity(self) -> dict[str, Any]:
+        """All that the translations depend on."""
+        return {
+            "models": [digest(path) for model in self.models for path in _weights(model)],
+            "decode": self.decode.model_dump(mode="json"),
+            "overlong": self.overlong,
+            "json": self.as_json,
+            "dictionary": digest(self.dictionary) if self.dictionary else None,
+        }
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file, and the one that its translation goes to."""
+
+    source: Path
+    target: Path
+
+    def __str__(self) -> str:
+        return str(self.source)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a call did."""
+
+    directory: Path
+    files: int
+    lines: int
+    before: int  # files that were there already
+
+    def __str__(self) -> str:
+        had = f"; {self.before:,} were there already" if self.before else ""
+        return f"{self.directory}: {self.files:,} files, {self.lines:,} lines{had}"
+
+
+def translate_files(
+    job: Job, inputs: Sequence[Path], directory: Path | None, workers: int, ray: str | None = None
+) -> Done:
+    """Translate all files that have no translation yet; so many at a time, or on a Ray cluster."""
+    if not inputs or directory is None:
+        raise UserError("--shards names the files to translate, --out their directory: give both")
+    if job.decode.nbest > 1 and not job.as_json:
+        raise UserError("--shards gives one line for each line: with --nbest say --json")
+    shards = plan(inputs, directory)
+    _check_same(job, directory)
+    workers = workers or usual_workers(job)
+    if not job.threads:
+        cores = CORES_PER_WORKER if ray else max(1, (os.cpu_count() or 1) // workers)
+        job = replace(job, threads=cores)
+    waiting = [shard for shard in shards if not shard.target.exists()]
+    # the largest first, so that no worker is left alone with it in the end
+    waiting.sort(key=lambda shard: -shard.source.stat().st_size)
+    function = partial(translate_shard, job)
+    made: Iterator[int] = (
+        pool.spread(function, waiting, workers)
+        if ray is None
+        else cluster.spread(function, waiting, ray, CORES_PER_WORKER)
+    )
+    lines = sum(track(made, len(waiting), "translating", "files"))
+    return Done(directory, len(waiting), lines, len(shards) - len(waiting))
+
+
+def plan(inputs: Sequence[Path], directory: Path) -> list[Shard]:
+    """The files, those of directories too, and where their translations go."""
+    sources: list[Path] = []
+    for path in inputs:
+        if not path.exists():
+            raise UserError(f"{path}: no such file or directory")
+        inside = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
+        sources += [p for p in inside if not p.name.startswith(".")]
+    if not sources:
+        raise UserError(f"{inputs[0]}: holds no files to translate")
+    shards: dict[Path, Shard] = {}
+    for source in sources:
+        name = source.stem if source.suffix in (".gz", ".xz") else source.name
+        shard = Shard(source.absolute(), directory.absolute() / name)
+        if shard.target in shards:
+            other = shards[shard.target].source
+            raise UserError(f"{source} and {other} would both go to {shard.target}; rename one")
+        if shard.target.resolve() == source.resolve():
+            raise UserError(f"{source}: its translation would replace it; choose another --out")
+        shards[shard.target] = shard
+    return list(shards.values())
+
+
+def _check_same(job: Job, directory: Path) -> None:
+    """A directory holds translations of one kind."""
+    path, now = directory / ABOUT, job.identity()
+    if not path.exists():
+        write_json(path, now)
+        return
+    before = read_json(path)
+    changed = [key for key in now if not isinstance(before, dict) or before.get(key) != now[key]]
+    if changed:
+        raise UserError(
+            f"{directory}: holds translations made with other settings ({', '.join(changed)}); "
+            "choose another --out, or go on with the old settings"
+        )
+
+
+def _weights(model: Path) -> list[Path]:
+    """The files that make a model what it is."""
+    return sorted(path for path in model.iterdir() if path.name in WEIGHTS)
+
+
+def translate_shard(job: Job, shard: Shard) -> int:
+    """Translate one file; gives the number of its lines."""
+    done = _open(job).stream(read_lines(shard.source), job.decode, job.overlong)
+    lines, written = formatted(done, job.as_json, job.decode.nbest), count()
+    write_lines(shard.target, (line for line, _ in zip(lines, written)))  # noqa: B905 (endless)
+    return next(written)
+
+
+@lru_cache(maxsize=1)
+def _open(job: Job) -> Translator:
+    """The translator of this process; every worker takes a GPU of its own where there are some."""
+    device, found = job.device, gpus(job)
+    if device == "auto" and found:
+        device = f"cuda:{pool.number() % found}"
+    return Translator.load(
+        *job.models, device=device, dictionary=job.dictionary, threads=job.threads
+    )
+
+
+def gpus(job: Job) -> int:
+    """GPUs that this job can use; exported models use none."""
+    if job.device not in ("auto", "cuda") or is_exported(job.models[0]):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def usual_workers(job: Job) -> int:
+    """One for each GPU, or for every two cores."""
+    return gpus(job) or max(1, (os.cpu_count() or 1) // CORES_PER_WORKER)

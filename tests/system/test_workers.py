@@ -1,0 +1,184 @@
+"""Several workers on this machine: one update whatever their number, and runs that survive.
+
+torchrun starts them, over gloo on the CPU. Batches are small, so now and then a worker has no row.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from covnmt.checkpoint import BEST, LAST, load_tensors
+from covnmt.config import Config
+from covnmt.distributed import launch
+from covnmt.errors import UserError
+from tests.conftest import RunCli
+from tests.runs import assert_same, changed, go, log_of
+
+UPDATES = 50
+TOLERANCE = 1e-6
+
+
+@pytest.fixture(scope="module")
+def config(tiny_config: Config) -> Config:
+    """Accumulation, averages and the fertility objective; no dropout, which differs by worker."""
+    return changed(
+        tiny_config,
+        data__batch_tokens=60,
+        train__updates=UPDATES,
+        train__accumulate=2,
+        train__ema=0.9,
+        train__fertility_weight=0.1,
+        train__checkpoint_every=8,
+        train__validate_every=25,
+        train__learning_rate=0.005,
+        train__keep=0,
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one worker does."""
+    directory = tmp_path_factory.mktemp("alone")
+    go(config, directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def two(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with two, started by torchrun."""
+    directory = tmp_path_factory.mktemp("two")
+    process = torchrun(2, config, directory)
+    assert process.wait(120) == 0
+    return directory
+
+
+def recipe(config: Config, directory: Path) -> Path:
+    """The settings as a file."""
+    lines = []
+    for name, group in config.model_dump(mode="json").items():
+        coverage = group.pop("coverage", {})
+        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in group.items())]
+        if coverage:
+            lines += ["[model.coverage]", *(f"{k} = {json.dumps(v)}" for k, v in coverage.items())]
+    path = directory.with_suffix(".toml")
+    path.write_text("\n".join(lines))
+    return path
+
+
+def torchrun(workers: int, config: Config, run: Path, *options: str) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", *options]
+    words += ["--nproc-per-node", str(workers), "-m", "--", "covnmt", "train"]
+    words += [str(recipe(config, run)), "--run", str(run), "--device", "cpu", "--threads", "1"]
+    return subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def assert_close(first: Path, second: Path) -> None:
+    """Weights, averages, counters, and which weights were the best."""
+    (one, about), (two, note) = load_tensors(first / LAST), load_tensors(second / LAST)
+    for name in one:
+        if name.startswith(("model.", "average.")):
+            torch.testing.assert_close(one[name], two[name], rtol=0, atol=TOLERANCE, msg=name)
+    for counters in (about["counters"], note["counters"]):
+        counters.pop("seconds")
+    best = about["counters"].pop("best")
+    assert best == pytest.approx(note["counters"].pop("best"), abs=1e-5)
+    assert about == note
+    assert load_tensors(first / BEST)[1]["update"] == load_tensors(second / BEST)[1]["update"]
+
+
+def without_time(entry: dict[str, Any]) -> dict[str, Any]:
+    """Numbers of a log entry that must not depend on the number of workers."""
+    check = entry.get("validation", {})
+    kept = {k: v for k, v in entry.items() if k in ("update", "epoch", "words", "loss", "best")}
+    return kept | {f"dev {k}": check[k] for k in ("loss", "bleu") if k in check}
+
+
+def until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    while process.poll() is None and not condition():
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_several_workers_make_the_updates_of_one(
+    workers: int, config: Config, alone: Path, two: Path, tmp_path: Path
+) -> None:
+    run = two
+    if workers != 2:
+        run = tmp_path / "run"
+        assert torchrun(workers, config, run).wait(120) == 0
+    assert_close(alone, run)
+    assert not list(run.rglob(".*"))
+    assert len(log_of(alone)) == len(log_of(run))
+    for entry, other in zip(log_of(alone), log_of(run), strict=True):
+        assert without_time(entry) == pytest.approx(without_time(other), abs=1e-5)
+        if "validation" in entry:
+            assert entry["validation"]["samples"] == other["validation"]["samples"]
+
+
+def children_of(process: subprocess.Popen[bytes]) -> list[int]:
+    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    return [int(number) for number in listed.split()]
+
+
+def test_a_worker_is_killed(config: Config, two: Path, tmp_path: Path) -> None:
+    """torchrun starts both again; they end with the very weights of an undisturbed run."""
+    run = tmp_path / "run"
+    process = torchrun(2, config, run, "--max-restarts", "1")
+    until(lambda: (run / LAST).exists(), process)
+    victim = children_of(process)[1]
+    os.kill(victim, signal.SIGKILL)
+    assert process.wait(120) == 0
+    assert_same(two, run)
+    assert len(log_of(run)) == len(log_of(two))
+
+
+def test_two_are_stopped_and_one_or_four_go_on(config: Config, alone: Path, tmp_path: Path) -> None:
+    """The signal reaches the workers at different moments; they stop after the same update."""
+    run = tmp_path / "run"
+    words = ["train", recipe(config, run), "--run", run, "--device", "cpu", "--gpus", "2"]
+    process = subprocess.Popen([sys.executable, "-m", "covnmt", *map(str, words)])
+    until(lambda: (run / LAST).exists(), process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 130
+    assert 8 <= load_tensors(run / LAST)[1]["counters"]["update"] < UPDATES
+    more = tmp_path / "more"
+    shutil.copytree(run, more)
+    go(config, run)
+    assert torchrun(4, config, more).wait(120) == 0
+    assert_close(alone, run)
+    assert_close(alone, more)
+
+
+def test_bad_input_is_told_once(tmp_path: Path, run_cli: RunCli) -> None:
+    """Before any worker is started."""
+    failed = run_cli("train", "demo/gru10", "model.hiden=3", "--gpus", 2, "--run", tmp_path)
+    assert failed.returncode == 2
+    assert failed.stderr.count("unknown key model.hiden") == 1
+
+
+def test_a_worker_dies_and_nobody_restarts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed import run as elastic
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+    def fail(code: int) -> Callable[[object], None]:
+        def run(arguments: object) -> None:
+            raise ChildFailedError("covnmt", {1: ProcessFailure(1, 77, code, "")})
+
+        return run
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(elastic, "run", fail(2))
+    assert launch(2, 0, ["train"]) == 2
+    monkeypatch.setattr(elastic, "run", fail(-9))
+    with pytest.raises(UserError, match="worker 1 of 2 was ended by SIGKILL; give the same"):
+        launch(2, 0, ["train"])

@@ -1,0 +1,192 @@
+"""Many files: which go where, one line for each line, and going on after whatever happens."""
+
+import gzip
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from covnmt.directory import load_config
+from covnmt.errors import UserError
+from covnmt.shards import ABOUT, Job, plan, translate_files
+from covnmt.translate import Translator
+from tests.conftest import RunCli
+
+
+@pytest.fixture(scope="module")
+def shards(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six files: one is empty, one has empty lines, one is compressed."""
+    directory = tmp_path_factory.mktemp("shards")
+    lines = (tiny_text / "train.src").read_text("utf-8").splitlines()
+    for number in range(4):
+        part = lines[30 * number : 30 * number + 20 + number]
+        (directory / f"{number}.txt").write_text("".join(f"{line}\n" for line in part), "utf-8")
+    (directory / "4.txt").write_text("")
+    with gzip.open(directory / "5.txt.gz", "wt") as stream:
+        stream.write("\n".join(["", lines[0], "", "", lines[1]]) + "\n")
+    (directory / ".hidden").write_text("not one of them\n")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def job(tiny_model: Path) -> Job:
+    decode = load_config(tiny_model).config.decode.model_copy(update={"beam": 2})
+    return Job((tiny_model,), decode, device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def expected(job: Job, shards: Path) -> dict[str, list[str]]:
+    """What one process makes of each file by itself."""
+    translator = Translator.load(*job.models, device="cpu")
+    texts = {path.name: path.read_text("utf-8") for path in shards.glob("?.txt")}
+    texts["5.txt"] = gzip.decompress((shards / "5.txt.gz").read_bytes()).decode()
+    return {
+        name: [done.text for done in translator.translate(text.splitlines(), job.decode)]
+        for name, text in texts.items()
+    }
+
+
+def results(directory: Path) -> dict[str, list[str]]:
+    """The lines of every file that a person sees there."""
+    return {
+        path.name: path.read_text("utf-8").split("\n")[:-1]
+        for path in sorted(directory.iterdir())
+        if not path.name.startswith(".")
+    }
+
+
+def test_every_line_once_and_in_order(
+    job: Job, shards: Path, expected: dict[str, list[str]], tmp_path: Path
+) -> None:
+    done = translate_files(job, [shards], tmp_path, 1)
+    assert results(tmp_path) == expected
+    lines = sum(map(len, expected.values()))
+    assert (done.files, done.lines, done.before) == (6, lines, 0)
+
+
+def test_what_is_there_is_not_done_again(
+    job: Job, shards: Path, expected: dict[str, list[str]], tmp_path: Path
+) -> None:
+    translate_files(job, [shards / "0.txt", shards / "5.txt.gz"], tmp_path, 1)
+    (tmp_path / "0.txt").write_text("mine\n")
+    done = translate_files(job, [shards], tmp_path, 1)
+    assert (done.files, done.before) == (4, 2)
+    assert str(done).endswith("4 files, 66 lines; 2 were there already")
+    assert results(tmp_path) == expected | {"0.txt": ["mine"]}
+
+
+def test_other_settings_are_refused(job: Job, shards: Path, tmp_path: Path) -> None:
+    translate_files(job, [shards / "4.txt"], tmp_path, 1)
+    other = Job(job.models, job.decode, "split", device="cpu")
+    with pytest.raises(UserError, match=r"made with other settings \(overlong\)"):
+        translate_files(other, [shards], tmp_path, 1)
+    (tmp_path / ABOUT).write_text("[]")
+    with pytest.raises(UserError, match="other settings"):
+        translate_files(job, [shards], tmp_path, 1)
+
+
+def test_several_translations_need_json(job: Job, shards: Path, tmp_path: Path) -> None:
+    several = Job(job.models, job.decode.model_copy(update={"nbest": 2}), device="cpu", threads=1)
+    with pytest.raises(UserError, match="with --nbest say --json"):
+        translate_files(several, [shards], tmp_path, 1)
+    as_json = Job(job.models, several.decode, as_json=True, device="cpu", threads=1)
+    assert translate_files(as_json, [shards / "5.txt.gz"], tmp_path, 1).lines == 5
+    assert len(results(tmp_path)["5.txt"]) == 5
+
+
+def test_where_translations_go(tmp_path: Path) -> None:
+    inputs, other, out = tmp_path / "in", tmp_path / "other", tmp_path / "out"
+    for path in (inputs / "a", inputs / "b.xz", other / "c", other / "a"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+    found = plan([inputs, other / "c"], out)
+    assert [(shard.source.name, shard.target) for shard in found] == [
+        ("a", out / "a"),
+        ("b.xz", out / "b"),
+        ("c", out / "c"),
+    ]
+    with pytest.raises(UserError, match="would both go to"):
+        plan([inputs, other], out)
+    with pytest.raises(UserError, match="would replace it"):
+        plan([other], other)
+    with pytest.raises(UserError, match="no such file or directory"):
+        plan([tmp_path / "none"], out)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no files"):
+        plan([tmp_path / "empty"], out)
+
+
+def test_the_command(
+    shards: Path, expected: dict[str, list[str]], tiny_model: Path, tmp_path: Path, run_cli: RunCli
+) -> None:
+    words = ("translate", "--model", tiny_model, "--beam", 2, "--device", "cpu", "--out", tmp_path)
+    incomplete = run_cli(*words)
+    assert incomplete.returncode == 2
+    assert "give both" in incomplete.stderr
+    done = run_cli(*words, "--shards", shards / "0.txt", "--shards", shards / "1.txt")
+    assert done.returncode == 0, done.stderr
+    assert "2 files, 41 lines" in done.stderr
+    assert results(tmp_path) == {name: expected[name] for name in ("0.txt", "1.txt")}
+
+
+KILLED_IN = """
+import os, signal, sys
+from pathlib import Path
+from covnmt import shards
+plain = shards.translate_shard
+
+def dying(job, shard):
+    mark = Path(sys.argv[3]) / shard.source.name
+    if shard.source.name == "2.txt" and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(job, shard)
+
+shards.translate_shard = dying
+if __name__ == "__main__":
+    from covnmt.checkpoint import load_config
+    models, inputs, _, out = map(Path, sys.argv[1:])
+    decode = load_config(models).config.decode.model_copy(update={"beam": 2})
+    job = shards.Job((models,), decode, device="cpu", threads=1)
+    print(shards.translate_files(job, [inputs], out, 2))
+"""
+
+
+def test_a_worker_is_killed(
+    job: Job, shards: Path, expected: dict[str, list[str]], tmp_path: Path
+) -> None:
+    """One of two processes; another takes over, nothing is lost, nothing doubled."""
+    (tmp_path / "script.py").write_text(KILLED_IN)
+    (tmp_path / "marks").mkdir()
+    paths = [tmp_path / "script.py", job.models[0], shards, tmp_path / "marks", tmp_path / "out"]
+    done = subprocess.run(
+        [sys.executable, *map(str, paths)], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert (tmp_path / "marks" / "2.txt").exists()
+    assert "6 files, 91 lines" in done.stdout
+    assert results(tmp_path / "out") == expected
+
+
+def test_everything_is_killed_and_goes_on(
+    shards: Path, expected: dict[str, list[str]], tiny_model: Path, tmp_path: Path
+) -> None:
+    words = ["translate", "--model", tiny_model, "--beam", 2, "--device", "cpu", "--out", tmp_path]
+    words += ["--shards", shards, "--workers", 1]
+    command = [sys.executable, "-m", "covnmt", *map(str, words)]
+    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
+    until(lambda: any(path.suffix == ".txt" for path in tmp_path.iterdir()), process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert 1 <= len(results(tmp_path)) < 6
+    subprocess.run(command, check=True, timeout=60, stderr=subprocess.DEVNULL)
+    assert results(tmp_path) == expected
+
+
+def until(condition: Callable[[], bool], process: "subprocess.Popen[bytes]") -> None:
+    while process.poll() is None and not condition():
+        time.sleep(0.001)
