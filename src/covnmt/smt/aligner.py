@@ -1,0 +1,164 @@
+"""Words linked by Thot's statistical aligners, in both directions, and joined.
+
+An aligner gives each target word one source word or none. Links of a corpus are kept flat: for
+pair n they are `source[offsets[n]:offsets[n + 1]]` and `target[...]`, positions in the sentences.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covnmt.errors import UserError
+from covnmt.progress import track
+from covnmt.smt.bitext import Arrays, Integers
+from covnmt.smt.settings import AlignerKind, AlignSettings, Joining
+
+if TYPE_CHECKING:
+    from thot.common import WordAlignmentMatrix
+
+WordPair = tuple[list[str], list[str]]
+Choices = NDArray[np.int16]  # of each target word: its source word, from 1; 0 for none
+
+EM_ITERATIONS = 5  # of every model in a chain, as is usual since GIZA
+# Each model of a chain starts from what the one before it has learnt. IBM-2 is not offered: Thot
+# 3.5 crashes when asked for its training links.
+CHAINS: dict[AlignerKind, tuple[str, ...]] = {
+    "eflomal": ("EflomalAlignmentModel",),
+    "fast_align": ("FastAlignModel",),
+    "ibm1": ("Ibm1AlignmentModel",),
+    "hmm": ("Ibm1AlignmentModel", "HmmAlignmentModel"),
+    "ibm3": ("Ibm1AlignmentModel", "HmmAlignmentModel", "Ibm3AlignmentModel"),
+    "ibm4": ("Ibm1AlignmentModel", "HmmAlignmentModel", "Ibm3AlignmentModel", "Ibm4AlignmentModel"),
+}
+
+
+@dataclass(frozen=True)
+class WordLinks:
+    """Links of every pair, laid end to end."""
+
+    source: Integers
+    target: Integers
+    offsets: Integers
+
+    def __getitem__(self, n: int) -> frozenset[tuple[int, int]]:
+        chosen = slice(self.offsets[n], self.offsets[n + 1])
+        return frozenset(
+            zip(self.source[chosen].tolist(), self.target[chosen].tolist(), strict=True)
+        )
+
+    def arrays(self) -> Arrays:
+        """For a file; positions fit in 16 bits."""
+        source, target = (side.astype(np.int16) for side in (self.source, self.target))
+        return {"source": source, "target": target, "offsets": self.offsets}
+
+    @classmethod
+    def of(cls, arrays: Arrays) -> "WordLinks":
+        """From such a file."""
+        return cls(*(arrays[name].astype(np.int64) for name in ("source", "target", "offsets")))
+
+
+def thot_module(name: str) -> Any:
+    """One of Thot's modules; without the extra `smt` an error says how to get it."""
+    import importlib
+
+    try:
+        return importlib.import_module(f"thot.{name}")
+    except ImportError:
+        raise UserError(
+            "this command needs Thot: pip install 'covnmt[smt]' (or pip install sil-thot)"
+        ) from None
+
+
+def align_one_way(
+    pairs: Iterable[WordPair], total: int, settings: AlignSettings, what: str
+) -> Choices:
+    """Train an aligner on the pairs and give its choice for every target word, end to end."""
+    models = build_chain(settings)
+    last = models[-1]
+    lengths = []
+    for source, target in track(pairs, total, f"{what}: reading", "pairs"):
+        check_length(source, target, len(lengths) + 1, last.max_sentence_length)
+        last.add_sentence_pair(source, target)
+        lengths.append(len(target))
+    last.emit_training_alignments = True
+    for model in models:
+        model.start_training()
+        # eflomal plans its own number of sweeps, the fewer the larger the corpus
+        sweeps = getattr(model, "scheduled_iterations", EM_ITERATIONS)
+        for _ in track(range(sweeps), sweeps, f"{what}: {settings.kind}", "sweeps"):
+            model.train()
+        model.end_training()
+    choices = np.zeros(sum(lengths), dtype=np.int16)
+    start = 0
+    for n, length in enumerate(lengths):
+        choices[start : start + length] = last.get_training_alignment(n)[1].to_list()
+        start += length
+    return choices
+
+
+def build_chain(settings: AlignSettings) -> list[Any]:
+    """The models that are trained one after the other."""
+    alignment = thot_module("alignment")
+    models: list[Any] = []
+    for name in CHAINS[settings.kind]:
+        models.append(getattr(alignment, name)(*models[-1:]))
+    if settings.kind == "eflomal":
+        models[0].seed, models[0].num_samplers = settings.seed, settings.samplers
+        models[0].deterministic = True  # or the chains would race for the random numbers
+    return models
+
+
+def check_length(source: Sequence[str], target: Sequence[str], number: int, limit: int) -> None:
+    """Thot skips empty and very long pairs in silence; we say which."""
+    if not 0 < len(source) <= limit or not 0 < len(target) <= limit:
+        raise UserError(
+            f"pair {number}: {len(source)} and {len(target)} words; an aligner takes 1 to {limit} "
+            "on either side: remove the pair"
+        )
+
+
+def join(
+    forward: Choices, backward: Choices, source: Integers, target: Integers, how: Joining
+) -> WordLinks:
+    """Both directions as one set of links; `source` and `target` are the sentences' lengths."""
+    matrix = thot_module("common").WordAlignmentMatrix
+    merge = MERGE[how]
+    starts_s, starts_t = np.cumsum([0, *source]), np.cumsum([0, *target])
+    rows, columns, counts = [], [], []
+    numbers = track(range(len(source)), len(source), "joining links", "pairs")
+    for n in numbers:
+        one = matrix(int(source[n]), int(target[n]))
+        one.put_list(forward[starts_t[n] : starts_t[n + 1]].tolist())
+        other = matrix(int(target[n]), int(source[n]))
+        other.put_list(backward[starts_s[n] : starts_s[n + 1]].tolist())
+        other.transpose()
+        j, i = np.nonzero(merge(one, other).to_numpy())
+        rows.append(j)
+        columns.append(i)
+        counts.append(len(j))
+    nothing = np.zeros(0, np.int64)
+    offsets = np.cumsum([0, *counts], dtype=np.int64)
+    return WordLinks(
+        np.concatenate([nothing, *rows]), np.concatenate([nothing, *columns]), offsets
+    )
+
+
+Merge = Callable[["WordAlignmentMatrix", "WordAlignmentMatrix"], "WordAlignmentMatrix"]
+MERGE: dict[Joining, Merge] = {
+    "grow-diag-final-and": lambda one, other: one.grow_diag_final_and(other),
+    "grow-diag-final": lambda one, other: one.grow_diag_final(other),
+    "intersection": lambda one, other: one.intersect(other),
+    "union": lambda one, other: one.union(other),
+}
+
+
+def align_words(pairs: Sequence[WordPair], settings: AlignSettings) -> WordLinks:
+    """Links of the pairs by an aligner trained on these very pairs, both ways."""
+    turned = [(target, source) for source, target in pairs]
+    forward = align_one_way(pairs, len(pairs), settings, "forward")
+    backward = align_one_way(turned, len(pairs), settings, "backward")
+    source, target = (np.array([len(pair[side]) for pair in pairs]) for side in (0, 1))
+    return join(forward, backward, source, target, settings.joining)
