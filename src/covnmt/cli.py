@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve, cli_train
+from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve, cli_smt, cli_train
 from covnmt.errors import UserError
 from covnmt.progress import console as messages
 
@@ -36,6 +36,8 @@ app.add_typer(cli_train.app)
 app.add_typer(cli_evaluate.app)
 app.add_typer(cli_reproduce.app)
 app.add_typer(cli_serve.app)
+app.add_typer(cli_smt.app, name="smt")
+app.add_typer(cli_smt.words_app, name="words")
 
 output = Console(soft_wrap=True)
 

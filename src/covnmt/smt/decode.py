@@ -99,7 +99,7 @@ def write_phrase_table(path: Path, bitext: Bitext, table: Table, lexical: float)
     constants = {
         "lambda": f"{1 - lexical} {1 - lexical}",
         "srcsegmlentable": "Uniform",
-        "trgcutstable": "0.999",
+        "trgcutstable": "0.5",
         "trgsegmlentable": "Geometric",
     }
     for ending, text in constants.items():

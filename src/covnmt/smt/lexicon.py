@@ -104,6 +104,8 @@ def write_ibm1(
         stream.write(table.tobytes())
     write_lines(Path(f"{prefix}.slmodel"), _length_model(source.lengths, target.lengths))
     write_lines(Path(f"{prefix}.yml"), ["model: ibm1", "variationalBayes: false", "alpha: 0.01"])
+    for ending in ("src", "trg", "srctrgc"):  # the pairs it was trained on, of no use to a decoder
+        write_lines(Path(f"{prefix}.{ending}"), [])
 
 
 def thot_index(ids: Integers) -> Integers:

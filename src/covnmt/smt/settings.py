@@ -27,7 +27,7 @@ class TrainSettings(Settings):
     align: AlignSettings = AlignSettings()
     pairs: Count = Field(0, description="train on that many, in shuffled order; 0: all")
     max_phrase: Annotated[int, Field(gt=0, le=10)] = Field(7, description="words on either side")
-    options: Positive = Field(20, description="translations kept of a source phrase")
+    options: Positive = Field(10, description="translations kept of a source phrase")
     order: Annotated[int, Field(gt=0, le=6)] = Field(4, description="words of an n-gram")
     min_count: Positive = Field(1, description="rarer n-grams of 3 or more words are left out")
     lexical: Fraction = Field(0.3, description="share of word translation in a phrase's score")
@@ -37,7 +37,7 @@ class SearchSettings(Settings):
     """How the decoder searches."""
 
     reorder: Count = Field(6, description="source words that may be jumped over; 0: monotone")
-    stack: Positive = Field(10, description="hypotheses kept for each set of covered words")
+    stack: Positive = Field(5, description="hypotheses kept for each set of covered words")
     processes: Positive = Field(1, description="sentences are shared among them")
 
 

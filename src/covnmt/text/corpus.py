@@ -11,6 +11,7 @@ next to the tokenizers and vocabularies (see `codec`), and `corpus.json`: what w
 came out. It is written last, so a directory that has it is complete. Ids carry no end symbol.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -215,6 +216,11 @@ class Corpus:
         if fingerprint(directory) != corpus.report.fingerprint:
             raise UserError(f"{directory}: the vocabularies are not those of its ids; {REMEDY}")
         return corpus
+
+    def identity(self) -> str:
+        """A digest of what was prepared and how, wherever its files lie."""
+        places = {"settings": {"train", "dev", "test"}}
+        return hashlib.sha256(self.report.model_dump_json(exclude=places).encode()).hexdigest()
 
     def codec(self, side: Side) -> Codec:
         """The tokenizer and vocabulary of one side."""
