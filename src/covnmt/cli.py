@@ -20,6 +20,7 @@ from rich.table import Column, Table
 
 from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve, cli_smt, cli_train
 from covnmt.errors import UserError
+from covnmt.files import input_lines, output_lines
 from covnmt.progress import console as messages
 
 app = typer.Typer(
@@ -270,8 +271,8 @@ def translate(
         return
     _use_threads(threads)
     translator = Translator.load(*model, device=device, dictionary=dictionary)
-    done = translator.stream(_input_lines(file), decode, overlong)
-    _write_out(out, formatted(done, as_json, decode.nbest))
+    done = translator.stream(input_lines(file), decode, overlong)
+    output_lines(out, formatted(done, as_json, decode.nbest))
 
 
 @app.command()
@@ -305,7 +306,7 @@ def align(
     pairs = track(((s, t) for s, t in read_parallel(source, target)), None, "aligning", "pairs")
     found = Aligner.load(model[0], device).align(pairs, tokenized, f"{source} and {target}, line")
     links = (links_from_attention(pair.matrix, method, threshold) for pair in found)
-    _write_out(out, (format_links(link) for link in links))
+    output_lines(out, (format_links(link) for link in links))
     if matrices:
         save_matrices(matrices, [pair.matrix for pair in found])
 
@@ -346,7 +347,7 @@ def _print_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     """A table on a terminal; tab-separated lines elsewhere, for other programs."""
     cells = [[str(cell) for cell in row] for row in rows]
     if not output.is_terminal:
-        _write_out(None, map("\t".join, [head, *cells]))
+        output_lines(None, map("\t".join, [head, *cells]))
         return
     first, *others = head
     table = Table(Column(first, no_wrap=True), *others)
@@ -373,23 +374,3 @@ def _use_threads(count: int) -> None:
 
     if count:
         torch.set_num_threads(count)
-
-
-def _input_lines(file: Path | None) -> Iterator[str]:
-    from covnmt.files import decode_lines, read_lines
-
-    if file is None or str(file) == "-":
-        if sys.stdin is None:
-            raise UserError("standard input is closed: name a file, or pipe text in")
-        return decode_lines(sys.stdin.buffer, "standard input")
-    return read_lines(file)
-
-
-def _write_out(path: Path | None, lines: Iterable[str]) -> None:
-    from covnmt.files import write_lines
-
-    if path is not None:
-        write_lines(path, lines)
-        return
-    for line in lines:
-        print(line, flush=True)

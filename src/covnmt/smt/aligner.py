@@ -4,8 +4,9 @@ An aligner gives each target word one source word or none. Links of a corpus are
 pair n they are `source[offsets[n]:offsets[n + 1]]` and `target[...]`, positions in the sentences.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,13 +14,12 @@ from numpy.typing import NDArray
 
 from covnmt.errors import UserError
 from covnmt.progress import track
-from covnmt.smt.bitext import Arrays, Integers
+from covnmt.smt.bitext import Arrays, Bitext, Integers
 from covnmt.smt.settings import AlignerKind, AlignSettings, Joining
 
 if TYPE_CHECKING:
     from thot.common import WordAlignmentMatrix
 
-WordPair = tuple[list[str], list[str]]
 Choices = NDArray[np.int16]  # of each target word: its source word, from 1; 0 for none
 
 EM_ITERATIONS = 5  # of every model in a chain, as is usual since GIZA
@@ -72,17 +72,13 @@ def thot_module(name: str) -> Any:
         ) from None
 
 
-def align_one_way(
-    pairs: Iterable[WordPair], total: int, settings: AlignSettings, what: str
-) -> Choices:
+def align_one_way(bitext: Bitext, settings: AlignSettings, what: str) -> Choices:
     """Train an aligner on the pairs and give its choice for every target word, end to end."""
     models = build_chain(settings)
     last = models[-1]
-    lengths = []
-    for source, target in track(pairs, total, f"{what}: reading", "pairs"):
-        check_length(source, target, len(lengths) + 1, last.max_sentence_length)
+    check_lengths(bitext, last.max_sentence_length)
+    for source, target in track(bitext.words(), len(bitext), f"{what}: reading", "pairs"):
         last.add_sentence_pair(source, target)
-        lengths.append(len(target))
     last.emit_training_alignments = True
     for model in models:
         model.start_training()
@@ -91,11 +87,9 @@ def align_one_way(
         for _ in track(range(sweeps), sweeps, f"{what}: {settings.kind}", "sweeps"):
             model.train()
         model.end_training()
-    choices = np.zeros(sum(lengths), dtype=np.int16)
-    start = 0
-    for n, length in enumerate(lengths):
-        choices[start : start + length] = last.get_training_alignment(n)[1].to_list()
-        start += length
+    choices = np.zeros(len(bitext.target.ids), dtype=np.int16)
+    for n, (begin, end) in enumerate(pairwise(bitext.target.offsets)):
+        choices[begin:end] = last.get_training_alignment(n)[1].to_list()
     return choices
 
 
@@ -111,39 +105,34 @@ def build_chain(settings: AlignSettings) -> list[Any]:
     return models
 
 
-def check_length(source: Sequence[str], target: Sequence[str], number: int, limit: int) -> None:
+def check_lengths(bitext: Bitext, limit: int) -> None:
     """Thot skips empty and very long pairs in silence; we say which."""
-    if not 0 < len(source) <= limit or not 0 < len(target) <= limit:
+    lengths = np.stack([bitext.source.lengths, bitext.target.lengths])  # [2, pairs]
+    wrong = np.flatnonzero((lengths.min(axis=0) == 0) | (lengths.max(axis=0) > limit))
+    if len(wrong):
+        n = int(wrong[0])
+        source, target = lengths[:, n].tolist()
         raise UserError(
-            f"pair {number}: {len(source)} and {len(target)} words; an aligner takes 1 to {limit} "
-            "on either side: remove the pair"
+            f"pair {n + 1} has {source} and {target} words; an aligner takes 1 to {limit} a side: "
+            f"remove it ({len(wrong)} such pairs in all)"
         )
 
 
-def join(
-    forward: Choices, backward: Choices, source: Integers, target: Integers, how: Joining
-) -> WordLinks:
-    """Both directions as one set of links; `source` and `target` are the sentences' lengths."""
+def join(forward: Choices, backward: Choices, bitext: Bitext, how: Joining) -> WordLinks:
+    """Both directions as one set of links."""
     matrix = thot_module("common").WordAlignmentMatrix
-    merge = MERGE[how]
-    starts_s, starts_t = np.cumsum([0, *source]), np.cumsum([0, *target])
-    rows, columns, counts = [], [], []
-    numbers = track(range(len(source)), len(source), "joining links", "pairs")
-    for n in numbers:
-        one = matrix(int(source[n]), int(target[n]))
-        one.put_list(forward[starts_t[n] : starts_t[n + 1]].tolist())
-        other = matrix(int(target[n]), int(source[n]))
-        other.put_list(backward[starts_s[n] : starts_s[n + 1]].tolist())
+    rows, columns, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [0]
+    places = zip(pairwise(bitext.source.offsets), pairwise(bitext.target.offsets), strict=True)
+    for (a, b), (c, d) in track(places, len(bitext), "joining links", "pairs"):
+        one, other = matrix(int(b - a), int(d - c)), matrix(int(d - c), int(b - a))
+        one.put_list(forward[c:d].tolist())
+        other.put_list(backward[a:b].tolist())
         other.transpose()
-        j, i = np.nonzero(merge(one, other).to_numpy())
+        j, i = np.nonzero(MERGE[how](one, other).to_numpy())
         rows.append(j)
         columns.append(i)
         counts.append(len(j))
-    nothing = np.zeros(0, np.int64)
-    offsets = np.cumsum([0, *counts], dtype=np.int64)
-    return WordLinks(
-        np.concatenate([nothing, *rows]), np.concatenate([nothing, *columns]), offsets
-    )
+    return WordLinks(np.concatenate(rows), np.concatenate(columns), np.cumsum(counts))
 
 
 Merge = Callable[["WordAlignmentMatrix", "WordAlignmentMatrix"], "WordAlignmentMatrix"]
@@ -152,13 +141,13 @@ MERGE: dict[Joining, Merge] = {
     "grow-diag-final": lambda one, other: one.grow_diag_final(other),
     "intersection": lambda one, other: one.intersect(other),
     "union": lambda one, other: one.union(other),
+    "forward": lambda one, other: one,
+    "backward": lambda one, other: other,
 }
 
 
-def align_words(pairs: Sequence[WordPair], settings: AlignSettings) -> WordLinks:
+def align_words(bitext: Bitext, settings: AlignSettings) -> WordLinks:
     """Links of the pairs by an aligner trained on these very pairs, both ways."""
-    turned = [(target, source) for source, target in pairs]
-    forward = align_one_way(pairs, len(pairs), settings, "forward")
-    backward = align_one_way(turned, len(pairs), settings, "backward")
-    source, target = (np.array([len(pair[side]) for pair in pairs]) for side in (0, 1))
-    return join(forward, backward, source, target, settings.joining)
+    forward = align_one_way(bitext, settings, "forward")
+    backward = align_one_way(bitext.turned(), settings, "backward")
+    return join(forward, backward, bitext, settings.joining)

@@ -50,6 +50,10 @@ class Bitext:
         """Source and target exchanged."""
         return Bitext(self.target, self.source)
 
+    def and_then(self, other: "Bitext") -> "Bitext":
+        """These pairs followed by others."""
+        return Bitext(_chained(self.source, other.source), _chained(self.target, other.target))
+
     def save(self, path: Path) -> None:
         """Write all ids, so that a model needs no data directory."""
         sides = {"source": self.source, "target": self.target}
@@ -73,6 +77,11 @@ def take(sentences: Sentences, chosen: Integers) -> Sentences:
     """Some sentences, laid end to end again."""
     offsets = np.concatenate([[0], np.cumsum(sentences.lengths[chosen])])
     return Sentences(flat(sentences[int(i)] for i in chosen), offsets)
+
+
+def _chained(one: Sentences, other: Sentences) -> Sentences:
+    offsets = np.concatenate([one.offsets, one.offsets[-1] + other.offsets[1:]])
+    return Sentences(flat([one.ids, other.ids]), offsets)
 
 
 def lay_out(rows: Sequence[Sequence[int]]) -> Sentences:
@@ -112,4 +121,6 @@ def load_arrays(path: Path) -> Arrays:
         with np.load(path, allow_pickle=False) as found:
             return {name: found[name] for name in found.files}
     except (OSError, ValueError, EOFError, KeyError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); give `covnmt smt train` again") from None
+        raise UserError(
+            f"{path}: cannot be read ({error}); give `covnmt smt train` again"
+        ) from None

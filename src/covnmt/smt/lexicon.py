@@ -1,11 +1,11 @@
-"""How words translate each other, from the links: the lexical weights of phrases (Koehn et al., 2003).
+"""How words translate each other: the lexical weights of phrases (Koehn et al., 2003).
 
     w(t | s) = c(s, t) / c(s)
 
 where c(s, t) counts links, and id 0, which is never a word, stands for no word at all. Thot reads
 them as IBM-1 models of both directions: a phrase's probability is mixed with the product over its
-words. On disk such a model is a vocabulary per side, a binary table of (source, target, log c(s, t),
-log c(s)), and the lengths of sentences.
+words. On disk such a model is a vocabulary per side, a binary table of (source, target,
+log c(s, t), log c(s)), and the lengths of sentences.
 """
 
 from collections.abc import Sequence

@@ -1,13 +1,14 @@
 """Minimum error rate training: weights that maximise BLEU over n-best lists (Och, 2003).
 
-Each hypothesis has features f and a score w.f; moving the weights along a direction d makes the score
-a line in the step size. In each sentence the best hypothesis changes only where lines cross on their
-upper envelope, so BLEU is constant between crossings and its best value on the whole line is found
-exactly. Lists are padded to one array: S sentences, N hypotheses, F features.
+Each hypothesis has features f and a score w.f; moving the weights along a direction makes the
+score a line in the step size. In each sentence the best hypothesis changes only where lines cross
+on their upper envelope, so BLEU is constant between crossings and its best value on the whole line
+is found exactly. Lists are padded to one array: S sentences, N hypotheses, F features.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ class Lists:
         return float(corpus_bleu(self.statistics[rows, self.best(weights)].sum(axis=0)))
 
 
-def _padded(rows: Sequence[NDArray[np.generic]], real: NDArray[np.bool_]) -> NDArray[np.generic]:
+def _padded(rows: Sequence[NDArray[Any]], real: NDArray[np.bool_]) -> NDArray[Any]:
     padded = np.zeros((*real.shape, rows[0].shape[1]), dtype=rows[0].dtype)
     padded[real] = np.concatenate(rows)
     return padded

@@ -35,6 +35,7 @@ from covnmt.text.corpus import Corpus
 
 Figures = dict[str, Any]
 MODEL = "smt.json"
+STAGES = ("forward", "backward", "links", "phrases", "language-model")
 TABLES = "tm"  # the prefix of Thot's files
 
 
@@ -74,63 +75,83 @@ class SmtModel:
 
     def figures(self) -> dict[str, Figures]:
         """What the stages noted."""
-        names = ("forward", "backward", "links", "phrases", "language-model", "weights")
-        paths = {name: self.directory / f"{name}.json" for name in names}
+        paths = {name: self.directory / f"{name}.json" for name in STAGES}
         return {name: read_json(path) for name, path in paths.items() if path.exists()}
+
+
+def build(corpus: Corpus, directory: Path, settings: TrainSettings) -> SmtModel:
+    """Make a model from a prepared corpus; stages that are done are not done again."""
+    builder = Builder(corpus, directory, settings)
+    builder.take_texts()
+    builder.link_words()
+    asked = settings.model_dump(mode="json")
+    phrase = {"align": asked["align"], "max_phrase": settings.max_phrase}
+    ngram = {"order": settings.order, "min_count": settings.min_count}
+    builder.stage("phrases", phrase, builder.collect_phrases)
+    builder.stage("language-model", ngram, builder.count_ngrams)
+    write_json(directory / MODEL, asked)
+    return SmtModel(directory, settings)
 
 
 @dataclass(frozen=True)
 class Builder:
-    """Makes a model from a prepared corpus, stage by stage."""
+    """The stages, each of which leaves files in the directory and tells a few figures."""
 
     corpus: Corpus
     directory: Path
     settings: TrainSettings
 
-    def build(self) -> SmtModel:
-        """Do what is not done yet."""
-        dev = self.corpus.split("dev")
-        copy_codecs(self.corpus.directory, self.directory)
-        write_lines(self.directory / "dev.source.txt", dev.source_text())
-        write_lines(self.directory / "dev.target.txt", dev.target_text())
-        asked = self.settings.model_dump(mode="json")
-        text = {"data": self.corpus.identity(), "pairs": asked["pairs"]}
-        way = text | {"align": {k: v for k, v in asked["align"].items() if k != "joining"}}
-        links = text | {"align": asked["align"]}
-        table = links | {"max_phrase": asked["max_phrase"]}
-        model = text | {"order": asked["order"], "min_count": asked["min_count"]}
-        stage(self.directory, "forward", way, self._forward)
-        stage(self.directory, "backward", way, self._backward)
-        stage(self.directory, "links", links, self._links)
-        stage(self.directory, "phrases", table, self._phrases)
-        stage(self.directory, "language-model", model, self._language_model)
-        write_json(self.directory / MODEL, asked)
-        return SmtModel(self.directory, self.settings)
+    def stage(self, name: str, settings: Figures, make: Callable[[], Figures]) -> None:
+        """Do a stage, unless it was done with the same settings on the same text."""
+        made_from = {"data": self.corpus.identity(), "pairs": self.settings.pairs, **settings}
+        note = self.directory / f"{name}.json"
+        if note.exists() and read_json(note).get("made_from") == made_from:
+            console.print(f"{name}: done already", highlight=False)
+            return
+        note.unlink(missing_ok=True)
+        began = time.monotonic()
+        figures = make()
+        seconds = round(time.monotonic() - began, 1)
+        known = {"made_from": made_from, **figures, "seconds": seconds, "peak_mib": peak_mib()}
+        write_json(note, known)
+        console.print(f"{name}: {seconds:,.0f} s", highlight=False)
 
     def bitext(self) -> Bitext:
         """The pairs to train on."""
         return Bitext.of(self.corpus.split("train"), self.settings.pairs)
 
-    def _forward(self) -> Figures:
-        return self._one_way("forward", self.bitext())
+    def take_texts(self) -> None:
+        """Copy what the other commands need."""
+        dev = self.corpus.split("dev")
+        copy_codecs(self.corpus.directory, self.directory)
+        write_lines(self.directory / "dev.source.txt", dev.source_text())
+        write_lines(self.directory / "dev.target.txt", dev.target_text())
 
-    def _backward(self) -> Figures:
-        return self._one_way("backward", self.bitext().turned())
+    def link_words(self) -> None:
+        """The stages up to joined links."""
+        align = self.settings.align.model_dump(mode="json")
+        way = {key: value for key, value in align.items() if key != "joining"}
+        bitext = self.bitext()
+        self.stage("forward", way, lambda: self._one_way("forward", bitext))
+        self.stage("backward", way, lambda: self._one_way("backward", bitext.turned()))
+        self.stage("links", align, self._join)
 
     def _one_way(self, name: str, bitext: Bitext) -> Figures:
-        choices = aligner.align_one_way(bitext.words(), len(bitext), self.settings.align, name)
+        choices = aligner.align_one_way(bitext, self.settings.align, name)
         save_arrays(self.directory / f"{name}.npz", {"choices": choices})
         return {"pairs": len(bitext), "linked": float((choices > 0).mean())}
 
-    def _links(self) -> Figures:
-        bitext = self.bitext()
-        ways = (load_arrays(self.directory / f"{n}.npz")["choices"] for n in ("forward", "backward"))
-        lengths = bitext.source.lengths, bitext.target.lengths
-        links = aligner.join(*ways, *lengths, self.settings.align.joining)
+    def _join(self) -> Figures:
+        forward, backward = (
+            load_arrays(self.directory / f"{name}.npz")["choices"]
+            for name in ("forward", "backward")
+        )
+        links = aligner.join(forward, backward, self.bitext(), self.settings.align.joining)
         save_arrays(self.directory / "links.npz", links.arrays())
         return {"links": len(links.source)}
 
-    def _phrases(self) -> Figures:
+    def collect_phrases(self) -> Figures:
+        """Occurrences of phrase pairs, and the lexicon."""
         bitext, rows = self.bitext(), self.corpus.report.rows
         links = WordLinks.of(load_arrays(self.directory / "links.npz"))
         bitext.save(self.directory / "bitext.npz")
@@ -144,11 +165,13 @@ class Builder:
         save_arrays(self.directory / "phrases.npz", found.arrays())
         return {"occurrences": len(found), "word_pairs": len(words.count)}
 
-    def _language_model(self) -> Figures:
-        target = self.bitext().target
-        end = self.corpus.report.rows["target"] - 1
+    def count_ngrams(self) -> Figures:
+        """The language model."""
         ngrams = language_model.count_ngrams(
-            target, end, self.settings.order, self.settings.min_count
+            self.bitext().target,
+            self.corpus.report.rows["target"] - 1,
+            self.settings.order,
+            self.settings.min_count,
         )
         dev = self.corpus.split("dev").target_sentences
         weights = language_model.find_weights(ngrams, dev)
@@ -157,20 +180,6 @@ class Builder:
             "ngrams": [len(order.word) for order in ngrams.orders],
             "dev_perplexity": language_model.perplexity(ngrams, weights, dev),
         }
-
-
-def stage(directory: Path, name: str, made_from: Figures, make: Callable[[], Figures]) -> None:
-    """Do a stage, unless it was done with the same settings on the same text."""
-    note = directory / f"{name}.json"
-    if note.exists() and read_json(note).get("made_from") == made_from:
-        console.print(f"{name}: done already", highlight=False)
-        return
-    note.unlink(missing_ok=True)
-    began = time.monotonic()
-    figures = make()
-    seconds = round(time.monotonic() - began, 1)
-    write_json(note, {"made_from": made_from, **figures, "seconds": seconds, "peak_mib": peak_mib()})
-    console.print(f"{name}: {seconds:,.0f} s", highlight=False)
 
 
 def peak_mib() -> int:

@@ -119,7 +119,9 @@ class Side:
         offsets = sentences.offsets[part.start : part.stop + 1]
         ids = sentences.ids[offsets[0] : offsets[-1]]
         unknown = np.concatenate([[0], np.cumsum(ids == UNK)])
-        return cls(int(offsets[0]), unknown, np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)))
+        return cls(
+            int(offsets[0]), unknown, np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        )
 
     def known(self, starts: Integers, lengths: Integers) -> Mask:
         """Whether these runs have no unknown word."""
@@ -239,7 +241,9 @@ def hashes(ids: Ids, spans: Spans) -> Hashes:
     """
     powers = np.cumprod(np.full(len(ids), BASE))
     inverse = np.cumprod(np.full(len(ids) + 1, np.uint64(pow(int(BASE), -1, 2**64))))
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_mixed(ids.astype(np.uint64)) * powers)])
+    sums = np.concatenate(
+        [np.zeros(1, np.uint64), np.cumsum(_mixed(ids.astype(np.uint64)) * powers)]
+    )
     result = np.empty(len(spans), dtype=np.uint64)
     for block in range(0, len(spans), BLOCK):
         part = spans[slice(block, block + BLOCK)]

@@ -7,7 +7,9 @@ from pydantic import Field
 from covnmt.config import Count, Fraction, Positive, Settings
 
 AlignerKind = Literal["eflomal", "hmm", "fast_align", "ibm1", "ibm3", "ibm4"]
-Joining = Literal["grow-diag-final-and", "grow-diag-final", "intersection", "union"]
+Joining = Literal[
+    "grow-diag-final-and", "grow-diag-final", "intersection", "union", "forward", "backward"
+]
 Engine = Literal["thot", "moses"]
 
 

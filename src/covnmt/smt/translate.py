@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -95,7 +96,7 @@ def split(tokens: Sequence[str]) -> list[Sequence[str]]:
     """A sentence in pieces of nearly equal length that Thot can take; mostly just one."""
     number = max(1, -(-len(tokens) // MAX_WORDS))
     cuts = [len(tokens) * k // number for k in range(number + 1)]
-    return [tokens[a:b] for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    return [tokens[a:b] for a, b in pairwise(cuts)]
 
 
 @contextmanager
@@ -131,7 +132,9 @@ class WordLinker:
         rows = zip(known.source.tolist(), known.target.tolist(), strict=True)
         return dict(zip(rows, known.probabilities().tolist(), strict=True))
 
-    def links(self, phrases: Sequence[Phrase], source: Sequence[str], words: Sequence[str]) -> Links:
+    def links(
+        self, phrases: Sequence[Phrase], source: Sequence[str], words: Sequence[str]
+    ) -> Links:
         """Of each target word to the source word of its phrase that most probably gave it."""
         ids = self.source.encode(source)
         found = set()

@@ -4,7 +4,7 @@ Translate the dev set with the weights so far, add the translations to those of 
 the weights that would choose best among all of them (`mert`), and go round again. The weights kept
 are those under which the dev set, really translated, had the highest BLEU.
 
-After every round all that is known is written down, so a run that was stopped goes on with the next.
+After every round all that is known is written down, so a run that was stopped goes on.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from covnmt.progress import console
 from covnmt.smt.bitext import Integers, load_arrays, save_arrays, source_words, target_tokens
 from covnmt.smt.decode import FEATURES, LOWER, START, Decoder, Floats, Hypothesis
 from covnmt.smt.mert import Lists, optimise
-from covnmt.smt.model import SmtModel, peak_mib
+from covnmt.smt.model import Figures, SmtModel, peak_mib
 from covnmt.smt.settings import TuneSettings
 from covnmt.smt.translate import MAX_WORDS, prepared_decoder
 from covnmt.text.codec import Codec
@@ -76,6 +76,9 @@ class Pool:
         return Lists.of(np.split(self.features, cuts), np.split(self.statistics, cuts))
 
 
+EMPTY = Pool(np.zeros(0, np.int64), np.zeros((0, len(FEATURES))), np.zeros((0, 10), np.int64))
+
+
 @dataclass
 class Tuning:
     """Where a run stands: the weights and BLEU of each round, the next weights, the pool."""
@@ -90,13 +93,15 @@ class Tuning:
         return max(self.rounds, key=lambda each: each[1])
 
 
-EMPTY = Pool(np.zeros(0, np.int64), np.zeros((0, len(FEATURES))), np.zeros((0, 10), np.int64))
+def tune(model: SmtModel, settings: TuneSettings) -> list[tuple[list[float], float]]:
+    """Tune, or go on tuning, and write the best weights to the model.
 
-
-def tune(model: SmtModel, settings: TuneSettings) -> tuple[list[float], float]:
-    """Tune, or go on tuning; gives the best weights and their BLEU, and writes them to the model."""
+    Gives the weights and the BLEU of every round; the first has equal weights.
+    """
     dev = DevSet.of(model, settings.sentences)
-    made_from = {**model.figures()["phrases"]["made_from"], **settings.model_dump(mode="json")}
+    stages = {name: noted["made_from"] for name, noted in model.figures().items()}
+    asked = settings.model_dump(mode="json", exclude={"search": {"processes"}})
+    made_from = {"stages": stages, "model": model.settings.model_dump(mode="json"), "tune": asked}
     state = restore(model.directory, made_from)
     codecs = model.codec("source"), model.codec("target")
     if not state.finished:
@@ -104,7 +109,7 @@ def tune(model: SmtModel, settings: TuneSettings) -> tuple[list[float], float]:
             while not state.finished:
                 one_round(state, decoder, dev, codecs, settings)
                 save(model.directory, made_from, state)
-    return state.best()
+    return state.rounds
 
 
 def one_round(
@@ -152,7 +157,7 @@ def judged(
     return Pool(np.array(sentence), np.array(features), np.array(statistics))
 
 
-def save(directory: Path, made_from: dict[str, object], state: Tuning) -> None:
+def save(directory: Path, made_from: Figures, state: Tuning) -> None:
     """Write the best weights, and all that is needed to go on."""
     pool = state.pool
     arrays = {"sentence": pool.sentence, "features": pool.features, "statistics": pool.statistics}
@@ -170,7 +175,7 @@ def save(directory: Path, made_from: dict[str, object], state: Tuning) -> None:
     write_json(directory / "weights.json", content)
 
 
-def restore(directory: Path, made_from: dict[str, object]) -> Tuning:
+def restore(directory: Path, made_from: Figures) -> Tuning:
     """Where a run with the same settings stopped; else the beginning."""
     if not (directory / "weights.json").exists():
         return Tuning()
