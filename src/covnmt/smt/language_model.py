@@ -23,6 +23,7 @@ from covnmt.text.vocab import UNK
 Floats = NDArray[np.float64]
 
 BUCKETS = 30
+ABSENT = BUCKETS  # the bucket of a history that begins before its sentence; it has no weight
 EM_ROUNDS = 50
 LEAST, MOST = 1e-4, 1 - 1e-4  # weights, so that no probability is ever 0
 
@@ -96,10 +97,15 @@ def find_weights(ngrams: Ngrams, heldout: Sentences) -> Floats:
     known = np.isin(heldout.ids, ngrams.orders[0].word)
     ids = np.where(known, heldout.ids, UNK)
     frequency, bucket = relative_frequencies(ngrams, Sentences(ids, heldout.offsets))
-    weights = np.full((len(ngrams.orders), BUCKETS), 0.5)
+    weights = equal_weights(len(ngrams.orders))
     for _ in track(range(EM_ROUNDS), EM_ROUNDS, "weighting n-grams", "rounds"):
         weights = _em_round(weights, frequency, bucket, ngrams.size)
     return weights
+
+
+def equal_weights(orders: int) -> Floats:
+    """Half of what is left for each order, [orders, buckets]."""
+    return np.where(np.arange(BUCKETS + 1) == ABSENT, 0.0, np.full((orders, 1), 0.5))
 
 
 def relative_frequencies(ngrams: Ngrams, text: Sentences) -> tuple[Floats, Integers]:
@@ -113,7 +119,7 @@ def relative_frequencies(ngrams: Ngrams, text: Sentences) -> tuple[Floats, Integ
         count = np.where(number >= 0, order.count[number], 0)
         used = predicted & (place >= n)
         frequency.append(np.where(used, count / np.maximum(history, 1), 0.0)[predicted])
-        bucket.append(np.where(used, np.minimum(history, BUCKETS - 1), 0)[predicted])
+        bucket.append(np.where(used, np.minimum(history, BUCKETS - 1), ABSENT)[predicted])
         prefix = np.concatenate([[-1], number[:-1]])
         history = np.concatenate([[0], count[:-1]])
     return np.array(frequency), np.array(bucket)  # [orders, words]
@@ -143,11 +149,11 @@ def _em_round(weights: Floats, frequency: Floats, bucket: Integers, size: int) -
     for n in reversed(range(len(weights))):
         b = weights[n][bucket[n]]
         given = reached * b * frequency[n] / p[n + 1]
-        mass = np.bincount(bucket[n], weights=reached, minlength=BUCKETS)
-        own = np.bincount(bucket[n], weights=given, minlength=BUCKETS)
+        mass = np.bincount(bucket[n], weights=reached, minlength=BUCKETS + 1)
+        own = np.bincount(bucket[n], weights=given, minlength=BUCKETS + 1)
         renewed[n] = np.where(mass > 0, own / np.maximum(mass, 1e-300), weights[n])
         reached = reached - given
-    return np.clip(renewed, LEAST, MOST)
+    return np.where(np.arange(BUCKETS + 1) == ABSENT, 0.0, np.clip(renewed, LEAST, MOST))
 
 
 def perplexity(ngrams: Ngrams, weights: Floats, text: Sentences) -> float:
@@ -161,7 +167,7 @@ def write_language_model(path: Path, ngrams: Ngrams, weights: Floats) -> None:
     """As Thot loads it: n-gram, count of its prefix, count; the weights beside it."""
     with atomic_text(path) as stream:
         stream.writelines(_lines(ngrams))
-    flat = " ".join(f"{weight:.6f}" for weight in weights.ravel())
+    flat = " ".join(f"{weight:.6f}" for weight in weights[:, :BUCKETS].ravel())
     write_lines(Path(f"{path}.weights"), [f"{len(weights)} {BUCKETS} 1 {flat}"])
 
 

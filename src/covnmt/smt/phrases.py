@@ -261,8 +261,8 @@ def _mixed(values: Hashes) -> Hashes:
 
 def _position(values: Hashes, among: Hashes) -> Integers:
     """Where each value stands in a sorted array, -1 for nowhere."""
-    places = np.empty(len(values), dtype=np.int64)
-    for block in range(0, len(values), BLOCK):
+    places = np.full(len(values), -1)
+    for block in range(0, len(values) if len(among) else 0, BLOCK):
         part = values[block : block + BLOCK]
         at = np.minimum(np.searchsorted(among, part), len(among) - 1)
         places[block : block + BLOCK] = np.where(among[at] == part, at, -1)

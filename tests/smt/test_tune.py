@@ -1,0 +1,71 @@
+"""Tuning: it gains on the dev set, goes on where it stopped, and is the same again."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covnmt.files import read_json
+from covnmt.smt import tune as tuning
+from covnmt.smt.decode import FEATURES
+from covnmt.smt.model import SmtModel
+from covnmt.smt.settings import SearchSettings, TuneSettings
+from covnmt.smt.translate import load_weights
+from covnmt.smt.tune import Pool, tune
+
+SETTINGS = TuneSettings(
+    search=SearchSettings(reorder=3, stack=3), iterations=4, nbest=20, restarts=2
+)
+
+
+@pytest.fixture
+def model(tiny_smt: SmtModel, tmp_path: Path) -> SmtModel:
+    """A copy that may be changed."""
+    shutil.copytree(tiny_smt.directory, tmp_path / "model")
+    return SmtModel.open(tmp_path / "model")
+
+
+def test_tuning_gains_and_goes_on(model: SmtModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    class StoppedError(Exception):
+        pass
+
+    whole = tune(model, SETTINGS)
+    known = read_json(model.directory / "weights.json")
+    assert known["dev_bleu"] == max(bleu for _, bleu in whole) > whole[0][1]
+    best = next(weights for weights, bleu in whole if bleu == known["dev_bleu"])
+    assert load_weights(model).tolist() == best
+    assert list(known["weights"]) == list(FEATURES)
+    assert tune(model, SETTINGS) == whole  # nothing is left to do
+
+    (model.directory / "weights.json").unlink()
+    save = tuning.save
+
+    def stop_after_two(directory: Path, made_from: dict[str, object], state: tuning.Tuning) -> None:
+        save(directory, made_from, state)
+        if len(state.rounds) == 2:
+            raise StoppedError
+
+    monkeypatch.setattr(tuning, "save", stop_after_two)
+    with pytest.raises(StoppedError):
+        tune(model, SETTINGS)
+    monkeypatch.setattr(tuning, "save", save)
+    assert tune(model, SETTINGS) == whole
+
+
+def test_other_settings_begin_anew(model: SmtModel) -> None:
+    quick = SETTINGS.model_copy(update={"iterations": 1, "sentences": 3})
+    assert len(tune(model, quick)) == 1
+    assert len(tune(model, quick.model_copy(update={"iterations": 2}))) == 2
+
+
+def test_pool_holds_nothing_twice() -> None:
+    def pool(*rows: tuple[int, float]) -> Pool:
+        features = np.array([[value] for _, value in rows])
+        return Pool(np.array([n for n, _ in rows]), features, np.ones((len(rows), 10), np.int64))
+
+    one = pool((0, 1.0), (1, 2.0))
+    both = one.with_more(pool((1, 2.0), (0, 3.0), (0, 1.0), (2, 1.0)))
+    assert both.sentence.tolist() == [0, 0, 1, 2]
+    assert both.features.ravel().tolist() == [1.0, 3.0, 2.0, 1.0]
+    assert both.lists().real.tolist() == [[True, True], [True, False], [True, False]]
