@@ -1,5 +1,7 @@
 """MERT: the exact line search against trying every interval, and what optimising promises."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from covnmt.metrics.bleu import Counts, corpus_bleu, sentence_statistics
 from covnmt.smt.mert import Floats, Lists, line_search, optimise, step_limits
 
-WORDS = "a b c d e f g h".split()
+WORDS = [*"abcdefgh"]
 FREE = np.full(3, -np.inf)
 
 
@@ -44,7 +46,7 @@ def by_trying(lists: Lists, weights: Floats, direction: Floats, least: float, mo
     low = least if np.isfinite(least) else min([*inside, 0.0, most]) - 1
     high = most if np.isfinite(most) else max([*inside, low]) + 1
     edges = [low, *inside, high]
-    middles = [(a + b) / 2 for a, b in zip(edges[:-1], edges[1:], strict=True) if b - a > 1e-9]
+    middles = [(a + b) / 2 for a, b in pairwise(edges) if b - a > 1e-9]
     return max(lists.bleu(weights + step * direction) for step in middles)
 
 

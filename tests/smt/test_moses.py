@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def read_calls(log: Path) -> list[tuple[str, dict[str, str], list[str], int]]:
     rows = [json.loads(line) for line in log.read_text().splitlines()]
-    return [(n, dict(zip(a, a[1:], strict=False)), a, lines) for n, a, lines in rows]
+    return [(n, dict(pairwise(a)), a, lines) for n, a, lines in rows]
 
 
 def test_the_whole_way(calls: Path, tiny_corpus: Path, tmp_path: Path) -> None:

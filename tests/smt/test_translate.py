@@ -96,9 +96,8 @@ def test_pieces(length: int, pieces: list[int]) -> None:
 
 def test_links_inside_phrases() -> None:
     # 2 gives 2 always, 3 gives 3 mostly and 2 sometimes, 4 gives nothing
-    lexicon = Lexicon(
-        *(np.array(column) for column in ([2, 3, 3], [2, 2, 3], [5, 1, 9])), WORDS.end + 1, 9
-    )
+    source, target, count = np.array([2, 3, 3]), np.array([2, 2, 3]), np.array([5, 1, 9])
+    lexicon = Lexicon(source, target, count, WORDS.end + 1, 9)
     linker = WordLinker(lexicon, WORDS)
     phrases = [Phrase(1, 3, 0, 2), Phrase(0, 1, 2, 4), Phrase(3, 4, 4, 5)]
     tokens = ["three", "two", "one", "else"]

@@ -33,13 +33,23 @@ def test_words_outside_the_vocabulary_keep_their_identity(tiny_corpus: Path) -> 
     assert rows.ids[2] == len(vocabulary) + 1
 
 
+def test_empty_lines_have_no_links(tiny_text: Path, tmp_path: Path) -> None:
+    files = []
+    for ending in ("src", "tgt"):
+        lines = (tiny_text / f"test.{ending}").read_text().splitlines()
+        lines[1 if ending == "src" else 3] = ""
+        files.append(tmp_path / ending)
+        files[-1].write_text("\n".join(lines) + "\n")
+    found = align_files(files[0], files[1], None, SETTINGS)
+    assert [n for n, links in enumerate(found) if not links] == [1, 3]
+    assert len(found) == 20
+
+
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
-        ("a\n\nb\n", "x\ny\nz\n", r"a.txt, line 2: empty"),
-        ("a\nb\n", "x\n \n", r"b.txt, line 2: empty"),
         ("a\nb\n", "x\n", r"b.txt ends after line 1"),
-        ("", "", r"a.txt: holds no lines"),
+        ("", "", r"a.txt and .*b.txt: no line has words on both sides"),
     ],
 )
 def test_bad_files(tmp_path: Path, source: str, target: str, message: str) -> None:

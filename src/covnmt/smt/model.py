@@ -183,6 +183,7 @@ class Builder:
 
 
 def peak_mib() -> int:
-    """The most memory that this process has held so far."""
+    """The most memory that this process, or one that it has started and ended, has held so far."""
     unit = 2**20 if sys.platform == "darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // unit
+    known = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return max(resource.getrusage(who).ru_maxrss for who in known) // unit

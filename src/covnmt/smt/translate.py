@@ -37,6 +37,7 @@ from covnmt.smt.settings import SearchSettings
 from covnmt.text.codec import Codec
 from covnmt.text.vocab import Vocabulary
 
+WEIGHTS = "weights.json"
 MAX_WORDS = 100  # longer sentences are translated in pieces
 
 
@@ -68,7 +69,7 @@ class PhraseTranslation:
 
 def load_weights(model: SmtModel) -> Floats:
     """The tuned weights, or equal ones before tuning."""
-    path = model.directory / "weights.json"
+    path = model.directory / WEIGHTS
     if not path.exists():
         return START
     known = read_json(path)["weights"]

@@ -7,12 +7,15 @@ are those under which the dev set, really translated, had the highest BLEU.
 After every round all that is known is written down, so a run that was stopped goes on.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
+from covnmt.errors import UserError
 from covnmt.files import read_json, read_lines, write_json
 from covnmt.metrics.bleu import Counts, corpus_bleu, sentence_statistics
 from covnmt.progress import console
@@ -21,7 +24,7 @@ from covnmt.smt.decode import FEATURES, LOWER, START, Decoder, Floats, Hypothesi
 from covnmt.smt.mert import Lists, optimise
 from covnmt.smt.model import Figures, SmtModel, peak_mib
 from covnmt.smt.settings import TuneSettings
-from covnmt.smt.translate import MAX_WORDS, prepared_decoder
+from covnmt.smt.translate import MAX_WORDS, WEIGHTS, prepared_decoder
 from covnmt.text.codec import Codec
 
 
@@ -84,6 +87,7 @@ class Tuning:
     """Where a run stands: the weights and BLEU of each round, the next weights, the pool."""
 
     rounds: list[tuple[list[float], float]] = field(default_factory=list)
+    seconds: float = 0.0
     weights: Floats = field(default_factory=lambda: START)
     pool: Pool = field(default_factory=lambda: EMPTY)
     finished: bool = False
@@ -120,6 +124,7 @@ def one_round(
     settings: TuneSettings,
 ) -> None:
     """Translate, note the BLEU, and find the next weights."""
+    began = time.monotonic()
     number = len(state.rounds) + 1
     words = [source_words(tokens, codecs[0].vocabulary) for tokens in dev.source]
     lists = list(decoder.nbest(words, state.weights, settings.nbest, f"round {number}"))
@@ -135,6 +140,7 @@ def one_round(
         state.weights, _ = optimise(
             state.pool.lists(), state.weights, LOWER, settings.restarts, settings.seed + number
         )
+    state.seconds += time.monotonic() - began
 
 
 def judged(
@@ -170,19 +176,26 @@ def save(directory: Path, made_from: Figures, state: Tuning) -> None:
         "rounds": state.rounds,
         "next": state.weights.tolist(),
         "finished": state.finished,
+        "seconds": round(state.seconds, 1),
         "peak_mib": peak_mib(),
     }
-    write_json(directory / "weights.json", content)
+    write_json(directory / WEIGHTS, content)
+
+
+def read_tuning(directory: Path) -> Figures:
+    """What is known of a model's tuning."""
+    if not (directory / WEIGHTS).exists():
+        raise UserError(f"{directory}: not tuned yet; give `covnmt smt tune {directory}`")
+    return cast(Figures, read_json(directory / WEIGHTS))
 
 
 def restore(directory: Path, made_from: Figures) -> Tuning:
     """Where a run with the same settings stopped; else the beginning."""
-    if not (directory / "weights.json").exists():
-        return Tuning()
-    known = read_json(directory / "weights.json")
-    if known["made_from"] != made_from:
+    known = read_tuning(directory) if (directory / WEIGHTS).exists() else {}
+    if known.get("made_from") != made_from:
         return Tuning()
     arrays = load_arrays(directory / "tuning.npz")
     pool = Pool(arrays["sentence"], arrays["features"], arrays["statistics"])
     rounds = [(weights, bleu) for weights, bleu in known["rounds"]]
-    return Tuning(rounds, np.array(known["next"]), pool, known["finished"])
+    next_weights = np.array(known["next"])
+    return Tuning(rounds, known["seconds"], next_weights, pool, known["finished"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from covnmt.errors import UserError
 from covnmt.files import read_parallel
-from covnmt.metrics.alignment import Links
+from covnmt.metrics.alignment import NO_LINKS, Links
 from covnmt.smt.aligner import align_words
 from covnmt.smt.bitext import Bitext, lay_out
 from covnmt.smt.settings import AlignSettings
@@ -18,36 +18,34 @@ from covnmt.text.codec import Side
 from covnmt.text.corpus import Corpus, Sentences
 from covnmt.text.vocab import NAMES
 
+WordPair = tuple[Sequence[str], Sequence[str]]
+
 
 def align_files(
     source: Path, target: Path, corpus: Corpus | None, settings: AlignSettings
 ) -> list[Links]:
-    """The links of each line, (source word, target word) from 0."""
-    pairs = read_words(source, target)
+    """The links of each line, (source word, target word) from 0; none where a side is empty."""
+    lines = read_parallel(source, target)
+    pairs = [(one.split(), other.split()) for one, other in lines]
+    if not any(one and other for one, other in pairs):
+        raise UserError(f"{source} and {target}: no line has words on both sides")
+    return align_pairs(pairs, corpus, settings)
+
+
+def align_pairs(
+    pairs: Sequence[WordPair], corpus: Corpus | None, settings: AlignSettings
+) -> list[Links]:
+    """The same of pairs in memory."""
+    full = [n for n, (source, target) in enumerate(pairs) if source and target]
     bitext = Bitext(
-        numbered([words for words, _ in pairs], known_words(corpus, "source")),
-        numbered([words for _, words in pairs], known_words(corpus, "target")),
+        numbered([pairs[n][0] for n in full], known_words(corpus, "source")),
+        numbered([pairs[n][1] for n in full], known_words(corpus, "target")),
     )
     if corpus:
         bitext = bitext.and_then(Bitext.of(corpus.split("train")))
     links = align_words(bitext, settings)
-    return [links[n] for n in range(len(pairs))]
-
-
-def read_words(source: Path, target: Path) -> list[tuple[list[str], list[str]]]:
-    """Both files, line by line; an empty line is an error."""
-    pairs = []
-    for number, (one, other) in enumerate(read_parallel(source, target), 1):
-        pairs.append((one.split(), other.split()))
-        for path, words in zip((source, target), pairs[-1], strict=True):
-            if not words:
-                raise UserError(
-                    f"{path}, line {number}: empty, there is nothing to align; "
-                    "remove the line from both files"
-                )
-    if not pairs:
-        raise UserError(f"{source}: holds no lines")
-    return pairs
+    found = {n: links[place] for place, n in enumerate(full)}
+    return [found.get(n, NO_LINKS) for n in range(len(pairs))]
 
 
 def known_words(corpus: Corpus | None, side: Side) -> dict[str, int]:
