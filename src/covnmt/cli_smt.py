@@ -129,6 +129,7 @@ def align(
     data: Annotated[
         Path | None, typer.Option(help="prepared directory whose pairs are learnt from too")
     ] = None,
+    pairs: Annotated[int, typer.Option(min=0, help="of --data, that many; 0: all")] = 0,
     aligner: AlignerOption = "eflomal",
     joining: JoiningOption = "grow-diag-final-and",
     samplers: Annotated[int, typer.Option(min=1, help="chains of eflomal")] = 3,
@@ -142,7 +143,8 @@ def align(
     from covnmt.text.corpus import Corpus
 
     settings = AlignSettings(kind=aligner, samplers=samplers, joining=joining, seed=seed)
-    found = align_files(source, target, Corpus.open(data) if data else None, settings)
+    corpus = Corpus.open(data) if data else None
+    found = align_files(source, target, corpus, settings, pairs)
     output_lines(out, map(format_links, found))
 
 

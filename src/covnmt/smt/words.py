@@ -22,27 +22,27 @@ WordPair = tuple[Sequence[str], Sequence[str]]
 
 
 def align_files(
-    source: Path, target: Path, corpus: Corpus | None, settings: AlignSettings
+    source: Path, target: Path, corpus: Corpus | None, settings: AlignSettings, learn: int = 0
 ) -> list[Links]:
     """The links of each line, (source word, target word) from 0; none where a side is empty."""
     lines = read_parallel(source, target)
     pairs = [(one.split(), other.split()) for one, other in lines]
     if not any(one and other for one, other in pairs):
         raise UserError(f"{source} and {target}: no line has words on both sides")
-    return align_pairs(pairs, corpus, settings)
+    return align_pairs(pairs, corpus, settings, learn)
 
 
 def align_pairs(
-    pairs: Sequence[WordPair], corpus: Corpus | None, settings: AlignSettings
+    pairs: Sequence[WordPair], corpus: Corpus | None, settings: AlignSettings, learn: int = 0
 ) -> list[Links]:
-    """The same of pairs in memory."""
+    """The same of pairs in memory; `learn` limits the pairs of the corpus, 0 takes all."""
     full = [n for n, (source, target) in enumerate(pairs) if source and target]
     bitext = Bitext(
         numbered([pairs[n][0] for n in full], known_words(corpus, "source")),
         numbered([pairs[n][1] for n in full], known_words(corpus, "target")),
     )
     if corpus:
-        bitext = bitext.and_then(Bitext.of(corpus.split("train")))
+        bitext = bitext.and_then(Bitext.of(corpus.split("train"), learn))
     links = align_words(bitext, settings)
     found = {n: links[place] for place, n in enumerate(full)}
     return [found.get(n, NO_LINKS) for n in range(len(pairs))]
