@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covnmt.errors import UserError
@@ -69,6 +69,7 @@ EXACT: tuple[Literal["union", "intersection"], ...] = ("union", "intersection")
 
 
 @given(st.lists(choices(), min_size=1, max_size=4), st.sampled_from(EXACT))
+@settings(deadline=None)
 def test_joining_is_that_of_the_metrics(
     rows: list[tuple[list[int], list[int]]], how: Literal["union", "intersection"]
 ) -> None:
@@ -82,6 +83,7 @@ def test_joining_is_that_of_the_metrics(
 
 
 @given(choices())
+@settings(deadline=None)
 def test_grow_diag_final_and_lies_between(row: tuple[list[int], list[int]]) -> None:
     bitext = Bitext(lay_out([row[1]]), lay_out([row[0]]))
     forward, backward = (np.array(side, dtype=np.int16) for side in row)

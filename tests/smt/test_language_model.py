@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covnmt.smt.aligner import thot_module
@@ -55,12 +55,14 @@ def grams(ngrams: Ngrams) -> list[dict[Gram, int]]:
 
 
 @given(texts, st.integers(1, 4))
+@settings(deadline=None)
 def test_counts(rows: list[list[int]], order: int) -> None:
     found = grams(count_ngrams(lay_out(rows), END, order, 1))
     assert found == [counted(rows, n) for n in range(1, order + 1)]
 
 
 @given(texts)
+@settings(deadline=None)
 def test_rare_ngrams_are_left_out_from_three_words_on(rows: list[list[int]]) -> None:
     found = grams(count_ngrams(lay_out(rows), END, 4, 2))
     assert found[:2] == [counted(rows, 1), counted(rows, 2)]
@@ -81,6 +83,7 @@ def by_formula(rows: list[list[int]], weights: Floats, history: Gram, word: int)
 
 
 @given(texts, st.lists(st.integers(1, 8), min_size=1, max_size=5), st.integers(0, 100))
+@settings(deadline=None)
 def test_probabilities_follow_the_formula(
     rows: list[list[int]], sentence: list[int], seed: int
 ) -> None:
@@ -99,6 +102,7 @@ def test_probabilities_follow_the_formula(
 
 
 @given(texts, texts)
+@settings(deadline=None)
 def test_em_never_lowers_the_likelihood(rows: list[list[int]], heldout: list[list[int]]) -> None:
     known = {word for row in rows for word in row}
     heldout = [[w for w in row if w in known] for row in heldout]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covnmt.smt.aligner import thot_module
@@ -23,6 +23,7 @@ def entries(lexicon: Lexicon) -> dict[tuple[int, int], int]:
 
 
 @given(st.lists(linked_pairs(), min_size=1, max_size=4))
+@settings(deadline=None)
 def test_counts(pairs: list[Pair]) -> None:
     expected: Counter[tuple[int, int]] = Counter()
     for source, target, links in pairs:

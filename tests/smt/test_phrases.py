@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covnmt.smt import phrases
@@ -63,6 +63,7 @@ def linked_pairs(draw: st.DrawFn) -> Pair:
 
 
 @given(st.lists(linked_pairs(), min_size=1, max_size=5), st.integers(1, 4), st.integers(1, 3))
+@settings(deadline=None)
 def test_extraction_is_the_textbooks(pairs: list[Pair], longest: int, chunk: int) -> None:
     bitext, links = corpus(pairs)
     with pytest.MonkeyPatch.context() as patch:
@@ -73,6 +74,7 @@ def test_extraction_is_the_textbooks(pairs: list[Pair], longest: int, chunk: int
 
 
 @given(st.lists(linked_pairs(), min_size=1, max_size=6), st.integers(1, 3))
+@settings(deadline=None)
 def test_table_counts(pairs: list[Pair], options: int) -> None:
     bitext, links = corpus(pairs)
     found = extract(bitext, links, 3)
@@ -93,6 +95,7 @@ def test_table_counts(pairs: list[Pair], options: int) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=6))
+@settings(deadline=None)
 def test_hashes_tell_runs_apart_wherever_they_stand(rows: list[list[int]]) -> None:
     text = lay_out(rows)
     spans = runs(text, 4)

@@ -146,14 +146,27 @@ def _extract_chunk(
     left = _free_before(linked, target.sentence, longest)
     right = _free_before(linked[::-1], target.sentence[::-1], longest)[::-1]
     for length, starts, first, width in _tight(source, len(linked), j, i, longest):
-        for before in range(longest):
-            for after in range(longest - before):
-                wide = width + before + after
-                fits = (left[first] >= before) & (right[first + width - 1] >= after)
-                a, b, w = (x[fits & (wide <= longest)] for x in (starts, first - before, wide))
-                known = source.known(a, np.full_like(a, length)) & target.known(b, w)
-                a, b, w = a[known], b[known], w[known]
-                yield Occurrences(source.spans(a, np.full_like(a, length)), target.spans(b, w))
+        room = left[first], right[first + width - 1]
+        for a, b, wide in _widened(starts, first, width, room, longest):
+            lengths = np.full_like(a, length)
+            known = source.known(a, lengths) & target.known(b, wide)
+            spans = source.spans(a, lengths)[known], target.spans(b, wide)[known]
+            yield Occurrences(*spans)
+
+
+def _widened(
+    starts: Integers,
+    first: Integers,
+    width: Integers,
+    room: tuple[Integers, Integers],
+    longest: int,
+) -> Iterator[tuple[Integers, Integers, Integers]]:
+    """The same pairs with any number of the free words before and after the target run."""
+    for before in range(longest):
+        for after in range(longest - before):
+            wide = width + before + after
+            fits = (room[0] >= before) & (room[1] >= after) & (wide <= longest)
+            yield starts[fits], first[fits] - before, wide[fits]
 
 
 def _tight(
