@@ -28,8 +28,9 @@ def plan(tiny_corpus: Path, tiny_text: Path, tmp_path: Path) -> Plan:
 
 
 def test_the_job(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    def quick(search: SearchSettings, sentences: int, seed: int) -> TuneSettings:
-        assert (sentences, seed) == (phrase_based.TUNED_ON, 1)
+    def quick(search: SearchSettings, iterations: int, sentences: int, seed: int) -> TuneSettings:
+        known = (phrase_based.ROUNDS, phrase_based.TUNED_ON)
+        assert (iterations, sentences, seed) == (*known, 1)
         one = search.model_copy(update={"processes": 1})
         return TuneSettings(search=one, iterations=2, nbest=10, restarts=1)
 

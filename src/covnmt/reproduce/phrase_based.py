@@ -1,7 +1,7 @@
 """The phrase-based system as a job: trained, tuned and measured like the neural ones.
 
-It has no attention. Its alignment is that of its statistical aligner, which learns from the
-training pairs and from the pairs it is asked about: gold pairs (AER), and test sentences with their
+It has no attention. Its alignment is that of its statistical aligner, which learns from training
+pairs and from the pairs it is asked about: gold pairs (AER), and test sentences with their
 references and with the system's outputs (DROP).
 """
 
@@ -32,7 +32,9 @@ from covnmt.smt.words import WordPair, align_pairs
 from covnmt.text.corpus import Corpus
 
 LARGE = 100_000  # pairs; from here on n-grams of 3 or more words must have been seen twice
-TUNED_ON = 500  # sentences of the dev set
+TUNED_ON = 300  # sentences of the dev set
+ROUNDS = 6  # of tuning
+LEARN = 100_000  # training pairs that the aligner learns from when it is measured
 
 
 def run_job(experiment: Experiment, run: Path, prepared: Path, seed: int) -> dict[str, Any]:
@@ -40,7 +42,7 @@ def run_job(experiment: Experiment, run: Path, prepared: Path, seed: int) -> dic
     large = Corpus.open(prepared).report.splits["train"].kept >= LARGE
     search = SearchSettings(processes=os.cpu_count() or 1)
     settings = TrainSettings(align=AlignSettings(seed=seed), min_count=2 if large else 1)
-    tuning = TuneSettings(search=search, sentences=TUNED_ON, seed=seed)
+    tuning = TuneSettings(search=search, iterations=ROUNDS, sentences=TUNED_ON, seed=seed)
     model = engine.train(prepared, run, settings)
     engine.tune(run, tuning)
     began = time.monotonic()
@@ -93,7 +95,8 @@ def measure(
     ]
     outputs: list[WordPair] = [(each.source_tokens, each.tokens) for each in done]
     gold = gold_pairs(prepared)
-    links = align_pairs([*gold, *references, *outputs], corpus, model.settings.align)
+    asked = [*gold, *references, *outputs]
+    links = align_pairs(asked, corpus, model.settings.align, LEARN)
     in_test = links[len(gold) : len(gold) + len(references)], links[len(gold) + len(references) :]
     as_words = score_words(references, outputs, *in_test, experiment, prepared)
     by_length = (as_words if experiment.text.deterministic else as_text).by_length
