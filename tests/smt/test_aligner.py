@@ -9,9 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from covnmt import cli_smt
 from covnmt.errors import UserError
 from covnmt.metrics.alignment import Links, aer, read_links, symmetrise
-from covnmt.smt.aligner import MERGE, WordLinks, align_one_way, align_words, join, thot_module
+from covnmt.smt.aligner import (
+    CHAINS,
+    MERGE,
+    WordLinks,
+    align_one_way,
+    align_words,
+    join,
+    thot_module,
+)
 from covnmt.smt.bitext import Bitext, lay_out
 from covnmt.smt.settings import AlignerKind, AlignSettings, Joining
 from covnmt.smt.words import numbered
@@ -92,8 +101,9 @@ def test_grow_diag_final_and_lies_between(row: tuple[list[int], list[int]]) -> N
     assert found["grow-diag-final"] <= found["union"] == found["forward"] | found["backward"]
 
 
-def test_every_joining_can_be_asked_for() -> None:
-    assert set(MERGE) == set(get_args(Joining))
+def test_everything_can_be_asked_for() -> None:
+    assert set(MERGE) == set(get_args(Joining)) == set(get_args(cli_smt.Joining))
+    assert set(CHAINS) == set(KINDS) == set(get_args(cli_smt.Kind))
 
 
 def test_links_survive_a_file() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covnmt.metrics.bleu import Counts, corpus_bleu, sentence_statistics
-from covnmt.smt.mert import Floats, Lists, line_search, optimise, step_limits
+from covnmt.smt.mert import Floats, Lists, envelope, line_search, optimise, step_limits
 
 WORDS = [*"abcdefgh"]
 FREE = np.full(3, -np.inf)
@@ -64,17 +64,23 @@ def test_line_search_is_exact(seed: int, bounded: bool) -> None:
     assert lists.bleu(weights + step * direction) == pytest.approx(bleu)
 
 
-@given(st.integers(0, 10_000))
+@given(st.integers(0, 10_000), st.booleans(), st.sampled_from([-np.inf, -2.0, 0.5]))
 @settings(deadline=None)
-def test_lines_that_cross_together(seed: int) -> None:
-    """With whole-number features three and more lines meet in a point, and many are the same."""
-    lists = random_lists(seed, ties=True)
-    weights, direction = np.array([1.0, 2.0, -1.0]), np.array([0.0, 1.0, 1.0])
-    step, bleu = line_search(lists, weights, direction, FREE)
-    around = [lists.bleu(weights + (step + d) * direction) for d in (-1e-9, 0.0, 1e-9)]
-    # translations of the same score are told apart by nothing: the search may count any of them
-    assert max(around) <= 100.0
-    assert 0.0 <= bleu <= 100.0
+def test_the_envelope_is_never_below_a_line(seed: int, ties: bool, least: float) -> None:
+    """Also where three and more lines meet in a point, and where several are the same."""
+    lists = random_lists(seed, ties=ties)
+    weights, direction = np.array([1.0, 2.0, -1.0]), np.array([0.5, 1.0, 1.0])
+    sentence, where, before, after, first = envelope(lists, weights, direction, least)
+    low = least if np.isfinite(least) else where.min(initial=0.0) - 1
+    for step in np.linspace(low, max(low, where.max(initial=0.0)) + 1, 23):
+        scores = np.where(lists.real, lists.features @ (weights + step * direction), -np.inf)
+        for n in range(len(first)):
+            passed = (sentence == n) & (where <= step)
+            now = after[passed][-1] if passed.any() else first[n]
+            assert scores[n, now] == pytest.approx(scores[n].max())
+    for n in range(len(first)):  # one change begins where the one before it has ended
+        own = sentence == n
+        assert before[own].tolist() == [first[n], *after[own][:-1]][: own.sum()]
 
 
 @pytest.mark.parametrize(
