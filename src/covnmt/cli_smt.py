@@ -1,6 +1,8 @@
 """The commands of the phrase-based row: smt train, tune and translate; and words align."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -61,7 +63,8 @@ def train(
         order=order,
         min_count=min_count,
     )
-    run(data, model, settings)
+    with _stoppable():
+        run(data, model, settings)
     _tell(f"{model}: ready; next: covnmt smt tune {model}")
 
 
@@ -89,7 +92,8 @@ def tune(
         sentences=sentences,
         seed=seed,
     )
-    _tell(run(model, settings))
+    with _stoppable():
+        _tell(run(model, settings))
 
 
 @app.command()
@@ -146,6 +150,16 @@ def align(
     corpus = Corpus.open(data) if data else None
     found = align_files(source, target, corpus, settings, pairs)
     output_lines(out, map(format_links, found))
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Ctrl-C ends a command that can be continued."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _tell("stopped; give the same command again to go on")
+        raise typer.Exit(130) from None
 
 
 def _search(reorder: int, stack: int, processes: int) -> "SearchSettings":

@@ -7,7 +7,14 @@ import pytest
 
 from covnmt.errors import UserError
 from covnmt.smt.bitext import source_words, target_tokens
-from covnmt.smt.decode import FEATURES, START, Phrase, write_phrase_table
+from covnmt.smt.decode import (
+    FEATURES,
+    START,
+    Phrase,
+    Search,
+    open_decoder,
+    write_phrase_table,
+)
 from covnmt.smt.lexicon import Lexicon
 from covnmt.smt.model import SmtModel
 from covnmt.smt.phrases import Occurrences, Spans, Table
@@ -63,6 +70,15 @@ def test_several_processes_give_the_same(tiny_smt: SmtModel) -> None:
     one = list(translate(tiny_smt, lines, SEARCH))
     two = list(translate(tiny_smt, lines, SEARCH.model_copy(update={"processes": 2})))
     assert one == two
+
+
+def test_a_process_that_dies(tmp_path: Path) -> None:
+    nowhere = Search(tmp_path / "tm", tmp_path / "lm", 4, 10, SearchSettings(processes=2))
+    with (
+        open_decoder(nowhere) as decoder,
+        pytest.raises(UserError, match="try again with fewer --processes"),
+    ):
+        list(decoder.nbest([["s2"]], START, 1, "x"))
 
 
 def test_unknown_words_are_copied_and_linked(tiny_smt: SmtModel) -> None:

@@ -1,6 +1,11 @@
 """The phrase-based row as a person runs it, on the embedded pair."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -79,6 +84,26 @@ def test_words_align(tiny_text: Path, tiny_corpus: Path, run_cli: RunCli, tmp_pa
     assert done.returncode == 0, done.stderr
     gold = read_links(tiny_text / "test.align")
     assert aer([each.sure for each in read_links(out)], gold) < 0.25
+
+
+def test_ctrl_c_and_going_on(tiny_corpus: Path, run_cli: RunCli, tmp_path: Path) -> None:
+    command = ("smt", "train", str(tiny_corpus), str(tmp_path / "model"), "--aligner", "ibm4")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "covnmt", *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    until = time.monotonic() + 60
+    while not (tmp_path / "model/dev.target.txt").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "give the same command again" in told
+    again = run_cli(*command)
+    assert again.returncode == 0, again.stderr
+    assert "ready" in again.stderr
 
 
 WRONG = {

@@ -8,8 +8,10 @@ processes that each load the model once.
 """
 
 import multiprocessing
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,7 +163,13 @@ class PooledDecoder:
     ) -> Iterator[list[Hypothesis]]:
         """See `Decoder`."""
         tasks = [(words, weights, number) for words in sentences]
-        yield from track(self.pool.map(_search_here, tasks), len(tasks), what, "sentences")
+        try:
+            yield from track(self.pool.map(_search_here, tasks), len(tasks), what, "sentences")
+        except BrokenProcessPool:
+            raise UserError(
+                "a process of the decoder has died, perhaps for want of memory; "
+                "try again with fewer --processes"
+            ) from None
 
 
 _here: ThotDecoder  # of a process of the pool
@@ -169,6 +177,7 @@ _here: ThotDecoder  # of a process of the pool
 
 def _load_here(search: Search) -> None:
     global _here
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that people see
     _here = ThotDecoder(search)
 
 
@@ -184,5 +193,8 @@ def open_decoder(search: Search) -> Iterator[Decoder]:
         yield ThotDecoder(search)
         return
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, spawn, _load_here, (search,)) as pool:
+    pool = ProcessPoolExecutor(processes, spawn, _load_here, (search,))
+    try:
         yield PooledDecoder(pool)
+    finally:
+        pool.shutdown(cancel_futures=True)
