@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from covnmt.errors import UserError
 from covnmt.files import read_json
 from covnmt.smt import tune as tuning
 from covnmt.smt.decode import FEATURES
+from covnmt.smt.engine import train
 from covnmt.smt.model import SmtModel
 from covnmt.smt.settings import SearchSettings, TuneSettings
 from covnmt.smt.translate import load_weights
@@ -57,6 +59,20 @@ def test_other_settings_begin_anew(model: SmtModel) -> None:
     quick = SETTINGS.model_copy(update={"iterations": 1, "sentences": 3})
     assert len(tune(model, quick)) == 1
     assert len(tune(model, quick.model_copy(update={"iterations": 2}))) == 2
+
+
+def test_weights_of_another_training(model: SmtModel, tiny_corpus: Path) -> None:
+    tune(model, SETTINGS.model_copy(update={"iterations": 1, "sentences": 3}))
+    again = train(tiny_corpus, model.directory, model.settings.model_copy(update={"order": 2}))
+    with pytest.raises(UserError, match="trained anew since it was tuned"):
+        load_weights(again)
+
+
+def test_a_dev_set_without_sentences(model: SmtModel) -> None:
+    for side in ("source", "target"):
+        (model.directory / f"dev.{side}.txt").write_text(" ".join("a" * 101) + "\n\n")
+    with pytest.raises(UserError, match="no sentence of the dev set has 1 to 100 words"):
+        tune(model, SETTINGS)
 
 
 def test_pool_holds_nothing_twice() -> None:

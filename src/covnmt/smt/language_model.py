@@ -81,15 +81,11 @@ def _with_ends(text: Sentences, end: int) -> tuple[Integers, Integers]:
     """All words with a beginning and an end of each sentence, and their places in it."""
     lengths = text.lengths + 2
     starts = np.cumsum(lengths) - lengths
-    words = np.full(int(lengths.sum()), end)
-    words[starts] = end + 1
-    place = np.arange(len(words)) - np.repeat(starts, lengths)
-    words[(place > 0) & (words != end + 1) & _inner(lengths, place)] = text.ids
+    place = np.arange(lengths.sum()) - np.repeat(starts, lengths)
+    last = np.repeat(lengths, lengths) - 1
+    words = np.where(place == 0, end + 1, end)
+    words[(place > 0) & (place < last)] = text.ids
     return words, place
-
-
-def _inner(lengths: Integers, place: Integers) -> NDArray[np.bool_]:
-    return np.asarray(place < np.repeat(lengths, lengths) - 1)
 
 
 def find_weights(ngrams: Ngrams, heldout: Sentences) -> Floats:

@@ -73,6 +73,11 @@ class SmtModel:
         """Their linked words."""
         return Lexicon.of(load_arrays(self.directory / "lexicon.npz"))
 
+    def identity(self) -> Figures:
+        """What it was made from; weights belong to one identity."""
+        stages = {name: noted["made_from"] for name, noted in self.figures().items()}
+        return {"settings": self.settings.model_dump(mode="json"), "stages": stages}
+
     def figures(self) -> dict[str, Figures]:
         """What the stages noted."""
         paths = {name: self.directory / f"{name}.json" for name in STAGES}

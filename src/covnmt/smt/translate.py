@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from covnmt.errors import UserError
 from covnmt.files import read_json
 from covnmt.metrics.alignment import Links, link_matrix
 from covnmt.smt.bitext import lay_out, source_words, target_tokens
@@ -72,12 +73,17 @@ def load_weights(model: SmtModel) -> Floats:
     path = model.directory / WEIGHTS
     if not path.exists():
         return START
-    known = read_json(path)["weights"]
-    return np.array([known[name] for name in FEATURES])
+    known = read_json(path)
+    if known["made_from"]["model"] != model.identity():
+        raise UserError(
+            f"{path}: the model was trained anew since it was tuned; give `covnmt smt tune "
+            f"{model.directory}` again, or remove the file to use equal weights"
+        )
+    return np.array([known["weights"][name] for name in FEATURES])
 
 
 def translate(
-    model: SmtModel, lines: Sequence[str], settings: SearchSettings, what: str = "translating"
+    model: SmtModel, lines: Sequence[str], settings: SearchSettings
 ) -> Iterator[PhraseTranslation]:
     """Translate lines, in order; an empty line stays empty."""
     source, target = model.codec("source"), model.codec("target")
@@ -87,7 +93,7 @@ def translate(
     with prepared_decoder(model, tokens, settings) as decoder:
         pieces = [piece for each in tokens for piece in split(each)]
         words = [source_words(piece, source.vocabulary) for piece in pieces]
-        best = decoder.nbest(words, weights, 1, what)
+        best = decoder.nbest(words, weights, 1, "translating")
         for line, each in zip(lines, tokens, strict=True):
             parts = [(piece, next(best)) for piece in split(each)]
             yield _put_together(line, parts, linker, target, weights)

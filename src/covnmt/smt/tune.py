@@ -46,6 +46,11 @@ class DevSet:
         )
         pairs = [(source.tokenize(a), target.tokenize(b)) for a, b in lines]
         pairs = [pair for pair in pairs if 0 < len(pair[0]) <= MAX_WORDS][: number or None]
+        if not pairs:
+            raise UserError(
+                f"{model.directory}: no sentence of the dev set has 1 to {MAX_WORDS} words; "
+                "prepare the data with another dev set, and train again"
+            )
         return cls([a for a, _ in pairs], [b for _, b in pairs])
 
 
@@ -103,9 +108,8 @@ def tune(model: SmtModel, settings: TuneSettings) -> list[tuple[list[float], flo
     Gives the weights and the BLEU of every round; the first has equal weights.
     """
     dev = DevSet.of(model, settings.sentences)
-    stages = {name: noted["made_from"] for name, noted in model.figures().items()}
     asked = settings.model_dump(mode="json", exclude={"search": {"processes"}})
-    made_from = {"stages": stages, "model": model.settings.model_dump(mode="json"), "tune": asked}
+    made_from = {"model": model.identity(), "tune": asked}
     state = restore(model.directory, made_from)
     codecs = model.codec("source"), model.codec("target")
     if not state.finished:
