@@ -92,6 +92,8 @@ def translation(summary: Summary) -> str:
         "case-insensitive. The paper's own figures are means of three test sets with four "
         "references each; here there is one reference."
     )
+    if summary.find(PHRASE_BASED):
+        note += f" The paper's figure beside `{PHRASE_BASED}` is that of Moses."
     return f"## Translation (Table 1)\n\n{tables.translation_table(summary)}\n\n{note}"
 
 

@@ -37,7 +37,7 @@ PAPER = {
     "gru1": Paper("+ NN GRU d=1", "+10K", 29.59, 1.27, 66.30, 53.51),
     "gru10": Paper("+ NN GRU d=10", "+100K", 30.14, 1.82, 64.25, 50.50, 0.833),
 }
-PHRASES_NAME = f"`{PHRASE_BASED}` (PBSMT (Thot); in the paper Moses)"
+PHRASES_NAME = f"`{PHRASE_BASED}`, PBSMT (Thot)"
 # Source words left out and said twice as people counted them, in percent (the paper's Table 2).
 PAPER_RATES = {"baseline": (25.0, 4.5), "gru10": (16.7, 2.7)}
 ADEQUACY = ("left out", "said twice")
@@ -107,8 +107,8 @@ def adequacy_note(summary: Summary) -> str:
         "Percentages, REP per 100 reference words; in brackets the change of the baseline's.",
         f"{kinds} proxies: they hint at words left out (DROP, little attention) and said twice "
         "(REP, repeated 4-grams).",
-        f"DROP links words by the system's own attention; little attention is below "
-        f"{LITTLE_ATTENTION:g} in all.",
+        f"DROP links words by the system's own attention (`{PHRASE_BASED}`: by its aligner); little "
+        f"attention is below {LITTLE_ATTENTION:g} in all.",
         f"The paper had people count: {before[0]}% of source words left out by the baseline and "
         f"{after[0]}% by GRU d=10 (33.2% fewer), {before[1]}% and {after[1]}% said twice "
         f"(40.0% fewer). No one has rated these outputs; {limit}.",
@@ -162,7 +162,7 @@ def variants_table(summary: Summary) -> str:
 
 
 def paper_name(system: str) -> str:
-    """Our name and the paper's; the phrase-based system is not the paper's, which is Moses."""
+    """Our name and the paper's; the phrase-based system is not the paper's Moses."""
     return PHRASES_NAME if system == PHRASE_BASED else f"`{system}` ({PAPER[system].name})"
 
 
