@@ -33,7 +33,7 @@ from covnmt.text.corpus import Corpus
 
 LARGE = 100_000  # pairs; from here on n-grams of 3 or more words must have been seen twice
 TUNED_ON = 300  # sentences of the dev set
-ROUNDS = 6  # of tuning
+ROUNDS = 4  # of tuning
 LEARN = 100_000  # training pairs that the aligner learns from when it is measured
 
 

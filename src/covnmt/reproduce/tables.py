@@ -107,8 +107,8 @@ def adequacy_note(summary: Summary) -> str:
         "Percentages, REP per 100 reference words; in brackets the change of the baseline's.",
         f"{kinds} proxies: they hint at words left out (DROP, little attention) and said twice "
         "(REP, repeated 4-grams).",
-        f"DROP links words by the system's own attention (`{PHRASE_BASED}`: by its aligner); little "
-        f"attention is below {LITTLE_ATTENTION:g} in all.",
+        f"DROP links words by the system's own attention (`{PHRASE_BASED}`: by its aligner); "
+        f"little attention is below {LITTLE_ATTENTION:g} in all.",
         f"The paper had people count: {before[0]}% of source words left out by the baseline and "
         f"{after[0]}% by GRU d=10 (33.2% fewer), {before[1]}% and {after[1]}% said twice "
         f"(40.0% fewer). No one has rated these outputs; {limit}.",

@@ -89,13 +89,12 @@ EMPTY = Pool(np.zeros(0, np.int64), np.zeros((0, len(FEATURES))), np.zeros((0, 1
 
 @dataclass
 class Tuning:
-    """Where a run stands: the weights and BLEU of each round, the next weights, the pool."""
+    """Where a run stands: the weights and BLEU of each round, and the pool."""
 
     rounds: list[tuple[list[float], float]] = field(default_factory=list)
     seconds: float = 0.0
-    weights: Floats = field(default_factory=lambda: START)
     pool: Pool = field(default_factory=lambda: EMPTY)
-    finished: bool = False
+    converged: bool = False  # the last round found nothing new
 
     def best(self) -> tuple[list[float], float]:
         """The weights with the highest BLEU; the first of equals."""
@@ -108,16 +107,22 @@ def tune(model: SmtModel, settings: TuneSettings) -> list[tuple[list[float], flo
     Gives the weights and the BLEU of every round; the first has equal weights.
     """
     dev = DevSet.of(model, settings.sentences)
-    asked = settings.model_dump(mode="json", exclude={"search": {"processes"}})
+    # a run with more rounds goes on where one with fewer ended, on as many processes as it likes
+    asked = settings.model_dump(mode="json", exclude={"iterations": True, "search": {"processes"}})
     made_from = {"model": model.identity(), "tune": asked}
     state = restore(model.directory, made_from)
     codecs = model.codec("source"), model.codec("target")
-    if not state.finished:
+    if left(state, settings):
         with prepared_decoder(model, dev.source, settings.search) as decoder:
-            while not state.finished:
+            while left(state, settings):
                 one_round(state, decoder, dev, codecs, settings)
                 save(model.directory, made_from, state)
     return state.rounds
+
+
+def left(state: Tuning, settings: TuneSettings) -> bool:
+    """Whether there is a round still to be made."""
+    return len(state.rounds) < settings.iterations and not state.converged
 
 
 def one_round(
@@ -127,24 +132,30 @@ def one_round(
     codecs: tuple[Codec, Codec],
     settings: TuneSettings,
 ) -> None:
-    """Translate, note the BLEU, and find the next weights."""
+    """Find the next weights, translate with them, and note the BLEU."""
     began = time.monotonic()
     number = len(state.rounds) + 1
+    weights = next_weights(state, settings)
     words = [source_words(tokens, codecs[0].vocabulary) for tokens in dev.source]
-    lists = list(decoder.nbest(words, state.weights, settings.nbest, f"round {number}"))
+    lists = list(decoder.nbest(words, weights, settings.nbest, f"round {number}"))
     found = judged(lists, words, dev, codecs[1])
     first = np.unique(found.sentence, return_index=True)[1]
     bleu = float(corpus_bleu(found.statistics[first].sum(axis=0)))
-    state.rounds.append((state.weights.tolist(), bleu))
+    state.rounds.append((weights.tolist(), bleu))
     known = len(state.pool)
     state.pool = state.pool.with_more(found)
     console.print(f"round {number}: BLEU {bleu:.2f}, {len(state.pool):,} translations")
-    state.finished = number == settings.iterations or len(state.pool) == known
-    if not state.finished:
-        state.weights, _ = optimise(
-            state.pool.lists(), state.weights, LOWER, settings.restarts, settings.seed + number
-        )
+    state.converged = len(state.pool) == known
     state.seconds += time.monotonic() - began
+
+
+def next_weights(state: Tuning, settings: TuneSettings) -> Floats:
+    """The weights that choose best from the pool; equal ones in the beginning."""
+    if not state.rounds:
+        return START
+    last = np.array(state.rounds[-1][0])
+    seed = settings.seed + len(state.rounds)
+    return optimise(state.pool.lists(), last, LOWER, settings.restarts, seed)[0]
 
 
 def judged(
@@ -178,8 +189,7 @@ def save(directory: Path, made_from: Figures, state: Tuning) -> None:
         "weights": dict(zip(FEATURES, weights, strict=True)),
         "dev_bleu": bleu,
         "rounds": state.rounds,
-        "next": state.weights.tolist(),
-        "finished": state.finished,
+        "converged": state.converged,
         "seconds": round(state.seconds, 1),
         "peak_mib": peak_mib(),
     }
@@ -201,5 +211,4 @@ def restore(directory: Path, made_from: Figures) -> Tuning:
     arrays = load_arrays(directory / "tuning.npz")
     pool = Pool(arrays["sentence"], arrays["features"], arrays["statistics"])
     rounds = [(weights, bleu) for weights, bleu in known["rounds"]]
-    next_weights = np.array(known["next"])
-    return Tuning(rounds, known["seconds"], next_weights, pool, known["finished"])
+    return Tuning(rounds, known["seconds"], pool, known["converged"])
