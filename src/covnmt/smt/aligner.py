@@ -66,7 +66,7 @@ def thot_module(name: str) -> Any:
 
     try:
         return importlib.import_module(f"thot.{name}")
-    except ImportError:
+    except ModuleNotFoundError:
         raise UserError(
             "this command needs Thot: pip install 'covnmt[smt]' (or pip install sil-thot)"
         ) from None
