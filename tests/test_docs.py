@@ -174,13 +174,15 @@ def shell_lines(page: str) -> Iterator[list[str]]:
 
 def check_command(words: list[str]) -> None:
     """Do what the command line does before it runs a command; raises where it would complain."""
-    command = typer.main.get_command(app)
+    command, group = typer.main.get_command(app), ""
     while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
         assert words[0] in command.commands, f"no command {words[0]}"
+        group = command.name or ""
         command, words = command.commands[words[0]], words[1:]
     if "--help" not in words:
         command.make_context("covnmt", list(words))
-    if command.name in ("train", "show", "info") and words and not words[0].startswith("runs/"):
+    of_a_recipe = command.name in ("train", "show", "info") and group != "smt"
+    if of_a_recipe and words and not words[0].startswith("runs/"):
         load_recipe(find_recipe(words[0]), [word for word in words[1:] if "=" in word])
 
 

@@ -25,6 +25,7 @@ from covnmt.reproduce import jobs, tables
 from covnmt.reproduce.experiments import (
     EXPERIMENTS,
     GOLD,
+    PHRASE_BASED,
     VARIANTS,
     Experiment,
     OpenText,
@@ -408,6 +409,28 @@ def test_marks_are_those_of_compare(results: list[Result], comparison: Compariso
     assert [tables.mark(each) for each in summary.systems] == ["", "†", "", "† 2 of 2"]
 
 
+def test_the_phrase_based_row(results: list[Result], comparison: Comparison) -> None:
+    """It comes first, has no parameters, and those who beat it get a mark of their own."""
+    # as good as `fertility`: better than the baseline, worse than gru10
+    phrases = made_up(comparison, "fertility", 1) | {"system": PHRASE_BASED}
+    summary = summarise(KFTT, [*results, as_result(phrases)])
+    assert [each.system for each in summary.systems][:2] == [PHRASE_BASED, "baseline"]
+    assert [tables.mark(each) for each in summary.systems] == [
+        "†",
+        "",
+        "†",
+        "",
+        "† 2 of 2 ‡ 2 of 2",
+    ]
+    first, *_ = rows_of(tables.translation_table(summary))
+    assert first["system"] == "`pbsmt`, PBSMT (Thot)"
+    assert (first["parameters"], first["paper: BLEU"]) == ("-", "28.41")
+    aligned, *_ = rows_of(tables.alignment_table(summary))
+    assert (aligned["AER ↓"], aligned["paper: AER"]) == ("51.00", "-")
+    assert "pbsmt" not in tables.speed_table(summary) + tables.attention_table(summary)
+    assert changes_of(PHRASE_BASED) == []
+
+
 def test_gains_ratios_and_spreads(results: list[Result], comparison: Comparison) -> None:
     summary = summarise(KFTT, results)
     gru10, fertility = summary.find("gru10"), summary.find("fertility")
@@ -463,7 +486,7 @@ def test_table_one(results: list[Result], comparison: Comparison) -> None:
 
 
 def test_figures_of_the_paper_agree_with_each_other() -> None:
-    assert tables.PAPER.keys() == SYSTEMS.keys()
+    assert list(tables.PAPER) == [PHRASE_BASED, *SYSTEMS]
     baseline = tables.PAPER["baseline"].bleu
     for system, row in tables.PAPER.items():
         if row.gain is not None:

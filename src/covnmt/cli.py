@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve, cli_train
+from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve, cli_smt, cli_train
 from covnmt.errors import UserError
+from covnmt.files import input_lines, output_lines
 from covnmt.progress import console as messages
 
 app = typer.Typer(
@@ -36,6 +37,8 @@ app.add_typer(cli_train.app)
 app.add_typer(cli_evaluate.app)
 app.add_typer(cli_reproduce.app)
 app.add_typer(cli_serve.app)
+app.add_typer(cli_smt.app, name="smt")
+app.add_typer(cli_smt.words_app, name="words")
 
 output = Console(soft_wrap=True)
 
@@ -277,14 +280,14 @@ def translate(
         job = Job(paths, decode, overlong, as_json, dictionary, device, threads)
         _tell(str(translate_files(job, shards or [], into, workers, ray)))
         return
-    lines = _input_lines(file)
+    lines = input_lines(file)
     if file is not None and device in ("auto", "cpu") and is_exported(model[0]):
         work = Work(tuple(model), dictionary, decode, overlong)
         done = translate_in_processes(work, lines, threads)
     else:
         translator = Translator.load(*model, device=device, dictionary=dictionary, threads=threads)
         done = translator.stream(lines, decode, overlong)
-    _write_out(out, formatted(done, as_json, decode.nbest))
+    output_lines(out, formatted(done, as_json, decode.nbest))
 
 
 @app.command()
@@ -318,7 +321,7 @@ def align(
     aligner = Aligner.load(model[0], device, threads)
     found = aligner.align(pairs, tokenized, f"{source} and {target}, line")
     links = (links_from_attention(pair.matrix, method, threshold) for pair in found)
-    _write_out(out, (format_links(link) for link in links))
+    output_lines(out, (format_links(link) for link in links))
     if matrices:
         save_matrices(matrices, [pair.matrix for pair in found])
 
@@ -359,7 +362,7 @@ def _print_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     """A table on a terminal; tab-separated lines elsewhere, for other programs."""
     cells = [[str(cell) for cell in row] for row in rows]
     if not output.is_terminal:
-        _write_out(None, map("\t".join, [head, *cells]))
+        output_lines(None, map("\t".join, [head, *cells]))
         return
     first, *others = head
     table = Table(Column(first, no_wrap=True), *others)
@@ -386,23 +389,3 @@ def _use_threads(count: int) -> None:
 
     if count:
         torch.set_num_threads(count)
-
-
-def _input_lines(file: Path | None) -> Iterator[str]:
-    from covnmt.files import decode_lines, read_lines
-
-    if file is None or str(file) == "-":
-        if sys.stdin is None:
-            raise UserError("standard input is closed: name a file, or pipe text in")
-        return decode_lines(sys.stdin.buffer, "standard input")
-    return read_lines(file)
-
-
-def _write_out(path: Path | None, lines: Iterable[str]) -> None:
-    from covnmt.files import write_lines
-
-    if path is not None:
-        write_lines(path, lines)
-        return
-    for line in lines:
-        print(line, flush=True)

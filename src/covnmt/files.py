@@ -11,6 +11,7 @@ import io
 import json
 import lzma
 import os
+import sys
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -72,6 +73,15 @@ def read_lines(path: Path) -> Iterator[str]:
     """Stream the lines of one text file."""
     with open_binary(path) as stream:
         yield from decode_lines(stream, str(path))
+
+
+def input_lines(path: Path | None) -> Iterator[str]:
+    """Stream the lines of a file, or of standard input where none is named (or "-")."""
+    if path is not None and str(path) != "-":
+        return read_lines(path)
+    if sys.stdin is None:
+        raise UserError("standard input is closed: name a file, or pipe text in")
+    return decode_lines(sys.stdin.buffer, "standard input")
 
 
 def read_parallel(*paths: Path) -> Iterator[tuple[str, ...]]:
@@ -141,6 +151,15 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write one line each."""
     with atomic_text(path) as stream:
         stream.writelines(f"{line}\n" for line in lines)
+
+
+def output_lines(path: Path | None, lines: Iterable[str]) -> None:
+    """Write one line each to a file, or to standard output where none is named, as they come."""
+    if path is not None:
+        write_lines(path, lines)
+        return
+    for line in lines:
+        print(line, flush=True)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -3,7 +3,6 @@
 A save holds everything, the random state too, so a run that goes on from it is the same run.
 """
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -138,7 +137,7 @@ def save_run(run: Run) -> None:
     tensors["random.cpu"] = torch.get_rng_state()
     if run.device.type == "cuda":
         tensors["random.cuda"] = torch.cuda.get_rng_state(run.device)
-    about = {"counters": asdict(run.counters), "corpus": corpus_identity(run.corpus)}
+    about = {"counters": asdict(run.counters), "corpus": run.corpus.identity()}
     save_tensors(run.directory / LAST, tensors, about)
     weights = run.average or weights_of(run.model)
     if run.counters.best is None:
@@ -151,12 +150,6 @@ def save_best(run: Run, weights: dict[str, Tensor], about: dict[str, Any]) -> No
     """Write the weights that `covnmt translate` takes."""
     if run.world.first:
         save_tensors(run.directory / BEST, weights, about)
-
-
-def corpus_identity(corpus: Corpus) -> str:
-    """A digest of what was prepared and how, wherever its files lie."""
-    places = {"settings": {"train", "dev", "test"}}
-    return hashlib.sha256(corpus.report.model_dump_json(exclude=places).encode()).hexdigest()
 
 
 def keep_recent(run: Run, weights: dict[str, Tensor]) -> None:
@@ -174,7 +167,7 @@ def restore_run(run: Run) -> None:
     tensors, about = load_tensors(path)
     if "counters" not in about:
         raise UserError(f"{path}: not a save of `covnmt train`; choose another run directory")
-    if about.get("corpus") != corpus_identity(run.corpus):
+    if about.get("corpus") != run.corpus.identity():
         raise UserError(
             f"{path}: saved while training on other data than {run.config.data.directory}; "
             "name the data directory it was trained on, or choose another run directory"

@@ -27,6 +27,10 @@ WORDS = TokenizerSettings(kind="whitespace")
 PICTURE_LENGTHS = range(12, 26)
 
 
+# The phrase-based system, row 1 of the paper's Table 1 (there it is Moses); asked for by name.
+PHRASE_BASED = "pbsmt"
+
+
 @dataclass(frozen=True)
 class Variant:
     """One of the six systems with something changed."""
@@ -252,11 +256,14 @@ def find_experiment(corpus: str, scale: str | None = None) -> Experiment:
 
 
 def changes_of(system: str) -> list[str]:
-    """What makes a system of the shared recipe, as overrides of it."""
+    """What makes a system of the shared recipe, as overrides of it; `pbsmt` does not use it."""
+    if system == PHRASE_BASED:
+        return []
     variant = VARIANTS.get(system)
     base = variant.base if variant else system
     if base not in SYSTEMS:
-        raise UserError(f"{system}: no such system; choose from {', '.join([*SYSTEMS, *VARIANTS])}")
+        known = ", ".join([*SYSTEMS, *VARIANTS, PHRASE_BASED])
+        raise UserError(f"{system}: no such system; choose from {known}")
     coverage = flatten({"model": {"coverage": SYSTEMS[base].model_dump(exclude_defaults=True)}})
     return [f"{key}={value}" for key, value in coverage.items()] + list(
         variant.changes if variant else ()

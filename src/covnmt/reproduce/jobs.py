@@ -18,7 +18,7 @@ from covnmt.errors import UserError
 from covnmt.files import read_json, read_lines, write_json
 from covnmt.progress import console
 from covnmt.recipe import find_recipe, load_recipe
-from covnmt.reproduce.experiments import Experiment, changes_of
+from covnmt.reproduce.experiments import PHRASE_BASED, Experiment, changes_of
 from covnmt.reproduce.results import read_result, result_file, write_result
 
 FIRST_SEED, SECOND_SEED = 1, 2
@@ -105,14 +105,14 @@ def run_jobs(plan: Plan) -> Iterator[str]:
 def run_job(plan: Plan, job: Job) -> None:
     """Train one system, measure it, and write its result."""
     from covnmt.origin import origin
-    from covnmt.reproduce.measure import describe_run, measure
+    from covnmt.reproduce import phrase_based
     from covnmt.text.corpus import Corpus
 
-    run = plan.run(job)
-    reason = train_system(plan, job)
+    if job.system == PHRASE_BASED:
+        found = phrase_based.run_job(plan.experiment, plan.run(job), plan.prepared, job.seed)
+    else:
+        found = run_neural(plan, job)
     report = Corpus.open(plan.prepared).report
-    began = time.monotonic()
-    found = measure(plan.experiment, run, plan.prepared, plan.device)
     content: dict[str, Any] = {
         "experiment": plan.experiment.name,
         "system": job.system,
@@ -120,11 +120,21 @@ def run_job(plan: Plan, job: Job) -> None:
         "command": command(plan, job),
         **origin(),
         "data": {name: split.model_dump() for name, split in report.splits.items()},
-        **describe_run(run, reason),
-        "measuring_seconds": round(time.monotonic() - began, 1),
         **found,
     }
     write_result(plan.result(job), content)
+
+
+def run_neural(plan: Plan, job: Job) -> dict[str, Any]:
+    """Train one of the neural systems, and measure it."""
+    from covnmt.reproduce.measure import describe_run, measure
+
+    run = plan.run(job)
+    reason = train_system(plan, job)
+    began = time.monotonic()
+    found = measure(plan.experiment, run, plan.prepared, plan.device)
+    seconds = round(time.monotonic() - began, 1)
+    return {**describe_run(run, reason), "measuring_seconds": seconds, **found}
 
 
 def train_system(plan: Plan, job: Job) -> str:

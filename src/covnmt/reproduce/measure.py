@@ -8,10 +8,10 @@ and the translations of our own sentences.
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from covnmt.align import Aligner, Alignment
 from covnmt.evaluate import Evaluation, Options, evaluate
@@ -20,12 +20,20 @@ from covnmt.info import describe_target
 from covnmt.metrics.alignment import check_links, read_links
 from covnmt.metrics.bleu import OUTPUT_LENGTH, Score
 from covnmt.metrics.inputs import EvaluationSet, Output
+from covnmt.metrics.length import Bucket
 from covnmt.reproduce.experiments import GOLD, Experiment
 from covnmt.text.corpus import Corpus, Split
 from covnmt.translate import Translation, Translator
 
 NOT_OURS_TO_TELL = {"data": {"directory"}}  # a place on somebody's machine
 WARM_UP = 1  # reports of speed that do not count
+
+
+class ToJson(Protocol):
+    """A translation that can tell itself as `translate --json` does."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
 
 
 def measure(experiment: Experiment, run: Path, prepared: Path, device: str) -> dict[str, Any]:
@@ -36,7 +44,7 @@ def measure(experiment: Experiment, run: Path, prepared: Path, device: str) -> d
     whole = translator.decode.model_copy(update={"max_source": int(test.source_lengths.max()) + 1})
     translations = translator.translate(test.source_text(), whole)
     save_translations(run / "test.jsonl", translations)
-    as_text = score_text(translations, test)
+    as_text = score_text([translation.text for translation in translations], test)
     pairs = zip(test.source_text(), test.target_text(), strict=True)
     as_words = score_words(translations, aligner.align(pairs), experiment, prepared)
     aligned, pair_count = score_alignment(aligner, prepared)
@@ -52,13 +60,7 @@ def measure(experiment: Experiment, run: Path, prepared: Path, device: str) -> d
     return {
         "scores": {kind: [s.to_json() for s in scores] for kind, scores in kinds.items() if scores},
         "gold": {"pairs": pair_count, "what": experiment.text.gold if pair_count else None},
-        "test": {
-            "sentences": as_text.sentences,
-            "source_lengths": test.source_lengths.tolist(),
-            "output_lengths": as_text.statistics[:, OUTPUT_LENGTH].tolist(),
-            "statistics": as_text.statistics.tolist(),
-            "by_length": [bucket.to_json() for bucket in by_length],
-        },
+        "test": describe_test(as_text, test, by_length),
         "examples": [
             example(translation)
             for translation in translator.translate(experiment.text.examples(prepared), whole)
@@ -66,10 +68,21 @@ def measure(experiment: Experiment, run: Path, prepared: Path, device: str) -> d
     }
 
 
-def score_text(translations: Sequence[Translation], test: Split) -> Evaluation:
+def describe_test(as_text: Evaluation, test: Split, by_length: Sequence[Bucket]) -> dict[str, Any]:
+    """The test set in figures, by sentence and by length."""
+    return {
+        "sentences": as_text.sentences,
+        "source_lengths": test.source_lengths.tolist(),
+        "output_lengths": as_text.statistics[:, OUTPUT_LENGTH].tolist(),
+        "statistics": as_text.statistics.tolist(),
+        "by_length": [bucket.to_json() for bucket in by_length],
+    }
+
+
+def score_text(outputs: Sequence[str], test: Split) -> Evaluation:
     """The test set as text; references lower-cased, as the systems never saw a capital."""
     references = [line.lower() for line in test.target_text()]
-    output = Output([translation.text.lower() for translation in translations])
+    output = Output([text.lower() for text in outputs])
     return evaluate(output, EvaluationSet([references], test.source_text()))
 
 
@@ -122,7 +135,7 @@ def score_alignment(aligner: Aligner, prepared: Path) -> tuple[tuple[Score, ...]
     return evaluate(stand_in, on, Options(ter=False, samples=1)).alignment, len(pairs)
 
 
-def example(translation: Translation) -> dict[str, Any]:
+def example(translation: ToJson) -> dict[str, Any]:
     """One of our sentences, as `translate --json` tells it, in fewer digits."""
     told = translation.to_json()
     del told["source"]
@@ -130,7 +143,7 @@ def example(translation: Translation) -> dict[str, Any]:
     return told | {"alignment": rounded}
 
 
-def save_translations(path: Path, translations: Sequence[Translation]) -> None:
+def save_translations(path: Path, translations: Iterable[ToJson]) -> None:
     """As `covnmt translate --json` writes them."""
     with atomic_text(path) as stream:
         for translation in translations:

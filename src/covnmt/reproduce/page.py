@@ -19,7 +19,7 @@ from covnmt.metrics.length import Bucket, by_length
 from covnmt.report.figures import Array, HeatMap, heat_maps, length_curves, training_curves
 from covnmt.report.findings import said_before
 from covnmt.reproduce import tables
-from covnmt.reproduce.experiments import Experiment
+from covnmt.reproduce.experiments import PHRASE_BASED, Experiment
 from covnmt.reproduce.results import Result, read_results
 from covnmt.reproduce.summary import BASELINE, Summary, by_system, summarise
 
@@ -87,10 +87,13 @@ def translation(summary: Summary) -> str:
     """The section of Table 1."""
     note = (
         f"{tables.DAGGER}: better than the baseline of the same seed with p < 0.01 in the sign "
-        "test on the paper's BLEU. Gains are against the same seeds; brackets hold the lowest and "
-        "highest seed. Scores are case-insensitive. The paper's own figures are means of three "
-        "test sets with four references each; here there is one reference."
+        f"test on the paper's BLEU; {tables.DOUBLE_DAGGER}: better than `{PHRASE_BASED}`. "
+        "Gains are against the same seeds; brackets hold the lowest and highest seed. Scores are "
+        "case-insensitive. The paper's own figures are means of three test sets with four "
+        "references each; here there is one reference."
     )
+    if summary.find(PHRASE_BASED):
+        note += f" The paper's figure beside `{PHRASE_BASED}` is that of Moses."
     return f"## Translation (Table 1)\n\n{tables.translation_table(summary)}\n\n{note}"
 
 
@@ -103,6 +106,8 @@ def alignment(summary: Summary, results: Sequence[Result]) -> str:
         f"On {gold['pairs']:,} {gold['what']}; forced decoding, each target word linked to its "
         "heaviest source word."
     )
+    if summary.find(PHRASE_BASED):
+        note += f" The row of `{PHRASE_BASED}` is its statistical aligner, both directions joined."
     return f"## Alignment (Table 3)\n\n{tables.alignment_table(summary)}\n\n{note}"
 
 

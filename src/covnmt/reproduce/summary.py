@@ -11,7 +11,7 @@ from typing import Any
 from covnmt.config import SYSTEMS, flatten
 from covnmt.evaluate import LEVEL
 from covnmt.metrics.significance import SignTest, sign_test
-from covnmt.reproduce.experiments import VARIANTS, Experiment
+from covnmt.reproduce.experiments import PHRASE_BASED, VARIANTS, Experiment
 from covnmt.reproduce.jobs import choose_jobs
 from covnmt.reproduce.results import KINDS, Result
 
@@ -37,7 +37,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class SystemSummary:
-    """One system over its seeds; gain, tests and ratio are against the baseline."""
+    """One system over its seeds; gain, tests and ratio are against the baseline.
+
+    `phrase_tests` are against the phrase-based system, which has one seed.
+    """
 
     system: str
     seeds: tuple[int, ...]
@@ -45,13 +48,22 @@ class SystemSummary:
     scores: Mapping[str, Spread]
     gain: float | None
     sign_tests: Mapping[int, SignTest]  # by seed
+    phrase_tests: Mapping[int, SignTest]
     words_per_second: Spread | None
     speed_ratio: float | None
     updates: Spread
 
     def better(self) -> int:
         """Seeds with which it is better than the baseline, p below 0.01."""
-        return sum(t.p_value < LEVEL and t.up > t.down for t in self.sign_tests.values())
+        return _won(self.sign_tests)
+
+    def better_than_phrases(self) -> int:
+        """Seeds with which it is better than the phrase-based system, p below 0.01."""
+        return _won(self.phrase_tests)
+
+
+def _won(tests: Mapping[int, SignTest]) -> int:
+    return sum(test.p_value < LEVEL and test.up > test.down for test in tests.values())
 
 
 @dataclass(frozen=True)
@@ -79,10 +91,11 @@ def summarise(experiment: Experiment, results: Sequence[Result]) -> Summary:
     done = {(result.system, result.seed) for result in results}
     groups = by_system(results)
     baseline = {result.seed: result for result in groups.get(BASELINE, [])}
+    phrases = next(iter(groups.get(PHRASE_BASED, [])), None)
     planned = choose_jobs(experiment)
     return Summary(
         experiment=experiment.name,
-        systems=tuple(summarise_system(group, baseline) for group in groups.values()),
+        systems=tuple(summarise_system(group, baseline, phrases) for group in groups.values()),
         missing=tuple(job.name for job in planned if (job.system, job.seed) not in done),
         commits=_unique(result.content["commit"] for result in results),
         machines=_unique(machine(result) for result in results),
@@ -91,8 +104,8 @@ def summarise(experiment: Experiment, results: Sequence[Result]) -> Summary:
 
 
 def by_system(results: Iterable[Result]) -> dict[str, list[Result]]:
-    """Results of each system by seed: the paper's six, our variants, then any other."""
-    order = [*SYSTEMS, *VARIANTS]
+    """Results of each system by seed: the paper's rows, our variants, then any other."""
+    order = [PHRASE_BASED, *SYSTEMS, *VARIANTS]
     rank = {system: number for number, system in enumerate(order)}
     groups: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda r: (rank.get(r.system, len(order)), r.system, r.seed)):
@@ -100,8 +113,10 @@ def by_system(results: Iterable[Result]) -> dict[str, list[Result]]:
     return groups
 
 
-def summarise_system(group: Sequence[Result], baseline: Mapping[int, Result]) -> SystemSummary:
-    """One system's results against the baseline's."""
+def summarise_system(
+    group: Sequence[Result], baseline: Mapping[int, Result], phrases: Result | None
+) -> SystemSummary:
+    """One system's results against the baseline's and the phrase-based system's."""
     first = group[0]
     pairs = [(r, baseline[r.seed]) for r in group if r.seed in baseline]
     rivals = [] if first.system == BASELINE else pairs
@@ -119,6 +134,11 @@ def summarise_system(group: Sequence[Result], baseline: Mapping[int, Result]) ->
         scores={name: Spread.of(values) for name, values in _scores(group).items()},
         gain=mean(gains) if gains else None,
         sign_tests={s.seed: sign_test(base.statistics, s.statistics) for s, base in rivals},
+        phrase_tests={
+            s.seed: sign_test(phrases.statistics, s.statistics)
+            for s in group
+            if phrases and s.system != PHRASE_BASED
+        },
         words_per_second=Spread.of(speeds) if speeds else None,
         speed_ratio=mean(ratios) if ratios else None,
         updates=Spread.of([result.content["training"]["update"] for result in group]),

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from covnmt.config import SYSTEMS
 from covnmt.metrics.adequacy import LITTLE_ATTENTION
-from covnmt.reproduce.experiments import VARIANTS
+from covnmt.reproduce.experiments import PHRASE_BASED, VARIANTS
 from covnmt.reproduce.summary import BASELINE, Spread, Summary, SystemSummary
 
 NOTHING = "-"
-DAGGER = "†"
+DAGGER, DOUBLE_DAGGER = "†‡"
 
 
 class Paper(NamedTuple):
@@ -23,12 +23,13 @@ class Paper(NamedTuple):
     added: str
     bleu: float
     gain: float | None
-    saer: float
-    aer: float
+    saer: float | None
+    aer: float | None
     speed: float | None = None
 
 
 PAPER = {
+    PHRASE_BASED: Paper("Moses", NOTHING, 28.41, None, None, None),
     "baseline": Paper("GroundHog", "84.3M", 28.32, None, 67.00, 54.67, 1.0),
     "linguistic": Paper("+ linguistic", "+1K", 29.42, 1.10, 66.75, 53.55),
     "fertility": Paper("+ linguistic, fertility", "+3K", 29.86, 1.54, 64.85, 52.13, 0.906),
@@ -36,6 +37,7 @@ PAPER = {
     "gru1": Paper("+ NN GRU d=1", "+10K", 29.59, 1.27, 66.30, 53.51),
     "gru10": Paper("+ NN GRU d=10", "+100K", 30.14, 1.82, 64.25, 50.50, 0.833),
 }
+PHRASES_NAME = f"`{PHRASE_BASED}`, PBSMT (Thot)"
 # Source words left out and said twice as people counted them, in percent (the paper's Table 2).
 PAPER_RATES = {"baseline": (25.0, 4.5), "gru10": (16.7, 2.7)}
 ADEQUACY = ("left out", "said twice")
@@ -49,9 +51,10 @@ DIAGNOSTICS = (
 
 def translation_table(summary: Summary) -> str:
     """The paper's Table 1."""
-    head = ("system", "parameters", "BLEU (paper's)", f"{DAGGER}", "gain", "sacreBLEU", "chrF")
+    marks = f"{DAGGER} {DOUBLE_DAGGER}"
+    head = ("system", "parameters", "BLEU (paper's)", marks, "gain", "sacreBLEU", "chrF")
     rows = []
-    for each in _six(summary):
+    for each in _all_rows(summary):
         paper = PAPER[each.system]
         rows.append(
             [
@@ -74,10 +77,10 @@ def alignment_table(summary: Summary) -> str:
         [
             paper_name(each.system),
             *(spread(each.scores.get(name)) for name in own),
-            f"{PAPER[each.system].saer:.2f}",
-            f"{PAPER[each.system].aer:.2f}",
+            number(PAPER[each.system].saer, 2),
+            number(PAPER[each.system].aer, 2),
         ]
-        for each in _six(summary)
+        for each in _all_rows(summary)
     ]
     head = ("system", "SAER ↓", "AER ↓", "precision", "recall", "paper: SAER", "paper: AER")
     return table(head, rows)
@@ -89,7 +92,7 @@ def adequacy_table(summary: Summary) -> str:
     base = summary.find(BASELINE)
     rows = [
         [paper_name(each.system), *(versus(each, base, name) for name in names)]
-        for each in _six(summary)
+        for each in _all_rows(summary)
     ]
     return table(("system", *(f"{name} ↓" for name in names)), rows)
 
@@ -104,8 +107,8 @@ def adequacy_note(summary: Summary) -> str:
         "Percentages, REP per 100 reference words; in brackets the change of the baseline's.",
         f"{kinds} proxies: they hint at words left out (DROP, little attention) and said twice "
         "(REP, repeated 4-grams).",
-        f"DROP links words by the system's own attention; little attention is below "
-        f"{LITTLE_ATTENTION:g} in all.",
+        f"DROP links words by the system's own attention (`{PHRASE_BASED}`: by its aligner); "
+        f"little attention is below {LITTLE_ATTENTION:g} in all.",
         f"The paper had people count: {before[0]}% of source words left out by the baseline and "
         f"{after[0]}% by GRU d=10 (33.2% fewer), {before[1]}% and {after[1]}% said twice "
         f"(40.0% fewer). No one has rated these outputs; {limit}.",
@@ -159,24 +162,33 @@ def variants_table(summary: Summary) -> str:
 
 
 def paper_name(system: str) -> str:
-    """Our name and the paper's."""
-    return f"`{system}` ({PAPER[system].name})"
+    """Our name and the paper's; the phrase-based system is not the paper's Moses."""
+    return PHRASES_NAME if system == PHRASE_BASED else f"`{system}` ({PAPER[system].name})"
 
 
 def parameters(each: SystemSummary, summary: Summary) -> str:
     """All of them for the baseline, else those added to it."""
     base = summary.find(BASELINE)
+    if each.system == PHRASE_BASED:
+        return NOTHING
     if base is None or each is base:
         return f"{each.parameters:,}"
     return f"{each.parameters - base.parameters:+,}"
 
 
 def mark(each: SystemSummary) -> str:
-    """Like the paper's dagger; with several seeds, with how many of them."""
-    tests, better = len(each.sign_tests), each.better()
+    """Like the paper's daggers; with several seeds, with how many of them."""
+    marks = (
+        _mark(DAGGER, each.better(), len(each.sign_tests)),
+        _mark(DOUBLE_DAGGER, each.better_than_phrases(), len(each.phrase_tests)),
+    )
+    return " ".join(filter(None, marks))
+
+
+def _mark(sign: str, better: int, tests: int) -> str:
     if not better:
         return ""
-    return DAGGER if tests == 1 else f"{DAGGER} {better} of {tests}"
+    return sign if tests == 1 else f"{sign} {better} of {tests}"
 
 
 def versus(each: SystemSummary, base: SystemSummary | None, name: str) -> str:
@@ -211,6 +223,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _all_rows(summary: Summary) -> list[SystemSummary]:
+    return [each for each in summary.systems if each.system in PAPER]
 
 
 def _six(summary: Summary) -> list[SystemSummary]:

@@ -11,6 +11,7 @@ next to the tokenizers and vocabularies (see `codec`), and `corpus.json`: what w
 came out. It is written last, so a directory that has it is complete. Ids carry no end symbol.
 """
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,6 +135,9 @@ def id_type(rows: int) -> np.dtype[np.unsignedinteger[Any]]:
     return np.dtype("<u2" if rows <= 2**16 else "<u4")
 
 
+ALL = slice(None)  # sentences
+
+
 @dataclass(frozen=True)
 class Sentences:
     """One side of a split: ragged rows of ids, mapped from disk."""
@@ -144,7 +148,7 @@ class Sentences:
     def __getitem__(self, i: int) -> Ids:
         return self.ids[self.offsets[i] : self.offsets[i + 1]]
 
-    def lengths(self, rows: Integers | slice) -> Integers:
+    def lengths(self, rows: Integers | slice = ALL) -> Integers:
         """Tokens of these sentences, known without reading them."""
         return self.offsets[1:][rows] - self.offsets[:-1][rows]
 
@@ -180,12 +184,12 @@ class Split:
     @property
     def source_lengths(self) -> Integers:
         """Source tokens of every pair."""
-        return self.source_sentences.lengths(slice(None))
+        return self.source_sentences.lengths()
 
     @property
     def target_lengths(self) -> Integers:
         """Target tokens of every pair."""
-        return self.target_sentences.lengths(slice(None))
+        return self.target_sentences.lengths()
 
     def source_text(self) -> list[str]:
         """The raw source lines (dev and test)."""
@@ -215,6 +219,11 @@ class Corpus:
         if fingerprint(directory) != corpus.report.fingerprint:
             raise UserError(f"{directory}: the vocabularies are not those of its ids; {REMEDY}")
         return corpus
+
+    def identity(self) -> str:
+        """A digest of what was prepared and how, wherever its files lie."""
+        places = {"settings": {"train", "dev", "test"}}
+        return hashlib.sha256(self.report.model_dump_json(exclude=places).encode()).hexdigest()
 
     def codec(self, side: Side) -> Codec:
         """The tokenizer and vocabulary of one side."""

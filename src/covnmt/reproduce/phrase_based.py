@@ -1,0 +1,156 @@
+"""The phrase-based system as a job: trained, tuned and measured like the neural ones.
+
+It has no attention. Its alignment is that of its statistical aligner, which learns from training
+pairs and from the pairs it is asked about: gold pairs (AER), and test sentences with their
+references and with the system's outputs (DROP).
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from covnmt.evaluate import Evaluation, Options, evaluate
+from covnmt.files import read_parallel
+from covnmt.metrics.alignment import Links, read_links
+from covnmt.metrics.bleu import Score
+from covnmt.metrics.inputs import EvaluationSet, Output
+from covnmt.reproduce.experiments import GOLD, Experiment
+from covnmt.reproduce.measure import (
+    case_insensitive,
+    describe_test,
+    example,
+    save_translations,
+    score_text,
+)
+from covnmt.smt import engine
+from covnmt.smt.model import SmtModel
+from covnmt.smt.settings import AlignSettings, SearchSettings, TrainSettings, TuneSettings
+from covnmt.smt.tune import read_tuning
+from covnmt.smt.words import WordPair, align_pairs
+from covnmt.text.corpus import Corpus
+
+LARGE = 100_000  # pairs; from here on n-grams of 3 or more words must have been seen twice
+TUNED_ON = 300  # sentences of the dev set
+ROUNDS = 4  # of tuning
+LEARN = 100_000  # training pairs that the aligner learns from when it is measured
+
+
+def run_job(experiment: Experiment, run: Path, prepared: Path, seed: int) -> dict[str, Any]:
+    """Train, tune and measure; what is done already is not done again."""
+    large = Corpus.open(prepared).report.splits["train"].kept >= LARGE
+    search = SearchSettings(processes=os.cpu_count() or 1)
+    settings = TrainSettings(align=AlignSettings(seed=seed), min_count=2 if large else 1)
+    tuning = TuneSettings(search=search, iterations=ROUNDS, sentences=TUNED_ON, seed=seed)
+    model = engine.train(prepared, run, settings)
+    engine.tune(run, tuning)
+    began = time.monotonic()
+    found = measure(experiment, model, prepared, search)
+    seconds = round(time.monotonic() - began, 1)
+    return {**describe_model(model, tuning), "measuring_seconds": seconds, **found}
+
+
+def describe_model(model: SmtModel, tuning: TuneSettings) -> dict[str, Any]:
+    """Settings and the course of training; a round of tuning is what an update is to the others."""
+    stages = {name: _without_source(noted) for name, noted in model.figures().items()}
+    tuned = read_tuning(model.directory)
+    scores = [bleu for _, bleu in tuned["rounds"]]
+    return {
+        "recipe": {
+            "smt": model.settings.model_dump(mode="json"),
+            "tune": tuning.model_dump(mode="json"),
+        },
+        "parameters": {"total": 0},
+        "training": {
+            "reason": f"tuned in {len(scores)} rounds",
+            "update": len(scores),
+            "words_per_second": None,
+            "seconds": sum(noted["seconds"] for noted in stages.values()) + tuned["seconds"],
+            "stages": stages,
+            "tuning": {key: tuned[key] for key in ("weights", "seconds", "peak_mib")},
+            "curve": [],
+            "validations": [[number, None, bleu] for number, bleu in enumerate(scores, 1)],
+        },
+    }
+
+
+def _without_source(noted: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in noted.items() if key != "made_from"}
+
+
+def measure(
+    experiment: Experiment, model: SmtModel, prepared: Path, search: SearchSettings
+) -> dict[str, Any]:
+    """Translate, align and score; also leaves the translated test set in the model directory."""
+    corpus = Corpus.open(prepared)
+    test = corpus.split("test")
+    done = engine.translate(model.directory, test.source_text(), search)
+    save_translations(model.directory / "test.jsonl", done)
+    as_text = score_text([each.text for each in done], test)
+    codec = corpus.codec("target")
+    references: list[WordPair] = [
+        (each.source_tokens, codec.tokenize(line))
+        for each, line in zip(done, test.target_text(), strict=True)
+    ]
+    outputs: list[WordPair] = [(each.source_tokens, each.tokens) for each in done]
+    gold = gold_pairs(prepared)
+    asked = [*gold, *references, *outputs]
+    links = align_pairs(asked, corpus, model.settings.align, LEARN)
+    in_test = links[len(gold) : len(gold) + len(references)], links[len(gold) + len(references) :]
+    as_words = score_words(references, outputs, *in_test, experiment, prepared)
+    by_length = (as_words if experiment.text.deterministic else as_text).by_length
+    kinds = {
+        "translation": case_insensitive(as_text.translation),
+        "alignment": score_alignment(gold, links[: len(gold)], prepared),
+        "adequacy": as_words.adequacy,
+        "proxies": as_words.proxies,
+    }
+    examples = experiment.text.examples(prepared)
+    return {
+        "scores": {kind: [s.to_json() for s in scores] for kind, scores in kinds.items() if scores},
+        "gold": {"pairs": len(gold), "what": experiment.text.gold if gold else None},
+        "test": describe_test(as_text, test, by_length),
+        "examples": [example(each) for each in engine.translate(model.directory, examples, search)],
+    }
+
+
+def gold_pairs(prepared: Path) -> list[WordPair]:
+    """The pairs with a gold alignment, where there are some."""
+    source, target, links = (prepared / name for name in GOLD)
+    if not links.exists():
+        return []
+    return [(one.split(), other.split()) for one, other in read_parallel(source, target)]
+
+
+def score_words(
+    references: Sequence[WordPair],
+    outputs: Sequence[WordPair],
+    links: Sequence[Links],
+    output_links: Sequence[Links],
+    experiment: Experiment,
+    prepared: Path,
+) -> Evaluation:
+    """The test set as words: the proxies, and where they are known the exact rates."""
+    exact = experiment.text.deterministic
+    on = EvaluationSet(
+        references=[[" ".join(target) for _, target in references]],
+        source=[" ".join(source) for source, _ in references],
+        gold=read_links(prepared / GOLD[2]) if exact else None,
+        deterministic=exact,
+    )
+    text = [" ".join(target) for _, target in outputs]
+    return evaluate(Output(text, links=links, output_links=output_links), on, Options(ter=False))
+
+
+def score_alignment(
+    pairs: Sequence[WordPair], links: Sequence[Links], prepared: Path
+) -> tuple[Score, ...]:
+    """AER, precision and recall of the aligner on the gold pairs."""
+    if not pairs:
+        return ()
+    text = [" ".join(target) for _, target in pairs]
+    source = [" ".join(words) for words, _ in pairs]
+    on = EvaluationSet([text], source, read_links(prepared / GOLD[2]))
+    # the references stand in for an output: only what is said of alignment is taken
+    return evaluate(Output(text, links=links), on, Options(ter=False, samples=1)).alignment

@@ -1,0 +1,1 @@
+"""The phrase-based row: statistical translation with SIL's Thot (paper, Table 1, row 1)."""

@@ -1,0 +1,126 @@
+"""The training pairs of a prepared corpus, laid end to end for NumPy, and words as Thot sees them.
+
+Thot reads whitespace-separated words and gives some a meaning of their own (NULL, |||, <s>), so it
+never sees the real ones: source id 17 is `s17`, target id 17 is `t17`, and a source word outside
+the vocabulary is `u4` after its place in the sentence. What Thot cannot translate it copies, so an
+output word that is no `t` word tells which source word it came from.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covnmt.errors import UserError
+from covnmt.files import atomic_write
+from covnmt.text.corpus import Sentences, Split
+from covnmt.text.vocab import NAMES, UNK, Vocabulary
+
+Integers = NDArray[np.int64]
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Bitext:
+    """Parallel sentences; both sides have the same number of them."""
+
+    source: Sentences
+    target: Sentences
+
+    def __len__(self) -> int:
+        return len(self.source.offsets) - 1
+
+    @classmethod
+    def of(cls, split: Split, pairs: int = 0) -> "Bitext":
+        """The first pairs of the shuffled order; 0 takes all, as they lie on disk."""
+        if not pairs or pairs >= len(split):
+            return cls(split.source_sentences, split.target_sentences)
+        chosen = np.sort(split.order[:pairs])
+        return cls(take(split.source_sentences, chosen), take(split.target_sentences, chosen))
+
+    def words(self) -> Iterator[tuple[list[str], list[str]]]:
+        """Each pair as words for an aligner."""
+        for n in range(len(self)):
+            yield [str(i) for i in self.source[n]], [str(i) for i in self.target[n]]
+
+    def turned(self) -> "Bitext":
+        """Source and target exchanged."""
+        return Bitext(self.target, self.source)
+
+    def and_then(self, other: "Bitext") -> "Bitext":
+        """These pairs followed by others."""
+        return Bitext(_chained(self.source, other.source), _chained(self.target, other.target))
+
+    def save(self, path: Path) -> None:
+        """Write all ids, so that a model needs no data directory."""
+        sides = {"source": self.source, "target": self.target}
+        arrays = {f"{name}_ids": np.asarray(side.ids) for name, side in sides.items()}
+        save_arrays(
+            path, arrays | {f"{name}_offsets": side.offsets for name, side in sides.items()}
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> "Bitext":
+        """Read what `save` wrote."""
+        found = load_arrays(path)
+        source, target = (
+            Sentences(found[f"{side}_ids"], found[f"{side}_offsets"])
+            for side in ("source", "target")
+        )
+        return cls(source, target)
+
+
+def take(sentences: Sentences, chosen: Integers) -> Sentences:
+    """Some sentences, laid end to end again."""
+    offsets = np.concatenate([[0], np.cumsum(sentences.lengths(chosen))])
+    return Sentences(flat(sentences[int(i)] for i in chosen), offsets)
+
+
+def _chained(one: Sentences, other: Sentences) -> Sentences:
+    offsets = np.concatenate([one.offsets, one.offsets[-1] + other.offsets[1:]])
+    return Sentences(flat([one.ids, other.ids]), offsets)
+
+
+def lay_out(rows: Sequence[Sequence[int]]) -> Sentences:
+    """Lists of ids, laid end to end."""
+    offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return Sentences(flat(np.array(row, dtype=np.uint32) for row in rows), offsets)
+
+
+def flat(rows: Iterable[NDArray[Any]]) -> NDArray[Any]:
+    """Rows end to end; no rows give an empty array."""
+    return np.concatenate([np.zeros(0, np.uint16), *rows])
+
+
+def source_words(tokens: Sequence[str], vocabulary: Vocabulary) -> list[str]:
+    """The words of one source sentence as Thot reads them."""
+    ids = vocabulary.encode(tokens)
+    return [f"u{place}" if i == UNK else f"s{i}" for place, i in enumerate(ids)]
+
+
+def target_tokens(
+    words: Iterable[str], source: Sequence[str], tokens: Sequence[str], vocabulary: Vocabulary
+) -> list[str]:
+    """Thot's output as tokens; a word it copied becomes the source token it stands for."""
+    copied = dict(zip(source, tokens, strict=True))
+    return [copied.get(word) or vocabulary.words[int(word[1:]) - len(NAMES)] for word in words]
+
+
+def save_arrays(path: Path, arrays: Arrays) -> None:
+    """Write arrays to an .npz file as a whole."""
+    with atomic_write(path) as stream:
+        np.savez(stream, allow_pickle=False, **arrays)
+
+
+def load_arrays(path: Path) -> Arrays:
+    """Read what `save_arrays` wrote; nothing in the file is executed."""
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            return {name: found[name] for name in found.files}
+    except (OSError, ValueError, EOFError, KeyError) as error:
+        raise UserError(
+            f"{path}: cannot be read ({error}); give `covnmt smt train` again"
+        ) from None

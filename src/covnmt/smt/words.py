@@ -1,0 +1,61 @@
+"""Word alignment of two text files (`covnmt words align`): a reference line for AER and DROP.
+
+Words are what stands between spaces. The aligner learns from the lines it links and, where a
+prepared corpus is named, from its training pairs too; words that are not in its vocabulary keep
+their identity.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from covnmt.errors import UserError
+from covnmt.files import read_parallel
+from covnmt.metrics.alignment import NO_LINKS, Links
+from covnmt.smt.aligner import align_words
+from covnmt.smt.bitext import Bitext, lay_out
+from covnmt.smt.settings import AlignSettings
+from covnmt.text.codec import Side
+from covnmt.text.corpus import Corpus, Sentences
+from covnmt.text.vocab import NAMES
+
+WordPair = tuple[Sequence[str], Sequence[str]]
+
+
+def align_files(
+    source: Path, target: Path, corpus: Corpus | None, settings: AlignSettings, learn: int = 0
+) -> list[Links]:
+    """The links of each line, (source word, target word) from 0; none where a side is empty."""
+    lines = read_parallel(source, target)
+    pairs = [(one.split(), other.split()) for one, other in lines]
+    if not any(one and other for one, other in pairs):
+        raise UserError(f"{source} and {target}: no line has words on both sides")
+    return align_pairs(pairs, corpus, settings, learn)
+
+
+def align_pairs(
+    pairs: Sequence[WordPair], corpus: Corpus | None, settings: AlignSettings, learn: int = 0
+) -> list[Links]:
+    """The same of pairs in memory; `learn` limits the pairs of the corpus, 0 takes all."""
+    full = [n for n, (source, target) in enumerate(pairs) if source and target]
+    bitext = Bitext(
+        numbered([pairs[n][0] for n in full], known_words(corpus, "source")),
+        numbered([pairs[n][1] for n in full], known_words(corpus, "target")),
+    )
+    if corpus:
+        bitext = bitext.and_then(Bitext.of(corpus.split("train"), learn))
+    links = align_words(bitext, settings)
+    found = {n: links[place] for place, n in enumerate(full)}
+    return [found.get(n, NO_LINKS) for n in range(len(pairs))]
+
+
+def known_words(corpus: Corpus | None, side: Side) -> dict[str, int]:
+    """The ids of a prepared corpus; without one, no word has an id yet."""
+    if corpus is None:
+        return {}
+    vocabulary = corpus.codec(side).vocabulary
+    return dict(zip((*NAMES, *vocabulary.words, ""), range(len(vocabulary)), strict=True))
+
+
+def numbered(lines: Sequence[Sequence[str]], known: dict[str, int]) -> Sentences:
+    """Lines as ids; a word without one gets the next."""
+    return lay_out([[known.setdefault(word, len(known)) for word in line] for line in lines])

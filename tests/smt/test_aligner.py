@@ -1,0 +1,125 @@
+"""Aligners: better than guessing, the same again with the same seed, joined as elsewhere."""
+
+import sys
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from covnmt import cli_smt
+from covnmt.errors import UserError
+from covnmt.metrics.alignment import Links, aer, read_links, symmetrise
+from covnmt.smt.aligner import (
+    CHAINS,
+    MERGE,
+    WordLinks,
+    align_one_way,
+    align_words,
+    join,
+    thot_module,
+)
+from covnmt.smt.bitext import Bitext, lay_out
+from covnmt.smt.settings import AlignerKind, AlignSettings, Joining
+from covnmt.smt.words import numbered
+
+KINDS: tuple[AlignerKind, ...] = get_args(AlignerKind)
+
+
+@pytest.fixture(scope="module")
+def linked_text(tiny_text: Path) -> tuple[Bitext, list[Links]]:
+    """The tiny training pairs and their gold links."""
+    sides = (
+        numbered([line.split() for line in (tiny_text / f"train.{e}").read_text().splitlines()], {})
+        for e in ("src", "tgt")
+    )
+    return Bitext(*sides), [gold.sure for gold in read_links(tiny_text / "train.align")]
+
+
+def error_rate(found: WordLinks, text: Path) -> float:
+    gold = read_links(text / "train.align")
+    return aer([found[n] for n in range(len(gold))], gold)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_links_are_found(
+    kind: AlignerKind, linked_text: tuple[Bitext, list[Links]], tiny_text: Path
+) -> None:
+    bitext, _ = linked_text
+    found = align_words(bitext, AlignSettings(kind=kind, samplers=1))
+    gold = read_links(tiny_text / "train.align")
+    lengths = zip(bitext.source.lengths(), bitext.target.lengths(), strict=True)
+    diagonal = [frozenset((i * j // t, i) for i in range(t)) for j, t in lengths]
+    assert error_rate(found, tiny_text) < min(0.25, aer(diagonal, gold) / 2)
+
+
+def test_the_seed_decides(linked_text: tuple[Bitext, list[Links]]) -> None:
+    bitext, _ = linked_text
+    one, again, other = (
+        align_one_way(bitext, AlignSettings(samplers=1, seed=seed), "x") for seed in (1, 1, 2)
+    )
+    assert one.tolist() == again.tolist()
+    assert one.tolist() != other.tolist()
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> tuple[list[int], list[int]]:
+    """For each target word a source word from 1 or 0, and for each source word likewise."""
+    source, target = draw(st.integers(1, 6)), draw(st.integers(1, 6))
+    forward = draw(st.lists(st.integers(0, source), min_size=target, max_size=target))
+    backward = draw(st.lists(st.integers(0, target), min_size=source, max_size=source))
+    return forward, backward
+
+
+# where several links may grow into one place, Thot takes them in another order than the metrics
+EXACT: tuple[Literal["union", "intersection"], ...] = ("union", "intersection")
+
+
+@given(st.lists(choices(), min_size=1, max_size=4), st.sampled_from(EXACT))
+@settings(deadline=None)
+def test_joining_is_that_of_the_metrics(
+    rows: list[tuple[list[int], list[int]]], how: Literal["union", "intersection"]
+) -> None:
+    bitext = Bitext(lay_out([b for _, b in rows]), lay_out([f for f, _ in rows]))
+    flat = [np.array([k for row in rows for k in row[side]], dtype=np.int16) for side in (0, 1)]
+    found = join(flat[0], flat[1], bitext, how)
+    for n, (forward, backward) in enumerate(rows):
+        one = frozenset((j - 1, i) for i, j in enumerate(forward) if j)
+        other = frozenset((j, i - 1) for j, i in enumerate(backward) if i)
+        assert found[n] == symmetrise(one, other, how)
+
+
+@given(choices())
+@settings(deadline=None)
+def test_grow_diag_final_and_lies_between(row: tuple[list[int], list[int]]) -> None:
+    bitext = Bitext(lay_out([row[1]]), lay_out([row[0]]))
+    forward, backward = (np.array(side, dtype=np.int16) for side in row)
+    found = {how: join(forward, backward, bitext, how)[0] for how in MERGE}
+    assert found["intersection"] <= found["grow-diag-final-and"] <= found["grow-diag-final"]
+    assert found["grow-diag-final"] <= found["union"] == found["forward"] | found["backward"]
+
+
+def test_everything_can_be_asked_for() -> None:
+    assert set(MERGE) == set(get_args(Joining)) == set(get_args(cli_smt.Joining))
+    assert set(CHAINS) == set(KINDS) == set(get_args(cli_smt.Kind))
+
+
+def test_links_survive_a_file() -> None:
+    links = WordLinks(np.array([0, 1, 3]), np.array([2, 0, 1]), np.array([0, 2, 2, 3]))
+    again = WordLinks.of(links.arrays())
+    assert [again[n] for n in range(3)] == [{(0, 2), (1, 0)}, frozenset(), {(3, 1)}]
+
+
+@pytest.mark.parametrize("rows", [[[2], []], [[2] * 1025, [3]]])
+def test_pairs_that_thot_would_skip(rows: list[list[int]]) -> None:
+    bitext = Bitext(lay_out([[2], rows[0]]), lay_out([[3], rows[1]]))
+    with pytest.raises(UserError, match=r"pair 2 has \d+ and \d words; .* \(1 such pairs in all\)"):
+        align_one_way(bitext, AlignSettings(), "x")
+
+
+def test_without_thot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "thot.alignment", None)
+    with pytest.raises(UserError, match=r"pip install 'covnmt\[smt\]'"):
+        thot_module("alignment")

@@ -1,0 +1,105 @@
+"""Stages: done once, done again when what they depend on changes, and the same every time."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covnmt.errors import UserError
+from covnmt.files import read_json
+from covnmt.smt import aligner
+from covnmt.smt.bitext import Bitext, load_arrays
+from covnmt.smt.engine import train
+from covnmt.smt.model import STAGES, SmtModel
+from covnmt.smt.settings import TrainSettings
+from covnmt.text.corpus import Corpus
+
+from .conftest import SETTINGS
+
+# what a change of settings makes anew
+CHANGES: list[tuple[dict[str, object], set[str]]] = [
+    ({}, set()),
+    ({"options": 3}, set()),
+    ({"max_phrase": 3}, {"phrases"}),
+    ({"order": 2}, {"language-model"}),
+    ({"min_count": 2}, {"language-model"}),
+    ({"align": SETTINGS.align.model_copy(update={"joining": "union"})}, {"links", "phrases"}),
+    ({"align": SETTINGS.align.model_copy(update={"seed": 7})}, set(STAGES) - {"language-model"}),
+    ({"pairs": 200}, set(STAGES)),
+]
+
+
+def changed(settings: dict[str, object]) -> TrainSettings:
+    return SETTINGS.model_copy(update=settings)
+
+
+@pytest.mark.parametrize(("settings", "anew"), CHANGES)
+def test_stages_made_anew(
+    settings: dict[str, object],
+    anew: set[str],
+    tiny_smt: SmtModel,
+    tiny_corpus: Path,
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(tiny_smt.directory, directory)
+    before = {name: (directory / f"{name}.json").stat().st_mtime_ns for name in STAGES}
+    model = train(tiny_corpus, directory, changed(settings))
+    after = {name: (directory / f"{name}.json").stat().st_mtime_ns for name in STAGES}
+    assert {name for name in STAGES if before[name] != after[name]} == anew
+    assert SmtModel.open(directory) == model
+
+
+def test_the_same_again(tiny_smt: SmtModel, tiny_corpus: Path, tmp_path: Path) -> None:
+    again = train(tiny_corpus, tmp_path / "model", SETTINGS)
+    for path in sorted(tiny_smt.directory.rglob("*")):
+        other = again.directory / path.relative_to(tiny_smt.directory)
+        if path.suffix == ".npz":
+            one, two = load_arrays(path), load_arrays(other)
+            assert one.keys() == two.keys()
+            assert all(np.array_equal(one[name], two[name]) for name in one)
+        elif path.is_file() and path.stem not in STAGES:
+            assert path.read_bytes() == other.read_bytes(), path
+
+
+def test_an_interrupted_stage_is_done_again(
+    tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(aligner, "join", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny_corpus, tmp_path, SETTINGS)
+    assert [name for name in STAGES if (tmp_path / f"{name}.json").exists()] == [*STAGES[:2]]
+    with pytest.raises(UserError, match="holds no phrase-based model"):
+        SmtModel.open(tmp_path)
+    kept = (tmp_path / "forward.json").stat().st_mtime_ns
+    train(tiny_corpus, tmp_path, SETTINGS)
+    assert (tmp_path / "forward.json").stat().st_mtime_ns == kept
+
+
+def test_figures(tiny_smt: SmtModel) -> None:
+    found = tiny_smt.figures()
+    assert list(found) == list(STAGES)
+    assert all(each["seconds"] >= 0 and each["peak_mib"] > 0 for each in found.values())
+    assert found["phrases"]["occurrences"] == len(tiny_smt.occurrences())
+    assert 1 < found["language-model"]["dev_perplexity"] < 60
+
+
+def test_some_of_the_pairs(tiny_corpus: Path) -> None:
+    split = Corpus.open(tiny_corpus).split("train")
+    some = Bitext.of(split, 10)
+    rows = sorted(split.order[:10].tolist())
+    assert [some.source[n].tolist() for n in range(10)] == [split.source(n).tolist() for n in rows]
+    assert [some.target[n].tolist() for n in range(10)] == [split.target(n).tolist() for n in rows]
+    assert len(Bitext.of(split, 10_000)) == len(split)
+
+
+def test_damaged_files_are_named(tiny_smt: SmtModel, tmp_path: Path) -> None:
+    (tmp_path / "bitext.npz").write_bytes(b"nothing")
+    with pytest.raises(UserError, match=r"bitext.npz: cannot be read .*covnmt smt train"):
+        SmtModel(tmp_path, SETTINGS).bitext()
+    assert read_json(tiny_smt.directory / "smt.json")["order"] == SETTINGS.order
