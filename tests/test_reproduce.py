@@ -250,7 +250,7 @@ def write_open_corpus(directory: Path, gold: bool = True) -> None:
         write_lines(directory / f"kftt-ja-en/{part}.en", [f"Temple {k}." for k in range(size)])
     if gold:
         folder = directory / "gold-align/ja-en-kftt"
-        for ending, line in (("ja", "寺 。"), ("en", "temple ."), ("talp", "0-0 1-1")):
+        for ending, line in (("ja", "寺 \u3000 。"), ("en", "temple ."), ("talp", "0-0 2-1")):
             write_lines(folder / f"test.{ending}", [line])
 
 
@@ -264,9 +264,9 @@ def test_open_corpora_are_prepared_as_words(tmp_path: Path) -> None:
     assert corpus.codec("source").tokenize("寺 は 3 。") == ["寺", "は", "3", "。"]
     assert corpus.split("test").target_text()[0] == "Temple 0."
     assert [(prepared / name).read_text("utf-8") for name in GOLD] == [
-        "寺 。\n",
+        "寺 ␣ 。\n",  # a wide space counts as a word there
         "temple .\n",
-        "0-0 1-1\n",
+        "0-0 2-1\n",
     ]
 
 

@@ -23,6 +23,8 @@ Scale = Literal["paper", "small", "tiny"]
 PARTS = ("train", "dev", "test")
 GOLD = ("gold.source.txt", "gold.target.txt", "gold.links")
 WORDS = TokenizerSettings(kind="whitespace")
+# A word by itself in the Japanese gold pairs; at white space of any kind it would be lost.
+WIDE_SPACE, SHOWN_SPACE = "\u3000", "␣"
 # Example sentences of the embedded pair: long enough to get lost in, short enough to picture.
 PICTURE_LENGTHS = range(12, 26)
 
@@ -131,7 +133,10 @@ class OpenText:
         if folder.exists():
             names = (f"test.{self.language}", "test.en", "test.talp")
             for name, own in zip(names, GOLD, strict=True):
-                write_lines(prepared / own, read_lines(folder / name))
+                lines = (
+                    line.replace(WIDE_SPACE, SHOWN_SPACE) for line in read_lines(folder / name)
+                )
+                write_lines(prepared / own, lines)
 
 
 @dataclass(frozen=True)
