@@ -5,7 +5,7 @@ embedded pair, where mistakes can be counted exactly. A prepared directory also 
 a gold alignment: gold.source.txt, gold.target.txt and gold.links.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -18,11 +18,14 @@ from covnmt.text.synthetic import write_corpus
 from covnmt.text.tokenize import TokenizerSettings
 
 CorpusName = Literal["kftt", "twlaw", "embedded"]
-Scale = Literal["paper", "small", "tiny"]
+Scale = Literal["paper", "modern", "small", "tiny"]
 
 PARTS = ("train", "dev", "test")
 GOLD = ("gold.source.txt", "gold.target.txt", "gold.links")
 WORDS = TokenizerSettings(kind="whitespace")
+SUBWORDS = {"kind": "sentencepiece"}
+WORDS_A_SIDE = 30_000
+LONGEST_WORDS, LONGEST_PIECES = 80, 100  # of a training sentence
 # A word by itself in the Japanese gold pairs; at white space of any kind it would be lost.
 WIDE_SPACE, SHOWN_SPACE = "\u3000", "␣"
 # Example sentences of the embedded pair: long enough to get lost in, short enough to picture.
@@ -54,6 +57,12 @@ VARIANTS: dict[str, Variant] = {
     "gru2": Variant("gru10", ("model.coverage.size=2",), "d = 2"),
     "gru4": Variant("gru10", ("model.coverage.size=4",), "d = 4"),
     "gru16": Variant("gru10", ("model.coverage.size=16",), "d = 16"),
+    "gru10-no-dropout": Variant("gru10", ("model.dropout=0",), "without dropout"),
+    "gru10-no-smoothing": Variant("gru10", ("train.label_smoothing=0",), "without label smoothing"),
+    "gru10-no-average": Variant("gru10", ("train.ema=0",), "without averaged weights"),
+    "gru10-no-length-penalty": Variant(
+        "gru10", ("decode.length_penalty=0",), "without length normalisation"
+    ),
     "linguistic-subtract": Variant(
         "linguistic", ("model.coverage.accumulate=subtract",), "from 1 down"
     ),
@@ -74,6 +83,10 @@ class Text(Protocol):
     def gold(self) -> str:
         """What the gold alignments are, for the reader."""
 
+    @property
+    def pieces(self) -> int:
+        """Subwords of a side's vocabulary; 0 where systems read words."""
+
     def prepare(self, raw: Path | None, prepared: Path) -> None:
         """Fill a prepared directory; what is there already is left as it is."""
 
@@ -91,21 +104,27 @@ class OpenText:
     fetch: str  # how to get it
     gold_folder: str
     gold: str
+    pieces: int = 0
     deterministic: bool = False
 
     def prepare(self, raw: Path | None, prepared: Path) -> None:
-        """Word level, 30,000 words a side, at most 80 of them; English lower-cased."""
+        """Words, 30,000 a side, at most 80 in a sentence, or subwords; English lower-cased."""
         if raw is None:
             if not (prepared / "corpus.json").exists():
                 raise UserError(f"{prepared}: no prepared data; give --data, or --unpack FILE")
             return
         files = {part: self._files(raw, part) for part in PARTS}
+        source = WORDS.model_copy(update={"language": self.language})
+        target = TokenizerSettings(kind="moses", language="en", lowercase=True)
         settings = PrepareSettings(
-            source=WORDS.model_copy(update={"language": self.language}),
-            target=TokenizerSettings(kind="moses", language="en", lowercase=True),
+            source=source.model_copy(update=SUBWORDS) if self.pieces else source,
+            target=target.model_copy(update=SUBWORDS) if self.pieces else target,
             train=(files["train"],),
             dev=files["dev"],
             test=files["test"],
+            source_size=self.pieces or WORDS_A_SIDE,
+            target_size=self.pieces or WORDS_A_SIDE,
+            max_length=LONGEST_PIECES if self.pieces else LONGEST_WORDS,
         )
         prepare(settings, prepared)
         self._copy_gold(raw, prepared)
@@ -148,6 +167,7 @@ class EmbeddedText:
     test: int
     example_count: int = 6
     gold: str = "pairs of the test set, aligned by construction"
+    pieces: int = 0
     deterministic: bool = True
 
     def prepare(self, raw: Path | None, prepared: Path) -> None:
@@ -192,6 +212,22 @@ class Experiment:
 
 AGAIN = ("baseline", "fertility", "gru10")
 SLOT = 9.5  # minutes
+KFTT = OpenText(
+    folder="kftt-ja-en",
+    source="ja",
+    language="ja",
+    fetch="fetch it with `covnmt corpus get kftt DIR` and say --data DIR",
+    gold_folder="ja-en-kftt",
+    gold="hand-aligned pairs of the same corpus",
+)
+TWLAW = OpenText(
+    folder="twlaw-zh-en",
+    source="seg.zh",
+    language="zh",
+    fetch="unpack twlaw-zh-en.tar.xz in DIR and say --data DIR",
+    gold_folder="zh-en-tsinghua",
+    gold="hand-aligned newswire pairs, OUT OF DOMAIN for these systems",
+)
 EXPERIMENTS = (
     Experiment(
         "kftt",
@@ -199,15 +235,18 @@ EXPERIMENTS = (
         "paper",
         "KFTT, Japanese to English",
         "reproduce/kftt",
-        OpenText(
-            folder="kftt-ja-en",
-            source="ja",
-            language="ja",
-            fetch="fetch it with `covnmt corpus get kftt DIR` and say --data DIR",
-            gold_folder="ja-en-kftt",
-            gold="hand-aligned pairs of the same corpus",
-        ),
+        KFTT,
         again=AGAIN,
+        minutes=SLOT,
+    ),
+    Experiment(
+        "kftt-modern",
+        "kftt",
+        "modern",
+        "KFTT, Japanese to English, today's way of training",
+        "reproduce/kftt-modern",
+        replace(KFTT, pieces=16_000),
+        systems=("baseline", "gru10"),
         minutes=SLOT,
     ),
     Experiment(
@@ -216,15 +255,18 @@ EXPERIMENTS = (
         "paper",
         "Laws of Taiwan, Chinese to English",
         "reproduce/twlaw",
-        OpenText(
-            folder="twlaw-zh-en",
-            source="seg.zh",
-            language="zh",
-            fetch="unpack twlaw-zh-en.tar.xz in DIR and say --data DIR",
-            gold_folder="zh-en-tsinghua",
-            gold="hand-aligned newswire pairs, OUT OF DOMAIN for these systems",
-        ),
+        TWLAW,
         again=AGAIN,
+        minutes=SLOT,
+    ),
+    Experiment(
+        "twlaw-modern",
+        "twlaw",
+        "modern",
+        "Laws of Taiwan, Chinese to English, today's way of training",
+        "reproduce/twlaw-modern",
+        replace(TWLAW, pieces=16_000),
+        systems=("baseline", "gru10"),
         minutes=SLOT,
     ),
     Experiment(
@@ -258,6 +300,14 @@ def find_experiment(corpus: str, scale: str | None = None) -> Experiment:
             return each
     scales = " or ".join(each.scale for each in known)
     raise UserError(f"{corpus} has no scale {scale!r}; it is run at scale {scales}")
+
+
+def trained_as(system: str) -> str:
+    """The system whose training serves this one too: its base, if only the search is another."""
+    variant = VARIANTS.get(system)
+    if variant and all(change.startswith("decode.") for change in variant.changes):
+        return variant.base
+    return system
 
 
 def changes_of(system: str) -> list[str]:

@@ -18,7 +18,7 @@ from covnmt.errors import UserError
 from covnmt.files import read_json, read_lines, write_json
 from covnmt.progress import console
 from covnmt.recipe import find_recipe, load_recipe
-from covnmt.reproduce.experiments import PHRASE_BASED, Experiment, changes_of
+from covnmt.reproduce.experiments import PHRASE_BASED, Experiment, changes_of, trained_as
 from covnmt.reproduce.results import read_result, result_file, write_result
 
 FIRST_SEED, SECOND_SEED = 1, 2
@@ -26,6 +26,7 @@ FIRST_SEED, SECOND_SEED = 1, 2
 RESERVE = 0.15
 SHEET_SENTENCES = 200
 TRAINED = "trained.json"
+OUTPUTS = "test.jsonl"  # the translated test set, beside the model
 
 
 @dataclass(frozen=True)
@@ -129,12 +130,17 @@ def run_neural(plan: Plan, job: Job) -> dict[str, Any]:
     """Train one of the neural systems, and measure it."""
     from covnmt.reproduce.measure import describe_run, measure
 
-    run = plan.run(job)
-    reason = train_system(plan, job)
+    trained = Job(trained_as(job.system), job.seed)
+    run = plan.run(trained)
+    reason = train_system(plan, trained)
+    decode = settings(plan, job, 0.0).decode
     began = time.monotonic()
-    found = measure(plan.experiment, run, plan.prepared, plan.device)
+    outputs = run / (f"test-{job.system}.jsonl" if job != trained else OUTPUTS)
+    found = measure(plan.experiment, run, plan.prepared, plan.device, decode, outputs)
     seconds = round(time.monotonic() - began, 1)
-    return {**describe_run(run, reason), "measuring_seconds": seconds, **found}
+    about = describe_run(run, reason)
+    about["recipe"]["decode"] = decode.model_dump(mode="json")
+    return {**about, "measuring_seconds": seconds, **found}
 
 
 def train_system(plan: Plan, job: Job) -> str:
@@ -210,7 +216,7 @@ def write_sheet(plan: Plan, systems: Sequence[str], seed: int) -> Path:
 
     rows = {}
     for system in systems:
-        file = plan.run(Job(system, seed)) / "test.jsonl"
+        file = plan.run(Job(system, seed)) / OUTPUTS
         if not file.exists():
             raise UserError(f"{file}: no such file; run the job on this machine, or copy it here")
         rows[system] = read_outputs(file)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from covnmt.align import Aligner, Alignment
+from covnmt.config import DecodeConfig
 from covnmt.evaluate import Evaluation, Options, evaluate
 from covnmt.files import atomic_text, read_lines, read_parallel
 from covnmt.info import describe_target
@@ -36,27 +37,36 @@ class ToJson(Protocol):
         """As plain values."""
 
 
-def measure(experiment: Experiment, run: Path, prepared: Path, device: str) -> dict[str, Any]:
-    """Translate, align and score; also leaves the translated test set in RUN/test.jsonl."""
+def measure(
+    experiment: Experiment,
+    run: Path,
+    prepared: Path,
+    device: str,
+    decode: DecodeConfig,
+    outputs: Path,
+) -> dict[str, Any]:
+    """Translate, align and score; also leaves the translated test set in `outputs`.
+
+    Where systems read subwords, attention over words is not known but for the gold pairs, so
+    there are no proxies and diagnostics.
+    """
     test = Corpus.open(prepared).split("test")
     translator, aligner = Translator.load(run, device=device), Aligner.load(run, device)
     # nothing is cut off, or words and attention would not fit
-    whole = translator.decode.model_copy(update={"max_source": int(test.source_lengths.max()) + 1})
+    whole = decode.model_copy(update={"max_source": int(test.source_lengths.max()) + 1})
     translations = translator.translate(test.source_text(), whole)
-    save_translations(run / "test.jsonl", translations)
+    save_translations(outputs, translations)
     as_text = score_text([translation.text for translation in translations], test)
-    pairs = zip(test.source_text(), test.target_text(), strict=True)
-    as_words = score_words(translations, aligner.align(pairs), experiment, prepared)
     aligned, pair_count = score_alignment(aligner, prepared)
-    # the same sentences in the same groups; where words are exact, so are their rates by length
-    by_length = (as_words if experiment.text.deterministic else as_text).by_length
-    kinds = {
-        "translation": case_insensitive(as_text.translation),
-        "alignment": aligned,
-        "adequacy": as_words.adequacy,
-        "proxies": as_words.proxies,
-        "diagnostics": as_words.diagnostics,
-    }
+    kinds = {"translation": case_insensitive(as_text.translation), "alignment": aligned}
+    by_length = as_text.by_length
+    if not experiment.text.pieces:
+        pairs = zip(test.source_text(), test.target_text(), strict=True)
+        as_words = score_words(translations, aligner.align(pairs), experiment, prepared)
+        kinds["adequacy"], kinds["proxies"] = as_words.adequacy, as_words.proxies
+        kinds["diagnostics"] = as_words.diagnostics
+        # the same sentences in the same groups; where words are exact, so are rates by length
+        by_length = as_words.by_length if experiment.text.deterministic else by_length
     return {
         "scores": {kind: [s.to_json() for s in scores] for kind, scores in kinds.items() if scores},
         "gold": {"pairs": pair_count, "what": experiment.text.gold if pair_count else None},
@@ -72,7 +82,7 @@ def describe_test(as_text: Evaluation, test: Split, by_length: Sequence[Bucket])
     """The test set in figures, by sentence and by length."""
     return {
         "sentences": as_text.sentences,
-        "source_lengths": test.source_lengths.tolist(),
+        "source_lengths": [len(line.split()) for line in test.source_text()],
         "output_lengths": as_text.statistics[:, OUTPUT_LENGTH].tolist(),
         "statistics": as_text.statistics.tolist(),
         "by_length": [bucket.to_json() for bucket in by_length],

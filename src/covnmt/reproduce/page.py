@@ -42,12 +42,11 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
         introduction(experiment, summary, results),
         translation(summary),
         alignment(summary, results),
-        f"## Over- and under-translation\n\n{tables.adequacy_table(summary)}\n\n"
-        f"{tables.adequacy_note(summary)}",
+        adequacy(summary, results),
         lengths(first),
         speed(summary),
         training(first),
-        f"## Attention\n\n{tables.attention_table(summary)}\n\n{ATTENTION_NOTE}",
+        attention(summary, results),
         examples(first, pictures),
         variants(summary),
         missing(summary),
@@ -55,6 +54,21 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
     with atomic_text(directory / PAGE) as stream:
         stream.write("\n\n".join(part for part in parts if part) + "\n")
     return directory / PAGE
+
+
+def adequacy(summary: Summary, results: Sequence[Result]) -> str:
+    """The section of words left out and said twice, where that was measured."""
+    if not any(result.content["scores"].get("proxies") for result in results):
+        return ""
+    table, note = tables.adequacy_table(summary), tables.adequacy_note(summary)
+    return f"## Over- and under-translation\n\n{table}\n\n{note}"
+
+
+def attention(summary: Summary, results: Sequence[Result]) -> str:
+    """The section of what attention tells, where that was measured."""
+    if not any(result.content["scores"].get("diagnostics") for result in results):
+        return ""
+    return f"## Attention\n\n{tables.attention_table(summary)}\n\n{ATTENTION_NOTE}"
 
 
 ATTENTION_NOTE = (

@@ -1,0 +1,67 @@
+"""Systems that read subwords: what is measured, and what one training serves."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from covnmt.files import write_lines
+from covnmt.recipe import find_recipe
+from covnmt.reproduce.experiments import OpenText, find_experiment, trained_as
+from covnmt.reproduce.jobs import Job, Plan, run_jobs
+from covnmt.reproduce.page import write_page
+from covnmt.reproduce.results import read_results
+from covnmt.text.corpus import Corpus
+
+SYSTEMS = ("gru10", "gru10-no-length-penalty")
+TINY = find_recipe("reproduce/embedded-tiny")
+
+
+@pytest.fixture(scope="module")
+def plan(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """Both systems, run on a tiny corpus in the place of KFTT."""
+    directory = tmp_path_factory.mktemp("modern")
+    raw = directory / "raw"
+    gold = raw / "gold-align/ja-en-kftt"
+    gold.mkdir(parents=True)
+    for ending, own in (("src", "ja"), ("tgt", "en")):
+        for part in ("train", "dev", "test"):
+            shutil.copy(tiny_text / f"{part}.{ending}", raw / f"{part}.{own}")
+        shutil.copy(tiny_text / f"test.{ending}", gold / f"test.{own}")
+    shutil.copy(tiny_text / "test.align", gold / "test.talp")
+    recipe = directory / "tiny.toml"
+    write_lines(recipe, [f'extends = "{TINY}"', "[decode]", "length_penalty = 1.0"])
+    kftt = find_experiment("kftt", "modern")
+    assert isinstance(kftt.text, OpenText)
+    tiny = replace(kftt, recipe=str(recipe), text=replace(kftt.text, pieces=60))
+    made = Plan(tiny, directory / "work", directory / "results", raw, device="cpu")
+    list(run_jobs(replace(made, jobs=[Job(system, 1) for system in SYSTEMS])))
+    return made
+
+
+def test_proxies_are_for_words_only(plan: Plan) -> None:
+    first, second = read_results(plan.result_directory)
+    for result in (first, second):
+        assert set(result.content["scores"]) == {"translation", "alignment"}
+        assert result.score("AER") is not None
+    lines = Corpus.open(plan.prepared).split("test").source_text()
+    assert first.content["test"]["source_lengths"] == [len(line.split()) for line in lines]
+
+
+def test_another_search_needs_no_other_training(plan: Plan) -> None:
+    assert trained_as("gru10-no-length-penalty") == "gru10"
+    assert trained_as("gru10-no-dropout") == "gru10-no-dropout"
+    runs = [path.name for path in (plan.work / "kftt-modern").iterdir()]
+    assert sorted(runs) == ["data", "gru10-seed1"]
+    made, also = (json.loads(plan.result(Job(system, 1)).read_text("utf-8")) for system in SYSTEMS)
+    assert also["training"] == made["training"]
+    assert also["recipe"]["decode"]["length_penalty"] == 0
+    assert made["recipe"]["decode"]["length_penalty"] == 1
+
+
+def test_the_page_needs_no_proxies(plan: Plan) -> None:
+    page = write_page(plan.experiment, plan.result_directory).read_text("utf-8")
+    assert "without length normalisation" in page
+    assert "## Over- and under-translation" not in page
