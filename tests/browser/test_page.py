@@ -22,6 +22,7 @@ from covnmt.translate import Translator
 from tests.serve.server import UNLIMITED, Running, serving
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
+DONE = ".result:not(.draft)"  # a translation that is no longer being made
 CHROMIUM = shutil.which("chromium")
 FLAGS = [
     "--no-sandbox",
@@ -98,7 +99,7 @@ def line(tiny_text: Path) -> str:
 def show(page: Page, text: str) -> None:
     page.get_by_label("Text to translate").fill(text)
     expect(page.locator("#status")).to_contain_text("Done")
-    expect(page.locator(".result").first).to_be_visible()
+    expect(page.locator(DONE).first).to_be_visible()
 
 
 def test_the_translation_appears_while_typing(
@@ -106,7 +107,7 @@ def test_the_translation_appears_while_typing(
 ) -> None:
     page.get_by_label("Text to translate").press_sequentially(line)
     [expected] = translator.translate([line])
-    expect(page.locator(".translation")).to_have_text(expected.text)
+    expect(page.locator(f"{DONE} .translation")).to_have_text(expected.text)
     assert page.locator(".word.source").count() == len(line.split())
     assert page.locator(".word.target").count() == len(expected.tokens)
 
@@ -152,10 +153,10 @@ def test_compare_two_models_and_a_link_to_the_view(
 ) -> None:
     show(page, line)
     page.get_by_label("Compare with").select_option("coverage")
-    expect(page.locator(".result h2")).to_have_text(["baseline", "coverage"])
+    expect(page.locator(f"{DONE} h2")).to_have_text(["baseline", "coverage"])
     again = context.new_page()
     again.goto(page.url)
-    expect(again.locator(".result h2")).to_have_text(["baseline", "coverage"])
+    expect(again.locator(f"{DONE} h2")).to_have_text(["baseline", "coverage"])
     expect(again.locator("#text")).to_have_value(line)
 
 
@@ -225,7 +226,7 @@ def test_examples_in_the_language_of_the_model(page: Page, model: str, language:
         page.get_by_label("Example").select_option(title)
         shown = page.get_by_label("Text to translate").input_value()
         assert set(shown.splitlines()) <= set(ours)
-    expect(page.locator(".result h2")).to_have_text([model])
+    expect(page.locator(f"{DONE} h2")).to_have_text([model])
     # words over the columns stand upright, as their script is written
     upright = page.locator('.heat-box text[writing-mode="vertical-rl"]')
     expect(upright).not_to_have_count(0)
@@ -273,7 +274,7 @@ def test_words_appear_while_they_come(context: BrowserContext, running: Running)
         account = {"score": -1.0, "coverage": [1.0], "fertility": None, "remarks": []}
         send(page, "sentence", **sentence, **parts, **account)
     send(page, "done", model="baseline", texts=["x y. z"])
-    expect(page.locator(".result:not(.draft) .translation")).to_have_text("x y. z")
+    expect(page.locator(f"{DONE} .translation")).to_have_text("x y. z")
     expect(page.locator("[aria-busy]")).to_have_count(0)
     expect(page.locator("#status")).to_contain_text("Done")
 
@@ -316,7 +317,7 @@ def test_the_key_is_asked_for(context: BrowserContext, tiny_model: Path, line: s
         expect(page.get_by_role("alert")).to_contain_text("API key")
         page.get_by_label("API key").fill("a-secret-key")
         page.get_by_label("API key").press("Tab")
-        expect(page.locator(".result")).to_be_visible()
+        expect(page.locator(DONE)).to_be_visible()
         page.close()
 
 
@@ -328,7 +329,7 @@ def test_fits_a_phone(browser: Browser, running: Running, line: str, scheme: str
     ) as context:
         page = context.new_page()
         page.goto(f"{running.url}/#{urlencode({'text': f'{line} ' * 3})}")
-        expect(page.locator(".result")).to_be_visible()
+        expect(page.locator(DONE)).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
-        paper = page.locator(".result").evaluate("node => getComputedStyle(node).backgroundColor")
+        paper = page.locator(DONE).evaluate("node => getComputedStyle(node).backgroundColor")
         assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
