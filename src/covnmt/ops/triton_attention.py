@@ -63,7 +63,7 @@ class Source(NamedTuple):
     Phi: Tensor  # [B, J, g d] or [B, J, 1]
     mask: Tensor  # [B, J] uint8
     v: Tensor  # [n]
-    V: Tensor | None  # [d, n] V_a, transposed
+    V: Tensor | None  # [d, n] V_a, transposed, in the precision of the keys
     P: Tensor | None  # [g d]
     gates: Tensor | None  # [2d, d]
     candidate: Tensor | None  # [d, d]
@@ -80,7 +80,8 @@ def load_tile(pointer, j, col, J, N: tl.constexpr):
 def load_V(V, col, D: tl.constexpr, N: tl.constexpr):
     """[16, BLOCK_N] of V_a, transposed."""
     u = tl.arange(0, 16)
-    return load(V + u[:, None] * N + col[None, :], (u < D)[:, None] & (col < N)[None, :])
+    inside = (u < D)[:, None] & (col < N)[None, :]
+    return tl.load(V + u[:, None] * N + col[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
@@ -106,7 +107,7 @@ def inner(q, keys, V, C, col, D: tl.constexpr, N: tl.constexpr, PRECISION: tl.co
     """W_a t + U_a h_j + V_a C_j for a tile of keys."""
     total = keys.to(tl.float32) + load(q + col, col < N)[None, :]
     if D > 0:
-        total = tl.dot(C, load_V(V, col, D, N), total, input_precision=PRECISION)
+        total = product(C, load_V(V, col, D, N), total, PRECISION)
     return total
 
 
@@ -214,7 +215,7 @@ def look_backward(
         tl.store(d_q + b * D_WIDTH + col, through_v, mask=col < N)
         if D > 0:
             # with the slope on the right, the warps share its words instead of repeating them
-            V_tile = load_V(V, col, D, N) * v_tile[None, :]
+            V_tile = load_V(V, col, D, N).to(tl.float32) * v_tile[None, :]
             through_V = product(V_tile, tl.trans(slope), through_V, PRECISION)
     if D > 0:
         d_covered += tl.trans(through_V * d_energy[None, :])
@@ -248,7 +249,8 @@ def keys_backward(
         d_inner = d_energy * v_tile * (1 - activation * activation)
         sum_keys += d_inner
         if D > 0:
-            sum_V = tl.dot(tl.trans(covered), d_inner, sum_V, input_precision=PRECISION)
+            d_inner = d_inner.to(keys.dtype.element_ty)
+            sum_V = product(tl.trans(covered), d_inner, sum_V, PRECISION)
     inside = (j < J)[:, None] & (col < N)[None, :]
     tl.store(d_keys + b * J * N + j[:, None] * N + col[None, :], sum_keys, mask=inside)
     tl.store(d_v + b * N + col, sum_v, mask=col < N)
