@@ -24,6 +24,8 @@ from covnmt.ops.triton_coverage import (
     Kind,
     gru_network,
     gru_network_backward,
+    load_gru,
+    load_tanh,
     load_units,
     store_units,
     tanh_network,
@@ -125,9 +127,16 @@ def look_forward(
     b = tl.program_id(0).to(tl.int64)
     sentence = b // HYPOTHESES
     j = tl.arange(0, BLOCK_J)
+    given += b * WIDTH
     covered = 0.0
     if D > 0:
         covered = load_units(C + b * J * D, j, J, D, D)
+    if KIND == "linguistic":
+        Phi_j = tl.load(Phi + sentence * J + j, mask=j < J, other=1.0).to(tl.float32)
+    if KIND == "tanh":
+        loaded = load_tanh(Phi + sentence * J * D, given, P, candidate, j, J, D)
+    if KIND == "gru":
+        loaded = load_gru(Phi + sentence * J * 3 * D, given, P, gates, candidate, j, J, D)
     shares = tl.zeros([BLOCK_J, BLOCK_N], tl.float32)
     for start in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
@@ -143,17 +152,13 @@ def look_forward(
         col = start + tl.arange(0, BLOCK_H)
         tile = load_tile(h + sentence * J * 2 * N, j, col, J, 2 * N)
         tl.store(s + b * S_WIDTH + col, over_words(a, tile, PRECISION), mask=col < 2 * N)
-    given += b * WIDTH
     if KIND == "linguistic":
-        step = a / tl.load(Phi + sentence * J + j, mask=j < J, other=1.0).to(tl.float32)
-        store_units(C_next + b * J, covered + sign * step[:, None], j, J, 1, 1)
+        store_units(C_next + b * J, covered + sign * (a / Phi_j)[:, None], j, J, 1, 1)
     if KIND == "tanh":
-        Phi += sentence * J * D
-        c = tanh_network(covered, a, Phi, given, P, candidate, j, J, D, PRECISION)
+        c = tanh_network(covered, a, loaded, PRECISION)
         store_units(C_next + b * J * D, c, j, J, D, D)
     if KIND == "gru":
-        Phi += sentence * J * 3 * D
-        _, z, c = gru_network(covered, a, Phi, given, P, gates, candidate, j, J, D, PRECISION)
+        _, z, c = gru_network(covered, a, loaded, PRECISION)
         store_units(C_next + b * J * D, covered + z * (c - covered), j, J, D, D)
 
 
@@ -169,12 +174,7 @@ def look_backward(
     b = tl.program_id(0).to(tl.int64)
     j = tl.arange(0, BLOCK_J)
     a = load(alpha + b * J + j, j < J)
-    shares = tl.zeros([BLOCK_J, BLOCK_H], tl.float32)
-    for start in tl.range(0, 2 * N, BLOCK_H, num_stages=STAGES):
-        col = start + tl.arange(0, BLOCK_H)
-        tile = load_tile(h + b * J * 2 * N, j, col, J, 2 * N).to(tl.float32)
-        shares += tile * load(d_s + b * 2 * N + col, col < 2 * N)[None, :]
-    d_a = tl.sum(shares, axis=1)
+    d_a = tl.zeros([BLOCK_J], tl.float32)
     if d_alpha is not None:
         d_a += load(d_alpha + b * J + j, j < J)
     covered = 0.0
@@ -185,23 +185,27 @@ def look_backward(
     given += b * WIDTH
     d_given += b * D_WIDTH
     if KIND == "linguistic":
-        store_units(d_x + b * J, d_covered, j, J, 1, 1)
         Phi_j = tl.load(Phi + b * J + j, mask=j < J, other=1.0).to(tl.float32)
+        store_units(d_x + b * J, d_covered, j, J, 1, 1)
         d_a += sign * tl.sum(d_covered, axis=1) / Phi_j
     if KIND == "tanh":
-        Phi += b * J * D
-        d_x += b * J * D
+        loaded = load_tanh(Phi + b * J * D, given, P, candidate, j, J, D)
         d_covered, through_C = tanh_network_backward(
-            d_covered, covered, a, Phi, given, P, candidate, d_x, d_given, j, J, D, PRECISION
+            d_covered, covered, a, loaded, d_x + b * J * D, d_given, j, J, D, PRECISION
         )
         d_a += through_C
     if KIND == "gru":
-        Phi += b * J * 3 * D
-        d_x += b * J * 3 * D
+        loaded = load_gru(Phi + b * J * 3 * D, given, P, gates, candidate, j, J, D)
         d_covered, through_C = gru_network_backward(
-            d_covered, covered, a, Phi, given, P, gates, candidate, d_x, d_given, j, J, D, PRECISION
+            d_covered, covered, a, loaded, d_x + b * J * 3 * D, d_given, j, J, D, PRECISION
         )
         d_a += through_C
+    shares = tl.zeros([BLOCK_J, BLOCK_H], tl.float32)
+    for start in tl.range(0, 2 * N, BLOCK_H, num_stages=STAGES):
+        col = start + tl.arange(0, BLOCK_H)
+        tile = load_tile(h + b * J * 2 * N, j, col, J, 2 * N).to(tl.float32)
+        shares += tile * load(d_s + b * 2 * N + col, col < 2 * N)[None, :]
+    d_a += tl.sum(shares, axis=1)
     d_energy = a * (d_a - tl.sum(a * d_a, axis=0))
     tl.store(d_e + b * J + j, d_energy, mask=j < J)
     through_V = tl.zeros([16, BLOCK_J], tl.float32)
@@ -236,7 +240,7 @@ def keys_backward(
     tile = load_tile(keys + b * J * N, j, col, J, N).to(tl.float32)
     v_tile = load(v + col, col < N)[None, :]
     sum_keys = tl.zeros([BLOCK_J, BLOCK_N], tl.float32)
-    sum_v = tl.zeros([BLOCK_N], tl.float32)
+    sum_v = tl.zeros([BLOCK_J, BLOCK_N], tl.float32)
     sum_V = tl.zeros([16, BLOCK_N], tl.float32)
     covered = tl.zeros([BLOCK_J, 16], tl.float32)
     for i in tl.range(0, steps, num_stages=STAGES):
@@ -245,7 +249,7 @@ def keys_backward(
             covered = load_units(C + row * J * D, j, J, D, D)
         activation = tanh(inner(q + row * WIDTH, tile, V, covered, col, D, N, PRECISION))
         d_energy = load(d_e + row * J + j, j < J)[:, None]
-        sum_v += tl.sum(d_energy * activation, axis=0)
+        sum_v += d_energy * activation
         d_inner = d_energy * v_tile * (1 - activation * activation)
         sum_keys += d_inner
         if D > 0:
@@ -253,7 +257,7 @@ def keys_backward(
             sum_V = product(tl.trans(covered), d_inner, sum_V, PRECISION)
     inside = (j < J)[:, None] & (col < N)[None, :]
     tl.store(d_keys + b * J * N + j[:, None] * N + col[None, :], sum_keys, mask=inside)
-    tl.store(d_v + b * N + col, sum_v, mask=col < N)
+    tl.store(d_v + b * N + col, tl.sum(sum_v, axis=0), mask=col < N)
     if D > 0:
         u = tl.arange(0, 16)[:, None]
         inside = (u < D) & (col < N)[None, :]
