@@ -105,12 +105,19 @@ def over_words(weights, tile, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def inner(q, keys, V, C, col, D: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr):
-    """W_a t + U_a h_j + V_a C_j for a tile of keys."""
-    total = keys.to(tl.float32) + load(q + col, col < N)[None, :]
+def activations(
+    q, tile, V, C, col, keys, D: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr
+):
+    """tanh(W_a t + U_a h_j + V_a C_j) for a tile of the keys."""
+    inner = tile.to(tl.float32) + load(q + col, col < N)[None, :]
     if D > 0:
-        total = product(C, load_V(V, col, D, N), total, PRECISION)
-    return total
+        inner = product(C, load_V(V, col, D, N), inner, PRECISION)
+    if keys.dtype.element_ty == tl.bfloat16 and not INTERPRETED:
+        # the hardware's own, right to 11 bits where the keys have 8
+        return tl.inline_asm_elementwise(
+            "tanh.approx.f32 $0, $1;", "=f,f", [inner], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return tanh(inner)
 
 
 @triton.jit(do_not_specialize=["J"])
@@ -141,7 +148,7 @@ def look_forward(
     for start in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
         tile = load_tile(keys + sentence * J * N, j, col, J, N)
-        activation = tanh(inner(q + b * WIDTH, tile, V, covered, col, D, N, PRECISION))
+        activation = activations(q + b * WIDTH, tile, V, covered, col, keys, D, N, PRECISION)
         shares += activation * load(v + col, col < N)[None, :]
     keep = tl.load(mask + sentence * J + j, mask=j < J, other=0) != 0
     e = tl.where(keep, tl.sum(shares, axis=1), float("-inf"))
@@ -212,7 +219,7 @@ def look_backward(
     for start in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
         tile = load_tile(keys + b * J * N, j, col, J, N)
-        activation = tanh(inner(q + b * WIDTH, tile, V, covered, col, D, N, PRECISION))
+        activation = activations(q + b * WIDTH, tile, V, covered, col, keys, D, N, PRECISION)
         slope = (1 - activation * activation).to(keys.dtype.element_ty)
         v_tile = load(v + col, col < N)
         through_v = v_tile * over_words(d_energy, slope, PRECISION)
@@ -247,7 +254,7 @@ def keys_backward(
         row = i * sentences + b
         if D > 0:
             covered = load_units(C + row * J * D, j, J, D, D)
-        activation = tanh(inner(q + row * WIDTH, tile, V, covered, col, D, N, PRECISION))
+        activation = activations(q + row * WIDTH, tile, V, covered, col, keys, D, N, PRECISION)
         d_energy = load(d_e + row * J + j, j < J)[:, None]
         sum_v += d_energy * activation
         d_inner = d_energy * v_tile * (1 - activation * activation)
