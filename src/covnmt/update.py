@@ -174,7 +174,7 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         try:
             # relaxed: a kernel may be loaded on the way
-            with torch.cuda.graph(graph, pool, own_stream(), capture_error_mode="relaxed"):
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="relaxed"):
                 self.function(held)
         except RuntimeError:
             if shape in self.plain:
@@ -182,16 +182,6 @@ class Graphs:
             return False
         self.captured[shape] = (graph, held)
         return True
-
-
-def own_stream() -> torch.cuda.Stream | None:
-    """The stream in use, to capture on it; the default one cannot be captured.
-
-    Products keep scratch memory for each stream, so graphs that replay at the same time must have
-    been captured on streams of their own.
-    """
-    current = torch.cuda.current_stream()
-    return None if current == torch.cuda.default_stream() else current
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
