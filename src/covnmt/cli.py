@@ -144,6 +144,9 @@ def prepare(
     max_length: Annotated[int, typer.Option(help="longest side of a training pair")] = 80,
     max_ratio: Annotated[float, typer.Option(help="of the two lengths; 0: any")] = 0.0,
     sentencepiece: Annotated[Literal["unigram", "bpe"], typer.Option()] = "unigram",
+    plain: Annotated[
+        bool, typer.Option(help="subwords of any text that people type; needs both languages")
+    ] = False,
     joint: Annotated[bool, typer.Option(help="one vocabulary for both sides")] = False,
     seed: Annotated[int, typer.Option(help="of the shuffle")] = 1234,
     overwrite: Annotated[bool, typer.Option(help="replace what is there")] = False,
@@ -153,9 +156,11 @@ def prepare(
     from covnmt.recipe import checked
     from covnmt.text.corpus import PrepareSettings
     from covnmt.text.prepare import prepare as run
-    from covnmt.text.tokenize import TokenizerSettings
+    from covnmt.text.tokenize import TokenizerSettings, plain_subwords
 
     def side(kind: Tokenisation, language: str) -> TokenizerSettings:
+        if plain:
+            return plain_subwords(language).model_copy(update={"lowercase": lowercase})
         return TokenizerSettings(kind=kind, language=language, lowercase=lowercase)
 
     settings = checked(
@@ -171,6 +176,7 @@ def prepare(
             "max_length": max_length,
             "max_ratio": max_ratio,
             "sentencepiece": sentencepiece,
+            "open_vocabulary": plain,
             "joint": joint,
             "seed": seed,
         },

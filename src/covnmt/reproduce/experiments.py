@@ -14,9 +14,10 @@ from covnmt.config import SYSTEMS, flatten
 from covnmt.errors import UserError
 from covnmt.files import read_lines, read_parallel, write_lines
 from covnmt.text.corpus import PathPair, PrepareSettings
+from covnmt.text.examples import example_sentences
 from covnmt.text.prepare import prepare
 from covnmt.text.synthetic import write_corpus
-from covnmt.text.tokenize import TokenizerSettings
+from covnmt.text.tokenize import TokenizerSettings, plain_subwords
 
 CorpusName = Literal["kftt", "twlaw", "embedded"]
 Scale = Literal["paper", "modern", "shipped", "small", "tiny"]
@@ -145,10 +146,9 @@ class OpenText:
     def _plain(self, files: dict[str, PathPair], prepared: Path) -> PrepareSettings:
         """Subwords of whatever a person may type; some training pairs also without full stop."""
         bare = write_bare(files["train"], prepared.parent)
-        target = TokenizerSettings(kind="sentencepiece", language="en", nfkc=True)
         return PrepareSettings(
-            source=target.model_copy(update={"language": self.language, "unspaced": True}),
-            target=target,
+            source=plain_subwords(self.language),
+            target=plain_subwords("en"),
             train=(files["train"], *bare),
             dev=files["dev"],
             test=files["test"],
@@ -160,10 +160,7 @@ class OpenText:
 
     def examples(self, prepared: Path) -> list[str]:
         """Those of docs/examples, whatever was prepared."""
-        inside, beside = Path(__file__).parents[1] / "examples", Path(__file__).parents[3] / "docs"
-        folder = inside if inside.exists() else beside / "examples"
-        path = folder / f"{self.language}.txt"
-        return list(read_lines(path)) if path.exists() else []
+        return example_sentences(self.language)
 
     def _files(self, raw: Path, part: str) -> PathPair:
         return self._find(raw, f"{part}.{self.source}"), self._find(raw, f"{part}.en")

@@ -45,6 +45,13 @@ class TokenizerSettings(Settings):
 
 
 AS_IT_IS = TokenizerSettings()
+WITHOUT_SPACES = ("ja", "zh")  # languages
+
+
+def plain_subwords(language: str) -> TokenizerSettings:
+    """Subwords of text as people type it, in this language."""
+    unspaced = language in WITHOUT_SPACES
+    return TokenizerSettings(kind="sentencepiece", language=language, nfkc=True, unspaced=unspaced)
 
 
 class Tokenizer(Protocol):
