@@ -77,6 +77,7 @@ class Graph:
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
         self._names: dict[str, str] = {}  # of results that are outputs
+        self._matrices: dict[int, tuple[str, str]] = {}  # those in bytes, by where they came from
 
     def input(self, name: str, kind: int, shape: Sequence[int | str]) -> str:
         """A value that is given from outside; sizes with names may differ from call to call."""
@@ -117,6 +118,8 @@ class Graph:
         """Bytes [a, b] and scales of a matrix [b, a], under names that `engine` knows."""
         if self._outer is not None:
             return self._outer._matrix(W)
+        if id(W) in self._matrices:
+            return self._matrices[id(W)]
         whole, scale = quantise(W)
         columns, rows = W.shape
         name = f"{self.name}.matrix{len(self._constants)}"
@@ -124,7 +127,8 @@ class Graph:
         place = {"offset": self.store.size - whole.nbytes, "rows": rows, "columns": columns}
         self._constants.append(self.store.add(f"{name}.scale", scale))
         self.store.matrices[name] = {**place, "scale": self.store.size - scale.nbytes}
-        return name, f"{name}.scale"
+        self._matrices[id(W)] = name, f"{name}.scale"
+        return self._matrices[id(W)]
 
     def ints(self, *values: int) -> str:
         """A small vector of whole numbers."""
@@ -176,6 +180,14 @@ class Graph:
             rows = self.op("Cast", self.op("Gather", self.constant(whole), words), to=FLOAT)
             return self.op("Mul", rows, self.op("Gather", self.constant(scale[:, None]), words))
         return self.op("Gather", self.constant(E), words)
+
+    def columns(self, W: NDArray[np.float32], words: str) -> str:
+        """The rows of a matrix [b, a] in bytes that is multiplied with too, and stored once."""
+        whole, scale = self._matrix(W)
+        found = self.op("Gather", whole, words, axis=1)  # [a, S, K]
+        rows = self.op("Cast", self.op("Transpose", found, perm=[1, 2, 0]), to=FLOAT)
+        scales = self.op("Unsqueeze", self.op("Gather", scale, words), self.ints(-1))
+        return self.op("Mul", rows, scales)
 
     def scan(
         self, body: "Graph", states: Sequence[str], ahead: Sequence[str], back: Sequence[str]

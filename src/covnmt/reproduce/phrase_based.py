@@ -18,7 +18,6 @@ from covnmt.metrics.bleu import Score
 from covnmt.metrics.inputs import EvaluationSet, Output
 from covnmt.reproduce.experiments import GOLD, Experiment
 from covnmt.reproduce.measure import (
-    case_insensitive,
     describe_test,
     example,
     save_translations,
@@ -101,7 +100,7 @@ def measure(
     as_words = score_words(references, outputs, *in_test, experiment, prepared)
     by_length = (as_words if experiment.text.deterministic else as_text).by_length
     kinds = {
-        "translation": case_insensitive(as_text.translation),
+        "translation": as_text.translation,
         "alignment": score_alignment(gold, links[: len(gold)], prepared),
         "adequacy": as_words.adequacy,
         "proxies": as_words.proxies,
@@ -110,7 +109,7 @@ def measure(
     return {
         "scores": {kind: [s.to_json() for s in scores] for kind, scores in kinds.items() if scores},
         "gold": {"pairs": len(gold), "what": experiment.text.gold if gold else None},
-        "test": describe_test(as_text, test, by_length),
+        "test": describe_test(as_text, test.source_text(), by_length),
         "examples": [example(each) for each in engine.translate(model.directory, examples, search)],
     }
 
