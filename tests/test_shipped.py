@@ -95,7 +95,7 @@ def test_a_directory_of_that_name_comes_first(
     assert find_model("zh-en") == Path("zh-en")
     with pytest.raises(UserError, match=r"^zh-en: not a model directory"):
         Translator.load("zh-en")
-    with pytest.raises(UserError, match="fr-en: not a model.* one that comes along: ja-en, zh-en"):
+    with pytest.raises(UserError, match=r"fr-en: not a model.* one that comes along: ja-en, zh-en"):
         Translator.load("fr-en")
 
 
