@@ -20,7 +20,7 @@ from train import measure
 from covnmt.config import SYSTEMS, Config, DataConfig, ModelConfig, TrainConfig
 from covnmt.files import read_lines
 from covnmt.train import train
-from covnmt.translate import pick_device
+from covnmt.engine.pytorch import pick_device
 
 SOURCE, TARGET = 25, 28
 
