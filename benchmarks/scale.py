@@ -169,7 +169,7 @@ def worker(
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=count)
-    together, apart = updater(size, World(rank, count)), updater(size, World())
+    together, apart = updater(size, World(rank, count, joined=True)), updater(size, World())
     some = torch.randint(2, ROWS - 1, (pairs // count, SOURCE + TARGET)).tolist()
     batch = collate([(row[:SOURCE], row[SOURCE:]) for row in some], ROWS - 1, ROWS - 1)
     row = torch.zeros(sum(parameter.numel() for parameter in together.model.parameters()))
