@@ -14,8 +14,10 @@ Members are GPUs within a machine over NVLink, then machines over Ethernet.
 
 The check is the same formula for gloo workers on a CPU. What goes in is an update of one worker,
 copies included, and the bandwidth and latency of sums by themselves over two; what comes out is
-the update of two and of four. There cores do all of it, the sums too: where workers are more than
-cores everything takes so much longer, workers / cores.
+the update of two and of four. Workers that are more than the cores take turns to compute, so that
+takes workers / cores as long. Even on cores of their own they share the memory, which the formula
+does not know; so it is also checked with the time that as many workers take side by side without
+any sum in place of the first term.
 """
 
 import json
@@ -119,19 +121,20 @@ def link_of(sums: dict[str, Any]) -> Link:
 
 def check(measured: dict[str, Any]) -> list[dict[str, Any]]:
     """Updates of several workers on a CPU, expected and found."""
-    link = link_of(measured["sums"][0])
-    rows = []
+    link, rows = link_of(measured["sums"][0]), []
     for found in measured["updates"]:
-        n, seconds = found["workers"], found["seconds"]
-        if n == 1:
-            alone = seconds["row"]["median"]  # of the same model: it comes before the others
+        n, times = (found["workers"], {k: v["median"] for k, v in found["seconds"].items()})
+        if n == 1:  # of each model this one comes first
+            alone, copies = times["row"], times["row"] - times["apart"]
         turns = max(1.0, n / measured["cores"])
-        travel = turns * ring(n, found["gradient_bytes"], link)
+        travel = ring(n, found["gradient_bytes"], link)
+        beside = times["apart"] + turns * copies + travel
         rows.append(
             {key: found[key] for key in ("words", "size", "pairs", "gradient_bytes", "workers")}
             | {"compute_ms": 1e3 * turns * alone, "sum_ms": 1e3 * travel}
-            | versus(turns * alone + travel, seconds["row"]["median"])
-            | {"overlapped_ms": 1e3 * seconds["overlapped"]["median"]}
+            | versus(turns * alone + travel, times["row"])
+            | {"beside_ms": 1e3 * beside, "beside_error": beside / times["row"] - 1}
+            | {"overlapped_ms": 1e3 * times["overlapped"]}
         )
     return rows
 
@@ -141,10 +144,7 @@ def check_sums(measured: dict[str, Any]) -> list[dict[str, Any]]:
     link = link_of(measured["sums"][0])
     return [
         {"workers": sums["workers"], "bytes": int(size)}
-        | versus(
-            max(1.0, sums["workers"] / measured["cores"]) * ring(sums["workers"], int(size), link),
-            found["median"],
-        )
+        | versus(ring(sums["workers"], int(size), link), found["median"])
         for sums in measured["sums"]
         for size, found in sums["seconds"].items()
     ]
