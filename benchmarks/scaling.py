@@ -123,17 +123,20 @@ def check(measured: dict[str, Any]) -> list[dict[str, Any]]:
     """Updates of several workers on a CPU, expected and found."""
     link, rows = link_of(measured["sums"][0]), []
     for found in measured["updates"]:
-        n, times = (found["workers"], {k: v["median"] for k, v in found["seconds"].items()})
+        n = found["workers"]
+        times = {name: seconds["median"] for name, seconds in found["seconds"].items()}
         if n == 1:  # of each model this one comes first
             alone, copies = times["row"], times["row"] - times["apart"]
         turns = max(1.0, n / measured["cores"])
         travel = ring(n, found["gradient_bytes"], link)
-        beside = times["apart"] + turns * copies + travel
+        without = times["apart"] + turns * copies
         rows.append(
             {key: found[key] for key in ("words", "size", "pairs", "gradient_bytes", "workers")}
             | {"compute_ms": 1e3 * turns * alone, "sum_ms": 1e3 * travel}
             | versus(turns * alone + travel, times["row"])
-            | {"beside_ms": 1e3 * beside, "beside_error": beside / times["row"] - 1}
+            | {"sum_found_ms": 1e3 * (times["row"] - without)}
+            | {"beside_ms": 1e3 * (without + travel)}
+            | {"beside_error": (without + travel) / times["row"] - 1}
             | {"overlapped_ms": 1e3 * times["overlapped"]}
         )
     return rows
@@ -174,7 +177,7 @@ def draw(path: Path, rows: list[dict[str, Any]], checked: list[dict[str, Any]]) 
     left.set(xscale="log", yscale="log", xlabel="GPUs", ylabel="target words / s, predicted")
     left.set_xticks(GPUS, [str(number) for number in GPUS])
     left.minorticks_off()
-    left.legend(fontsize=7, frameon=False)
+    left.legend(fontsize=7, frameon=False, handlelength=4)
     left.set_title("84M weights, bf16 gradients (a model, not a measurement)", fontsize=9)
     for size, marker in zip(sorted({row["gradient_bytes"] for row in checked}), "os^", strict=True):
         points = [row for row in checked if row["gradient_bytes"] == size]
@@ -186,6 +189,9 @@ def draw(path: Path, rows: list[dict[str, Any]], checked: list[dict[str, Any]]) 
     ends = [f(row["measured_ms"] for row in checked) for f in (min, max)]
     right.plot(ends, ends, color="#999999", linewidth=1)
     right.set(xscale="log", yscale="log", xlabel="expected ms", ylabel="measured ms")
+    for axis in (right.xaxis, right.yaxis):
+        axis.set_ticks(ticks := (50, 100, 200, 300), [str(ms) for ms in ticks])
+        axis.set_ticks([], minor=True)
     right.set_title("gloo on two CPU cores; digits: workers", fontsize=9)
     right.legend(fontsize=7, frameon=False)
     for axes in (left, right):
