@@ -160,8 +160,9 @@ def test_accumulated_gradients_travel_once() -> None:
         bucket: dist.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[torch.Tensor]:
         sent.append(bucket.index())
-        on_gpu = [torch.device("cuda", 0)] if DEVICE.type == "cuda" else None
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=on_gpu)
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(
+            devices=["cuda:0"] if DEVICE.type == "cuda" else None
+        )
         future.set_result(bucket.buffer())
         return future
 

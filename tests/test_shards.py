@@ -216,7 +216,7 @@ def test_a_file_in_pieces(
     workers: int, exported: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BATCHES", 2)
-    monkeypatch.setattr(module.pool, "cores", lambda: 2)
+    monkeypatch.setattr("covnmt.pool.cores", lambda: 2)
     lines = ["", *read_lines(tiny_text / "test.src")]
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines), "utf-8")
     job = text_job(exported)

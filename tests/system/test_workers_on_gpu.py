@@ -26,7 +26,7 @@ DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: skipped")
 
 UPDATES = 60
-# As a part of the way that the weights went. One wrong update, or a share that is lost, is far more.
+# As a part of the way that the weights went; one update less is more than that.
 TOLERANCE = 0.01
 
 SHARING = f"""
