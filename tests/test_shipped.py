@@ -75,7 +75,7 @@ def test_without_any(
 ) -> None:
     monkeypatch.setattr(directory, "SHIPPED", tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert shipped_models() == model_rows() == []
+    assert (shipped_models(), model_rows()) == ([], [])
     with pytest.raises(UserError, match=r"zh-en: not a model directory .* `covnmt train` made$"):
         Translator.load("zh-en")
     cli.models()
