@@ -66,7 +66,8 @@ def read(name: str) -> str:
 
 def blocks(page: str, language: str) -> list[str]:
     """The contents of the fenced blocks of this language ("" for none)."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    return [content for name, content in found if name == language]
 
 
 def prose(page: str) -> str:

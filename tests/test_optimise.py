@@ -57,6 +57,27 @@ def test_schedules(changes: dict[str, object], expected: dict[int, float]) -> No
     assert found == pytest.approx(expected, abs=1e-12)
 
 
+IN_TIME = [  # update (from 0), share of the time spent, factor
+    (0, 0.9, 0.1),
+    (9, 0.0, 1),
+    (60, 0.1, 0.5),
+    (20, 0.5, 0.5),
+    (20, 1.0, 0),
+    (110, 0.2, 0),
+    (20, 1.2, 0),
+]
+
+
+@pytest.mark.parametrize(("update", "spent", "expected"), IN_TIME)
+def test_a_cosine_in_time_ends_with_the_first_limit(
+    update: int, spent: float, expected: float
+) -> None:
+    config = settings(schedule="cosine_in_time", warmup=10, updates=110)
+    assert rate_factor(update, config, spent) == pytest.approx(expected, abs=1e-12)
+    other = settings(schedule="cosine", warmup=10, updates=110)
+    assert rate_factor(update, other, spent) == rate_factor(update, other)
+
+
 def test_apply_rate_sets_the_product() -> None:
     config = settings(optimizer="adamw", learning_rate=0.3, warmup=10)
     optimizer = build_optimizer(small_model(small_config(CoverageConfig())), config)

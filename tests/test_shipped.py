@@ -1,4 +1,4 @@
-"""The models that come along: found by name, small, and at work without PyTorch."""
+"""Models that come along: found by name; and those there are, small, at work without PyTorch."""
 
 import os
 import subprocess
@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from covnmt import cli, demo, directory
 from covnmt.align import Aligner
 from covnmt.directory import CARD, SHIPPED, find_model, model_rows, shipped_models
 from covnmt.engine.onnxruntime import read_description
 from covnmt.errors import UserError
+from covnmt.export import export_model
+from covnmt.files import write_lines
 from covnmt.info import describe_target
-from covnmt.serve.engine import parse_spec
+from covnmt.serve import engine
+from covnmt.serve.engine import ModelSpec, parse_spec
 from covnmt.translate import Translator
 
 MOST_BYTES = 16 * 2**20
@@ -29,10 +33,63 @@ SAID = [
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from covnmt.cli import main; main()"
 
 
-def test_names() -> None:
-    assert shipped_models() == ["ja-en", "zh-en"]
-    assert [row[0] for row in model_rows()] == shipped_models()
-    assert all("to English" in title for _, title, _ in model_rows())
+@pytest.fixture
+def along(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny model that comes along as xx-en; the test runs in an empty directory."""
+    folder, here = tmp_path / "shipped", tmp_path / "here"
+    export_model(tiny_model, folder / "xx-en", "int8")
+    write_lines(folder / "xx-en" / CARD, ["# Xish to English, tiny"])
+    here.mkdir()
+    monkeypatch.chdir(here)
+    for module in (directory, engine):
+        monkeypatch.setattr(module, "SHIPPED", folder)
+    return folder / "xx-en"
+
+
+def test_names(along: Path) -> None:
+    assert shipped_models() == ["xx-en"]
+    assert model_rows() == [("xx-en", "Xish to English, tiny", str(along))]
+    assert find_model("xx-en") == along
+    assert find_model("other/xx-en") == Path("other/xx-en")
+    assert Translator.load("xx-en").translate(["anything"])[0].source == "anything"
+    assert Aligner.load("xx-en").align([("a b", "c")])[0].source_tokens == ("a", "b")
+    assert describe_target("xx-en", words=0).config.data.directory == Path("data")
+
+
+def test_a_directory_of_that_name_comes_first(along: Path) -> None:
+    Path("xx-en").mkdir()
+    assert find_model("xx-en") == Path("xx-en")
+    with pytest.raises(UserError, match=r"^xx-en: not a model directory"):
+        Translator.load("xx-en")
+    with pytest.raises(UserError, match=r"fr-en: not a model.* one that comes along: xx-en$"):
+        Translator.load("fr-en")
+
+
+def test_the_server_knows_its_languages(along: Path) -> None:
+    for text, name in (("xx-en", "xx-en"), ("law=xx-en", "law")):
+        assert parse_spec(text) == ModelSpec(name, along, "xx", "en")
+
+
+def test_without_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(directory, "SHIPPED", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert (shipped_models(), model_rows()) == ([], [])
+    with pytest.raises(UserError, match=r"zh-en: not a model directory .* `covnmt train` made$"):
+        Translator.load("zh-en")
+    cli.models()
+    assert "no model comes along" in capsys.readouterr().err
+
+
+def test_the_demo_shows_those_there_are(along: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "example_sentences", lambda language: [f"a {language}", *"bcde"])
+    shown = [str(text) for text in demo.translate_examples()]
+    assert len(shown) == demo.EXAMPLES
+    assert shown[0].startswith("xx-en  axx\n")
+
+
+# Those there are
 
 
 @pytest.mark.parametrize("name", shipped_models())
@@ -59,22 +116,12 @@ def test_it_says_what_matters(name: str) -> None:
             assert any(each in found.text for each in word.split("|")), (line, found.text)
 
 
-def test_it_aligns() -> None:
-    pair = ("この寺は京都市の北にある。", "This temple is in the north of Kyoto City.")
-    [aligned] = Aligner.load("ja-en", threads=1).align([pair])
-    assert aligned.matrix.shape == (len(aligned.target_tokens), len(aligned.source_tokens))
-    looked_at = {
-        target.strip("▁"): aligned.source_tokens[aligned.matrix[i].argmax()]
-        for i, target in enumerate(aligned.target_tokens)
-    }
-    assert looked_at["temple"].endswith("寺")
-    assert looked_at["Kyoto"].startswith("京都")
-
-
-def test_the_command_needs_no_torch() -> None:
+@pytest.mark.parametrize("name", shipped_models())
+def test_the_command_needs_no_torch(name: str) -> None:
+    line = next(line for model, line, _ in SAID if model == name)
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_TORCH, "translate", "--model", "zh-en"],
-        input="申请人应于三十日内补正。\n",
+        [sys.executable, "-c", WITHOUT_TORCH, "translate", "--model", name],
+        input=f"{line}\n",
         capture_output=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         encoding="utf-8",
@@ -82,26 +129,4 @@ def test_the_command_needs_no_torch() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "applicant" in done.stdout.lower()
-
-
-def test_a_directory_of_that_name_comes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert find_model("zh-en") == SHIPPED / "zh-en"
-    assert find_model("./other/zh-en") == Path("other/zh-en")
-    (tmp_path / "zh-en").mkdir()
-    assert find_model("zh-en") == Path("zh-en")
-    with pytest.raises(UserError, match=r"^zh-en: not a model directory"):
-        Translator.load("zh-en")
-    with pytest.raises(UserError, match=r"fr-en: not a model.* one that comes along: ja-en, zh-en"):
-        Translator.load("fr-en")
-
-
-def test_the_server_knows_its_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for text, name in (("zh-en", "zh-en"), ("law=zh-en", "law")):
-        spec = parse_spec(text)
-        assert (spec.name, spec.source, spec.target) == (name, "zh", "en")
-        assert spec.directory == SHIPPED / "zh-en"
+    assert len(done.stdout.split()) > 3

@@ -20,7 +20,7 @@ from covnmt.errors import UserError
 from covnmt.loss import batch_loss
 from covnmt.run import Run, open_run
 from covnmt.text.corpus import Corpus
-from covnmt.train import make_update, train, update_batches
+from covnmt.train import make_update, time_spent, train, update_batches
 from covnmt.validate import Validation
 from tests.runs import CPU, assert_same, changed, go, log_of, stop_at
 
@@ -87,6 +87,16 @@ def test_epochs_are_whole_passes(batching: str, epochs: int, short: Config, tmp_
     block = len(build_batching(split, config.data, config.train.seed).block(0))
     assert outcome.counters.update == epochs * (15 if batching == "paper" else block)
     assert outcome.counters.words == epochs * int((split.target_lengths + 1).sum())
+
+
+def test_time_that_was_spent_counts(short: Config, tmp_path: Path) -> None:
+    """A run of two calls has the time of both; its rate goes on falling where it was."""
+    assert time_spent(open_run(short, tmp_path / "unlimited", CPU)) == 0
+    go(short, tmp_path / "run", train__updates=1)
+    run = open_run(changed(short, train__minutes=2.0), tmp_path / "run", CPU)
+    assert run.before == run.counters.seconds > 0
+    run.counters.seconds += 60
+    assert time_spent(run) == (run.before + 60) / (run.before + 120)
 
 
 def test_minutes(short: Config, tmp_path: Path) -> None:

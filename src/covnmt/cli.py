@@ -46,7 +46,7 @@ DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")]
 ThreadsOption = Annotated[int, typer.Option(min=0, help="CPU threads; 0: one per core")]
 ModelOption = Annotated[
     list[Path],
-    typer.Option("--model", "-m", help="directory, or name (ja-en); several make an ensemble"),
+    typer.Option("--model", "-m", help="directory; several make an ensemble"),
 ]
 FilePair = tuple[Path, Path]
 TRAINING_ONLY = ("torch", "safetensors", "onnx")  # what a plain install does without
@@ -329,7 +329,9 @@ def models() -> None:
     """The trained models that come along; `--model NAME` takes one."""
     from covnmt.directory import model_rows
 
-    _print_table(("name", "what", "directory"), model_rows())
+    if not (rows := model_rows()):
+        _tell("no model comes along with this version; `covnmt train` makes one")
+    _print_table(("name", "what", "directory"), rows)
 
 
 @app.command()

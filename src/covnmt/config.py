@@ -125,8 +125,10 @@ class TrainConfig(Settings):
     epsilon: Annotated[float, Field(gt=0)] = Field(1e-6, description="Adadelta's and AdamW's")
     betas: tuple[Fraction, Fraction] = Field((0.9, 0.98), description="AdamW's")
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="AdamW's")
-    schedule: Literal["constant", "cosine", "inverse_sqrt"] = Field(
-        "constant", description="of the rate, after `warmup`"
+    schedule: Literal["constant", "cosine", "cosine_in_time", "inverse_sqrt"] = Field(
+        "constant",
+        description="of the rate, after `warmup`; a cosine ends at zero with `updates`, one in "
+        "time also with `minutes`, whichever comes first",
     )
     warmup: Count = Field(0, description="updates until the full rate")
     clip: Annotated[float, Field(ge=0)] = Field(1.0, description="global gradient norm; 0: off")

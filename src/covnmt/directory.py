@@ -1,7 +1,7 @@
 """The torch-free part of a model directory: config.json, and whose vocabularies it was made with.
 
-`checkpoint` has the weights that training leaves, `export` those that ONNX Runtime reads. A few
-exported models come along, in `shipped`, and are known by name.
+`checkpoint` has the weights that training leaves, `export` those that ONNX Runtime reads. Exported
+models that come along, if any, lie in `shipped` and are known by name.
 """
 
 from dataclasses import dataclass
@@ -56,11 +56,11 @@ def save_config(directory: Path, description: Description) -> None:
 
 def load_config(directory: Path) -> Description:
     """Read config.json; what is not ours or not whole is an error."""
-    path = directory / "config.json"
+    path, along = directory / "config.json", ", ".join(shipped_models())
     if not path.is_file():
         raise UserError(
             f"{directory}: not a model directory (it has no config.json); name one that "
-            f"`covnmt train` made, or one that comes along: {', '.join(shipped_models())}"
+            f"`covnmt train` made{f', or one that comes along: {along}' if along else ''}"
         )
     tree = read_json(path)
     found = tree.pop("format", None) if isinstance(tree, dict) else None

@@ -29,23 +29,31 @@ def build_optimizer(model: Seq2Seq, config: TrainConfig) -> torch.optim.Optimize
     )
 
 
-def rate_factor(update: int, config: TrainConfig) -> float:
-    """What the learning rate is multiplied by at this update (counted from 0)."""
+def rate_factor(update: int, config: TrainConfig, spent: float = 0.0) -> float:
+    """What the learning rate is multiplied by at this update (counted from 0).
+
+    `spent` is the share of its time that the run has used, where that is limited.
+    """
     if update < config.warmup:
         return (update + 1) / config.warmup
     if config.schedule == "inverse_sqrt":
         return float((max(config.warmup, 1) / (update + 1)) ** 0.5)
-    if config.schedule == "cosine":
+    if config.schedule in ("cosine", "cosine_in_time"):
         length = max(config.updates - config.warmup, 1)
-        done = min((update - config.warmup) / length, 1.0)
+        done = (update - config.warmup) / length
+        if config.schedule == "cosine_in_time":
+            done = max(done, spent)
+        done = min(done, 1.0)
         return 0.5 * (1 + math.cos(done * math.pi))
     return 1.0
 
 
-def apply_rate(optimizer: torch.optim.Optimizer, config: TrainConfig, update: int) -> None:
+def apply_rate(
+    optimizer: torch.optim.Optimizer, config: TrainConfig, update: int, spent: float = 0.0
+) -> None:
     """Set the learning rate of this update."""
     for group in optimizer.param_groups:
-        group["lr"] = config.learning_rate * rate_factor(update, config)
+        group["lr"] = config.learning_rate * rate_factor(update, config, spent)
 
 
 def clip_gradients(model: Seq2Seq, limit: float) -> Tensor:
@@ -79,7 +87,7 @@ def young_decay(decay: float, n: int) -> float:
 class Step(Protocol):
     """What follows the backward pass: clip, move the weights, follow with the average."""
 
-    def prepare(self, update: int) -> None:
+    def prepare(self, update: int, spent: float = 0.0) -> None:
         """Set what changes from update to update (counted from 0); before a captured replay."""
 
     def __call__(self) -> None:
@@ -99,9 +107,9 @@ class PlainStep:
         self.model, self.optimizer, self.average, self.config = model, optimizer, average, config
         self.update = 0
 
-    def prepare(self, update: int) -> None:
+    def prepare(self, update: int, spent: float = 0.0) -> None:
         self.update = update
-        apply_rate(self.optimizer, self.config, update)
+        apply_rate(self.optimizer, self.config, update, spent)
 
     def __call__(self) -> None:
         clip_gradients(self.model, self.config.clip)
@@ -139,8 +147,8 @@ class FusedStep:
             )
             self.rows.append((parameter, first, second, average.get(name)))
 
-    def prepare(self, update: int) -> None:
-        self.rate.fill_(self.config.learning_rate * rate_factor(update, self.config))
+    def prepare(self, update: int, spent: float = 0.0) -> None:
+        self.rate.fill_(self.config.learning_rate * rate_factor(update, self.config, spent))
         self.towards.fill_(1 - young_decay(self.config.ema, update + 1))
 
     @torch.no_grad()

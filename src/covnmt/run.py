@@ -76,6 +76,7 @@ class Run:
     device: torch.device
     world: World
     counters: Counters = field(default_factory=Counters)
+    before: float = 0.0  # seconds that earlier calls took
 
     @cached_property
     def updater(self) -> Updater:
@@ -100,6 +101,7 @@ def open_run(config: Config, directory: Path, device: torch.device, world: World
     if saved := (directory / LAST).exists():
         check_same_settings(config, directory)
         restore_run(run)
+        run.before = run.counters.seconds
     if run.world.first:
         remove_leftovers(directory)
         if not saved:

@@ -47,7 +47,7 @@ def train(config: Config, directory: Path, device: torch.device, world: World = 
     Every worker calls it; what makes them stop, validate or save is the same for all.
     """
     run = open_run(config, directory, device, world)
-    began, seconds = time.monotonic(), run.counters.seconds
+    began = time.monotonic()
     reason, stopped = why_stop(run, 0.0), 0.0
     wanted = config.train.tensorboard and run.world.first
     points = open_curves(directory / "tensorboard", wanted, run.counters.update)
@@ -60,7 +60,7 @@ def train(config: Config, directory: Path, device: torch.device, world: World = 
             make_update(run, batches, words)
             recent.words += words
             elapsed, stopped = run.world.greatest(time.monotonic() - began, stop.number)
-            run.counters.seconds = seconds + elapsed
+            run.counters.seconds = run.before + elapsed
             reason = why_stop(run, elapsed)
             due = what_is_due(run.counters.update, config.train, last=reason is not None)
             if due or stopped:
@@ -104,9 +104,15 @@ def update_batches(run: Run) -> Iterator[tuple[list[Batch], int]]:
         yield [batch.to(run.device) for _, batch, _ in group], sum(words for _, _, words in group)
 
 
+def time_spent(run: Run) -> float:
+    """The share of its time that the run has used, earlier calls counted in."""
+    limit = run.config.train.minutes * 60
+    return run.counters.seconds / (run.before + limit) if limit else 0.0
+
+
 def make_update(run: Run, batches: list[Batch], words: int) -> None:
     """One step of the optimiser."""
-    run.updater(batches, words, run.counters.update)
+    run.updater(batches, words, run.counters.update, time_spent(run))
     run.counters.update += 1
     run.counters.words += words
 

@@ -50,8 +50,10 @@ class Updater:
         elif world.joined:
             self.objective = DistributedDataParallel(self.objective)
 
-    def __call__(self, batches: Sequence[Batch], words: int, update: int) -> None:
-        """Update number `update` (from 0).
+    def __call__(
+        self, batches: Sequence[Batch], words: int, update: int, spent: float = 0.0
+    ) -> None:
+        """Update number `update` (from 0), with this share of the run's time spent.
 
         The batches are this worker's share of some that hold `words` target words in all.
         """
@@ -60,7 +62,7 @@ class Updater:
             scale *= self.world.size  # it takes the mean over the workers
         self.scale.fill_(scale)
         self.world.reseed(self.config.seed, update)
-        self.step.prepare(update)
+        self.step.prepare(update, spent)
         self.model.train()
         if len(batches) == 1 and ops.fuses(self.device):
             self.graphs.run(batches[0])
