@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 P = TypeVar("P")
 R = TypeVar("R")
 
-# Jobs share a batch where the larger is at most this many times the smaller, plus the slack.
+# A job joins the oldest where the larger is at most this many times the smaller, plus the slack.
 RATIO, SLACK = 2.0, 40
 # A job is long above this size; a full batch has so many times the batch size in all.
 LONG, ORDINARY = 200, 100
