@@ -216,7 +216,7 @@ WRONG: dict[str, tuple[str, bytes | dict[str, Any], int, str]] = {
     "one side is space": ("/v1/align", {"pairs": [{"source": "a", "target": " "}]}, 422, "empty"),
     "long pair": ("/v1/align", {"pairs": [{"source": "a " * 300, "target": "b"}]}, 422, "300"),
     "no such path": ("/v1/nothing", {}, 405, "see /openapi.json"),
-    "no object": ("/v1/translate", ["a"], 422, "send a JSON object"),
+    "no object": ("/v1/translate", b'["a"]', 422, "send a JSON object"),
 }
 
 

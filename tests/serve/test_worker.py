@@ -108,12 +108,12 @@ def test_an_error_of_one_batch_does_not_end_it(
 
 
 def test_the_garbage_collector_skips_what_was_there_at_the_start() -> None:
-    here = [[] for _ in range(1000)]
+    here: list[list[int]] = [[] for _ in range(1000)]
     settle()
     try:
         looked_at = set(map(id, gc.get_objects()))
         assert not looked_at & set(map(id, here))
-        here.append(later := [])
-        assert id(later) in set(map(id, gc.get_objects()))
+        here.append([])
+        assert id(here[-1]) in set(map(id, gc.get_objects()))
     finally:
         gc.unfreeze()
