@@ -3,11 +3,13 @@
     covnmt demo demo
     python benchmarks/serve.py --model demo/gru10 --text demo/text/test.src
 
-All three on one machine, in one run, as ratios; clients and server share its cores.
+All three on one machine, in one run, as ratios; clients and server share its cores. What share of
+the cores other programs had meanwhile is noted beside every figure.
 
 throughput  requests a second of 32 clients, over those of one client and a server without batches
             (with one thread for a sentence or with all cores, whichever is faster)
-latency     99th percentile over median while requests arrive at random, at half that throughput;
+latency     99th percentile over median while requests arrive at random (Poisson), at half that
+            throughput, each on a connection of its own, from when it was due to its whole answer;
             of one client alone beside it, since long sentences take longer on an idle server too
 exactness   10,000 requests of 32 clients (beam 1), a tenth of which hang up at random: every other
             one gets its own answer, once
@@ -17,6 +19,7 @@ The first two for all sentences, and for those of 8 to 20 words.
 
 import argparse
 import asyncio
+import gc
 import json
 import os
 import random
@@ -132,23 +135,42 @@ async def throughput(port: int, beam: int, texts: Sequence[str], clients: int) -
 async def load(
     port: int, pid: int, beam: int, texts: Sequence[str], clients: int
 ) -> dict[str, float]:
-    """Requests a second, and the CPU time of one: what answers, what translates, what asks."""
-    before = [*cpu_seconds(pid), time.process_time()]
-    rate = await throughput(port, beam, texts, clients)
-    after = [*cpu_seconds(pid), time.process_time()]
-    spent = [1000 * (b - a) / len(texts) for a, b in zip(before, after, strict=True)]
-    names = ("server_cpu_ms", "workers_cpu_ms", "client_cpu_ms")
-    return {"rate": rate, **dict(zip(names, spent, strict=True))}
+    """Requests a second of so many clients, and what one costs."""
+    with cpu_use(pid, len(texts)) as used:
+        rate = await throughput(port, beam, texts, clients)
+    return {"rate": rate, **used}
 
 
-def cpu_seconds(pid: int) -> tuple[float, float]:
-    """Of the process that answers, and of those that translate."""
+@contextmanager
+def cpu_use(pid: int, requests: int) -> Iterator[dict[str, float]]:
+    """Afterwards: CPU time of a request, where it is spent, and the share of cores others had."""
+    used: dict[str, float] = {}
+    before, began = cpu_seconds(pid), time.perf_counter()
+    yield used
+    seconds = time.perf_counter() - began
+    server, workers, client, machine = (
+        b - a for a, b in zip(before, cpu_seconds(pid), strict=True)
+    )
+    used["server_cpu_ms"] = 1000 * server / requests
+    used["workers_cpu_ms"] = 1000 * workers / requests
+    used["client_cpu_ms"] = 1000 * client / requests
+    others = machine - server - workers - client
+    used["others"] = max(0.0, others / (seconds * (os.cpu_count() or 1)))
+
+
+def cpu_seconds(pid: int) -> tuple[float, float, float, float]:
+    """Of the process that answers, those that translate, this one, and the whole machine."""
+    tick = os.sysconf("SC_CLK_TCK")
 
     def spent(each: int) -> float:
         fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return (int(fields[11]) + int(fields[12])) / tick
 
-    return spent(pid), sum(spent(each) for each in family(pid) - {pid})
+    workers = sum(spent(each) for each in family(pid) - {pid})
+    # user, nice, system, idle, waiting for disks, interrupts (two kinds), taken by other machines
+    machine = [int(field) for field in Path("/proc/stat").read_text().split()[1:9]]
+    busy = sum(machine[:3] + machine[5:]) / tick
+    return spent(pid), workers, time.process_time(), busy
 
 
 async def latencies(port: int, beam: int, texts: Sequence[str], rate: float) -> list[float]:
@@ -156,11 +178,10 @@ async def latencies(port: int, beam: int, texts: Sequence[str], rate: float) -> 
     taken: list[float] = []
     chance = random.Random(1)
 
-    async def ask(text: str) -> None:
+    async def ask(text: str, due: float) -> None:
         client = Client(port, beam)
-        began = time.perf_counter()
         await client.ask(text)
-        taken.append(time.perf_counter() - began)
+        taken.append(time.perf_counter() - due)
         client.hang_up()
 
     tasks = []
@@ -168,12 +189,14 @@ async def latencies(port: int, beam: int, texts: Sequence[str], rate: float) -> 
     for text in texts:
         due += chance.expovariate(rate)
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        tasks.append(asyncio.create_task(ask(text)))
+        tasks.append(asyncio.create_task(ask(text, due)))
     await asyncio.gather(*tasks)
     return sorted(taken)
 
 
-async def latency_row(port: int, beam: int, texts: Sequence[str], rate: float) -> dict[str, Any]:
+async def latency_row(
+    port: int, pid: int, beam: int, texts: Sequence[str], rate: float
+) -> dict[str, Any]:
     """On an idle server, and at this rate."""
     client, idle = Client(port, beam), []
     for text in texts[: len(texts) // 4]:
@@ -181,8 +204,10 @@ async def latency_row(port: int, beam: int, texts: Sequence[str], rate: float) -
         await client.ask(text)
         idle.append(time.perf_counter() - began)
     client.hang_up()
-    busy = await latencies(port, beam, texts, rate)
-    return {"rate": rate, "idle": percentiles(sorted(idle)), "half load": percentiles(busy)}
+    with cpu_use(pid, len(texts)) as used:
+        busy = await latencies(port, beam, texts, rate)
+    at_rate = {**percentiles(busy), **used}
+    return {"rate": rate, "idle": percentiles(sorted(idle)), "half load": at_rate}
 
 
 def percentiles(taken: Sequence[float]) -> dict[str, float]:
@@ -245,7 +270,7 @@ async def measure(model: Path, lines: Sequence[str], arguments: argparse.Namespa
             name: await load(port, pid, beam, pool, CLIENTS) for name, pool in pools.items()
         }
         latency = {
-            name: await latency_row(port, beam, pool, together[name]["rate"] / 2)
+            name: await latency_row(port, pid, beam, pool, together[name]["rate"] / 2)
             for name, pool in pools.items()
         }
         found = await exactness(port, expected, arguments.exact)
@@ -270,12 +295,15 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--text", type=Path, required=True, help="one sentence a line")
     parser.add_argument("--beam", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=400)
+    parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--pool", type=int, default=200, help="different sentences (exactness)")
     parser.add_argument("--exact", type=int, default=10_000, help="requests (exactness)")
     parser.add_argument("--out", type=Path, help="directory of the result file")
     arguments = parser.parse_args()
     lines = arguments.text.read_text("utf-8").splitlines()
+    # a full collection would stop the clients for longer than most answers take
+    gc.collect()
+    gc.freeze()
     found = asyncio.run(measure(arguments.model, lines, arguments))
     print(json.dumps(found, indent=2))
     settings = {key: str(value) for key, value in vars(arguments).items()}

@@ -215,7 +215,8 @@ WRONG: dict[str, tuple[str, bytes | dict[str, Any], int, str]] = {
     "nothing to align": ("/v1/align", {"pairs": []}, 422, "pairs"),
     "one side is space": ("/v1/align", {"pairs": [{"source": "a", "target": " "}]}, 422, "empty"),
     "long pair": ("/v1/align", {"pairs": [{"source": "a " * 300, "target": "b"}]}, 422, "300"),
-    "no such path": ("/v1/nothing", {}, 405, ""),
+    "no such path": ("/v1/nothing", {}, 405, "see /openapi.json"),
+    "no object": ("/v1/translate", b'["a"]', 422, "send a JSON object"),
 }
 
 
@@ -258,6 +259,13 @@ def test_only_json_is_read(client: httpx.Client) -> None:
         "/v1/translate", content=b'{"text": "a"}', headers={"content-type": "text/plain"}
     )
     assert answer.status_code == 422
+    assert "Content-Type: application/json" in answer.json()["error"]
+
+
+def test_an_address_opened_in_a_browser(client: httpx.Client) -> None:
+    answer = client.get("/v1/translate")
+    assert answer.status_code == 404
+    assert "see /openapi.json" in answer.json()["error"]
 
 
 def test_a_deadline(tiny_model: Path, lines: list[str]) -> None:

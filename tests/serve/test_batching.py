@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from covnmt.serve.batching import (
     LONG,
+    WORTH_SHARING,
     Batcher,
     ClosedError,
     Job,
@@ -194,7 +195,7 @@ def pair() -> Iterator[tuple[Batcher[int, int], Worker, Worker]]:
     """Two workers of one queue; either may be the one that takes a batch."""
     first, second = Worker(), Worker()
     made: Batcher[int, int] = Batcher(
-        [first.run, second.run], batch_size=4, wait=0.02, capacity=50, observe=lambda n, s: None
+        [first.run, second.run], batch_size=8, wait=0.02, capacity=50, observe=lambda n, s: None
     )
     yield made, first, second
     first.open.set()
@@ -232,12 +233,36 @@ def test_idle_workers_share_what_waits(pair: tuple[Batcher[int, int], Worker, Wo
     wait_until(lambda: batcher.idle == 2)
     for worker in workers:
         worker.open.clear()
-    futures = submit(batcher, *range(4))
+    futures = submit(batcher, *range(4), size=WORTH_SHARING // 4)
     wait_until(lambda: all(worker.batches for worker in workers))
     for worker in workers:
         worker.open.set()
     [future.result(5) for future in futures]
     assert sorted(worker.batches[0] for worker in workers) == [[0, 1], [2, 3]]
+
+
+def test_a_small_batch_is_left_to_one(pair: tuple[Batcher[int, int], Worker, Worker]) -> None:
+    batcher, *workers = pair
+    wait_until(lambda: batcher.idle == 2)
+    futures = submit(batcher, *range(3), size=WORTH_SHARING // 3 - 1)
+    assert [future.result(5) for future in futures] == [0, 2, 4]
+    assert [batch for worker in workers for batch in worker.batches] == [[0, 1, 2]]
+
+
+def test_what_one_worker_leaves_the_next_one_takes(
+    pair: tuple[Batcher[int, int], Worker, Worker],
+) -> None:
+    """Nothing arrives or ends meanwhile that would wake it."""
+    batcher, *workers = pair
+    wait_until(lambda: batcher.idle == 2)
+    for worker in workers:
+        worker.open.clear()
+    jobs = [Job[int, int](group, number, 10) for number, group in enumerate("ab")]
+    batcher.submit(jobs)
+    wait_until(lambda: all(worker.batches for worker in workers))
+    for worker in workers:
+        worker.open.set()
+    assert [job.future.result(5) for job in jobs] == [0, 2]
 
 
 def test_long_jobs_fill_a_batch_sooner() -> None:

@@ -1,5 +1,6 @@
 """Processes that translate: what they answer, and what becomes of them and of those who die."""
 
+import gc
 import os
 import signal
 import threading
@@ -11,7 +12,7 @@ import pytest
 
 from covnmt.errors import UserError
 from covnmt.serve.batching import Job
-from covnmt.serve.worker import Worker, WorkerDiedError
+from covnmt.serve.worker import Worker, WorkerDiedError, settle
 from covnmt.translate import Translator
 
 from .server import wait_until
@@ -104,3 +105,15 @@ def test_an_error_of_one_batch_does_not_end_it(
     with pytest.raises(RuntimeError, match="TypeError"):
         worker.run([Job[Any, Any](translator.decode, None, 1)])
     assert len(texts(worker, lines[:1], translator)) == 1
+
+
+def test_the_garbage_collector_skips_what_was_there_at_the_start() -> None:
+    here: list[list[int]] = [[] for _ in range(1000)]
+    settle()
+    try:
+        looked_at = set(map(id, gc.get_objects()))
+        assert not looked_at & set(map(id, here))
+        here.append([])
+        assert id(here[-1]) in set(map(id, gc.get_objects()))
+    finally:
+        gc.unfreeze()

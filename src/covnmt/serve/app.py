@@ -25,8 +25,12 @@ from covnmt.serve.schemas import first_problem
 from covnmt.serve.settings import ServeSettings
 from covnmt.serve.worker import WorkerDiedError
 
-# what FastAPI says of a body that it cannot decode
-UNREADABLE = "There was an error parsing the body"
+# what FastAPI and Starlette say, and what helps
+DETAILS = {
+    "There was an error parsing the body": "the body is not JSON in UTF-8",
+    "Not Found": "nothing can be asked for here in this way; see /openapi.json",
+    "Method Not Allowed": "nothing can be asked for here in this way; see /openapi.json",
+}
 PAGE = Path(__file__).parent / "page"
 
 
@@ -116,7 +120,7 @@ def _add_failures(app: FastAPI) -> None:
 
 def _detail(error: Exception) -> str:
     detail = str(getattr(error, "detail", error))
-    return "the body is not JSON in UTF-8" if detail == UNREADABLE else detail
+    return DETAILS.get(detail, detail)
 
 
 def _problem(error: Exception) -> str:

@@ -20,10 +20,12 @@ from typing import Any, Generic, TypeVar
 P = TypeVar("P")
 R = TypeVar("R")
 
-# Jobs share a batch where the larger is at most this many times the smaller, plus the slack.
+# A job joins the oldest where the larger is at most this many times the smaller, plus the slack.
 RATIO, SLACK = 2.0, 40
 # A job is long above this size; a full batch has so many times the batch size in all.
 LONG, ORDINARY = 200, 100
+# Idle threads share a batch from this size on: of a smaller one each would do most of the steps.
+WORTH_SHARING = 600
 # Weight of the newest batch in the running mean of seconds per job.
 NEWEST = 0.2
 
@@ -96,7 +98,8 @@ class Batcher(Generic[P, R]):
                 seconds = len(self.waiting) * self.seconds_per_job / len(self.threads)
                 raise QueueFullError(max(1, math.ceil(seconds)))
             self.waiting.extend(jobs)
-            self.changed.notify_all()
+            # idle threads are all alike; who takes less than all wakes the next
+            self.changed.notify()
 
     def close(self) -> None:
         """Take nothing new, finish what was accepted, end the threads."""
@@ -136,17 +139,19 @@ class Batcher(Generic[P, R]):
         return self.waiting if self.room else [job for job in self.waiting if not is_long(job)]
 
     def _take(self, batch: list[Job[P, R]]) -> list[Job[P, R]]:
-        """Take this thread's share of a batch that other idle threads can help with."""
-        mine = batch[: math.ceil(len(batch) / self.idle)]
+        """Take a batch, or this thread's share where other idle threads can help with it."""
+        worth_it = sum(job.size for job in batch) >= WORTH_SHARING
+        mine = batch[: math.ceil(len(batch) / self.idle)] if worth_it else batch
         taken = set(map(id, mine))
         self.waiting = [job for job in self.waiting if id(job) not in taken]
         self.room -= any(map(is_long, mine))
+        if self.waiting:
+            self.changed.notify()
         return mine
 
     def _release(self, batch: Sequence[Job[P, R]]) -> None:
         with self.changed:
             self.room += any(map(is_long, batch))
-            self.changed.notify_all()
 
     def _drop_cancelled(self) -> None:
         self.waiting = [job for job in self.waiting if not job.future.cancelled()]

@@ -26,6 +26,7 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
         ) from None
     from covnmt.serve.engine import load_engines, parse_spec
     from covnmt.serve.metrics import Metrics
+    from covnmt.serve.worker import settle
 
     metrics = Metrics()
     specs = [parse_spec(text) for text in models]
@@ -42,6 +43,7 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE,
     )
+    settle()
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     console.print(f"listening on http://{shown}:{port}", markup=False, highlight=False)
