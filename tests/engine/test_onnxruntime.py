@@ -155,7 +155,7 @@ def test_ensemble_of_one_kind_that_predicts_fertility_and_one_that_does_not(tmp_
 def test_a_state_stays_what_it_was(tmp_path: Path) -> None:
     """A step from a state gives the same twice, whatever happened between."""
     model = exported(model_of(SYSTEMS["gru10"]), tmp_path)
-    scorer, state = OnnxScorer.read([model], sentences(3), END, every_word=False)
+    scorer, state = OnnxScorer.read([model], sentences(3), END, beam=3, every_word=False)
     after = scorer.step(state, None, 3).state.select(np.array([0, 0, 1, 2, 2, 1]))
     words = np.array([2, 3, 4, 5, 6, 7])
     first = scorer.step(after, words, 3)

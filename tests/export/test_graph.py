@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from covnmt.export.graph import FLOAT, Graph, Precision, Store, quantise
-from covnmt.export.network import halves
+from covnmt.export.encoder import halves
 
 
 @given(arrays(np.float32, (4, 5), elements=st.floats(-1e3, 1e3, width=32)))

@@ -1,6 +1,6 @@
 """ONNX Runtime as the engine: exported models, on a CPU, without PyTorch.
 
-A model is two graphs (see `export.network`): one reads the source, the other makes a step of the
+A model is two graphs (see `export`): one reads the source, the other makes a step of the
 search and proposes words. States stay inside the runtime: a state is the values that the last
 step left, and the rows of them that the next step begins with.
 
@@ -35,9 +35,12 @@ import onnxruntime as ort
 DESCRIPTION = "onnx.json"
 ENCODER, STEP, WEIGHTS = "encoder.onnx", "step.onnx", "weights.bin"
 SHORTLIST = "shortlist.json"  # only where the model has one
-FORMAT = 1
+FORMAT = 2
 TABLES = ("parameters", "files", "matrices", "output")
 REMEDY = "copy it again, or export the model anew"
+
+MANY = 8  # sentences, from which on greedy search takes products of contexts, not of annotations
+TOGETHER = 4  # hypotheses that look at the source at once
 
 Values = dict[str, ort.OrtValue]  # by name, inside the runtime
 
@@ -50,7 +53,7 @@ def value(array: NDArray[Any]) -> ort.OrtValue:
 class Memory(NamedTuple):
     """What one model knows of S sentences; shared by all hypotheses of each."""
 
-    arrays: dict[str, Array]  # [S, ...]: keys, values, bias, and Phi where there is one
+    arrays: dict[str, Array]  # [S, ..., J, *]: keys, values, bias, and Phi where there is one
     output: dict[str, NDArray[Any]]  # the part of the output layer that is used, if not all
     words: Ints | None  # the words of that part
 
@@ -59,9 +62,10 @@ class Memory(NamedTuple):
         chosen = {name: array[sentences] for name, array in self.arrays.items()}
         return Memory(chosen, self.output, self.words)
 
-    def values(self) -> Values:
-        """As the runtime sees it."""
-        return {name: value(array) for name, array in (self.arrays | self.output).items()}
+    def values(self, size: int) -> Values:
+        """As the runtime sees it, in groups of so many sentences."""
+        groups = {name: a.reshape(-1, size, *a.shape[1:]) for name, a in self.arrays.items()}
+        return {name: value(array) for name, array in (groups | self.output).items()}
 
 
 class State(NamedTuple):
@@ -87,7 +91,7 @@ class OnnxModel:
         self.before_first = known.words["target"]  # the table has a row of zeros there
         shapes = {each.name: each.shape for each in self.steps.get_inputs()}
         self.carried = [name for name in ("t", "s", "C") if name in shapes]
-        self.context = int(shapes["s"][1]) if "s" in shapes else 0  # products of the last context
+        self.context = int(shapes["s"][3]) if "s" in shapes else 0  # products of the last context
         coverage = self.config.coverage
         self.coverage = coverage.size if coverage.kind in ("tanh", "gru") else 1
         self.has_first = "first" in shapes
@@ -95,24 +99,26 @@ class OnnxModel:
         self.output = OutputLayer.load(directory) if listed else None
         self.shortlist = Shortlist.load(directory / SHORTLIST) if listed else None
 
-    def read(self, source: Padded, every_word: bool) -> tuple[Memory, Values]:
+    def read(self, source: Padded, beam: int, every_word: bool) -> tuple[Memory, Values]:
         """Read sentences: what steps need of them, and what the first one begins with.
 
         A short list is not used where every word is asked for.
         """
-        names = [each.name for each in self.encoder.get_outputs()]
-        arrays = self.encoder.run(names, source._asdict())
-        found = dict(zip(names, arrays, strict=True))
         S, J = source.words.shape
+        names = [each.name for each in self.encoder.get_outputs()]
+        narrow = np.array(beam == 1 and S >= MANY)
+        arrays = self.encoder.run(names, {**source._asdict(), "narrow": narrow})
+        found = dict(zip(names, arrays, strict=True))
         nothing = float(self.config.coverage.accumulate == "subtract")
         begin = {
-            "t": found.pop("t"),
-            "s": np.zeros((S, self.context), np.float32),
-            "C": np.full((S, J * self.coverage), nothing, np.float32),
+            "t": found.pop("t").reshape(1, S, 1, -1),
+            "s": np.zeros((1, S, 1, self.context), np.float32),
+            "C": np.full((1, S, 1, J, self.coverage), nothing, np.float32),
         }
-        bias = np.where(source.mask, np.float32(0), np.float32(-math.inf))[:, None]
+        found["bias"] = np.where(source.mask, np.float32(0), np.float32(-math.inf))
+        shared = {name: a if name == "values" else a[:, None] for name, a in found.items()}
         words, output = self._listed(None if every_word else source.words)
-        memory = Memory({**found, "bias": bias}, output, words)
+        memory = Memory(shared, output, words)
         return memory, {name: value(begin[name]) for name in self.carried}
 
     def _listed(self, source: Ints | None) -> tuple[Ints | None, dict[str, NDArray[Any]]]:
@@ -122,12 +128,17 @@ class OnnxModel:
         words = None if source is None else self.shortlist.of(source)
         return words, self.output.part(words)
 
-    def step(
-        self, inputs: Values, carried: Values, names: Sequence[str]
-    ) -> tuple[list[NDArray[Any]], Values]:
+    def step(self, inputs: Values, names: Sequence[str]) -> tuple[list[NDArray[Any]], Values]:
         """Some outputs of a step as arrays, and what it carries to the next."""
-        wanted = [*names, *(f"{name}.next" for name in self.carried)]
-        found = self.steps.run_with_ort_values(wanted, {**inputs, **carried})
+        binding = self.steps.io_binding()
+        for name, each in inputs.items():
+            binding.bind_ortvalue_input(name, each)
+        for name in (*names, *(f"{name}.next" for name in self.carried)):
+            binding.bind_output(name)
+        self.steps.run_with_iobinding(binding)
+        # by number: walking over this vector takes the runtime longer than a small product
+        vector = binding.get_outputs_as_ortvaluevector()
+        found = [ort.OrtValue(vector[number]) for number in range(len(names) + len(self.carried))]
         arrays = [_by_row(each.numpy()) for each in found[: len(names)]]
         return arrays, dict(zip(self.carried, found[len(names) :], strict=True))
 
@@ -145,14 +156,16 @@ class OnnxScorer:
 
     def __init__(self, models: Sequence[OnnxModel], memories: Sequence[Memory], end: int) -> None:
         self.models, self.memories, self.end, self.unk = models, memories, end, UNK
-        self._values = [memory.values() for memory in memories]
+        self.sentences = len(memories[0].arrays["keys"])
+        self._size, self._values = 0, [Values()]  # the memories in groups of this size
 
     @classmethod
     def read(
-        cls, models: Sequence[OnnxModel], source: Padded, end: int, every_word: bool
+        cls, models: Sequence[OnnxModel], source: Padded, end: int, beam: int, every_word: bool
     ) -> tuple["OnnxScorer", State]:
         """Let every model read the source; the scorer and its first state."""
-        memories, begin = zip(*(model.read(source, every_word) for model in models), strict=True)
+        read = (model.read(source, beam, every_word) for model in models)
+        memories, begin = zip(*read, strict=True)
         return cls(models, memories, end), State(begin, np.arange(len(source.words)))
 
     def step(self, state: State, words: Ints | None, k: int) -> Proposal[State]:
@@ -172,27 +185,25 @@ class OnnxScorer:
         self, state: State, words: Ints | None, k: int, outputs: Sequence[str]
     ) -> tuple[list[list[NDArray[Any]]], State]:
         """One step of every model: these outputs of each, and the state after it."""
-        by_sentence = (len(self.memories[0].arrays["keys"]), -1)  # [S, K]
-        parents = value(state.rows.reshape(by_sentence))
+        size = group_size(self.sentences, len(state.rows) // self.sentences)
+        if size != self._size:
+            self._size, self._values = size, [memory.values(size) for memory in self.memories]
+        shape = (self.sentences // size, size, -1)  # [G, c, K]
+        given = {"parents": value(state.rows.reshape(shape)), "k": value(np.array([k]))}
         found, after = [], []
         for model, memory, carried in zip(self.models, self._values, state.each, strict=True):
             last = np.full(len(state.rows), model.before_first) if words is None else words
-            inputs = {
-                **memory,
-                "words": value(last.reshape(by_sentence)),
-                "parents": parents,
-                "k": value(np.array([k])),
-            }
+            inputs = {**memory, **given, **carried, "words": value(last.reshape(shape))}
             if model.has_first:
                 inputs["first"] = value(np.array(words is None))
-            arrays, carries = model.step(inputs, carried, outputs)
+            arrays, carries = model.step(inputs, outputs)
             found.append(arrays)
             after.append(carries)
         return found, State(tuple(after), np.arange(len(state.rows)))
 
     def keep(self, sentences: Ints) -> "OnnxScorer":
         """The same for fewer sentences."""
-        if len(sentences) == len(self.memories[0].arrays["keys"]):
+        if len(sentences) == self.sentences:
             return self
         return OnnxScorer(self.models, [m.select(sentences) for m in self.memories], self.end)
 
@@ -205,8 +216,17 @@ class OnnxScorer:
 
 
 def _by_row(array: NDArray[Any]) -> NDArray[Any]:
-    """[S, K, ...] as [R, ...]."""
+    """[G, c, K, ...] as [R, ...]."""
     return array.reshape(-1, array.shape[-1])
+
+
+def group_size(sentences: int, beam: int) -> int:
+    """How many sentences a step looks at together.
+
+    Few, so that the arrays of attention stay in the processor's cache; enough to be worth a round.
+    """
+    sizes = (size for size in range(1, sentences) if sentences % size == 0)
+    return next((size for size in sizes if size * beam >= TOGETHER), sentences)
 
 
 def mean_log(log_probs: Sequence[Floats]) -> Floats:
@@ -238,12 +258,14 @@ class OnnxEngine:
     def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> Found:
         """Translate."""
         alone = len(self.models) == 1  # several would each have a list of their own
-        scorer, start = OnnxScorer.read(self.models, source, self.end, every_word=not alone)
+        scorer, start = OnnxScorer.read(
+            self.models, source, self.end, decode.beam, every_word=not alone
+        )
         return Found(search(scorer, start, source.lengths, decode, watch), scorer.fertility())
 
     def force(self, source: Padded, target: Padded) -> Forced:
         """Decode these targets with the first model."""
-        scorer, state = OnnxScorer.read(self.models[:1], source, self.end, every_word=True)
+        scorer, state = OnnxScorer.read(self.models[:1], source, self.end, 1, every_word=True)
         rows = np.arange(len(source.words))
         alphas, said = [], np.zeros(len(rows), np.float32)
         last: Ints | None = None

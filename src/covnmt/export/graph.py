@@ -65,7 +65,7 @@ class Store:
 
 
 class Graph:
-    """A graph in the making; an inner one, as `scan` takes, keeps its constants in the outer."""
+    """A graph in the making; an inner one keeps its constants in the outer."""
 
     def __init__(
         self, name: str, precision: Precision, store: Store, outer: "Graph | None" = None
@@ -78,12 +78,18 @@ class Graph:
         self._outputs: list[onnx.ValueInfoProto] = []
         self._names: dict[str, str] = {}  # of results that are outputs
 
-    def input(self, name: str, kind: int, shape: Sequence[int | str]) -> str:
+    def inner(self, name: str) -> "Graph":
+        """A graph that runs as part of this one, and sees its values."""
+        return Graph(name, self.precision, self.store, outer=self)
+
+    def input(self, name: str, kind: int, shape: Sequence[int | str] | None) -> str:
         """A value that is given from outside; sizes with names may differ from call to call."""
         self._inputs.append(helper.make_tensor_value_info(name, kind, shape))
         return name
 
-    def output(self, name: str, value: str, shape: Sequence[int | str], kind: int = FLOAT) -> None:
+    def output(
+        self, name: str, value: str, shape: Sequence[int | str] | None, kind: int = FLOAT
+    ) -> None:
         """Give this value back under this name."""
         self._names[value] = name
         self._outputs.append(helper.make_tensor_value_info(name, kind, shape))
@@ -177,21 +183,10 @@ class Graph:
             return self.op("Mul", rows, self.op("Gather", self.constant(scale[:, None]), words))
         return self.op("Gather", self.constant(E), words)
 
-    def scan(
-        self, body: "Graph", states: Sequence[str], ahead: Sequence[str], back: Sequence[str]
-    ) -> list[str]:
-        """Walk over the first axis of the inputs, over some from the other end.
-
-        The body takes the states and a position of each input. It puts out the states, and then
-        one value to keep of each direction; these are collected along axis 1, in place.
-        """
-        backward = [*[0] * len(ahead), *[1] * len(back)]
-        found = self.ops(
-            "Scan", len(states) + 2, *states, *ahead, *back,
-            body=body.graph(), num_scan_inputs=len(backward), scan_input_directions=backward,
-            scan_output_axes=[1, 1], scan_output_directions=[0, 1],
-        )  # fmt: skip
-        return found[len(states) :]
+    def choose(self, condition: str, then: "Graph", otherwise: "Graph") -> list[str]:
+        """The outputs of one inner graph or of the other."""
+        branches = {"then_branch": then.graph(), "else_branch": otherwise.graph()}
+        return self.ops("If", len(then._outputs), condition, **branches)
 
     def build(self) -> onnx.ModelProto:
         """The finished graph, with the operations it is written in."""
