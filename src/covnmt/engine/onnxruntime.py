@@ -39,8 +39,8 @@ FORMAT = 2
 TABLES = ("parameters", "files", "matrices", "output")
 REMEDY = "copy it again, or export the model anew"
 
-MANY = 8  # sentences, from which on greedy search takes products of contexts, not of annotations
-TOGETHER = 4  # hypotheses that look at the source at once
+MANY = 16  # sentences, from which on greedy search takes products of contexts, not of annotations
+TOGETHER = 8  # hypotheses that look at the source at once
 
 Values = dict[str, ort.OrtValue]  # by name, inside the runtime
 

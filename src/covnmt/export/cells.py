@@ -45,9 +45,7 @@ class Cell:
         return _between(graph, h, graph.op("Tanh", graph.op("Add", c, graph.op("Mul", r, own))), z)
 
 
-def gru(
-    graph: Graph, rz: str, c: str, h: str, gates: str, n: int, U: Callable[[str], str]
-) -> str:
+def gru(graph: Graph, rz: str, c: str, h: str, gates: str, n: int, U: Callable[[str], str]) -> str:
     """The exact GRU: the reset gate acts before the product U."""
     r, z = _gates(graph, rz, gates, n)
     c = graph.op("Tanh", graph.op("Add", c, U(graph.op("Mul", r, h))))

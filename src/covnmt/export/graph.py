@@ -9,6 +9,7 @@ The large products and the word tables are stored as the precision says; all els
 Matrices go to a file of their own, which the runtime maps into memory.
 """
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -37,23 +38,30 @@ def quantise(W: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float
 
 
 class Store:
-    """The matrices of several graphs, end to end in one file."""
+    """The matrices of several graphs, end to end in one file; equal ones are stored once."""
 
     def __init__(self, location: str) -> None:
         self.location = location
         self.parts: list[bytes] = []
         self.size = 0
+        self._known: dict[str, int] = {}  # offsets, by digest
         self.matrices: dict[str, dict[str, int]] = {}  # where those of bytes lie, by name
         self.output: dict[str, int] = {}  # where the output layer lies, if it is given in parts
 
-    def add(self, name: str, value: NDArray[Any]) -> onnx.TensorProto:
-        """Put an array behind the others; what the graph says of it."""
-        padding = -self.size % ALIGNMENT
+    def put(self, value: NDArray[Any]) -> int:
+        """Put an array behind the others; where it begins."""
         content = value.tobytes()
-        offset = self.size + padding
-        self.parts += [bytes(padding), content]
-        self.size = offset + len(content)
-        place = {"location": self.location, "offset": offset, "length": len(content)}
+        known = hashlib.sha256(content).hexdigest()
+        if known not in self._known:
+            padding = -self.size % ALIGNMENT
+            self._known[known] = self.size + padding
+            self.parts += [bytes(padding), content]
+            self.size += padding + len(content)
+        return self._known[known]
+
+    def tensor(self, name: str, value: NDArray[Any]) -> onnx.TensorProto:
+        """Store an array; what the graph says of it."""
+        place = {"location": self.location, "offset": self.put(value), "length": value.nbytes}
         entries = [onnx.StringStringEntryProto(key=k, value=str(v)) for k, v in place.items()]
         return onnx.TensorProto(
             name=name,
@@ -115,7 +123,7 @@ class Graph:
         name = f"{self.name}.constant{len(self._constants)}"
         array = np.asarray(value, order="C")
         small = array.nbytes < LARGE
-        made = numpy_helper.from_array(array, name) if small else self.store.add(name, array)
+        made = numpy_helper.from_array(array, name) if small else self.store.tensor(name, array)
         self._constants.append(made)
         return name
 
@@ -126,10 +134,11 @@ class Graph:
         whole, scale = quantise(W)
         columns, rows = W.shape
         name = f"{self.name}.matrix{len(self._constants)}"
-        self._constants.append(self.store.add(name, np.asarray(whole.T, order="C")))
-        place = {"offset": self.store.size - whole.nbytes, "rows": rows, "columns": columns}
-        self._constants.append(self.store.add(f"{name}.scale", scale))
-        self.store.matrices[name] = {**place, "scale": self.store.size - scale.nbytes}
+        turned = np.asarray(whole.T, order="C")
+        self._constants.append(self.store.tensor(name, turned))
+        self._constants.append(self.store.tensor(f"{name}.scale", scale))
+        places = {"offset": self.store.put(turned), "scale": self.store.put(scale)}
+        self.store.matrices[name] = {"rows": rows, "columns": columns, **places}
         return name, f"{name}.scale"
 
     def ints(self, *values: int) -> str:
@@ -164,8 +173,7 @@ class Graph:
             arrays["W"], arrays["scale"] = quantise(W)  # type: ignore[assignment]
         self.store.output = {"rows": rows, "columns": columns}
         for name, array in arrays.items():
-            self.store.add(f"output.{name}", array)
-            self.store.output[name] = self.store.size - array.nbytes
+            self.store.output[name] = self.store.put(array)
         kind = INT8 if self.precision == "int8" else FLOAT
         matrix = self.input("output.W", kind, [columns, "list"])
         given = [self.input(f"output.{name}", FLOAT, ["list"]) for name in list(arrays)[1:]]

@@ -128,12 +128,10 @@ class StepGraph:
         """Of means of annotations their products, unless they are means of products."""
         graph, n = self.graph, self.n
         W = context_products(self.weights, self.config)
-        sizes = {"read": n, "rest": len(W) - n}
         taken, known = graph.inner("taken"), graph.inner("known")
-        for name, part in zip(sizes, (W[:n], W[n:]), strict=True):
-            taken.output(f"taken.{name}", taken.product(means, part), None)
-        for name, part in zip(sizes, known.split(means, *sizes.values()), strict=True):
-            known.output(f"known.{name}", part, None)
+        for branch, s in ((taken, taken.product(means, W)), (known, means)):
+            for number, part in enumerate(branch.split(s, n, len(W) - n)):
+                branch.output(f"{branch.name}.{number}", part, None)
         width = graph.op("Shape", means, start=-1)
         read, rest = graph.choose(graph.op("Equal", width, graph.ints(2 * n)), taken, known)
         return read, rest
