@@ -1,4 +1,4 @@
-"""Other toolkits of which only the search is measured: eole and fairseq, where they can be imported.
+"""Other toolkits, of which only the search is measured: eole and fairseq, where they are installed.
 
     pip install --no-deps eole==0.6.4 pyonmttok configargparse subword-nmt
     pip install --no-deps fairseq==0.12.2 omegaconf==2.0.6 hydra-core==1.0.7 \\

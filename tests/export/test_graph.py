@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from covnmt.export.graph import FLOAT, Graph, Precision, Store, quantise
 from covnmt.export.encoder import halves
+from covnmt.export.graph import FLOAT, Graph, Precision, Store, quantise
 
 
 @given(arrays(np.float32, (4, 5), elements=st.floats(-1e3, 1e3, width=32)))

@@ -4,9 +4,8 @@ The equations are those of `ops.reference`, arranged for speed: matrices that me
 are stacked into one product, hypotheses of one sentence share its annotations, and a step begins
 with picking the rows of its parents, so that states never leave the runtime.
 
-Letters: K hypotheses of each sentence, c sentences of a group (see `attention`), G groups; P rows of
-the step before, J source positions, V words, n hidden, d coverage units, g gates of the coverage
-network.
+Letters: K hypotheses of each sentence, c sentences of a group (see `attention`), G groups; J source
+positions, V words, n hidden, d coverage units.
 """
 
 import numpy as np
