@@ -14,15 +14,13 @@ import pytest
 import torch
 
 from covnmt.config import SYSTEMS, CoverageConfig, DecodeConfig, ModelConfig
+from covnmt.engine import exported as directories
 from covnmt.engine import onnxruntime
 from covnmt.engine.onnxruntime import (
-    WEIGHTS,
     OnnxEngine,
     OnnxScorer,
-    halved,
+    group_size,
     mean_log,
-    multiplies_bytes_exactly,
-    read_description,
     top,
 )
 from covnmt.engine.pytorch import TorchEngine
@@ -183,7 +181,7 @@ def test_int8_stays_near(
     system: str, exact_bytes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Much nearer than another model, also with a bit less for older processors."""
-    monkeypatch.setattr(onnxruntime, "multiplies_bytes_exactly", lambda: exact_bytes)
+    monkeypatch.setattr(directories, "multiplies_bytes_exactly", lambda: exact_bytes)
     model = realistic(SYSTEMS[system])
     source, target = sentences(20), sentences(20, seed=1)
     exact = TorchEngine([model], END).force(source, target)
@@ -193,33 +191,6 @@ def test_int8_stays_near(
     assert per_word.max() < 0.05
     assert per_word.max() < 0.1 * (np.abs(far.log_probs - exact.log_probs) / target.lengths).max()
     np.testing.assert_allclose(near.alpha[target.mask], exact.alpha[target.mask], atol=0.05)
-
-
-def test_a_bit_less_keeps_two_products_within_16_bits(tmp_path: Path) -> None:
-    exported(realistic(SYSTEMS["gru10"]), tmp_path, "int8")
-    half = halved(tmp_path)
-    matrices = {name for name in half if not name.endswith(".scale")}
-    assert len(matrices) == len(half) / 2 >= 10
-    largest = max(int(np.abs(half[name].astype(int)).max()) for name in matrices)
-    assert largest == 64
-    assert 2 * 255 * largest < 2**15
-    places = read_description(tmp_path)["matrices"]
-    stored = (tmp_path / WEIGHTS).read_bytes()
-    for name, place in places.items():
-        number = place["rows"] * place["columns"]
-        whole = np.frombuffer(stored, np.int8, number, place["offset"]).reshape(half[name].shape)
-        scale = np.frombuffer(stored, np.float32, place["columns"], place["scale"])
-        again = half[name] * half[f"{name}.scale"]
-        assert (np.abs(again - whole * scale) <= scale * 1.001).all()
-
-
-def test_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert multiplies_bytes_exactly()
-    for flags, exact in [("sse2 avx2", False), ("avx2 avx512_vnni", True), ("avx_vnni", True)]:
-        monkeypatch.setattr("platform.machine", lambda: "x86_64")
-        monkeypatch.setattr(Path, "read_text", lambda *_, flags=flags: f"flags : {flags}")
-        assert multiplies_bytes_exactly() == exact
 
 
 # --- the parts ---------------------------------------------------------------------------------
@@ -244,3 +215,39 @@ def test_top(scores: Sequence[float], k: int, expected: list[int]) -> None:
 def test_mean_log() -> None:
     probabilities = np.array([[[0.2, 0.8]], [[0.6, 0.4]]])
     np.testing.assert_allclose(np.exp(mean_log(list(np.log(probabilities)))), [[0.4, 0.6]])
+
+
+GROUPS = [  # sentences, beam, and how many of the sentences make a group
+    (1, 1, 1),
+    (1, 10, 1),
+    (32, 10, 1),
+    (32, 5, 2),
+    (32, 1, 8),
+    (30, 1, 10),
+    (31, 1, 31),
+    (31, 5, 31),
+    (3, 1, 3),
+]
+
+
+@pytest.mark.parametrize(("sentences", "beam", "size"), GROUPS)
+def test_groups_are_small_and_equal(sentences: int, beam: int, size: int) -> None:
+    assert group_size(sentences, beam) == size
+
+
+@pytest.mark.parametrize("order", ["code", "paper"])
+@pytest.mark.parametrize("kind", COVERAGES)
+def test_groups_and_products_change_nothing(
+    kind: str, order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many sentences are looked at together, and whatever the mean is taken of."""
+    engine = OnnxEngine([exported(model_of(COVERAGES[kind], order=order), tmp_path)], END)
+    source, target = sentences(12), sentences(12, seed=1)
+    found = []
+    for together, many in [(1, 1), (1, 100), (3, 1), (100, 100)]:
+        monkeypatch.setattr(onnxruntime, "TOGETHER", together)
+        monkeypatch.setattr(onnxruntime, "MANY", many)
+        found.append(engine.force(source, target))
+    for other in found[1:]:
+        np.testing.assert_allclose(other.alpha[target.mask], found[0].alpha[target.mask], atol=1e-5)
+        np.testing.assert_allclose(other.log_probs, found[0].log_probs, atol=1e-4)

@@ -13,7 +13,7 @@ from typing import Any
 
 from covnmt.checkpoint import load_model
 from covnmt.directory import load_config, save_config
-from covnmt.engine.onnxruntime import (
+from covnmt.engine.exported import (
     DESCRIPTION,
     ENCODER,
     FORMAT,
