@@ -3,8 +3,9 @@
     python benchmarks/cpu.py --size small --peer eole opennmt-py joeynmt fairseq --marian PYTHON
     python benchmarks/cpu.py --size paper --batch 32 --threads 2
 
-Every engine is a process of its own with a model of random weights, and all take turns: one batch
-each, round after round, so that what else happens on the machine hits all of them alike. Source 29
+Every engine is a process of its own with a model of random weights, and all take turns of half a
+second, or one batch if that takes longer, so that what else happens on the machine hits all of them
+alike. Source 29
 words, 25 target words for every sentence. Words per second of CPU time are what to compare; wall
 time is given too. Our model is GRU d=10, the most expensive of the six systems.
 
@@ -117,10 +118,10 @@ def row(engine: str, beam: int, batch: int, answers: list[dict[str, float]]) -> 
         "engine": engine,
         "beam": beam,
         "batch": batch,
-        "words_per_sentence": answers[0]["words"] / batch,
+        "words_per_sentence": answers[0]["words"] / answers[0]["sentences"],
         "words_per_cpu_second": summary([each["words"] / each["cpu"] for each in answers]),
         "words_per_second": summary([each["words"] / each["wall"] for each in answers]),
-        "sentences_per_second": summary([batch / each["wall"] for each in answers]),
+        "sentences_per_second": summary([each["sentences"] / each["wall"] for each in answers]),
     }
     rates = made["words_per_cpu_second"], made["words_per_second"]
     shown = "".join(f"{rate['median']:14,.1f}" for rate in rates)

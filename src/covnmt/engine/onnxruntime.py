@@ -10,6 +10,7 @@ Letters: S sentences, R rows, V words, J source positions.
 import math
 import os
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +48,12 @@ Values = dict[str, ort.OrtValue]  # by name, inside the runtime
 def value(array: NDArray[Any]) -> ort.OrtValue:
     """An array as the runtime sees it, where it lies."""
     return ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
+
+
+@lru_cache(typed=True)
+def single(number: int | bool, *shape: int) -> ort.OrtValue:
+    """One number as the runtime sees it."""
+    return value(np.full(shape, number))
 
 
 class Memory(NamedTuple):
@@ -188,13 +195,13 @@ class OnnxScorer:
         if size != self._size:
             self._size, self._values = size, [memory.values(size) for memory in self.memories]
         shape = (self.sentences // size, size, -1)  # [G, c, K]
-        given = {"parents": value(state.rows.reshape(shape)), "k": value(np.array([k]))}
+        given = {"parents": value(state.rows.reshape(shape)), "k": single(k, 1)}
         found, after = [], []
         for model, memory, carried in zip(self.models, self._values, state.each, strict=True):
             last = np.full(len(state.rows), model.before_first) if words is None else words
             inputs = {**memory, **given, **carried, "words": value(last.reshape(shape))}
             if model.has_first:
-                inputs["first"] = value(np.array(words is None))
+                inputs["first"] = single(words is None)
             arrays, carries = model.step(inputs, outputs)
             found.append(arrays)
             after.append(carries)
