@@ -429,7 +429,7 @@ def test_the_phrase_based_row(results: list[Result], comparison: Comparison) -> 
         "† 2 of 2 ‡ 2 of 2",
     ]
     first, *_ = rows_of(tables.translation_table(summary))
-    assert first["system"] == "`pbsmt`, PBSMT (Thot)"
+    assert first["system"] == "`pbsmt`, phrase-based"
     assert (first["parameters"], first["paper: BLEU"]) == ("-", "28.41")
     aligned, *_ = rows_of(tables.alignment_table(summary))
     assert (aligned["AER ↓"], aligned["paper: AER"]) == ("51.00", "-")

@@ -1,4 +1,4 @@
-"""Systems that read subwords: what is measured, and what one training serves."""
+"""Systems that read subwords or plain text: what is measured, and what one training serves."""
 
 import json
 import shutil
@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from covnmt.files import write_lines
+from covnmt.files import read_parallel, write_lines
 from covnmt.recipe import find_recipe
 from covnmt.reproduce.experiments import OpenText, find_experiment, trained_as
 from covnmt.reproduce.jobs import Job, Plan, run_jobs
 from covnmt.reproduce.page import write_page
 from covnmt.reproduce.results import read_results
+from covnmt.text.codec import SIDES, Codec
 from covnmt.text.corpus import Corpus
 
 SYSTEMS = ("gru10", "gru10-no-length-penalty")
@@ -65,3 +66,50 @@ def test_the_page_needs_no_proxies(plan: Plan) -> None:
     page = write_page(plan.experiment, plan.result_directory).read_text("utf-8")
     assert "without length normalisation" in page
     assert "## Over- and under-translation" not in page
+
+
+# Plain text
+
+
+PAIRS = [
+    ("この 橋 は 古 い 。", "This bridge is old."),
+    ("（ ２ 月 ） 駅", "The Station in February"),
+]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    """A system that reads and writes text as people do."""
+    directory = tmp_path_factory.mktemp("plain")
+    for part, times in (("train", 40), ("dev", 1), ("test", 1)):
+        for side, ending in enumerate(("ja", "en")):
+            lines = (pair[side] for pair in PAIRS * times)
+            write_lines(directory / f"raw/{part}.{ending}", lines)
+    kftt = find_experiment("kftt", "shipped")
+    assert isinstance(kftt.text, OpenText)
+    text = replace(kftt.text, pieces=310)
+    tiny = replace(kftt, recipe="reproduce/embedded-tiny", text=text)
+    where = directory / "work", directory / "results", directory / "raw"
+    made = Plan(tiny, *where, device="cpu", jobs=[Job("gru10", 1)])
+    list(run_jobs(made))
+    return made
+
+
+def test_plain_text_is_scored_as_people_read_it(plain: Plan) -> None:
+    [result] = read_results(plain.result_directory)
+    scores = result.content["scores"]
+    assert set(scores) == {"translation"}
+    [sacrebleu] = [each for each in scores["translation"] if each["name"] == "BLEU"]
+    assert "case:mixed" in sacrebleu["signature"]
+    lengths = Corpus.open(plain.prepared).split("test").source_lengths
+    assert result.content["test"]["source_lengths"] == lengths.tolist()
+
+
+def test_plain_text_may_lack_its_full_stop(plain: Plan) -> None:
+    corpus = Corpus.open(plain.prepared)
+    assert corpus.report.splits["train"].read == 84  # one in ten of those with a full stop again
+    tokenizer = Codec.load(plain.prepared, "source")
+    assert tokenizer.tokenize("この橋は古い。") == tokenizer.tokenize(PAIRS[0][0])
+    assert tokenizer.tokenize("(2月)駅") == tokenizer.tokenize(PAIRS[1][0])
+    bare = read_parallel(*(plain.prepared.parent / f"bare.{side}" for side in SIDES))
+    assert list(bare) == [("この 橋 は 古 い", "This bridge is old")] * 4

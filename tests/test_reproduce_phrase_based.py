@@ -28,9 +28,8 @@ def plan(tiny_corpus: Path, tiny_text: Path, tmp_path: Path) -> Plan:
 
 
 def test_the_job(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    def quick(search: SearchSettings, iterations: int, sentences: int, seed: int) -> TuneSettings:
-        known = (phrase_based.ROUNDS, phrase_based.TUNED_ON)
-        assert (iterations, sentences, seed) == (*known, 1)
+    def quick(search: SearchSettings, iterations: int, seed: int) -> TuneSettings:
+        assert (iterations, seed) == (phrase_based.ROUNDS, 1)
         one = search.model_copy(update={"processes": 1})
         return TuneSettings(search=one, iterations=2, nbest=10, restarts=1)
 
@@ -46,8 +45,11 @@ def test_the_job(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.statistics.shape == (20, 10)
     course = found.content["training"]
     assert [bleu for _, _, bleu in course["validations"]] != []
-    assert set(course["stages"]) == {"forward", "backward", "links", "phrases", "language-model"}
+    ways = {f"{way}-{n}" for way in ("forward", "backward") for n in (1, 2, 3)}
+    assert set(course["stages"]) == {*ways, "links", "phrases", "language-model"}
     assert course["seconds"] > 0
+    assert course["cpu_seconds"] > 0
+    assert course["tuning"]["phrase_pairs"] > 0
     text = plan.result(plan.jobs[0]).read_text("utf-8")
     assert str(plan.work) not in text
     assert json.loads(text)["command"].endswith("--system pbsmt --seed 1")

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from covnmt.directory import find_model
 from covnmt.engine import Model, build_engine, load_models
 from covnmt.errors import UserError
 from covnmt.metrics.alignment import fold_subwords
@@ -72,8 +73,8 @@ class Aligner:
 
     @classmethod
     def load(cls, directory: Path | str, device: str = "auto", threads: int = 0) -> "Aligner":
-        """Open a model directory."""
-        path = Path(directory)
+        """Open a model directory, or by name one that comes along."""
+        path = find_model(directory)
         [model], _ = load_models([path], device, threads)
         return cls(model, Codec.load(path, "source"), Codec.load(path, "target"))
 

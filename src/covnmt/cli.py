@@ -45,7 +45,8 @@ output = Console(soft_wrap=True)
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")]
 ThreadsOption = Annotated[int, typer.Option(min=0, help="CPU threads; 0: one per core")]
 ModelOption = Annotated[
-    list[Path], typer.Option("--model", "-m", help="model directory; several make an ensemble")
+    list[Path],
+    typer.Option("--model", "-m", help="directory, or name (ja-en); several make an ensemble"),
 ]
 FilePair = tuple[Path, Path]
 TRAINING_ONLY = ("torch", "safetensors", "onnx")  # what a plain install does without
@@ -143,6 +144,9 @@ def prepare(
     max_length: Annotated[int, typer.Option(help="longest side of a training pair")] = 80,
     max_ratio: Annotated[float, typer.Option(help="of the two lengths; 0: any")] = 0.0,
     sentencepiece: Annotated[Literal["unigram", "bpe"], typer.Option()] = "unigram",
+    plain: Annotated[
+        bool, typer.Option(help="subwords of any text that people type; needs both languages")
+    ] = False,
     joint: Annotated[bool, typer.Option(help="one vocabulary for both sides")] = False,
     seed: Annotated[int, typer.Option(help="of the shuffle")] = 1234,
     overwrite: Annotated[bool, typer.Option(help="replace what is there")] = False,
@@ -152,9 +156,11 @@ def prepare(
     from covnmt.recipe import checked
     from covnmt.text.corpus import PrepareSettings
     from covnmt.text.prepare import prepare as run
-    from covnmt.text.tokenize import TokenizerSettings
+    from covnmt.text.tokenize import TokenizerSettings, plain_subwords
 
     def side(kind: Tokenisation, language: str) -> TokenizerSettings:
+        if plain:
+            return plain_subwords(language).model_copy(update={"lowercase": lowercase})
         return TokenizerSettings(kind=kind, language=language, lowercase=lowercase)
 
     settings = checked(
@@ -170,6 +176,7 @@ def prepare(
             "max_length": max_length,
             "max_ratio": max_ratio,
             "sentencepiece": sentencepiece,
+            "open_vocabulary": plain,
             "joint": joint,
             "seed": seed,
         },
@@ -272,7 +279,8 @@ def translate(
         "max_source": max_source,
         "batch_size": batch_size,
     }
-    decode = change_decoding(load_config(_given(model)[0]).config.decode, options)
+    model = _given(model)
+    decode = change_decoding(load_config(model[0]).config.decode, options)
     if dictionary and not decode.replace_unk:
         raise UserError("--dictionary is of use only with --replace-unk: give both, or neither")
     if shards or into:
@@ -327,8 +335,16 @@ def align(
 
 
 @app.command()
+def models() -> None:
+    """The trained models that come along; `--model NAME` takes one."""
+    from covnmt.directory import model_rows
+
+    _print_table(("name", "what", "directory"), model_rows())
+
+
+@app.command()
 def info(
-    target: Annotated[str, typer.Argument(help="a recipe or a model directory")],
+    target: Annotated[str, typer.Argument(help="a recipe or a model")],
     as_json: Annotated[bool, typer.Option("--json")] = False,
     words: Annotated[
         int, typer.Option(min=4, help="vocabulary rows, for a recipe without data")
@@ -372,9 +388,11 @@ def _print_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
 
 
 def _given(models: list[Path]) -> list[Path]:
+    from covnmt.directory import find_model
+
     if not models:
         raise UserError("name a model directory: --model DIR")
-    return models
+    return [find_model(each) for each in models]
 
 
 def _file_pairs(source: str, target: str) -> list[FilePair]:

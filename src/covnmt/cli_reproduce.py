@@ -25,8 +25,8 @@ def reproduce(
         float | None, typer.Option(min=0.1, help="for one system, measuring included")
     ] = None,
     scale: Annotated[
-        Literal["paper", "modern", "small", "tiny"] | None,
-        typer.Option(help="paper, modern: kftt, twlaw; small, tiny: embedded"),
+        Literal["paper", "modern", "shipped", "small", "tiny"] | None,
+        typer.Option(help="paper, modern, shipped: kftt, twlaw; small, tiny: embedded"),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")] = "auto",
     list_jobs: Annotated[bool, typer.Option("--list", help="what is done and left")] = False,

@@ -27,7 +27,9 @@ SeedOption = Annotated[int, typer.Option(min=0, help="of everything random")]
 ReorderOption = Annotated[
     int, typer.Option(min=0, help="source words that may be jumped over; 0: monotone")
 ]
-StackOption = Annotated[int, typer.Option(min=1, help="hypotheses for each set of covered words")]
+StackOption = Annotated[
+    int, typer.Option(min=1, help="hypotheses for each number of covered words")
+]
 ProcessesOption = Annotated[int, typer.Option(min=1, help="sentences are shared among them")]
 
 
@@ -36,18 +38,16 @@ def train(
     data: Annotated[Path, typer.Argument(help="directory made by `covnmt prepare`")],
     model: Annotated[Path, typer.Argument(help="where the model goes")],
     engine: Annotated[
-        Literal["thot", "moses"], typer.Option(help="moses: drive the one on the PATH")
-    ] = "thot",
+        Literal["covnmt", "moses"], typer.Option(help="moses: drive the one on the PATH")
+    ] = "covnmt",
     aligner: AlignerOption = "eflomal",
     joining: JoiningOption = "grow-diag-final-and",
     samplers: Annotated[int, typer.Option(min=1, help="chains of eflomal")] = 3,
     pairs: Annotated[int, typer.Option(min=0, help="train on that many; 0: all")] = 0,
     max_phrase: Annotated[int, typer.Option(min=1, max=10, help="words of a phrase")] = 7,
-    options: Annotated[int, typer.Option(min=1, help="translations of a source phrase")] = 10,
+    options: Annotated[int, typer.Option(min=1, help="translations of a source phrase")] = 20,
     order: Annotated[int, typer.Option(min=1, max=6, help="of the language model")] = 4,
-    min_count: Annotated[
-        int, typer.Option(min=1, help="rarer n-grams of 3 or more words are left out")
-    ] = 1,
+    processes: Annotated[int, typer.Option(min=1, help="chains are shared among them")] = 1,
     seed: SeedOption = 1234,
 ) -> None:
     """Link words, collect phrases, count n-grams; what is done already is not done again."""
@@ -61,10 +61,9 @@ def train(
         max_phrase=max_phrase,
         options=options,
         order=order,
-        min_count=min_count,
     )
     with _stoppable():
-        run(data, model, settings)
+        run(data, model, settings, processes)
     _tell(f"{model}: ready; next: covnmt smt tune {model}")
 
 
@@ -76,7 +75,7 @@ def tune(
     restarts: Annotated[int, typer.Option(min=0, help="random starts in each round")] = 8,
     sentences: Annotated[int, typer.Option(min=0, help="first ones of dev; 0: all")] = 0,
     reorder: ReorderOption = 6,
-    stack: StackOption = 5,
+    stack: StackOption = 100,
     processes: ProcessesOption = 1,
     seed: SeedOption = 1234,
 ) -> None:
@@ -108,7 +107,7 @@ def translate(
         Path | None, typer.Option(dir_okay=False, help="Pharaoh links of source and output")
     ] = None,
     reorder: ReorderOption = 6,
-    stack: StackOption = 5,
+    stack: StackOption = 100,
     processes: ProcessesOption = 1,
 ) -> None:
     """Translate a file or a pipe, line by line; order and empty lines are kept."""
@@ -137,6 +136,7 @@ def align(
     aligner: AlignerOption = "eflomal",
     joining: JoiningOption = "grow-diag-final-and",
     samplers: Annotated[int, typer.Option(min=1, help="chains of eflomal")] = 3,
+    processes: Annotated[int, typer.Option(min=1, help="chains are shared among them")] = 1,
     seed: SeedOption = 1234,
 ) -> None:
     """Link the words of two parallel files; prints Pharaoh links."""
@@ -148,7 +148,7 @@ def align(
 
     settings = AlignSettings(kind=aligner, samplers=samplers, joining=joining, seed=seed)
     corpus = Corpus.open(data) if data else None
-    found = align_files(source, target, corpus, settings, pairs)
+    found = align_files(source, target, corpus, settings, pairs, processes)
     output_lines(out, map(format_links, found))
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import torch
 from rich.console import RenderableType
+from rich.text import Text
 
 from covnmt.align import Aligner
+from covnmt.directory import shipped_models
 from covnmt.evaluate import Comparison, compare
 from covnmt.files import atomic_text, read_parallel
 from covnmt.metrics.alignment import load_matrices, save_matrices
@@ -25,6 +27,7 @@ from covnmt.report.figures import HeatMap, heat_maps
 from covnmt.report.html import write_report
 from covnmt.report.tables import comparison_table, length_table
 from covnmt.text.corpus import PrepareSettings
+from covnmt.text.examples import example_sentences
 from covnmt.text.prepare import prepare
 from covnmt.text.synthetic import write_corpus
 from covnmt.text.tokenize import TokenizerSettings
@@ -35,6 +38,7 @@ SYSTEMS = ("baseline", "gru10")
 TRAIN, DEV, TEST = 20_000, 300, 600
 # A sentence fit for a picture: long enough to get lost in, short enough to read.
 PICTURE_LENGTHS = range(12, 26)
+EXAMPLES = 3  # for each model that comes along
 
 
 def run_demo(directory: Path) -> Iterator[RenderableType]:
@@ -58,6 +62,7 @@ def run_demo(directory: Path) -> Iterator[RenderableType]:
     page = write_report(directory / "report", "covnmt demo", on, systems, forced)
     yield f"Test sentence {sentence + 1}, where coverage mends the most words: {picture}"
     yield f"Report: {page}"
+    yield from translate_examples()
     yield f"Took {time.monotonic() - began:.0f} seconds."
 
 
@@ -113,6 +118,15 @@ def telling_sentence(comparison: Comparison, on: EvaluationSet) -> int:
 
     fit = [k for k, length in enumerate(lengths) if length in PICTURE_LENGTHS]
     return max(fit, key=mended)
+
+
+def translate_examples() -> Iterator[Text]:
+    """Sentences of our own, as one would type them, by the models that come along."""
+    for name in shipped_models():
+        language, _, _ = name.partition("-")
+        lines = [line.replace(" ", "") for line in example_sentences(language)[:EXAMPLES]]
+        for translation in Translator.load(name).translate(lines):
+            yield Text(f"{name}  {translation.source}\n       {translation.text}")
 
 
 def panel(name: str, output: OutputLine) -> HeatMap:

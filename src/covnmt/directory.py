@@ -1,6 +1,7 @@
 """The torch-free part of a model directory: config.json, and whose vocabularies it was made with.
 
-`checkpoint` has the weights that training leaves, `export` those that ONNX Runtime reads.
+`checkpoint` has the weights that training leaves, `export` those that ONNX Runtime reads. A few
+exported models come along, in `shipped`, and are known by name.
 """
 
 from dataclasses import dataclass
@@ -8,11 +9,13 @@ from pathlib import Path
 
 from covnmt.config import Config
 from covnmt.errors import UserError
-from covnmt.files import read_json, write_json
+from covnmt.files import read_json, read_lines, write_json
 from covnmt.recipe import build
 from covnmt.text.codec import SIDES, Side, fingerprint
 
 FORMAT = 1
+SHIPPED = Path(__file__).parent / "shipped"
+CARD = "README.md"  # of a model: what it is for, what it learnt from, how good it is
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,26 @@ class Description:
     config: Config
     words: dict[Side, int]  # vocabulary rows of each side
     fingerprint: str  # of the vocabularies and tokenizers it was trained with
+
+
+def shipped_models() -> list[str]:
+    """The names of the models that come along, such as `zh-en`."""
+    return sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
+
+
+def model_rows() -> list[tuple[str, str, str]]:
+    """Of each model that comes along: its name, the title of its card, and where it lies."""
+    rows = []
+    for name in shipped_models():
+        title = next(iter(read_lines(SHIPPED / name / CARD)))
+        rows.append((name, title.lstrip("# "), str(SHIPPED / name)))
+    return rows
+
+
+def find_model(name: Path | str) -> Path:
+    """A directory as it is, or else the model that comes along under this name."""
+    path = Path(name)
+    return SHIPPED / path if str(path) in shipped_models() and not path.exists() else path
 
 
 def save_config(directory: Path, description: Description) -> None:
@@ -36,8 +59,8 @@ def load_config(directory: Path) -> Description:
     path = directory / "config.json"
     if not path.is_file():
         raise UserError(
-            f"{directory}: not a model directory (it has no config.json); "
-            "name one that `covnmt train` made"
+            f"{directory}: not a model directory (it has no config.json); name one that "
+            f"`covnmt train` made, or one that comes along: {', '.join(shipped_models())}"
         )
     tree = read_json(path)
     found = tree.pop("format", None) if isinstance(tree, dict) else None

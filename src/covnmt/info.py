@@ -2,11 +2,10 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from covnmt.config import Config, flatten
-from covnmt.directory import load_config
+from covnmt.directory import find_model, load_config
 from covnmt.engine.exported import is_exported, read_description
 from covnmt.recipe import find_recipe, load_recipe
 from covnmt.text.codec import Side
@@ -41,7 +40,7 @@ class Info:
 
 def describe_target(target: str, words: int) -> Info:
     """Look at a model directory, or at a recipe with the vocabulary of its data if it is there."""
-    path = Path(target)
+    path = find_model(target)
     if path.is_dir():
         known = load_config(path)
         config, sizes = known.config, known.words

@@ -5,6 +5,7 @@ is lost and nothing doubled: every item gives one result, whoever dies.
 """
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,6 +22,13 @@ R = TypeVar("R")
 DEATHS = 3
 
 _number = 0
+
+
+def cores() -> int:
+    """How many this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def number() -> int:

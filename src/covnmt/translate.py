@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covnmt.config import DecodeConfig
+from covnmt.directory import find_model
 from covnmt.engine import Model, build_engine, load_models
 from covnmt.errors import UserError
 from covnmt.files import read_lines
@@ -99,11 +100,12 @@ class Translator:
         dictionary: Path | None = None,
         threads: int = 0,
     ) -> "Translator":
-        """Open a model directory, or several of one vocabulary as an ensemble.
+        """Open a model directory, or several of one vocabulary as an ensemble; or by name one that
+        comes along.
 
         So many CPU threads compute; 0 is one per core.
         """
-        paths = [Path(each) for each in (directory, *others)]
+        paths = [find_model(each) for each in (directory, *others)]
         models, decode = load_models(paths, device, threads)
         for path in paths[1:]:
             if fingerprint(path) != fingerprint(paths[0]):

@@ -24,6 +24,7 @@ from covnmt.engine.onnxruntime import (
     top,
 )
 from covnmt.engine.pytorch import TorchEngine
+from covnmt.export import write_graphs
 from covnmt.model.initialise import initialise
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.search import Found, Hypothesis
@@ -166,23 +167,37 @@ def test_a_state_stays_what_it_was(tmp_path: Path) -> None:
 # --- int8 --------------------------------------------------------------------------------------
 
 
-def realistic(coverage: CoverageConfig, seed: int = 0) -> Seq2Seq:
+def realistic(coverage: CoverageConfig, seed: int = 0, **changes: object) -> Seq2Seq:
     """Large enough, and with weights small enough, that rounding to bytes is a small change."""
     torch.manual_seed(seed)
-    config = ModelConfig(embedding=48, hidden=64, rank=48, coverage=coverage)
+    sizes = {"embedding": 48, "hidden": 64, "rank": 48, "coverage": coverage}
+    config = ModelConfig.model_validate(sizes | changes)
     model = Seq2Seq(config, END + 1, END + 1)
     initialise(model, "modern")
     return model.eval()
 
 
 @pytest.mark.parametrize("exact_bytes", [True, False])
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize(
+    ("system", "changes"),
+    [
+        *((system, {}) for system in SYSTEMS),
+        ("gru10", {"tie_target": True}),
+        ("gru10", {"cell": "reset_after"}),
+        ("gru10", {"order": "paper"}),
+    ],
+)
 def test_int8_stays_near(
-    system: str, exact_bytes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    system: str,
+    changes: dict[str, object],
+    exact_bytes: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Much nearer than another model, also with a bit less for older processors."""
     monkeypatch.setattr(directories, "multiplies_bytes_exactly", lambda: exact_bytes)
-    model = realistic(SYSTEMS[system])
+    model = realistic(SYSTEMS[system], **changes)
+    model.target.b.data.normal_(std=0.1)
     source, target = sentences(20), sentences(20, seed=1)
     exact = TorchEngine([model], END).force(source, target)
     near = OnnxEngine([exported(model, tmp_path, "int8")], END).force(source, target)
@@ -191,6 +206,17 @@ def test_int8_stays_near(
     assert per_word.max() < 0.05
     assert per_word.max() < 0.1 * (np.abs(far.log_probs - exact.log_probs) / target.lengths).max()
     np.testing.assert_allclose(near.alpha[target.mask], exact.alpha[target.mask], atol=0.05)
+
+
+def test_words_that_go_in_and_out_are_stored_once(tmp_path: Path) -> None:
+    sizes = {}
+    for tied in (True, False):
+        torch.manual_seed(0)
+        config = ModelConfig(embedding=16, hidden=8, rank=16, tie_target=tied)
+        model = Seq2Seq(config, END + 1, 1000)
+        initialise(model, "modern")
+        sizes[tied] = sum(write_graphs(model, tmp_path, "int8").values())
+    assert 1000 * 16 < sizes[False] - sizes[True] < 1000 * 24
 
 
 # --- the parts ---------------------------------------------------------------------------------

@@ -15,11 +15,14 @@ from covnmt.metrics.alignment import Links, aer, read_links, symmetrise
 from covnmt.smt.aligner import (
     CHAINS,
     MERGE,
+    Chain,
     WordLinks,
-    align_one_way,
     align_words,
+    chains,
     join,
     thot_module,
+    train_chain,
+    vote,
 )
 from covnmt.smt.bitext import Bitext, lay_out
 from covnmt.smt.settings import AlignerKind, AlignSettings, Joining
@@ -57,11 +60,35 @@ def test_links_are_found(
 
 def test_the_seed_decides(linked_text: tuple[Bitext, list[Links]]) -> None:
     bitext, _ = linked_text
-    one, again, other = (
-        align_one_way(bitext, AlignSettings(samplers=1, seed=seed), "x") for seed in (1, 1, 2)
+    one, again, other, later = (
+        train_chain(bitext, AlignSettings(seed=seed), Chain(False, number)).tolist()
+        for seed, number in ((1, 0), (1, 0), (2, 0), (1, 1))
     )
-    assert one.tolist() == again.tolist()
-    assert one.tolist() != other.tolist()
+    assert one == again
+    assert one != other == later
+
+
+def test_processes_make_no_difference(linked_text: tuple[Bitext, list[Links]]) -> None:
+    bitext, _ = linked_text
+    one, two = (align_words(bitext, AlignSettings(samplers=2), n) for n in (1, 2))
+    assert one.arrays().keys() == two.arrays().keys()
+    assert all(np.array_equal(one.arrays()[name], two.arrays()[name]) for name in one.arrays())
+
+
+def test_chains() -> None:
+    names = [str(chain) for chain in chains(AlignSettings(samplers=2))]
+    assert names == ["forward-1", "forward-2", "backward-1", "backward-2"]
+    assert len(chains(AlignSettings(kind="hmm", samplers=2))) == 2
+
+
+# the choices of three chains for one word, and what comes of them
+VOTES = [([4, 4, 4], 4), ([4, 7, 7], 7), ([7, 4, 7], 7), ([7, 4, 0], 7), ([0, 4, 0], 0)]
+
+
+def test_votes() -> None:
+    rows = np.array([choice for choice, _ in VOTES], dtype=np.int16).T
+    assert vote(list(rows)).tolist() == [best for _, best in VOTES]
+    assert vote([rows[0]]).tolist() == rows[0].tolist()
 
 
 @st.composite
@@ -116,7 +143,7 @@ def test_links_survive_a_file() -> None:
 def test_pairs_that_thot_would_skip(rows: list[list[int]]) -> None:
     bitext = Bitext(lay_out([[2], rows[0]]), lay_out([[3], rows[1]]))
     with pytest.raises(UserError, match=r"pair 2 has \d+ and \d words; .* \(1 such pairs in all\)"):
-        align_one_way(bitext, AlignSettings(), "x")
+        train_chain(bitext, AlignSettings(), Chain(False, 0))
 
 
 def test_without_thot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,14 @@
-"""The lexicon: counts of links, and that Thot reads the probabilities that we wrote."""
+"""The lexicon: counts of links, and the weights of words by them."""
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covnmt.smt.aligner import thot_module
 from covnmt.smt.bitext import Bitext, lay_out
-from covnmt.smt.lexicon import NOTHING, Lexicon, count_links, write_ibm1
+from covnmt.smt.lexicon import NOTHING, Lexicon, count_links
 
 from .test_phrases import Pair, corpus, linked_pairs
 
@@ -43,19 +41,17 @@ def test_counts(pairs: list[Pair]) -> None:
         assert [sums[s] for s in sorted(linked)] == pytest.approx([1.0] * len(linked))
 
 
-def test_thot_reads_the_same_probabilities(tmp_path: Path) -> None:
-    links = frozenset({(0, 0), (1, 1), (1, 2)})
-    pairs: list[Pair] = [([2, 3], [4, 5, 6], links), ([2, 3], [5, 4, 6], frozenset({(0, 0)}))]
-    bitext, found = corpus(pairs)
-    lexicon = count_links(bitext, found, ROWS, ROWS)
-    write_ibm1(tmp_path / "m", lexicon, ("s", "t"), bitext.source, bitext.target)
-    model = thot_module("alignment").Ibm1AlignmentModel()
-    assert model.load(str(tmp_path / "m"))
-    for (s, t), p in zip(entries(lexicon), lexicon.probabilities(), strict=True):
-        if t != NOTHING:
-            source = model.get_src_word_index(f"s{s}") if s != NOTHING else 0
-            target = model.get_trg_word_index(f"t{t}")
-            assert model.translation_prob(source, target) == pytest.approx(p, abs=1e-5)
+def test_weights_of_words() -> None:
+    pairs: list[Pair] = [
+        ([2, 3], [4, 5, 6], frozenset({(0, 0), (1, 1), (1, 2)})),
+        ([2, 3], [5, 4, 6], frozenset({(0, 0)})),
+    ]
+    lexicon = count_links(*corpus(pairs), ROWS, ROWS)
+    known = {(2, 4): 0.5, (2, 5): 0.5, (3, 5): 0.5, (3, 6): 0.5, (NOTHING, 4): 0.5}
+    cells = np.array([(s, t) for s in range(ROWS) for t in range(1, ROWS)])
+    found = lexicon.weight(cells[:, 0], cells[:, 1]).tolist()
+    expected = [known.get((s, t), 0.5 if (s, t) == (NOTHING, 6) else 0.0) for s, t in cells]
+    assert found == expected
 
 
 def test_survives_a_file() -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from covnmt.errors import UserError
 from covnmt.smt.engine import train, translate, tune
-from covnmt.smt.moses import TUNED, UNTUNED, find
+from covnmt.smt.moses import TUNED, UNTUNED, find, source_words, target_tokens
 from covnmt.smt.settings import SearchSettings, TuneSettings
+from covnmt.text.vocab import Vocabulary
 
 from .conftest import SETTINGS
 
@@ -117,3 +118,13 @@ def test_scripts_beside_the_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write_program(tmp_path / "scripts" / "training" / "mert-moses.pl", "#!/bin/sh\n")
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     assert find("mert-moses.pl") == tmp_path / "scripts" / "training" / "mert-moses.pl"
+
+
+def test_words_as_moses_reads_them() -> None:
+    vocabulary = Vocabulary(("one", "two", "three"))  # ids 2, 3, 4
+    tokens = ["two", "|||", "one", "NULL"]
+    named = source_words(tokens, vocabulary)
+    assert named == ["s3", "u1", "s2", "u3"]
+    assert target_tokens(["t4", "u1", "s3", "u3"], named, tokens, vocabulary) == [
+        *("three", "|||", "two", "NULL")
+    ]

@@ -1,4 +1,4 @@
-"""Phrases: the vectorised extraction against the textbook's loops, tables against counting."""
+"""Phrases: the vectorised extraction against the textbook's loops."""
 
 from collections import Counter
 from itertools import product
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from covnmt.smt import phrases
 from covnmt.smt.aligner import WordLinks
 from covnmt.smt.bitext import Bitext, lay_out
-from covnmt.smt.phrases import Occurrences, Spans, extract, hashes, make_table, runs
+from covnmt.smt.phrases import MONOTONE, OTHER, SWAP, Occurrences, Spans, extract, hashes, runs
 from covnmt.text.corpus import Sentences
 from covnmt.text.vocab import UNK
 
@@ -26,10 +26,21 @@ def corpus(pairs: list[Pair]) -> tuple[Bitext, WordLinks]:
     return bitext, WordLinks(source, target, np.cumsum([0, *(len(p[2]) for p in pairs)]))
 
 
-def textbook(pair: Pair, longest: int) -> Counter[Key]:
-    """Every pair of runs with a link inside and none that leaves."""
+def orientation(links: frozenset[tuple[int, int]], a: int, b: int, c: int) -> int:
+    """Of source words [a, b) that became target words from c on; only words with links count."""
+    before = [i for _, i in links if i < c]
+    if not before:
+        return OTHER if any(j < a for j, _ in links) else MONOTONE
+    last = [j for j, i in links if i == max(before)]
+    if max(last) == max((j for j, _ in links if j < a), default=None):
+        return MONOTONE
+    return SWAP if min(last) == min((j for j, _ in links if j >= b), default=None) else OTHER
+
+
+def textbook(pair: Pair, longest: int) -> Counter[tuple[Key, int]]:
+    """Every pair of runs with a link inside and none that leaves, and its orientation."""
     source, target, links = pair
-    found: Counter[Key] = Counter()
+    found: Counter[tuple[Key, int]] = Counter()
     for a, c in product(range(len(source)), range(len(target))):
         for b, d in product(range(a + 1, a + longest + 1), range(c + 1, c + longest + 1)):
             if b > len(source) or d > len(target):
@@ -39,7 +50,7 @@ def textbook(pair: Pair, longest: int) -> Counter[Key]:
             if any(inside) and not any(leaves):
                 key = tuple(source[a:b]), tuple(target[c:d])
                 if UNK not in key[0] + key[1]:
-                    found[key] += 1
+                    found[key, orientation(links, a, b, c)] += 1
     return found
 
 
@@ -69,29 +80,8 @@ def test_extraction_is_the_textbooks(pairs: list[Pair], longest: int, chunk: int
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(phrases, "CHUNK", chunk)
         found = extract(bitext, links, longest)
-    expected = sum((textbook(pair, longest) for pair in pairs), Counter[Key]())
-    assert Counter(keys(bitext, found)) == expected
-
-
-@given(st.lists(linked_pairs(), min_size=1, max_size=6), st.integers(1, 3))
-@settings(deadline=None)
-def test_table_counts(pairs: list[Pair], options: int) -> None:
-    bitext, links = corpus(pairs)
-    found = extract(bitext, links, 3)
-    counts = Counter(keys(bitext, found))
-    text = lay_out([pairs[0][0]])
-    wanted = {tuple(pairs[0][0][a:b]) for a in range(7) for b in range(a + 1, a + 4)}
-    table = make_table(bitext, found, text, 3, options)
-    made = keys(bitext, table.pairs)
-    assert len(set(made)) == len(made)
-    for key, joint, total in zip(made, table.joint, table.target_count, strict=True):
-        assert joint == counts[key]
-        assert total == sum(count for (_, t), count in counts.items() if t == key[1])
-    for source in {s for s, _ in counts} & wanted:
-        all_of_it = sorted((n for (s, _), n in counts.items() if s == source), reverse=True)
-        kept = sorted((counts[key] for key in made if key[0] == source), reverse=True)
-        assert kept == all_of_it[:options]
-    assert {s for s, _ in made} <= wanted
+    expected = sum((textbook(pair, longest) for pair in pairs), Counter[tuple[Key, int]]())
+    assert Counter(zip(keys(bitext, found), found.orientation.tolist(), strict=True)) == expected
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=6))
@@ -119,4 +109,8 @@ def test_occurrences_survive_a_file() -> None:
     bitext, links = corpus([([2, 3], [4, 5], frozenset({(0, 1), (1, 0)}))])
     found = extract(bitext, links, 7)
     assert keys(bitext, Occurrences.of(found.arrays())) == keys(bitext, found)
-    assert set(keys(bitext, found)) == {((2,), (5,)), ((3,), (4,)), ((2, 3), (4, 5))}
+    assert dict(zip(keys(bitext, found), found.orientation.tolist(), strict=True)) == {
+        ((2,), (5,)): SWAP,
+        ((3,), (4,)): OTHER,
+        ((2, 3), (4, 5)): MONOTONE,
+    }

@@ -8,15 +8,15 @@ import pytest
 
 from covnmt.errors import UserError
 from covnmt.files import read_json
-from covnmt.smt.decode import FEATURES
 from covnmt.smt.engine import train
+from covnmt.smt.features import FEATURES
 from covnmt.smt.model import SmtModel
 from covnmt.smt.settings import SearchSettings, TuneSettings
 from covnmt.smt.translate import load_weights
 from covnmt.smt.tune import Pool, tune
 
 SETTINGS = TuneSettings(
-    search=SearchSettings(reorder=3, stack=3), iterations=4, nbest=20, restarts=2
+    search=SearchSettings(reorder=3, stack=10), iterations=4, nbest=20, restarts=2
 )
 
 

@@ -95,7 +95,7 @@ def test_ctrl_c_and_going_on(tiny_corpus: Path, run_cli: RunCli, tmp_path: Path)
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     until = time.monotonic() + 60
-    while not (tmp_path / "model/forward.json").exists() and time.monotonic() < until:
+    while not (tmp_path / "model/forward-1.json").exists() and time.monotonic() < until:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)
@@ -103,7 +103,7 @@ def test_ctrl_c_and_going_on(tiny_corpus: Path, run_cli: RunCli, tmp_path: Path)
     assert "give the same command again" in told
     again = run_cli(*command)
     assert again.returncode == 0, again.stderr
-    assert "forward: done already" in again.stderr
+    assert "forward-1: done already" in again.stderr
 
 
 WRONG = {

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from covnmt.errors import UserError
-from covnmt.text.tokenize import SPACE, TokenizerSettings, build_tokenizer, clean
+from covnmt.text.tokenize import (
+    SPACE,
+    SentencePieceTokenizer,
+    TokenizerSettings,
+    build_tokenizer,
+    clean,
+)
 from covnmt.text.vocab import train_sentencepiece
 
 Kind = Literal["moses", "jieba", "characters", "whitespace"]
@@ -26,6 +32,16 @@ CLEAN = [
     ("e\u0301 is not composed", "e\u0301 is not composed"),
     ("\x00 \x07", ""),
     ("", ""),
+]
+
+# What a person typed, or a corpus split, and what it becomes without full width and loose spaces.
+PLAIN = [
+    ("動物 園 は 2001 年 に 開い た 。", "動物園は2001年に開いた。"),
+    ("（ 2001 年 ）", "(2001年)"),
+    ("ＡＢＣ １２３ と ｶﾅ", "ABC 123とカナ"),
+    ("『 READ OR DIE -』 の 作者", "『READ OR DIE-』の作者"),
+    ("第 5,000 号， 及 Serial No. 7", "第5,000号,及Serial No.7"),
+    ("空白の\u3000ない文", "空白のない文"),
 ]
 
 SPLIT: list[tuple[Kind, str, str, list[str]]] = [
@@ -62,6 +78,15 @@ def test_clean(text: str, expected: str) -> None:
 @given(lines)
 def test_clean_twice_changes_nothing_more(line: str) -> None:
     assert clean(clean(line)) == clean(line)
+
+
+@pytest.mark.parametrize(("text", "expected"), PLAIN)
+def test_plain_text(text: str, expected: str) -> None:
+    settings = TokenizerSettings(kind="characters", nfkc=True, unspaced=True)
+    assert clean(text, settings) == expected
+    tokenizer = build_tokenizer(settings)
+    assert tokenizer.detokenize(tokenizer.tokenize(text)) == expected
+    assert tokenizer.tokenize(expected) == tokenizer.tokenize(text)
 
 
 @pytest.mark.parametrize(("kind", "language", "line", "tokens"), SPLIT)
@@ -120,6 +145,31 @@ def test_sentencepiece_round_trip(subwords: Path) -> None:
         tokens = tokenizer.tokenize(line)
         assert " ".join(tokens).split() == tokens
         assert tokenizer.detokenize(tokens) == clean(line)
+
+
+@pytest.fixture(scope="module")
+def open_subwords(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("spm") / "target.spm"
+    lines = ["the small cat of 1984 sat", "a cat and a small dog"] * 30
+    train_sentencepiece(lines, path, size=300, open_vocabulary=True)
+    return path
+
+
+@given(line=lines)
+def test_an_open_vocabulary_can_spell_everything(open_subwords: Path, line: str) -> None:
+    tokenizer = SentencePieceTokenizer(open_subwords)
+    plain = clean(line)
+    tokens = tokenizer.tokenize(plain)
+    assert set(tokens) <= set(tokenizer.pieces())
+    assert tokenizer.detokenize(tokens) == plain
+
+
+def test_bytes_and_digits(open_subwords: Path) -> None:
+    tokenizer = SentencePieceTokenizer(open_subwords)
+    assert {"1", "9", "8", "4"} <= set(tokenizer.tokenize("cat 1984"))
+    assert tokenizer.tokenize("猫")[-3:] == ["<0xE7>", "<0x8C>", "<0xAB>"]
+    assert tokenizer.detokenize(["▁cat", "<0xE7>", "<0x8C>", "▁dog"]) == "cat\ufffd dog"
+    assert tokenizer.detokenize(["▁a", "<0x0A>", "b", "<0x20>", "c"]) == "abc"
 
 
 def test_sentencepiece_needs_its_model(tmp_path: Path) -> None:

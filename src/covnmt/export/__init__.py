@@ -8,11 +8,13 @@ It holds `config.json`, `source.*` and `target.*` as the model directory does, a
                               matrices of bytes lie
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from covnmt.checkpoint import load_model
-from covnmt.directory import load_config, save_config
+from covnmt.config import DataConfig
+from covnmt.directory import Description, load_config, save_config
 from covnmt.engine.exported import (
     DESCRIPTION,
     ENCODER,
@@ -44,8 +46,14 @@ def export_model(
     codecs = Codec.load(directory, "source"), Codec.load(directory, "target")
     shortlist = None if linked is None else count_links(linked, codecs)
     copy_codecs(directory, target)
-    save_config(target, load_config(directory))
+    save_config(target, without_place(load_config(directory)))
     return write_graphs(model, target, precision, shortlist)
+
+
+def without_place(known: Description) -> Description:
+    """The same without the directory of the training data: it says nothing on other machines."""
+    data = known.config.data.model_copy(update={"directory": DataConfig().directory})
+    return replace(known, config=known.config.model_copy(update={"data": data}))
 
 
 def write_graphs(

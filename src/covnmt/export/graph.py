@@ -85,6 +85,7 @@ class Graph:
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
         self._names: dict[str, str] = {}  # of results that are outputs
+        self._matrices: dict[tuple[int, int], str] = {}  # those in bytes, by where they lie
 
     def inner(self, name: str) -> "Graph":
         """A graph that runs as part of this one, and sees its values."""
@@ -132,14 +133,17 @@ class Graph:
         if self._outer is not None:
             return self._outer._matrix(W)
         whole, scale = quantise(W)
-        columns, rows = W.shape
-        name = f"{self.name}.matrix{len(self._constants)}"
         turned = np.asarray(whole.T, order="C")
-        self._constants.append(self.store.tensor(name, turned))
-        self._constants.append(self.store.tensor(f"{name}.scale", scale))
-        places = {"offset": self.store.put(turned), "scale": self.store.put(scale)}
-        self.store.matrices[name] = {"rows": rows, "columns": columns, **places}
-        return name, f"{name}.scale"
+        place = self.store.put(turned), self.store.put(scale)
+        if place not in self._matrices:
+            name = f"{self.name}.matrix{len(self._constants)}"
+            self._constants.append(self.store.tensor(name, turned))
+            self._constants.append(self.store.tensor(f"{name}.scale", scale))
+            places = dict(zip(("offset", "scale"), place, strict=True))
+            rows, columns = turned.shape
+            self.store.matrices[name] = {"rows": rows, "columns": columns, **places}
+            self._matrices[place] = name
+        return self._matrices[place], f"{self._matrices[place]}.scale"
 
     def ints(self, *values: int) -> str:
         """A small vector of whole numbers."""
@@ -190,6 +194,14 @@ class Graph:
             rows = self.op("Cast", self.op("Gather", self.constant(whole), words), to=FLOAT)
             return self.op("Mul", rows, self.op("Gather", self.constant(scale[:, None]), words))
         return self.op("Gather", self.constant(E), words)
+
+    def columns(self, W: NDArray[np.float32], words: str) -> str:
+        """The rows of a matrix [b, a] in bytes that is multiplied with too, and stored once."""
+        whole, scale = self._matrix(W)
+        found = self.op("Gather", whole, words, axis=1)  # [a, G, c, K]
+        rows = self.op("Cast", self.op("Transpose", found, perm=[1, 2, 3, 0]), to=FLOAT)
+        scales = self.op("Unsqueeze", self.op("Gather", scale, words), self.ints(-1))
+        return self.op("Mul", rows, scales)
 
     def choose(self, condition: str, then: "Graph", otherwise: "Graph") -> list[str]:
         """The outputs of one inner graph or of the other."""

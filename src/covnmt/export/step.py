@@ -44,7 +44,7 @@ class StepGraph:
         graph = self.graph
         words = graph.input("words", INT64, ROWS)
         self.parents = graph.input("parents", INT64, ROWS)
-        y = graph.table(self._embeddings(), words)
+        y = self._last(words)
         W = np.concatenate([self._of("decoder.cell.W"), halves(self._of("readout.V_o"))])
         zero = np.zeros(2 * self.n, dtype=np.float32)
         b = [zero, self._of("decoder.cell.b"), halves(self._of("readout.U_o.bias"))]
@@ -54,9 +54,18 @@ class StepGraph:
         self._say(order(word, shown, t))
         return graph.build()
 
-    def _embeddings(self) -> Array:
-        """E + b, and a row of zeros behind them: the word before the first."""
-        return np.pad(self._of("target.E") + self._of("target.b"), ((0, 1), (0, 0)))
+    def _last(self, words: str) -> str:
+        """The last word's E + b; behind the table is the word before the first: zeros."""
+        graph, E, b = self.graph, self._of("target.E"), self._of("target.b")
+        shared = self.config.tie_target and graph.precision == "int8" and not self.listed
+        if not shared:
+            return graph.table(np.pad(E + b, ((0, 1), (0, 0))), words)
+        last = graph.constant(np.array(len(E) - 1))
+        real = graph.op("LessOrEqual", words, last)
+        y = graph.columns(self._of("readout.W_2"), graph.op("Min", words, last))
+        y = graph.op("Add", y, graph.constant(b))
+        real = graph.op("Unsqueeze", real, graph.ints(-1))
+        return graph.op("Where", real, y, graph.constant(np.zeros(1, np.float32)))
 
     def _code_order(self, word: str, shown: str, t: str) -> str:
         """The layer before maxout; the state absorbs the last word before it looks."""

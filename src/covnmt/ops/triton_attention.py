@@ -24,6 +24,8 @@ from covnmt.ops.triton_coverage import (
     Kind,
     gru_network,
     gru_network_backward,
+    load_gru,
+    load_tanh,
     load_units,
     store_units,
     tanh_network,
@@ -49,7 +51,8 @@ MANY = 256
 FEW_ROWS = Tiling(4096, warps=8, stages=3, wide=16384)
 LONG_BACK = Tiling(4096, warps=4, stages=3, wide=8192)
 MANY_ROWS = Tiling(2048, warps=4, stages=3, wide=8192)
-SUMS = Tiling(2048, warps=4, stages=2)
+MANY_UNITS = Tiling(1024, warps=4, stages=3, wide=8192)  # many rows forward, with V_a's product
+SUMS = Tiling(1024, warps=2, stages=2)
 LONG_SUMS = Tiling(2048, warps=2, stages=2)
 
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
@@ -63,7 +66,7 @@ class Source(NamedTuple):
     Phi: Tensor  # [B, J, g d] or [B, J, 1]
     mask: Tensor  # [B, J] uint8
     v: Tensor  # [n]
-    V: Tensor | None  # [d, n] V_a, transposed
+    V: Tensor | None  # [d, n] V_a, transposed, in the precision of the keys
     P: Tensor | None  # [g d]
     gates: Tensor | None  # [2d, d]
     candidate: Tensor | None  # [d, d]
@@ -78,9 +81,10 @@ def load_tile(pointer, j, col, J, N: tl.constexpr):
 
 @triton.jit
 def load_V(V, col, D: tl.constexpr, N: tl.constexpr):
-    """[16, BLOCK_N] of V_a, transposed."""
-    u = tl.arange(0, 16)
-    return load(V + u[:, None] * N + col[None, :], (u < D)[:, None] & (col < N)[None, :])
+    """[16, BLOCK_N] of V_a, transposed; of one unit [1, BLOCK_N]."""
+    u = tl.arange(0, 1 if D == 1 else 16)
+    inside = (u < D)[:, None] & (col < N)[None, :]
+    return tl.load(V + u[:, None] * N + col[None, :], mask=inside, other=0.0)
 
 
 @triton.jit
@@ -102,12 +106,25 @@ def over_words(weights, tile, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def inner(q, keys, V, C, col, D: tl.constexpr, N: tl.constexpr, PRECISION: tl.constexpr):
-    """W_a t + U_a h_j + V_a C_j for a tile of keys."""
-    total = keys.to(tl.float32) + load(q + col, col < N)[None, :]
-    if D > 0:
-        total = tl.dot(C, load_V(V, col, D, N), total, input_precision=PRECISION)
-    return total
+def load_seen(C, j, J, D: tl.constexpr):
+    """The coverage as `activations` takes it: one unit needs no padding and no product."""
+    return load(C + j, j < J)[:, None] if D == 1 else load_units(C, j, J, D, D)
+
+
+@triton.jit
+def activations(q, keys, V, C, D: tl.constexpr, PRECISION: tl.constexpr, QUICK: tl.constexpr):
+    """tanh(W_a t + U_a h_j + V_a C_j), all but C for a tile of units."""
+    inner = keys.to(tl.float32) + q[None, :]
+    if D == 1:
+        inner += C * V
+    if D > 1:
+        inner = product(C, V, inner, PRECISION)
+    if QUICK and not INTERPRETED:
+        # the hardware's own, right to 11 bits
+        return tl.inline_asm_elementwise(
+            "tanh.approx.f32 $0, $1;", "=f,f", [inner], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return tanh(inner)
 
 
 @triton.jit(do_not_specialize=["J"])
@@ -121,17 +138,27 @@ def look_forward(
 
     So many hypotheses, rows in sequence, share a sentence.
     """
+    QUICK: tl.constexpr = keys.dtype.element_ty == tl.bfloat16
     b = tl.program_id(0).to(tl.int64)
     sentence = b // HYPOTHESES
     j = tl.arange(0, BLOCK_J)
-    covered = 0.0
+    given += b * WIDTH
+    seen = load_seen(C + b * J * D, j, J, D) if D > 0 else 0.0
     if D > 0:
         covered = load_units(C + b * J * D, j, J, D, D)
+    if KIND == "linguistic":
+        Phi_j = tl.load(Phi + sentence * J + j, mask=j < J, other=1.0).to(tl.float32)
+    if KIND == "tanh":
+        loaded = load_tanh(Phi + sentence * J * D, given, P, candidate, j, J, D)
+    if KIND == "gru":
+        loaded = load_gru(Phi + sentence * J * 3 * D, given, P, gates, candidate, j, J, D)
     shares = tl.zeros([BLOCK_J, BLOCK_N], tl.float32)
     for start in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
         tile = load_tile(keys + sentence * J * N, j, col, J, N)
-        activation = tanh(inner(q + b * WIDTH, tile, V, covered, col, D, N, PRECISION))
+        q_tile = load(q + b * WIDTH + col, col < N)
+        V_tile = load_V(V, col, D, N) if D > 0 else 0.0
+        activation = activations(q_tile, tile, V_tile, seen, D, PRECISION, QUICK)
         shares += activation * load(v + col, col < N)[None, :]
     keep = tl.load(mask + sentence * J + j, mask=j < J, other=0) != 0
     e = tl.where(keep, tl.sum(shares, axis=1), float("-inf"))
@@ -142,17 +169,13 @@ def look_forward(
         col = start + tl.arange(0, BLOCK_H)
         tile = load_tile(h + sentence * J * 2 * N, j, col, J, 2 * N)
         tl.store(s + b * S_WIDTH + col, over_words(a, tile, PRECISION), mask=col < 2 * N)
-    given += b * WIDTH
     if KIND == "linguistic":
-        step = a / tl.load(Phi + sentence * J + j, mask=j < J, other=1.0).to(tl.float32)
-        store_units(C_next + b * J, covered + sign * step[:, None], j, J, 1, 1)
+        store_units(C_next + b * J, covered + sign * (a / Phi_j)[:, None], j, J, 1, 1)
     if KIND == "tanh":
-        Phi += sentence * J * D
-        c = tanh_network(covered, a, Phi, given, P, candidate, j, J, D, PRECISION)
+        c = tanh_network(covered, a, loaded, PRECISION)
         store_units(C_next + b * J * D, c, j, J, D, D)
     if KIND == "gru":
-        Phi += sentence * J * 3 * D
-        _, z, c = gru_network(covered, a, Phi, given, P, gates, candidate, j, J, D, PRECISION)
+        _, z, c = gru_network(covered, a, loaded, PRECISION)
         store_units(C_next + b * J * D, covered + z * (c - covered), j, J, D, D)
 
 
@@ -165,59 +188,66 @@ def look_backward(
     BLOCK_H: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of q, `given`, e and the network's inputs; d_C moves from C_i to C_{i-1}."""
+    QUICK: tl.constexpr = keys.dtype.element_ty == tl.bfloat16
     b = tl.program_id(0).to(tl.int64)
     j = tl.arange(0, BLOCK_J)
     a = load(alpha + b * J + j, j < J)
-    shares = tl.zeros([BLOCK_J, BLOCK_H], tl.float32)
-    for start in tl.range(0, 2 * N, BLOCK_H, num_stages=STAGES):
-        col = start + tl.arange(0, BLOCK_H)
-        tile = load_tile(h + b * J * 2 * N, j, col, J, 2 * N).to(tl.float32)
-        shares += tile * load(d_s + b * 2 * N + col, col < 2 * N)[None, :]
-    d_a = tl.sum(shares, axis=1)
+    d_a = tl.zeros([BLOCK_J], tl.float32)
     if d_alpha is not None:
         d_a += load(d_alpha + b * J + j, j < J)
-    covered = 0.0
-    d_covered = 0.0
+    seen = load_seen(C + b * J * D, j, J, D) if D > 0 else 0.0
     if D > 0:
         covered = load_units(C + b * J * D, j, J, D, D)
         d_covered = load_units(d_C + b * J * D, j, J, D, D)
     given += b * WIDTH
     d_given += b * D_WIDTH
     if KIND == "linguistic":
-        store_units(d_x + b * J, d_covered, j, J, 1, 1)
         Phi_j = tl.load(Phi + b * J + j, mask=j < J, other=1.0).to(tl.float32)
+        store_units(d_x + b * J, d_covered, j, J, 1, 1)
         d_a += sign * tl.sum(d_covered, axis=1) / Phi_j
     if KIND == "tanh":
-        Phi += b * J * D
-        d_x += b * J * D
+        loaded = load_tanh(Phi + b * J * D, given, P, candidate, j, J, D)
         d_covered, through_C = tanh_network_backward(
-            d_covered, covered, a, Phi, given, P, candidate, d_x, d_given, j, J, D, PRECISION
+            d_covered, covered, a, loaded, d_x + b * J * D, d_given, j, J, D, PRECISION
         )
         d_a += through_C
     if KIND == "gru":
-        Phi += b * J * 3 * D
-        d_x += b * J * 3 * D
+        loaded = load_gru(Phi + b * J * 3 * D, given, P, gates, candidate, j, J, D)
         d_covered, through_C = gru_network_backward(
-            d_covered, covered, a, Phi, given, P, gates, candidate, d_x, d_given, j, J, D, PRECISION
+            d_covered, covered, a, loaded, d_x + b * J * 3 * D, d_given, j, J, D, PRECISION
         )
         d_a += through_C
+    shares = tl.zeros([BLOCK_J, BLOCK_H], tl.float32)
+    for start in tl.range(0, 2 * N, BLOCK_H, num_stages=STAGES):
+        col = start + tl.arange(0, BLOCK_H)
+        tile = load_tile(h + b * J * 2 * N, j, col, J, 2 * N).to(tl.float32)
+        shares += tile * load(d_s + b * 2 * N + col, col < 2 * N)[None, :]
+    d_a += tl.sum(shares, axis=1)
     d_energy = a * (d_a - tl.sum(a * d_a, axis=0))
     tl.store(d_e + b * J + j, d_energy, mask=j < J)
-    through_V = tl.zeros([16, BLOCK_J], tl.float32)
+    through_V = tl.zeros([BLOCK_J, BLOCK_N] if D == 1 else [16, BLOCK_J], tl.float32)
     for start in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
         tile = load_tile(keys + b * J * N, j, col, J, N)
-        activation = tanh(inner(q + b * WIDTH, tile, V, covered, col, D, N, PRECISION))
+        q_tile = load(q + b * WIDTH + col, col < N)
+        V_tile = load_V(V, col, D, N) if D > 0 else 0.0
+        activation = activations(q_tile, tile, V_tile, seen, D, PRECISION, QUICK)
         slope = (1 - activation * activation).to(keys.dtype.element_ty)
         v_tile = load(v + col, col < N)
         through_v = v_tile * over_words(d_energy, slope, PRECISION)
         tl.store(d_q + b * D_WIDTH + col, through_v, mask=col < N)
-        if D > 0:
+        if D == 1:
+            through_V += slope * (V_tile * v_tile[None, :])
+        if D > 1:
             # with the slope on the right, the warps share its words instead of repeating them
-            V_tile = load_V(V, col, D, N) * v_tile[None, :]
-            through_V = product(V_tile, tl.trans(slope), through_V, PRECISION)
-    if D > 0:
+            weighted = V_tile.to(tl.float32) * v_tile[None, :]
+            through_V = product(weighted, tl.trans(slope), through_V, PRECISION)
+    if D == 1:
+        first = (tl.arange(0, 16) == 0).to(tl.float32)
+        d_covered += (tl.sum(through_V, axis=1) * d_energy)[:, None] * first[None, :]
+    if D > 1:
         d_covered += tl.trans(through_V * d_energy[None, :])
+    if D > 0:
         store_units(d_C + b * J * D, d_covered, j, J, D, D)
 
 
@@ -229,30 +259,40 @@ def keys_backward(
     STAGES: tl.constexpr,
 ):  # fmt: skip
     """Sums over all steps for one sentence and some units: d_keys, and its share of d_v and d_V."""
+    QUICK: tl.constexpr = keys.dtype.element_ty == tl.bfloat16
     b = tl.program_id(0).to(tl.int64)
     j = tl.arange(0, BLOCK_J)
     col = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     tile = load_tile(keys + b * J * N, j, col, J, N).to(tl.float32)
     v_tile = load(v + col, col < N)[None, :]
+    V_tile = load_V(V, col, D, N) if D > 0 else 0.0
     sum_keys = tl.zeros([BLOCK_J, BLOCK_N], tl.float32)
-    sum_v = tl.zeros([BLOCK_N], tl.float32)
-    sum_V = tl.zeros([16, BLOCK_N], tl.float32)
-    covered = tl.zeros([BLOCK_J, 16], tl.float32)
+    sum_v = tl.zeros([BLOCK_J, BLOCK_N], tl.float32)
+    sum_V = tl.zeros([BLOCK_J if D == 1 else 16, BLOCK_N], tl.float32)
+    seen = load_seen(C + b * J * D, j, J, D) if D > 0 else 0.0
     for i in tl.range(0, steps, num_stages=STAGES):
         row = i * sentences + b
         if D > 0:
-            covered = load_units(C + row * J * D, j, J, D, D)
-        activation = tanh(inner(q + row * WIDTH, tile, V, covered, col, D, N, PRECISION))
+            after = tl.minimum(i + 1, steps - 1) * sentences + b
+            ahead = load_seen(C + after * J * D, j, J, D)  # on its way while this step is done
+        q_tile = load(q + row * WIDTH + col, col < N)
+        activation = activations(q_tile, tile, V_tile, seen, D, PRECISION, QUICK)
         d_energy = load(d_e + row * J + j, j < J)[:, None]
-        sum_v += tl.sum(d_energy * activation, axis=0)
+        sum_v += d_energy * activation
         d_inner = d_energy * v_tile * (1 - activation * activation)
         sum_keys += d_inner
+        if D == 1:
+            sum_V += seen * d_inner
+        if D > 1:
+            sum_V = product(tl.trans(seen), d_inner.to(keys.dtype.element_ty), sum_V, PRECISION)
         if D > 0:
-            sum_V = tl.dot(tl.trans(covered), d_inner, sum_V, input_precision=PRECISION)
+            seen = ahead
     inside = (j < J)[:, None] & (col < N)[None, :]
     tl.store(d_keys + b * J * N + j[:, None] * N + col[None, :], sum_keys, mask=inside)
-    tl.store(d_v + b * N + col, sum_v, mask=col < N)
-    if D > 0:
+    tl.store(d_v + b * N + col, tl.sum(sum_v, axis=0), mask=col < N)
+    if D == 1:
+        tl.store(d_V + b * N + col, tl.sum(sum_V, axis=0), mask=col < N)
+    if D > 1:
         u = tl.arange(0, 16)[:, None]
         inside = (u < D) & (col < N)[None, :]
         tl.store(d_V + b * D * N + u * N + col[None, :], sum_V, mask=inside)
@@ -260,7 +300,7 @@ def keys_backward(
 
 def _block_j(J: int, d: int) -> int:
     # the product with V_a splits the words over four warps; fewer than 32 would be repeated
-    return max(32 if d else 16, int(triton.next_power_of_2(J)))
+    return max(32 if d > 1 else 16, int(triton.next_power_of_2(J)))
 
 
 def _blocks(block_j: int, n: int, tiling: Tiling) -> dict[str, int]:
@@ -289,7 +329,8 @@ def forward(
     Each sentence has that many rows, one after the other.
     """
     _, J, n = source.keys.shape
-    tiling = FEW_ROWS if len(q) <= MANY else MANY_ROWS
+    many = MANY_UNITS if kind.d > 1 else MANY_ROWS
+    tiling = FEW_ROWS if len(q) <= MANY else many
     look_forward[(len(q),)](
         q, given, source.keys, source.h, source.mask, source.v, source.V, source.Phi, source.P,
         source.gates, source.candidate, C, alpha, s, C_next, kind.sign, J, n, q.stride(0), kind.d,

@@ -72,80 +72,89 @@ def load_matrix(pointer, D: tl.constexpr):
 
 
 @triton.jit
-def network_input(Phi, given, P, a, j, J, gate: tl.constexpr, D: tl.constexpr, G: tl.constexpr):
-    """P alpha + Phi_j + S t for one gate [BLOCK_J, 16]."""
-    own = load_units(Phi + gate * D, j, J, D, G * D)
-    return own + load_row(given + gate * D, D) + a[:, None] * load_row(P + gate * D, D)
+def network_input(Phi, given, j, J, gate: tl.constexpr, D: tl.constexpr, G: tl.constexpr):
+    """Phi_j + S t for one gate [BLOCK_J, 16]."""
+    return load_units(Phi + gate * D, j, J, D, G * D) + load_row(given + gate * D, D)
 
 
 @triton.jit
-def recurrent(C, weights, D: tl.constexpr, PRECISION: tl.constexpr):
-    return tl.dot(C, tl.trans(load_matrix(weights, D)), input_precision=PRECISION)
+def recurrent(C, weights, total, PRECISION: tl.constexpr):
+    return tl.dot(C, tl.trans(weights), total, input_precision=PRECISION)
 
 
 @triton.jit
-def reset_gate(C, a, Phi, given, P, gates, j, J, D: tl.constexpr, PRECISION: tl.constexpr):
-    return sigmoid(
-        network_input(Phi, given, P, a, j, J, 0, D, 3) + recurrent(C, gates, D, PRECISION)
+def load_gru(Phi, given, P, gates, candidate, j, J, D: tl.constexpr):
+    """All that the GRU network reads: inputs, P and weights of r, z and c.
+
+    Kernels load it before they go over the units, so that nothing waits for it afterwards.
+    """
+    return (
+        network_input(Phi, given, j, J, 0, D, 3),
+        network_input(Phi, given, j, J, 1, D, 3),
+        network_input(Phi, given, j, J, 2, D, 3),
+        load_row(P, D),
+        load_row(P + D, D),
+        load_row(P + 2 * D, D),
+        load_matrix(gates, D),
+        load_matrix(gates + D * D, D),
+        load_matrix(candidate, D),
     )
 
 
 @triton.jit
-def gru_network(
-    C, a, Phi, given, P, gates, candidate, j, J, D: tl.constexpr, PRECISION: tl.constexpr
-):
-    r = reset_gate(C, a, Phi, given, P, gates, j, J, D, PRECISION)
-    z = sigmoid(
-        network_input(Phi, given, P, a, j, J, 1, D, 3) + recurrent(C, gates + D * D, D, PRECISION)
-    )
-    c = tanh(
-        network_input(Phi, given, P, a, j, J, 2, D, 3) + recurrent(r * C, candidate, D, PRECISION)
-    )
+def load_tanh(Phi, given, P, candidate, j, J, D: tl.constexpr):
+    """The same for the tanh network."""
+    return network_input(Phi, given, j, J, 0, D, 1), load_row(P, D), load_matrix(candidate, D)
+
+
+@triton.jit
+def gru_network(C, a, loaded, PRECISION: tl.constexpr):
+    x_r, x_z, x_c, P_r, P_z, P_c, W_r, W_z, W_c = loaded
+    r = sigmoid(recurrent(C, W_r, x_r + a[:, None] * P_r, PRECISION))
+    z = sigmoid(recurrent(C, W_z, x_z + a[:, None] * P_z, PRECISION))
+    c = tanh(recurrent(r * C, W_c, x_c + a[:, None] * P_c, PRECISION))
     return r, z, c
 
 
 @triton.jit
-def tanh_network(C, a, Phi, given, P, candidate, j, J, D: tl.constexpr, PRECISION: tl.constexpr):
-    return tanh(
-        network_input(Phi, given, P, a, j, J, 0, D, 1) + recurrent(C, candidate, D, PRECISION)
-    )
+def tanh_network(C, a, loaded, PRECISION: tl.constexpr):
+    x, P, W = loaded
+    return tanh(recurrent(C, W, x + a[:, None] * P, PRECISION))
 
 
 @triton.jit
 def gru_network_backward(
-    d_C, C, a, Phi, given, P, gates, candidate, d_x, d_given, j, J,
-    D: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    d_C, C, a, loaded, d_x, d_given, j, J, D: tl.constexpr, PRECISION: tl.constexpr
+):
     """Gradients of C_{i-1} and alpha; those of the network's inputs are written."""
-    r, z, c = gru_network(C, a, Phi, given, P, gates, candidate, j, J, D, PRECISION)
+    r, z, c = gru_network(C, a, loaded, PRECISION)
+    _, _, _, P_r, P_z, P_c, W_r, W_z, W_c = loaded
     d_c = d_C * z * (1 - c * c)
     d_z = d_C * (c - C) * z * (1 - z)
-    d_rC = tl.dot(d_c, load_matrix(candidate, D), input_precision=PRECISION)
+    d_rC = tl.dot(d_c, W_c, input_precision=PRECISION)
     d_r = d_rC * C * r * (1 - r)
     d_C = d_C * (1 - z) + d_rC * r
-    d_C = tl.dot(d_r, load_matrix(gates, D), d_C, input_precision=PRECISION)
-    d_C = tl.dot(d_z, load_matrix(gates + D * D, D), d_C, input_precision=PRECISION)
+    d_C = tl.dot(d_r, W_r, d_C, input_precision=PRECISION)
+    d_C = tl.dot(d_z, W_z, d_C, input_precision=PRECISION)
     store_units(d_x, d_r, j, J, D, 3 * D)
     store_units(d_x + D, d_z, j, J, D, 3 * D)
     store_units(d_x + 2 * D, d_c, j, J, D, 3 * D)
     store_row(d_given, tl.sum(d_r, axis=0), D)
     store_row(d_given + D, tl.sum(d_z, axis=0), D)
     store_row(d_given + 2 * D, tl.sum(d_c, axis=0), D)
-    through_P = d_r * load_row(P, D) + d_z * load_row(P + D, D) + d_c * load_row(P + 2 * D, D)
-    return d_C, tl.sum(through_P, axis=1)
+    return d_C, tl.sum(d_r * P_r + d_z * P_z + d_c * P_c, axis=1)
 
 
 @triton.jit
 def tanh_network_backward(
-    d_C, C, a, Phi, given, P, candidate, d_x, d_given, j, J,
-    D: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    c = tanh_network(C, a, Phi, given, P, candidate, j, J, D, PRECISION)
+    d_C, C, a, loaded, d_x, d_given, j, J, D: tl.constexpr, PRECISION: tl.constexpr
+):
+    c = tanh_network(C, a, loaded, PRECISION)
+    _, P, W = loaded
     d_c = d_C * (1 - c * c)
     store_units(d_x, d_c, j, J, D, D)
     store_row(d_given, tl.sum(d_c, axis=0), D)
-    d_C = tl.dot(d_c, load_matrix(candidate, D), input_precision=PRECISION)
-    return d_C, tl.sum(d_c * load_row(P, D), axis=1)
+    return tl.dot(d_c, W, input_precision=PRECISION), tl.sum(d_c * P, axis=1)
 
 
 @triton.jit(do_not_specialize=["steps", "sentences", "J"])
@@ -159,23 +168,25 @@ def network_backward(
     gate = tl.program_id(1)
     j = tl.arange(0, BLOCK_J)
     sum_Phi = tl.zeros([BLOCK_J, 16], tl.float32)
-    sum_P = tl.zeros([16], tl.float32)
+    sum_P = tl.zeros([BLOCK_J, 16], tl.float32)
     sum_W = tl.zeros([16, 16], tl.float32)
+    if G == 3:
+        W_r, P_r = load_matrix(gates, D), load_row(P, D)
     for i in range(steps):
         row = i * sentences + b
         a = load(alpha + row * J + j, j < J)
         covered = load_units(C + row * J * D, j, J, D, D)
         d_gate = load_units(d_x + row * J * G * D + gate * D, j, J, D, G * D)
         sum_Phi += d_gate
-        sum_P += tl.sum(a[:, None] * d_gate, axis=0)
+        sum_P += a[:, None] * d_gate
         # the candidate of the GRU reads r * C, everything else C itself
         if G == 3:
-            at, now = Phi + b * J * 3 * D, given + row * WIDTH
-            r = reset_gate(covered, a, at, now, P, gates, j, J, D, PRECISION)
+            x_r = network_input(Phi + b * J * 3 * D, given + row * WIDTH, j, J, 0, D, 3)
+            r = sigmoid(recurrent(covered, W_r, x_r + a[:, None] * P_r, PRECISION))
             covered *= tl.where(gate == 2, r, 1.0)
         sum_W = tl.dot(tl.trans(d_gate), covered, sum_W, input_precision=PRECISION)
     store_units(d_Phi + b * J * G * D + gate * D, sum_Phi, j, J, D, G * D)
-    store_row(d_P + b * G * D + gate * D, sum_P, D)
+    store_row(d_P + b * G * D + gate * D, tl.sum(sum_P, axis=0), D)
     store_units(d_W + (b * G + gate) * D * D, sum_W, tl.arange(0, 16), D, D, D)
 
 
@@ -195,6 +206,6 @@ def sums(
     block = max(16, triton.next_power_of_2(J))
     network_backward[(B, g)](
         given, Phi, P, gates, C, alpha, d_x, d_Phi, d_P, d_W, steps, B, J, g, given.stride(1), d,
-        kind.precision, block, num_warps=4 if block < 128 else 8,
+        kind.precision, block, num_warps=min(8, max(1, block // 32)),
     )  # fmt: skip
     return d_Phi, d_P.sum(0), d_W.sum(0)

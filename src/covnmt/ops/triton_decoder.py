@@ -189,6 +189,8 @@ class _Unroll(torch.autograd.Function):
         Cx: Tensor, *parts: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
         source = Source(*parts)  # type: ignore[arg-type]
+        if source.V is not None:
+            source = source._replace(V=source.V.to(source.keys.dtype))
         columns = Columns.of(Cx.shape[0] // 3, kind.inputs, U is None)
         loop = _run(kind, columns, steps, t0, x, source, W, U, Cx)
         ctx.kind, ctx.columns = kind, columns

@@ -152,10 +152,10 @@ class Weights(NamedTuple):
 Small = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 
-def _looks_with(decoder: "Decoder") -> Small:
+def _looks_with(decoder: "Decoder", dtype: torch.dtype) -> Small:
     """The small weights that the look reads itself: v, V_a and the coverage network's."""
     V_a = decoder.attention.V_a
-    V = None if V_a is None else V_a.detach().T.contiguous()
+    V = None if V_a is None else V_a.detach().T.contiguous().to(dtype)
     P, gates, candidate = (
         getattr(decoder.coverage, name, None) for name in ("P", "gates", "candidate")
     )
@@ -170,7 +170,7 @@ class FusedStep:
         self.decoder, self.n = decoder, model.config.hidden
         self.weights = Weights.of(model, dtype)
         self.kind = triton_decoder.kind_of(decoder, dtype)
-        self.looks_with = _looks_with(decoder)
+        self.looks_with = _looks_with(decoder, dtype)
         self.reset_after = decoder.cell.advance is reference.reset_after_gru
         self.one = 3 * self.n + model.config.embedding  # the column that is always 1
         self.embedded = self.weights.table.shape[1]

@@ -6,26 +6,30 @@ a gold alignment: gold.source.txt, gold.target.txt and gold.links.
 """
 
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Literal, Protocol
 
 from covnmt.config import SYSTEMS, flatten
 from covnmt.errors import UserError
-from covnmt.files import read_lines, write_lines
+from covnmt.files import read_lines, read_parallel, write_lines
 from covnmt.text.corpus import PathPair, PrepareSettings
+from covnmt.text.examples import example_sentences
 from covnmt.text.prepare import prepare
 from covnmt.text.synthetic import write_corpus
-from covnmt.text.tokenize import TokenizerSettings
+from covnmt.text.tokenize import TokenizerSettings, plain_subwords
 
 CorpusName = Literal["kftt", "twlaw", "embedded"]
-Scale = Literal["paper", "modern", "small", "tiny"]
+Scale = Literal["paper", "modern", "shipped", "small", "tiny"]
 
 PARTS = ("train", "dev", "test")
 GOLD = ("gold.source.txt", "gold.target.txt", "gold.links")
 WORDS = TokenizerSettings(kind="whitespace")
 SUBWORDS = {"kind": "sentencepiece"}
 WORDS_A_SIDE = 30_000
-LONGEST_WORDS, LONGEST_PIECES = 80, 100  # of a training sentence
+LONGEST_WORDS, LONGEST_PIECES, LONGEST_PLAIN = 80, 100, 150  # of a training sentence
+FULL_STOPS = "。."
+BARE = 10  # one in so many plain pairs that end in full stops is read without them too
 # A word by itself in the Japanese gold pairs; at white space of any kind it would be lost.
 WIDE_SPACE, SHOWN_SPACE = "\u3000", "␣"
 # Example sentences of the embedded pair: long enough to get lost in, short enough to picture.
@@ -87,6 +91,10 @@ class Text(Protocol):
     def pieces(self) -> int:
         """Subwords of a side's vocabulary; 0 where systems read words."""
 
+    @property
+    def plain(self) -> bool:
+        """Whether systems read and write text as people do: with capitals, not split into words."""
+
     def prepare(self, raw: Path | None, prepared: Path) -> None:
         """Fill a prepared directory; what is there already is left as it is."""
 
@@ -105,18 +113,26 @@ class OpenText:
     gold_folder: str
     gold: str
     pieces: int = 0
+    plain: bool = False
     deterministic: bool = False
 
     def prepare(self, raw: Path | None, prepared: Path) -> None:
-        """Words, 30,000 a side, at most 80 in a sentence, or subwords; English lower-cased."""
+        """Words, 30,000 a side, at most 80 in a sentence, or subwords, with English lower-cased; or
+        subwords of plain text."""
         if raw is None:
             if not (prepared / "corpus.json").exists():
                 raise UserError(f"{prepared}: no prepared data; give --data, or --unpack FILE")
             return
         files = {part: self._files(raw, part) for part in PARTS}
+        prepare(self._plain(files, prepared) if self.plain else self._split(files), prepared)
+        if not self.plain:  # whose subwords do not end where those words do
+            self._copy_gold(raw, prepared)
+
+    def _split(self, files: dict[str, PathPair]) -> PrepareSettings:
+        """Words as the corpus has them, or subwords of these."""
         source = WORDS.model_copy(update={"language": self.language})
         target = TokenizerSettings(kind="moses", language="en", lowercase=True)
-        settings = PrepareSettings(
+        return PrepareSettings(
             source=source.model_copy(update=SUBWORDS) if self.pieces else source,
             target=target.model_copy(update=SUBWORDS) if self.pieces else target,
             train=(files["train"],),
@@ -126,15 +142,25 @@ class OpenText:
             target_size=self.pieces or WORDS_A_SIDE,
             max_length=LONGEST_PIECES if self.pieces else LONGEST_WORDS,
         )
-        prepare(settings, prepared)
-        self._copy_gold(raw, prepared)
+
+    def _plain(self, files: dict[str, PathPair], prepared: Path) -> PrepareSettings:
+        """Subwords of whatever a person may type; some training pairs also without full stop."""
+        bare = write_bare(files["train"], prepared.parent)
+        return PrepareSettings(
+            source=plain_subwords(self.language),
+            target=plain_subwords("en"),
+            train=(files["train"], *bare),
+            dev=files["dev"],
+            test=files["test"],
+            source_size=self.pieces,
+            target_size=self.pieces,
+            max_length=LONGEST_PLAIN,
+            open_vocabulary=True,
+        )
 
     def examples(self, prepared: Path) -> list[str]:
         """Those of docs/examples, whatever was prepared."""
-        inside, beside = Path(__file__).parents[1] / "examples", Path(__file__).parents[3] / "docs"
-        folder = inside if inside.exists() else beside / "examples"
-        path = folder / f"{self.language}.txt"
-        return list(read_lines(path)) if path.exists() else []
+        return example_sentences(self.language)
 
     def _files(self, raw: Path, part: str) -> PathPair:
         return self._find(raw, f"{part}.{self.source}"), self._find(raw, f"{part}.en")
@@ -158,6 +184,20 @@ class OpenText:
                 write_lines(prepared / own, lines)
 
 
+def write_bare(pair: PathPair, folder: Path) -> list[PathPair]:
+    """Files of every tenth pair in which both sides end in a full stop, without it, if any do.
+
+    People leave it out, and a system that never saw that may answer with anything.
+    """
+    ends = tuple(FULL_STOPS)
+    both = ((a, b) for a, b in read_parallel(*pair) if a.endswith(ends) and b.endswith(ends))
+    kept = list(islice(both, 0, None, BARE))
+    source, target = folder / "bare.source", folder / "bare.target"
+    write_lines(source, (a.rstrip(f"{FULL_STOPS} ") for a, _ in kept))
+    write_lines(target, (b.rstrip(f"{FULL_STOPS} ") for _, b in kept))
+    return [(source, target)] if kept else []
+
+
 @dataclass(frozen=True)
 class EmbeddedText:
     """The embedded pair, written on the spot; its test set is aligned by construction."""
@@ -168,6 +208,7 @@ class EmbeddedText:
     example_count: int = 6
     gold: str = "pairs of the test set, aligned by construction"
     pieces: int = 0
+    plain: bool = False
     deterministic: bool = True
 
     def prepare(self, raw: Path | None, prepared: Path) -> None:
@@ -250,6 +291,16 @@ EXPERIMENTS = (
         minutes=SLOT,
     ),
     Experiment(
+        "kftt-shipped",
+        "kftt",
+        "shipped",
+        "KFTT, Japanese to English, the model that is shipped",
+        "reproduce/kftt-shipped",
+        replace(KFTT, pieces=9_500, plain=True),
+        systems=("gru10",),
+        minutes=SLOT,
+    ),
+    Experiment(
         "twlaw",
         "twlaw",
         "paper",
@@ -267,6 +318,16 @@ EXPERIMENTS = (
         "reproduce/twlaw-modern",
         replace(TWLAW, pieces=16_000),
         systems=("baseline", "gru10"),
+        minutes=SLOT,
+    ),
+    Experiment(
+        "twlaw-shipped",
+        "twlaw",
+        "shipped",
+        "Laws of Taiwan, Chinese to English, the model that is shipped",
+        "reproduce/twlaw-shipped",
+        replace(TWLAW, source="zh", pieces=9_500, plain=True),
+        systems=("gru10",),
         minutes=SLOT,
     ),
     Experiment(

@@ -1,9 +1,9 @@
 """A trained system -> everything that is known about it (paper, sections 5.1 to 5.4; SPEC 4).
 
-The test set is scored twice: as text, for BLEU and its kin, case-insensitively; and as the words
-that the system reads and writes, for attention and the proxies. Forced decoding of pairs with a
-gold alignment gives AER and SAER. Nothing that comes out holds a line of a corpus: counts, scores,
-and the translations of our own sentences.
+The test set is scored twice: as text, for BLEU and its kin, case-insensitively unless systems read
+plain text; and as the words that the system reads and writes, for attention and the proxies.
+Forced decoding of pairs with a gold alignment gives AER and SAER. Nothing that comes out holds a
+line of a corpus: counts, scores, and the translations of our own sentences.
 """
 
 import json
@@ -56,9 +56,14 @@ def measure(
     whole = decode.model_copy(update={"max_source": int(test.source_lengths.max()) + 1})
     translations = translator.translate(test.source_text(), whole)
     save_translations(outputs, translations)
-    as_text = score_text([translation.text for translation in translations], test)
+    if experiment.text.plain:
+        source = [" ".join(translation.source_tokens) for translation in translations]
+        as_text = score_plain([translation.text for translation in translations], source, test)
+    else:
+        source = test.source_text()
+        as_text = score_text([translation.text for translation in translations], test)
     aligned, pair_count = score_alignment(aligner, prepared)
-    kinds = {"translation": case_insensitive(as_text.translation), "alignment": aligned}
+    kinds = {"translation": as_text.translation, "alignment": aligned}
     by_length = as_text.by_length
     if not experiment.text.pieces:
         pairs = zip(test.source_text(), test.target_text(), strict=True)
@@ -70,7 +75,7 @@ def measure(
     return {
         "scores": {kind: [s.to_json() for s in scores] for kind, scores in kinds.items() if scores},
         "gold": {"pairs": pair_count, "what": experiment.text.gold if pair_count else None},
-        "test": describe_test(as_text, test, by_length),
+        "test": describe_test(as_text, source, by_length),
         "examples": [
             example(translation)
             for translation in translator.translate(experiment.text.examples(prepared), whole)
@@ -78,11 +83,13 @@ def measure(
     }
 
 
-def describe_test(as_text: Evaluation, test: Split, by_length: Sequence[Bucket]) -> dict[str, Any]:
+def describe_test(
+    as_text: Evaluation, source: Sequence[str], by_length: Sequence[Bucket]
+) -> dict[str, Any]:
     """The test set in figures, by sentence and by length."""
     return {
         "sentences": as_text.sentences,
-        "source_lengths": [len(line.split()) for line in test.source_text()],
+        "source_lengths": [len(line.split()) for line in source],
         "output_lengths": as_text.statistics[:, OUTPUT_LENGTH].tolist(),
         "statistics": as_text.statistics.tolist(),
         "by_length": [bucket.to_json() for bucket in by_length],
@@ -93,7 +100,8 @@ def score_text(outputs: Sequence[str], test: Split) -> Evaluation:
     """The test set as text; references lower-cased, as the systems never saw a capital."""
     references = [line.lower() for line in test.target_text()]
     output = Output([text.lower() for text in outputs])
-    return evaluate(output, EvaluationSet([references], test.source_text()))
+    found = evaluate(output, EvaluationSet([references], test.source_text()))
+    return replace(found, translation=case_insensitive(found.translation))
 
 
 def case_insensitive(scores: Sequence[Score]) -> tuple[Score, ...]:
@@ -102,6 +110,11 @@ def case_insensitive(scores: Sequence[Score]) -> tuple[Score, ...]:
         replace(score, signature=score.signature.replace("case:mixed", "case:lc"))
         for score in scores
     )
+
+
+def score_plain(outputs: Sequence[str], source: Sequence[str], test: Split) -> Evaluation:
+    """The test set as people read it; the source is in subwords, for its lengths."""
+    return evaluate(Output(outputs), EvaluationSet([test.target_text()], source))
 
 
 def score_words(

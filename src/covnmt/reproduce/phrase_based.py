@@ -5,7 +5,6 @@ pairs and from the pairs it is asked about: gold pairs (AER), and test sentences
 references and with the system's outputs (DROP).
 """
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +15,9 @@ from covnmt.files import read_parallel
 from covnmt.metrics.alignment import Links, read_links
 from covnmt.metrics.bleu import Score
 from covnmt.metrics.inputs import EvaluationSet, Output
+from covnmt.pool import cores
 from covnmt.reproduce.experiments import GOLD, Experiment
 from covnmt.reproduce.measure import (
-    case_insensitive,
     describe_test,
     example,
     save_translations,
@@ -31,24 +30,24 @@ from covnmt.smt.tune import read_tuning
 from covnmt.smt.words import WordPair, align_pairs
 from covnmt.text.corpus import Corpus
 
-LARGE = 100_000  # pairs; from here on n-grams of 3 or more words must have been seen twice
-TUNED_ON = 300  # sentences of the dev set
-ROUNDS = 4  # of tuning
+ROUNDS = 12  # of tuning, at most
 LEARN = 100_000  # training pairs that the aligner learns from when it is measured
+
+
+TUNING = ("weights", "dev_bleu", "seconds", "cpu_seconds", "peak_mib", "phrase_pairs")
 
 
 def run_job(experiment: Experiment, run: Path, prepared: Path, seed: int) -> dict[str, Any]:
     """Train, tune and measure; what is done already is not done again."""
-    large = Corpus.open(prepared).report.splits["train"].kept >= LARGE
-    search = SearchSettings(processes=os.cpu_count() or 1)
-    settings = TrainSettings(align=AlignSettings(seed=seed), min_count=2 if large else 1)
-    tuning = TuneSettings(search=search, iterations=ROUNDS, sentences=TUNED_ON, seed=seed)
-    model = engine.train(prepared, run, settings)
+    search = SearchSettings(processes=cores())
+    settings = TrainSettings(align=AlignSettings(seed=seed))
+    tuning = TuneSettings(search=search, iterations=ROUNDS, seed=seed)
+    model = engine.train(prepared, run, settings, search.processes)
     engine.tune(run, tuning)
     began = time.monotonic()
     found = measure(experiment, model, prepared, search)
-    seconds = round(time.monotonic() - began, 1)
-    return {**describe_model(model, tuning), "measuring_seconds": seconds, **found}
+    cost = {"measuring_seconds": round(time.monotonic() - began, 1), "processes": search.processes}
+    return {**describe_model(model, tuning), **cost, **found}
 
 
 def describe_model(model: SmtModel, tuning: TuneSettings) -> dict[str, Any]:
@@ -67,8 +66,9 @@ def describe_model(model: SmtModel, tuning: TuneSettings) -> dict[str, Any]:
             "update": len(scores),
             "words_per_second": None,
             "seconds": sum(noted["seconds"] for noted in stages.values()) + tuned["seconds"],
+            "cpu_seconds": sum(each["cpu_seconds"] for each in (*stages.values(), tuned)),
             "stages": stages,
-            "tuning": {key: tuned[key] for key in ("weights", "seconds", "peak_mib")},
+            "tuning": {key: tuned[key] for key in TUNING},
             "curve": [],
             "validations": [[number, None, bleu] for number, bleu in enumerate(scores, 1)],
         },
@@ -85,7 +85,9 @@ def measure(
     """Translate, align and score; also leaves the translated test set in the model directory."""
     corpus = Corpus.open(prepared)
     test = corpus.split("test")
-    done = engine.translate(model.directory, test.source_text(), search)
+    lines, examples = list(test.source_text()), list(experiment.text.examples(prepared))
+    all_done = engine.translate(model.directory, [*lines, *examples], search)
+    done, shown = all_done[: len(lines)], all_done[len(lines) :]
     save_translations(model.directory / "test.jsonl", done)
     as_text = score_text([each.text for each in done], test)
     codec = corpus.codec("target")
@@ -96,22 +98,21 @@ def measure(
     outputs: list[WordPair] = [(each.source_tokens, each.tokens) for each in done]
     gold = gold_pairs(prepared)
     asked = [*gold, *references, *outputs]
-    links = align_pairs(asked, corpus, model.settings.align, LEARN)
+    links = align_pairs(asked, corpus, model.settings.align, LEARN, search.processes)
     in_test = links[len(gold) : len(gold) + len(references)], links[len(gold) + len(references) :]
     as_words = score_words(references, outputs, *in_test, experiment, prepared)
     by_length = (as_words if experiment.text.deterministic else as_text).by_length
     kinds = {
-        "translation": case_insensitive(as_text.translation),
+        "translation": as_text.translation,
         "alignment": score_alignment(gold, links[: len(gold)], prepared),
         "adequacy": as_words.adequacy,
         "proxies": as_words.proxies,
     }
-    examples = experiment.text.examples(prepared)
     return {
         "scores": {kind: [s.to_json() for s in scores] for kind, scores in kinds.items() if scores},
         "gold": {"pairs": len(gold), "what": experiment.text.gold if gold else None},
-        "test": describe_test(as_text, test, by_length),
-        "examples": [example(each) for each in engine.translate(model.directory, examples, search)],
+        "test": describe_test(as_text, test.source_text(), by_length),
+        "examples": [example(each) for each in shown],
     }
 
 

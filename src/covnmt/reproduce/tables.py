@@ -37,7 +37,7 @@ PAPER = {
     "gru1": Paper("+ NN GRU d=1", "+10K", 29.59, 1.27, 66.30, 53.51),
     "gru10": Paper("+ NN GRU d=10", "+100K", 30.14, 1.82, 64.25, 50.50, 0.833),
 }
-PHRASES_NAME = f"`{PHRASE_BASED}`, PBSMT (Thot)"
+PHRASES_NAME = f"`{PHRASE_BASED}`, phrase-based"
 # Source words left out and said twice as people counted them, in percent (the paper's Table 2).
 PAPER_RATES = {"baseline": (25.0, 4.5), "gru10": (16.7, 2.7)}
 ADEQUACY = ("left out", "said twice")

@@ -11,6 +11,7 @@ from typing import Any
 
 from covnmt.align import Alignment
 from covnmt.config import DecodeConfig
+from covnmt.directory import SHIPPED, find_model
 from covnmt.errors import UserError
 from covnmt.serve.batching import Batcher, Job
 from covnmt.serve.bench import Card, Pair, Tell
@@ -36,11 +37,12 @@ class ModelSpec:
 
 
 def parse_spec(text: str) -> ModelSpec:
-    """`DIR`, `NAME=DIR` or `NAME:ja-en=DIR`; a DIR that is not there is looked for in runs/."""
+    """`DIR`, `NAME=DIR` or `NAME:ja-en=DIR`; a DIR that is not there is looked for in runs/, and
+    among the models that come along."""
     found = SPEC.fullmatch(text)
     if found is None:
         raise UserError("--model is empty; name a model directory")
-    directory = Path(found["path"])
+    directory = find_model(found["path"])
     if not directory.exists() and (Path("runs") / directory).is_dir():
         directory = Path("runs") / directory
     name = found["name"] or directory.resolve().name
@@ -48,7 +50,10 @@ def parse_spec(text: str) -> ModelSpec:
         raise UserError(
             f"{name!r} cannot be the name of a model; say --model some-name={directory}"
         )
-    return ModelSpec(name, directory, found["source"] or "source", found["target"] or "target")
+    source, target = found["source"] or "source", found["target"] or "target"
+    if directory.parent == SHIPPED:
+        source, target = directory.name.split("-")
+    return ModelSpec(name, directory, source, target)
 
 
 class Engine:

@@ -1,18 +1,21 @@
 """Words linked by Thot's statistical aligners, in both directions, and joined.
 
-An aligner gives each target word one source word or none. Links of a corpus are kept flat: for
+An aligner gives each target word one source word or none. Several chains of eflomal, which differ
+in their random numbers, are trained apart and vote. Links of a corpus are kept flat: for
 pair n they are `source[offsets[n]:offsets[n + 1]]` and `target[...]`, positions in the sentences.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covnmt.errors import UserError
+from covnmt.pool import spread
 from covnmt.progress import track
 from covnmt.smt.bitext import Arrays, Bitext, Integers
 from covnmt.smt.settings import AlignerKind, AlignSettings, Joining
@@ -72,19 +75,37 @@ def thot_module(name: str) -> Any:
         ) from None
 
 
-def align_one_way(bitext: Bitext, settings: AlignSettings, what: str) -> Choices:
-    """Train an aligner on the pairs and give its choice for every target word, end to end."""
-    models = build_chain(settings)
+class Chain(NamedTuple):
+    """One training of an aligner, and what it is called."""
+
+    turned: bool  # target to source
+    number: int  # adds to the seed
+
+    def __str__(self) -> str:
+        return f"{'backward' if self.turned else 'forward'}-{self.number + 1}"
+
+
+def chains(settings: AlignSettings) -> list[Chain]:
+    """Those of both directions; only eflomal draws random numbers, so only it has several."""
+    each = range(settings.samplers if settings.kind == "eflomal" else 1)
+    return [Chain(turned, number) for turned in (False, True) for number in each]
+
+
+def train_chain(bitext: Bitext, settings: AlignSettings, chain: Chain) -> Choices:
+    """Train on the pairs, and give the choice for every target word, end to end."""
+    if chain.turned:
+        bitext = bitext.turned()
+    models = build_models(settings.kind, settings.seed + chain.number)
     last = models[-1]
     check_lengths(bitext, last.max_sentence_length)
-    for source, target in track(bitext.words(), len(bitext), f"{what}: reading", "pairs"):
+    for source, target in track(bitext.words(), len(bitext), f"{chain}: reading", "pairs"):
         last.add_sentence_pair(source, target)
     last.emit_training_alignments = True
     for model in models:
         model.start_training()
         # eflomal plans its own number of sweeps, the fewer the larger the corpus
         sweeps = getattr(model, "scheduled_iterations", EM_ITERATIONS)
-        for _ in track(range(sweeps), sweeps, f"{what}: {settings.kind}", "sweeps"):
+        for _ in track(range(sweeps), sweeps, f"{chain}: {settings.kind}", "sweeps"):
             model.train()
         model.end_training()
     choices = np.zeros(len(bitext.target.ids), dtype=np.int16)
@@ -93,16 +114,23 @@ def align_one_way(bitext: Bitext, settings: AlignSettings, what: str) -> Choices
     return choices
 
 
-def build_chain(settings: AlignSettings) -> list[Any]:
+def build_models(kind: AlignerKind, seed: int) -> list[Any]:
     """The models that are trained one after the other."""
     alignment = thot_module("alignment")
     models: list[Any] = []
-    for name in CHAINS[settings.kind]:
+    for name in CHAINS[kind]:
         models.append(getattr(alignment, name)(*models[-1:]))
-    if settings.kind == "eflomal":
-        models[0].seed, models[0].num_samplers = settings.seed, settings.samplers
-        models[0].deterministic = True  # or the chains would race for the random numbers
+    if kind == "eflomal":
+        models[0].seed, models[0].num_samplers = seed, 1
+        models[0].deterministic = True
     return models
+
+
+def vote(choices: Sequence[Choices]) -> Choices:
+    """What most chains chose; where they all differ, the first one's choice."""
+    stacked = np.stack(choices)  # [chains, words]
+    agree = (stacked[:, None] == stacked).sum(axis=1)
+    return np.asarray(np.take_along_axis(stacked, agree.argmax(axis=0)[None], axis=0)[0])
 
 
 def check_lengths(bitext: Bitext, limit: int) -> None:
@@ -116,6 +144,15 @@ def check_lengths(bitext: Bitext, limit: int) -> None:
             f"pair {n + 1} has {source} and {target} words; an aligner takes 1 to {limit} a side: "
             f"remove it ({len(wrong)} such pairs in all)"
         )
+
+
+def join_chains(found: Mapping[Chain, Choices], bitext: Bitext, how: Joining) -> WordLinks:
+    """All chains of both directions as one set of links."""
+    forward, backward = (
+        vote([found[chain] for chain in sorted(found) if chain.turned == turned])
+        for turned in (False, True)
+    )
+    return join(forward, backward, bitext, how)
 
 
 def join(forward: Choices, backward: Choices, bitext: Bitext, how: Joining) -> WordLinks:
@@ -146,8 +183,12 @@ MERGE: dict[Joining, Merge] = {
 }
 
 
-def align_words(bitext: Bitext, settings: AlignSettings) -> WordLinks:
+def align_words(bitext: Bitext, settings: AlignSettings, processes: int = 1) -> WordLinks:
     """Links of the pairs by an aligner trained on these very pairs, both ways."""
-    forward = align_one_way(bitext, settings, "forward")
-    backward = align_one_way(bitext.turned(), settings, "backward")
-    return join(forward, backward, bitext, settings.joining)
+    train = partial(_named_chain, bitext, settings)
+    found = dict(spread(train, chains(settings), processes))
+    return join_chains(found, bitext, settings.joining)
+
+
+def _named_chain(bitext: Bitext, settings: AlignSettings, chain: Chain) -> tuple[Chain, Choices]:
+    return chain, train_chain(bitext, settings, chain)

@@ -1,10 +1,4 @@
-"""The training pairs of a prepared corpus, laid end to end for NumPy, and words as Thot sees them.
-
-Thot reads whitespace-separated words and gives some a meaning of their own (NULL, |||, <s>), so it
-never sees the real ones: source id 17 is `s17`, target id 17 is `t17`, and a source word outside
-the vocabulary is `u4` after its place in the sentence. What Thot cannot translate it copies, so an
-output word that is no `t` word tells which source word it came from.
-"""
+"""The training pairs of a prepared corpus, laid end to end for NumPy."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +11,6 @@ from numpy.typing import NDArray
 from covnmt.errors import UserError
 from covnmt.files import atomic_write
 from covnmt.text.corpus import Sentences, Split
-from covnmt.text.vocab import NAMES, UNK, Vocabulary
 
 Integers = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
@@ -95,20 +88,6 @@ def flat(rows: Iterable[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate([np.zeros(0, np.uint16), *rows])
 
 
-def source_words(tokens: Sequence[str], vocabulary: Vocabulary) -> list[str]:
-    """The words of one source sentence as Thot reads them."""
-    ids = vocabulary.encode(tokens)
-    return [f"u{place}" if i == UNK else f"s{i}" for place, i in enumerate(ids)]
-
-
-def target_tokens(
-    words: Iterable[str], source: Sequence[str], tokens: Sequence[str], vocabulary: Vocabulary
-) -> list[str]:
-    """Thot's output as tokens; a word it copied becomes the source token it stands for."""
-    copied = dict(zip(source, tokens, strict=True))
-    return [copied.get(word) or vocabulary.words[int(word[1:]) - len(NAMES)] for word in words]
-
-
 def save_arrays(path: Path, arrays: Arrays) -> None:
     """Write arrays to an .npz file as a whole."""
     with atomic_write(path) as stream:
@@ -121,6 +100,16 @@ def load_arrays(path: Path) -> Arrays:
         with np.load(path, allow_pickle=False) as found:
             return {name: found[name] for name in found.files}
     except (OSError, ValueError, EOFError, KeyError) as error:
+        raise UserError(
+            f"{path}: cannot be read ({error}); give `covnmt smt train` again"
+        ) from None
+
+
+def map_array(path: Path) -> NDArray[Any]:
+    """An .npy file, mapped: processes on one machine share its memory."""
+    try:
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError, EOFError) as error:
         raise UserError(
             f"{path}: cannot be read ({error}); give `covnmt smt train` again"
         ) from None

@@ -1,22 +1,22 @@
-"""The two engines behind one set of commands: Thot, which comes with the extra `smt`, and Moses."""
+"""The two engines behind one set of commands: our own, and an installed Moses."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from covnmt.smt import model as thot_model
+from covnmt.smt import model as own_model
 from covnmt.smt import moses
 from covnmt.smt.model import SmtModel
 from covnmt.smt.settings import SearchSettings, TrainSettings, TuneSettings
 from covnmt.smt.translate import PhraseTranslation
-from covnmt.smt.translate import translate as thot_translate
-from covnmt.smt.tune import tune as thot_tune
+from covnmt.smt.translate import translate as own_translate
+from covnmt.smt.tune import tune as own_tune
 from covnmt.text.corpus import Corpus
 
 
-def train(data: Path, directory: Path, settings: TrainSettings) -> SmtModel:
-    """Make a model from a prepared corpus."""
-    build = moses.build if settings.engine == "moses" else thot_model.build
-    return build(Corpus.open(data), directory, settings)
+def train(data: Path, directory: Path, settings: TrainSettings, processes: int = 1) -> SmtModel:
+    """Make a model from a prepared corpus; the chains of the aligner are shared among processes."""
+    build = moses.build if settings.engine == "moses" else own_model.build
+    return build(Corpus.open(data), directory, settings, processes)
 
 
 def tune(directory: Path, settings: TuneSettings) -> str:
@@ -24,7 +24,7 @@ def tune(directory: Path, settings: TuneSettings) -> str:
     model = SmtModel.open(directory)
     if model.settings.engine == "moses":
         return f"{directory}: tuned: {moses.tune(model, settings)}"
-    rounds = thot_tune(model, settings)
+    rounds = own_tune(model, settings)
     scores = [bleu for _, bleu in rounds]
     return (
         f"{directory}: dev BLEU {max(scores):.2f} (round {scores.index(max(scores)) + 1} of "
@@ -37,5 +37,5 @@ def translate(
 ) -> list[PhraseTranslation]:
     """Translate lines, in order."""
     model = SmtModel.open(directory)
-    run = moses.translate if model.settings.engine == "moses" else thot_translate
+    run = moses.translate if model.settings.engine == "moses" else own_translate
     return list(run(model, lines, settings))

@@ -1,31 +1,35 @@
-"""An n-gram model of the target side with Jelinek-Mercer smoothing, the one that Thot reads.
+"""An n-gram model of the target side with interpolated, modified Kneser-Ney smoothing.
 
-    p(w | h) = b(h) c(h w) / c(h) + (1 - b(h)) p(w | h without its first word)
+    p(w | h) = (a(h w) - D(a(h w))) / a(h) + g(h) p(w | h without its first word)
 
-down to p(w) = 1 / V. The weights b depend on the length of h and on how often it was seen: one
-weight for each count below `BUCKETS`, and one for all above. They are found on the dev set by EM
-(deleted interpolation; Jelinek and Mercer, 1980), which never lowers its likelihood.
+down to p(w) = 1 / V. The longest n-grams, and those at the beginning of a sentence, have their
+count for a(h w); of all others it is the number of different words seen before them. The discount
+D depends on whether a is 1, 2 or more, and g(h) is what the discounts of h leave over (Chen and
+Goodman, 1998).
+
+N-grams are nodes of a tree, numbered order by order; the root is 0. Keys, of a node its parent and
+its last word, are sorted then, and a history is a node, one number for the search to carry. After
+a history whose n-gram was never seen comes the one without its first word.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covnmt.files import atomic_text, write_lines
+from covnmt.files import atomic_write
 from covnmt.progress import track
-from covnmt.smt.bitext import Integers
+from covnmt.smt.bitext import Integers, map_array
 from covnmt.text.corpus import Sentences
-from covnmt.text.vocab import UNK
 
 Floats = NDArray[np.float64]
 
-BUCKETS = 30
-ABSENT = BUCKETS  # the bucket of a history that begins before its sentence; it has no weight
-EM_ROUNDS = 50
-LEAST, MOST = 1e-4, 1 - 1e-4  # weights, so that no probability is ever 0
+CLASSES = 3  # of discounts: for 1, for 2, for more
+USUAL_DISCOUNTS = np.array([0.0, 0.5, 1.0, 1.5])  # where a text is too small to tell
 
 
 @dataclass(frozen=True)
@@ -38,43 +42,97 @@ class Order:
 
 
 @dataclass(frozen=True)
-class Ngrams:
-    """Counts of all orders; an n-gram is known by its number in its order."""
+class LanguageModel:
+    """The tree; row n of each array belongs to node n."""
 
-    orders: tuple[Order, ...]
-    words: int  # running words, with both ends of every sentence
+    keys: Integers  # parent * rows + word; -1 for the root
+    score: NDArray[np.float32]  # log p(last word | parent)
+    fallback: NDArray[np.float32]  # log g
+    shorter: NDArray[np.int32]  # the n-gram without its first word
+    history: NDArray[np.int32]  # the longest end of the n-gram that was seen with a word after it
     rows: int  # ids, with one more for the beginning of a sentence
 
     @property
-    def begin(self) -> int:
-        """The id of the beginning of a sentence."""
-        return self.rows - 1
+    def end(self) -> int:
+        """The id of the end of a sentence."""
+        return self.rows - 2
 
     @property
-    def size(self) -> int:
-        """Different words, with the ends of a sentence and the unknown word."""
-        return len(self.orders[0].word)
+    def beginning(self) -> int:
+        """The history of the first word of a sentence."""
+        return int(self.history[self.rows])
+
+    def step(self, histories: Integers, words: Integers) -> tuple[Floats, Integers]:
+        """log p of each word after its history, and the history after it."""
+        scores, found = np.zeros(len(words)), np.zeros(len(words), dtype=np.int64)
+        left, here = np.arange(len(words)), histories
+        while len(left):
+            node = find(self.keys, here * self.rows + words[left])
+            seen = node >= 0  # at the root every word is
+            found[left[seen]] = node[seen]
+            left, here = left[~seen], here[~seen]
+            scores[left] += self.fallback[here]
+            here = self.shorter[here].astype(np.int64)
+        return scores + self.score[found], self.history[found].astype(np.int64)
+
+    def perplexity(self, text: Sentences) -> float:
+        """Of a text, ends of sentences counted."""
+        lengths, total = text.lengths(), 0.0
+        histories = np.full(len(lengths), self.beginning)
+        for place in range(int(lengths.max(initial=0)) + 1):
+            rows = np.flatnonzero(lengths >= place)
+            words = np.full(len(rows), self.end)
+            inside = lengths[rows] > place
+            words[inside] = text.ids[text.offsets[rows[inside]] + place]
+            scores, histories[rows] = self.step(histories[rows], words)
+            total += float(scores.sum())
+        return float(np.exp(-total / (lengths + 1).sum()))
+
+    def save(self, directory: Path) -> None:
+        """One file for each array, so that processes can share them."""
+        for field in fields(self):
+            with atomic_write(directory / f"{field.name}.npy") as stream:
+                np.save(stream, getattr(self, field.name), allow_pickle=False)
+
+    @classmethod
+    def load(cls, directory: Path) -> "LanguageModel":
+        """Map what `save` wrote."""
+
+        def array(name: str) -> NDArray[Any]:
+            return map_array(directory / f"{name}.npy")
+
+        return cls(
+            keys=array("keys"),
+            score=array("score"),
+            fallback=array("fallback"),
+            shorter=array("shorter"),
+            history=array("history"),
+            rows=int(array("rows")),
+        )
 
 
-def count_ngrams(text: Sentences, end: int, order: int, min_count: int) -> Ngrams:
-    """Count n-grams up to `order`; from 3 words on, those rarer than `min_count` are left out."""
+def find(keys: Integers, wanted: Integers) -> Integers:
+    """Where each value stands among sorted keys, -1 for nowhere."""
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[at] == wanted, at, -1)
+
+
+def count_ngrams(text: Sentences, end: int, longest: int) -> list[Order]:
+    """Count n-grams of up to `longest` words; both ends of a sentence are words."""
     words, place = _with_ends(text, end)
     rows = end + 2
-    prefix, inside = np.zeros(len(words), dtype=np.int64), np.ones(len(words), dtype=bool)
-    orders = []
-    for n in track(range(1, order + 1), order, "counting n-grams", "orders"):
-        inside &= place >= n - 1
-        keys = prefix[inside] * rows + words[inside]
+    number = words
+    count = np.bincount(words, minlength=rows)
+    orders = [Order(np.zeros(rows, np.int64), np.arange(rows), count)]
+    for n in track(range(2, longest + 1), longest - 1, "counting n-grams", "orders"):
+        inside = np.flatnonzero(place >= n - 1)
+        # the n-gram that ends before a word is the beginning of the one that ends with it
+        keys = number[inside - 1] * rows + words[inside]
         different, which, count = np.unique(keys, return_inverse=True, return_counts=True)
-        kept = count >= (min_count if n > 2 else 1)
-        orders.append(Order(different[kept] // rows, different[kept] % rows, count[kept]))
-        number = np.where(kept, np.cumsum(kept) - 1, -1)[which]
-        # the n-gram that ends before a word is the prefix of the (n + 1)-gram that ends with it
-        here = np.full(len(words), -1)
-        here[inside] = number
-        prefix = np.concatenate([[-1], here[:-1]])
-        inside = prefix >= 0
-    return Ngrams(tuple(orders), len(words), rows)
+        orders.append(Order(different // rows, different % rows, count))
+        number = np.zeros(len(words), dtype=np.int64)
+        number[inside] = which
+    return orders
 
 
 def _with_ends(text: Sentences, end: int) -> tuple[Integers, Integers]:
@@ -88,92 +146,59 @@ def _with_ends(text: Sentences, end: int) -> tuple[Integers, Integers]:
     return words, place
 
 
-def find_weights(ngrams: Ngrams, heldout: Sentences) -> Floats:
-    """The weights [orders, buckets] under which the held-out text is most likely."""
-    known = np.isin(heldout.ids, ngrams.orders[0].word)
-    ids = np.where(known, heldout.ids, UNK)
-    frequency, bucket = relative_frequencies(ngrams, Sentences(ids, heldout.offsets))
-    weights = equal_weights(len(ngrams.orders))
-    for _ in track(range(EM_ROUNDS), EM_ROUNDS, "weighting n-grams", "rounds"):
-        weights = _em_round(weights, frequency, bucket, ngrams.size)
-    return weights
+def smooth(orders: Sequence[Order]) -> LanguageModel:
+    """The model of these counts."""
+    rows = len(orders[0].word)
+    firsts = np.cumsum([0, 1, *(len(order.word) for order in orders)]).tolist()
+    levels = [slice(a, b) for a, b in pairwise(firsts)]  # the root, then the nodes of each order
+    parent = np.concatenate(
+        [[0], *(first + order.prefix for first, order in zip(firsts, orders, strict=False))]
+    )
+    word = np.concatenate([[-1], *(order.word for order in orders)])
+    count = np.concatenate([[0], *(order.count for order in orders)])
+    keys = parent * rows + word
+    shorter = np.zeros_like(keys)
+    for level in levels[2:]:
+        shorter[level] = find(keys, shorter[parent[level]] * rows + word[level])
+    p, left = _probabilities(parent, shorter, count, rows, levels)
+    history = np.arange(len(keys))
+    childless = np.bincount(parent[1:], minlength=len(keys)) == 0
+    for level in levels[1:]:
+        history[level][childless[level]] = history[shorter[level]][childless[level]]
+    score, fallback = (np.log(each).astype(np.float32) for each in (p, left))
+    return LanguageModel(
+        keys, score, fallback, shorter.astype(np.int32), history.astype(np.int32), rows
+    )
 
 
-def equal_weights(orders: int) -> Floats:
-    """Half of what is left for each order, [orders, buckets]."""
-    return np.where(np.arange(BUCKETS + 1) == ABSENT, 0.0, np.full((orders, 1), 0.5))
+def _probabilities(
+    parent: Integers, shorter: Integers, count: Integers, rows: int, levels: Sequence[slice]
+) -> tuple[Floats, Floats]:
+    """p of each node's last word after its parent, and g of each node."""
+    before = np.bincount(shorter[rows + 1 :], minlength=len(count))
+    amount = np.where(before > 0, before, count)
+    amount[rows] = 0  # the beginning of a sentence is never predicted
+    discount = np.zeros(len(amount))
+    for level in levels[1:]:
+        discount[level] = discounts(amount[level])[np.minimum(amount[level], CLASSES)]
+    total, left = (
+        np.bincount(parent[1:], weights=each[1:], minlength=len(count))
+        for each in (amount, discount)
+    )
+    p = (amount - discount) / np.maximum(total[parent], 1)
+    g = np.where(total > 0, left / np.maximum(total, 1), 1.0)
+    p[0] = 1 / rows
+    for level in levels[1:]:
+        p[level] += g[parent[level]] * p[shorter[level]]
+    return p, g
 
 
-def relative_frequencies(ngrams: Ngrams, text: Sentences) -> tuple[Floats, Integers]:
-    """For each word to be predicted and each order: c(h w) / c(h), and the bucket of c(h)."""
-    words, place = _with_ends(text, ngrams.rows - 2)
-    predicted = place > 0
-    frequency, bucket = [], []
-    prefix, history = np.zeros(len(words), dtype=np.int64), np.full(len(words), ngrams.words)
-    for n, order in enumerate(ngrams.orders):
-        number = _find(order, prefix, words, ngrams.rows)
-        count = np.where(number >= 0, order.count[number], 0)
-        used = predicted & (place >= n)
-        frequency.append(np.where(used, count / np.maximum(history, 1), 0.0)[predicted])
-        bucket.append(np.where(used, np.minimum(history, BUCKETS - 1), ABSENT)[predicted])
-        prefix = np.concatenate([[-1], number[:-1]])
-        history = np.concatenate([[0], count[:-1]])
-    return np.array(frequency), np.array(bucket)  # [orders, words]
-
-
-def _find(order: Order, prefix: Integers, words: Integers, rows: int) -> Integers:
-    """The number of each n-gram, -1 where it was never seen."""
-    keys = order.prefix * rows + order.word
-    wanted = prefix * rows + words
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where((keys[at] == wanted) & (prefix >= 0), at, -1)
-
-
-def probabilities(weights: Floats, frequency: Floats, bucket: Integers, size: int) -> Floats:
-    """p(w | h) for every order from none upwards, [orders + 1, words]."""
-    rows = [np.full(frequency.shape[1], 1.0 / size)]
-    for b, f, k in zip(weights, frequency, bucket, strict=True):
-        rows.append(b[k] * f + (1 - b[k]) * rows[-1])
-    return np.array(rows)
-
-
-def _em_round(weights: Floats, frequency: Floats, bucket: Integers, size: int) -> Floats:
-    """One step: how probable it is that each order gave each word, then the mean by bucket."""
-    p = probabilities(weights, frequency, bucket, size)
-    renewed = weights.copy()
-    reached = np.ones(frequency.shape[1])  # chance that no longer history has given the word
-    for n in reversed(range(len(weights))):
-        b = weights[n][bucket[n]]
-        given = reached * b * frequency[n] / p[n + 1]
-        mass = np.bincount(bucket[n], weights=reached, minlength=BUCKETS + 1)
-        own = np.bincount(bucket[n], weights=given, minlength=BUCKETS + 1)
-        renewed[n] = np.where(mass > 0, own / np.maximum(mass, 1e-300), weights[n])
-        reached = reached - given
-    return np.where(np.arange(BUCKETS + 1) == ABSENT, 0.0, np.clip(renewed, LEAST, MOST))
-
-
-def perplexity(ngrams: Ngrams, weights: Floats, text: Sentences) -> float:
-    """Of a text with known words, ends of sentences counted."""
-    frequency, bucket = relative_frequencies(ngrams, text)
-    p = probabilities(weights, frequency, bucket, ngrams.size)[-1]
-    return float(np.exp(-np.log(p).mean()))
-
-
-def write_language_model(path: Path, ngrams: Ngrams, weights: Floats) -> None:
-    """As Thot loads it: n-gram, count of its prefix, count; the weights beside it."""
-    with atomic_text(path) as stream:
-        stream.writelines(_lines(ngrams))
-    flat = " ".join(f"{weight:.6f}" for weight in weights[:, :BUCKETS].ravel())
-    write_lines(Path(f"{path}.weights"), [f"{len(weights)} {BUCKETS} 1 {flat}"])
-
-
-def _lines(ngrams: Ngrams) -> Iterator[str]:
-    texts, counts = [""], np.array([ngrams.words])
-    names = {UNK: "<unk>", ngrams.begin: "<s>", ngrams.begin - 1: "</s>"}
-    for n, order in enumerate(ngrams.orders, 1):
-        rows = zip(order.prefix.tolist(), order.word.tolist(), order.count.tolist(), strict=True)
-        made = []
-        for prefix, word, count in track(rows, len(order.word), f"writing {n}-grams", "n-grams"):
-            made.append(f"{texts[prefix]}{names.get(word) or f't{word}'} ")
-            yield f"{made[-1]}{counts[prefix]} {count}\n"
-        texts, counts = made, order.count
+def discounts(amounts: Integers) -> Floats:
+    """For 0, 1, 2 and more, from how many n-grams have 1, 2, 3 and 4."""
+    ones, twos, threes, fours = np.bincount(np.minimum(amounts, 5), minlength=6)[1:5]
+    if min(ones, twos, threes, fours) == 0:
+        return USUAL_DISCOUNTS
+    y = ones / (ones + 2 * twos)
+    found = [1 - 2 * y * twos / ones, 2 - 3 * y * threes / twos, 3 - 4 * y * fours / threes]
+    usual = all(0 < d < n for n, d in enumerate(found, 1))
+    return np.array([0.0, *found]) if usual else USUAL_DISCOUNTS

@@ -8,12 +8,14 @@ is found exactly. Lists are padded to one array: S sentences, N hypotheses, F fe
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covnmt.metrics.bleu import Counts, corpus_bleu
+from covnmt.pool import spread
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -56,28 +58,28 @@ def _padded(rows: Sequence[NDArray[Any]], real: NDArray[np.bool_]) -> NDArray[An
 
 
 def optimise(
-    lists: Lists, start: Floats, lower: Floats, restarts: int, seed: int
+    lists: Lists, start: Floats, lower: Floats, restarts: int, seed: int, processes: int = 1
 ) -> tuple[Floats, float]:
     """The best weights found from `start` and from random ones, none below `lower`; their BLEU.
 
     Weights are scaled to a sum of 1 in absolute value: only their ratios matter.
     """
-    draw = np.random.default_rng(seed)
-    starts = [start, *(_random_start(draw, lower) for _ in range(restarts))]
-    found = [_climb(lists, each, lower, draw) for each in starts]
-    weights, score = max(found, key=lambda each: each[1])
+    climb = partial(_climb, lists, start, lower, seed)
+    _, weights, score = max(
+        spread(climb, range(restarts + 1), processes), key=lambda each: (each[2], -each[0])
+    )
     return weights / np.abs(weights).sum(), score
 
 
-def _random_start(draw: np.random.Generator, lower: Floats) -> Floats:
-    free = draw.normal(size=len(lower))
-    return np.where(np.isfinite(lower), np.abs(free), free)
-
-
 def _climb(
-    lists: Lists, weights: Floats, lower: Floats, draw: np.random.Generator
-) -> tuple[Floats, float]:
-    """Line searches along each weight and along random directions, while they gain."""
+    lists: Lists, start: Floats, lower: Floats, seed: int, number: int
+) -> tuple[int, Floats, float]:
+    """Line searches along each weight and along random directions, while they gain.
+
+    The first climb is from `start`; each has random numbers of its own.
+    """
+    draw = np.random.default_rng([seed, number])
+    weights = _random_start(draw, lower) if number else start
     score = lists.bleu(weights)
     for _ in range(PASSES):
         before = score
@@ -88,7 +90,12 @@ def _climb(
                 weights, score = weights + step * direction, reached
         if score < before + GAIN:
             break
-    return weights, score
+    return number, weights, score
+
+
+def _random_start(draw: np.random.Generator, lower: Floats) -> Floats:
+    free = draw.normal(size=len(lower))
+    return np.where(np.isfinite(lower), np.abs(free), free)
 
 
 def line_search(
@@ -142,9 +149,9 @@ def envelope(
     height = np.where(lists.real, lists.features @ weights, -np.inf)  # [S, N]
     slope = np.where(lists.real, lists.features @ direction, -np.inf)
     now = first = _best_at(height, slope, least)
-    at = np.full(len(now), least)
+    at, moving = np.full(len(now), least), np.arange(len(now))
     changes = []
-    while True:
+    while len(moving):
         rows = np.arange(len(now))
         rise = slope - slope[rows, now][:, None]
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -153,13 +160,10 @@ def envelope(
         nearest = cross.min(axis=1)
         # of lines that cross at one place the steepest is the best from there on
         then = np.where(cross <= nearest[:, None], slope, -np.inf).argmax(axis=1)
-        moved = np.flatnonzero(np.isfinite(nearest))
-        if not len(moved):
-            break
-        changes.append((moved, nearest[moved], now[moved], then[moved]))
-        now, at = np.where(np.isfinite(nearest), then, now), nearest
-    if not changes:
-        return np.zeros(0, np.int64), np.zeros(0), first[:0], first[:0], first
+        on = np.isfinite(nearest)
+        changes.append((moving[on], nearest[on], now[on], then[on]))
+        moving, now, at = moving[on], then[on], nearest[on]
+        height, slope = height[on], slope[on]
     sentence, where, before, after = (np.concatenate(part) for part in zip(*changes, strict=True))
     return sentence, where, before, after, first
 

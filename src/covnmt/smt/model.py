@@ -1,10 +1,10 @@
 """A phrase-based model on disk, and the stages that make it (`covnmt smt train`).
 
-    forward.npz backward.npz       each word's choice, one direction each
-    links.npz                      the two joined
+    forward-1.npz backward-1.npz   each word's choice, one chain and direction each
+    links.npz                      all of them joined
     bitext.npz phrases.npz         the training pairs as ids, every occurrence of a phrase pair
-    lexicon.npz lexicon/           counts of linked words; the same as Thot reads it
-    lm lm.weights                  the language model
+    lexicon.npz                    counts of linked words
+    lm/                            the language model
     dev.source.txt dev.target.txt  what the weights are tuned on
     weights.json                   the tuned weights (`covnmt smt tune`)
 
@@ -13,6 +13,7 @@ says what it was made from, how long it took and what came out; a stage whose fi
 what is asked for is not done again.
 """
 
+import os
 import resource
 import sys
 import time
@@ -23,9 +24,10 @@ from typing import Any
 
 from covnmt.errors import UserError
 from covnmt.files import read_json, write_json, write_lines
+from covnmt.pool import spread
 from covnmt.progress import console
 from covnmt.smt import aligner, language_model, lexicon, phrases
-from covnmt.smt.aligner import WordLinks
+from covnmt.smt.aligner import Chain, WordLinks
 from covnmt.smt.bitext import Bitext, load_arrays, save_arrays
 from covnmt.smt.lexicon import Lexicon
 from covnmt.smt.phrases import Occurrences
@@ -35,8 +37,7 @@ from covnmt.text.corpus import Corpus
 
 Figures = dict[str, Any]
 MODEL = "smt.json"
-STAGES = ("forward", "backward", "links", "phrases", "language-model")
-TABLES = "tm"  # the prefix of Thot's files
+LANGUAGE_MODEL = "lm"
 
 
 @dataclass(frozen=True)
@@ -80,20 +81,24 @@ class SmtModel:
 
     def figures(self) -> dict[str, Figures]:
         """What the stages noted."""
-        paths = {name: self.directory / f"{name}.json" for name in STAGES}
+        paths = {name: self.directory / f"{name}.json" for name in stages(self.settings)}
         return {name: read_json(path) for name, path in paths.items() if path.exists()}
 
 
-def build(corpus: Corpus, directory: Path, settings: TrainSettings) -> SmtModel:
+def stages(settings: TrainSettings) -> list[str]:
+    """The names of all stages, in order."""
+    return [*map(str, aligner.chains(settings.align)), "links", "phrases", "language-model"]
+
+
+def build(corpus: Corpus, directory: Path, settings: TrainSettings, processes: int) -> SmtModel:
     """Make a model from a prepared corpus; stages that are done are not done again."""
     builder = Builder(corpus, directory, settings)
     builder.take_texts()
-    builder.link_words()
+    builder.link_words(processes)
     asked = settings.model_dump(mode="json")
     phrase = {"align": asked["align"], "max_phrase": settings.max_phrase}
-    ngram = {"order": settings.order, "min_count": settings.min_count}
     builder.stage("phrases", phrase, builder.collect_phrases)
-    builder.stage("language-model", ngram, builder.count_ngrams)
+    builder.stage("language-model", {"order": settings.order}, builder.count_ngrams)
     write_json(directory / MODEL, asked)
     return SmtModel(directory, settings)
 
@@ -114,12 +119,15 @@ class Builder:
             console.print(f"{name}: done already", highlight=False)
             return
         note.unlink(missing_ok=True)
-        began = time.monotonic()
+        began, cpu = time.monotonic(), cpu_seconds()
         figures = make()
-        seconds = round(time.monotonic() - began, 1)
-        known = {"made_from": made_from, **figures, "seconds": seconds, "peak_mib": peak_mib()}
-        write_json(note, known)
-        console.print(f"{name}: {seconds:,.0f} s", highlight=False)
+        cost = {
+            "seconds": round(time.monotonic() - began, 1),
+            "cpu_seconds": round(cpu_seconds() - cpu, 1),
+            "peak_mib": peak_mib(),
+        }
+        write_json(note, {"made_from": made_from, **figures, **cost})
+        console.print(f"{name}: {cost['seconds']:,.0f} s", highlight=False)
 
     def bitext(self) -> Bitext:
         """The pairs to train on."""
@@ -132,28 +140,36 @@ class Builder:
         write_lines(self.directory / "dev.source.txt", dev.source_text())
         write_lines(self.directory / "dev.target.txt", dev.target_text())
 
-    def link_words(self) -> None:
-        """The stages up to joined links."""
+    def link_words(self, processes: int) -> None:
+        """The stages up to joined links; chains are trained side by side."""
         align = self.settings.align.model_dump(mode="json")
-        way = {key: value for key, value in align.items() if key != "joining"}
-        bitext = self.bitext()
-        self.stage("forward", way, lambda: self._one_way("forward", bitext))
-        self.stage("backward", way, lambda: self._one_way("backward", bitext.turned()))
-        self.stage("links", align, self._join)
+        for _ in spread(self.train_chain, aligner.chains(self.settings.align), processes):
+            pass
+        self.stage("links", align, self.join_links)
 
-    def _one_way(self, name: str, bitext: Bitext) -> Figures:
-        choices = aligner.align_one_way(bitext, self.settings.align, name)
-        save_arrays(self.directory / f"{name}.npz", {"choices": choices})
-        return {"pairs": len(bitext), "linked": float((choices > 0).mean())}
+    def train_chain(self, chain: Chain) -> None:
+        """One training of the aligner."""
+        align = self.settings.align
+        way = {"kind": align.kind, "seed": align.seed + chain.number}
 
-    def _join(self) -> Figures:
-        forward, backward = (
-            load_arrays(self.directory / f"{name}.npz")["choices"]
-            for name in ("forward", "backward")
-        )
-        links = aligner.join(forward, backward, self.bitext(), self.settings.align.joining)
+        def make() -> Figures:
+            bitext = self.bitext()
+            choices = aligner.train_chain(bitext, align, chain)
+            save_arrays(self.directory / f"{chain}.npz", {"choices": choices})
+            return {"linked": float((choices > 0).mean())}
+
+        self.stage(str(chain), way, make)
+
+    def join_links(self) -> Figures:
+        """One set of links for both directions and all chains."""
+        bitext, align = self.bitext(), self.settings.align
+        found = {
+            chain: load_arrays(self.directory / f"{chain}.npz")["choices"]
+            for chain in aligner.chains(align)
+        }
+        links = aligner.join_chains(found, bitext, align.joining)
         save_arrays(self.directory / "links.npz", links.arrays())
-        return {"links": len(links.source)}
+        return {"pairs": len(bitext), "links": len(links.source)}
 
     def collect_phrases(self) -> Figures:
         """Occurrences of phrase pairs, and the lexicon."""
@@ -162,29 +178,37 @@ class Builder:
         bitext.save(self.directory / "bitext.npz")
         words = lexicon.count_links(bitext, links, rows["source"], rows["target"])
         save_arrays(self.directory / "lexicon.npz", words.arrays())
-        prefix = self.directory / "lexicon" / TABLES
-        direct, inverse = Path(f"{prefix}_invswm"), Path(f"{prefix}_swm")  # Thot's names
-        lexicon.write_ibm1(direct, words, ("s", "t"), bitext.source, bitext.target)
-        lexicon.write_ibm1(inverse, words.turned(), ("t", "s"), bitext.target, bitext.source)
         found = phrases.extract(bitext, links, self.settings.max_phrase)
         save_arrays(self.directory / "phrases.npz", found.arrays())
-        return {"occurrences": len(found), "word_pairs": len(words.count)}
+        return {
+            "occurrences": len(found),
+            "word_pairs": len(words.count),
+            "mib": size_mib(self.directory / "phrases.npz"),
+        }
 
     def count_ngrams(self) -> Figures:
         """The language model."""
-        ngrams = language_model.count_ngrams(
-            self.bitext().target,
-            self.corpus.report.rows["target"] - 1,
-            self.settings.order,
-            self.settings.min_count,
-        )
+        end, longest = self.corpus.report.rows["target"] - 1, self.settings.order
+        orders = language_model.count_ngrams(self.bitext().target, end, longest)
+        model = language_model.smooth(orders)
+        model.save(self.directory / LANGUAGE_MODEL)
         dev = self.corpus.split("dev").target_sentences
-        weights = language_model.find_weights(ngrams, dev)
-        language_model.write_language_model(self.directory / "lm", ngrams, weights)
         return {
-            "ngrams": [len(order.word) for order in ngrams.orders],
-            "dev_perplexity": language_model.perplexity(ngrams, weights, dev),
+            "ngrams": [len(order.word) for order in orders],
+            "dev_perplexity": model.perplexity(dev),
+            "mib": sum(map(size_mib, (self.directory / LANGUAGE_MODEL).iterdir())),
         }
+
+
+def size_mib(path: Path) -> float:
+    """Of a file."""
+    return round(path.stat().st_size / 2**20, 1)
+
+
+def cpu_seconds() -> float:
+    """Of this process so far, and of those that it has started and ended."""
+    spent = os.times()
+    return spent.user + spent.system + spent.children_user + spent.children_system
 
 
 def peak_mib() -> int:

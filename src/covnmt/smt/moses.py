@@ -2,39 +2,43 @@
 
 Words are linked by our aligner; Moses's own scripts make the phrase table, a lexicalised reordering
 model and the language model, and tune the weights. It is looked for on the PATH, its scripts also
-where they lie beside the decoder in Moses's own tree. Moses reads the same names of words as Thot
-does (`bitext`), so nothing has to be escaped. MODEL/moses holds all its files.
+where they lie beside the decoder in Moses's own tree. MODEL/moses holds all its files.
+
+Moses gives some words a meaning of their own (|||, <s>), so it never sees the real ones: source id
+17 is `s17`, target id 17 is `t17`, and a source word outside the vocabulary is `u4` after its place
+in the sentence. What Moses cannot translate it copies, so an output word that is no `t` word tells
+which source word it came from.
 """
 
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from covnmt.errors import UserError
 from covnmt.files import read_parallel, write_json, write_lines
 from covnmt.metrics.alignment import format_links, parse_links
-from covnmt.smt.bitext import Bitext, source_words, target_tokens
+from covnmt.smt.bitext import Bitext
 from covnmt.smt.model import MODEL, Builder, Figures, SmtModel
 from covnmt.smt.settings import SearchSettings, TrainSettings, TuneSettings
 from covnmt.smt.translate import PhraseTranslation
 from covnmt.smt.tune import DevSet
 from covnmt.text.corpus import Corpus
-from covnmt.text.vocab import UNK, Vocabulary
+from covnmt.text.vocab import NAMES, UNK, Vocabulary
 
 LINKS = "aligned.grow-diag-final-and"  # where Moses expects links of that name
 TUNED = Path("moses", "tuning", "moses.ini")
 UNTUNED = Path("moses", "model", "moses.ini")
 
 
-def build(corpus: Corpus, directory: Path, settings: TrainSettings) -> SmtModel:
+def build(corpus: Corpus, directory: Path, settings: TrainSettings, processes: int) -> SmtModel:
     """Make a model from a prepared corpus; stages that are done are not done again."""
     for name in ("moses", "lmplz", "train-model.perl"):
         find(name)
     builder = Builder(corpus, directory, settings)
     builder.take_texts()
-    builder.link_words()
-    asked = settings.model_dump(mode="json", exclude={"options", "min_count", "lexical"})
+    builder.link_words(processes)
+    asked = settings.model_dump(mode="json", exclude={"options"})
     builder.stage("moses", asked, lambda: _run_training(builder))
     write_json(directory / MODEL, settings.model_dump(mode="json"))
     return SmtModel(directory, settings)
@@ -151,3 +155,17 @@ def translate(
         said = target_tokens(text.split(), named, own, target.vocabulary)
         found = parse_links(linked).sure
         yield PhraseTranslation(line, own, said, target.detokenize(said), 0.0, found)
+
+
+def source_words(tokens: Sequence[str], vocabulary: Vocabulary) -> list[str]:
+    """The words of one source sentence as Moses reads them."""
+    ids = vocabulary.encode(tokens)
+    return [f"u{place}" if i == UNK else f"s{i}" for place, i in enumerate(ids)]
+
+
+def target_tokens(
+    words: Iterable[str], source: Sequence[str], tokens: Sequence[str], vocabulary: Vocabulary
+) -> list[str]:
+    """Moses's output as tokens; a word it copied becomes the source token it stands for."""
+    copied = dict(zip(source, tokens, strict=True))
+    return [copied.get(word) or vocabulary.words[int(word[1:]) - len(NAMES)] for word in words]

@@ -1,12 +1,16 @@
-"""Phrase pairs that agree with the word links, and the table of those that a text needs.
+"""Phrase pairs that agree with the word links: where each occurs, and how it follows the last.
 
 A phrase pair is a run of source words and a run of target words such that no link leaves the two
 (Och and Ney, 2004). Unlinked words at the edge of the target run may belong to it or not; at the
 edge of a source run they are runs of their own. Every occurrence in the corpus is found once and
-kept as four numbers, for all sentences at the same time: NumPy sees the corpus laid end to end.
+kept as five numbers, for all sentences at the same time: NumPy sees the corpus laid end to end.
 
-A table is made for a given text: only source phrases that occur in it. Phrases are compared by
-64-bit hashes, which for n different phrases collide with a chance below n^2 / 2^64.
+The fifth is the orientation (Koehn et al., 2005): whether the target word before the phrase comes
+from the source word before it (monotone), from the one after it (swap), or from elsewhere (other),
+leaving aside words without a link.
+
+Phrases are compared by 64-bit hashes, which for n different phrases collide with a chance below
+n^2 / 2^64.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,6 +33,7 @@ Ids = NDArray[Any]
 CHUNK = 20_000  # pairs looked at together
 BLOCK = 4_000_000  # phrases hashed together
 FAR = np.iinfo(np.int64).max  # before any word that has a link
+MONOTONE, SWAP, OTHER = range(3)
 BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so it has an inverse modulo 2^64
 
 
@@ -48,21 +53,26 @@ class Spans:
 
 @dataclass(frozen=True)
 class Occurrences:
-    """Every occurrence of every phrase pair: row n of both sides."""
+    """Every occurrence of every phrase pair: row n of all three."""
 
     source: Spans
     target: Spans
+    orientation: NDArray[np.int8]
 
     def __len__(self) -> int:
         return len(self.source)
 
+    def __getitem__(self, chosen: Integers | Mask) -> "Occurrences":
+        return Occurrences(self.source[chosen], self.target[chosen], self.orientation[chosen])
+
     def arrays(self) -> Arrays:
         """For a file."""
-        return {
+        spans = {
             f"{side}_{part}": getattr(spans, part).astype(np.int32 if part == "starts" else np.int8)
             for side, spans in (("source", self.source), ("target", self.target))
             for part in ("starts", "lengths")
         }
+        return spans | {"orientation": self.orientation.astype(np.int8)}
 
     @classmethod
     def of(cls, arrays: Arrays) -> "Occurrences":
@@ -71,19 +81,7 @@ class Occurrences:
             Spans(arrays[f"{side}_starts"], arrays[f"{side}_lengths"])
             for side in ("source", "target")
         )
-        return cls(source, target)
-
-
-@dataclass(frozen=True)
-class Table:
-    """Phrase pairs of a text: an occurrence of each, how often it and its target phrase occur."""
-
-    pairs: Occurrences
-    joint: Integers
-    target_count: Integers
-
-    def __len__(self) -> int:
-        return len(self.joint)
+        return cls(source, target, arrays["orientation"])
 
 
 def extract(bitext: Bitext, links: WordLinks, longest: int) -> Occurrences:
@@ -95,7 +93,9 @@ def extract(bitext: Bitext, links: WordLinks, longest: int) -> Occurrences:
         for start in track(starts, len(starts), "extracting phrases", unit)
         for part in _extract_chunk(bitext, links, slice(start, start + CHUNK), longest)
     ]
-    return Occurrences(_joined([p.source for p in parts]), _joined([p.target for p in parts]))
+    orientation = np.concatenate([np.zeros(0, np.int8), *(p.orientation for p in parts)])
+    sides = _joined([p.source for p in parts]), _joined([p.target for p in parts])
+    return Occurrences(*sides, orientation)
 
 
 def _joined(spans: Sequence[Spans]) -> Spans:
@@ -112,6 +112,7 @@ class Side:
     begin: int  # where they lie in the corpus
     unknown: Integers  # [words + 1] unknown words before each place
     sentence: Integers  # [words] the sentence of each word
+    starts: Integers  # [sentences] where each begins
 
     @classmethod
     def of(cls, sentences: Sentences, part: slice) -> "Side":
@@ -119,13 +120,16 @@ class Side:
         offsets = sentences.offsets[part.start : part.stop + 1]
         ids = sentences.ids[offsets[0] : offsets[-1]]
         unknown = np.concatenate([[0], np.cumsum(ids == UNK)])
-        return cls(
-            int(offsets[0]), unknown, np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-        )
+        sentence = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        return cls(int(offsets[0]), unknown, sentence, offsets[:-1] - offsets[0])
 
     def known(self, starts: Integers, lengths: Integers) -> Mask:
         """Whether these runs have no unknown word."""
         return np.asarray(self.unknown[starts + lengths] == self.unknown[starts])
+
+    def start(self, words: Integers) -> Integers:
+        """Where the sentence of each word begins."""
+        return self.starts[self.sentence[words]]
 
     def spans(self, starts: Integers, lengths: Integers) -> Spans:
         """These runs as places of the whole corpus, in few bytes."""
@@ -142,7 +146,8 @@ def _extract_chunk(
     chosen = slice(links.offsets[part.start], links.offsets[part.start + len(counts)])
     j = links.source[chosen] + bitext.source.offsets[pair] - source.begin
     i = links.target[chosen] + bitext.target.offsets[pair] - target.begin
-    linked = np.bincount(i, minlength=len(target.sentence)) > 0
+    linked = _linked(i, target)
+    neighbours = Neighbours.of(source, target, j, i)
     left = _free_before(linked, target.sentence, longest)
     right = _free_before(linked[::-1], target.sentence[::-1], longest)[::-1]
     for length, starts, first, width in _tight(source, len(linked), j, i, longest):
@@ -150,8 +155,49 @@ def _extract_chunk(
         for a, b, wide in _widened(starts, first, width, room, longest):
             lengths = np.full_like(a, length)
             known = source.known(a, lengths) & target.known(b, wide)
-            spans = source.spans(a, lengths)[known], target.spans(b, wide)[known]
-            yield Occurrences(*spans)
+            a, b, wide, lengths = a[known], b[known], wide[known], lengths[known]
+            orientation = neighbours.orientation(a, b, length)
+            yield Occurrences(source.spans(a, lengths), target.spans(b, wide), orientation)
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """What the orientation of a phrase pair depends on; words without a link are passed over."""
+
+    before_source: Integers  # [words + 1] the last linked word before each place
+    after_source: Integers  # [words + 1] the first linked word from each place on
+    before_target: Integers
+    low: Integers  # [target words] the first and the last source word of each
+    high: Integers
+    source: Side
+    target: Side
+
+    @classmethod
+    def of(cls, source: Side, target: Side, j: Integers, i: Integers) -> "Neighbours":
+        """From the links (j, i) of these sides."""
+        before = [
+            np.maximum.accumulate(np.append(-1, np.where(linked, np.arange(len(linked)), -1)))
+            for linked in (_linked(j, source), _linked(i, target))
+        ]
+        here = np.where(_linked(j, source), np.arange(len(source.sentence)), FAR)
+        after = np.minimum.accumulate(np.append(here, FAR)[::-1])[::-1]
+        reach = _reach(i, j, len(target.sentence))
+        return cls(before[0], after, before[1], *reach, source, target)
+
+    def orientation(self, a: Integers, b: Integers, length: int) -> NDArray[np.int8]:
+        """Of pairs whose source phrase begins at `a` and whose target phrase begins at `b`."""
+        last = self.before_target[b]
+        monotone = np.where(
+            last < self.target.start(b),
+            self.before_source[a] < self.source.start(a),
+            self.high[last] == self.before_source[a],
+        )
+        swap = (last >= self.target.start(b)) & (self.low[last] == self.after_source[a + length])
+        return np.where(monotone, MONOTONE, np.where(swap, SWAP, OTHER)).astype(np.int8)
+
+
+def _linked(here: Integers, side: Side) -> Mask:
+    return np.asarray(np.bincount(here, minlength=len(side.sentence)) > 0)
 
 
 def _widened(
@@ -217,24 +263,6 @@ def _free_before(linked: Mask, sentence: Integers, longest: int) -> Integers:
     return count
 
 
-def make_table(
-    bitext: Bitext, found: Occurrences, text: Sentences, longest: int, options: int
-) -> Table:
-    """The phrase pairs whose source occurs in the text, the `options` most frequent of each."""
-    wanted = np.unique(hashes(text.ids, runs(text, longest)))
-    source = hashes(bitext.source.ids, found.source)
-    target = hashes(bitext.target.ids, found.target)
-    chosen = np.flatnonzero(_position(source, wanted) >= 0)
-    source = source[chosen]
-    _, first, joint = np.unique(
-        _mixed(source) + target[chosen], return_index=True, return_counts=True
-    )
-    kept = _most_frequent(source[first], joint, first, options)
-    rows = chosen[first[kept]]
-    pairs = Occurrences(found.source[rows], found.target[rows])
-    return Table(pairs, joint[kept], _counts(target, target[rows]))
-
-
 def runs(text: Sentences, longest: int) -> Spans:
     """Every run of words in every sentence."""
     lengths = text.lengths()
@@ -256,7 +284,7 @@ def hashes(ids: Ids, spans: Spans) -> Hashes:
     powers = np.cumprod(np.full(len(ids), BASE))
     inverse = np.cumprod(np.full(len(ids) + 1, np.uint64(pow(int(BASE), -1, 2**64))))
     sums = np.concatenate(
-        [np.zeros(1, np.uint64), np.cumsum(_mixed(ids.astype(np.uint64)) * powers)]
+        [np.zeros(1, np.uint64), np.cumsum(mixed(ids.astype(np.uint64)) * powers)]
     )
     result = np.empty(len(spans), dtype=np.uint64)
     for block in range(0, len(spans), BLOCK):
@@ -266,14 +294,14 @@ def hashes(ids: Ids, spans: Spans) -> Hashes:
     return result
 
 
-def _mixed(values: Hashes) -> Hashes:
+def mixed(values: Hashes) -> Hashes:
     """Numbers scattered over all 64 bits, different ones to different ones."""
     values = (values + np.uint64(1)) * BASE
     values = (values ^ (values >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     return np.asarray(values ^ (values >> np.uint64(32)))
 
 
-def _position(values: Hashes, among: Hashes) -> Integers:
+def position(values: Hashes, among: Hashes) -> Integers:
     """Where each value stands in a sorted array, -1 for nowhere."""
     places = np.full(len(values), -1)
     for block in range(0, len(values) if len(among) else 0, BLOCK):
@@ -281,18 +309,3 @@ def _position(values: Hashes, among: Hashes) -> Integers:
         at = np.minimum(np.searchsorted(among, part), len(among) - 1)
         places[block : block + BLOCK] = np.where(among[at] == part, at, -1)
     return places
-
-
-def _counts(values: Hashes, of: Hashes) -> Integers:
-    """How often each of `of` occurs among the values."""
-    different, which = np.unique(of, return_inverse=True)
-    places = _position(values, different)
-    return np.bincount(places[places >= 0], minlength=len(different))[which]
-
-
-def _most_frequent(group: Hashes, count: Integers, first: Integers, number: int) -> Integers:
-    """Rows that are among the `number` most frequent of their group; ties to the first seen."""
-    order = np.lexsort((first, -count, group))
-    new = np.concatenate([[True], group[order][1:] != group[order][:-1]])[: len(order)]
-    begin = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
-    return np.asarray(order[np.arange(len(order)) - begin < number])

@@ -4,20 +4,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from covnmt.config import Count, Fraction, Positive, Settings
+from covnmt.config import Count, Positive, Settings
 
 AlignerKind = Literal["eflomal", "hmm", "fast_align", "ibm1", "ibm3", "ibm4"]
 Joining = Literal[
     "grow-diag-final-and", "grow-diag-final", "intersection", "union", "forward", "backward"
 ]
-Engine = Literal["thot", "moses"]
+Engine = Literal["covnmt", "moses"]
 
 
 class AlignSettings(Settings):
     """How words are linked."""
 
     kind: AlignerKind = Field("eflomal", description="Thot's aligner")
-    samplers: Positive = Field(3, description="independent chains whose links are pooled (eflomal)")
+    samplers: Positive = Field(3, description="independent chains, which vote (eflomal)")
     joining: Joining = Field("grow-diag-final-and", description="of the two directions")
     seed: Count = Field(1234, description="of the samplers (eflomal)")
 
@@ -25,21 +25,19 @@ class AlignSettings(Settings):
 class TrainSettings(Settings):
     """How a system is built."""
 
-    engine: Engine = Field("thot", description="moses: drive an installed Moses instead")
+    engine: Engine = Field("covnmt", description="moses: drive an installed Moses instead")
     align: AlignSettings = AlignSettings()
     pairs: Count = Field(0, description="train on that many, in shuffled order; 0: all")
     max_phrase: Annotated[int, Field(gt=0, le=10)] = Field(7, description="words on either side")
-    options: Positive = Field(10, description="translations kept of a source phrase")
+    options: Positive = Field(20, description="translations kept of a source phrase")
     order: Annotated[int, Field(gt=0, le=6)] = Field(4, description="words of an n-gram")
-    min_count: Positive = Field(1, description="rarer n-grams of 3 or more words are left out")
-    lexical: Fraction = Field(0.3, description="share of word translation in a phrase's score")
 
 
 class SearchSettings(Settings):
     """How the decoder searches."""
 
     reorder: Count = Field(6, description="source words that may be jumped over; 0: monotone")
-    stack: Positive = Field(5, description="hypotheses kept for each set of covered words")
+    stack: Positive = Field(100, description="hypotheses kept for each number of covered words")
     processes: Positive = Field(1, description="sentences are shared among them")
 
 

@@ -8,7 +8,6 @@ word of a phrase, needs no lexicon. So links are hard and never leave a phrase.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,24 +18,16 @@ import numpy as np
 from covnmt.errors import UserError
 from covnmt.files import read_json
 from covnmt.metrics.alignment import Links, link_matrix
-from covnmt.smt.bitext import lay_out, source_words, target_tokens
-from covnmt.smt.decode import (
-    FEATURES,
-    START,
-    Decoder,
-    Floats,
-    Hypothesis,
-    Phrase,
-    Search,
-    open_decoder,
-    write_phrase_table,
-)
+from covnmt.smt.bitext import lay_out
+from covnmt.smt.decode import Decoder, Search, open_decoder
+from covnmt.smt.features import FEATURES, START, Floats
 from covnmt.smt.lexicon import Lexicon
-from covnmt.smt.model import TABLES, SmtModel
-from covnmt.smt.phrases import make_table
+from covnmt.smt.model import LANGUAGE_MODEL, SmtModel
+from covnmt.smt.nbest import Hypothesis, Phrase
 from covnmt.smt.settings import SearchSettings
+from covnmt.smt.table import make_table
 from covnmt.text.codec import Codec
-from covnmt.text.vocab import Vocabulary
+from covnmt.text.vocab import UNK, Vocabulary
 
 WEIGHTS = "weights.json"
 MAX_WORDS = 100  # longer sentences are translated in pieces
@@ -69,7 +60,7 @@ class PhraseTranslation:
 
 
 def load_weights(model: SmtModel) -> Floats:
-    """The tuned weights, or equal ones before tuning."""
+    """The tuned weights, or the usual ones before tuning."""
     path = model.directory / WEIGHTS
     if not path.exists():
         return START
@@ -77,7 +68,7 @@ def load_weights(model: SmtModel) -> Floats:
     if known["made_from"]["model"] != model.identity():
         raise UserError(
             f"{path}: the model was trained anew since it was tuned; give `covnmt smt tune "
-            f"{model.directory}` again, or remove the file to use equal weights"
+            f"{model.directory}` again, or remove the file to use the usual weights"
         )
     return np.array([known["weights"][name] for name in FEATURES])
 
@@ -88,19 +79,17 @@ def translate(
     """Translate lines, in order; an empty line stays empty."""
     source, target = model.codec("source"), model.codec("target")
     tokens = [source.tokenize(line) for line in lines]
-    linker = WordLinker(model.lexicon(), source.vocabulary)
-    weights = load_weights(model)
-    with prepared_decoder(model, tokens, settings) as decoder:
-        pieces = [piece for each in tokens for piece in split(each)]
-        words = [source_words(piece, source.vocabulary) for piece in pieces]
-        best = decoder.nbest(words, weights, 1, "translating")
+    linker, weights = WordLinker(model.lexicon()), load_weights(model)
+    with prepared_decoder(model, tokens, settings) as (decoder, _):
+        pieces = [source.vocabulary.encode(piece) for each in tokens for piece in split(each)]
+        best = decoder.nbest(pieces, weights, 1, "translating")
         for line, each in zip(lines, tokens, strict=True):
             parts = [(piece, next(best)) for piece in split(each)]
-            yield _put_together(line, parts, linker, target, weights)
+            yield _put_together(line, parts, linker, (source, target), weights)
 
 
 def split(tokens: Sequence[str]) -> list[Sequence[str]]:
-    """A sentence in pieces of nearly equal length that Thot can take; mostly just one."""
+    """A sentence in pieces of nearly equal length, none very long; mostly just one."""
     number = max(1, -(-len(tokens) // MAX_WORDS))
     cuts = [len(tokens) * k // number for k in range(number + 1)]
     return [tokens[a:b] for a, b in pairwise(cuts)]
@@ -109,21 +98,29 @@ def split(tokens: Sequence[str]) -> list[Sequence[str]]:
 @contextmanager
 def prepared_decoder(
     model: SmtModel, tokens: Sequence[Sequence[str]], settings: SearchSettings
-) -> Iterator[Decoder]:
-    """A decoder with the phrase table of these sentences, which is gone afterwards."""
+) -> Iterator[tuple[Decoder, int]]:
+    """A decoder with the phrase table of these sentences, and how many pairs the table has."""
     vocabulary = model.codec("source").vocabulary
     text = lay_out([vocabulary.encode(each) for each in tokens])
-    bitext, made = model.bitext(), model.settings
-    table = make_table(bitext, model.occurrences(), text, made.max_phrase, made.options)
+    made = model.settings
     with TemporaryDirectory(prefix="covnmt-smt-") as place:
-        tables = Path(place) / TABLES
-        for path in (model.directory / "lexicon").iterdir():
-            (tables.parent / path.name).symlink_to(path.resolve())
-        write_phrase_table(tables, bitext, table, made.lexical)
-        del bitext, table
-        lm = model.directory / "lm"
-        with open_decoder(Search(tables, lm, made.max_phrase, made.options, settings)) as decoder:
-            yield decoder
+        known = model.bitext(), model.occurrences(), model.lexicon()
+        table = make_table(*known, text, made.max_phrase, made.options)
+        file, pairs = Path(place) / "table.npz", len(table)
+        table.save(file)
+        del known, table
+        lm = model.directory / LANGUAGE_MODEL
+        with open_decoder(Search(file, lm, made.max_phrase, settings)) as decoder:
+            yield decoder, pairs
+
+
+def spoken(found: Hypothesis, source: Sequence[str], target: Vocabulary) -> list[str]:
+    """The tokens of a translation; a copied word is its source token."""
+    tokens = target.decode(found.words)
+    for phrase in found.phrases:
+        if found.words[phrase.target] == UNK:
+            tokens[phrase.target] = source[phrase.source]
+    return tokens
 
 
 @dataclass(frozen=True)
@@ -131,37 +128,30 @@ class WordLinker:
     """Links words inside phrases."""
 
     lexicon: Lexicon
-    source: Vocabulary
-
-    @cached_property
-    def _probability(self) -> dict[tuple[int, int], float]:
-        known = self.lexicon
-        rows = zip(known.source.tolist(), known.target.tolist(), strict=True)
-        return dict(zip(rows, known.probabilities().tolist(), strict=True))
 
     def links(
-        self, phrases: Sequence[Phrase], source: Sequence[str], words: Sequence[str]
+        self, phrases: Sequence[Phrase], source: Sequence[int], words: Sequence[int]
     ) -> Links:
         """Of each target word to the source word of its phrase that most probably gave it."""
-        ids = self.source.encode(source)
-        found = set()
+        j, i = np.array(source), np.array(words)
+        found: set[tuple[int, int]] = set()
         for phrase in phrases:
-            inside = range(phrase.source, phrase.source_end)
-            for i in range(phrase.target, phrase.target_end):
-                weights = [self._weight(ids[j], words[i]) for j in inside]
-                if len(weights) == 1 or max(weights) > 0:
-                    found.add((phrase.source + int(np.argmax(weights)), i))
+            inside = slice(phrase.target, phrase.target_end)
+            weight = self.lexicon.weight(
+                *np.broadcast_arrays(j[phrase.source : phrase.source_end, None], i[inside])
+            )
+            linked = (weight.max(axis=0) > 0) | (len(weight) == 1)
+            best = phrase.source + weight.argmax(axis=0)
+            places = np.arange(phrase.target, phrase.target_end)
+            found.update(zip(best[linked].tolist(), places[linked].tolist(), strict=True))
         return frozenset(found)
-
-    def _weight(self, source: int, word: str) -> float:
-        return self._probability.get((source, int(word[1:])), 0.0) if word[0] == "t" else 0.0
 
 
 def _put_together(
     line: str,
     parts: Sequence[tuple[Sequence[str], list[Hypothesis]]],
     linker: WordLinker,
-    target: Codec,
+    codecs: tuple[Codec, Codec],
     weights: Floats,
 ) -> PhraseTranslation:
     """The pieces of a line as one translation."""
@@ -171,11 +161,11 @@ def _put_together(
     score = 0.0
     for piece, found in parts:
         for best in found:
-            own = linker.links(best.phrases, piece, best.words)
+            ids = codecs[0].vocabulary.encode(piece)
+            own = linker.links(best.phrases, ids, best.words)
             links |= {(len(source) + j, len(tokens) + i) for j, i in own}
-            words = source_words(piece, linker.source)
-            tokens += target_tokens(best.words, words, piece, target.vocabulary)
+            tokens += spoken(best, piece, codecs[1].vocabulary)
             score += float(np.dot(weights, best.features))
         source += piece
-    text = target.detokenize(tokens)
+    text = codecs[1].detokenize(tokens)
     return PhraseTranslation(line, source, tokens, text, score, frozenset(links))

@@ -19,12 +19,14 @@ from covnmt.errors import UserError
 from covnmt.files import read_json, read_lines, write_json
 from covnmt.metrics.bleu import Counts, corpus_bleu, sentence_statistics
 from covnmt.progress import console
-from covnmt.smt.bitext import Integers, load_arrays, save_arrays, source_words, target_tokens
-from covnmt.smt.decode import FEATURES, LOWER, START, Decoder, Floats, Hypothesis
+from covnmt.smt.bitext import Integers, load_arrays, save_arrays
+from covnmt.smt.decode import Decoder
+from covnmt.smt.features import FEATURES, LOWER, START, Floats
 from covnmt.smt.mert import Lists, optimise
-from covnmt.smt.model import Figures, SmtModel, peak_mib
+from covnmt.smt.model import Figures, SmtModel, cpu_seconds, peak_mib
+from covnmt.smt.nbest import Hypothesis
 from covnmt.smt.settings import TuneSettings
-from covnmt.smt.translate import MAX_WORDS, WEIGHTS, prepared_decoder
+from covnmt.smt.translate import MAX_WORDS, WEIGHTS, prepared_decoder, spoken
 from covnmt.text.codec import Codec
 
 
@@ -93,6 +95,8 @@ class Tuning:
 
     rounds: list[tuple[list[float], float]] = field(default_factory=list)
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    phrase_pairs: int = 0  # of the table of the dev set
     pool: Pool = field(default_factory=lambda: EMPTY)
     converged: bool = False  # the last round found nothing new
 
@@ -104,7 +108,7 @@ class Tuning:
 def tune(model: SmtModel, settings: TuneSettings) -> list[tuple[list[float], float]]:
     """Tune, or go on tuning, and write the best weights to the model.
 
-    Gives the weights and the BLEU of every round; the first has equal weights.
+    Gives the weights and the BLEU of every round; the first has the usual weights.
     """
     dev = DevSet.of(model, settings.sentences)
     # a run with more rounds goes on where one with fewer ended, on as many processes as it likes
@@ -113,7 +117,8 @@ def tune(model: SmtModel, settings: TuneSettings) -> list[tuple[list[float], flo
     state = restore(model.directory, made_from)
     codecs = model.codec("source"), model.codec("target")
     if left(state, settings):
-        with prepared_decoder(model, dev.source, settings.search) as decoder:
+        with prepared_decoder(model, dev.source, settings.search) as (decoder, pairs):
+            state.phrase_pairs = pairs
             while left(state, settings):
                 one_round(state, decoder, dev, codecs, settings)
                 save(model.directory, made_from, state)
@@ -133,12 +138,12 @@ def one_round(
     settings: TuneSettings,
 ) -> None:
     """Find the next weights, translate with them, and note the BLEU."""
-    began = time.monotonic()
+    began, cpu = time.monotonic(), cpu_seconds() + decoder.cpu_seconds
     number = len(state.rounds) + 1
     weights = next_weights(state, settings)
-    words = [source_words(tokens, codecs[0].vocabulary) for tokens in dev.source]
-    lists = list(decoder.nbest(words, weights, settings.nbest, f"round {number}"))
-    found = judged(lists, words, dev, codecs[1])
+    ids = [codecs[0].vocabulary.encode(tokens) for tokens in dev.source]
+    lists = list(decoder.nbest(ids, weights, settings.nbest, f"round {number}"))
+    found = judged(lists, dev, codecs[1])
     first = np.unique(found.sentence, return_index=True)[1]
     bleu = float(corpus_bleu(found.statistics[first].sum(axis=0)))
     state.rounds.append((weights.tolist(), bleu))
@@ -147,34 +152,29 @@ def one_round(
     console.print(f"round {number}: BLEU {bleu:.2f}, {len(state.pool):,} translations")
     state.converged = len(state.pool) == known
     state.seconds += time.monotonic() - began
+    state.cpu_seconds += cpu_seconds() + decoder.cpu_seconds - cpu
 
 
 def next_weights(state: Tuning, settings: TuneSettings) -> Floats:
-    """The weights that choose best from the pool; equal ones in the beginning."""
+    """The weights that choose best from the pool; the usual ones in the beginning."""
     if not state.rounds:
         return START
     last = np.array(state.rounds[-1][0])
     seed = settings.seed + len(state.rounds)
-    return optimise(state.pool.lists(), last, LOWER, settings.restarts, seed)[0]
+    return optimise(
+        state.pool.lists(), last, LOWER, settings.restarts, seed, settings.search.processes
+    )[0]
 
 
-def judged(
-    lists: Sequence[Sequence[Hypothesis]],
-    words: Sequence[Sequence[str]],
-    dev: DevSet,
-    target: Codec,
-) -> Pool:
+def judged(lists: Sequence[Sequence[Hypothesis]], dev: DevSet, target: Codec) -> Pool:
     """The features and BLEU counts of every translation."""
     sentence, features, statistics = [], [], []
     for n, hypotheses in enumerate(lists):
-        known: dict[tuple[str, ...], list[int]] = {}
         for each in hypotheses:
-            if each.words not in known:
-                tokens = target_tokens(each.words, words[n], dev.source[n], target.vocabulary)
-                known[each.words] = sentence_statistics(tokens, [dev.target[n]])
+            tokens = spoken(each, dev.source[n], target.vocabulary)
             sentence.append(n)
             features.append(each.features)
-            statistics.append(known[each.words])
+            statistics.append(sentence_statistics(tokens, [dev.target[n]]))
     return Pool(np.array(sentence), np.array(features), np.array(statistics))
 
 
@@ -191,6 +191,8 @@ def save(directory: Path, made_from: Figures, state: Tuning) -> None:
         "rounds": state.rounds,
         "converged": state.converged,
         "seconds": round(state.seconds, 1),
+        "cpu_seconds": round(state.cpu_seconds, 1),
+        "phrase_pairs": state.phrase_pairs,
         "peak_mib": peak_mib(),
     }
     write_json(directory / WEIGHTS, content)
@@ -211,4 +213,5 @@ def restore(directory: Path, made_from: Figures) -> Tuning:
     arrays = load_arrays(directory / "tuning.npz")
     pool = Pool(arrays["sentence"], arrays["features"], arrays["statistics"])
     rounds = [(weights, bleu) for weights, bleu in known["rounds"]]
-    return Tuning(rounds, known["seconds"], pool, known["converged"])
+    cost = known["seconds"], known["cpu_seconds"], known["phrase_pairs"]
+    return Tuning(rounds, *cost, pool, known["converged"])

@@ -22,18 +22,27 @@ WordPair = tuple[Sequence[str], Sequence[str]]
 
 
 def align_files(
-    source: Path, target: Path, corpus: Corpus | None, settings: AlignSettings, learn: int = 0
+    source: Path,
+    target: Path,
+    corpus: Corpus | None,
+    settings: AlignSettings,
+    learn: int = 0,
+    processes: int = 1,
 ) -> list[Links]:
     """The links of each line, (source word, target word) from 0; none where a side is empty."""
     lines = read_parallel(source, target)
     pairs = [(one.split(), other.split()) for one, other in lines]
     if not any(one and other for one, other in pairs):
         raise UserError(f"{source} and {target}: no line has words on both sides")
-    return align_pairs(pairs, corpus, settings, learn)
+    return align_pairs(pairs, corpus, settings, learn, processes)
 
 
 def align_pairs(
-    pairs: Sequence[WordPair], corpus: Corpus | None, settings: AlignSettings, learn: int = 0
+    pairs: Sequence[WordPair],
+    corpus: Corpus | None,
+    settings: AlignSettings,
+    learn: int = 0,
+    processes: int = 1,
 ) -> list[Links]:
     """The same of pairs in memory; `learn` limits the pairs of the corpus, 0 takes all."""
     full = [n for n, (source, target) in enumerate(pairs) if source and target]
@@ -43,7 +52,7 @@ def align_pairs(
     )
     if corpus:
         bitext = bitext.and_then(Bitext.of(corpus.split("train"), learn))
-    links = align_words(bitext, settings)
+    links = align_words(bitext, settings, processes)
     found = {n: links[place] for place, n in enumerate(full)}
     return [found.get(n, NO_LINKS) for n in range(len(pairs))]
 

@@ -61,6 +61,9 @@ class PrepareSettings(Settings):
     )
     seed: Count = Field(1234, description="of the shuffle and of sentencepiece's sample")
     sentencepiece: Literal["unigram", "bpe"] = Field("unigram", description="kind of subwords")
+    open_vocabulary: bool = Field(
+        False, description="subwords of any text: unknown characters in bytes, numbers in digits"
+    )
     joint: bool = Field(False, description="one vocabulary (and subword model) for both sides")
 
     @model_validator(mode="after")

@@ -38,7 +38,12 @@ from covnmt.text.tokenize import (
     build_tokenizer,
     clean,
 )
-from covnmt.text.vocab import Vocabulary, train_sentencepiece
+from covnmt.text.vocab import (
+    SPM_LONGEST,
+    SPM_LONGEST_UNSPACED,
+    Vocabulary,
+    train_sentencepiece,
+)
 
 SHUFFLED_AT_ONCE = 1 << 21  # pairs; more of them are dealt to piles on disk first
 ENDS_AT_A_TIME = 1 << 20
@@ -182,7 +187,15 @@ def _train_subwords(settings: PrepareSettings, work: Path) -> dict[Side, Path | 
         models[side] = path = work / f"{side}.spm"
         text = _train_lines(settings, SIDES if settings.joint else (side,))
         text = track(text, None, f"reading {side} for sentencepiece")
-        train_sentencepiece(text, path, settings.size(side), settings.sentencepiece, settings.seed)
+        train_sentencepiece(
+            text,
+            path,
+            settings.size(side),
+            settings.sentencepiece,
+            settings.seed,
+            settings.open_vocabulary,
+            SPM_LONGEST_UNSPACED if settings.tokenizer(side).unspaced else SPM_LONGEST,
+        )
     return models
 
 
@@ -190,7 +203,7 @@ def _train_lines(settings: PrepareSettings, sides: Iterable[Side]) -> Iterator[s
     for side in sides:
         for pair in settings.train:
             for line in files.read_lines(pair[SIDES.index(side)]):
-                yield clean(line, settings.tokenizer(side).lowercase)
+                yield clean(line, settings.tokenizer(side))
 
 
 def _dropped(tally: Counter[str]) -> dict[Fault, int]:

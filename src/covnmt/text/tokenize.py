@@ -1,12 +1,14 @@
 """Lines to tokens and back: five schemes behind one protocol.
 
-Text is kept as it is (no Unicode normalisation) but for control characters, which are removed,
-and runs of white space, which become one space. A token therefore never contains white space.
+Text is kept as it is but for control characters, which are removed, and runs of white space, which
+become one space. A token therefore never contains white space. On request letters of full and half
+width become one (NFKC), and spaces go that Chinese and Japanese are written without.
 """
 
 import re
-from collections.abc import Sequence
-from itertools import pairwise
+import unicodedata
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -23,6 +25,12 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff]")
 
 _ASCII_WORD = re.compile(r"[A-Za-z0-9]")
 
+# A space that does not stand between two such characters.
+_LOOSE_SPACE = re.compile(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])")
+
+# A byte of a character that sentencepiece does not know.
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
 
 class TokenizerSettings(Settings):
     """How the text of one side is split."""
@@ -32,6 +40,18 @@ class TokenizerSettings(Settings):
     )
     language: str = Field("en", pattern="^[a-z]{2,3}$", description="code such as en, zh (moses)")
     lowercase: bool = Field(False, description="before splitting")
+    nfkc: bool = Field(False, description="full and half width, ligatures: one form of each letter")
+    unspaced: bool = Field(False, description="drop spaces, but for those between ASCII words")
+
+
+AS_IT_IS = TokenizerSettings()
+WITHOUT_SPACES = ("ja", "zh")  # languages
+
+
+def plain_subwords(language: str) -> TokenizerSettings:
+    """Subwords of text as people type it, in this language."""
+    unspaced = language in WITHOUT_SPACES
+    return TokenizerSettings(kind="sentencepiece", language=language, nfkc=True, unspaced=unspaced)
 
 
 class Tokenizer(Protocol):
@@ -46,7 +66,7 @@ class Tokenizer(Protocol):
 
 def build_tokenizer(settings: TokenizerSettings, spm_path: Path | None = None) -> Tokenizer:
     """The tokenizer of these settings; sentencepiece also needs its trained model."""
-    return CleanTokenizer(_build_scheme(settings, spm_path), settings.lowercase)
+    return CleanTokenizer(_build_scheme(settings, spm_path), settings)
 
 
 def _build_scheme(settings: TokenizerSettings, spm_path: Path | None) -> Tokenizer:
@@ -65,21 +85,23 @@ def _build_scheme(settings: TokenizerSettings, spm_path: Path | None) -> Tokeniz
             return SentencePieceTokenizer(spm_path)
 
 
-def clean(line: str, lowercase: bool = False) -> str:
-    """Remove control characters and make every run of white space one space."""
-    plain = " ".join(_CONTROL.sub("", line).split())
-    return plain.lower() if lowercase else plain
+def clean(line: str, settings: TokenizerSettings = AS_IT_IS) -> str:
+    """Remove control characters, make every run of white space one space, and what is asked for."""
+    plain = unicodedata.normalize("NFKC", line) if settings.nfkc else line
+    plain = " ".join(_CONTROL.sub("", plain).split())
+    if settings.unspaced:
+        plain = _LOOSE_SPACE.sub("", plain)
+    return plain.lower() if settings.lowercase else plain
 
 
 class CleanTokenizer:
-    """Cleans each line, lowercases it on request, and leaves the rest to another scheme."""
+    """Cleans each line, and leaves the rest to another scheme."""
 
-    def __init__(self, scheme: Tokenizer, lowercase: bool) -> None:
-        self._scheme = scheme
-        self._lowercase = lowercase
+    def __init__(self, scheme: Tokenizer, settings: TokenizerSettings) -> None:
+        self._scheme, self._settings = scheme, settings
 
     def tokenize(self, line: str) -> list[str]:
-        return self._scheme.tokenize(clean(line, self._lowercase))
+        return self._scheme.tokenize(clean(line, self._settings))
 
     def detokenize(self, tokens: Sequence[str]) -> str:
         return self._scheme.detokenize(tokens)
@@ -157,7 +179,9 @@ class SentencePieceTokenizer:
         return list(self._model.encode(line, out_type=str))
 
     def detokenize(self, tokens: Sequence[str]) -> str:
-        return "".join(tokens).replace(SPACE, " ").strip()
+        runs = groupby(tokens, lambda token: _BYTE.fullmatch(token) is not None)
+        parts = [_characters(run) if in_bytes else "".join(run) for in_bytes, run in runs]
+        return "".join(parts).replace(SPACE, " ").strip()
 
     def pieces(self) -> list[str]:
         """Every subword of the model, in its order, without its special symbols."""
@@ -167,3 +191,9 @@ class SentencePieceTokenizer:
             for number in numbers
             if not (self._model.is_unknown(number) or self._model.is_control(number))
         ]
+
+
+def _characters(tokens: Iterable[str]) -> str:
+    """What tokens of one byte each spell; bytes that make no character are shown as U+FFFD."""
+    spelt = bytes.fromhex("".join(_BYTE.sub(r"\1", token) for token in tokens))
+    return clean(spelt.decode("utf-8", errors="replace"))

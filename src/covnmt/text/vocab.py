@@ -29,6 +29,10 @@ NAMES = ("PAD", "UNK")  # how these two look in decoded text
 # enough that its suffix array stays below half a GiB for text without spaces.
 SPM_SENTENCES = 200_000
 
+# Characters of a subword. Where no spaces end words, whole phrases would become one, numbers in
+# them and all, and a sentence that is only a little different would share nothing with them.
+SPM_LONGEST, SPM_LONGEST_UNSPACED = 16, 5
+
 # The result depends on the number of threads, so it must not depend on the machine.
 SPM_THREADS = 8
 
@@ -106,10 +110,13 @@ def train_sentencepiece(
     size: int,
     kind: Literal["unigram", "bpe"] = "unigram",
     seed: int = 1234,
+    open_vocabulary: bool = False,
+    longest: int = SPM_LONGEST,
 ) -> None:
     """Train subwords on a sample of the sentences, so that their vocabulary has at most `size`.
 
-    The same sentences and seed give the same model, byte for byte.
+    The same sentences and seed give the same model, byte for byte. An open
+    vocabulary has pieces for all bytes, hence no unknown characters, and numbers in digits.
     """
     import sentencepiece
 
@@ -120,6 +127,9 @@ def train_sentencepiece(
             model_writer=model,
             model_type=kind,
             vocab_size=size - 1,  # its own unknown symbol is one of them
+            max_sentencepiece_length=longest,
+            byte_fallback=open_vocabulary,
+            split_digits=open_vocabulary,
             hard_vocab_limit=False,  # a small corpus may not have that many
             normalization_rule_name="identity",
             bos_id=-1,
