@@ -196,7 +196,7 @@ def test_int8_stays_near(
 ) -> None:
     """Much nearer than another model, also with a bit less for older processors."""
     monkeypatch.setattr(directories, "multiplies_bytes_exactly", lambda: exact_bytes)
-    model = realistic(SYSTEMS[system], **changes)
+    model = realistic(SYSTEMS[system], 0, **changes)
     model.target.b.data.normal_(std=0.1)
     source, target = sentences(20), sentences(20, seed=1)
     exact = TorchEngine([model], END).force(source, target)

@@ -97,9 +97,10 @@ class StepGraph:
         own = graph.product(t, halves(self._of("readout.U_o.weight")))
         return graph.op("Sum", read, own, shown)
 
-    def _inputs(self, word: str, s: str) -> list[str]:
+    def _inputs(self, word: str, s: str) -> tuple[str, str]:
         """What word and context give to the gates, and to the candidate."""
-        return self.graph.split(self.graph.op("Add", word, s), 2 * self.n, self.n)
+        rz, c = self.graph.split(self.graph.op("Add", word, s), 2 * self.n, self.n)
+        return rz, c
 
     def _with_coverage(self, t: str, W: Array, *sizes: int) -> tuple[str, str, str]:
         """W t in two parts, and the coverage network's product with t where there is one."""
