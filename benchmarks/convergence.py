@@ -81,7 +81,7 @@ def main() -> None:
 
     def gap(one: str, other: str) -> float:
         pairs = zip(found[one][later:], found[other][later:], strict=True)
-        return statistics.mean(abs(a - b) for a, b in pairs)
+        return float(statistics.mean(abs(a - b) for a, b in pairs))
 
     gaps = {f"{one} to {other}": gap(one, other) for one, other in combinations(runs, 2)}
     print("mean gaps:", ", ".join(f"{pair} {value:.4f}" for pair, value in gaps.items()))

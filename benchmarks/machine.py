@@ -18,11 +18,13 @@ def machine() -> dict[str, Any]:
 
 
 def command() -> str:
-    """What was run, without where its result went."""
+    """What was run, without where its result went and its data were."""
     words = ["python", *sys.argv]
     if "--out" in words:
         at = words.index("--out")
         del words[at : at + 2]
+    if "--data" in words:
+        words[words.index("--data") + 1] = "DATA"
     return " ".join(words)
 
 

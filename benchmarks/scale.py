@@ -1,7 +1,7 @@
 """Past one machine: how preparing and starting grow with the corpus, and what workers add.
 
     python benchmarks/scale.py growth     1M, 4M and 16M pairs: prepare them, then begin to train
-    python benchmarks/scale.py training   one update with 1, 2 and 4 gloo workers, and their sums
+    python benchmarks/scale.py training   updates and sums by themselves, 1, 2 and 4 gloo workers
     python benchmarks/scale.py translate  files translated by one worker and by two
 
 Synthetic text; only what is measured is timed. Times on a shared machine: wall and CPU seconds.
@@ -19,10 +19,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import cycle, islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from covnmt.distributed import World
@@ -31,9 +32,21 @@ if TYPE_CHECKING:
 MILLION = 1_000_000
 SHARDS = 8
 WHITESPACE = ("--source-tokenizer", "whitespace", "--target-tokenizer", "whitespace")
-# Hidden units of two models: gradients that hardly matter, and gradients that do.
-MODELS = (64, 256)
-SOURCE, TARGET, ROWS = 20, 24, 4000
+
+
+class Case(NamedTuple):
+    """A model, and the share of each worker in a batch."""
+
+    words: int  # of either language
+    size: int  # of embeddings and states
+    pairs: int  # for each worker
+
+
+# From sums that hardly matter to sums that are about half of an update.
+CASES = (Case(4_000, 64, 24), Case(30_000, 64, 4), Case(30_000, 128, 2))
+WORKERS = (1, 2, 4)
+SUMS = tuple(4**k for k in range(6, 14))  # bytes of a sum by itself: 4 KiB to 64 MiB
+SOURCE, TARGET = 10, 12  # words of a pair
 
 
 def covnmt(*words: object) -> dict[str, float]:
@@ -137,70 +150,109 @@ def prepared(text: Path, work: Path) -> Path:
 
 
 def training(arguments: argparse.Namespace, text: Path, work: Path) -> dict[str, Any]:
-    """Seconds of an update with several workers, and what they consist of."""
-    rows = []
-    for size in MODELS:
-        for pairs, count in ((96, 1), (96, 2), (96, 4)):
-            address = f"file://{work}/store-{size}-{pairs}-{count}"
-            with ProcessPoolExecutor(count, get_context("spawn")) as pool:
-                jobs = [
-                    pool.submit(worker, rank, count, address, size, pairs, arguments.updates)
-                    for rank in range(count)
-                ]
-                found = [job.result() for job in jobs]
-            row = {"hidden": size, "pairs": pairs, "workers": count, **found[0]}
-            rows.append(row)
-            print(json.dumps(row), flush=True)
-    return {"updates": arguments.updates, "cores": os.cpu_count(), "words": TARGET, "rows": rows}
+    """Seconds of updates with several workers, and of sums by themselves."""
+    # workers keep what they free: otherwise fresh pages cost as much as half of an update
+    os.environ |= dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(4 << 30))
+    updates = []
+    for case in CASES:
+        for count in WORKERS:
+            found = together(count, work / f"{case}-{count}", update_times, case, arguments.updates)
+            updates.append({**case._asdict(), "workers": count, **found})
+            print(json.dumps(updates[-1]), flush=True)
+    sums = []
+    for count in WORKERS[1:]:
+        found = together(count, work / f"sums-{count}", sum_times, arguments.updates)
+        sums.append({"workers": count, **found})
+        print(json.dumps(sums[-1]), flush=True)
+    return {"cores": os.cpu_count(), "updates": updates, "sums": sums}
 
 
-def worker(
-    rank: int, count: int, address: str, size: int, pairs: int, updates: int
+def together(
+    count: int, store: Path, function: Callable[..., dict[str, Any]], *arguments: object
 ) -> dict[str, Any]:
-    """Seconds of an update, of the same without a sum, and of the sum by itself, in turns.
+    """What the first of so many workers measures; all call the function."""
+    with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+        jobs = [
+            pool.submit(member, rank, count, f"file://{store}", function, *arguments)
+            for rank in range(count)
+        ]
+        first, *_ = [job.result() for job in jobs]
+    return first
 
-    In turns, so that whatever else the machine does falls on all three alike.
-    """
+
+def member(
+    rank: int, count: int, address: str, function: Callable[..., dict[str, Any]], *arguments: object
+) -> dict[str, Any]:
+    """One of the workers, with one thread."""
     import torch
     import torch.distributed as dist
 
-    from covnmt.data import collate
     from covnmt.distributed import World
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=count)
-    together, apart = updater(size, World(rank, count)), updater(size, World())
-    some = torch.randint(2, ROWS - 1, (pairs // count, SOURCE + TARGET)).tolist()
-    batch = collate([(row[:SOURCE], row[SOURCE:]) for row in some], ROWS - 1, ROWS - 1)
-    row = torch.zeros(sum(parameter.numel() for parameter in together.model.parameters()))
-    calls = {
-        "seconds": lambda: together([batch], pairs * (TARGET + 1), 0),
-        "apart_seconds": lambda: apart([batch], pairs * (TARGET + 1), 0),
-        "sum_seconds": lambda: dist.all_reduce(row),
-    }
+    try:
+        return function(World(rank, count, joined=True), *arguments)
+    finally:
+        dist.destroy_process_group()
+
+
+def update_times(world: "World", case: Case, updates: int) -> dict[str, Any]:
+    """Seconds of an update without a sum, with gradients in one row, and as CPUs do it, in turns.
+
+    In turns, so that whatever else the machine does falls on all three alike.
+    """
+    import torch
+
+    from covnmt.data import collate
+    from covnmt.update import Row
+
+    apart, by_row, overlapped = updater(case), updater(case), updater(case, world)
+    by_row.row = Row(by_row.model.parameters(), torch.float32)
+    some = torch.randint(2, case.words - 1, (case.pairs, SOURCE + TARGET)).tolist()
+    pairs = [(row[:SOURCE], row[SOURCE:]) for row in some]
+    batch = collate(pairs, case.words - 1, case.words - 1)
+    words = world.size * case.pairs * (TARGET + 1)
+    kinds = {"apart": apart, "row": by_row, "overlapped": overlapped}
+    times = in_turns({k: partial(u, [batch], words, 0) for k, u in kinds.items()}, updates)
+    return {"gradient_bytes": 4 * by_row.row.row.numel(), "seconds": times}
+
+
+def sum_times(world: "World", repeats: int) -> dict[str, Any]:
+    """Seconds of a sum over all workers, by its bytes."""
+    import torch
+    import torch.distributed as dist
+
+    rows = {size: torch.zeros(size // 4) for size in SUMS}
+    calls = {str(size): partial(dist.all_reduce, row) for size, row in rows.items()}
+    return {"seconds": in_turns(calls, 3 * repeats)}
+
+
+def in_turns(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, dict[str, float]]:
+    """Seconds of each call; the first three times do not count."""
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(updates):
+    for _ in range(repeats + 3):
         for name, call in calls.items():
             times[name].append(timed(call))
-    dist.destroy_process_group()
-    found = {name: summary(values[2:]) for name, values in times.items()}
-    return {**found, "gradient_bytes": 4 * row.numel()}
+    return {name: summary(values[3:]) for name, values in times.items()}
 
 
-def updater(size: int, world: "World") -> "Updater":
-    """What makes updates of a small model."""
+def updater(case: Case, world: "World | None" = None) -> "Updater":
+    """What makes updates of a model; alone without a world."""
     from covnmt.config import SYSTEMS, ModelConfig, TrainConfig
+    from covnmt.distributed import ALONE
     from covnmt.model.initialise import initialise
     from covnmt.model.seq2seq import Seq2Seq
     from covnmt.optimise import build_optimizer, build_step
     from covnmt.update import Updater
 
-    sizes = {"embedding": size, "hidden": size, "rank": size, "coverage": SYSTEMS["gru10"]}
-    model = Seq2Seq(ModelConfig.model_validate(sizes), ROWS, ROWS)
+    sizes = dict.fromkeys(("embedding", "hidden", "rank"), case.size)
+    config = ModelConfig.model_validate({**sizes, "coverage": SYSTEMS["gru10"]})
+    model = Seq2Seq(config, case.words, case.words)
     initialise(model, "modern")
-    config = TrainConfig(optimizer="adamw", learning_rate=1e-3, loss="token_mean")
-    step = build_step(model, build_optimizer(model, config), {}, config)
-    return Updater(model, step, config, world)
+    settings = TrainConfig(optimizer="adamw", learning_rate=1e-3, loss="token_mean")
+    step = build_step(model, build_optimizer(model, settings), {}, settings)
+    return Updater(model, step, settings, world or ALONE)
 
 
 def timed(function: Callable[[], object]) -> float:
@@ -258,7 +310,7 @@ def main() -> None:
     parser.add_argument("what", choices=["growth", "training", "translate"])
     parser.add_argument("--pairs", type=int, nargs="+", default=[n * MILLION for n in (1, 4, 16)])
     parser.add_argument("--workers", type=int, default=2, help="growth: files at a time")
-    parser.add_argument("--updates", type=int, default=12, help="training: of each")
+    parser.add_argument("--updates", type=int, default=30, help="training: times of each")
     parser.add_argument("--lines", type=int, default=150, help="translate: of each of 8 files")
     parser.add_argument("--repeats", type=int, default=3, help="translate")
     parser.add_argument("--out", type=Path, help="directory of the result file")

@@ -11,6 +11,13 @@ was measured on several GPUs.
     sum(n)    = 2 (k-1)/k G/B + 2 (k-1) L          ring over k members, G bytes, bandwidth B
 
 Members are GPUs within a machine over NVLink, then machines over Ethernet.
+
+The check is the same formula for gloo workers on a CPU. What goes in is an update of one worker,
+copies included, and the bandwidth and latency of sums by themselves over two; what comes out is
+the update of two and of four. Workers that are more than the cores take turns to compute, so that
+takes workers / cores as long. Even on cores of their own they share the memory, which the formula
+does not know; so it is also checked with the time that as many workers take side by side without
+any sum in place of the first term.
 """
 
 import json
@@ -104,17 +111,55 @@ def predictions(step: tuple[float, float]) -> dict[str, list[dict[str, Any]]]:
     return {"growing_batch": growing, "batch_of_512": divided}
 
 
+def link_of(sums: dict[str, Any]) -> Link:
+    """Bandwidth and latency of a ring, from the times of sums by themselves (the first: of two)."""
+    n = sums["workers"]
+    points = [(float(size), found["median"]) for size, found in sums["seconds"].items()]
+    latency, per_byte = fit(points)
+    return Link(2 * (n - 1) / n / per_byte, latency / (2 * (n - 1)))
+
+
 def check(measured: dict[str, Any]) -> list[dict[str, Any]]:
-    """The model for gloo workers on a CPU: update(n) = step apart from each other + sum(n)."""
-    rows = []
-    for row in measured["rows"]:
-        parts = {part: row[f"{part}_seconds"]["median"] for part in ("apart", "sum")}
-        expected, found = sum(parts.values()), row["seconds"]["median"]
-        known = {key: row[key] for key in ("hidden", "pairs", "workers")}
-        known |= {f"{part}_ms": 1e3 * seconds for part, seconds in parts.items()}
-        times = {"expected_ms": 1e3 * expected, "measured_ms": 1e3 * found}
-        rows.append({**known, **times, "error": expected / found - 1})
+    """Updates of several workers on a CPU, expected and found."""
+    link, rows = link_of(measured["sums"][0]), []
+    for found in measured["updates"]:
+        n = found["workers"]
+        times = {name: seconds["median"] for name, seconds in found["seconds"].items()}
+        if n == 1:  # of each model this one comes first
+            alone, copies = times["row"], times["row"] - times["apart"]
+        turns = max(1.0, n / measured["cores"])
+        travel = ring(n, found["gradient_bytes"], link)
+        without = times["apart"] + turns * copies
+        rows.append(
+            {key: found[key] for key in ("words", "size", "pairs", "gradient_bytes", "workers")}
+            | {"compute_ms": 1e3 * turns * alone, "sum_ms": 1e3 * travel}
+            | versus(turns * alone + travel, times["row"])
+            | {"sum_found_ms": 1e3 * (times["row"] - without)}
+            | {"beside_ms": 1e3 * (without + travel)}
+            | {"beside_error": (without + travel) / times["row"] - 1}
+            | {"overlapped_ms": 1e3 * times["overlapped"]}
+        )
     return rows
+
+
+def check_sums(measured: dict[str, Any]) -> list[dict[str, Any]]:
+    """Sums by themselves, as the ring that was fitted to two workers expects them."""
+    link = link_of(measured["sums"][0])
+    return [
+        {"workers": sums["workers"], "bytes": int(size)}
+        | versus(ring(sums["workers"], int(size), link), found["median"])
+        for sums in measured["sums"]
+        for size, found in sums["seconds"].items()
+    ]
+
+
+def versus(expected: float, found: float) -> dict[str, float]:
+    """Two times side by side."""
+    return {
+        "expected_ms": 1e3 * expected,
+        "measured_ms": 1e3 * found,
+        "error": expected / found - 1,
+    }
 
 
 def draw(path: Path, rows: list[dict[str, Any]], checked: list[dict[str, Any]]) -> None:
@@ -132,17 +177,21 @@ def draw(path: Path, rows: list[dict[str, Any]], checked: list[dict[str, Any]]) 
     left.set(xscale="log", yscale="log", xlabel="GPUs", ylabel="target words / s, predicted")
     left.set_xticks(GPUS, [str(number) for number in GPUS])
     left.minorticks_off()
-    left.legend(fontsize=7, frameon=False)
+    left.legend(fontsize=7, frameon=False, handlelength=4)
     left.set_title("84M weights, bf16 gradients (a model, not a measurement)", fontsize=9)
-    for hidden, marker in ((64, "o"), (256, "s")):
-        points = [row for row in checked if row["hidden"] == hidden]
+    for size, marker in zip(sorted({row["gradient_bytes"] for row in checked}), "os^", strict=True):
+        points = [row for row in checked if row["gradient_bytes"] == size]
         x, y = ([row[key] for row in points] for key in ("expected_ms", "measured_ms"))
-        right.plot(x, y, marker, color="#0072b2", label=f"{hidden} units", fillstyle="none")
+        label = f"gradient of {size / 1e6:.0f} MB"
+        right.plot(x, y, marker, color="#0072b2", label=label, fillstyle="none")
         for row, a, b in zip(points, x, y, strict=True):
             right.annotate(f"  {row['workers']}", (a, b), fontsize=8, va="center")
     ends = [f(row["measured_ms"] for row in checked) for f in (min, max)]
     right.plot(ends, ends, color="#999999", linewidth=1)
     right.set(xscale="log", yscale="log", xlabel="expected ms", ylabel="measured ms")
+    for axis in (right.xaxis, right.yaxis):
+        axis.set_ticks(ticks := (50, 100, 200, 300), [str(ms) for ms in ticks])
+        axis.set_ticks([], minor=True)
     right.set_title("gloo on two CPU cores; digits: workers", fontsize=9)
     right.legend(fontsize=7, frameon=False)
     for axes in (left, right):
@@ -166,8 +215,12 @@ def main() -> None:
         "step_ms": {"fixed": fixed, "per_pair": per_pair, "worst_fit": max(off, key=abs)},
         "assumed": {"NVLink": NVLINK._asdict(), "Ethernet": ETHERNET._asdict(), "memory": MEMORY},
         "predicted": predicted,
+        "gloo": link_of(measured["sums"][0])._asdict(),
         "checked": checked,
+        "checked_sums": check_sums(measured),
     }
+    for row in [*checked, *found["checked_sums"]]:
+        print("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
     save("scale-model", found, None)
 
 

@@ -18,9 +18,9 @@ from machine import save, summary
 from train import measure
 
 from covnmt.config import SYSTEMS, Config, DataConfig, ModelConfig, TrainConfig
+from covnmt.engine.pytorch import pick_device
 from covnmt.files import read_lines
 from covnmt.train import train
-from covnmt.translate import pick_device
 
 SOURCE, TARGET = 25, 28
 

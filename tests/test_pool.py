@@ -1,7 +1,9 @@
-"""One function over many items: results, errors, and processes that die."""
+"""One function over many items: results, their order, errors, and processes that die."""
 
 import os
 import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,7 +11,7 @@ import pytest
 
 from covnmt import pool
 from covnmt.errors import UserError
-from covnmt.pool import number, spread
+from covnmt.pool import AHEAD, Seat, in_order, seat, spread
 
 
 class Job(NamedTuple):
@@ -19,13 +21,18 @@ class Job(NamedTuple):
     deaths: int = 0
 
 
-def work(job: Job) -> tuple[str, int]:
+def work(job: Job) -> tuple[str, Seat]:
     """Leaves a mark for every attempt."""
     with job.path.open("a") as stream:
         stream.write("x")
     if len(job.path.read_text()) <= job.deaths:
         os.kill(os.getpid(), signal.SIGKILL)
-    return job.path.name, number()
+    return job.path.name, seat()
+
+
+def slow_at_first(number: int) -> int:
+    time.sleep(0.4 if number == 0 else 0)
+    return number
 
 
 def refuse(job: Job) -> None:
@@ -38,7 +45,27 @@ def test_every_item_once(count: int, tmp_path: Path) -> None:
     found = list(spread(work, jobs, workers=2))
     assert sorted(name for name, _ in found) == [job.path.name for job in jobs]
     assert {path.read_text() for path in tmp_path.iterdir()} <= {"x"}
-    assert {worker for _, worker in found} <= {0, 1}
+    several = count > 1
+    assert {where for _, where in found} <= {Seat(k, 1 + several) for k in range(1 + several)}
+
+
+def test_results_wait_for_those_before_them() -> None:
+    assert list(in_order(slow_at_first, range(9), workers=2)) == list(range(9))
+
+
+def test_items_are_taken_as_there_is_room() -> None:
+    """Their number may be endless."""
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        while True:
+            taken.append(len(taken))
+            yield taken[-1]
+
+    results = in_order(abs, items(), workers=2)
+    assert [next(results) for _ in range(20)] == list(range(20))
+    assert len(taken) < 20 + 2 * AHEAD * 2
+    results.close()  # type: ignore[attr-defined]
 
 
 def test_alone_there_is_no_other_process(tmp_path: Path) -> None:
@@ -47,15 +74,16 @@ def test_alone_there_is_no_other_process(tmp_path: Path) -> None:
 
 def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
     """Nothing is lost; what had come before is not asked for again."""
-    jobs = [Job(tmp_path / str(k), deaths=int(k == 3)) for k in range(6)]
-    assert sorted(name for name, _ in spread(work, jobs, workers=2)) == list("012345")
-    assert (tmp_path / "3").read_text() == "xx"
+    jobs = [Job(tmp_path / str(k), deaths=2 * (k == 3)) for k in range(9)]
+    assert [name for name, _ in in_order(work, jobs, workers=2)] == list("012345678")
+    assert (tmp_path / "3").read_text() == "xxx"
+    assert (tmp_path / "8").read_text() == "x"
 
 
 def test_an_item_that_always_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "DEATHS", 1)
     jobs = [Job(tmp_path / str(k), deaths=9 * (k == 0)) for k in range(2)]
-    with pytest.raises(UserError, match=r"workers died 2 times, and .* fewer --workers"):
+    with pytest.raises(UserError, match=r"/0.*: workers died 2 times .* fewer --workers"):
         list(spread(work, jobs, workers=2))
 
 

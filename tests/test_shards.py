@@ -1,4 +1,7 @@
-"""Many files: which go where, one line for each line, and going on after whatever happens."""
+"""Many files: which go where, one line for each line, and going on after whatever happens.
+
+And one file by several processes: what one would make of it, in the same order.
+"""
 
 import gzip
 import os
@@ -7,13 +10,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from covnmt import shards as module
 from covnmt.directory import load_config
 from covnmt.errors import UserError
-from covnmt.shards import ABOUT, Job, plan, translate_files
+from covnmt.export import export_model
+from covnmt.files import read_lines
+from covnmt.shards import ABOUT, Job, plan, translate_files, translate_text
 from covnmt.translate import Translator
 from tests.conftest import RunCli
 
@@ -190,3 +197,56 @@ def test_everything_is_killed_and_goes_on(
 def until(condition: Callable[[], bool], process: "subprocess.Popen[bytes]") -> None:
     while process.poll() is None and not condition():
         time.sleep(0.001)
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("onnx")
+    export_model(tiny_model, directory, "fp32")
+    return directory
+
+
+def text_job(model: Path, **changes: int) -> Job:
+    decode = load_config(model).config.decode
+    return Job((model,), decode.model_copy(update={"beam": 2, "batch_size": 3} | changes))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_file_in_pieces(
+    workers: int, exported: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BATCHES", 2)
+    monkeypatch.setattr("covnmt.pool.cores", lambda: 2)
+    lines = ["", *read_lines(tiny_text / "test.src")]
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    job = text_job(exported)
+    found = list(translate_text(job, tmp_path / "text", workers))
+    wanted = Translator.load(exported).translate(lines, job.decode)
+    assert [t.source for t in found] == lines
+    assert [t.tokens for t in found] == [t.tokens for t in wanted]
+
+
+def test_nothing_in_nothing_out(exported: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").touch()
+    assert list(translate_text(text_job(exported), tmp_path / "text", 2)) == []
+
+
+def test_warnings_count_the_lines_of_the_file(
+    exported: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(module, "BATCHES", 1)
+    (tmp_path / "text").write_text("\na b\na b\na b\na b c d e\n")
+    list(translate_text(text_job(exported, batch_size=2, max_source=4), tmp_path / "text", 2))
+    assert "line 5: 5 tokens" in capfd.readouterr().err
+
+
+def test_trouble_in_a_process_is_told(
+    exported: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BATCHES", 1)
+    job = replace(text_job(exported), dictionary=tmp_path / "none.tsv")
+    with pytest.raises(UserError, match=r"none\.tsv: no such file"):
+        list(translate_text(job, tiny_text / "test.src", 2))

@@ -9,6 +9,7 @@ import torch
 
 from covnmt.config import SYSTEMS, TrainConfig
 from covnmt.data import Batch
+from covnmt.distributed import ALONE, World
 from covnmt.model.initialise import initialise
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.optimise import build_optimizer, build_step
@@ -22,12 +23,13 @@ CONFIG = TrainConfig.model_validate(
 )
 
 
-def updater(config: TrainConfig = CONFIG, system: str = "gru1") -> Updater:
+def updater(config: TrainConfig = CONFIG, system: str = "gru1", world: World = ALONE) -> Updater:
     torch.manual_seed(1)
     model = Seq2Seq(small_config(SYSTEMS[system]), WORDS, WORDS)
     initialise(model, "modern")
     model.to(DEVICE)
-    return Updater(model, build_step(model, build_optimizer(model, config), {}, config), config)
+    step = build_step(model, build_optimizer(model, config), {}, config)
+    return Updater(model, step, config, world)
 
 
 def weights(one: Updater) -> list[torch.Tensor]:

@@ -20,7 +20,7 @@ from rich.table import Column, Table
 
 from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve, cli_smt, cli_train
 from covnmt.errors import UserError
-from covnmt.files import input_lines, output_lines
+from covnmt.files import output_lines
 from covnmt.progress import console as messages
 
 app = typer.Typer(
@@ -254,19 +254,15 @@ def translate(
     into: Annotated[
         Path | None, typer.Option("--out", file_okay=False, help="where their translations go")
     ] = None,
-    workers: Annotated[
-        int, typer.Option(min=0, help="files at a time; 0: one per GPU or two cores")
-    ] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="processes; 0: as suits the model")] = 0,
     ray: Annotated[str | None, typer.Option(help="on this Ray cluster: auto, or HOST:PORT")] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
     """Translate a file or a pipe, line by line; order and empty lines are kept."""
     from covnmt.directory import load_config
-    from covnmt.engine import is_exported
-    from covnmt.shards import Job, translate_files
-    from covnmt.translate import Translator, change_decoding, formatted
-    from covnmt.workers import Work, translate_in_processes
+    from covnmt.shards import Job, translate_files, translate_text
+    from covnmt.translate import change_decoding, formatted
 
     options = {
         "beam": beam,
@@ -283,18 +279,12 @@ def translate(
     decode = change_decoding(load_config(model[0]).config.decode, options)
     if dictionary and not decode.replace_unk:
         raise UserError("--dictionary is of use only with --replace-unk: give both, or neither")
+    paths = tuple(path.absolute() for path in model)
+    job = Job(paths, decode, overlong, as_json, dictionary, device, threads)
     if shards or into:
-        paths = tuple(path.absolute() for path in model)
-        job = Job(paths, decode, overlong, as_json, dictionary, device, threads)
         _tell(str(translate_files(job, shards or [], into, workers, ray)))
         return
-    lines = input_lines(file)
-    if file is not None and device in ("auto", "cpu") and is_exported(model[0]):
-        work = Work(tuple(model), dictionary, decode, overlong)
-        done = translate_in_processes(work, lines, threads)
-    else:
-        translator = Translator.load(*model, device=device, dictionary=dictionary, threads=threads)
-        done = translator.stream(lines, decode, overlong)
+    done = translate_text(job, file, workers)
     output_lines(out, formatted(done, as_json, decode.nbest))
 
 

@@ -34,6 +34,7 @@ class World:
 
     rank: int = 0
     size: int = 1
+    joined: bool = False  # they can reach each other; a worker may also be the only one of them
 
     @property
     def first(self) -> bool:
@@ -57,7 +58,7 @@ class World:
 
     def gather(self, value: T) -> list[T]:
         """What every worker has, the first one's first."""
-        if self.size == 1:
+        if not self.joined:
             return [value]
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, value)
@@ -73,7 +74,7 @@ class World:
 
     def greatest(self, *values: float) -> list[float]:
         """Of each value the greatest that any worker has; a GPU is not waited for."""
-        if self.size == 1:
+        if not self.joined:
             return list(values)
         table = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(table, dist.ReduceOp.MAX)
@@ -108,7 +109,7 @@ def joined(device: torch.device) -> Iterator[tuple[World, torch.device]]:
             )
         torch.cuda.set_device(device)
     store, rank, size = next(rendezvous("env://"))
-    world = World(rank, size)
+    world = World(rank, size, joined=True)
     # objects and numbers of the host go by gloo, so that they never wait for a GPU
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=meet(store, world), rank=rank, world_size=size)

@@ -22,7 +22,8 @@ from torch import Tensor
 from covnmt.config import DecodeConfig
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.search import RESERVED, step_limits
+from covnmt.rules import step_limits
+from covnmt.search import RESERVED
 from covnmt.trellis import Segment
 
 SOURCE = 16  # source positions are padded to multiples of this

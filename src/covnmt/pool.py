@@ -1,27 +1,30 @@
 """One function over many items in several processes; items of a process that dies are done again.
 
 A function must leave the same behind however often it is called with the same item. Then nothing
-is lost and nothing doubled: every item gives one result, whoever dies.
+is lost and nothing doubled: every item gives one result, whoever dies. Items are taken as there is
+room for them, so there may be more than fit in memory.
 """
 
 import multiprocessing
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from itertools import chain, islice
 from multiprocessing.queues import SimpleQueue
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from covnmt.errors import UserError
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-# So often workers may die in one job: enough for accidents, too few for an item that kills.
+# So often workers may die over one item: enough for accidents, too few for an item that kills.
 DEATHS = 3
-
-_number = 0
+# Items in hand or at hand for every worker: none is idle while we are busy with results.
+AHEAD = 2
 
 
 def cores() -> int:
@@ -31,50 +34,91 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def number() -> int:
-    """Which of the workers this process is, from 0; the process that has none is 0 too."""
-    return _number
+class Seat(NamedTuple):
+    """Which worker this process is, and of how many; a process that has none is the only one."""
+
+    number: int = 0
+    workers: int = 1
+
+
+_seat = Seat()
+
+
+def seat() -> Seat:
+    """Of this process."""
+    return _seat
 
 
 def spread(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
     """The results of all items, as they come; an exception in a worker is raised here."""
-    waiting = list(items)
-    if min(workers, len(waiting)) <= 1:
-        yield from map(function, waiting)
+    return (result for _, result in _numbered(function, items, workers))
+
+
+def in_order(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
+    """The same, in the order of the items."""
+    early: dict[int, R] = {}
+    following = 0
+    for number, result in _numbered(function, items, workers):
+        early[number] = result
+        while following in early:
+            yield early.pop(following)
+            following += 1
+
+
+def _numbered(
+    function: Callable[[T], R], items: Iterable[T], workers: int
+) -> Iterator[tuple[int, R]]:
+    """Results as they come, with the number of their item."""
+    rest = enumerate(items)
+    taken = dict(islice(rest, 2))  # and not done yet
+    if min(workers, len(taken)) <= 1:
+        for number, item in chain(taken.items(), rest):
+            yield number, function(item)
         return
-    for _ in range(DEATHS + 1):
-        for item, result in _attempt(function, list(waiting), workers):
-            waiting.remove(item)
-            yield result
-        if not waiting:
+    deaths: Counter[int] = Counter()
+    while True:
+        yield from _attempt(function, taken, rest, workers)
+        if not taken:
             return
-    raise UserError(
-        f"workers died {DEATHS + 1} times, and {len(waiting)} files are left, {waiting[0]} among "
-        "them; is there too little memory? Give the same command again with fewer --workers"
-    )
+        deaths.update(taken.keys())
+        number = max(taken, key=deaths.__getitem__)
+        if deaths[number] > DEATHS:
+            raise UserError(
+                f"{taken[number]}: workers died {DEATHS + 1} times while it was to be done; is "
+                "there too little memory? Give the same command again with fewer --workers"
+            )
 
 
-def _attempt(function: Callable[[T], R], items: list[T], workers: int) -> Iterator[tuple[T, R]]:
-    """Items and their results, until all are there or a worker dies."""
+def _attempt(
+    function: Callable[[T], R], taken: dict[int, T], rest: Iterator[tuple[int, T]], workers: int
+) -> Iterator[tuple[int, R]]:
+    """Results until all are there or a worker dies."""
     # a fresh interpreter each: threads and GPUs do not survive a fork
     context = multiprocessing.get_context("spawn")
-    numbers: SimpleQueue[int] = context.SimpleQueue()
-    workers = min(workers, len(items))
-    for k in range(workers):
-        numbers.put(k)
-    pool = ProcessPoolExecutor(workers, context, _begin, (numbers,))
+    seats: SimpleQueue[Seat] = context.SimpleQueue()
+    for number in range(workers):
+        seats.put(Seat(number, workers))
+    pool = ProcessPoolExecutor(workers, context, _begin, (seats,))
+    waiting, futures = chain(list(taken.items()), rest), dict[Future[R], int]()
     try:
-        futures = {pool.submit(function, item): item for item in items}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        while True:
+            for number, item in islice(waiting, AHEAD * workers - len(futures)):
+                taken[number] = item
+                futures[pool.submit(function, item)] = number
+            if not futures:
+                return
+            for future in wait(futures, return_when=FIRST_COMPLETED).done:
+                number, result = futures.pop(future), future.result()
+                del taken[number]
+                yield number, result
     except BrokenProcessPool:
         return
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begin(numbers: "SimpleQueue[int]") -> None:
-    """Take a number; leave Ctrl-C to the process that waits for us, and die of it quietly."""
-    global _number
-    _number = numbers.get()
+def _begin(seats: "SimpleQueue[Seat]") -> None:
+    """Take a seat; leave Ctrl-C to the process that waits for us, and die of it quietly."""
+    global _seat
+    _seat = seats.get()
     signal.signal(signal.SIGINT, signal.SIG_DFL)

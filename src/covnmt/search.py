@@ -16,7 +16,7 @@ N nodes.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covnmt.config import DecodeConfig
+from covnmt.rules import attempts, penalised, step_limits
 
 Ints = NDArray[np.int64]
 Floats = NDArray[Any]  # float32, or what the scorer computes in
@@ -32,7 +33,6 @@ Bools = NDArray[np.bool_]
 
 RESERVED = 0  # the word number that is never generated
 ROOT = -1  # the parent of first words
-WIDEST = 100  # a beam this wide is not doubled any more
 BANNED = 3  # words that may be forbidden: the reserved, the unknown and the end symbol
 
 NOTHING: tuple[float, tuple[int, ...]] = (-math.inf, ())  # no hypothesis, and its words
@@ -137,51 +137,6 @@ def greedy(
     """One translation per sentence, the best word at every step: a beam of 1."""
     narrow = config.model_copy(update={"beam": 1, "nbest": 1})
     return [best for (best,) in search(scorer, state, source_lengths, narrow)]
-
-
-def attempts(config: DecodeConfig) -> Iterator[DecodeConfig]:
-    """What to try while no hypothesis finishes: first allow UNK, then double the beam."""
-    yield config
-    if not config.retry:
-        return
-    if config.forbid_unk:
-        config = config.model_copy(update={"forbid_unk": False})
-        yield config
-    while config.beam < WIDEST:
-        config = config.model_copy(update={"beam": 2 * config.beam})
-        yield config
-
-
-def step_limits(source_lengths: Ints, config: DecodeConfig) -> tuple[Ints, Ints]:
-    """Steps during which the end symbol is forbidden, and most steps, of every sentence."""
-    if config.length_rules:
-        return source_lengths // 2, 3 * source_lengths
-    return np.zeros_like(source_lengths), np.full_like(source_lengths, config.max_length)
-
-
-def length_penalty(length: int, alpha: float) -> float:
-    """What a log-probability is divided by; the length counts the end symbol."""
-    return float(length**alpha)
-
-
-def coverage_penalty(attention: Floats, beta: float) -> float:
-    """What is added for source words that got less than one word's attention (GNMT).
-
-        beta * sum_j log(min(sum_i alpha_ij, 1))
-
-    The last column, the source end symbol, needs no covering. A word without any attention counts
-    as the smallest positive number, so that the penalty stays finite.
-    """
-    if beta == 0:
-        return 0.0
-    total = attention[:, :-1].sum(axis=0).clip(np.finfo(attention.dtype).tiny, 1)  # [J - 1]
-    return beta * float(np.log(total).sum())
-
-
-def penalised(log_prob: float, attention: Floats, config: DecodeConfig) -> float:
-    """The score that ranks hypotheses."""
-    divisor = length_penalty(len(attention), config.length_penalty)
-    return log_prob / divisor + coverage_penalty(attention, config.coverage_penalty)
 
 
 def nothing(J: int) -> Hypothesis:

@@ -33,7 +33,8 @@ from covnmt.config import DecodeConfig
 from covnmt.lane import SOURCE, Buffers, Fetched, Lane, Request, Rows, round_up
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Readout, Seq2Seq
-from covnmt.search import Found, Hypothesis, attempts
+from covnmt.rules import attempts
+from covnmt.search import Found, Hypothesis
 from covnmt.trellis import Trellis
 
 BLOCK = 128  # words whose best is found first; also the widest beam of this search

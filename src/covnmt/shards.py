@@ -1,34 +1,37 @@
-"""Many files translated by several processes, or by a cluster of machines.
+"""Many files, or one in pieces, translated by several processes or by a cluster of machines.
 
-Every input file is a shard. Its translation is a file of the same name in the output directory:
+Of many, every file is a shard. Its translation is a file of the same name in the output directory:
 one line for each line, in order. It appears there as a whole when it is done, so whatever dies on
 the way, a shard that is there is not done again, and one that is not is done from its beginning.
+
+On a CPU two processes with a thread each are faster than one with two threads: the steps of a
+search are small, and most of what two threads gain they lose waiting for each other.
 """
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import count
+from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from covnmt import cluster, pool
 from covnmt.config import DecodeConfig
 from covnmt.engine import is_exported
 from covnmt.errors import UserError
-from covnmt.files import digest, read_json, read_lines, write_json, write_lines
+from covnmt.files import digest, input_lines, read_json, read_lines, write_json, write_lines
 from covnmt.progress import track
-from covnmt.translate import Translator, formatted
+from covnmt.translate import Translation, Translator, formatted
 
 CORES_PER_WORKER = 2
+BATCHES = 8  # of a piece: enough to sort its lines by length
 WEIGHTS = ("model.safetensors", "encoder.onnx", "step.onnx", "weights.bin")
 ABOUT = ".translate.json"  # how the files of an output directory were made
 
 
 @dataclass(frozen=True)
 class Job:
-    """How to translate, the same for all shards."""
+    """How to translate, the same for all workers."""
 
     models: tuple[Path, ...]
     decode: DecodeConfig
@@ -36,7 +39,7 @@ class Job:
     as_json: bool = False
     dictionary: Path | None = None
     device: str = "auto"
-    threads: int = 0  # 0: the cores that each worker has to itself
+    threads: int = 0  # of all workers of a machine together; 0: one per core
 
     def identity(self) -> dict[str, Any]:
         """All that the translations depend on."""
@@ -84,19 +87,16 @@ def translate_files(
         raise UserError("--shards gives one line for each line: with --nbest say --json")
     shards = plan(inputs, directory)
     _check_same(job, directory)
-    workers = workers or usual_workers(job)
-    if not job.threads:
-        cores = CORES_PER_WORKER if ray else max(1, (os.cpu_count() or 1) // workers)
-        job = replace(job, threads=cores)
+    workers = workers or gpus(job) or max(1, pool.cores() // CORES_PER_WORKER)
     waiting = [shard for shard in shards if not shard.target.exists()]
     # the largest first, so that no worker is left alone with it in the end
     waiting.sort(key=lambda shard: -shard.source.stat().st_size)
-    function = partial(translate_shard, job)
-    made: Iterator[int] = (
-        pool.spread(function, waiting, workers)
-        if ray is None
-        else cluster.spread(function, waiting, ray, CORES_PER_WORKER)
-    )
+    made: Iterator[int]
+    if ray is None:
+        made = pool.spread(partial(translate_shard, job), waiting, min(workers, len(waiting)))
+    else:
+        job = replace(job, threads=job.threads or CORES_PER_WORKER)
+        made = cluster.spread(partial(translate_shard, job), waiting, ray, CORES_PER_WORKER)
     lines = sum(track(made, len(waiting), "translating", "files"))
     return Done(directory, len(waiting), lines, len(shards) - len(waiting))
 
@@ -152,15 +152,52 @@ def translate_shard(job: Job, shard: Shard) -> int:
     return next(written)
 
 
+class Piece(NamedTuple):
+    """Some lines of a text."""
+
+    first: int  # from 0
+    lines: list[str]
+
+    def __str__(self) -> str:
+        return f"lines {self.first + 1:,} to {self.first + len(self.lines):,}"
+
+
+def translate_text(job: Job, path: Path | None, workers: int) -> Iterator[Translation]:
+    """Translations of a file or of standard input, in order.
+
+    Without a wish, the file of an exported model is translated by a process per thread.
+    """
+    lines = input_lines(path)
+    if not workers and path is not None and is_exported(job.models[0]):
+        workers = job.threads or pool.cores()
+    if workers <= 1:
+        return _open(job).stream(lines, job.decode, job.overlong)
+    parts = pieces(lines, BATCHES * job.decode.batch_size)
+    return chain.from_iterable(pool.in_order(partial(translate_piece, job), parts, workers))
+
+
+def pieces(lines: Iterable[str], size: int) -> Iterator[Piece]:
+    """So many lines at a time."""
+    rest, first = iter(lines), 0
+    while part := list(islice(rest, size)):
+        yield Piece(first, part)
+        first += len(part)
+
+
+def translate_piece(job: Job, piece: Piece) -> list[Translation]:
+    """Translate some lines; warnings name them by their place in the text."""
+    return list(_open(job).stream(piece.lines, job.decode, job.overlong, first=piece.first))
+
+
 @lru_cache(maxsize=1)
 def _open(job: Job) -> Translator:
     """The translator of this process; every worker takes a GPU of its own where there are some."""
-    device, found = job.device, gpus(job)
-    if device == "auto" and found:
-        device = f"cuda:{pool.number() % found}"
-    return Translator.load(
-        *job.models, device=device, dictionary=job.dictionary, threads=job.threads
-    )
+    seat, device, threads = pool.seat(), job.device, job.threads
+    if seat.workers > 1:
+        threads = max(1, (threads or pool.cores()) // seat.workers)
+        if found := gpus(job):
+            device = f"cuda:{seat.number % found}"
+    return Translator.load(*job.models, device=device, dictionary=job.dictionary, threads=threads)
 
 
 def gpus(job: Job) -> int:
@@ -170,8 +207,3 @@ def gpus(job: Job) -> int:
     import torch
 
     return torch.cuda.device_count()
-
-
-def usual_workers(job: Job) -> int:
-    """One for each GPU, or for every two cores."""
-    return gpus(job) or max(1, (os.cpu_count() or 1) // CORES_PER_WORKER)

@@ -98,7 +98,7 @@ class Trellis:
         return [hypotheses or [nothing(length)] for hypotheses, length in pairs]
 
     def _scores(self, config: DecodeConfig) -> Doubles:
-        """Log-probabilities with the penalties of `search.penalised` [L]."""
+        """Log-probabilities with the penalties of `rules.penalised` [L]."""
         divisors = (self.leaves.steps + 1.0) ** config.length_penalty
         scores: Doubles = self.leaves.log_probs.astype(np.float64) / divisors
         if config.coverage_penalty:

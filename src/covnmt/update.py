@@ -44,10 +44,10 @@ class Updater:
         self.graphs = Graphs(lambda batch: self._compute([batch]), MOST_GRAPHS)
         self.objective: nn.Module = Objective(model, config)
         self.row: Row | None = None
-        if self.world.size > 1 and ops.fuses(self.device):
+        if world.joined and ops.fuses(self.device):
             wire = torch.bfloat16 if mixed(config.precision, self.device) else torch.float32
             self.row = Row(model.parameters(), wire)
-        elif self.world.size > 1:
+        elif world.joined:
             self.objective = DistributedDataParallel(self.objective)
 
     def __call__(self, batches: Sequence[Batch], words: int, update: int) -> None:

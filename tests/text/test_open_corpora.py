@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covnmt.errors import UserError
-from covnmt.text import open_corpora
+from covnmt.text import open_corpora, unpack
 from covnmt.text.download import Published
 from covnmt.text.open_corpora import (
     CORPORA,
@@ -203,7 +203,7 @@ def test_wanted_member_must_be_a_plain_file(site: Site, tmp_path: Path, kind: by
 def test_unpacking_is_bounded(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(open_corpora, "MOST_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr(unpack, "MOST_UNPACKED_BYTES", 1000)
     bomb = bytes(2000)
     packed = {"a.tgz": tar({"m": bomb}), "a.zip": bundle({"m": bomb}), "a.gz": gzip.compress(bomb)}
     place = name if name == "a.gz" else f"{name}/m"

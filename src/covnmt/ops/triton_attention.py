@@ -240,8 +240,7 @@ def look_backward(
             through_V += slope * (V_tile * v_tile[None, :])
         if D > 1:
             # with the slope on the right, the warps share its words instead of repeating them
-            weighted = V_tile.to(tl.float32) * v_tile[None, :]
-            through_V = product(weighted, tl.trans(slope), through_V, PRECISION)
+            through_V = product(V_tile * v_tile[None, :], tl.trans(slope), through_V, PRECISION)
     if D == 1:
         first = (tl.arange(0, 16) == 0).to(tl.float32)
         d_covered += (tl.sum(through_V, axis=1) * d_energy)[:, None] * first[None, :]

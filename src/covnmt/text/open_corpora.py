@@ -3,30 +3,23 @@
 `get` downloads what the publisher offers into DIRECTORY/download (a broken download goes on where
 it stopped), verifies it, and writes DIRECTORY/train.SOURCE, DIRECTORY/train.TARGET and so on, one
 sentence a line. DIRECTORY/corpus.json records where everything came from.
-
-No file is ever written under a name that an archive chose, so no archive can reach outside.
 """
 
-import lzma
-import tarfile
 import tempfile
-import zipfile
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from html.parser import HTMLParser
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from covnmt.errors import UserError
-from covnmt.files import atomic_text, atomic_write, open_binary, read_json, read_lines, write_json
+from covnmt.files import atomic_text, read_json, read_lines, write_json
 from covnmt.progress import track
-from covnmt.text.download import MEBIBYTE, Published, obtain, set_aside
-
-# Far above every corpus below; a stop for archives made to fill the disk.
-MOST_UNPACKED_BYTES = 4096 * MEBIBYTE
+from covnmt.text.download import Published, obtain
+from covnmt.text.unpack import unpack
 
 RECORD = "corpus.json"
 
@@ -261,32 +254,13 @@ def _claim(corpus: Corpus, directory: Path) -> dict[str, Any]:
     return record
 
 
-# Unpacking.
-
-
-class DamagedError(Exception):
-    """An archive that cannot be read to the end."""
-
-
-_DAMAGE = (
-    DamagedError,
-    OSError,
-    EOFError,
-    lzma.LZMAError,
-    zlib.error,
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    RuntimeError,  # a zip with a password or an unknown compression
-)
-
-
 def _unpack_all(corpus: Corpus, download: Path, folder: Path) -> dict[str, Path]:
     """Unpack the texts of all splits: place -> file."""
     places = {place for split in corpus.splits for place in (split.source, split.target)}
     unpacked = {}
     for item in corpus.published:
         wanted = {p.partition("/")[2]: p for p in places if p.partition("/")[0] == item.name}
-        for member, path in _unpack(download / item.name, wanted, folder).items():
+        for member, path in unpack(download / item.name, wanted, folder).items():
             unpacked[wanted[member]] = path
     for place in sorted(places - set(unpacked)):
         raise UserError(
@@ -294,54 +268,6 @@ def _unpack_all(corpus: Corpus, download: Path, folder: Path) -> dict[str, Path]
             f"changed, see {corpus.home}"
         )
     return unpacked
-
-
-def _unpack(path: Path, wanted: Collection[str], folder: Path) -> dict[str, Path]:
-    """Copy the wanted members of an archive into files that are named here, not there."""
-    unpacked: dict[str, Path] = {}
-    try:
-        for member, stream in _members(path, wanted):
-            unpacked[member] = folder / f"{path.name}.{len(unpacked)}"
-            with atomic_write(unpacked[member]) as copy:
-                copy.writelines(_unpacking(stream))
-    except _DAMAGE as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
-        raise UserError(f"{path}: damaged ({reason}); {set_aside(path)}") from None
-    return unpacked
-
-
-def _members(path: Path, wanted: Collection[str]) -> Iterator[tuple[str, IO[bytes]]]:
-    """The wanted members of a tar or zip archive; a single compressed file is its member ''."""
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path) as bundle:
-            for member in set(wanted) & set(bundle.namelist()):
-                with bundle.open(member) as stream:
-                    yield member, stream
-    elif path.suffix == ".tgz" or path.stem.endswith(".tar"):
-        with tarfile.open(path) as archive:
-            for entry in archive:
-                member = entry.name.removeprefix("./")
-                # A link is no plain file: a wanted one is passed over here, and missed later.
-                if member in wanted and entry.isreg() and (inside := archive.extractfile(entry)):
-                    yield member, inside
-    else:
-        with open_binary(path) as stream:
-            yield "", stream
-
-
-def _unpacking(stream: IO[bytes]) -> Iterator[bytes]:
-    size = 0
-    try:
-        while chunk := stream.read(MEBIBYTE):
-            size += len(chunk)
-            if size > MOST_UNPACKED_BYTES:
-                raise DamagedError(f"unpacks to more than {MOST_UNPACKED_BYTES:,} bytes")
-            yield chunk
-    except OSError as error:  # inside `atomic_write` this would pass for trouble with writing
-        raise DamagedError(str(error)) from None
-
-
-# Reading the texts.
 
 
 class _Segments(HTMLParser):

@@ -1,0 +1,120 @@
+"""Workers on a GPU: captured updates, gradients summed outside the graphs, and a killed worker.
+
+One GPU is enough. NCCL has one worker for it; two workers share it with gloo in its place, which
+shows what NCCL cannot with one GPU: workers with batches of different shapes, each with graphs of
+its own.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from covnmt.checkpoint import LAST, load_tensors, new_model, weights_of
+from covnmt.config import Config
+from covnmt.text.corpus import Corpus
+from covnmt.train import train
+from tests.runs import changed, log_of
+from tests.system.test_workers import children_of, recipe, until
+
+DEVICE = "cuda"
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: skipped")
+
+UPDATES = 60
+# As a part of the way that the weights went; one update less is more than that.
+TOLERANCE = 0.01
+
+SHARING = f"""
+import sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from covnmt.distributed import World
+from covnmt.recipe import load_recipe
+from covnmt.train import train
+dist.init_process_group("gloo")
+world = World(dist.get_rank(), dist.get_world_size(), joined=True)
+train(load_recipe(Path(sys.argv[1])), Path(sys.argv[2]), torch.device("{DEVICE}", 0), world)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def config(tiny_config: Config) -> Config:
+    return changed(
+        tiny_config,
+        data__batch_tokens=100,
+        train__updates=UPDATES,
+        train__precision="fp32",
+        train__checkpoint_every=10,
+        train__validate_every=30,
+        train__learning_rate=0.005,
+        train__keep=0,
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one worker does without torchrun."""
+    directory = tmp_path_factory.mktemp("alone")
+    train(config, directory, torch.device(DEVICE))
+    return directory
+
+
+def torchrun(workers: int, *words: object) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(workers), *map(str, words)]
+    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+def training(config: Config, run: Path) -> list[object]:
+    """The words that follow torchrun's own."""
+    words = ["-m", "--", "covnmt", "train", recipe(config, run), "--run", run]
+    return [*words, "--device", DEVICE]
+
+
+def weights(run: Path) -> Tensor:
+    tensors, _ = load_tensors(run / LAST)
+    names = sorted(name for name in tensors if name.startswith("model."))
+    return torch.cat([tensors[name].flatten() for name in names])
+
+
+def assert_went_together(config: Config, first: Path, second: Path) -> None:
+    rows = Corpus.open(config.data.directory).report.rows
+    model = weights_of(new_model(config, rows["source"], rows["target"]))
+    start = torch.cat([model[name].flatten() for name in sorted(model)])
+    one, two = weights(first), weights(second)
+    assert torch.dist(one, two) <= TOLERANCE * torch.dist(one, start)
+
+
+def captured(run: Path) -> int:
+    """Graphs that the first worker had in the end."""
+    return max((entry.get("graphs", 0) for entry in log_of(run)), default=0)
+
+
+def test_one_worker_over_nccl(config: Config, alone: Path, tmp_path: Path) -> None:
+    assert torchrun(1, *training(config, tmp_path / "run")).wait(120) == 0
+    assert_went_together(config, alone, tmp_path / "run")
+    assert captured(tmp_path / "run") > 1
+
+
+def test_two_workers_share_a_gpu(config: Config, alone: Path, tmp_path: Path) -> None:
+    (tmp_path / "sharing.py").write_text(SHARING)
+    run = tmp_path / "run"
+    assert torchrun(2, tmp_path / "sharing.py", recipe(config, run), run).wait(120) == 0
+    assert_went_together(config, alone, run)
+    assert captured(run) > 1
+
+
+def test_a_killed_worker_is_started_again(config: Config, alone: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = torchrun(1, "--max-restarts", 1, *training(config, run))
+    until(lambda: (run / LAST).exists(), process)
+    os.kill(children_of(process)[0], signal.SIGKILL)
+    assert process.wait(120) == 0
+    assert_went_together(config, alone, run)
