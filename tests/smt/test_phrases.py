@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from covnmt.smt import phrases
 from covnmt.smt.aligner import WordLinks
 from covnmt.smt.bitext import Bitext, lay_out
-from covnmt.smt.phrases import MONOTONE, OTHER, SWAP, Occurrences, Spans, extract, hashes, runs
+from covnmt.smt.phrases import (
+    MONOTONE,
+    OTHER,
+    SWAP,
+    Occurrences,
+    Spans,
+    extract,
+    hashes,
+    position,
+    runs,
+)
 from covnmt.text.corpus import Sentences
 from covnmt.text.vocab import UNK
 
@@ -103,6 +113,21 @@ def test_hashes_tell_runs_apart_wherever_they_stand(rows: list[list[int]]) -> No
         == len(set(words))
         == len(set(values.tolist()))
     )
+
+
+# small numbers share their first bits, and the last is the largest that there is
+numbers = st.one_of(st.integers(0, 9), st.integers(0, 2**64 - 1), st.just(2**64 - 1))
+
+
+@given(st.lists(numbers, max_size=30), st.sets(numbers, max_size=30), st.integers(1, 7))
+@settings(deadline=None)
+def test_positions(values: list[int], among: set[int], block: int) -> None:
+    values += list(among)[::2]
+    ordered = sorted(among)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(phrases, "BLOCK", block)
+        found = position(*(np.array(each, dtype=np.uint64) for each in (values, ordered)))
+    assert found.tolist() == [ordered.index(v) if v in among else -1 for v in values]
 
 
 def test_occurrences_survive_a_file() -> None:

@@ -31,7 +31,7 @@ Mask = NDArray[np.bool_]
 Ids = NDArray[Any]
 
 CHUNK = 20_000  # pairs looked at together
-BLOCK = 4_000_000  # phrases hashed together
+BLOCK = 1_000_000  # phrases looked at together
 FAR = np.iinfo(np.int64).max  # before any word that has a link
 MONOTONE, SWAP, OTHER = range(3)
 BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so it has an inverse modulo 2^64
@@ -302,10 +302,21 @@ def mixed(values: Hashes) -> Hashes:
 
 
 def position(values: Hashes, among: Hashes) -> Integers:
-    """Where each value stands in a sorted array, -1 for nowhere."""
+    """Where each value stands in a sorted array, -1 for nowhere.
+
+    Hashes are spread evenly, so the first bits of one tell nearly where it must be.
+    """
+    bits = max(len(among), 1).bit_length()
+    rest = np.uint64(64 - bits)
+    firsts = np.searchsorted(among, np.arange(2**bits, dtype=np.uint64) << rest)
+    ended = np.append(among, np.uint64(2**64 - 1))
     places = np.full(len(values), -1)
-    for block in range(0, len(values) if len(among) else 0, BLOCK):
+    for block in range(0, len(values), BLOCK):
         part = values[block : block + BLOCK]
-        at = np.minimum(np.searchsorted(among, part), len(among) - 1)
-        places[block : block + BLOCK] = np.where(among[at] == part, at, -1)
+        at = firsts[part >> rest]
+        before = np.flatnonzero(ended[at] < part)
+        while len(before):
+            at[before] += 1
+            before = before[ended[at[before]] < part[before]]
+        places[block : block + BLOCK] = np.where((ended[at] == part) & (at < len(among)), at, -1)
     return places
