@@ -1,15 +1,16 @@
 """Translation speed on a CPU: our engines and others, side by side, at the same size.
 
-    python benchmarks/cpu.py --size small --peer opennmt-py joeynmt --marian PYTHON
-    python benchmarks/cpu.py --size paper --batch 32
+    python benchmarks/cpu.py --size small --peer eole opennmt-py joeynmt fairseq --marian PYTHON
+    python benchmarks/cpu.py --size paper --batch 32 --threads 2
 
-Every engine is a process of its own with a model of random weights, and all take turns: one batch
-each, round after round, so that what else happens on the machine hits all of them alike. Source 29
+Every engine is a process of its own with a model of random weights, and all take turns of half a
+second, or one batch if that takes longer, so that what else happens on the machine hits all of them
+alike. Source 29
 words, 25 target words for every sentence. Words per second of CPU time are what to compare; wall
 time is given too. Our model is GRU d=10, the most expensive of the six systems.
 
 Marian is measured where PYTHON can import `_pymarian` (pip install pymarian); what else is needed
-for the other toolkits is said in benchmarks/peers.py.
+for the other toolkits is said in benchmarks/peers.py and benchmarks/peers_search.py.
 """
 
 import argparse
@@ -22,8 +23,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import peers
+import peers_search
 import torch
+from cpu_worker import OURS
 from machine import save, summary
 
 from covnmt.checkpoint import BEST, save_tensors, weights_of
@@ -37,7 +39,6 @@ SIZES = {
     "small": {"words": 10_001, "embedding": 256, "hidden": 512},
     "paper": {"words": 30_001, "embedding": 620, "hidden": 1000},
 }
-OURS = ("pytorch", "onnx-fp32", "onnx-int8")
 
 
 def write_models(size: dict[str, int], directory: Path) -> None:
@@ -72,7 +73,7 @@ class Worker:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self._answer()
+        self.version = self._answer()["version"]
         self.ready_seconds = time.perf_counter() - began
 
     def ask(self, request: dict[str, Any]) -> dict[str, float]:
@@ -117,10 +118,10 @@ def row(engine: str, beam: int, batch: int, answers: list[dict[str, float]]) -> 
         "engine": engine,
         "beam": beam,
         "batch": batch,
-        "words_per_sentence": answers[0]["words"] / batch,
+        "words_per_sentence": answers[0]["words"] / answers[0]["sentences"],
         "words_per_cpu_second": summary([each["words"] / each["cpu"] for each in answers]),
         "words_per_second": summary([each["words"] / each["wall"] for each in answers]),
-        "sentences_per_second": summary([batch / each["wall"] for each in answers]),
+        "sentences_per_second": summary([each["sentences"] / each["wall"] for each in answers]),
     }
     rates = made["words_per_cpu_second"], made["words_per_second"]
     shown = "".join(f"{rate['median']:14,.1f}" for rate in rates)
@@ -135,7 +136,9 @@ def main() -> None:
     parser.add_argument("--beam", type=int, nargs="+", default=[1, 5, 10])
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--engine", nargs="*", default=list(OURS), choices=OURS)
-    parser.add_argument("--peer", nargs="+", default=[], type=peers.importable, help=peers.HELP)
+    parser.add_argument(
+        "--peer", nargs="+", default=[], type=peers_search.importable, help=peers_search.HELP
+    )
     parser.add_argument("--marian", metavar="PYTHON", help="that can import _pymarian")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
@@ -163,7 +166,8 @@ def main() -> None:
         engines = [about(worker) for worker in workers]
     settings = {key: str(value) for key, value in vars(arguments).items() if key != "marian"}
     content = {"settings": settings, "engines": engines, "rows": rows}
-    save(f"cpu-{arguments.size}-batch{arguments.batch}", content, arguments.out)
+    threads = f"-threads{arguments.threads}" if arguments.threads > 1 else ""
+    save(f"cpu-{arguments.size}-batch{arguments.batch}{threads}", content, arguments.out)
 
 
 def about(worker: Worker) -> dict[str, Any]:
@@ -171,6 +175,7 @@ def about(worker: Worker) -> dict[str, Any]:
     last = worker.ask({"beam": 1, "batch": 1, "seed": 0, "warm": False})
     made = {
         "engine": worker.engine,
+        "version": worker.version,
         "ready_seconds": worker.ready_seconds,
         "peak_mib": last["peak_mib"],
         "disk_mib": worker.disk_mib(),

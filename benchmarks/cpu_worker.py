@@ -13,10 +13,14 @@ import random
 import resource
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
+OURS = ("pytorch", "onnx-fp32", "onnx-int8")
 STEPS = 25  # target words of every sentence
+TURN = 0.5  # seconds; a batch is translated again until they are over, so that caches are warm
+WARM = 4  # sentences that are translated before the first measurement
 SOURCE = 29  # source words of every sentence, without the end symbol
 
 
@@ -61,20 +65,22 @@ class Ours:
 
 
 class OtherToolkit:
-    """A toolkit of benchmarks/peers.py."""
+    """A toolkit of benchmarks/peers_search.py."""
 
     def __init__(self, engine: str, size: dict[str, int], threads: int) -> None:
-        import peers
+        import peers_search
         import torch
 
         torch.set_num_threads(threads)
         self.torch = torch
-        wanted = peers.Size(size["words"], size["embedding"], size["hidden"])
-        self.peer = peers.build(engine, torch.device("cpu"), "fp32", wanted)
+        wanted = peers_search.Size(size["words"], size["embedding"], size["hidden"])
+        self.peer = peers_search.build(engine, wanted)
+        self.peer.model.eval()
 
     def __call__(self, sentences: list[list[int]], beam: int) -> int:
-        source = self.torch.tensor(sentences)
-        return sum(len(words) for words in self.peer.decode(source, beam, STEPS))
+        with self.torch.inference_mode():
+            found = self.peer.search(self.torch.tensor(sentences), beam, STEPS)
+        return sum(len(words) for words in found)
 
 
 class Marian:
@@ -125,7 +131,7 @@ def build(engine: str, size: dict[str, int], directory: Path, threads: int) -> D
     """The engine of this name."""
     if engine == "marian":
         return Marian(size, directory, threads)
-    if engine in ("pytorch", "onnx-fp32", "onnx-int8"):
+    if engine in OURS:
         return Ours(engine, size, directory, threads)
     return OtherToolkit(engine, size, threads)
 
@@ -150,18 +156,22 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever an engine prints is no answer
     decode = build(engine, sizes, Path(directory), int(threads))
-    print(json.dumps({"ready": True}), file=answers, flush=True)
+    package = {"marian": "pymarian"}.get(engine, "covnmt" if engine in OURS else engine)
+    print(json.dumps({"version": version(package)}), file=answers, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         draw = random.Random(request["seed"])
         batch = range(request["batch"])
         sentences = [[draw.randrange(4, sizes["words"] - 1) for _ in range(SOURCE)] for _ in batch]
         if request["warm"]:
-            decode(sentences, request["beam"])
-        began, used = time.perf_counter(), cpu_seconds()
-        words = decode(sentences, request["beam"])
+            decode(sentences[:WARM], request["beam"])
+        began, used, words, rounds = time.perf_counter(), cpu_seconds(), 0, 0
+        while not rounds or time.perf_counter() - began < TURN:
+            words += decode(sentences, request["beam"])
+            rounds += 1
         answer = {
             "words": words,
+            "sentences": rounds * len(sentences),
             "wall": time.perf_counter() - began,
             "cpu": cpu_seconds() - used,
             "peak_mib": peak_mib(),

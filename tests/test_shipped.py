@@ -10,7 +10,7 @@ import pytest
 from covnmt import cli, demo, directory
 from covnmt.align import Aligner
 from covnmt.directory import CARD, SHIPPED, find_model, model_rows, shipped_models
-from covnmt.engine.onnxruntime import read_description
+from covnmt.engine.exported import read_description
 from covnmt.errors import UserError
 from covnmt.export import export_model
 from covnmt.files import write_lines

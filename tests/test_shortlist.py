@@ -8,8 +8,9 @@ import pytest
 from covnmt import shortlist as module
 from covnmt.align import Aligner
 from covnmt.config import SYSTEMS, DecodeConfig
-from covnmt.engine import onnxruntime
-from covnmt.engine.onnxruntime import OnnxEngine, OutputLayer
+from covnmt.engine import exported as directories
+from covnmt.engine.exported import OutputLayer
+from covnmt.engine.onnxruntime import OnnxEngine
 from covnmt.errors import UserError
 from covnmt.export import export_model
 from covnmt.export.graph import Precision
@@ -86,7 +87,7 @@ def test_a_bit_less_for_older_processors(tmp_path: Path, monkeypatch: pytest.Mon
     exported(model_of(SYSTEMS["gru10"]), tmp_path, "int8", Shortlist(PARTNERS, 0, END))
     layers = []
     for exact in (True, False):
-        monkeypatch.setattr(onnxruntime, "multiplies_bytes_exactly", lambda exact=exact: exact)
+        monkeypatch.setattr(directories, "multiplies_bytes_exactly", lambda exact=exact: exact)
         layers.append(OutputLayer.load(tmp_path).part(np.array([3, 5])))
     whole, less = (each["output.W"] * each["output.scale"] for each in layers)
     assert np.abs(layers[1]["output.W"].astype(int)).max() <= 64

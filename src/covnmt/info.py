@@ -6,7 +6,7 @@ from typing import Any
 
 from covnmt.config import Config, flatten
 from covnmt.directory import find_model, load_config
-from covnmt.engine.onnxruntime import is_exported, read_description
+from covnmt.engine.exported import is_exported, read_description
 from covnmt.recipe import find_recipe, load_recipe
 from covnmt.text.codec import Side
 from covnmt.text.corpus import Corpus

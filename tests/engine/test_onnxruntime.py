@@ -14,15 +14,13 @@ import pytest
 import torch
 
 from covnmt.config import SYSTEMS, CoverageConfig, DecodeConfig, ModelConfig
+from covnmt.engine import exported as directories
 from covnmt.engine import onnxruntime
 from covnmt.engine.onnxruntime import (
-    WEIGHTS,
     OnnxEngine,
     OnnxScorer,
-    halved,
+    group_size,
     mean_log,
-    multiplies_bytes_exactly,
-    read_description,
     top,
 )
 from covnmt.engine.pytorch import TorchEngine
@@ -156,7 +154,7 @@ def test_ensemble_of_one_kind_that_predicts_fertility_and_one_that_does_not(tmp_
 def test_a_state_stays_what_it_was(tmp_path: Path) -> None:
     """A step from a state gives the same twice, whatever happened between."""
     model = exported(model_of(SYSTEMS["gru10"]), tmp_path)
-    scorer, state = OnnxScorer.read([model], sentences(3), END, every_word=False)
+    scorer, state = OnnxScorer.read([model], sentences(3), END, beam=3, every_word=False)
     after = scorer.step(state, None, 3).state.select(np.array([0, 0, 1, 2, 2, 1]))
     words = np.array([2, 3, 4, 5, 6, 7])
     first = scorer.step(after, words, 3)
@@ -169,10 +167,11 @@ def test_a_state_stays_what_it_was(tmp_path: Path) -> None:
 # --- int8 --------------------------------------------------------------------------------------
 
 
-def realistic(coverage: CoverageConfig, seed: int = 0, tied: bool = False) -> Seq2Seq:
+def realistic(coverage: CoverageConfig, seed: int = 0, **changes: object) -> Seq2Seq:
     """Large enough, and with weights small enough, that rounding to bytes is a small change."""
     torch.manual_seed(seed)
-    config = ModelConfig(embedding=48, hidden=64, rank=48, coverage=coverage, tie_target=tied)
+    sizes = {"embedding": 48, "hidden": 64, "rank": 48, "coverage": coverage}
+    config = ModelConfig.model_validate(sizes | changes)
     model = Seq2Seq(config, END + 1, END + 1)
     initialise(model, "modern")
     return model.eval()
@@ -180,14 +179,24 @@ def realistic(coverage: CoverageConfig, seed: int = 0, tied: bool = False) -> Se
 
 @pytest.mark.parametrize("exact_bytes", [True, False])
 @pytest.mark.parametrize(
-    ("system", "tied"), [*((system, False) for system in SYSTEMS), ("gru10", True)]
+    ("system", "changes"),
+    [
+        *((system, {}) for system in SYSTEMS),
+        ("gru10", {"tie_target": True}),
+        ("gru10", {"cell": "reset_after"}),
+        ("gru10", {"order": "paper"}),
+    ],
 )
 def test_int8_stays_near(
-    system: str, tied: bool, exact_bytes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    system: str,
+    changes: dict[str, object],
+    exact_bytes: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Much nearer than another model, also with a bit less for older processors."""
-    monkeypatch.setattr(onnxruntime, "multiplies_bytes_exactly", lambda: exact_bytes)
-    model = realistic(SYSTEMS[system], tied=tied)
+    monkeypatch.setattr(directories, "multiplies_bytes_exactly", lambda: exact_bytes)
+    model = realistic(SYSTEMS[system], 0, **changes)
     model.target.b.data.normal_(std=0.1)
     source, target = sentences(20), sentences(20, seed=1)
     exact = TorchEngine([model], END).force(source, target)
@@ -208,33 +217,6 @@ def test_words_that_go_in_and_out_are_stored_once(tmp_path: Path) -> None:
         initialise(model, "modern")
         sizes[tied] = sum(write_graphs(model, tmp_path, "int8").values())
     assert 1000 * 16 < sizes[False] - sizes[True] < 1000 * 24
-
-
-def test_a_bit_less_keeps_two_products_within_16_bits(tmp_path: Path) -> None:
-    exported(realistic(SYSTEMS["gru10"]), tmp_path, "int8")
-    half = halved(tmp_path)
-    matrices = {name for name in half if not name.endswith(".scale")}
-    assert len(matrices) == len(half) / 2 >= 10
-    largest = max(int(np.abs(half[name].astype(int)).max()) for name in matrices)
-    assert largest == 64
-    assert 2 * 255 * largest < 2**15
-    places = read_description(tmp_path)["matrices"]
-    stored = (tmp_path / WEIGHTS).read_bytes()
-    for name, place in places.items():
-        number = place["rows"] * place["columns"]
-        whole = np.frombuffer(stored, np.int8, number, place["offset"]).reshape(half[name].shape)
-        scale = np.frombuffer(stored, np.float32, place["columns"], place["scale"])
-        again = half[name] * half[f"{name}.scale"]
-        assert (np.abs(again - whole * scale) <= scale * 1.001).all()
-
-
-def test_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert multiplies_bytes_exactly()
-    for flags, exact in [("sse2 avx2", False), ("avx2 avx512_vnni", True), ("avx_vnni", True)]:
-        monkeypatch.setattr("platform.machine", lambda: "x86_64")
-        monkeypatch.setattr(Path, "read_text", lambda *_, flags=flags: f"flags : {flags}")
-        assert multiplies_bytes_exactly() == exact
 
 
 # --- the parts ---------------------------------------------------------------------------------
@@ -259,3 +241,39 @@ def test_top(scores: Sequence[float], k: int, expected: list[int]) -> None:
 def test_mean_log() -> None:
     probabilities = np.array([[[0.2, 0.8]], [[0.6, 0.4]]])
     np.testing.assert_allclose(np.exp(mean_log(list(np.log(probabilities)))), [[0.4, 0.6]])
+
+
+GROUPS = [  # sentences, beam, and how many of the sentences make a group
+    (1, 1, 1),
+    (1, 10, 1),
+    (32, 10, 1),
+    (32, 5, 2),
+    (32, 1, 8),
+    (30, 1, 10),
+    (31, 1, 31),
+    (31, 5, 31),
+    (3, 1, 3),
+]
+
+
+@pytest.mark.parametrize(("sentences", "beam", "size"), GROUPS)
+def test_groups_are_small_and_equal(sentences: int, beam: int, size: int) -> None:
+    assert group_size(sentences, beam) == size
+
+
+@pytest.mark.parametrize("order", ["code", "paper"])
+@pytest.mark.parametrize("kind", COVERAGES)
+def test_groups_and_products_change_nothing(
+    kind: str, order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many sentences are looked at together, and whatever the mean is taken of."""
+    engine = OnnxEngine([exported(model_of(COVERAGES[kind], order=order), tmp_path)], END)
+    source, target = sentences(12), sentences(12, seed=1)
+    found = []
+    for together, many in [(1, 1), (1, 100), (3, 1), (100, 100)]:
+        monkeypatch.setattr(onnxruntime, "TOGETHER", together)
+        monkeypatch.setattr(onnxruntime, "MANY", many)
+        found.append(engine.force(source, target))
+    for other in found[1:]:
+        np.testing.assert_allclose(other.alpha[target.mask], found[0].alpha[target.mask], atol=1e-5)
+        np.testing.assert_allclose(other.log_probs, found[0].log_probs, atol=1e-4)

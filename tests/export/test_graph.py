@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
+from covnmt.export.encoder import halves
 from covnmt.export.graph import FLOAT, Graph, Precision, Store, quantise
-from covnmt.export.network import halves
 
 
 @given(arrays(np.float32, (4, 5), elements=st.floats(-1e3, 1e3, width=32)))
@@ -46,3 +46,14 @@ def test_graphs_are_valid(precision: Precision) -> None:
     if precision == "fp32":  # the other one names a file, which is not there
         onnx.checker.check_model(made)
     assert [value.name for value in made.graph.output] == ["y"]
+
+
+def test_equal_matrices_are_stored_once() -> None:
+    store = Store("weights.bin")
+    one, other = np.ones((40, 10), np.float32), np.zeros((40, 10), np.float32)
+    places = [store.put(matrix) for matrix in (one, other, one.copy())]
+    assert places[0] == places[2] != places[1]
+    assert all(place % 64 == 0 for place in places)
+    content = b"".join(store.parts)
+    assert len(content) == store.size == 2 * one.nbytes
+    assert content[places[1] :] == other.tobytes()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from covnmt.align import Aligner
-from covnmt.engine.onnxruntime import DESCRIPTION, ENCODER, STEP, WEIGHTS
+from covnmt.engine.exported import DESCRIPTION, ENCODER, STEP, WEIGHTS
 from covnmt.errors import UserError
 from covnmt.files import read_json, read_lines, write_json
 from covnmt.info import describe_target
@@ -143,6 +143,7 @@ def test_damaged_graph(name: str, damage: str, exported: Path, tmp_path: Path) -
 
 DESCRIPTIONS = [
     ({"format": 99}, "made by a newer covnmt \\(format 99\\); please upgrade"),
+    ({"format": 1}, "made by an older covnmt \\(format 1\\); export the model anew"),
     ({"format": "x"}, "not made by `covnmt export`"),
     ({"files": None}, "damaged"),
 ]

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Union, cast
 
 from covnmt.config import DecodeConfig
-from covnmt.engine.onnxruntime import OnnxEngine, OnnxModel, is_exported, load_exported
+from covnmt.engine.exported import is_exported
+from covnmt.engine.onnxruntime import OnnxEngine, OnnxModel, load_exported
 from covnmt.engine.protocol import Engine
 from covnmt.errors import UserError
 

@@ -1,6 +1,6 @@
 """ONNX Runtime as the engine: exported models, on a CPU, without PyTorch.
 
-A model is two graphs (see `export.network`): one reads the source, the other makes a step of the
+A model is two graphs (see `export`): one reads the source, the other makes a step of the
 search and proposes words. States stay inside the runtime: a state is the values that the last
 step left, and the rows of them that the next step begins with.
 
@@ -9,9 +9,8 @@ Letters: S sentences, R rows, V words, J source positions.
 
 import math
 import os
-import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +19,17 @@ from numpy.typing import NDArray
 
 from covnmt.config import Config, DecodeConfig
 from covnmt.directory import Description, check_vocabularies, load_config
+from covnmt.engine.exported import (
+    ENCODER,
+    REMEDY,
+    SHORTLIST,
+    STEP,
+    OutputLayer,
+    check_files,
+    replacements,
+)
 from covnmt.engine.protocol import Array, Forced
 from covnmt.errors import UserError
-from covnmt.files import digest, read_json
 from covnmt.search import Floats, Found, Ints, Proposal, Watch, search
 from covnmt.shortlist import Shortlist
 from covnmt.text.padding import Padded
@@ -32,12 +39,8 @@ from covnmt.text.vocab import UNK
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import onnxruntime as ort
 
-DESCRIPTION = "onnx.json"
-ENCODER, STEP, WEIGHTS = "encoder.onnx", "step.onnx", "weights.bin"
-SHORTLIST = "shortlist.json"  # only where the model has one
-FORMAT = 1
-TABLES = ("parameters", "files", "matrices", "output")
-REMEDY = "copy it again, or export the model anew"
+MANY = 16  # sentences, from which on greedy search takes products of contexts, not of annotations
+TOGETHER = 8  # hypotheses that look at the source at once
 
 Values = dict[str, ort.OrtValue]  # by name, inside the runtime
 
@@ -47,10 +50,16 @@ def value(array: NDArray[Any]) -> ort.OrtValue:
     return ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
 
 
+@lru_cache(typed=True)
+def single(number: int | bool, *shape: int) -> ort.OrtValue:
+    """One number as the runtime sees it."""
+    return value(np.full(shape, number))
+
+
 class Memory(NamedTuple):
     """What one model knows of S sentences; shared by all hypotheses of each."""
 
-    arrays: dict[str, Array]  # [S, ...]: keys, values, bias, and Phi where there is one
+    arrays: dict[str, Array]  # [S, ..., J, *]: keys, values, bias, and Phi where there is one
     output: dict[str, NDArray[Any]]  # the part of the output layer that is used, if not all
     words: Ints | None  # the words of that part
 
@@ -59,9 +68,10 @@ class Memory(NamedTuple):
         chosen = {name: array[sentences] for name, array in self.arrays.items()}
         return Memory(chosen, self.output, self.words)
 
-    def values(self) -> Values:
-        """As the runtime sees it."""
-        return {name: value(array) for name, array in (self.arrays | self.output).items()}
+    def values(self, size: int) -> Values:
+        """As the runtime sees it, in groups of so many sentences."""
+        groups = {name: a.reshape(-1, size, *a.shape[1:]) for name, a in self.arrays.items()}
+        return {name: value(array) for name, array in (groups | self.output).items()}
 
 
 class State(NamedTuple):
@@ -80,14 +90,14 @@ class OnnxModel:
 
     def __init__(self, directory: Path, known: Description, threads: int) -> None:
         # kept for as long as the runtime, which does not copy them, may look at them
-        self.matrices = {} if multiplies_bytes_exactly() else halved(directory)
+        self.matrices = replacements(directory)
         self.encoder = open_graph(directory / ENCODER, threads, self.matrices)
         self.steps = open_graph(directory / STEP, threads, self.matrices)
         self.config = known.config.model
         self.before_first = known.words["target"]  # the table has a row of zeros there
         shapes = {each.name: each.shape for each in self.steps.get_inputs()}
         self.carried = [name for name in ("t", "s", "C") if name in shapes]
-        self.context = int(shapes["s"][1]) if "s" in shapes else 0  # products of the last context
+        self.context = int(shapes["s"][3]) if "s" in shapes else 0  # products of the last context
         coverage = self.config.coverage
         self.coverage = coverage.size if coverage.kind in ("tanh", "gru") else 1
         self.has_first = "first" in shapes
@@ -95,24 +105,26 @@ class OnnxModel:
         self.output = OutputLayer.load(directory) if listed else None
         self.shortlist = Shortlist.load(directory / SHORTLIST) if listed else None
 
-    def read(self, source: Padded, every_word: bool) -> tuple[Memory, Values]:
+    def read(self, source: Padded, beam: int, every_word: bool) -> tuple[Memory, Values]:
         """Read sentences: what steps need of them, and what the first one begins with.
 
         A short list is not used where every word is asked for.
         """
-        names = [each.name for each in self.encoder.get_outputs()]
-        arrays = self.encoder.run(names, source._asdict())
-        found = dict(zip(names, arrays, strict=True))
         S, J = source.words.shape
+        names = [each.name for each in self.encoder.get_outputs()]
+        narrow = np.array(beam == 1 and S >= MANY)
+        arrays = self.encoder.run(names, {**source._asdict(), "narrow": narrow})
+        found = dict(zip(names, arrays, strict=True))
         nothing = float(self.config.coverage.accumulate == "subtract")
         begin = {
-            "t": found.pop("t"),
-            "s": np.zeros((S, self.context), np.float32),
-            "C": np.full((S, J * self.coverage), nothing, np.float32),
+            "t": found.pop("t").reshape(1, S, 1, -1),
+            "s": np.zeros((1, S, 1, self.context), np.float32),
+            "C": np.full((1, S, 1, J, self.coverage), nothing, np.float32),
         }
-        bias = np.where(source.mask, np.float32(0), np.float32(-math.inf))[:, None]
+        found["bias"] = np.where(source.mask, np.float32(0), np.float32(-math.inf))
+        shared = {name: a if name == "values" else a[:, None] for name, a in found.items()}
         words, output = self._listed(None if every_word else source.words)
-        memory = Memory({**found, "bias": bias}, output, words)
+        memory = Memory(shared, output, words)
         return memory, {name: value(begin[name]) for name in self.carried}
 
     def _listed(self, source: Ints | None) -> tuple[Ints | None, dict[str, NDArray[Any]]]:
@@ -122,12 +134,17 @@ class OnnxModel:
         words = None if source is None else self.shortlist.of(source)
         return words, self.output.part(words)
 
-    def step(
-        self, inputs: Values, carried: Values, names: Sequence[str]
-    ) -> tuple[list[NDArray[Any]], Values]:
+    def step(self, inputs: Values, names: Sequence[str]) -> tuple[list[NDArray[Any]], Values]:
         """Some outputs of a step as arrays, and what it carries to the next."""
-        wanted = [*names, *(f"{name}.next" for name in self.carried)]
-        found = self.steps.run_with_ort_values(wanted, {**inputs, **carried})
+        binding = self.steps.io_binding()
+        for name, each in inputs.items():
+            binding.bind_ortvalue_input(name, each)
+        for name in (*names, *(f"{name}.next" for name in self.carried)):
+            binding.bind_output(name)
+        self.steps.run_with_iobinding(binding)
+        # by number: walking over this vector takes the runtime longer than a small product
+        vector = binding.get_outputs_as_ortvaluevector()
+        found = [ort.OrtValue(vector[number]) for number in range(len(names) + len(self.carried))]
         arrays = [_by_row(each.numpy()) for each in found[: len(names)]]
         return arrays, dict(zip(self.carried, found[len(names) :], strict=True))
 
@@ -145,14 +162,16 @@ class OnnxScorer:
 
     def __init__(self, models: Sequence[OnnxModel], memories: Sequence[Memory], end: int) -> None:
         self.models, self.memories, self.end, self.unk = models, memories, end, UNK
-        self._values = [memory.values() for memory in memories]
+        self.sentences = len(memories[0].arrays["keys"])
+        self._size, self._values = 0, [Values()]  # the memories in groups of this size
 
     @classmethod
     def read(
-        cls, models: Sequence[OnnxModel], source: Padded, end: int, every_word: bool
+        cls, models: Sequence[OnnxModel], source: Padded, end: int, beam: int, every_word: bool
     ) -> tuple["OnnxScorer", State]:
         """Let every model read the source; the scorer and its first state."""
-        memories, begin = zip(*(model.read(source, every_word) for model in models), strict=True)
+        read = (model.read(source, beam, every_word) for model in models)
+        memories, begin = zip(*read, strict=True)
         return cls(models, memories, end), State(begin, np.arange(len(source.words)))
 
     def step(self, state: State, words: Ints | None, k: int) -> Proposal[State]:
@@ -172,27 +191,25 @@ class OnnxScorer:
         self, state: State, words: Ints | None, k: int, outputs: Sequence[str]
     ) -> tuple[list[list[NDArray[Any]]], State]:
         """One step of every model: these outputs of each, and the state after it."""
-        by_sentence = (len(self.memories[0].arrays["keys"]), -1)  # [S, K]
-        parents = value(state.rows.reshape(by_sentence))
+        size = group_size(self.sentences, len(state.rows) // self.sentences)
+        if size != self._size:
+            self._size, self._values = size, [memory.values(size) for memory in self.memories]
+        shape = (self.sentences // size, size, -1)  # [G, c, K]
+        given = {"parents": value(state.rows.reshape(shape)), "k": single(k, 1)}
         found, after = [], []
         for model, memory, carried in zip(self.models, self._values, state.each, strict=True):
             last = np.full(len(state.rows), model.before_first) if words is None else words
-            inputs = {
-                **memory,
-                "words": value(last.reshape(by_sentence)),
-                "parents": parents,
-                "k": value(np.array([k])),
-            }
+            inputs = {**memory, **given, **carried, "words": value(last.reshape(shape))}
             if model.has_first:
-                inputs["first"] = value(np.array(words is None))
-            arrays, carries = model.step(inputs, carried, outputs)
+                inputs["first"] = single(words is None)
+            arrays, carries = model.step(inputs, outputs)
             found.append(arrays)
             after.append(carries)
         return found, State(tuple(after), np.arange(len(state.rows)))
 
     def keep(self, sentences: Ints) -> "OnnxScorer":
         """The same for fewer sentences."""
-        if len(sentences) == len(self.memories[0].arrays["keys"]):
+        if len(sentences) == self.sentences:
             return self
         return OnnxScorer(self.models, [m.select(sentences) for m in self.memories], self.end)
 
@@ -205,8 +222,17 @@ class OnnxScorer:
 
 
 def _by_row(array: NDArray[Any]) -> NDArray[Any]:
-    """[S, K, ...] as [R, ...]."""
+    """[G, c, K, ...] as [R, ...]."""
     return array.reshape(-1, array.shape[-1])
+
+
+def group_size(sentences: int, beam: int) -> int:
+    """How many sentences a step looks at together.
+
+    Few, so that the arrays of attention stay in the processor's cache; enough to be worth a round.
+    """
+    sizes = (size for size in range(1, sentences) if sentences % size == 0)
+    return next((size for size in sizes if size * beam >= TOGETHER), sentences)
 
 
 def mean_log(log_probs: Sequence[Floats]) -> Floats:
@@ -238,12 +264,14 @@ class OnnxEngine:
     def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> Found:
         """Translate."""
         alone = len(self.models) == 1  # several would each have a list of their own
-        scorer, start = OnnxScorer.read(self.models, source, self.end, every_word=not alone)
+        scorer, start = OnnxScorer.read(
+            self.models, source, self.end, decode.beam, every_word=not alone
+        )
         return Found(search(scorer, start, source.lengths, decode, watch), scorer.fertility())
 
     def force(self, source: Padded, target: Padded) -> Forced:
         """Decode these targets with the first model."""
-        scorer, state = OnnxScorer.read(self.models[:1], source, self.end, every_word=True)
+        scorer, state = OnnxScorer.read(self.models[:1], source, self.end, 1, every_word=True)
         rows = np.arange(len(source.words))
         alphas, said = [], np.zeros(len(rows), np.float32)
         last: Ints | None = None
@@ -253,35 +281,6 @@ class OnnxEngine:
             alphas.append(alpha)
             last = words
         return Forced(np.stack(alphas, axis=1), said, scorer.fertility())
-
-
-@dataclass(frozen=True)
-class OutputLayer:
-    """The weights between features and words, where a model does not always use all."""
-
-    W: NDArray[Any]  # [V, q], bytes or numbers
-    vectors: Mapping[str, Array]  # [V] each: b, and scale where W is in bytes
-
-    @classmethod
-    def load(cls, directory: Path) -> "OutputLayer":
-        """Look at it where it lies; with a bit less where products of bytes could overflow."""
-        place = read_description(directory)["output"]
-        path, shape = directory / WEIGHTS, (place["rows"], place["columns"])
-        in_bytes = "scale" in place
-        W = np.memmap(path, np.int8 if in_bytes else np.float32, "r", place["W"], shape)
-        vectors = {
-            name: np.memmap(path, np.float32, "r", place[name], shape[0])
-            for name in (["b", "scale"] if in_bytes else ["b"])
-        }
-        if in_bytes and not multiplies_bytes_exactly():
-            return cls(with_a_bit_less(W), {**vectors, "scale": 2 * vectors["scale"]})
-        return cls(W, vectors)
-
-    def part(self, words: Ints | None) -> dict[str, NDArray[Any]]:
-        """As the graph wants it, of these words; None: of all."""
-        chosen = slice(None) if words is None else words
-        vectors = {f"output.{name}": each[chosen] for name, each in self.vectors.items()}
-        return {"output.W": np.asarray(self.W[chosen].T, order="C"), **vectors}
 
 
 def open_graph(
@@ -301,62 +300,9 @@ def open_graph(
         raise UserError(f"{path}: damaged ({error}); {REMEDY}") from None
 
 
-def is_exported(directory: Path) -> bool:
-    """Whether this is a directory that `covnmt export` made."""
-    return any((directory / name).exists() for name in (DESCRIPTION, ENCODER, STEP, WEIGHTS))
-
-
 def load_exported(directory: Path, threads: int) -> tuple[OnnxModel, Config]:
     """An exported model, ready to translate; what is not whole is an error."""
     known = load_config(directory)
     check_vocabularies(directory, known)
-    files = read_description(directory)["files"]
-    for path in (directory / name for name in {ENCODER, STEP, WEIGHTS, *files}):
-        if digest(path) != files.get(path.name):
-            raise UserError(f"{path}: damaged; {REMEDY}")
+    check_files(directory)
     return OnnxModel(directory, known, threads), known.config
-
-
-def read_description(directory: Path) -> dict[str, Any]:
-    """What the export says of itself: precision, parameters by block, digests of its files."""
-    path = directory / DESCRIPTION
-    about: Any = read_json(path)
-    found = about.get("format") if isinstance(about, dict) else None
-    if not isinstance(found, int):
-        raise UserError(f"{path}: not made by `covnmt export`; {REMEDY}")
-    if found > FORMAT:
-        raise UserError(f"{path}: made by a newer covnmt (format {found}); please upgrade")
-    if not all(isinstance(about.get(key), dict) for key in TABLES):
-        raise UserError(f"{path}: damaged; {REMEDY}")
-    return dict(about)
-
-
-def multiplies_bytes_exactly() -> bool:
-    """Whether products of bytes are exact on this processor.
-
-    Older x86 processors add two products in 16 bits, which overflow where the bytes are large;
-    those with VNNI add in 32 bits.
-    """
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return True
-    try:
-        flags = Path("/proc/cpuinfo").read_text("utf-8").split()
-    except OSError:
-        return False  # it does not say; that costs a little precision and no time
-    return "avx512_vnni" in flags or "avx_vnni" in flags
-
-
-def halved(directory: Path) -> dict[str, NDArray[Any]]:
-    """The matrices of bytes with one bit less, so that the sum of two products fits 16 bits."""
-    made: dict[str, NDArray[Any]] = {}
-    for name, place in read_description(directory)["matrices"].items():
-        shape = (place["rows"], place["columns"])
-        matrix = np.memmap(directory / WEIGHTS, np.int8, "r", place["offset"], shape)
-        scale = np.memmap(directory / WEIGHTS, np.float32, "r", place["scale"], shape[1])
-        made[name], made[f"{name}.scale"] = with_a_bit_less(matrix), np.float32(2) * scale
-    return made
-
-
-def with_a_bit_less(matrix: NDArray[np.int8]) -> NDArray[np.int8]:
-    """Bytes from -64 to 64; their scale doubles."""
-    return np.rint(matrix / np.float32(2)).astype(np.int8)

@@ -15,7 +15,7 @@ from typing import Any
 from covnmt.checkpoint import load_model
 from covnmt.config import DataConfig
 from covnmt.directory import Description, load_config, save_config
-from covnmt.engine.onnxruntime import (
+from covnmt.engine.exported import (
     DESCRIPTION,
     ENCODER,
     FORMAT,
@@ -24,8 +24,9 @@ from covnmt.engine.onnxruntime import (
     WEIGHTS,
 )
 from covnmt.engine.pytorch import pick_device
+from covnmt.export.encoder import encoder_graph
 from covnmt.export.graph import Precision, Store
-from covnmt.export.network import StepGraph, encoder_graph
+from covnmt.export.step import StepGraph
 from covnmt.files import atomic_write, digest, write_json
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
 from covnmt.shortlist import LinkedText, Shortlist, count_links

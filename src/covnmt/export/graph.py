@@ -9,6 +9,7 @@ The large products and the word tables are stored as the precision says; all els
 Matrices go to a file of their own, which the runtime maps into memory.
 """
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -37,23 +38,30 @@ def quantise(W: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float
 
 
 class Store:
-    """The matrices of several graphs, end to end in one file."""
+    """The matrices of several graphs, end to end in one file; equal ones are stored once."""
 
     def __init__(self, location: str) -> None:
         self.location = location
         self.parts: list[bytes] = []
         self.size = 0
+        self._known: dict[str, int] = {}  # offsets, by digest
         self.matrices: dict[str, dict[str, int]] = {}  # where those of bytes lie, by name
         self.output: dict[str, int] = {}  # where the output layer lies, if it is given in parts
 
-    def add(self, name: str, value: NDArray[Any]) -> onnx.TensorProto:
-        """Put an array behind the others; what the graph says of it."""
-        padding = -self.size % ALIGNMENT
+    def put(self, value: NDArray[Any]) -> int:
+        """Put an array behind the others; where it begins."""
         content = value.tobytes()
-        offset = self.size + padding
-        self.parts += [bytes(padding), content]
-        self.size = offset + len(content)
-        place = {"location": self.location, "offset": offset, "length": len(content)}
+        known = hashlib.sha256(content).hexdigest()
+        if known not in self._known:
+            padding = -self.size % ALIGNMENT
+            self._known[known] = self.size + padding
+            self.parts += [bytes(padding), content]
+            self.size += padding + len(content)
+        return self._known[known]
+
+    def tensor(self, name: str, value: NDArray[Any]) -> onnx.TensorProto:
+        """Store an array; what the graph says of it."""
+        place = {"location": self.location, "offset": self.put(value), "length": value.nbytes}
         entries = [onnx.StringStringEntryProto(key=k, value=str(v)) for k, v in place.items()]
         return onnx.TensorProto(
             name=name,
@@ -65,7 +73,7 @@ class Store:
 
 
 class Graph:
-    """A graph in the making; an inner one, as `scan` takes, keeps its constants in the outer."""
+    """A graph in the making; an inner one keeps its constants in the outer."""
 
     def __init__(
         self, name: str, precision: Precision, store: Store, outer: "Graph | None" = None
@@ -77,14 +85,20 @@ class Graph:
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: list[onnx.ValueInfoProto] = []
         self._names: dict[str, str] = {}  # of results that are outputs
-        self._matrices: dict[int, tuple[str, str]] = {}  # those in bytes, by where they came from
+        self._matrices: dict[tuple[int, int], str] = {}  # those in bytes, by where they lie
 
-    def input(self, name: str, kind: int, shape: Sequence[int | str]) -> str:
+    def inner(self, name: str) -> "Graph":
+        """A graph that runs as part of this one, and sees its values."""
+        return Graph(name, self.precision, self.store, outer=self)
+
+    def input(self, name: str, kind: int, shape: Sequence[int | str] | None) -> str:
         """A value that is given from outside; sizes with names may differ from call to call."""
         self._inputs.append(helper.make_tensor_value_info(name, kind, shape))
         return name
 
-    def output(self, name: str, value: str, shape: Sequence[int | str], kind: int = FLOAT) -> None:
+    def output(
+        self, name: str, value: str, shape: Sequence[int | str] | None, kind: int = FLOAT
+    ) -> None:
         """Give this value back under this name."""
         self._names[value] = name
         self._outputs.append(helper.make_tensor_value_info(name, kind, shape))
@@ -110,7 +124,7 @@ class Graph:
         name = f"{self.name}.constant{len(self._constants)}"
         array = np.asarray(value, order="C")
         small = array.nbytes < LARGE
-        made = numpy_helper.from_array(array, name) if small else self.store.add(name, array)
+        made = numpy_helper.from_array(array, name) if small else self.store.tensor(name, array)
         self._constants.append(made)
         return name
 
@@ -118,17 +132,18 @@ class Graph:
         """Bytes [a, b] and scales of a matrix [b, a], under names that `engine` knows."""
         if self._outer is not None:
             return self._outer._matrix(W)
-        if id(W) in self._matrices:
-            return self._matrices[id(W)]
         whole, scale = quantise(W)
-        columns, rows = W.shape
-        name = f"{self.name}.matrix{len(self._constants)}"
-        self._constants.append(self.store.add(name, np.asarray(whole.T, order="C")))
-        place = {"offset": self.store.size - whole.nbytes, "rows": rows, "columns": columns}
-        self._constants.append(self.store.add(f"{name}.scale", scale))
-        self.store.matrices[name] = {**place, "scale": self.store.size - scale.nbytes}
-        self._matrices[id(W)] = name, f"{name}.scale"
-        return self._matrices[id(W)]
+        turned = np.asarray(whole.T, order="C")
+        place = self.store.put(turned), self.store.put(scale)
+        if place not in self._matrices:
+            name = f"{self.name}.matrix{len(self._constants)}"
+            self._constants.append(self.store.tensor(name, turned))
+            self._constants.append(self.store.tensor(f"{name}.scale", scale))
+            places = dict(zip(("offset", "scale"), place, strict=True))
+            rows, columns = turned.shape
+            self.store.matrices[name] = {"rows": rows, "columns": columns, **places}
+            self._matrices[place] = name
+        return self._matrices[place], f"{self._matrices[place]}.scale"
 
     def ints(self, *values: int) -> str:
         """A small vector of whole numbers."""
@@ -162,8 +177,7 @@ class Graph:
             arrays["W"], arrays["scale"] = quantise(W)  # type: ignore[assignment]
         self.store.output = {"rows": rows, "columns": columns}
         for name, array in arrays.items():
-            self.store.add(f"output.{name}", array)
-            self.store.output[name] = self.store.size - array.nbytes
+            self.store.output[name] = self.store.put(array)
         kind = INT8 if self.precision == "int8" else FLOAT
         matrix = self.input("output.W", kind, [columns, "list"])
         given = [self.input(f"output.{name}", FLOAT, ["list"]) for name in list(arrays)[1:]]
@@ -184,26 +198,15 @@ class Graph:
     def columns(self, W: NDArray[np.float32], words: str) -> str:
         """The rows of a matrix [b, a] in bytes that is multiplied with too, and stored once."""
         whole, scale = self._matrix(W)
-        found = self.op("Gather", whole, words, axis=1)  # [a, S, K]
-        rows = self.op("Cast", self.op("Transpose", found, perm=[1, 2, 0]), to=FLOAT)
+        found = self.op("Gather", whole, words, axis=1)  # [a, G, c, K]
+        rows = self.op("Cast", self.op("Transpose", found, perm=[1, 2, 3, 0]), to=FLOAT)
         scales = self.op("Unsqueeze", self.op("Gather", scale, words), self.ints(-1))
         return self.op("Mul", rows, scales)
 
-    def scan(
-        self, body: "Graph", states: Sequence[str], ahead: Sequence[str], back: Sequence[str]
-    ) -> list[str]:
-        """Walk over the first axis of the inputs, over some from the other end.
-
-        The body takes the states and a position of each input. It puts out the states, and then
-        one value to keep of each direction; these are collected along axis 1, in place.
-        """
-        backward = [*[0] * len(ahead), *[1] * len(back)]
-        found = self.ops(
-            "Scan", len(states) + 2, *states, *ahead, *back,
-            body=body.graph(), num_scan_inputs=len(backward), scan_input_directions=backward,
-            scan_output_axes=[1, 1], scan_output_directions=[0, 1],
-        )  # fmt: skip
-        return found[len(states) :]
+    def choose(self, condition: str, then: "Graph", otherwise: "Graph") -> list[str]:
+        """The outputs of one inner graph or of the other."""
+        branches = {"then_branch": then.graph(), "else_branch": otherwise.graph()}
+        return self.ops("If", len(then._outputs), condition, **branches)
 
     def build(self) -> onnx.ModelProto:
         """The finished graph, with the operations it is written in."""

@@ -1,0 +1,128 @@
+"""What float32, bytes and short lists cost and give on a real test set: BLEU, speed, memory, disk.
+
+    python benchmarks/int8.py MODEL --test SOURCE REFERENCE --linked TRAIN_SOURCE TRAIN_TARGET \
+        --name ja-en --work DIRECTORY
+
+The model is exported in every form, and each form translates the test set in a process of its own
+with one thread. For the short list the exported model aligns the first pairs of the training text.
+What is in the work directory already is not made again, so an interrupted run goes on.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from machine import save
+
+from covnmt.export import LinkedText, export_model
+from covnmt.files import read_lines, read_parallel, write_lines
+from covnmt.metrics.bleu import paper_bleu, sacre_bleu
+
+LONGEST = 400  # characters; longer pairs are not aligned
+
+
+def exports(model: Path, work: Path, linked: LinkedText | None) -> dict[str, Path]:
+    """Every form of the model, the trained one first."""
+    forms = {"pytorch": model, "onnx-fp32": work / "onnx-fp32", "onnx-int8": work / "onnx-int8"}
+    for name, precision in (("onnx-fp32", "fp32"), ("onnx-int8", "int8")):
+        if not (forms[name] / "onnx.json").exists():
+            export_model(model, forms[name], precision)  # type: ignore[arg-type]
+    if linked is not None:
+        forms["onnx-int8-shortlist"] = target = work / "onnx-int8-shortlist"
+        if not linked.links.exists():
+            command = [sys.executable, "-m", "covnmt", "align", linked.source, linked.target]
+            options = ["--model", forms["onnx-int8"], "--output", linked.links]
+            subprocess.run(list(map(str, [*command, *options])), check=True)
+        if not (target / "onnx.json").exists():
+            export_model(model, target, "int8", linked)
+    return forms
+
+
+def some_pairs(texts: tuple[Path, Path], number: int, work: Path) -> LinkedText:
+    """The first pairs of a training text that can be aligned, in files of their own."""
+    rows = (pair for pair in read_parallel(*texts) if all(0 < len(s) <= LONGEST for s in pair))
+    chosen = list(islice(rows, number))
+    linked = LinkedText(work / "linked.source", work / "linked.target", work / "linked.links")
+    for path, lines in zip(linked, zip(*chosen, strict=True), strict=False):
+        write_lines(path, lines)
+    return linked
+
+
+def translated(name: str, model: Path, source: Path, work: Path, beam: int) -> dict[str, Any]:
+    """Translate with one form, or see what it did when it was run before."""
+    told = work / f"{name}-beam{beam}.json"
+    if not told.exists():
+        command = [sys.executable, Path(__file__).with_name("int8_worker.py"), model, source, beam]
+        run = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True)
+        told.write_text(run.stdout, "utf-8")
+    figures: dict[str, Any] = json.loads(told.read_text("utf-8"))
+    return figures
+
+
+def disk_mib(model: Path) -> float:
+    """What translating needs; a model directory holds more, for training."""
+    needed = ("model.safetensors", "config.json", "source.*", "target.*", "*onnx*", "*.bin")
+    files = {path for pattern in (*needed, "shortlist.json") for path in model.glob(pattern)}
+    return sum(path.stat().st_size for path in files) / 2**20
+
+
+def row(name: str, model: Path, figures: dict[str, Any], reference: list[str]) -> dict[str, Any]:
+    """One form and one beam, scored."""
+    output = figures.pop("output")
+    cased, paper = (score(output, [reference]) for score in (sacre_bleu, paper_bleu))
+    made = {
+        "form": name,
+        "bleu": cased.value,
+        "bleu_signature": cased.signature,
+        "bleu_paper": paper.value,
+        "words_per_cpu_second": figures["words"] / figures["cpu_seconds"],
+        "disk_mib": disk_mib(model),
+        **figures,
+    }
+    shown = (f"{made[key]:9.2f}" for key in ("bleu", "words_per_cpu_second", "peak_mib"))
+    print(f"{name:20} {made['beam']:4}", *shown, made["changed_lines"], flush=True)
+    return made
+
+
+def main() -> None:
+    """Measure and write the result file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path, help="model directory, as `covnmt train` leaves it")
+    parser.add_argument("--test", type=Path, nargs=2, required=True, help="source and reference")
+    parser.add_argument("--linked", type=Path, nargs=2, help="training text, for a short list")
+    parser.add_argument("--pairs", type=int, default=20_000, help="of it that are aligned")
+    parser.add_argument("--beam", type=int, nargs="+", default=[1, 10])
+    parser.add_argument("--name", default="demo", help="what the result file is called after")
+    parser.add_argument("--work", type=Path, required=True, help="exports and translations go here")
+    parser.add_argument("--out", type=Path, help="directory of the result file")
+    arguments = parser.parse_args()
+    work = arguments.work
+    work.mkdir(parents=True, exist_ok=True)
+    linked = None
+    if arguments.linked:
+        linked = some_pairs(arguments.linked, arguments.pairs, work)
+    forms = exports(arguments.model, work, linked)
+    source, reference = arguments.test
+    expected = list(read_lines(reference))
+    print(f"{'form':20} beam      BLEU words/CPUs  peak MiB lines changed")
+    rows = []
+    for beam in arguments.beam:
+        exact: list[str] | None = None
+        for name, model in forms.items():
+            figures = translated(name, model, source, work, beam)
+            exact = exact or figures["output"]
+            changed = sum(map(str.__ne__, figures["output"], exact))
+            rows.append(row(name, model, {**figures, "changed_lines": changed}, expected))
+    settings = {"name": arguments.name, "pairs": arguments.pairs if linked else 0}
+    content = {"settings": settings, "sentences": len(expected), "rows": rows}
+    # where the texts lie concerns nobody else
+    sys.argv = [word if word.startswith("-") else Path(word).name for word in sys.argv]
+    save(f"int8-{arguments.name}", content, arguments.out)
+
+
+if __name__ == "__main__":
+    main()

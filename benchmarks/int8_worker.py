@@ -1,0 +1,43 @@
+"""One form of a model translates a file in a process of its own, for benchmarks/int8.py.
+
+    python int8_worker.py MODEL SOURCE BEAM
+
+Prints JSON: the translations, and what they cost. Only what the form needs is imported.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from cpu_worker import cpu_seconds, peak_mib
+
+from covnmt.files import read_lines
+from covnmt.translate import Translator
+
+
+def main() -> None:
+    """Translate with one thread."""
+    model, source, beam = sys.argv[1:]
+    lines = list(read_lines(Path(source)))
+    began = time.perf_counter()
+    translator = Translator.load(model, device="cpu", threads=1)
+    ready = time.perf_counter()
+    decode = translator.decode.model_copy(update={"beam": int(beam), "batch_size": 32})
+    translator.translate(lines[:4], decode)
+    started, used = time.perf_counter(), cpu_seconds()
+    found = translator.translate(lines, decode)
+    answer = {
+        "beam": int(beam),
+        "words": sum(len(each.tokens) for each in found),
+        "cpu_seconds": cpu_seconds() - used,
+        "wall_seconds": time.perf_counter() - started,
+        "ready_seconds": ready - began,
+        "peak_mib": peak_mib(),
+        "output": [each.text for each in found],
+    }
+    print(json.dumps(answer, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

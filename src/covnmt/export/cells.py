@@ -1,0 +1,62 @@
+"""The recurrent cells as operations of a graph; the equations are those of `ops.reference`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covnmt.export.graph import Graph
+
+Array = NDArray[np.float32]
+Weights = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The recurrent weights of one GRU."""
+
+    gates: Array  # [2n, n] R, G
+    candidate: Array  # [n, n] U
+    kind: Literal["exact", "reset_after"]
+
+    @classmethod
+    def of(cls, weights: Weights, name: str, kind: Literal["exact", "reset_after"]) -> "Cell":
+        """The cell that has this name."""
+        return cls(weights[f"{name}.gates"], weights[f"{name}.candidate"], kind)
+
+    def recurrent(self) -> Array:
+        """What the state meets at once: the gates, and the candidate too if it is reset after."""
+        exact = self.kind == "exact"
+        return self.gates if exact else np.concatenate([self.gates, self.candidate])
+
+    def advance(self, graph: Graph, rz: str, c: str, h: str, recurrent: str | None = None) -> str:
+        """One step on the inputs of the gates [..., 2n] and of the candidate [..., n].
+
+        The product of h with `recurrent` may be known.
+        """
+        recurrent = recurrent or graph.product(h, self.recurrent())
+        n = len(self.candidate)
+        if self.kind == "exact":
+            return gru(graph, rz, c, h, recurrent, n, lambda r: graph.product(r, self.candidate))
+        gates, own = graph.split(recurrent, 2 * n, n)
+        r, z = _gates(graph, rz, gates, n)
+        return _between(graph, h, graph.op("Tanh", graph.op("Add", c, graph.op("Mul", r, own))), z)
+
+
+def gru(graph: Graph, rz: str, c: str, h: str, gates: str, n: int, U: Callable[[str], str]) -> str:
+    """The exact GRU: the reset gate acts before the product U."""
+    r, z = _gates(graph, rz, gates, n)
+    c = graph.op("Tanh", graph.op("Add", c, U(graph.op("Mul", r, h))))
+    return _between(graph, h, c, z)
+
+
+def _gates(graph: Graph, inputs: str, gates: str, n: int) -> tuple[str, str]:
+    r, z = graph.split(graph.op("Sigmoid", graph.op("Add", inputs, gates)), n, n)
+    return r, z
+
+
+def _between(graph: Graph, h: str, c: str, z: str) -> str:
+    """h + z (c - h)."""
+    return graph.op("Add", h, graph.op("Mul", z, graph.op("Sub", c, h)))
