@@ -114,7 +114,7 @@ def measure(workers: Sequence[Worker], beam: int, batch: int, repeats: int) -> l
 
 def row(engine: str, beam: int, batch: int, answers: list[dict[str, float]]) -> dict[str, Any]:
     """Rates over all rounds, and a line on the screen."""
-    made = {
+    made: dict[str, Any] = {
         "engine": engine,
         "beam": beam,
         "batch": batch,

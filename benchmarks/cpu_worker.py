@@ -68,12 +68,13 @@ class OtherToolkit:
     """A toolkit of benchmarks/peers_search.py."""
 
     def __init__(self, engine: str, size: dict[str, int], threads: int) -> None:
+        import peers
         import peers_search
         import torch
 
         torch.set_num_threads(threads)
         self.torch = torch
-        wanted = peers_search.Size(size["words"], size["embedding"], size["hidden"])
+        wanted = peers.Size(size["words"], size["embedding"], size["hidden"])
         self.peer = peers_search.build(engine, wanted)
         self.peer.model.eval()
 

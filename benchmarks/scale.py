@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import cycle, islice
@@ -228,7 +228,9 @@ def sum_times(world: "World", repeats: int) -> dict[str, Any]:
     return {"seconds": in_turns(calls, 3 * repeats)}
 
 
-def in_turns(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, dict[str, float]]:
+def in_turns(
+    calls: Mapping[str, Callable[[], object]], repeats: int
+) -> dict[str, dict[str, float]]:
     """Seconds of each call; the first three times do not count."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats + 3):

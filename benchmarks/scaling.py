@@ -211,15 +211,16 @@ def main() -> None:
     predicted, checked = predictions(step), check(measured)
     draw(Path(sys.argv[1]), predicted["growing_batch"], checked)
     fixed, per_pair = (1e3 * seconds for seconds in step)
+    checked_sums = check_sums(measured)
     found = {
         "step_ms": {"fixed": fixed, "per_pair": per_pair, "worst_fit": max(off, key=abs)},
         "assumed": {"NVLink": NVLINK._asdict(), "Ethernet": ETHERNET._asdict(), "memory": MEMORY},
         "predicted": predicted,
         "gloo": link_of(measured["sums"][0])._asdict(),
         "checked": checked,
-        "checked_sums": check_sums(measured),
+        "checked_sums": checked_sums,
     }
-    for row in [*checked, *found["checked_sums"]]:
+    for row in [*checked, *checked_sums]:
         print("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
     save("scale-model", found, None)
 
