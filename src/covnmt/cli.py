@@ -279,8 +279,7 @@ def translate(
     decode = change_decoding(load_config(model[0]).config.decode, options)
     if dictionary and not decode.replace_unk:
         raise UserError("--dictionary is of use only with --replace-unk: give both, or neither")
-    paths = tuple(path.absolute() for path in model)
-    job = Job(paths, decode, overlong, as_json, dictionary, device, threads)
+    job = Job(tuple(model), decode, overlong, as_json, dictionary, device, threads)
     if shards or into:
         _tell(str(translate_files(job, shards or [], into, workers, ray)))
         return

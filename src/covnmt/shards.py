@@ -95,7 +95,8 @@ def translate_files(
     if ray is None:
         made = pool.spread(partial(translate_shard, job), waiting, min(workers, len(waiting)))
     else:
-        job = replace(job, threads=job.threads or CORES_PER_WORKER)
+        models = tuple(path.absolute() for path in job.models)  # wherever a worker runs
+        job = replace(job, models=models, threads=job.threads or CORES_PER_WORKER)
         made = cluster.spread(partial(translate_shard, job), waiting, ray, CORES_PER_WORKER)
     lines = sum(track(made, len(waiting), "translating", "files"))
     return Done(directory, len(waiting), lines, len(shards) - len(waiting))
