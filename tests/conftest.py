@@ -4,6 +4,7 @@ Everything is made once per worker, so tests must not change what these fixtures
 """
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,10 @@ from covnmt.text.prepare import prepare
 from covnmt.text.synthetic import SyntheticSettings, write_corpus
 from covnmt.text.tokenize import TokenizerSettings
 from covnmt.train import train
+
+# A shell has what it starts in the background ignore Ctrl-C; tests send it to their processes.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Few words, short sentences: a tiny model learns something of it within seconds.
 LANGUAGE = SyntheticSettings(
