@@ -22,14 +22,11 @@ from torch import Tensor
 
 from covnmt.ops.triton_coverage import (
     Kind,
-    gru_network,
-    gru_network_backward,
-    load_gru,
-    load_tanh,
+    cover,
+    cover_backward,
+    load_network,
     load_units,
     store_units,
-    tanh_network,
-    tanh_network_backward,
 )
 from covnmt.ops.triton_gru import load, tanh
 
@@ -146,12 +143,7 @@ def look_forward(
     seen = load_seen(C + b * J * D, j, J, D) if D > 0 else 0.0
     if D > 0:
         covered = load_units(C + b * J * D, j, J, D, D)
-    if KIND == "linguistic":
-        Phi_j = tl.load(Phi + sentence * J + j, mask=j < J, other=1.0).to(tl.float32)
-    if KIND == "tanh":
-        loaded = load_tanh(Phi + sentence * J * D, given, P, candidate, j, J, D)
-    if KIND == "gru":
-        loaded = load_gru(Phi + sentence * J * 3 * D, given, P, gates, candidate, j, J, D)
+        loaded = load_network(Phi, given, P, gates, candidate, sentence, j, J, KIND, D)
     shares = tl.zeros([BLOCK_J, BLOCK_N], tl.float32)
     for start in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
@@ -169,14 +161,9 @@ def look_forward(
         col = start + tl.arange(0, BLOCK_H)
         tile = load_tile(h + sentence * J * 2 * N, j, col, J, 2 * N)
         tl.store(s + b * S_WIDTH + col, over_words(a, tile, PRECISION), mask=col < 2 * N)
-    if KIND == "linguistic":
-        store_units(C_next + b * J, covered + sign * (a / Phi_j)[:, None], j, J, 1, 1)
-    if KIND == "tanh":
-        c = tanh_network(covered, a, loaded, PRECISION)
-        store_units(C_next + b * J * D, c, j, J, D, D)
-    if KIND == "gru":
-        _, z, c = gru_network(covered, a, loaded, PRECISION)
-        store_units(C_next + b * J * D, covered + z * (c - covered), j, J, D, D)
+    if D > 0:
+        covered = cover(covered, a, loaded, sign, KIND, PRECISION)
+        store_units(C_next + b * J * D, covered, j, J, D, D)
 
 
 @triton.jit(do_not_specialize=["J"])
@@ -199,22 +186,10 @@ def look_backward(
     if D > 0:
         covered = load_units(C + b * J * D, j, J, D, D)
         d_covered = load_units(d_C + b * J * D, j, J, D, D)
-    given += b * WIDTH
-    d_given += b * D_WIDTH
-    if KIND == "linguistic":
-        Phi_j = tl.load(Phi + b * J + j, mask=j < J, other=1.0).to(tl.float32)
-        store_units(d_x + b * J, d_covered, j, J, 1, 1)
-        d_a += sign * tl.sum(d_covered, axis=1) / Phi_j
-    if KIND == "tanh":
-        loaded = load_tanh(Phi + b * J * D, given, P, candidate, j, J, D)
-        d_covered, through_C = tanh_network_backward(
-            d_covered, covered, a, loaded, d_x + b * J * D, d_given, j, J, D, PRECISION
-        )
-        d_a += through_C
-    if KIND == "gru":
-        loaded = load_gru(Phi + b * J * 3 * D, given, P, gates, candidate, j, J, D)
-        d_covered, through_C = gru_network_backward(
-            d_covered, covered, a, loaded, d_x + b * J * 3 * D, d_given, j, J, D, PRECISION
+        loaded = load_network(Phi, given + b * WIDTH, P, gates, candidate, b, j, J, KIND, D)
+        d_given += b * D_WIDTH
+        d_covered, through_C = cover_backward(
+            d_covered, covered, a, loaded, sign, d_x, d_given, b, j, J, KIND, D, PRECISION
         )
         d_a += through_C
     shares = tl.zeros([BLOCK_J, BLOCK_H], tl.float32)

@@ -108,6 +108,20 @@ def load_tanh(Phi, given, P, candidate, j, J, D: tl.constexpr):
 
 
 @triton.jit
+def load_network(
+    Phi, given, P, gates, candidate, sentence, j, J, KIND: tl.constexpr, D: tl.constexpr
+):
+    """All that the next coverage is made from, besides C and alpha."""
+    if KIND == "linguistic":
+        loaded = tl.load(Phi + sentence * J + j, mask=j < J, other=1.0).to(tl.float32)
+    if KIND == "tanh":
+        loaded = load_tanh(Phi + sentence * J * D, given, P, candidate, j, J, D)
+    if KIND == "gru":
+        loaded = load_gru(Phi + sentence * J * 3 * D, given, P, gates, candidate, j, J, D)
+    return loaded
+
+
+@triton.jit
 def gru_network(C, a, loaded, PRECISION: tl.constexpr):
     x_r, x_z, x_c, P_r, P_z, P_c, W_r, W_z, W_c = loaded
     r = sigmoid(recurrent(C, W_r, x_r + a[:, None] * P_r, PRECISION))
@@ -155,6 +169,37 @@ def tanh_network_backward(
     store_units(d_x, d_c, j, J, D, D)
     store_row(d_given, tl.sum(d_c, axis=0), D)
     return tl.dot(d_c, W, input_precision=PRECISION), tl.sum(d_c * P, axis=1)
+
+
+@triton.jit
+def cover(C, a, loaded, sign, KIND: tl.constexpr, PRECISION: tl.constexpr):
+    """C_i from C_{i-1} and alpha_i."""
+    if KIND == "linguistic":
+        C = C + sign * (a / loaded)[:, None]
+    if KIND == "tanh":
+        C = tanh_network(C, a, loaded, PRECISION)
+    if KIND == "gru":
+        _, z, c = gru_network(C, a, loaded, PRECISION)
+        C = C + z * (c - C)
+    return C
+
+
+@triton.jit
+def cover_backward(
+    d_C, C, a, loaded, sign, d_x, d_given, row, j, J,
+    KIND: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Gradients of C_{i-1} and alpha; d_x and those of `given` are written."""
+    if KIND == "linguistic":
+        store_units(d_x + row * J, d_C, j, J, 1, 1)
+        d_a = sign * tl.sum(d_C, axis=1) / loaded
+    if KIND == "tanh":
+        d_x += row * J * D
+        d_C, d_a = tanh_network_backward(d_C, C, a, loaded, d_x, d_given, j, J, D, PRECISION)
+    if KIND == "gru":
+        d_x += row * J * 3 * D
+        d_C, d_a = gru_network_backward(d_C, C, a, loaded, d_x, d_given, j, J, D, PRECISION)
+    return d_C, d_a
 
 
 @triton.jit(do_not_specialize=["steps", "sentences", "J"])
