@@ -456,12 +456,15 @@ def test_only_equals_are_compared(comparison: Comparison) -> None:
     baseline = as_result(made_up(comparison, "baseline", 1))
     elsewhere = {"gpu": "Another GPU", "cpu": "A CPU", "cores": 8}
     moved = as_result(made_up(comparison, "gru10", 1, machine=elsewhere))
+    newer = as_result(made_up(comparison, "gru1", 1, commit="another"))
     other_seed = as_result(made_up(comparison, "fertility", 2))
     other_size = made_up(comparison, "tanh1", 1)
     other_size["recipe"]["model"]["hidden"] = 16
-    summary = summarise(KFTT, [baseline, moved, other_seed, as_result(other_size)])
+    summary = summarise(KFTT, [baseline, moved, newer, other_seed, as_result(other_size)])
     found = {each.system: each for each in summary.systems}
     assert found["gru10"].speed_ratio is None
+    assert found["gru1"].speed_ratio is None
+    assert found["tanh1"].speed_ratio is not None
     assert found["gru10"].gain is not None
     assert found["fertility"].gain is None
     assert found["fertility"].sign_tests == {}

@@ -144,8 +144,8 @@ def speed(summary: Summary) -> str:
     """The section on speed."""
     note = (
         "Median of target words per second over the reports of training. A ratio is given only "
-        "for systems trained on the same kind of machine, and means something only if each had the "
-        "machine to itself."
+        "for systems trained by the same commit on the same kind of machine, and means something "
+        "only if each had the machine to itself."
     )
     return f"## Speed\n\n{tables.speed_table(summary)}\n\n{note}"
 

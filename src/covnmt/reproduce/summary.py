@@ -124,7 +124,7 @@ def summarise_system(
     ratios = [
         system.speed / base.speed
         for system, base in rivals
-        if system.speed and base.speed and machine(system) == machine(base)
+        if system.speed and base.speed and comparable(system, base)
     ]
     speeds = [result.speed for result in group if result.speed]
     return SystemSummary(
@@ -149,6 +149,11 @@ def machine(result: Result) -> str:
     """What it was trained on, in a few words."""
     known = result.content["machine"]
     return str(known["gpu"] or f"{known['cpu']}, {known['cores']} cores")
+
+
+def comparable(one: Result, other: Result) -> bool:
+    """Whether their speeds are: code may have become faster between two commits."""
+    return machine(one) == machine(other) and one.content["commit"] == other.content["commit"]
 
 
 def unequal_settings(results: Sequence[Result]) -> tuple[str, ...]:
