@@ -555,6 +555,14 @@ def test_a_page_of_one_result(tmp_path: Path, comparison: Comparison) -> None:
         write_page(KFTT, tmp_path / "empty")
 
 
+def test_a_page_of_the_phrase_based_system_alone(tmp_path: Path, comparison: Comparison) -> None:
+    write_result(tmp_path / "pbsmt-seed1.json", made_up(comparison, PHRASE_BASED, 1))
+    page = write_page(KFTT, tmp_path).read_text("utf-8")
+    assert "| `pbsmt`, phrase-based | - |" in page
+    assert "lengths.png" not in page
+    assert "Not run yet: `baseline-seed1`" in page
+
+
 # translation, attention to "x" and "y", source words hardly seen and target words said again
 TROUBLES = [
     ("a b", [[1.0, 0.0], [0.9, 0.1]], 1),

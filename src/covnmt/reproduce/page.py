@@ -36,17 +36,17 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
     summary = summarise(experiment, results)
     write_json(directory / SUMMARY, summary.to_json())
     first = {name: group[0] for name, group in by_system(results).items() if name in SYSTEMS}
-    write_figures(first, directory)
     pictures = picture_examples(first, directory)
     parts = [
         introduction(experiment, summary, results),
         translation(summary),
         alignment(summary, results),
         adequacy(summary, results),
-        lengths(first),
-        speed(summary),
-        training(first),
-        attention(summary, results),
+    ]
+    if first:  # of the neural systems, not the phrase-based one alone
+        write_figures(first, directory)
+        parts += [lengths(first), speed(summary), training(first), attention(summary, results)]
+    parts += [
         examples(first, pictures),
         variants(summary),
         missing(summary),
