@@ -216,6 +216,13 @@ def test_length_curves_show_the_buckets(drawn: list[Figure]) -> None:
     assert lengths.get_ylim()[1] >= 25
 
 
+@pytest.mark.parametrize(("systems", "bands"), [(1, 1), (3, 3), (4, 1), (6, 1)])
+def test_bands_do_not_hide_each_other(drawn: list[Figure], systems: int, bands: int) -> None:
+    length_curves({f"{k}": buckets([30, 20, 10 + k]) for k in range(systems)}, Path("x.svg"))
+    for axes in drawn[0].axes:
+        assert len(axes.collections) == bands
+
+
 def log(path: Path, *entries: object) -> Path:
     path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), "utf-8")
     return path

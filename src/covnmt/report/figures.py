@@ -36,6 +36,7 @@ Array = NDArray[np.float32]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "osD^vP"
 GREY = "#666666"
+FEW = 3  # systems whose bands can be told apart
 STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.spines.top": False,
@@ -101,18 +102,24 @@ def heat_maps(panels: Sequence[HeatMap], path: Path) -> None:
 
 
 def length_curves(systems: Mapping[str, Sequence[Bucket]], path: Path) -> None:
-    """Draw BLEU and mean output length by source length, with their bands (paper, Figure 6)."""
+    """Draw BLEU and mean output length by source length (paper, Figure 6).
+
+    Few systems have their bands; of many, only the first, as bands would hide each other.
+    """
     buckets = {b.low: b for rows in systems.values() for b in rows}
     if not buckets:
         raise UserError(f"{path}: no sentences to group by length")
     x = {low: k for k, low in enumerate(sorted(buckets))}
     with _style(systems):
         figure, (scores, lengths) = _two_panels("BLEU", "words per output")
+        with_bands = list(systems)[: None if len(systems) <= FEW else 1]
         for (name, rows), look in zip(systems.items(), _looks(), strict=False):
             at = [x[b.low] for b in rows]
-            _curve(scores, at, [b.bleu for b in rows], [b.bleu_band for b in rows], look, name)
-            made, bands = [b.output_length for b in rows], [b.output_length_band for b in rows]
-            _curve(lengths, at, made, bands, look, name)
+            scores.plot(at, [b.bleu for b in rows], **look, label=name)
+            lengths.plot(at, [b.output_length for b in rows], **look, label=name)
+            if name in with_bands:
+                _band(scores, at, [b.bleu_band for b in rows], look)
+                _band(lengths, at, [b.output_length_band for b in rows], look)
         reference = [buckets[low].reference_length for low in x]
         lengths.plot(list(x.values()), reference, "--", color=GREY, label="reference")
         labels = [f"{buckets[low].label}\nn={buckets[low].sentences:,}" for low in x]
@@ -321,15 +328,7 @@ def _looks() -> Iterator[dict[str, Any]]:
             yield {"color": color, "marker": marker, "linestyle": style, "markersize": 5}
 
 
-def _curve(
-    axes: Axes,
-    x: Sequence[int],
-    y: Sequence[float],
-    bands: Sequence[Band],
-    look: dict[str, Any],
-    name: str,
-) -> None:
-    axes.plot(x, y, **look, label=name)
+def _band(axes: Axes, x: Sequence[int], bands: Sequence[Band], look: dict[str, Any]) -> None:
     low, high = zip(*bands, strict=True)
     axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
 

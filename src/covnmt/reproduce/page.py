@@ -136,7 +136,10 @@ def lengths(first: Mapping[str, Result]) -> str:
     head = ("system", f"sentences over {LONG} words", "output / reference length")
     claim = f"The paper: beyond {LONG} words the baseline's outputs are much shorter."
     long_table = f"{tables.table(head, rows)}\n\n{claim} " if rows else ""
-    note = "First seed of each; bands hold 95% of bootstrap samples."
+    note = (
+        "First seed of each; bands hold 95% of bootstrap samples, and of more than three systems "
+        "only the first has one."
+    )
     return f"## Sentence length\n\n![BLEU and length](lengths.png)\n\n{long_table}{note}"
 
 
