@@ -39,7 +39,7 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
     pictures = picture_examples(first, directory)
     parts = [
         introduction(experiment, summary, results),
-        translation(summary),
+        translation(experiment, summary),
         alignment(summary, results),
         adequacy(summary, results),
     ]
@@ -97,14 +97,15 @@ def introduction(experiment: Experiment, summary: Summary, results: Sequence[Res
     return "\n".join(lines)
 
 
-def translation(summary: Summary) -> str:
+def translation(experiment: Experiment, summary: Summary) -> str:
     """The section of Table 1."""
     note = (
         f"{tables.DAGGER}: better than the baseline of the same seed with p < 0.01 in the sign "
         f"test on the paper's BLEU; {tables.DOUBLE_DAGGER}: better than `{PHRASE_BASED}`. "
-        "Gains are against the same seeds; brackets hold the lowest and highest seed. Scores are "
-        "case-insensitive. The paper's own figures are means of three test sets with four "
-        "references each; here there is one reference."
+        "Gains are against the same seeds; brackets hold the lowest and highest seed. "
+        f"{'The first' if experiment.text.plain else 'Each'} score is case-insensitive. The paper's "
+        "own figures are means of three test sets with four references each; here there is one "
+        "reference."
     )
     if summary.find(PHRASE_BASED):
         note += f" The paper's figure beside `{PHRASE_BASED}` is that of Moses."
