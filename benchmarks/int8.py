@@ -4,7 +4,7 @@
         --name ja-en --work DIRECTORY
 
 The model is exported in every form, and each form translates the test set in a process of its own
-with one thread. For the short list the exported model aligns the first pairs of the training text.
+with one thread. For the short list the exported model aligns pairs from all over the training text.
 What is in the work directory already is not made again, so an interrupted run goes on.
 """
 
@@ -12,7 +12,6 @@ import argparse
 import json
 import subprocess
 import sys
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +42,9 @@ def exports(model: Path, work: Path, linked: LinkedText | None) -> dict[str, Pat
 
 
 def some_pairs(texts: tuple[Path, Path], number: int, work: Path) -> LinkedText:
-    """The first pairs of a training text that can be aligned, in files of their own."""
-    rows = (pair for pair in read_parallel(*texts) if all(0 < len(s) <= LONGEST for s in pair))
-    chosen = list(islice(rows, number))
+    """Pairs of a training text that can be aligned, at equal distances, in files of their own."""
+    rows = [pair for pair in read_parallel(*texts) if all(0 < len(s) <= LONGEST for s in pair)]
+    chosen = rows[:: max(len(rows) // number, 1)][:number]
     linked = LinkedText(work / "linked.source", work / "linked.target", work / "linked.links")
     for path, lines in zip(linked, zip(*chosen, strict=True), strict=False):
         write_lines(path, lines)

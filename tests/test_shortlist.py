@@ -28,19 +28,21 @@ from .engine.test_onnxruntime import model_of
 from .model.small import END
 
 PARTNERS = {2: [5, 6], 3: [7], 4: [5, 9]}
-# source words, frequent words, the list
+FEW = Shortlist([UNK, END], PARTNERS)
+EVERYTHING = Shortlist([*range(UNK, END + 1)], {})
+# source words, words of every list, the list
 LISTS = [
-    ([2], 0, [UNK, 5, 6, END]),
-    ([4, 2, 2, END], 0, [UNK, 5, 6, 9, END]),
-    ([8], 0, [UNK, END]),
-    ([8], 2, [UNK, 2, 3, END]),
-    ([3], 100, [*range(UNK, END + 1)]),
+    ([2], [UNK, END], [UNK, 5, 6, END]),
+    ([4, 2, 2, END], [UNK, END], [UNK, 5, 6, 9, END]),
+    ([8], [UNK, END], [UNK, END]),
+    ([8], [3, UNK, END, 2], [UNK, 2, 3, END]),
+    ([3], [7], [7]),
 ]
 
 
-@pytest.mark.parametrize(("words", "frequent", "expected"), LISTS)
-def test_list_of_a_sentence(words: list[int], frequent: int, expected: list[int]) -> None:
-    found = Shortlist(PARTNERS, frequent, END).of(np.array([words, words]))
+@pytest.mark.parametrize(("words", "always", "expected"), LISTS)
+def test_list_of_a_sentence(words: list[int], always: list[int], expected: list[int]) -> None:
+    found = Shortlist(always, PARTNERS).of(np.array([words, words]))
     assert found.tolist() == expected
 
 
@@ -56,7 +58,7 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_list_of_everything_changes_nothing(precision: Precision, tmp_path: Path) -> None:
     """But for the reserved word, which has no part in the probabilities then."""
-    everything = search(tmp_path / "list", Shortlist({}, 100, END), precision)
+    everything = search(tmp_path / "list", EVERYTHING, precision)
     plain = search(tmp_path / "plain", None, precision)
     for ours, theirs in zip(everything.hypotheses, plain.hypotheses, strict=True):
         assert ours[0].words == theirs[0].words
@@ -64,9 +66,8 @@ def test_a_list_of_everything_changes_nothing(precision: Precision, tmp_path: Pa
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_only_words_of_the_list(precision: Precision, tmp_path: Path) -> None:
-    shortlist = Shortlist(PARTNERS, 0, END)
-    allowed = set(shortlist.of(np.array([2, 3, 4])).tolist())
-    for hypotheses in search(tmp_path, shortlist, precision).hypotheses:
+    allowed = set(FEW.of(np.array([2, 3, 4])).tolist())
+    for hypotheses in search(tmp_path, FEW, precision).hypotheses:
         for hypothesis in hypotheses:
             assert set(hypothesis.words) <= allowed
             assert hypothesis.finished
@@ -77,14 +78,14 @@ def test_given_targets_know_no_list(tmp_path: Path) -> None:
     target = pad([[8, 9, 3]], END)
     plain, listed = (
         OnnxEngine([exported(model, tmp_path / str(n), "fp32", each)], END)
-        for n, each in enumerate([None, Shortlist(PARTNERS, 0, END)])
+        for n, each in enumerate([None, FEW])
     )
     one, other = plain.force(target, target), listed.force(target, target)
     np.testing.assert_allclose(one.log_probs, other.log_probs, rtol=1e-6)
 
 
 def test_a_bit_less_for_older_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    exported(model_of(SYSTEMS["gru10"]), tmp_path, "int8", Shortlist(PARTNERS, 0, END))
+    exported(model_of(SYSTEMS["gru10"]), tmp_path, "int8", FEW)
     layers = []
     for exact in (True, False):
         monkeypatch.setattr(directories, "multiplies_bytes_exactly", lambda exact=exact: exact)
@@ -95,10 +96,9 @@ def test_a_bit_less_for_older_processors(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_kept_on_disk(tmp_path: Path) -> None:
-    shortlist = Shortlist(PARTNERS, 7, END)
-    shortlist.save(tmp_path / "list.json")
-    assert Shortlist.load(tmp_path / "list.json") == shortlist
-    write_json(tmp_path / "list.json", {"frequent": 7})
+    FEW.save(tmp_path / "list.json")
+    assert Shortlist.load(tmp_path / "list.json") == FEW
+    write_json(tmp_path / "list.json", {"always": [7]})
     with pytest.raises(UserError, match="not a short list; export the model anew"):
         Shortlist.load(tmp_path / "list.json")
 
@@ -120,19 +120,35 @@ def codecs(directory: Path) -> tuple[Codec, Codec]:
     return Codec.load(directory, "source"), Codec.load(directory, "target")
 
 
+# target words of every list, partners at most, the partners of a and b
+COUNTED = [
+    (0, 9, {2: [3, 2, 4], 3: [3]}),
+    (0, 1, {2: [3], 3: [3]}),
+    (1, 1, {2: [2], 3: []}),
+    (2, 9, {2: [4], 3: []}),
+]
+
+
+@pytest.mark.parametrize(("frequent", "most", "partners"), COUNTED)
 def test_links_are_counted(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    frequent: int,
+    most: int,
+    partners: dict[int, list[int]],
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, target = codecs(tiny_model)
     a, b = source.vocabulary.words[:2]
-    x, y = target.vocabulary.words[:2]
+    x, y, z = target.vocabulary.words[:3]
     write_lines(tmp_path / "s", [f"{a} {b}", f"{a}", f"{b}"])
-    write_lines(tmp_path / "t", [f"{x} {y}", f"{y}", f"{x}"])
-    write_lines(tmp_path / "l", ["0-0 0-1 1-1", "0-0", ""])
-    text = LinkedText(*(tmp_path / name for name in "stl"))
-    assert count_links(text, (source, target)).partners == {2: [3, 2], 3: [3]}
-    monkeypatch.setattr(module, "PARTNERS", 1)
-    assert count_links(text, (source, target)).partners == {2: [3], 3: [3]}
+    write_lines(tmp_path / "t", [f"{x} {y} {z}", f"{y} {y}", f"{x}"])
+    write_lines(tmp_path / "l", ["0-0 0-1 1-1 0-2", "0-0", ""])
+    monkeypatch.setattr(module, "FREQUENT", frequent)
+    monkeypatch.setattr(module, "PARTNERS", most)
+    found = count_links(LinkedText(*(tmp_path / name for name in "stl")), (source, target))
+    assert found.partners == partners
+    assert found.always == sorted([UNK, target.vocabulary.end, *[3, 2][:frequent]])
 
 
 @pytest.mark.parametrize("line", ["0-9", "x"])

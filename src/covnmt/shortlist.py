@@ -1,12 +1,13 @@
 """Which target words a sentence can need: a short list for the output layer, from alignments.
 
 The output layer is the largest product of a step, and of its 30,000 words a sentence needs few.
-The list of a sentence has the most frequent target words, and for each source word the target words
-that it was most often linked to. Probabilities are then over the list alone.
+The list of a sentence has the most frequent target words, and for each source word those of the
+others that it was most often linked to. Probabilities are then over the list alone.
 """
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,26 +22,24 @@ from covnmt.text.codec import Codec
 from covnmt.text.vocab import UNK
 
 FREQUENT = 500  # target words that every list has
-PARTNERS = 20  # target words of each source word
+PARTNERS = 20  # further target words of each source word
 
 
 @dataclass(frozen=True)
 class Shortlist:
-    """Partners of every source word, by number, and how many words are in every list."""
+    """By number: target words that every list has, and the partners of every source word."""
 
+    always: list[int]
     partners: dict[int, list[int]]
-    frequent: int
-    end: int  # the target's end symbol
 
     def of(self, words: Ints) -> Ints:
         """The list for these source words, in ascending order."""
-        always = (UNK, *range(UNK + 1, min(UNK + 1 + self.frequent, self.end)), self.end)
         linked = [t for s in np.unique(words).tolist() for t in self.partners.get(s, [])]
-        return np.unique(np.array([*always, *linked], dtype=np.int64))
+        return np.unique(np.array([*self.always, *linked], dtype=np.int64))
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
-        write_json(path, {"frequent": self.frequent, "end": self.end, "partners": self.partners})
+        write_json(path, asdict(self))
 
     @classmethod
     def load(cls, path: Path) -> "Shortlist":
@@ -48,7 +47,7 @@ class Shortlist:
         tree: Any = read_json(path)
         try:
             partners = {int(s): [int(t) for t in each] for s, each in tree["partners"].items()}
-            return cls(partners, int(tree["frequent"]), int(tree["end"]))
+            return cls([int(t) for t in tree["always"]], partners)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise UserError(f"{path}: not a short list; export the model anew") from None
 
@@ -63,6 +62,7 @@ class LinkedText(NamedTuple):
 
 def count_links(text: LinkedText, codecs: tuple[Codec, Codec]) -> Shortlist:
     """The short list that these links give."""
+    said: Counter[int] = Counter()
     counts: dict[int, Counter[int]] = defaultdict(Counter)
     rows = track(read_parallel(*text), None, "counting links", "pairs")
     for number, (left, right, line) in enumerate(rows, 1):
@@ -70,6 +70,7 @@ def count_links(text: LinkedText, codecs: tuple[Codec, Codec]) -> Shortlist:
             codec.encode(codec.tokenize(each))
             for codec, each in zip(codecs, (left, right), strict=True)
         )
+        said.update(t_ids)
         try:
             for s, t in parse_links(line).sure:
                 counts[s_ids[s]][t_ids[t]] += 1
@@ -79,5 +80,10 @@ def count_links(text: LinkedText, codecs: tuple[Codec, Codec]) -> Shortlist:
                 f"{text.links}, line {number}: {reason}; "
                 "make the links with `covnmt align` and this model"
             ) from None
-    partners = {s: [t for t, _ in each.most_common(PARTNERS)] for s, each in sorted(counts.items())}
-    return Shortlist(partners, FREQUENT, codecs[1].vocabulary.end)
+    always = {UNK, codecs[1].vocabulary.end, *(t for t, _ in said.most_common(FREQUENT))}
+    return Shortlist(sorted(always), {s: best(counts[s], always) for s in sorted(counts)})
+
+
+def best(counts: Counter[int], besides: Set[int]) -> list[int]:
+    """The words counted most often, other than these."""
+    return sorted(counts.keys() - besides, key=lambda t: (-counts[t], t))[:PARTNERS]

@@ -112,6 +112,11 @@ def test_the_translation_appears_while_typing(
     assert page.locator(".word.target").count() == len(expected.tokens)
 
 
+def test_subwords_read_like_words(page: Page) -> None:
+    show(page, "▁ ▁cat s")
+    expect(page.locator(f"{DONE} .word.source .token")).to_have_text(["␣", "cat", "s"])
+
+
 def test_what_is_typed_before_the_models_are_known_stays(
     context: BrowserContext, running: Running, line: str
 ) -> None:

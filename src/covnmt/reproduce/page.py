@@ -99,13 +99,13 @@ def introduction(experiment: Experiment, summary: Summary, results: Sequence[Res
 
 def translation(experiment: Experiment, summary: Summary) -> str:
     """The section of Table 1."""
+    lower = "The first score is" if experiment.text.plain else "Scores are"
     note = (
         f"{tables.DAGGER}: better than the baseline of the same seed with p < 0.01 in the sign "
         f"test on the paper's BLEU; {tables.DOUBLE_DAGGER}: better than `{PHRASE_BASED}`. "
         "Gains are against the same seeds; brackets hold the lowest and highest seed. "
-        f"{'The first' if experiment.text.plain else 'Each'} score is case-insensitive. The paper's "
-        "own figures are means of three test sets with four references each; here there is one "
-        "reference."
+        f"{lower} case-insensitive. The paper's own figures are means of three test sets with four "
+        "references each; here there is one reference."
     )
     if summary.find(PHRASE_BASED):
         note += f" The paper's figure beside `{PHRASE_BASED}` is that of Moses."

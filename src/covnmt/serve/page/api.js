@@ -10,6 +10,7 @@ export class Failure extends Error {
 
 const GONE = "The server does not answer. Is it still running?";
 const PARTS = ["tokens", "alignment", "coverage", "fertility", "remarks"];
+const SPACE = "▁"; // what stands for a space in subwords
 
 export function models(key) {
   return ask("v1/models", { headers: headers(key) });
@@ -29,10 +30,17 @@ export async function translate(query, key, signal, onWords) {
   for await (const { name, content } of events(answer)) {
     if (name === "error") throw new Failure(answer.status, content.error);
     if (name === "done") return { model: content.model, text: content.texts[0], sentences };
-    if (name === "sentence") sentences.push(content);
+    if (name === "sentence") sentences.push(readable(content));
     onWords(content.sentence_number, content.text);
   }
   throw new Failure(0, GONE);
+}
+
+/** A sentence whose subwords read like words; a space alone is shown as one. */
+function readable(sentence) {
+  const plain = (token) => token.replaceAll(SPACE, " ").trim() || "␣";
+  const { source_tokens: source, tokens: target } = sentence;
+  return { ...sentence, source_tokens: source.map(plain), tokens: target.map(plain) };
 }
 
 function headers(key) {
