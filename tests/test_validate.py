@@ -10,8 +10,8 @@ import torch
 from covnmt.checkpoint import load_model
 from covnmt.config import Config
 from covnmt.data import collate
-from covnmt.metrics.bleu import paper_bleu
 from covnmt.distributed import ALONE, World
+from covnmt.metrics.bleu import paper_bleu
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.corpus import Corpus
 from covnmt.translate import Translator

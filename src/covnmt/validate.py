@@ -59,7 +59,7 @@ class Share:
     samples: tuple[Sample, ...]
 
 
-class Stopped(Exception):
+class StoppedError(Exception):
     """Nobody waits for the result any more."""
 
 
@@ -78,11 +78,11 @@ def validate(
 
     def watch(*progress: object) -> None:
         if stopped():
-            raise Stopped
+            raise StoppedError
 
     model.eval()
     found: Share | None = None
-    with suppress(Stopped):
+    with suppress(StoppedError):
         found = share(model, corpus, config, device, world, watch)
     shares = [part for part in world.gather(found) if part is not None]
     if len(shares) < world.size:

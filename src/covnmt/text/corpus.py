@@ -224,9 +224,13 @@ class Corpus:
         return corpus
 
     def identity(self) -> str:
-        """A digest of what was prepared and how, wherever its files lie."""
+        """A digest of what was prepared and how, wherever its files lie.
+
+        Of what corpus.json says, so that a setting which came later changes nothing.
+        """
         places = {"settings": {"train", "dev", "test"}}
-        return hashlib.sha256(self.report.model_dump_json(exclude=places).encode()).hexdigest()
+        said = self.report.model_dump_json(exclude=places, exclude_unset=True)
+        return hashlib.sha256(said.encode()).hexdigest()
 
     def codec(self, side: Side) -> Codec:
         """The tokenizer and vocabulary of one side."""
