@@ -16,14 +16,7 @@ from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.corpus import Corpus
 from covnmt.translate import Translator
 from covnmt.validate import SAMPLES, Validation, total_loss, validate
-
-CPU = torch.device("cpu")
-
-
-def with_train(config: Config, **changes: object) -> Config:
-    tree = config.model_dump()
-    tree["train"] |= changes
-    return Config.model_validate(tree)
+from tests.runs import CPU, changed
 
 
 def validated(model: Seq2Seq, data: Path, config: Config) -> Validation:
@@ -54,7 +47,7 @@ def test_mean_loss_by_hand(tiny_model: Path, tiny_corpus: Path) -> None:
 
 def test_bleu_is_that_of_the_translator(tiny_model: Path, tiny_corpus: Path) -> None:
     model, config = load_model(tiny_model, CPU)
-    config = with_train(config, validate_beam=2, validate_lines=7)
+    config = changed(config, train__validate_beam=2, train__validate_lines=7)
     corpus = Corpus.open(tiny_corpus)
     found = validated(model.train(), tiny_corpus, config)
     assert not model.training
@@ -84,7 +77,7 @@ def test_without_bleu_nothing_is_translated(
 ) -> None:
     model, config = load_model(tiny_model, CPU)
     monkeypatch.delattr(Translator, "translate")
-    config = with_train(config, validate_bleu=False, select="loss")
+    config = changed(config, train__validate_bleu=False, train__select="loss")
     found = validated(model, tiny_corpus, config)
     assert found.bleu is None
     assert found.samples == ()
@@ -103,8 +96,7 @@ def test_random_state_is_left_alone(tiny_model: Path, tiny_corpus: Path) -> None
 def test_it_stops_between_two_steps(batch_size: int, tiny_model: Path, tiny_corpus: Path) -> None:
     """At once, in the loss, and in the midst of translating."""
     model, config = load_model(tiny_model, CPU)
-    decode = config.decode.model_copy(update={"batch_size": batch_size})
-    config = config.model_copy(update={"decode": decode})
+    config = changed(config, decode__batch_size=batch_size)
     asked = 0
 
     def stopped() -> bool:

@@ -21,7 +21,7 @@ from rich.table import Column, Table
 from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve, cli_smt, cli_train
 from covnmt.errors import UserError
 from covnmt.files import output_lines
-from covnmt.progress import console as messages
+from covnmt.progress import tell
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def _refuse(reason: str) -> NoReturn:
-    messages.print(f"error: {reason}", style="red", markup=False, soft_wrap=True)
+    tell(f"error: {reason}", style="red")
     sys.exit(2)
 
 
@@ -89,11 +89,6 @@ def _standard_output() -> Iterator[None]:
             sys.exit(1)  # whoever reads has seen enough, as in `covnmt recipe list | head -1`
         where = error.filename or "standard output"
         raise UserError(f"{where}: {error.strerror or error}") from None
-
-
-def _tell(text: str) -> None:
-    """A line on standard error, as it is: a path in it is never broken or taken for markup."""
-    messages.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _version(wanted: bool) -> None:
@@ -123,7 +118,7 @@ def synthetic(
     from covnmt.text.synthetic import write_corpus
 
     write_corpus(directory, seed=seed, train=train, dev=dev, test=test)
-    _tell(f"wrote {train:,} + {dev:,} + {test:,} pairs to {directory}")
+    tell(f"wrote {train:,} + {dev:,} + {test:,} pairs to {directory}")
 
 
 @app.command()
@@ -281,7 +276,7 @@ def translate(
         raise UserError("--dictionary is of use only with --replace-unk: give both, or neither")
     job = Job(tuple(model), decode, overlong, as_json, dictionary, device, threads)
     if shards or into:
-        _tell(str(translate_files(job, shards or [], into, workers, ray)))
+        tell(str(translate_files(job, shards or [], into, workers, ray)))
         return
     done = translate_text(job, file, workers)
     output_lines(out, formatted(done, as_json, decode.nbest))
@@ -329,7 +324,7 @@ def models() -> None:
     from covnmt.directory import model_rows
 
     if not (rows := model_rows()):
-        _tell("no model comes along with this version; `covnmt train` makes one")
+        tell("no model comes along with this version; `covnmt train` makes one")
     _print_table(("name", "what", "directory"), rows)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from covnmt.errors import UserError
 from covnmt.files import read_lines, write_json
-from covnmt.progress import console as messages
+from covnmt.progress import tell
 
 app = typer.Typer()
 rate_app = typer.Typer(no_args_is_help=True, help="Sheets for human judgement, and their scores.")
@@ -157,7 +157,7 @@ def report(
     page = write_report(
         directory, title, on, rows, matrices, baseline or (), sentences=sentences, maps=maps
     )
-    messages.print(f"wrote {page}", highlight=False)
+    tell(f"wrote {page}")
 
 
 @plot_app.command("heat-maps")
@@ -229,7 +229,7 @@ def rate_make(
     known = next((r for r in rows.values() if all(each.source_tokens for each in r)), None)
     words = [each.source_tokens for each in known] if known else None
     made = make_sheets(texts, lines, n, seed, directory, words)
-    messages.print(f"for the raters: {made.form} or {made.sheet}; keep to yourself: {made.key}")
+    tell(f"for the raters: {made.form} or {made.sheet}; keep to yourself: {made.key}")
 
 
 @rate_app.command("score")
@@ -247,7 +247,7 @@ def rate_score(
         output.print(agreement_table(found))
     for sheet, missing in found.unfilled.items():
         if missing:
-            messages.print(f"{sheet}: {len(missing)} outputs not rated", style="yellow")
+            tell(f"{sheet}: {len(missing)} outputs not rated", style="yellow")
     _write(json_file, found.to_json())
 
 
