@@ -49,6 +49,7 @@ ModelOption = Annotated[
     typer.Option("--model", "-m", help="directory; several make an ensemble"),
 ]
 FilePair = tuple[Path, Path]
+NO_ROOM = ("out of memory", "can't allocate memory")  # what PyTorch says, on a GPU and a CPU
 TRAINING_ONLY = ("torch", "safetensors", "onnx")  # what a plain install does without
 Tokenisation = Literal["moses", "jieba", "characters", "whitespace", "sentencepiece"]
 
@@ -66,6 +67,13 @@ def main() -> None:
         if error.name not in TRAINING_ONLY:
             raise
         _refuse(f"this needs {error.name}, which is not installed: pip install 'covnmt[train]'")
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_ROOM):
+            raise
+        reason = str(error).partition("\n")[0]
+        _refuse(
+            f"not enough memory ({reason}); try smaller batches, a narrower beam, a smaller model"
+        )
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -154,9 +162,13 @@ def prepare(
     from covnmt.text.tokenize import TokenizerSettings, plain_subwords
 
     def side(kind: Tokenisation, language: str) -> TokenizerSettings:
-        if plain:
-            return plain_subwords(language).model_copy(update={"lowercase": lowercase})
-        return TokenizerSettings(kind=kind, language=language, lowercase=lowercase)
+        values = {"kind": kind, "language": language, "lowercase": lowercase}
+        chosen = checked(TokenizerSettings, values)
+        return (
+            plain_subwords(language).model_copy(update={"lowercase": lowercase})
+            if plain
+            else chosen
+        )
 
     settings = checked(
         PrepareSettings,
@@ -276,6 +288,8 @@ def translate(
         raise UserError("--dictionary is of use only with --replace-unk: give both, or neither")
     job = Job(tuple(model), decode, overlong, as_json, dictionary, device, threads)
     if shards or into:
+        if file or out:
+            raise UserError("--shards and --out take the place of a file and of --output")
         tell(str(translate_files(job, shards or [], into, workers, ray)))
         return
     done = translate_text(job, file, workers)
@@ -296,7 +310,7 @@ def align(
     method: Annotated[
         Literal["argmax", "argmax_with_end", "threshold"], typer.Option(help="how links are made")
     ] = "argmax",
-    threshold: Annotated[float, typer.Option(help="for --method threshold")] = 0.5,
+    threshold: Annotated[float, typer.Option(min=0, max=1, help="for --method threshold")] = 0.5,
     tokenized: Annotated[bool, typer.Option(help="words are what stands between spaces")] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,

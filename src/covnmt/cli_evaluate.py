@@ -116,8 +116,8 @@ def compare(
     from covnmt.report.tables import comparison_table, length_table, significance_table
 
     on = load_evaluation_set(reference, source, gold, _base(base), deterministic)
-    matrices = _named(forced or [])
     files = _named(systems)
+    matrices = _matrices(forced, files)
     outputs = {name: load_output(path, on, matrices.get(name)) for name, path in files.items()}
     alternative: Literal["greater", "two-sided"] = "greater" if one_sided else "two-sided"
     options = Options(tokenize, alternative=alternative, ter=ter)
@@ -141,8 +141,8 @@ def report(
     title: Annotated[str, typer.Option()] = "Translation report",
     base: BaseOption = 0,
     deterministic: DeterministicOption = False,
-    sentences: Annotated[int, typer.Option(help="in each list")] = 10,
-    maps: Annotated[int, typer.Option(help="heat maps")] = 4,
+    sentences: Annotated[int, typer.Option(min=0, help="in each list")] = 10,
+    maps: Annotated[int, typer.Option(min=0, help="heat maps")] = 4,
 ) -> None:
     """A self-contained web page: tables, curves, heat maps, and the sentences worth reading."""
     from covnmt.metrics.alignment import load_matrices
@@ -152,8 +152,9 @@ def report(
 
     on = load_evaluation_set(reference, source, gold, _base(base), deterministic)
     n = len(on.references[0])
-    rows = {name: read_outputs(path, n) for name, path in _named(systems).items()}
-    matrices = {name: load_matrices(path) for name, path in _named(forced or []).items()}
+    files = _named(systems)
+    rows = {name: read_outputs(path, n) for name, path in files.items()}
+    matrices = {name: load_matrices(path) for name, path in _matrices(forced, files).items()}
     page = write_report(
         directory, title, on, rows, matrices, baseline or (), sentences=sentences, maps=maps
     )
@@ -260,6 +261,14 @@ def _named(texts: Sequence[str]) -> dict[str, Path]:
         if name in files:
             raise UserError(f"two systems are called {name!r}; write NAME=FILE")
         files[name] = Path(path)
+    return files
+
+
+def _matrices(texts: list[str] | None, systems: dict[str, Path]) -> dict[str, Path]:
+    """NAME=FILE.npz pairs of systems that there are."""
+    files = _named(texts or [])
+    for name in files.keys() - systems.keys():
+        raise UserError(f"--forced {name}: is not among the systems: {', '.join(systems)}")
     return files
 
 

@@ -75,9 +75,11 @@ def export(
     ] = None,
 ) -> None:
     """Write a model for fast translation on a CPU, without PyTorch."""
+    from covnmt.checkpoint import refuse_run
     from covnmt.export import LinkedText, export_model
 
     directory = target or model.with_name(f"{model.absolute().name}-{'int8' if int8 else to}")
+    refuse_run(directory)
     linked = LinkedText(*shortlist) if shortlist else None
     sizes = export_model(model, directory, "int8" if int8 else "fp32", linked)
     tell(f"{directory}: {sum(sizes.values()) / 2**20:,.1f} MiB")
