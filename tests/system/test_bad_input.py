@@ -504,6 +504,7 @@ NO_STREAMS = {
     "info paper/gru10 --json >/dev/full": "standard output: No space left on device",
     "translate s --model model >/dev/full": "standard output: No space left on device",
     "translate --model model <&-": "standard input is closed: name a file",
+    "translate s --model model >&-": "standard output is closed: send it to",
 }
 
 
