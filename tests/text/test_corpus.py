@@ -435,6 +435,15 @@ def test_damaged_arrays(tmp_path: Path, name: str, keep: float | None) -> None:
         prepare(plan, tmp_path / "out")
 
 
+def test_text_that_was_cut_off(tmp_path: Path) -> None:
+    prepare(make_settings(tmp_path), tmp_path / "out")
+    write(tmp_path / "out" / "dev.target.txt", ["x q"])
+    dev = Corpus.open(tmp_path / "out").split("dev")
+    assert len(dev.source_text()) == len(DEV)
+    with pytest.raises(UserError, match=r"dev\.target\.txt: has 1 lines instead of 3"):
+        dev.target_text()
+
+
 def test_another_vocabulary(tmp_path: Path) -> None:
     prepare(make_settings(tmp_path), tmp_path / "out")
     write(tmp_path / "out" / "source.vocab", ["other", "words"])

@@ -196,11 +196,18 @@ class Split:
 
     def source_text(self) -> list[str]:
         """The raw source lines (dev and test)."""
-        return list(files.read_lines(self.directory / f"{self.name}.source.txt"))
+        return self._text("source")
 
     def target_text(self) -> list[str]:
         """The raw target lines (dev and test)."""
-        return list(files.read_lines(self.directory / f"{self.name}.target.txt"))
+        return self._text("target")
+
+    def _text(self, side: Side) -> list[str]:
+        path = self.directory / f"{self.name}.{side}.txt"
+        lines = list(files.read_lines(path))
+        if len(lines) != len(self):
+            raise UserError(f"{path}: has {len(lines)} lines instead of {len(self)}; {REMEDY}")
+        return lines
 
 
 @dataclass(frozen=True)
