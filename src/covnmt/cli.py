@@ -310,7 +310,7 @@ def align(
     method: Annotated[
         Literal["argmax", "argmax_with_end", "threshold"], typer.Option(help="how links are made")
     ] = "argmax",
-    threshold: Annotated[float, typer.Option(min=0, max=1, help="for --method threshold")] = 0.5,
+    threshold: Annotated[float, typer.Option(help="for --method threshold")] = 0.5,
     tokenized: Annotated[bool, typer.Option(help="words are what stands between spaces")] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
