@@ -187,6 +187,9 @@ CASES = {
     "an impossible value on the command line": Case(
         f"{TRAIN} model.coverage.kind=magic", ("model.coverage.kind: ", "not 'magic'")
     ),
+    "values that do not go together": Case(
+        "recipe show demo/gru10 model.hidden=7", ("gru10.toml model.hidden=7: model: hidden = 7",)
+    ),
     "an override without a value": Case(f"{TRAIN} train.seed", ("'train.seed'", "key=value")),
     "a recipe that is no TOML": Case(
         "train r.toml", ("r.toml: not valid TOML", "line 1"), put("r.toml", "model: hidden\n")
