@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from covnmt import ops
 from covnmt.config import SYSTEMS
 from covnmt.data import no_pairs
-from covnmt.distributed import ALONE, World, joined
+from covnmt.distributed import ALONE, World, joined, whole
 from covnmt.update import Row, Updater
 from tests.model.small import small_batch
 from tests.test_update import CONFIG, DEVICE, updater, weights
@@ -54,11 +54,7 @@ def test_shares_of_a_batch() -> None:
 
 @given(st.lists(st.integers(), max_size=20), sizes)
 def test_items_are_dealt_and_put_together(items: list[int], size: int) -> None:
-    parts = [world.mine(items) for world in workers(size)]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(World, "gather", lambda *_: parts)
-        assert World(0, size).whole(parts[0]) == items
+    assert whole([world.mine(items) for world in workers(size)]) == items
 
 
 def test_alone_nothing_changes() -> None:

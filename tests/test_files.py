@@ -17,6 +17,7 @@ from covnmt.files import (
     atomic_text,
     atomic_write,
     decode_lines,
+    output_lines,
     read_json,
     read_lines,
     read_parallel,
@@ -217,3 +218,16 @@ def test_a_directory_is_refused_before_any_work(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match=r"cannot be written \(Is a directory\)"):
         write_lines(tmp_path, lines())
+
+
+@pytest.mark.parametrize("path", [None, Path("-")])
+def test_lines_to_standard_output(
+    path: Path | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    output_lines(path, ["one", "two"])
+    assert capsys.readouterr().out == "one\ntwo\n"
+    assert not list(tmp_path.iterdir())

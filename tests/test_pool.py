@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,3 +92,44 @@ def test_an_item_that_always_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_bad_input_in_a_worker_is_raised_here(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="line 7: bad"):
         list(spread(refuse, [Job(tmp_path / "a"), Job(tmp_path / "b")], workers=2))
+
+
+def endless(job: Job) -> None:
+    job.path.write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def keep_busy(directory: Path) -> None:
+    for _ in spread(endless, [Job(directory / name) for name in "ab"], workers=2):
+        pass
+
+
+def alive(process: int) -> bool:
+    """A process that has ended may still be on the list, as a zombie."""
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_whom_they_work_for(number: signal.Signals, tmp_path: Path) -> None:
+    """Whatever ended it, and though the signal reached it alone."""
+    code = f"from tests.test_pool import *; keep_busy(Path({str(tmp_path)!r}))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[1], stderr=subprocess.DEVNULL
+    )
+    marks = [tmp_path / name for name in "ab"]
+    while not all(mark.exists() and mark.read_text() for mark in marks):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    assert process.wait(30) != 0
+    workers = [int(mark.read_text()) for mark in marks]
+    for _ in range(3000):
+        if not any(map(alive, workers)):
+            return
+        time.sleep(0.01)
+    for worker in filter(alive, workers):
+        os.kill(worker, signal.SIGKILL)
+    raise AssertionError("workers were left behind")

@@ -21,6 +21,7 @@ from covnmt.loss import batch_loss
 from covnmt.run import Run, open_run
 from covnmt.text.corpus import Corpus
 from covnmt.train import make_update, time_spent, train, update_batches
+from covnmt.translate import Translation, Translator
 from covnmt.validate import Validation
 from tests.runs import CPU, assert_same, changed, go, log_of, stop_at
 
@@ -145,14 +146,59 @@ def test_the_last_weights_are_validated(
         assert load_tensors(directory / BEST)[1]["update"] == made
 
 
-def test_a_signal_at_the_end_changes_nothing(
-    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("moment", ["in the last update", "in its validation", "in both calls"])
+def test_a_signal_at_the_end(
+    moment: str, short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The last validation is put off; the same command makes it, and nothing else."""
     go(short, tmp_path / "whole")
-    stop_at(6, signal.SIGTERM, monkeypatch)
-    outcome = go(short, tmp_path / "run")
+    run = tmp_path / "run"
+    if moment == "in the last update":
+        stop_at(6, signal.SIGTERM, monkeypatch)
+    else:
+        stop_in_validation(signal.SIGTERM, monkeypatch)
+    for _ in range(2 if moment == "in both calls" else 1):
+        outcome = go(short, run)
+        assert (outcome.reason, outcome.finished) == ("stopped by SIGTERM", False)
+        assert outcome.counters.update == 6
+    monkeypatch.undo()
+    outcome = go(short, run)
     assert (outcome.reason, outcome.finished) == ("made 6 updates", True)
+    assert_same(tmp_path / "whole", run)
+    assert entries(run) == entries(tmp_path / "whole")
+
+
+def stop_in_validation(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send this process a signal when the dev set is being translated."""
+
+    def interrupted(translator: Translator, *arguments: Any, **options: Any) -> list[Translation]:
+        os.kill(os.getpid(), number)
+        return translate(translator, *arguments, **options)
+
+    translate = Translator.translate
+    monkeypatch.setattr(Translator, "translate", interrupted)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_breaks_a_validation_off(
+    number: signal.Signals, short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next call makes it, and the run goes on as if nothing had been."""
+    config = changed(short, train__validate_every=3, train__ema=0.9, model__dropout=0.2)
+    go(config, tmp_path / "whole")
+    stop_in_validation(number, monkeypatch)
+    outcome = go(config, tmp_path / "run")
+    assert (outcome.finished, outcome.counters.update) == (False, 3)
+    assert outcome.reason == f"stopped by {number.name}"
+    assert [e["update"] for e in log_of(tmp_path / "run") if "validation" in e] == []
+    monkeypatch.undo()
+    assert go(config, tmp_path / "run").finished
     assert_same(tmp_path / "whole", tmp_path / "run")
+    assert entries(tmp_path / "run") == entries(tmp_path / "whole")
+
+
+def entries(run: Path) -> list[tuple[int, dict[str, Any] | None]]:
+    return [(entry["update"], entry.get("validation")) for entry in log_of(run)]
 
 
 def test_validation_waits(short: Config, tmp_path: Path) -> None:

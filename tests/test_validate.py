@@ -10,18 +10,25 @@ import torch
 from covnmt.checkpoint import load_model
 from covnmt.config import Config
 from covnmt.data import collate
+from covnmt.distributed import ALONE, World
 from covnmt.metrics.bleu import paper_bleu
+from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.corpus import Corpus
 from covnmt.translate import Translator
-from covnmt.validate import SAMPLES, Validation, mean_loss, validate
+from covnmt.validate import SAMPLES, Validation, total_loss, validate
+from tests.runs import CPU, changed
 
-CPU = torch.device("cpu")
+
+def validated(model: Seq2Seq, data: Path, config: Config) -> Validation:
+    found = validate(model, Corpus.open(data), config, CPU)
+    assert found is not None
+    return found
 
 
-def with_train(config: Config, **changes: object) -> Config:
-    tree = config.model_dump()
-    tree["train"] |= changes
-    return Config.model_validate(tree)
+def mean_loss(model: Seq2Seq, data: Path) -> float:
+    split = Corpus.open(data).split("dev")
+    nll, words = total_loss(model, split, CPU, ALONE, lambda: None)
+    return nll / words
 
 
 def test_mean_loss_by_hand(tiny_model: Path, tiny_corpus: Path) -> None:
@@ -35,14 +42,14 @@ def test_mean_loss_by_hand(tiny_model: Path, tiny_corpus: Path) -> None:
             log_probs = model.readout.logits(model(batch).features[0]).log_softmax(-1)
         total -= sum(float(row[word]) for row, word in zip(log_probs, batch.target[0], strict=True))
         words += len(dev.target(k)) + 1
-    assert mean_loss(model, dev, CPU) == pytest.approx(total / words, rel=1e-5)
+    assert mean_loss(model, tiny_corpus) == pytest.approx(total / words, rel=1e-5)
 
 
 def test_bleu_is_that_of_the_translator(tiny_model: Path, tiny_corpus: Path) -> None:
     model, config = load_model(tiny_model, CPU)
-    config = with_train(config, validate_beam=2, validate_lines=7)
+    config = changed(config, train__validate_beam=2, train__validate_lines=7)
     corpus = Corpus.open(tiny_corpus)
-    found = validate(model.train(), corpus, config, CPU)
+    found = validated(model.train(), tiny_corpus, config)
     assert not model.training
     dev = corpus.split("dev")
     decode = config.decode.model_copy(update={"beam": 2, "retry": False})
@@ -50,7 +57,7 @@ def test_bleu_is_that_of_the_translator(tiny_model: Path, tiny_corpus: Path) -> 
     outputs = translator.translate(dev.source_text()[:7])
     expected = paper_bleu([output.text for output in outputs], [dev.target_text()[:7]])
     assert found.bleu == expected.value
-    assert found.loss == mean_loss(model, dev, CPU)  # of all lines
+    assert found.loss == mean_loss(model, tiny_corpus)  # of all lines
     assert [sample.output for sample in found.samples] == [
         " ".join(output.tokens) for output in outputs[:SAMPLES]
     ]
@@ -59,7 +66,7 @@ def test_bleu_is_that_of_the_translator(tiny_model: Path, tiny_corpus: Path) -> 
 
 def test_samples_link_each_output_word(tiny_model: Path, tiny_corpus: Path) -> None:
     model, config = load_model(tiny_model, CPU)
-    for sample in validate(model, Corpus.open(tiny_corpus), config, CPU).samples:
+    for sample in validated(model, tiny_corpus, config).samples:
         links = [tuple(map(int, link.split("-"))) for link in sample.links.split()]
         assert sorted(i for _, i in links) == list(range(len(sample.output.split())))
         assert all(j < len(sample.source.split()) for j, _ in links)
@@ -70,8 +77,8 @@ def test_without_bleu_nothing_is_translated(
 ) -> None:
     model, config = load_model(tiny_model, CPU)
     monkeypatch.delattr(Translator, "translate")
-    config = with_train(config, validate_bleu=False, select="loss")
-    found = validate(model, Corpus.open(tiny_corpus), config, CPU)
+    config = changed(config, train__validate_bleu=False, train__select="loss")
+    found = validated(model, tiny_corpus, config)
     assert found.bleu is None
     assert found.samples == ()
     assert math.isfinite(found.loss)
@@ -83,6 +90,35 @@ def test_random_state_is_left_alone(tiny_model: Path, tiny_corpus: Path) -> None
     before = torch.get_rng_state()
     validate(model, Corpus.open(tiny_corpus), config, CPU)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_it_stops_between_two_steps(batch_size: int, tiny_model: Path, tiny_corpus: Path) -> None:
+    """At once, in the loss, and in the midst of translating."""
+    model, config = load_model(tiny_model, CPU)
+    config = changed(config, decode__batch_size=batch_size)
+    asked = 0
+
+    def stopped() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > patience
+
+    for patience in (0, 1, 7):
+        asked = 0
+        assert validate(model, Corpus.open(tiny_corpus), config, CPU, ALONE, stopped) is None
+        assert asked == patience + 1
+    patience = 10**6
+    assert validate(model, Corpus.open(tiny_corpus), config, CPU, ALONE, stopped) is not None
+
+
+def test_where_one_worker_is_stopped_none_has_a_result(
+    tiny_model: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This one was not; it waits for the other, and learns of it."""
+    model, config = load_model(tiny_model, CPU)
+    monkeypatch.setattr(World, "gather", lambda _, mine: [mine, None])
+    assert validate(model, Corpus.open(tiny_corpus), config, CPU, World(0, 2)) is None
 
 
 def test_summary_and_json() -> None:

@@ -108,12 +108,19 @@ def average_run(run: Path, target: Path, last: int) -> list[str]:
         raise UserError(
             f"{run}: {len(kept)} kept weights, not {last}; train with train.keep={last} or more"
         )
+    refuse_run(target)
     known = load_config(run)
     names, mean = [path.stem for path in kept], average_weights(kept)
     copy_codecs(run, target)
     save_tensors(target / BEST, mean, {"averaged": names})
     save_config(target, known)
     return names
+
+
+def refuse_run(target: Path) -> None:
+    """A model that is made from another must not take the place of one in training."""
+    if (target / LAST).exists():
+        raise UserError(f"{target}: holds a run of `covnmt train`; choose another directory")
 
 
 def average_weights(paths: list[Path]) -> dict[str, Tensor]:

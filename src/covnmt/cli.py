@@ -21,7 +21,7 @@ from rich.table import Column, Table
 from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve, cli_smt, cli_train
 from covnmt.errors import UserError
 from covnmt.files import output_lines
-from covnmt.progress import console as messages
+from covnmt.progress import tell
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -49,6 +49,7 @@ ModelOption = Annotated[
     typer.Option("--model", "-m", help="directory; several make an ensemble"),
 ]
 FilePair = tuple[Path, Path]
+NO_ROOM = ("out of memory", "can't allocate memory")  # what PyTorch says, on a GPU and a CPU
 TRAINING_ONLY = ("torch", "safetensors", "onnx")  # what a plain install does without
 Tokenisation = Literal["moses", "jieba", "characters", "whitespace", "sentencepiece"]
 
@@ -66,10 +67,17 @@ def main() -> None:
         if error.name not in TRAINING_ONLY:
             raise
         _refuse(f"this needs {error.name}, which is not installed: pip install 'covnmt[train]'")
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_ROOM):
+            raise
+        reason = str(error).partition("\n")[0]
+        _refuse(
+            f"not enough memory ({reason}); try smaller batches, a narrower beam, a smaller model"
+        )
 
 
 def _refuse(reason: str) -> NoReturn:
-    messages.print(f"error: {reason}", style="red", markup=False, soft_wrap=True)
+    tell(f"error: {reason}", style="red")
     sys.exit(2)
 
 
@@ -89,11 +97,6 @@ def _standard_output() -> Iterator[None]:
             sys.exit(1)  # whoever reads has seen enough, as in `covnmt recipe list | head -1`
         where = error.filename or "standard output"
         raise UserError(f"{where}: {error.strerror or error}") from None
-
-
-def _tell(text: str) -> None:
-    """A line on standard error, as it is: a path in it is never broken or taken for markup."""
-    messages.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _version(wanted: bool) -> None:
@@ -123,7 +126,7 @@ def synthetic(
     from covnmt.text.synthetic import write_corpus
 
     write_corpus(directory, seed=seed, train=train, dev=dev, test=test)
-    _tell(f"wrote {train:,} + {dev:,} + {test:,} pairs to {directory}")
+    tell(f"wrote {train:,} + {dev:,} + {test:,} pairs to {directory}")
 
 
 @app.command()
@@ -159,9 +162,13 @@ def prepare(
     from covnmt.text.tokenize import TokenizerSettings, plain_subwords
 
     def side(kind: Tokenisation, language: str) -> TokenizerSettings:
-        if plain:
-            return plain_subwords(language).model_copy(update={"lowercase": lowercase})
-        return TokenizerSettings(kind=kind, language=language, lowercase=lowercase)
+        values = {"kind": kind, "language": language, "lowercase": lowercase}
+        chosen = checked(TokenizerSettings, values)
+        return (
+            plain_subwords(language).model_copy(update={"lowercase": lowercase})
+            if plain
+            else chosen
+        )
 
     settings = checked(
         PrepareSettings,
@@ -281,7 +288,9 @@ def translate(
         raise UserError("--dictionary is of use only with --replace-unk: give both, or neither")
     job = Job(tuple(model), decode, overlong, as_json, dictionary, device, threads)
     if shards or into:
-        _tell(str(translate_files(job, shards or [], into, workers, ray)))
+        if file or out:
+            raise UserError("--shards and --out take the place of a file and of --output")
+        tell(str(translate_files(job, shards or [], into, workers, ray)))
         return
     done = translate_text(job, file, workers)
     output_lines(out, formatted(done, as_json, decode.nbest))
@@ -329,7 +338,7 @@ def models() -> None:
     from covnmt.directory import model_rows
 
     if not (rows := model_rows()):
-        _tell("no model comes along with this version; `covnmt train` makes one")
+        tell("no model comes along with this version; `covnmt train` makes one")
     _print_table(("name", "what", "directory"), rows)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from covnmt.errors import UserError
 from covnmt.files import read_lines, write_json
-from covnmt.progress import console as messages
+from covnmt.progress import tell
 
 app = typer.Typer()
 rate_app = typer.Typer(no_args_is_help=True, help="Sheets for human judgement, and their scores.")
@@ -116,8 +116,8 @@ def compare(
     from covnmt.report.tables import comparison_table, length_table, significance_table
 
     on = load_evaluation_set(reference, source, gold, _base(base), deterministic)
-    matrices = _named(forced or [])
     files = _named(systems)
+    matrices = _matrices(forced, files)
     outputs = {name: load_output(path, on, matrices.get(name)) for name, path in files.items()}
     alternative: Literal["greater", "two-sided"] = "greater" if one_sided else "two-sided"
     options = Options(tokenize, alternative=alternative, ter=ter)
@@ -141,8 +141,8 @@ def report(
     title: Annotated[str, typer.Option()] = "Translation report",
     base: BaseOption = 0,
     deterministic: DeterministicOption = False,
-    sentences: Annotated[int, typer.Option(help="in each list")] = 10,
-    maps: Annotated[int, typer.Option(help="heat maps")] = 4,
+    sentences: Annotated[int, typer.Option(min=0, help="in each list")] = 10,
+    maps: Annotated[int, typer.Option(min=0, help="heat maps")] = 4,
 ) -> None:
     """A self-contained web page: tables, curves, heat maps, and the sentences worth reading."""
     from covnmt.metrics.alignment import load_matrices
@@ -152,12 +152,13 @@ def report(
 
     on = load_evaluation_set(reference, source, gold, _base(base), deterministic)
     n = len(on.references[0])
-    rows = {name: read_outputs(path, n) for name, path in _named(systems).items()}
-    matrices = {name: load_matrices(path) for name, path in _named(forced or []).items()}
+    files = _named(systems)
+    rows = {name: read_outputs(path, n) for name, path in files.items()}
+    matrices = {name: load_matrices(path) for name, path in _matrices(forced, files).items()}
     page = write_report(
         directory, title, on, rows, matrices, baseline or (), sentences=sentences, maps=maps
     )
-    messages.print(f"wrote {page}", highlight=False)
+    tell(f"wrote {page}")
 
 
 @plot_app.command("heat-maps")
@@ -229,7 +230,7 @@ def rate_make(
     known = next((r for r in rows.values() if all(each.source_tokens for each in r)), None)
     words = [each.source_tokens for each in known] if known else None
     made = make_sheets(texts, lines, n, seed, directory, words)
-    messages.print(f"for the raters: {made.form} or {made.sheet}; keep to yourself: {made.key}")
+    tell(f"for the raters: {made.form} or {made.sheet}; keep to yourself: {made.key}")
 
 
 @rate_app.command("score")
@@ -247,7 +248,7 @@ def rate_score(
         output.print(agreement_table(found))
     for sheet, missing in found.unfilled.items():
         if missing:
-            messages.print(f"{sheet}: {len(missing)} outputs not rated", style="yellow")
+            tell(f"{sheet}: {len(missing)} outputs not rated", style="yellow")
     _write(json_file, found.to_json())
 
 
@@ -260,6 +261,14 @@ def _named(texts: Sequence[str]) -> dict[str, Path]:
         if name in files:
             raise UserError(f"two systems are called {name!r}; write NAME=FILE")
         files[name] = Path(path)
+    return files
+
+
+def _matrices(texts: list[str] | None, systems: dict[str, Path]) -> dict[str, Path]:
+    """NAME=FILE.npz pairs of systems that there are."""
+    files = _named(texts or [])
+    for name in files.keys() - systems.keys():
+        raise UserError(f"--forced {name}: is not among the systems: {', '.join(systems)}")
     return files
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from covnmt.progress import console as messages
+from covnmt.progress import tell
 
 if TYPE_CHECKING:
     from covnmt.reproduce.jobs import Plan
@@ -56,11 +56,11 @@ def reproduce(
     if pack:
         experiment.text.prepare(data, plan.prepared)
         write_pack(plan.prepared, experiment.name, pack)
-        _tell(f"wrote {pack} ({pack.stat().st_size / 2**20:.1f} MiB)")
+        tell(f"wrote {pack} ({pack.stat().st_size / 2**20:.1f} MiB)")
     elif sheet:
         pair = system or ["baseline", "gru10"]
         where = jobs.write_sheet(plan, pair, (seed or [jobs.FIRST_SEED])[0])
-        _tell(f"rating sheets: {where}")
+        tell(f"rating sheets: {where}")
     else:
         _run(plan, report)
 
@@ -70,16 +70,11 @@ def _run(plan: "Plan", report: bool) -> None:
 
     try:
         for line in run_jobs(plan):
-            _tell(line)
+            tell(line)
     except KeyboardInterrupt:
-        _tell("stopped; give the same command again to go on")
+        tell("stopped; give the same command again to go on")
         raise typer.Exit(130) from None
     if report:
         from covnmt.reproduce.page import write_page
 
-        _tell(f"report: {write_page(plan.experiment, plan.result_directory)}")
-
-
-def _tell(text: str) -> None:
-    """A line on standard error, as it is: a path in it is never broken or taken for markup."""
-    messages.print(text, markup=False, highlight=False, soft_wrap=True)
+        tell(f"report: {write_page(plan.experiment, plan.result_directory)}")

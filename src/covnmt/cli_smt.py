@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from covnmt.progress import console as messages
+from covnmt.progress import tell
 
 if TYPE_CHECKING:
     from covnmt.smt.settings import SearchSettings
@@ -64,7 +64,7 @@ def train(
     )
     with _stoppable():
         run(data, model, settings, processes)
-    _tell(f"{model}: ready; next: covnmt smt tune {model}")
+    tell(f"{model}: ready; next: covnmt smt tune {model}")
 
 
 @app.command()
@@ -92,7 +92,7 @@ def tune(
         seed=seed,
     )
     with _stoppable():
-        _tell(run(model, settings))
+        tell(run(model, settings))
 
 
 @app.command()
@@ -158,7 +158,7 @@ def _stoppable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        _tell("stopped; give the same command again to go on")
+        tell("stopped; give the same command again to go on")
         raise typer.Exit(130) from None
 
 
@@ -166,8 +166,3 @@ def _search(reorder: int, stack: int, processes: int) -> "SearchSettings":
     from covnmt.smt.settings import SearchSettings
 
     return SearchSettings(reorder=reorder, stack=stack, processes=processes)
-
-
-def _tell(text: str) -> None:
-    """A line on standard error, as it is: a path in it is never broken or taken for markup."""
-    messages.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from covnmt.progress import console
+from covnmt.progress import tell
 
 app = typer.Typer()
 
@@ -41,9 +41,9 @@ def train(
     with joined(pick_device(device)) as (world, own):
         outcome = run_training(config, directory, own, world)
         done = f"{outcome.counters.update:,} updates, {outcome.counters.words:,} target words"
-        _tell(f"{directory}: {outcome.reason} ({done})")
+        tell(f"{directory}: {outcome.reason} ({done})")
         if not outcome.finished:
-            _tell("give the same command again to go on")
+            tell("give the same command again to go on")
     if not outcome.finished:
         raise typer.Exit(130)
 
@@ -58,7 +58,7 @@ def average(
     from covnmt.checkpoint import average_run
 
     used = average_run(run, target, last)
-    _tell(f"{target}: the mean of {', '.join(used)}")
+    tell(f"{target}: the mean of {', '.join(used)}")
 
 
 @app.command()
@@ -75,14 +75,11 @@ def export(
     ] = None,
 ) -> None:
     """Write a model for fast translation on a CPU, without PyTorch."""
+    from covnmt.checkpoint import refuse_run
     from covnmt.export import LinkedText, export_model
 
     directory = target or model.with_name(f"{model.absolute().name}-{'int8' if int8 else to}")
+    refuse_run(directory)
     linked = LinkedText(*shortlist) if shortlist else None
     sizes = export_model(model, directory, "int8" if int8 else "fp32", linked)
-    _tell(f"{directory}: {sum(sizes.values()) / 2**20:,.1f} MiB")
-
-
-def _tell(text: str) -> None:
-    """A line on standard error, as it is: a path in it is never broken or taken for markup."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    tell(f"{directory}: {sum(sizes.values()) / 2**20:,.1f} MiB")

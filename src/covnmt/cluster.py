@@ -7,6 +7,8 @@ what is decided here, so that a machine that goes away takes nothing with it but
 
 import logging
 import os
+import re
+import socket
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -107,8 +109,11 @@ def _connected(address: str) -> Iterator[ModuleType]:
             "--ray needs a package that is not installed: pip install 'covnmt[cluster]'"
         ) from None
     try:
+        if re.fullmatch(r"[^/:]+:\d+", address):  # Ray itself would knock for minutes
+            host, _, port = address.partition(":")
+            socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(
             f"{address}: no Ray cluster answers there ({reason}); start one with `ray start --head`"

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(gt=0)]
+Width = Annotated[int, Field(gt=0, le=1000)]
 Count = Annotated[int, Field(ge=0)]
 
 CoverageKind = Literal["none", "linguistic", "fertility", "tanh", "gru"]
@@ -155,7 +156,7 @@ class TrainConfig(Settings):
         0, description="no validation before this update, but for the last"
     )
     validate_bleu: bool = Field(True, description="also translate the dev set and score it")
-    validate_beam: Positive = Field(10, description="beam for that")
+    validate_beam: Width = Field(10, description="beam for that")
     validate_lines: Count = Field(0, description="only this many dev lines; 0: all")
     select: Literal["bleu", "loss"] = Field(
         "bleu", description="what the best model is best at; equal BLEU: lower loss"
@@ -175,8 +176,8 @@ class TrainConfig(Settings):
 class DecodeConfig(Settings):
     """How a trained model translates (SPEC 1.5)."""
 
-    beam: Positive = Field(10, description="1 is greedy")
-    nbest: Positive = Field(1, description="translations per sentence, at most `beam`")
+    beam: Width = Field(10, description="1 is greedy")
+    nbest: Width = Field(1, description="translations per sentence, at most `beam`")
     length_rules: bool = Field(
         True, description="no end before floor(J/2) words, at most 3 J (J counts the end symbol)"
     )

@@ -21,7 +21,7 @@ from covnmt.files import atomic_text, read_parallel
 from covnmt.metrics.alignment import load_matrices, save_matrices
 from covnmt.metrics.inputs import EvaluationSet, load_evaluation_set, load_output
 from covnmt.metrics.outputs import OutputLine, read_outputs
-from covnmt.progress import console, track
+from covnmt.progress import tell, track
 from covnmt.recipe import find_recipe, load_recipe
 from covnmt.report.figures import HeatMap, heat_maps
 from covnmt.report.html import write_report
@@ -82,7 +82,7 @@ def make_data(text: Path, data: Path) -> None:
 
 def train_system(system: str, data: Path, run: Path) -> None:
     """Train by the demo's recipe, or go on where an earlier call stopped."""
-    console.print(f"training {system}")
+    tell(f"training {system}")
     config = load_recipe(find_recipe(f"demo/{system}"), [f"data.directory={json.dumps(str(data))}"])
     outcome = train(config, run, torch.device("cpu"))
     if not outcome.finished:

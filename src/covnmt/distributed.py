@@ -64,14 +64,6 @@ class World:
         dist.all_gather_object(found, value)
         return found
 
-    def whole(self, part: Sequence[T]) -> list[T]:
-        """All the items again, from what every worker made of its own (see `mine`)."""
-        parts = self.gather(list(part))
-        items: list[Any] = [None] * sum(map(len, parts))
-        for rank, each in enumerate(parts):
-            items[rank :: self.size] = each
-        return items
-
     def greatest(self, *values: float) -> list[float]:
         """Of each value the greatest that any worker has; a GPU is not waited for."""
         if not self.joined:
@@ -92,6 +84,14 @@ class World:
 
 
 ALONE = World()
+
+
+def whole(parts: Sequence[Sequence[T]]) -> list[T]:
+    """All the items again, from what every worker made of its own (see `World.mine`)."""
+    items: list[Any] = [None] * sum(map(len, parts))
+    for rank, part in enumerate(parts):
+        items[rank :: len(parts)] = part
+    return items
 
 
 @contextmanager

@@ -154,10 +154,12 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def output_lines(path: Path | None, lines: Iterable[str]) -> None:
-    """Write one line each to a file, or to standard output where none is named, as they come."""
-    if path is not None:
+    """Write one line each to a file, or as they come to standard output (no name, or "-")."""
+    if path is not None and str(path) != "-":
         write_lines(path, lines)
         return
+    if sys.stdout is None:
+        raise UserError("standard output is closed: send it to a file or a pipe")
     for line in lines:
         print(line, flush=True)
 

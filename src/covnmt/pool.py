@@ -8,6 +8,7 @@ room for them, so there may be more than fit in memory.
 import multiprocessing
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -113,6 +114,10 @@ def _attempt(
                 yield number, result
     except BrokenProcessPool:
         return
+    except (KeyboardInterrupt, GeneratorExit):  # nobody waits for what they have in hand
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -121,4 +126,16 @@ def _begin(seats: "SimpleQueue[Seat]") -> None:
     """Take a seat; leave Ctrl-C to the process that waits for us, and die of it quietly."""
     global _seat
     _seat = seats.get()
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def end_with_parent() -> None:
+    """Have this process end when the one that started it does, however that ended."""
+
+    def wait_and_end() -> None:
+        if parent := multiprocessing.parent_process():
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait_and_end, daemon=True).start()

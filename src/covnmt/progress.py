@@ -26,6 +26,11 @@ console = Console(stderr=True)
 SECONDS_BETWEEN_LINES = 10.0
 
 
+def tell(text: str, style: str = "") -> None:
+    """A line for a person, as it is: a path in it is never broken or taken for markup."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
 class RateColumn(ProgressColumn):
     """Items per second."""
 
@@ -108,4 +113,4 @@ class Meter:
 
     def note(self, text: str) -> None:
         """A line that stays."""
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        tell(text)

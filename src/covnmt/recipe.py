@@ -32,7 +32,7 @@ def load_recipe(path: Path, overrides: Sequence[str] | None = None) -> Config:
         # a group that the command line changes is no longer what the file says
         places = {k: place for k, place in places.items() if not key.startswith(k)}
         places[key] = f"command line, {text}"
-    return build(tree, str(path), places)
+    return build(tree, " ".join([str(path), *(overrides or [])]), places)
 
 
 def build(tree: dict[str, Any], where: str, places: Mapping[str, str] | None = None) -> Config:

@@ -61,6 +61,7 @@ class Counters:
     best: list[float] | None = None  # BLEU, then minus the dev loss; or that alone
     best_update: int = 0
     stale: int = 0  # validations since the best
+    unchecked: bool = False  # a validation is due; a signal came before its end
 
 
 @dataclass

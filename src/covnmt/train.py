@@ -48,14 +48,18 @@ def train(config: Config, directory: Path, device: torch.device, world: World = 
     """
     run = open_run(config, directory, device, world)
     began = time.monotonic()
-    reason, stopped = why_stop(run, 0.0), 0.0
+    stopped = 0.0
     wanted = config.train.tensorboard and run.world.first
     points = open_curves(directory / "tensorboard", wanted, run.counters.update)
     bar = Meter(config.train.updates, "training")
     with stop_signals() as stop, points as curves, bar as meter:
         meter.show(run.counters.update, "")
+        if run.counters.unchecked:  # the call before was stopped in it
+            stopped = check(run, curves, meter, stop)
+            save_run(run)
+        reason = why_stop(run, 0.0)
         recent = Recent()
-        updates = update_batches(run) if reason is None else iter(())
+        updates = update_batches(run) if reason is None and not stopped else iter(())
         for batches, words in updates:
             make_update(run, batches, words)
             recent.words += words
@@ -63,19 +67,20 @@ def train(config: Config, directory: Path, device: torch.device, world: World = 
             run.counters.seconds = run.before + elapsed
             reason = why_stop(run, elapsed)
             due = what_is_due(run.counters.update, config.train, last=reason is not None)
+            run.counters.unchecked = "check" in due
             if due or stopped:
                 recent.settle(run)
             if "report" in due:
                 meter.show(run.counters.update, report(run, recent, curves))
                 recent = Recent()
-            if "check" in due:
-                meter.note(check(run, curves))
+            if "check" in due and not stopped:
+                stopped = check(run, curves, meter, stop)
                 reason = reason or why_stop(run, elapsed)
             if reason or stopped or "save" in due:
                 save_run(run)
             if reason or stopped:
                 break
-    if reason is None:
+    if reason is None or run.counters.unchecked:
         name = signal.Signals(int(stopped)).name
         return Outcome(f"stopped by {name}", run.counters, finished=False)
     return Outcome(reason, run.counters, finished=True)
@@ -154,11 +159,18 @@ def what_is_due(update: int, config: TrainConfig, last: bool) -> set[str]:
     return {what for what, now in due.items() if now}
 
 
-def check(run: Run, curves: Curves) -> str:
-    """Validate, and keep the weights if they are the best so far."""
+def check(run: Run, curves: Curves, meter: Meter, stop: "Stop") -> float:
+    """Validate, and keep the weights if they are the best so far.
+
+    A signal breaks it off, to be made by the next call; gives the signal's number, or 0.
+    """
     config, counters = run.config.train, run.counters
     with averaged(run):
-        result = validate(run.model, run.corpus, run.config, run.device, run.world)
+        result = validate(
+            run.model, run.corpus, run.config, run.device, run.world, lambda: stop.number > 0
+        )
+        if result is None:
+            return run.world.greatest(stop.number)[0]
         if not math.isfinite(result.loss):
             raise UserError(diverged(run, f"the dev loss is {result.loss}"))
         score = [-result.loss]
@@ -172,7 +184,9 @@ def check(run: Run, curves: Curves) -> str:
             counters.stale += 1
     write_log(run, {"validation": result.to_json(), "best": better})
     curves.add(counters.update, {"dev/loss": result.loss, "dev/bleu": result.bleu})
-    return f"update {counters.update:,}: {result.summary()}{'  best' if better else ''}"
+    meter.note(f"update {counters.update:,}: {result.summary()}{'  best' if better else ''}")
+    counters.unchecked = False
+    return 0.0
 
 
 @contextmanager
@@ -201,14 +215,14 @@ def why_stop(run: Run, seconds: float) -> str | None:
 
 @dataclass
 class Stop:
-    """Set by a signal; the loop looks at it after every update."""
+    """Set by a signal; looked at after every update, and after every step of a validation."""
 
     number: int = 0
 
 
 @contextmanager
 def stop_signals() -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM end the run after the update in hand; a second Ctrl-C at once."""
+    """Ctrl-C and SIGTERM end the run soon, with a save; a second Ctrl-C at once, without one."""
     stop = Stop()
 
     def handle(number: int, frame: FrameType | None) -> None:

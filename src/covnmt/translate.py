@@ -23,7 +23,7 @@ from covnmt.directory import find_model
 from covnmt.engine import Model, build_engine, load_models
 from covnmt.errors import UserError
 from covnmt.files import read_lines
-from covnmt.progress import console
+from covnmt.progress import tell
 from covnmt.recipe import checked
 from covnmt.search import Hypothesis
 from covnmt.search import Watch as WatchWords
@@ -159,11 +159,10 @@ class Translator:
             return [tokens] if tokens else []
         if overlong == "split":
             return split_tokens(tokens, decode.max_source)
-        console.print(
+        tell(
             f"line {number + 1}: {len(tokens)} tokens, only the first {decode.max_source} are "
             "translated (--overlong split translates all of them)",
             style="yellow",
-            soft_wrap=True,
         )
         return [tokens[: decode.max_source]]
 

@@ -1,6 +1,8 @@
 """How good a model is while it trains: loss and BLEU on the dev set, and a look at a few lines."""
 
 import math
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -8,7 +10,7 @@ import torch
 
 from covnmt.config import Config
 from covnmt.data import eval_batches, read_batch
-from covnmt.distributed import ALONE, World
+from covnmt.distributed import ALONE, World, whole
 from covnmt.loss import token_loss
 from covnmt.metrics.alignment import format_links, links_from_attention
 from covnmt.metrics.bleu import paper_bleu
@@ -47,45 +49,92 @@ class Validation:
         return f"dev loss {self.loss:.3f}  perplexity {math.exp(min(self.loss, 50)):.1f}{bleu}"
 
 
+@dataclass(frozen=True)
+class Share:
+    """What one worker found in its part of the dev set."""
+
+    nll: float
+    words: int
+    texts: tuple[str, ...]
+    samples: tuple[Sample, ...]
+
+
+class StoppedError(Exception):
+    """Nobody waits for the result any more."""
+
+
 def validate(
     model: Seq2Seq,
     corpus: Corpus,
     config: Config,
     device: torch.device,
     world: World = ALONE,
-) -> Validation:
-    """Score the model on the corpus's dev set; several workers share the work."""
-    dev = corpus.split("dev")
+    stopped: Callable[[], bool] = lambda: False,
+) -> Validation | None:
+    """Score the model on the corpus's dev set; several workers share the work.
+
+    `stopped` is asked after every step. If it says so to any worker, none has a result.
+    """
+
+    def watch(*progress: object) -> None:
+        if stopped():
+            raise StoppedError
+
     model.eval()
-    loss = mean_loss(model, dev, device, world)
+    found: Share | None = None
+    with suppress(StoppedError):
+        found = share(model, corpus, config, device, world, watch)
+    shares = [part for part in world.gather(found) if part is not None]
+    if len(shares) < world.size:
+        return None
+    loss = sum(part.nll for part in shares) / sum(part.words for part in shares)
     if not config.train.validate_bleu:
         return Validation(loss, None, ())
+    texts = whole([part.texts for part in shares])
+    samples = whole([part.samples for part in shares])
+    references = corpus.split("dev").target_text()[: len(texts)]
+    return Validation(loss, paper_bleu(texts, [references]).value, tuple(samples))
+
+
+def share(
+    model: Seq2Seq,
+    corpus: Corpus,
+    config: Config,
+    device: torch.device,
+    world: World,
+    watch: Callable[..., None],
+) -> Share:
+    """This worker's part of the work; `watch` is called on the way, and may end it."""
+    dev = corpus.split("dev")
+    nll, words = total_loss(model, dev, device, world, watch)
+    if not config.train.validate_bleu:
+        return Share(nll, words, (), ())
     lines = config.train.validate_lines or len(dev)
-    references = dev.target_text()[:lines]
     # half-trained models may never end, and wider beams would only make them slower
     decode = config.decode.model_copy(
         update={"beam": config.train.validate_beam, "nbest": 1, "retry": False}
     )
     translator = Translator([model], corpus.codec("source"), corpus.codec("target"), decode)
-    outputs = translator.translate(world.mine(dev.source_text()[:lines]))
-    texts = world.whole([output.text for output in outputs])
-    samples = zip(outputs, world.mine(references[:SAMPLES]), strict=False)
-    shown = world.whole([sample(*pair) for pair in samples])
-    return Validation(loss, paper_bleu(texts, [references]).value, tuple(shown))
+    outputs = translator.translate(world.mine(dev.source_text()[:lines]), watch=watch)
+    shown = zip(outputs, world.mine(dev.target_text()[:lines][:SAMPLES]), strict=False)
+    texts = tuple(output.text for output in outputs)
+    return Share(nll, words, texts, tuple(sample(*pair) for pair in shown))
 
 
 @torch.inference_mode()
-def mean_loss(model: Seq2Seq, split: Split, device: torch.device, world: World = ALONE) -> float:
-    """Negative log-likelihood per target token."""
+def total_loss(
+    model: Seq2Seq, split: Split, device: torch.device, world: World, watch: Callable[..., None]
+) -> tuple[float, int]:
+    """Negative log-likelihood and target tokens of this worker's batches."""
     total, words = 0.0, 0
     for indices in world.mine(list(eval_batches(split, batch_size=64))):
+        watch()
         batch = read_batch(split, indices).to(device)
         features = model(batch).features
         _, nll = token_loss(model.readout, features, batch.target, batch.target_mask, 0.0)
         total += nll.item()
         words += batch.target_words
-    totals, counts = zip(*world.gather((total, words)), strict=True)
-    return float(sum(totals) / sum(counts))
+    return total, words
 
 
 def sample(output: Translation, reference: str) -> Sample:

@@ -176,7 +176,7 @@ def test_sizes_must_fit(shape: tuple[int, int], coverage: int | None) -> None:
 def test_bad_names_and_nothing_to_draw(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"\.png or \.svg"):
         heat_maps([panel(2, 2)], tmp_path / "map.gif")
-    with pytest.raises(UserError, match="no sentence"):
+    with pytest.raises(UserError, match="nothing to draw; heat maps need"):
         heat_maps([], tmp_path / "map.png")
     with pytest.raises(UserError, match="no sentences"):
         length_curves({"a": []}, tmp_path / "length.png")

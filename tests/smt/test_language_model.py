@@ -69,7 +69,8 @@ class Formula:
             self.amount[n] = {gram: before[gram] or count for gram, count in counts[n].items()}
         self.amount[1][BEGIN,] = 0
         self.discount = {
-            n: discounts(np.array(list(amount.values()))) for n, amount in self.amount.items()
+            n: discounts(np.array(list(amount.values()), dtype=np.int64))
+            for n, amount in self.amount.items()
         }
 
     def p(self, history: Gram, word: int) -> float:

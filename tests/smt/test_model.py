@@ -101,7 +101,9 @@ def test_some_of_the_pairs(tiny_corpus: Path) -> None:
 
 
 def test_damaged_files_are_named(tiny_smt: SmtModel, tmp_path: Path) -> None:
-    (tmp_path / "bitext.npz").write_bytes(b"nothing")
-    with pytest.raises(UserError, match=r"bitext.npz: cannot be read .*covnmt smt train"):
-        SmtModel(tmp_path, SETTINGS).bitext()
+    whole = (tiny_smt.directory / "bitext.npz").read_bytes()
+    for damaged in (b"", b"nothing", whole[:500], whole[:-500]):
+        (tmp_path / "bitext.npz").write_bytes(damaged)
+        with pytest.raises(UserError, match=r"bitext.npz: cannot be read .*covnmt smt train"):
+            SmtModel(tmp_path, SETTINGS).bitext()
     assert read_json(tiny_smt.directory / "smt.json")["order"] == SETTINGS.order

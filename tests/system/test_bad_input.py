@@ -153,6 +153,9 @@ CASES = {
         f"{PREPARE} s,s t", ("--train: 2 source files but 1 target files",)
     ),
     "a vocabulary too small": Case(f"{PREPARE} s t --source-vocab 2", ("source_size", "not 2")),
+    "a language that is no code": Case(
+        f"{PREPARE} s t --source-language english", ("language: ", "not 'english'")
+    ),
     "data made with other settings": Case(
         "prepare data --train s t --max-length 70",
         ("data: already holds a corpus", "max_length", "choose another directory, or overwrite"),
@@ -183,6 +186,9 @@ CASES = {
     ),
     "an impossible value on the command line": Case(
         f"{TRAIN} model.coverage.kind=magic", ("model.coverage.kind: ", "not 'magic'")
+    ),
+    "values that do not go together": Case(
+        "recipe show demo/gru10 model.hidden=7", ("gru10.toml model.hidden=7: model: hidden = 7",)
     ),
     "an override without a value": Case(f"{TRAIN} train.seed", ("'train.seed'", "key=value")),
     "a recipe that is no TOML": Case(
@@ -354,6 +360,16 @@ CASES = {
     "more translations than the beam is wide": Case(
         f"{TRANSLATE} --nbest 5 --beam 2", ("nbest = 5 is more than beam = 2",)
     ),
+    "a beam that no machine can hold": Case(
+        f"{TRANSLATE} --beam 100000", ("beam: ", "less than or equal to 1000")
+    ),
+    "a file beside shards": Case(
+        f"{TRANSLATE} --shards t --out new", ("--shards and --out take the place of a file",)
+    ),
+    "a Ray cluster that is not there": Case(
+        "translate --model model --shards s --out new --ray localhost:1",
+        ("localhost:1: no Ray cluster answers there", "ray start --head"),
+    ),
     "a beam of 0": Case(f"{TRANSLATE} --beam 0", ("beam: ", "greater than 0")),
     "an option that does not exist": Case(f"{TRANSLATE} --beem 2", ("--beem",)),
     "fewer than no threads": Case(f"{TRANSLATE} --threads -1", ("--threads",)),
@@ -379,10 +395,32 @@ CASES = {
     "average more than was kept": Case(
         "average model new --last 9", ("model: 2 kept weights, not 9", "train.keep=9")
     ),
+    "average into a run": Case(
+        "average model model --last 1", ("model: holds a run", "choose another directory")
+    ),
+    "export into a run": Case(
+        "export model -o model", ("model: holds a run", "choose another directory")
+    ),
     "average no weights": Case("average model new --last 0", ("--last",)),
     "average what is no run": Case("average data new", ("data: 0 kept weights", "train.keep")),
     "info about nothing": Case("info nowhere", ("nowhere: no such recipe", "recipe list")),
     "info about a directory that is no model": Case("info data", ("data: not a model directory",)),
+    "a model too large for any memory": Case(
+        f"{TRAIN} model.hidden=100000000000", ("not enough memory", "a smaller model")
+    ),
+    "matrices of a system that is not there": Case(
+        "compare a=s b=t --reference t --forced c=m.npz",
+        ("--forced c: is not among the systems: a, b",),
+    ),
+    "fewer than no heat maps": Case("report new a=s -r t -s s --maps -1", ("--maps",)),
+    "heat maps without attention": Case(
+        "plot heat-maps new.svg a=s", ("new.svg: nothing to draw", "translate --json")
+    ),
+    "sheets that may be filled": Case(
+        "rate make . a=s --source s -n 2",
+        ("ratings.csv: there already", "choose another directory"),
+        put("ratings.csv", "filled"),
+    ),
     "a corpus of no sentences": Case("synthetic new --train 0", ("train: ask for at least one",)),
     "a corpus below a file": Case(
         "synthetic s/new --train 2 --dev 1 --test 1", ("s/new", "cannot be written")
@@ -469,6 +507,7 @@ NO_STREAMS = {
     "info paper/gru10 --json >/dev/full": "standard output: No space left on device",
     "translate s --model model >/dev/full": "standard output: No space left on device",
     "translate --model model <&-": "standard input is closed: name a file",
+    "translate s --model model >&-": "standard output is closed: send it to",
 }
 
 

@@ -4,7 +4,6 @@ Every run here is a process of its own. Dropout, averaged weights and accumulati
 each thing a save must hold matters.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -14,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from covnmt.checkpoint import BEST, LAST, load_tensors
+from covnmt.checkpoint import LAST, load_tensors
 from tests.conftest import RunCli
+from tests.runs import assert_same, log_of
 
 UPDATES, SAVE_EVERY, REPORT_EVERY, VALIDATE_EVERY = 96, 8, 3, 40
 
@@ -139,19 +138,8 @@ def update_of(run: Path) -> int:
     return int(load_tensors(run / LAST)[1]["counters"]["update"])
 
 
-def assert_same(first: Path, second: Path) -> None:
-    """The best model, and all that the last save holds but the time it took."""
-    for name in (BEST, LAST):
-        (one, about), (two, note) = load_tensors(first / name), load_tensors(second / name)
-        assert one.keys() == two.keys()
-        assert [key for key in one if not torch.equal(one[key], two[key])] == []
-        for counters in (about.get("counters", {}), note.get("counters", {})):
-            counters.pop("seconds", None)
-        assert about == note
-
-
 def assert_complete_log(run: Path) -> None:
-    log = [json.loads(line) for line in (run / "log.jsonl").read_text("utf-8").splitlines()]
+    log = log_of(run)
     reports = [entry["update"] for entry in log if "loss" in entry]
     assert reports == list(range(REPORT_EVERY, UPDATES + 1, REPORT_EVERY))
     checks = [entry["update"] for entry in log if "validation" in entry]

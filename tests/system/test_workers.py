@@ -3,13 +3,11 @@
 torchrun starts them, over gloo on the CPU. Batches are small, so now and then a worker has no row.
 """
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from covnmt.distributed import launch
 from covnmt.errors import UserError
 from tests.conftest import RunCli
 from tests.runs import assert_same, changed, go, log_of
+from tests.system.workers import children_of, recipe, torchrun, training, until
 
 UPDATES = 50
 TOLERANCE = 1e-6
@@ -57,29 +56,9 @@ def alone(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def two(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with two, started by torchrun."""
     directory = tmp_path_factory.mktemp("two")
-    process = torchrun(2, config, directory)
+    process = torchrun(2, *training(config, directory))
     assert process.wait(120) == 0
     return directory
-
-
-def recipe(config: Config, directory: Path) -> Path:
-    """The settings as a file."""
-    lines = []
-    for name, group in config.model_dump(mode="json").items():
-        coverage = group.pop("coverage", {})
-        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in group.items())]
-        if coverage:
-            lines += ["[model.coverage]", *(f"{k} = {json.dumps(v)}" for k, v in coverage.items())]
-    path = directory.with_suffix(".toml")
-    path.write_text("\n".join(lines))
-    return path
-
-
-def torchrun(workers: int, config: Config, run: Path, *options: str) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", *options]
-    words += ["--nproc-per-node", str(workers), "-m", "--", "covnmt", "train"]
-    words += [str(recipe(config, run)), "--run", str(run), "--device", "cpu", "--threads", "1"]
-    return subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 def assert_close(first: Path, second: Path) -> None:
@@ -103,11 +82,6 @@ def without_time(entry: dict[str, Any]) -> dict[str, Any]:
     return kept | {f"dev {k}": check[k] for k in ("loss", "bleu") if k in check}
 
 
-def until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    while process.poll() is None and not condition():
-        time.sleep(0.005)
-
-
 @pytest.mark.parametrize("workers", [2, 3])
 def test_several_workers_make_the_updates_of_one(
     workers: int, config: Config, alone: Path, two: Path, tmp_path: Path
@@ -115,7 +89,7 @@ def test_several_workers_make_the_updates_of_one(
     run = two
     if workers != 2:
         run = tmp_path / "run"
-        assert torchrun(workers, config, run).wait(120) == 0
+        assert torchrun(workers, *training(config, run)).wait(120) == 0
     assert_close(alone, run)
     assert not list(run.rglob(".*"))
     assert len(log_of(alone)) == len(log_of(run))
@@ -125,15 +99,10 @@ def test_several_workers_make_the_updates_of_one(
             assert entry["validation"]["samples"] == other["validation"]["samples"]
 
 
-def children_of(process: subprocess.Popen[bytes]) -> list[int]:
-    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-    return [int(number) for number in listed.split()]
-
-
 def test_a_worker_is_killed(config: Config, two: Path, tmp_path: Path) -> None:
     """torchrun starts both again; they end with the very weights of an undisturbed run."""
     run = tmp_path / "run"
-    process = torchrun(2, config, run, "--max-restarts", "1")
+    process = torchrun(2, "--max-restarts", 1, *training(config, run))
     until(lambda: (run / LAST).exists(), process)
     victim = children_of(process)[1]
     os.kill(victim, signal.SIGKILL)
@@ -154,7 +123,7 @@ def test_two_are_stopped_and_one_or_four_go_on(config: Config, alone: Path, tmp_
     more = tmp_path / "more"
     shutil.copytree(run, more)
     go(config, run)
-    assert torchrun(4, config, more).wait(120) == 0
+    assert torchrun(4, *training(config, more)).wait(120) == 0
     assert_close(alone, run)
     assert_close(alone, more)
 

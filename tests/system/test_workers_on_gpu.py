@@ -7,8 +7,6 @@ its own.
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,7 @@ from covnmt.config import Config
 from covnmt.text.corpus import Corpus
 from covnmt.train import train
 from tests.runs import changed, log_of
-from tests.system.test_workers import children_of, recipe, until
+from tests.system.workers import children_of, recipe, torchrun, training, until
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: skipped")
@@ -66,18 +64,6 @@ def alone(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def torchrun(workers: int, *words: object) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(workers), *map(str, words)]
-    return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-
-
-def training(config: Config, run: Path) -> list[object]:
-    """The words that follow torchrun's own."""
-    words = ["-m", "--", "covnmt", "train", recipe(config, run), "--run", run]
-    return [*words, "--device", DEVICE]
-
-
 def weights(run: Path) -> Tensor:
     tensors, _ = load_tensors(run / LAST)
     names = sorted(name for name in tensors if name.startswith("model."))
@@ -98,7 +84,7 @@ def captured(run: Path) -> int:
 
 
 def test_one_worker_over_nccl(config: Config, alone: Path, tmp_path: Path) -> None:
-    assert torchrun(1, *training(config, tmp_path / "run")).wait(120) == 0
+    assert torchrun(1, *training(config, tmp_path / "run", DEVICE)).wait(120) == 0
     assert_went_together(config, alone, tmp_path / "run")
     assert captured(tmp_path / "run") > 1
 
@@ -113,7 +99,7 @@ def test_two_workers_share_a_gpu(config: Config, alone: Path, tmp_path: Path) ->
 
 def test_a_killed_worker_is_started_again(config: Config, alone: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    process = torchrun(1, "--max-restarts", 1, *training(config, run))
+    process = torchrun(1, "--max-restarts", 1, *training(config, run, DEVICE))
     until(lambda: (run / LAST).exists(), process)
     os.kill(children_of(process)[0], signal.SIGKILL)
     assert process.wait(120) == 0

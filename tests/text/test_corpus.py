@@ -1,6 +1,7 @@
 """Preparing a corpus: what is kept, what is written, what is refused, and how it is read back."""
 
 import gzip
+import hashlib
 import json
 import lzma
 import re
@@ -264,6 +265,25 @@ def test_other_settings_are_refused(tmp_path: Path, changes: dict[str, object], 
     assert not prepare(make_settings(tmp_path, **changes), tmp_path / "out", overwrite=True).reused
 
 
+@pytest.mark.parametrize("later", [(), ("open_vocabulary",), ("joint", "max_ratio")])
+def test_settings_that_came_later_leave_the_identity_alone(
+    tmp_path: Path, later: tuple[str, ...]
+) -> None:
+    """It is that of the version which did not know them: a digest of all that corpus.json says."""
+    prepare(make_settings(tmp_path, max_ratio=0.0), tmp_path / "out")
+    path = tmp_path / "out" / "corpus.json"
+    said = json.loads(path.read_text())
+    for key in later:
+        del said["settings"][key]
+    path.write_text(json.dumps(said))
+    corpus = Corpus.open(tmp_path / "out")
+    assert corpus.report.settings == make_settings(tmp_path, max_ratio=0.0)
+    for place in ("train", "dev", "test"):
+        del said["settings"][place]
+    text = json.dumps(said, separators=(",", ":"))
+    assert corpus.identity() == hashlib.sha256(text.encode()).hexdigest()
+
+
 def test_other_text_is_refused(tmp_path: Path) -> None:
     prepare(make_settings(tmp_path), tmp_path / "out")
     plan = make_settings(tmp_path)
@@ -413,6 +433,15 @@ def test_damaged_arrays(tmp_path: Path, name: str, keep: float | None) -> None:
         Corpus.open(tmp_path / "out").split("train")
     with pytest.raises(UserError, match=re.escape(name)):
         prepare(plan, tmp_path / "out")
+
+
+def test_text_that_was_cut_off(tmp_path: Path) -> None:
+    prepare(make_settings(tmp_path), tmp_path / "out")
+    write(tmp_path / "out" / "dev.target.txt", ["x q"])
+    dev = Corpus.open(tmp_path / "out").split("dev")
+    assert len(dev.source_text()) == len(DEV)
+    with pytest.raises(UserError, match=r"dev\.target\.txt: has 1 lines instead of 3"):
+        dev.target_text()
 
 
 def test_another_vocabulary(tmp_path: Path) -> None:

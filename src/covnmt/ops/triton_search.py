@@ -82,6 +82,19 @@ def first_best(scores, positions):
     return score, tl.where(score > float("-inf"), at, NOWHERE)
 
 
+@triton.jit
+def best_of(scores, positions, slot, K: tl.constexpr, WIDE_K: tl.constexpr):
+    """The K highest scores, one in each slot, and their positions; nowhere if there are fewer."""
+    found = tl.full([WIDE_K], float("-inf"), tl.float32)
+    places = tl.full([WIDE_K], NOWHERE, tl.int32)
+    for k in range(K):
+        score, at = first_best(scores, positions)
+        found = tl.where(slot == k, score, found)
+        places = tl.where(slot == k, at, places)
+        scores = tl.where(positions == at, float("-inf"), scores)
+    return found, places
+
+
 @triton.jit(do_not_specialize=["slots"])
 def choose_kernel(
     logits, banned, without_end, most, clock, maxima, peaks, sums, slots,
@@ -107,11 +120,7 @@ def choose_kernel(
     number = slot[:, None] * (V // BLOCK) + block[None, :]
     best = tl.load(maxima + first * (V // BLOCK) + number, mask=inside, other=float("-inf"))
     best = beam[:, None] + (best - lse[:, None])
-    blocks = tl.full([WIDE_K], NOWHERE, tl.int32)
-    for k in range(K):
-        _, at = first_best(best, number)
-        blocks = tl.where(slot == k, at, blocks)
-        best = tl.where(number == at, float("-inf"), best)
+    _, blocks = best_of(best, number, slot, K, WIDE_K)
 
     # the best of their words
     found = blocks < NOWHERE
@@ -124,13 +133,8 @@ def choose_kernel(
     early = is_early(without_end, clock, sentence)
     x = allowed(x.to(tl.float32), position - parent[:, None] * V, banned, early, END)
     x = tl.where(found[:, None], behind[:, None] + (x - lse[:, None]), float("-inf"))
-    scores = tl.full([WIDE_K], float("-inf"), tl.float32)
-    choice = tl.zeros([WIDE_K], tl.int32)
-    for k in range(K):
-        score, at = first_best(x, position)
-        x = tl.where(position == at, float("-inf"), x)
-        scores = tl.where((slot == k) & (at < NOWHERE), score, scores)
-        choice = tl.where((slot == k) & (at < NOWHERE), at, choice)
+    scores, choice = best_of(x, position, slot, K, WIDE_K)
+    choice = tl.where(choice < NOWHERE, choice, 0)
 
     # what becomes of them
     parent = choice // V

@@ -87,7 +87,7 @@ class Box(NamedTuple):
 def heat_maps(panels: Sequence[HeatMap], path: Path) -> None:
     """Draw the heat maps side by side; PNG or SVG by the name of the file."""
     if not panels:
-        raise UserError(f"{path}: no sentence to draw")
+        raise UserError(f"{path}: nothing to draw; heat maps need the output of `translate --json`")
     with _style(word for panel in panels for word in _words(panel)):
         boxes = _boxes(panels)
         coverages = [panel.coverage for panel in panels if panel.coverage is not None]

@@ -14,7 +14,7 @@ import matplotlib
 from matplotlib import font_manager
 from matplotlib.font_manager import FontProperties
 
-from covnmt.progress import console
+from covnmt.progress import tell
 
 BASE = "DejaVu Sans"  # comes with matplotlib
 REGULAR = (400, "normal", "regular", "book")
@@ -43,8 +43,7 @@ def families(text: str) -> list[str]:
             chosen.append(name)
     if missing:
         sample = " ".join(sorted(missing)[:8])
-        hint = HINT.format(count=len(missing), sample=sample)
-        console.print(hint, style="yellow", highlight=False, markup=False, soft_wrap=True)
+        tell(HINT.format(count=len(missing), sample=sample), style="yellow")
     return chosen
 
 

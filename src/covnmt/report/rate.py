@@ -95,6 +95,8 @@ def make_sheets(
         questions.append({"words": words[k], "outputs": outputs})
     key = {"tag": tag, "seed": seed, "systems": list(systems), "items": [asdict(i) for i in items]}
     sheets = Sheets(directory / KEY, directory / SHEET, directory / FORM)
+    if sheets.sheet.exists():
+        raise UserError(f"{sheets.sheet}: there already, perhaps filled; choose another directory")
     write_json(sheets.key, key)
     _write_sheet(sheets.sheet, questions)
     _write_form(sheets.form, tag, questions)

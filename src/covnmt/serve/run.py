@@ -8,7 +8,7 @@ from pathlib import Path
 
 from covnmt.errors import UserError
 from covnmt.files import read_lines
-from covnmt.progress import console
+from covnmt.progress import tell
 from covnmt.serve.settings import ServeSettings
 
 GRACE = 30  # seconds to finish what was accepted
@@ -46,7 +46,7 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
     settle()
     host, port = listening.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    console.print(f"listening on http://{shown}:{port}", markup=False, highlight=False)
+    tell(f"listening on http://{shown}:{port}")
     try:
         uvicorn.Server(config).run(sockets=[listening])
     finally:

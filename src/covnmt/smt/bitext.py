@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,9 +98,9 @@ def save_arrays(path: Path, arrays: Arrays) -> None:
 def load_arrays(path: Path) -> Arrays:
     """Read what `save_arrays` wrote; nothing in the file is executed."""
     try:
-        with np.load(path, allow_pickle=False) as found:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as found:
             return {name: found[name] for name in found.files}
-    except (OSError, ValueError, EOFError, KeyError) as error:
+    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
         raise UserError(
             f"{path}: cannot be read ({error}); give `covnmt smt train` again"
         ) from None

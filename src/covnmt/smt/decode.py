@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from covnmt.errors import UserError
+from covnmt.pool import end_with_parent
 from covnmt.progress import track
 from covnmt.smt.features import Floats
 from covnmt.smt.language_model import LanguageModel
@@ -107,6 +108,7 @@ _here: LocalDecoder  # of a process of the pool
 
 def _load_here(search: Search) -> None:
     global _here
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that people see
     _here = LocalDecoder(search)
 

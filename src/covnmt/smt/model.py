@@ -25,7 +25,7 @@ from typing import Any
 from covnmt.errors import UserError
 from covnmt.files import read_json, write_json, write_lines
 from covnmt.pool import spread
-from covnmt.progress import console
+from covnmt.progress import tell
 from covnmt.smt import aligner, language_model, lexicon, phrases
 from covnmt.smt.aligner import Chain, WordLinks
 from covnmt.smt.bitext import Bitext, load_arrays, save_arrays
@@ -116,7 +116,7 @@ class Builder:
         made_from = {"data": self.corpus.identity(), "pairs": self.settings.pairs, **settings}
         note = self.directory / f"{name}.json"
         if note.exists() and read_json(note).get("made_from") == made_from:
-            console.print(f"{name}: done already", highlight=False)
+            tell(f"{name}: done already")
             return
         note.unlink(missing_ok=True)
         began, cpu = time.monotonic(), cpu_seconds()
@@ -127,7 +127,7 @@ class Builder:
             "peak_mib": peak_mib(),
         }
         write_json(note, {"made_from": made_from, **figures, **cost})
-        console.print(f"{name}: {cost['seconds']:,.0f} s", highlight=False)
+        tell(f"{name}: {cost['seconds']:,.0f} s")
 
     def bitext(self) -> Bitext:
         """The pairs to train on."""

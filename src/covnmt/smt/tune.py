@@ -18,7 +18,7 @@ import numpy as np
 from covnmt.errors import UserError
 from covnmt.files import read_json, read_lines, write_json
 from covnmt.metrics.bleu import Counts, corpus_bleu, sentence_statistics
-from covnmt.progress import console
+from covnmt.progress import tell
 from covnmt.smt.bitext import Integers, load_arrays, save_arrays
 from covnmt.smt.decode import Decoder
 from covnmt.smt.features import FEATURES, LOWER, START, Floats
@@ -149,7 +149,7 @@ def one_round(
     state.rounds.append((weights.tolist(), bleu))
     known = len(state.pool)
     state.pool = state.pool.with_more(found)
-    console.print(f"round {number}: BLEU {bleu:.2f}, {len(state.pool):,} translations")
+    tell(f"round {number}: BLEU {bleu:.2f}, {len(state.pool):,} translations")
     state.converged = len(state.pool) == known
     state.seconds += time.monotonic() - began
     state.cpu_seconds += cpu_seconds() + decoder.cpu_seconds - cpu

@@ -196,11 +196,18 @@ class Split:
 
     def source_text(self) -> list[str]:
         """The raw source lines (dev and test)."""
-        return list(files.read_lines(self.directory / f"{self.name}.source.txt"))
+        return self._text("source")
 
     def target_text(self) -> list[str]:
         """The raw target lines (dev and test)."""
-        return list(files.read_lines(self.directory / f"{self.name}.target.txt"))
+        return self._text("target")
+
+    def _text(self, side: Side) -> list[str]:
+        path = self.directory / f"{self.name}.{side}.txt"
+        lines = list(files.read_lines(path))
+        if len(lines) != len(self):
+            raise UserError(f"{path}: has {len(lines)} lines instead of {len(self)}; {REMEDY}")
+        return lines
 
 
 @dataclass(frozen=True)
@@ -224,9 +231,13 @@ class Corpus:
         return corpus
 
     def identity(self) -> str:
-        """A digest of what was prepared and how, wherever its files lie."""
+        """A digest of what was prepared and how, wherever its files lie.
+
+        Of what corpus.json says, so that a setting which came later changes nothing.
+        """
         places = {"settings": {"train", "dev", "test"}}
-        return hashlib.sha256(self.report.model_dump_json(exclude=places).encode()).hexdigest()
+        said = self.report.model_dump_json(exclude=places, exclude_unset=True)
+        return hashlib.sha256(said.encode()).hexdigest()
 
     def codec(self, side: Side) -> Codec:
         """The tokenizer and vocabulary of one side."""

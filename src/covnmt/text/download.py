@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 
 from covnmt import __version__
 from covnmt.errors import UserError
-from covnmt.progress import console, track
+from covnmt.progress import tell, track
 
 MEBIBYTE = 1 << 20
 TIMEOUT_SECONDS = 30.0
@@ -38,8 +38,7 @@ def obtain(item: Published, path: Path) -> str:
         _download(item.address, path)
     sha256 = _digest(path, "sha256")
     if item.checksum is None:
-        note = f"{path}: sha256 {sha256} (no published checksum to compare with)"
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        tell(f"{path}: sha256 {sha256} (no published checksum to compare with)")
         return sha256
     algorithm, _, expected = item.checksum.partition(":")
     found = _digest(path, algorithm)

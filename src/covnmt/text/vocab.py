@@ -138,8 +138,9 @@ def train_sentencepiece(
             minloglevel=2,
         )
     except RuntimeError as error:
+        reason = str(error).rpartition("] ")[2]  # less the place in its source
         raise UserError(
-            f"no sentencepiece vocabulary of size {size} can be made from this text ({error}); "
+            f"no sentencepiece vocabulary of size {size} can be made from this text ({reason}); "
             "try another size"
         ) from None
     with atomic_write(path) as stream:
