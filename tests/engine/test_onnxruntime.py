@@ -212,7 +212,7 @@ def test_words_that_go_in_and_out_are_stored_once(tmp_path: Path) -> None:
     sizes = {}
     for tied in (True, False):
         torch.manual_seed(0)
-        config = ModelConfig(embedding=16, hidden=8, rank=16, tie_target=tied)
+        config = ModelConfig(embedding=16, hidden=32, rank=16, tie_target=tied)
         model = Seq2Seq(config, END + 1, 1000)
         initialise(model, "modern")
         sizes[tied] = sum(write_graphs(model, tmp_path, "int8").values())
