@@ -101,7 +101,9 @@ def test_forced_like_pytorch(kind: str, order: str, cell: str, tmp_path: Path) -
         np.testing.assert_allclose(found.fertility[inside], wanted.fertility[inside], atol=1e-5)
 
 
-@pytest.mark.parametrize("changes", [{"output": "full"}, {"tie_target": True, "rank": 5}])
+@pytest.mark.parametrize(
+    "changes", [{"output": "full"}, {"rank": 2}, {"tie_target": True, "rank": 5}]
+)
 def test_other_output_layers(changes: dict[str, object], tmp_path: Path) -> None:
     one, other = engines(tmp_path, model_of(SYSTEMS["gru1"], 0, **changes))
     source = sentences(50)

@@ -302,7 +302,7 @@ class OnnxEngine:
 def open_graph(
     path: Path, threads: int, matrices: Mapping[str, NDArray[Any]]
 ) -> ort.InferenceSession:
-    """Open one graph for so many threads; 0 is one per core. Some matrices may be replaced."""
+    """Open one graph for so many threads. Some matrices may be replaced."""
     options = ort.SessionOptions()
     own = {name: value(each) for name, each in matrices.items() if name.startswith(path.stem)}
     if own:
