@@ -1,10 +1,11 @@
 """Looking at the source and covering it, as operations of a graph (paper, sections 2 and 3).
 
-This is written for a group of c sentences with K hypotheses each, and a step walks over its groups:
-the largest arrays of a step are those of the energies [c, K, J, n], and small ones stay in the
-processor's cache. The equations are those of `ops.reference`.
+The largest arrays of a step are those of the energies, so these are computed group by group: the
+arrays [c, K, J, n] of a few sentences stay in the processor's cache. All else is small, and is
+done for all groups at once. The equations are those of `ops.reference`.
 
-Letters: J source positions, n hidden, d coverage units, g gates of the coverage network.
+Letters: G groups of c sentences with K hypotheses each, J source positions, n hidden, d coverage
+units, g gates of the coverage network.
 """
 
 from dataclasses import dataclass
@@ -18,19 +19,16 @@ from covnmt.export.graph import FLOAT, Graph
 
 @dataclass(frozen=True)
 class Given:
-    """What a look needs, by the names that values have in the graph; what a model lacks is empty.
+    """What a look needs, by the names of values in the graph; what a model lacks is empty."""
 
-    Everything has one axis more in the graph of a step, over groups.
-    """
-
-    query: str  # [c, K, n] W_a t
-    state: str  # [c, K, gd] the coverage network's product with t
-    context: str  # [c, K, gd] its product with the last context
-    C: str  # [c, K, J, d]
-    keys: str  # [c, 1, J, n] U_a h
-    values: str  # [c, J, *] what the mean is taken of
-    Phi: str  # [c, 1, J, *]
-    bias: str  # [c, 1, J] 0 on real positions, -inf on padding
+    query: str  # [G, c, K, n] W_a t
+    state: str  # [G, c, K, gd] the coverage network's product with t
+    context: str  # [G, c, K, gd] its product with the last context
+    C: str  # [G, c, K, J, d]
+    keys: str  # [G, c, 1, J, n] U_a h
+    values: str  # [G, c, J, *] what the mean is taken of
+    Phi: str  # [G, c, 1, J, *]
+    bias: str  # [G, c, 1, J] 0 on real positions, -inf on padding
 
 
 class Attention:
