@@ -43,7 +43,13 @@ app.add_typer(cli_smt.words_app, name="words")
 output = Console(soft_wrap=True)
 
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")]
-ThreadsOption = Annotated[int, typer.Option(min=0, help="CPU threads; 0: one per core")]
+ThreadsOption = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="CPU threads; 0: one per core (an exported model has one; a file, a process per core)",
+    ),
+]
 ModelOption = Annotated[
     list[Path],
     typer.Option("--model", "-m", help="directory; several make an ensemble"),

@@ -199,15 +199,19 @@ def _explore(
         trellis.append(_record(beam, candidates, proposal.attention))
         if told is not None:
             told.step(trellis[-1])
-        nodes = np.arange(size, size := size + candidates.words.size)
-        kept, slots = _survivors(candidates.live)
-        if not len(kept):
-            break
-        if len(kept) < len(beam.sentences):
-            scorer = scorer.keep(kept)
-        state = proposal.state.select(_take(candidates.rows, kept, slots).ravel())
-        words = _take(candidates.words, kept, slots).ravel()
-        beam = _next(beam, candidates, nodes, kept, slots)
+        rows, words = candidates.rows, candidates.words
+        nodes = np.arange(size, size := size + words.size).reshape(words.shape)
+        if candidates.live.all():  # so it is at most steps
+            beam = beam._replace(log_probs=candidates.log_probs, nodes=nodes)
+        else:
+            kept, slots = _survivors(candidates.live)
+            if not len(kept):
+                break
+            if len(kept) < len(beam.sentences):
+                scorer = scorer.keep(kept)
+            rows, words = _take(rows, kept, slots), _take(words, kept, slots)
+            beam = _next(beam, candidates, nodes, kept, slots)
+        state, words = proposal.state.select(rows.ravel()), words.ravel()
     return _Nodes(*map(np.concatenate, zip(*trellis, strict=True)))
 
 
@@ -288,7 +292,7 @@ def _next(beam: _Beam, candidates: _Candidates, nodes: Ints, kept: Ints, slots: 
         most=beam.most[kept],
         widths=(beam.widths - candidates.finished.sum(axis=1))[kept],
         log_probs=_take(log_probs, kept, slots),
-        nodes=_take(nodes.reshape(log_probs.shape), kept, slots),
+        nodes=_take(nodes, kept, slots),
     )
 
 

@@ -103,7 +103,7 @@ class Translator:
         """Open a model directory, or several of one vocabulary as an ensemble; or by name one that
         comes along.
 
-        So many CPU threads compute; 0 is one per core.
+        So many CPU threads compute; 0 is one per core, but one for an exported model.
         """
         paths = [find_model(each) for each in (directory, *others)]
         models, decode = load_models(paths, device, threads)

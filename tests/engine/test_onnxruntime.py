@@ -101,7 +101,9 @@ def test_forced_like_pytorch(kind: str, order: str, cell: str, tmp_path: Path) -
         np.testing.assert_allclose(found.fertility[inside], wanted.fertility[inside], atol=1e-5)
 
 
-@pytest.mark.parametrize("changes", [{"output": "full"}, {"tie_target": True, "rank": 5}])
+@pytest.mark.parametrize(
+    "changes", [{"output": "full"}, {"rank": 2}, {"tie_target": True, "rank": 5}]
+)
 def test_other_output_layers(changes: dict[str, object], tmp_path: Path) -> None:
     one, other = engines(tmp_path, model_of(SYSTEMS["gru1"], 0, **changes))
     source = sentences(50)
@@ -212,7 +214,7 @@ def test_words_that_go_in_and_out_are_stored_once(tmp_path: Path) -> None:
     sizes = {}
     for tied in (True, False):
         torch.manual_seed(0)
-        config = ModelConfig(embedding=16, hidden=8, rank=16, tie_target=tied)
+        config = ModelConfig(embedding=16, hidden=32, rank=16, tie_target=tied)
         model = Seq2Seq(config, END + 1, 1000)
         initialise(model, "modern")
         sizes[tied] = sum(write_graphs(model, tmp_path, "int8").values())

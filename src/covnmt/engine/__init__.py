@@ -25,14 +25,18 @@ Model = Union["Seq2Seq", OnnxModel]
 def load_models(
     directories: Sequence[Path], device: str, threads: int
 ) -> tuple[list[Model], DecodeConfig]:
-    """Open model directories, all of one kind, and how the first one likes to decode."""
+    """Open model directories, all of one kind, and how the first one likes to decode.
+
+    0 threads are as many as suit: one per core for PyTorch, one for an exported model.
+    """
     exported = [is_exported(directory) for directory in directories]
     if all(exported):
         if device not in ("auto", "cpu"):
             raise UserError(
                 f"{directories[0]}: an exported model runs on the CPU; leave --device out"
             )
-        loaded = [load_exported(directory, threads) for directory in directories]
+        # its operations are so small that two threads mostly wait for each other
+        loaded = [load_exported(directory, threads or 1) for directory in directories]
         return [model for model, _ in loaded], loaded[0][1].decode
     if any(exported):
         raise UserError("an ensemble is of exported models or of trained ones, not of both")

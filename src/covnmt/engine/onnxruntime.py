@@ -134,9 +134,17 @@ class OnnxModel:
         words = None if source is None else self.shortlist.of(source)
         return words, self.output.part(words)
 
-    def step(self, inputs: Values, names: Sequence[str]) -> tuple[list[NDArray[Any]], Values]:
-        """Some outputs of a step as arrays, and what it carries to the next."""
+    def bind(self, memory: Values) -> ort.IOBinding:
+        """Tell the runtime what stays the same for several steps."""
         binding = self.steps.io_binding()
+        for name, each in memory.items():
+            binding.bind_ortvalue_input(name, each)
+        return binding
+
+    def step(
+        self, binding: ort.IOBinding, inputs: Values, names: Sequence[str]
+    ) -> tuple[list[NDArray[Any]], Values]:
+        """Some outputs of a step as arrays, and what it carries to the next."""
         for name, each in inputs.items():
             binding.bind_ortvalue_input(name, each)
         for name in (*names, *(f"{name}.next" for name in self.carried)):
@@ -163,7 +171,8 @@ class OnnxScorer:
     def __init__(self, models: Sequence[OnnxModel], memories: Sequence[Memory], end: int) -> None:
         self.models, self.memories, self.end, self.unk = models, memories, end, UNK
         self.sentences = len(memories[0].arrays["keys"])
-        self._size, self._values = 0, [Values()]  # the memories in groups of this size
+        # the memories in groups of this size, and as the runtime was told of them
+        self._size, self._values, self._bindings = 0, [Values()], list[ort.IOBinding]()
 
     @classmethod
     def read(
@@ -193,19 +202,25 @@ class OnnxScorer:
         """One step of every model: these outputs of each, and the state after it."""
         size = group_size(self.sentences, len(state.rows) // self.sentences)
         if size != self._size:
-            self._size, self._values = size, [memory.values(size) for memory in self.memories]
+            self._group(size)
         shape = (self.sentences // size, size, -1)  # [G, c, K]
         given = {"parents": value(state.rows.reshape(shape)), "k": single(k, 1)}
         found, after = [], []
-        for model, memory, carried in zip(self.models, self._values, state.each, strict=True):
+        for model, binding, carried in zip(self.models, self._bindings, state.each, strict=True):
             last = np.full(len(state.rows), model.before_first) if words is None else words
-            inputs = {**memory, **given, **carried, "words": value(last.reshape(shape))}
+            inputs = {**given, **carried, "words": value(last.reshape(shape))}
             if model.has_first:
                 inputs["first"] = single(words is None)
-            arrays, carries = model.step(inputs, outputs)
+            arrays, carries = model.step(binding, inputs, outputs)
             found.append(arrays)
             after.append(carries)
         return found, State(tuple(after), np.arange(len(state.rows)))
+
+    def _group(self, size: int) -> None:
+        """Look at so many sentences together from now on."""
+        self._size, self._values = size, [memory.values(size) for memory in self.memories]
+        pairs = zip(self.models, self._values, strict=True)
+        self._bindings = [model.bind(values) for model, values in pairs]
 
     def keep(self, sentences: Ints) -> "OnnxScorer":
         """The same for fewer sentences."""
@@ -226,6 +241,7 @@ def _by_row(array: NDArray[Any]) -> NDArray[Any]:
     return array.reshape(-1, array.shape[-1])
 
 
+@lru_cache
 def group_size(sentences: int, beam: int) -> int:
     """How many sentences a step looks at together.
 
@@ -286,7 +302,7 @@ class OnnxEngine:
 def open_graph(
     path: Path, threads: int, matrices: Mapping[str, NDArray[Any]]
 ) -> ort.InferenceSession:
-    """Open one graph for so many threads; 0 is one per core. Some matrices may be replaced."""
+    """Open one graph for so many threads. Some matrices may be replaced."""
     options = ort.SessionOptions()
     own = {name: value(each) for name, each in matrices.items() if name.startswith(path.stem)}
     if own:

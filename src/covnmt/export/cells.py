@@ -39,21 +39,22 @@ class Cell:
         recurrent = recurrent or graph.product(h, self.recurrent())
         n = len(self.candidate)
         if self.kind == "exact":
-            return gru(graph, rz, c, h, recurrent, n, lambda r: graph.product(r, self.candidate))
+            gates = graph.op("Add", rz, recurrent)
+            return gru(graph, gates, c, h, n, lambda r: graph.product(r, self.candidate))
         gates, own = graph.split(recurrent, 2 * n, n)
-        r, z = _gates(graph, rz, gates, n)
+        r, z = _opened(graph, graph.op("Add", rz, gates), n)
         return _between(graph, h, graph.op("Tanh", graph.op("Add", c, graph.op("Mul", r, own))), z)
 
 
-def gru(graph: Graph, rz: str, c: str, h: str, gates: str, n: int, U: Callable[[str], str]) -> str:
-    """The exact GRU: the reset gate acts before the product U."""
-    r, z = _gates(graph, rz, gates, n)
+def gru(graph: Graph, gates: str, c: str, h: str, n: int, U: Callable[[str], str]) -> str:
+    """The exact GRU on the sums in its gates: the reset gate acts before the product U."""
+    r, z = _opened(graph, gates, n)
     c = graph.op("Tanh", graph.op("Add", c, U(graph.op("Mul", r, h))))
     return _between(graph, h, c, z)
 
 
-def _gates(graph: Graph, inputs: str, gates: str, n: int) -> tuple[str, str]:
-    r, z = graph.split(graph.op("Sigmoid", graph.op("Add", inputs, gates)), n, n)
+def _opened(graph: Graph, gates: str, n: int) -> tuple[str, str]:
+    r, z = graph.split(graph.op("Sigmoid", gates), n, n)
     return r, z
 
 

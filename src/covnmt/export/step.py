@@ -13,6 +13,7 @@ import onnx
 
 from covnmt.config import ModelConfig
 from covnmt.export.attention import Attention, Given
+from covnmt.export.best import best_words, fill_blocks
 from covnmt.export.cells import Array, Cell, Weights
 from covnmt.export.encoder import context_products, halves, knows_words
 from covnmt.export.graph import BOOL, FLOAT, INT64, Graph, Precision, Store
@@ -35,6 +36,8 @@ class StepGraph:
         self.listed = listed  # whether words come from a short list
         self.graph, self.weights, self.config = Graph("step", precision, store), weights, config
         self.n = config.hidden
+        # words that are heard and said are stored once
+        self.shared = config.tie_target and precision == "int8" and not listed
         self.cell = Cell.of(weights, "decoder.cell", config.cell)
         self.attention = Attention(weights, config)
         self.extra = len(weights.get("decoder.coverage.from_context", ()))
@@ -57,12 +60,11 @@ class StepGraph:
     def _last(self, words: str) -> str:
         """The last word's E + b; behind the table is the word before the first: zeros."""
         graph, E, b = self.graph, self._of("target.E"), self._of("target.b")
-        shared = self.config.tie_target and graph.precision == "int8" and not self.listed
-        if not shared:
+        if not self.shared:
             return graph.table(np.pad(E + b, ((0, 1), (0, 0))), words)
         last = graph.constant(np.array(len(E) - 1))
         real = graph.op("LessOrEqual", words, last)
-        y = graph.columns(self._of("readout.W_2"), graph.op("Min", words, last))
+        y = graph.columns(self._output()[1], graph.op("Min", words, last))
         y = graph.op("Add", y, graph.constant(b))
         real = graph.op("Unsqueeze", real, graph.ints(-1))
         return graph.op("Where", real, y, graph.constant(np.zeros(1, np.float32)))
@@ -147,17 +149,28 @@ class StepGraph:
 
     def _say(self, o: str) -> None:
         """Maxout, words, and the best of them; of all words for whoever asks."""
-        graph = self.graph
+        graph, k = self.graph, self.graph.input("k", INT64, [1])
         p = graph.op("Max", *graph.split(o, self.n // 2, self.n // 2))
-        if "readout.W_1" in self.weights:
-            p = graph.product(p, self._of("readout.W_1"))
-        product = graph.given_product if self.listed else graph.product
-        logits = product(p, self._of("readout.W_2"), self._of("readout.b"))
+        W_1, W_2, b = self._output()
+        if W_1 is not None:
+            p = graph.product(p, W_1)
+        logits = graph.given_product(p, W_2, b) if self.listed else graph.product(p, W_2, b)
         log_probs = graph.op("LogSoftmax", logits, axis=-1)
-        best, numbers = graph.ops("TopK", 2, log_probs, graph.input("k", INT64, [1]), axis=-1)
+        if self.listed:
+            best, numbers = graph.ops("TopK", 2, log_probs, k)
+        else:
+            best, numbers = best_words(graph, log_probs, k, len(b))
         graph.output("best", best, [*ROWS, "best"])
         graph.output("numbers", numbers, [*ROWS, "best"], INT64)
         graph.output("log_probs", log_probs, [*ROWS, "V"])
+
+    def _output(self) -> tuple[Array | None, Array, Array]:
+        """What is between maxout and words: W_1, W_2 and b, or W_2 W_1 where that is smaller."""
+        W_1, W_2 = self.weights.get("readout.W_1"), self._of("readout.W_2")
+        b = self._of("readout.b")
+        if W_1 is not None and len(W_1) >= W_1.shape[1] and not self.shared:
+            W_2, W_1 = W_2 @ W_1, None
+        return (W_1, W_2, b) if self.listed else (W_1, *fill_blocks(W_2, b))
 
     def _carried(self, name: str, *sizes: int | str) -> str:
         """What the step before left for these hypotheses [G, c, K, size]."""

@@ -1,0 +1,20 @@
+"""Opening model directories: what is chosen where nothing is said."""
+
+from pathlib import Path
+
+import pytest
+
+from covnmt.engine import load_models
+from covnmt.engine.onnxruntime import OnnxModel
+from covnmt.export import export_model
+
+
+@pytest.mark.parametrize(("asked", "used"), [(0, 1), (1, 1), (2, 2)])
+def test_an_exported_model_has_one_thread_unless_told(
+    asked: int, used: int, tiny_model: Path, tmp_path: Path
+) -> None:
+    export_model(tiny_model, tmp_path, "fp32")
+    [model], _ = load_models([tmp_path], "auto", asked)
+    assert isinstance(model, OnnxModel)
+    for graph in (model.encoder, model.steps):
+        assert graph.get_session_options().intra_op_num_threads == used
