@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve, cli_smt, cli_train
+from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve, cli_smt, cli_text, cli_train
 from covnmt.errors import UserError
 from covnmt.files import output_lines
 from covnmt.progress import tell
@@ -33,6 +33,7 @@ corpus_app = typer.Typer(no_args_is_help=True, help="Open corpora that can be fe
 recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: lists, keys, resolved settings.")
 app.add_typer(corpus_app, name="corpus")
 app.add_typer(recipe_app, name="recipe")
+app.add_typer(cli_text.app)
 app.add_typer(cli_train.app)
 app.add_typer(cli_evaluate.app)
 app.add_typer(cli_reproduce.app)
@@ -54,10 +55,8 @@ ModelOption = Annotated[
     list[Path],
     typer.Option("--model", "-m", help="directory; several make an ensemble"),
 ]
-FilePair = tuple[Path, Path]
 NO_ROOM = ("out of memory", "can't allocate memory")  # what PyTorch says, on a GPU and a CPU
 TRAINING_ONLY = ("torch", "safetensors", "onnx")  # what a plain install does without
-Tokenisation = Literal["moses", "jieba", "characters", "whitespace", "sentencepiece"]
 
 
 def main() -> None:
@@ -118,84 +117,6 @@ def _options(
     ] = False,
 ) -> None:
     pass
-
-
-@app.command()
-def synthetic(
-    directory: Path,
-    train: Annotated[int, typer.Option(help="training pairs")] = 30_000,
-    dev: Annotated[int, typer.Option(help="development pairs")] = 500,
-    test: Annotated[int, typer.Option(help="test pairs")] = 1_000,
-    seed: int = 1,
-) -> None:
-    """Write the embedded language pair, with gold alignments."""
-    from covnmt.text.synthetic import write_corpus
-
-    write_corpus(directory, seed=seed, train=train, dev=dev, test=test)
-    tell(f"wrote {train:,} + {dev:,} + {test:,} pairs to {directory}")
-
-
-@app.command()
-def prepare(
-    directory: Annotated[Path, typer.Argument(help="where the prepared data goes")],
-    train: Annotated[
-        tuple[str, str], typer.Option(help="source and target file; several: a.ja,b.ja a.en,b.en")
-    ],
-    dev: Annotated[FilePair | None, typer.Option(help="source and target file")] = None,
-    test: Annotated[FilePair | None, typer.Option(help="source and target file")] = None,
-    source_tokenizer: Annotated[Tokenisation, typer.Option()] = "moses",
-    target_tokenizer: Annotated[Tokenisation, typer.Option()] = "moses",
-    source_language: Annotated[str, typer.Option(help="for the Moses rules")] = "en",
-    target_language: Annotated[str, typer.Option(help="for the Moses rules")] = "en",
-    lowercase: Annotated[bool, typer.Option(help="lower-case both sides")] = False,
-    source_vocab: Annotated[int, typer.Option(help="most frequent words or pieces")] = 30_000,
-    target_vocab: Annotated[int, typer.Option(help="most frequent words or pieces")] = 30_000,
-    max_length: Annotated[int, typer.Option(help="longest side of a training pair")] = 80,
-    max_ratio: Annotated[float, typer.Option(help="of the two lengths; 0: any")] = 0.0,
-    sentencepiece: Annotated[Literal["unigram", "bpe"], typer.Option()] = "unigram",
-    plain: Annotated[
-        bool, typer.Option(help="subwords of any text that people type; needs both languages")
-    ] = False,
-    joint: Annotated[bool, typer.Option(help="one vocabulary for both sides")] = False,
-    seed: Annotated[int, typer.Option(help="of the shuffle")] = 1234,
-    overwrite: Annotated[bool, typer.Option(help="replace what is there")] = False,
-    workers: Annotated[int, typer.Option(min=0, help="training files at a time; 0: cores")] = 0,
-) -> None:
-    """Tokenise a parallel corpus, build vocabularies, write id arrays."""
-    from covnmt.recipe import checked
-    from covnmt.text.corpus import PrepareSettings
-    from covnmt.text.prepare import prepare as run
-    from covnmt.text.tokenize import TokenizerSettings, plain_subwords
-
-    def side(kind: Tokenisation, language: str) -> TokenizerSettings:
-        values = {"kind": kind, "language": language, "lowercase": lowercase}
-        chosen = checked(TokenizerSettings, values)
-        return (
-            plain_subwords(language).model_copy(update={"lowercase": lowercase})
-            if plain
-            else chosen
-        )
-
-    settings = checked(
-        PrepareSettings,
-        {
-            "source": side(source_tokenizer, source_language),
-            "target": side(target_tokenizer, target_language),
-            "train": _file_pairs(*train),
-            "dev": dev,
-            "test": test,
-            "source_size": source_vocab,
-            "target_size": target_vocab,
-            "max_length": max_length,
-            "max_ratio": max_ratio,
-            "sentencepiece": sentencepiece,
-            "open_vocabulary": plain,
-            "joint": joint,
-            "seed": seed,
-        },
-    )
-    for line in run(settings, directory, overwrite, workers or os.cpu_count() or 1).lines():
-        print(line)
 
 
 @corpus_app.command("list")
@@ -399,13 +320,6 @@ def _given(models: list[Path]) -> list[Path]:
     if not models:
         raise UserError("name a model directory: --model DIR")
     return [find_model(each) for each in models]
-
-
-def _file_pairs(source: str, target: str) -> list[FilePair]:
-    sources, targets = source.split(","), target.split(",")
-    if len(sources) != len(targets):
-        raise UserError(f"--train: {len(sources)} source files but {len(targets)} target files")
-    return [(Path(s), Path(t)) for s, t in zip(sources, targets, strict=True)]
 
 
 def _use_threads(count: int) -> None:

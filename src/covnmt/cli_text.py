@@ -1,0 +1,98 @@
+"""The commands that make text ready: `synthetic` writes the embedded pair, `prepare` a corpus."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from covnmt.errors import UserError
+from covnmt.progress import tell
+
+app = typer.Typer()
+
+FilePair = tuple[Path, Path]
+Tokenisation = Literal["moses", "jieba", "characters", "whitespace", "sentencepiece"]
+
+
+@app.command()
+def synthetic(
+    directory: Path,
+    train: Annotated[int, typer.Option(help="training pairs")] = 30_000,
+    dev: Annotated[int, typer.Option(help="development pairs")] = 500,
+    test: Annotated[int, typer.Option(help="test pairs")] = 1_000,
+    seed: int = 1,
+) -> None:
+    """Write the embedded language pair, with gold alignments."""
+    from covnmt.text.synthetic import write_corpus
+
+    write_corpus(directory, seed=seed, train=train, dev=dev, test=test)
+    tell(f"wrote {train:,} + {dev:,} + {test:,} pairs to {directory}")
+
+
+@app.command()
+def prepare(
+    directory: Annotated[Path, typer.Argument(help="where the prepared data goes")],
+    train: Annotated[
+        tuple[str, str], typer.Option(help="source and target file; several: a.ja,b.ja a.en,b.en")
+    ],
+    dev: Annotated[FilePair | None, typer.Option(help="source and target file")] = None,
+    test: Annotated[FilePair | None, typer.Option(help="source and target file")] = None,
+    source_tokenizer: Annotated[Tokenisation, typer.Option()] = "moses",
+    target_tokenizer: Annotated[Tokenisation, typer.Option()] = "moses",
+    source_language: Annotated[str, typer.Option(help="for the Moses rules")] = "en",
+    target_language: Annotated[str, typer.Option(help="for the Moses rules")] = "en",
+    lowercase: Annotated[bool, typer.Option(help="lower-case both sides")] = False,
+    source_vocab: Annotated[int, typer.Option(help="most frequent words or pieces")] = 30_000,
+    target_vocab: Annotated[int, typer.Option(help="most frequent words or pieces")] = 30_000,
+    max_length: Annotated[int, typer.Option(help="longest side of a training pair")] = 80,
+    max_ratio: Annotated[float, typer.Option(help="of the two lengths; 0: any")] = 0.0,
+    sentencepiece: Annotated[Literal["unigram", "bpe"], typer.Option()] = "unigram",
+    plain: Annotated[
+        bool, typer.Option(help="subwords of any text that people type; needs both languages")
+    ] = False,
+    joint: Annotated[bool, typer.Option(help="one vocabulary for both sides")] = False,
+    seed: Annotated[int, typer.Option(help="of the shuffle")] = 1234,
+    overwrite: Annotated[bool, typer.Option(help="replace what is there")] = False,
+    workers: Annotated[int, typer.Option(min=0, help="training files at a time; 0: cores")] = 0,
+) -> None:
+    """Tokenise a parallel corpus, build vocabularies, write id arrays."""
+    from covnmt.recipe import checked
+    from covnmt.text.corpus import PrepareSettings
+    from covnmt.text.prepare import prepare as run
+    from covnmt.text.tokenize import TokenizerSettings, plain_subwords
+
+    def side(kind: Tokenisation, language: str) -> TokenizerSettings:
+        values = {"kind": kind, "language": language, "lowercase": lowercase}
+        chosen = checked(TokenizerSettings, values)
+        if plain:
+            chosen = plain_subwords(language).model_copy(update={"lowercase": lowercase})
+        return chosen
+
+    settings = checked(
+        PrepareSettings,
+        {
+            "source": side(source_tokenizer, source_language),
+            "target": side(target_tokenizer, target_language),
+            "train": _file_pairs(*train),
+            "dev": dev,
+            "test": test,
+            "source_size": source_vocab,
+            "target_size": target_vocab,
+            "max_length": max_length,
+            "max_ratio": max_ratio,
+            "sentencepiece": sentencepiece,
+            "open_vocabulary": plain,
+            "joint": joint,
+            "seed": seed,
+        },
+    )
+    for line in run(settings, directory, overwrite, workers or os.cpu_count() or 1).lines():
+        print(line)
+
+
+def _file_pairs(source: str, target: str) -> list[FilePair]:
+    sources, targets = source.split(","), target.split(",")
+    if len(sources) != len(targets):
+        raise UserError(f"--train: {len(sources)} source files but {len(targets)} target files")
+    return [(Path(s), Path(t)) for s, t in zip(sources, targets, strict=True)]
