@@ -254,15 +254,25 @@ window.fetch = (path, options) => {
 """
 
 
+def slow_page(context: BrowserContext, running: Running, text: str) -> Page:
+    """The page when it has asked for a translation, which the test then sends."""
+    page = context.new_page()
+    page.add_init_script(SLOW_STREAM)
+    page.goto(f"{running.url}/#{urlencode({'text': text})}")
+    # not wait_for_function: it evaluates text inside the page, whose policy forbids that
+    for _ in range(500):
+        if page.evaluate("window.send !== undefined"):
+            return page
+        page.wait_for_timeout(20)
+    raise AssertionError("the page asked for nothing")
+
+
 def send(page: Page, name: str, **content: object) -> None:
     page.evaluate("([name, content]) => window.send(name, content)", [name, content])
 
 
 def test_words_appear_while_they_come(context: BrowserContext, running: Running) -> None:
-    page = context.new_page()
-    page.add_init_script(SLOW_STREAM)
-    page.goto(f"{running.url}/#{urlencode({'text': 'a b. c'})}")
-    page.wait_for_function("window.send !== undefined")
+    page = slow_page(context, running, "a b. c")
     draft = page.locator(".draft")
     send(page, "partial", text_number=0, sentence_number=0, text="x")
     expect(draft.locator(".translation")).to_have_text("x")
@@ -285,10 +295,7 @@ def test_words_appear_while_they_come(context: BrowserContext, running: Running)
 
 
 def test_a_stream_that_breaks_off(context: BrowserContext, running: Running) -> None:
-    page = context.new_page()
-    page.add_init_script(SLOW_STREAM)
-    page.goto(f"{running.url}/#{urlencode({'text': 'a'})}")
-    page.wait_for_function("window.send !== undefined")
+    page = slow_page(context, running, "a")
     send(page, "partial", text_number=0, sentence_number=0, text="x")
     expect(page.locator(".draft")).to_be_visible()
     page.evaluate("window.end()")
