@@ -1,5 +1,6 @@
 """One function over many items: results, their order, errors, and processes that die."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -110,6 +111,17 @@ def alive(process: int) -> bool:
         return ") Z " not in Path(f"/proc/{process}/stat").read_text()
     except FileNotFoundError:
         return False
+
+
+def test_other_processes_are_left_alone(tmp_path: Path) -> None:
+    other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
+    other.start()
+    results = spread(work, [Job(tmp_path / str(k)) for k in range(9)], workers=2)
+    next(results)
+    results.close()  # type: ignore[attr-defined]
+    assert other.is_alive()
+    other.kill()
+    other.join()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

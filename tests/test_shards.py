@@ -8,8 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from covnmt.files import read_lines
 from covnmt.shards import ABOUT, Job, plan, translate_files, translate_text
 from covnmt.translate import Translator
 from tests.conftest import RunCli
+from tests.system.workers import until
 
 
 @pytest.fixture(scope="module")
@@ -192,11 +191,6 @@ def test_everything_is_killed_and_goes_on(
     assert 1 <= len(results(tmp_path)) < 6
     subprocess.run(command, check=True, timeout=60, stderr=subprocess.DEVNULL)
     assert results(tmp_path) == expected
-
-
-def until(condition: Callable[[], bool], process: "subprocess.Popen[bytes]") -> None:
-    while process.poll() is None and not condition():
-        time.sleep(0.001)
 
 
 @pytest.fixture(scope="module")

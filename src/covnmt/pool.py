@@ -99,6 +99,7 @@ def _attempt(
     seats: SimpleQueue[Seat] = context.SimpleQueue()
     for number in range(workers):
         seats.put(Seat(number, workers))
+    others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(workers, context, _begin, (seats,))
     waiting, futures = chain(list(taken.items()), rest), dict[Future[R], int]()
     try:
@@ -116,7 +117,8 @@ def _attempt(
         return
     except (KeyboardInterrupt, GeneratorExit):  # nobody waits for what they have in hand
         for process in multiprocessing.active_children():
-            process.terminate()
+            if process not in others:
+                process.terminate()
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
