@@ -67,3 +67,12 @@ def test_modern_scheme_keeps_activations_alive() -> None:
     for name, weight in model.named_parameters():
         if not name.endswith((".b", ".bias")):
             assert weight.std() > 0.03, name
+
+
+@pytest.mark.parametrize("scheme", ["paper", "modern"])
+@pytest.mark.parametrize("kind", ["linguistic", "fertility"])
+def test_what_reads_sums_of_attention_starts_near_zero(scheme: str, kind: str) -> None:
+    model = started(scheme, CoverageConfig.model_validate({"kind": kind}))
+    weights = dict(model.named_parameters())
+    assert weights["decoder.attention.V_a"].std().item() == pytest.approx(0.001, rel=0.5)
+    assert (weights["decoder.attention.W_a"].std() > 0.03) == (scheme == "modern")

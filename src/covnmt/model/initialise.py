@@ -5,6 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from covnmt.model.coverage import LinguisticCoverage
+
 # Inputs of attention and of the coverage network that the paper starts closer to zero.
 SMALL = (
     "attention.W_a",
@@ -21,14 +23,21 @@ GATED = ("cell.W", "ahead.W", "back.W", ".Cx")
 
 
 def initialise(model: nn.Module, scheme: Literal["paper", "modern"]) -> None:
-    """Fill every parameter; reads the global random generator, so seed it first."""
+    """Fill every parameter; reads the global random generator, so seed it first.
+
+    Sums of attention grow far beyond one, which Glorot's rule does not expect: what reads them
+    starts near zero in both schemes, or attention finds the source words late (docs/LOG.md).
+    """
     fill = {"paper": _paper, "modern": _modern}[scheme]
+    sums = any(isinstance(module, LinguisticCoverage) for module in model.modules())
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith((".b", ".bias")):
                 parameter.zero_()
             elif name.endswith(RECURRENT):
                 _orthogonal(parameter)
+            elif sums and name.endswith("attention.V_a"):
+                _paper(name, parameter)
             else:
                 fill(name, parameter)
 
