@@ -24,7 +24,7 @@ MOST_BYTES = 16 * 2**20
 SAID = [
     ("zh-en", "申请人应于三十日内补正。", ["applicant", "thirty|30", "days"]),
     ("zh-en", "申請", []),
-    ("zh-en", "图书馆应保存阅览纪录", ["librar"]),
+    ("zh-en", "图书馆应保存阅览纪录", ["ibrar", "record"]),
     ("ja-en", "この寺は京都市の北にある。", ["temple", "Kyoto"]),
     ("ja-en", "この 橋 は 江戸 時代 に 作ら れ た", ["bridge", "Edo"]),
     ("ja-en", "彼は１８６８年に生まれた。", ["1868"]),
