@@ -10,6 +10,7 @@ from rich.console import Console
 
 from covnmt.errors import UserError
 from covnmt.files import read_lines, write_json
+from covnmt.pool import cores
 from covnmt.progress import tell
 
 app = typer.Typer()
@@ -84,7 +85,9 @@ def evaluate(
     system = load_output(
         hypothesis, on, forced, links, reverse_links, attention, output_links, first
     )
-    options = Options(tokenize, extraction, threshold, symmetry, renormalise, ter=ter)
+    options = Options(
+        tokenize, extraction, threshold, symmetry, renormalise, ter=ter, workers=cores()
+    )
     found = run(system, on, options)
     output.print(evaluation_table(found))
     if found.by_length:
@@ -120,7 +123,7 @@ def compare(
     matrices = _matrices(forced, files)
     outputs = {name: load_output(path, on, matrices.get(name)) for name, path in files.items()}
     alternative: Literal["greater", "two-sided"] = "greater" if one_sided else "two-sided"
-    options = Options(tokenize, alternative=alternative, ter=ter)
+    options = Options(tokenize, alternative=alternative, ter=ter, workers=cores())
     found = run(outputs, on, baseline or (), options)
     output.print(comparison_table(found))
     output.print(significance_table(found))

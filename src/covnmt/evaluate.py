@@ -39,6 +39,7 @@ class Options:
     renormalise: bool = False
     alternative: Alternative = "two-sided"
     ter: bool = True
+    workers: int = 1  # processes for TER
     samples: int = 1000
     seed: int = 1234
 
@@ -186,7 +187,7 @@ def _translation_scores(
         bleu.chrf(output.text, on.references),
     ]
     if options.ter:
-        scores.append(bleu.ter(output.text, on.references))
+        scores.append(bleu.ter(output.text, on.references, options.workers))
     return tuple(scores)
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.ter import TER
 
 from covnmt.errors import UserError
 from covnmt.metrics.bleu import (
@@ -128,6 +129,25 @@ def test_perfect_and_hopeless_output() -> None:
     assert chrf(hopeless, references).value == 0
     assert ter(hopeless, references).value == pytest.approx(100)
     assert paper_bleu(hopeless, references).value == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ter_is_that_of_sacrebleu(workers: int) -> None:
+    outputs = [f"the {k % 7} dogs and {k} cats saw {k % 3} birds" for k in range(230)]
+    references = [
+        [f"{k % 5} birds saw the {k % 7} dogs and a cat" for k in range(230)],
+        ["" for _ in range(230)],
+    ]
+    metric = TER()
+    expected = metric.corpus_score(outputs, references)
+    found = ter(outputs, references, workers)
+    assert found.value == pytest.approx(expected.score)
+    assert found.signature == str(metric.get_signature())
+
+
+@pytest.mark.parametrize(("output", "value"), [("", 0), ("a", 100)])
+def test_ter_without_a_word_of_reference(output: str, value: float) -> None:
+    assert ter([output], [[""]]).value == TER().corpus_score([output], [[""]]).score == value
 
 
 def test_characters_as_tokens() -> None:

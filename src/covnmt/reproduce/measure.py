@@ -22,6 +22,7 @@ from covnmt.metrics.alignment import check_links, read_links
 from covnmt.metrics.bleu import OUTPUT_LENGTH, Score
 from covnmt.metrics.inputs import EvaluationSet, Output
 from covnmt.metrics.length import Bucket
+from covnmt.pool import cores
 from covnmt.reproduce.experiments import GOLD, Experiment
 from covnmt.text.corpus import Corpus, Split
 from covnmt.translate import Translation, Translator
@@ -100,7 +101,8 @@ def score_text(outputs: Sequence[str], test: Split) -> Evaluation:
     """The test set as text; references lower-cased, as the systems never saw a capital."""
     references = [line.lower() for line in test.target_text()]
     output = Output([text.lower() for text in outputs])
-    found = evaluate(output, EvaluationSet([references], test.source_text()))
+    on = EvaluationSet([references], test.source_text())
+    found = evaluate(output, on, Options(workers=cores()))
     return replace(found, translation=case_insensitive(found.translation))
 
 
@@ -114,7 +116,8 @@ def case_insensitive(scores: Sequence[Score]) -> tuple[Score, ...]:
 
 def score_plain(outputs: Sequence[str], source: Sequence[str], test: Split) -> Evaluation:
     """The test set as people read it; the source is in subwords, for its lengths."""
-    return evaluate(Output(outputs), EvaluationSet([test.target_text()], source))
+    on = EvaluationSet([test.target_text()], source)
+    return evaluate(Output(outputs), on, Options(workers=cores()))
 
 
 def score_words(
