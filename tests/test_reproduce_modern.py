@@ -62,6 +62,17 @@ def test_another_search_needs_no_other_training(plan: Plan) -> None:
     assert made["recipe"]["decode"]["length_penalty"] == 1
 
 
+def test_measured_elsewhere_it_still_names_where_it_was_trained(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COVNMT_COMMIT", "another")
+    list(run_jobs(replace(plan, results=tmp_path, jobs=[Job("gru10", 1)])))
+    (again,) = read_results(tmp_path / plan.experiment.name)
+    before = json.loads(plan.result(Job("gru10", 1)).read_text("utf-8"))
+    assert again.content["commit"] == before["commit"] != "another"
+    assert again.content["scores"] == before["scores"]
+
+
 def test_the_page_needs_no_proxies(plan: Plan) -> None:
     page = write_page(plan.experiment, plan.result_directory).read_text("utf-8")
     assert "without length normalisation" in page

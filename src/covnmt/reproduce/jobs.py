@@ -132,25 +132,26 @@ def run_neural(plan: Plan, job: Job) -> dict[str, Any]:
 
     trained = Job(trained_as(job.system), job.seed)
     run = plan.run(trained)
-    reason = train_system(plan, trained)
+    ended = train_system(plan, trained)
     decode = settings(plan, job, 0.0).decode
     began = time.monotonic()
     outputs = run / (f"test-{job.system}.jsonl" if job != trained else OUTPUTS)
     found = measure(plan.experiment, run, plan.prepared, plan.device, decode, outputs)
     seconds = round(time.monotonic() - began, 1)
-    about = describe_run(run, reason)
+    about = describe_run(run, ended.pop("reason"))
     about["recipe"]["decode"] = decode.model_dump(mode="json")
-    return {**about, "measuring_seconds": seconds, **found}
+    return {**ended, **about, "measuring_seconds": seconds, **found}
 
 
-def train_system(plan: Plan, job: Job) -> str:
-    """Train, or go on training; gives the reason why it ended."""
+def train_system(plan: Plan, job: Job) -> dict[str, Any]:
+    """Train, or go on training; gives the reason why it ended, and where, in what versions."""
     from covnmt.engine.pytorch import pick_device
+    from covnmt.origin import origin
     from covnmt.train import train
 
     run = plan.run(job)
     if (run / TRAINED).exists():
-        return str(read_json(run / TRAINED)["reason"])
+        return dict(read_json(run / TRAINED))
     config = settings(plan, job, time_left(plan.minutes, run))
     outcome = train(config, run, pick_device(plan.device))
     if not outcome.finished:
@@ -158,8 +159,9 @@ def train_system(plan: Plan, job: Job) -> str:
     reason = outcome.reason
     if plan.minutes and "minutes are over" in reason:
         reason = f"its time was over ({plan.minutes:g} minutes, measuring included)"
-    write_json(run / TRAINED, {"reason": reason})
-    return reason
+    ended = {"reason": reason, **origin()}
+    write_json(run / TRAINED, ended)
+    return ended
 
 
 def settings(plan: Plan, job: Job, minutes: float) -> Config:
