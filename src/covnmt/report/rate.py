@@ -18,6 +18,7 @@ from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
 from string import Template
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -259,7 +260,10 @@ def _read_sheet(path: Path, items: Mapping[str, Item]) -> dict[str, Rating]:
     for place, row in _rows(path):
         name = row["id"].strip()
         if name not in items:
-            raise UserError(f"{place}: id {name!r} is not in the key; is it the key of this sheet?")
+            start = shorten(name, 40)
+            raise UserError(
+                f"{place}: id {start!r} is not in the key; is it the key of this sheet?"
+            )
         if name in seen:
             raise UserError(f"{place}: id {name!r} is there twice; remove one of the rows")
         seen.add(name)
@@ -283,9 +287,14 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     missing = set(COLUMNS) - {"source", "output"} - set(reader.fieldnames or ())
     if missing:
         raise UserError(f"{path}, line 1: no column {', '.join(sorted(missing))}")
-    for row in reader:
-        if any(isinstance(cell, str) and cell.strip() for cell in row.values()):
-            yield f"{path}, line {reader.line_num}", row
+    try:
+        for row in reader:
+            if any(isinstance(cell, str) and cell.strip() for cell in row.values()):
+                yield f"{path}, line {reader.line_num}", row
+    except csv.Error as error:
+        raise UserError(
+            f"{path}, after line {reader.line_num}: {error}; is a quotation mark left open?"
+        ) from None
 
 
 def _scale(row: Mapping[str, str], name: str, place: str) -> int | None:
