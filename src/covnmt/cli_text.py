@@ -43,8 +43,12 @@ def prepare(
     source_language: Annotated[str, typer.Option(help="for the Moses rules")] = "en",
     target_language: Annotated[str, typer.Option(help="for the Moses rules")] = "en",
     lowercase: Annotated[bool, typer.Option(help="lower-case both sides")] = False,
-    source_vocab: Annotated[int, typer.Option(help="most frequent words or pieces")] = 30_000,
-    target_vocab: Annotated[int, typer.Option(help="most frequent words or pieces")] = 30_000,
+    source_vocab: Annotated[
+        int, typer.Option(min=3, help="most frequent words or pieces")
+    ] = 30_000,
+    target_vocab: Annotated[
+        int, typer.Option(min=3, help="most frequent words or pieces")
+    ] = 30_000,
     max_length: Annotated[int, typer.Option(help="longest side of a training pair")] = 80,
     max_ratio: Annotated[float, typer.Option(help="of the two lengths; 0: any")] = 0.0,
     sentencepiece: Annotated[Literal["unigram", "bpe"], typer.Option()] = "unigram",

@@ -152,7 +152,7 @@ CASES = {
     "more source than target files": Case(
         f"{PREPARE} s,s t", ("--train: 2 source files but 1 target files",)
     ),
-    "a vocabulary too small": Case(f"{PREPARE} s t --source-vocab 2", ("source_size", "not 2")),
+    "a vocabulary too small": Case(f"{PREPARE} s t --source-vocab 2", ("--source-vocab",)),
     "a language that is no code": Case(
         f"{PREPARE} s t --source-language english", ("language: ", "not 'english'")
     ),
@@ -363,6 +363,19 @@ CASES = {
     "a beam that no machine can hold": Case(
         f"{TRANSLATE} --beam 100000", ("beam: ", "less than or equal to 1000")
     ),
+    "a length penalty beyond all numbers": Case(
+        f"{TRANSLATE} --length-penalty 1e308", ("length_penalty: ", "less than or equal to 10")
+    ),
+    "a coverage penalty beyond all numbers": Case(
+        f"{TRANSLATE} --coverage-penalty 1e308", ("coverage_penalty: ", "less than or equal to")
+    ),
+    "a network wider than any number": Case(
+        f"{TRAIN} model.hidden=1000000000000000000000000000", ("model.hidden", "less than or equal")
+    ),
+    "more batches an update than can be counted": Case(
+        f"{TRAIN} train.accumulate=99999999999999999999", ("train.accumulate", "less than or equal")
+    ),
+    "a Ray cluster without shards": Case(f"{TRANSLATE} --ray auto", ("--ray", "--shards")),
     "a file beside shards": Case(
         f"{TRANSLATE} --shards t --out new", ("--shards and --out take the place of a file",)
     ),
@@ -406,12 +419,14 @@ CASES = {
     "info about nothing": Case("info nowhere", ("nowhere: no such recipe", "recipe list")),
     "info about a directory that is no model": Case("info data", ("data: not a model directory",)),
     "a model too large for any memory": Case(
-        f"{TRAIN} model.hidden=100000000000", ("not enough memory", "a smaller model")
+        f"{TRAIN} model.hidden=1000000000", ("not enough memory", "a smaller model")
     ),
     "matrices of a system that is not there": Case(
         "compare a=s b=t --reference t --forced c=m.npz",
         ("--forced c: is not among the systems: a, b",),
     ),
+    "a system without a name": Case("compare =s b=s -r t", ("'=s'", "write NAME=FILE")),
+    "a system without a file": Case("compare a= b=s -r t", ("'a='", "write NAME=FILE")),
     "fewer than no heat maps": Case("report new a=s -r t -s s --maps -1", ("--maps",)),
     "heat maps without attention": Case(
         "plot heat-maps new.svg a=s", ("new.svg: nothing to draw", "translate --json")
