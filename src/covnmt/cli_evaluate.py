@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -12,9 +12,6 @@ from covnmt.errors import UserError
 from covnmt.files import read_lines, write_json
 from covnmt.pool import cores
 from covnmt.progress import output, tell
-
-if TYPE_CHECKING:
-    from covnmt.metrics.outputs import OutputLine
 
 app = typer.Typer()
 rate_app = typer.Typer(no_args_is_help=True, help="Sheets for human judgement, and their scores.")
@@ -226,14 +223,12 @@ def rate_make(
 ) -> None:
     """Blinded sheets for raters: a spreadsheet and a form for the browser."""
     from covnmt.metrics.outputs import read_outputs
-    from covnmt.report.rate import make_sheets
+    from covnmt.report.rate import known_words, make_sheets
 
     lines = list(read_lines(source))
     rows = {name: read_outputs(path, len(lines)) for name, path in _named(systems).items()}
     texts = {name: [each.text for each in outputs] for name, outputs in rows.items()}
-    known = next((r for r in rows.values() if _has_words(r, lines)), None)
-    words = [each.source_tokens for each in known] if known else None
-    made = make_sheets(texts, lines, n, seed, directory, words)
+    made = make_sheets(texts, lines, n, seed, directory, known_words(rows.values(), lines))
     tell(f"for the raters: {made.form} or {made.sheet}; keep to yourself: {made.key}")
 
 
@@ -254,12 +249,6 @@ def rate_score(
         if missing:
             tell(f"{sheet}: {len(missing)} outputs not rated", style="yellow")
     _show(tables, found.to_json(), json_file)
-
-
-def _has_words(outputs: "Sequence[OutputLine]", source: Sequence[str]) -> bool:
-    """Whether an output says what the words of every line are that is not empty."""
-    rows = zip(outputs, source, strict=False)
-    return all(each.source_tokens or not line.strip() for each, line in rows)
 
 
 def _named(texts: Sequence[str]) -> dict[str, Path]:

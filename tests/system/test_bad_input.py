@@ -411,6 +411,7 @@ CASES = {
     "average into a run": Case(
         "average model model --last 1", ("model: holds a run", "choose another directory")
     ),
+    "export what is exported": Case("export ja-en", ("is exported already", "`covnmt train` made")),
     "export into a run": Case(
         "export model -o model", ("model: holds a run", "choose another directory")
     ),

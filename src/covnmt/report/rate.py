@@ -12,7 +12,7 @@ import json
 import random
 import string
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from itertools import combinations
@@ -27,6 +27,7 @@ from rich.table import Table
 
 from covnmt.errors import UserError
 from covnmt.files import atomic_text, read_json, read_lines, write_json
+from covnmt.metrics.outputs import OutputLine
 
 KEY, SHEET, FORM = "key.json", "ratings.csv", "form.html"
 COLUMNS = ("id", "source", "output", "adequacy", "fluency", "left_out", "said_twice")
@@ -102,6 +103,17 @@ def make_sheets(
     _write_sheet(sheets.sheet, questions)
     _write_form(sheets.form, tag, questions)
     return sheets
+
+
+def known_words(
+    systems: Iterable[Sequence[OutputLine]], source: Sequence[str]
+) -> list[tuple[str, ...]] | None:
+    """The source words that the first system tells which tells those of every full line."""
+    for outputs in systems:
+        rows = zip(outputs, source, strict=False)
+        if all(each.source_tokens or not line.strip() for each, line in rows):
+            return [each.source_tokens for each in outputs]
+    return None
 
 
 def _check(
