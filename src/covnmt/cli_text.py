@@ -40,8 +40,8 @@ def prepare(
     test: Annotated[FilePair | None, typer.Option(help="source and target file")] = None,
     source_tokenizer: Annotated[Tokenisation, typer.Option()] = "moses",
     target_tokenizer: Annotated[Tokenisation, typer.Option()] = "moses",
-    source_language: Annotated[str, typer.Option(help="for the Moses rules")] = "en",
-    target_language: Annotated[str, typer.Option(help="for the Moses rules")] = "en",
+    source_language: Annotated[str | None, typer.Option(help="for the Moses rules; en")] = None,
+    target_language: Annotated[str | None, typer.Option(help="for the Moses rules; en")] = None,
     lowercase: Annotated[bool, typer.Option(help="lower-case both sides")] = False,
     source_vocab: Annotated[
         int, typer.Option(min=3, help="most frequent words or pieces")
@@ -66,11 +66,16 @@ def prepare(
     from covnmt.text.prepare import prepare as run
     from covnmt.text.tokenize import TokenizerSettings, plain_subwords
 
-    def side(kind: Tokenisation, language: str) -> TokenizerSettings:
-        values = {"kind": kind, "language": language, "lowercase": lowercase}
+    if plain and not (source_language and target_language):
+        raise UserError("--plain needs both --source-language and --target-language")
+    if plain and not {source_tokenizer, target_tokenizer} <= {"moses", "sentencepiece"}:
+        raise UserError("--plain makes subwords: leave out the tokenizers")
+
+    def side(kind: Tokenisation, language: str | None) -> TokenizerSettings:
+        values = {"kind": kind, "language": language or "en", "lowercase": lowercase}
         chosen = checked(TokenizerSettings, values)
         if plain:
-            chosen = plain_subwords(language).model_copy(update={"lowercase": lowercase})
+            chosen = plain_subwords(chosen.language).model_copy(update={"lowercase": lowercase})
         return chosen
 
     settings = checked(
@@ -99,4 +104,6 @@ def _file_pairs(source: str, target: str) -> list[FilePair]:
     sources, targets = source.split(","), target.split(",")
     if len(sources) != len(targets):
         raise UserError(f"--train: {len(sources)} source files but {len(targets)} target files")
+    if not all(sources + targets):
+        raise UserError("--train: a file name is missing beside a comma")
     return [(Path(s), Path(t)) for s, t in zip(sources, targets, strict=True)]

@@ -152,6 +152,19 @@ CASES = {
     "more source than target files": Case(
         f"{PREPARE} s,s t", ("--train: 2 source files but 1 target files",)
     ),
+    "a comma too many": Case(f"{PREPARE} s, t,", ("--train: a file name is missing",)),
+    "a pipe, though the text is read twice": Case(
+        f"{PREPARE} pipe t",
+        ("pipe: a pipe, which can be read only once", "write it to a file"),
+        lambda desk: os.mkfifo(desk / "pipe"),
+    ),
+    "plain text of a language not told": Case(
+        f"{PREPARE} s t --plain --source-language ja", ("--plain needs both", "--target-language")
+    ),
+    "plain text in words": Case(
+        f"{PREPARE} s t --plain --source-language ja --target-language en --source-tokenizer jieba",
+        ("--plain makes subwords",),
+    ),
     "a vocabulary too small": Case(f"{PREPARE} s t --source-vocab 2", ("--source-vocab",)),
     "a language that is no code": Case(
         f"{PREPARE} s t --source-language english", ("language: ", "not 'english'")
