@@ -171,7 +171,7 @@ CASES = {
     ),
     "data made with other settings": Case(
         "prepare data --train s t --max-length 70",
-        ("data: already holds a corpus", "max_length", "choose another directory, or overwrite"),
+        ("data: already holds a corpus", "max_length", "directory, or say --overwrite"),
     ),
     "prepare into a file": Case("prepare s --train s t", ("s: cannot be written",)),
     # recipes and train
