@@ -114,12 +114,42 @@ def test_recipe_show(run: Run) -> None:
 def test_tables_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names are never cut, however narrow it is, and brackets are no markup."""
     terminal = io.StringIO()
-    monkeypatch.setattr(cli, "output", Console(file=terminal, force_terminal=True, width=60))
+    console = Console(file=terminal, force_terminal=True, width=60, markup=False)
+    monkeypatch.setattr(cli, "output", console)
     run("corpus", "list")
     assert "news-commentary" in terminal.getvalue()
     cli._print_table(("a", "b"), [("[bold]", "[red]text[/red]")])
     assert "[bold]" in terminal.getvalue()
     assert "[red]text[/red]" in terminal.getvalue()
+
+
+def test_tables_in_a_pipe(run_cli: RunCli, source: Path) -> None:
+    """Signatures and names are whole and can be searched for; brackets are no markup."""
+    name = f"[/red] {'a long name ' * 9}"
+    shown = run_cli("evaluate", source, "-r", source, "--no-ter").stdout
+    assert f"|len:shortest|version:covnmt-{__version__}" in shown
+    compared = run_cli("compare", f"{name}={source}", f"b={source}", "-r", source, "--no-ter")
+    assert compared.returncode == 0, compared.stderr
+    assert compared.stdout.count(name.strip()) == 3  # in both tables, and under one
+
+
+def test_figures_alone(run: Run, source: Path) -> None:
+    """A dash prints nothing but JSON, for other programs."""
+    shown = run("evaluate", source, "-r", source, "--no-ter", "--json", "-").out
+    assert json.loads(shown)["sentences"] == 20
+
+
+def test_sheets_know_the_words_of_text_without_spaces(run: Run, tmp_path: Path) -> None:
+    """They are those of the system, though an empty line has none."""
+    rows = [
+        {"text": "a temple", "source_tokens": ["寺", "です"]},
+        {"text": "", "source_tokens": []},
+    ]
+    write_lines(tmp_path / "source", ["寺です", ""])
+    write_lines(tmp_path / "out.jsonl", map(json.dumps, rows))
+    given = ("-s", tmp_path / "source", "-n", 1)
+    run("rate", "make", tmp_path / "sheets", tmp_path / "out.jsonl", *given)
+    assert "1:寺 2:です" in (tmp_path / "sheets" / "ratings.csv").read_text("utf-8")
 
 
 def test_corpus_list(run: Run) -> None:

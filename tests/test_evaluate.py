@@ -159,6 +159,8 @@ def test_marks_for_each_baseline() -> None:
     result = compare(outputs, SET, baselines=["short", "perfect"])
     # worse than a baseline, however surely, earns no mark
     assert [result.marks(name) for name in outputs] == ["†", "", "†"]
+    twice = compare(outputs, SET, baselines=["short", "short"])
+    assert twice.baselines == ("short",)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_marks_for_each_baseline() -> None:
     [
         (["a"], [], "at least two"),
         (["a", "b"], ["c"], "baseline 'c' is not among the systems: a, b"),
-        (["a", "b"], ["a"] * 5, "at most 4 baselines"),
+        (list("abcde"), list("abcde"), "at most 4 baselines"),
     ],
 )
 def test_impossible_comparisons(names: list[str], baselines: list[str], message: str) -> None:

@@ -103,6 +103,13 @@ def test_mistakes_are_told_with_file_and_line(case: str, tmp_path: Path) -> None
     assert [part for part in expected if part not in message] == [], message
 
 
+def test_a_byte_order_mark_is_no_part_of_a_recipe(tmp_path: Path) -> None:
+    """Some editors on Windows write one."""
+    path = tmp_path / "r.toml"
+    path.write_text("[train]\r\nupdates = 3\r\n", "utf-8-sig")
+    assert load_recipe(path).train.updates == 3
+
+
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     message = complaint(recipe(tmp_path, "[model]\nhiden = 8\nrank = 0\n\n[train]\nclip = -1\n"))
     lines = [line.split(": ")[0].removeprefix(f"{tmp_path}/") for line in message.splitlines()]

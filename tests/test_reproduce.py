@@ -581,16 +581,19 @@ def test_trouble(text: str, alignment: list[list[float]], expected: int) -> None
 # The sheet
 
 
+WORDS = ["寺", "は", "古い"]  # as the system tells them: there are no spaces to go by
+
+
 def test_the_sheet_stays_out_of_the_results(prepared: Path, tmp_path: Path) -> None:
     plan = Plan(KFTT, tmp_path / "work", tmp_path / "results")
     plan.prepared.parent.mkdir(parents=True)
     prepared.rename(plan.prepared)
     for system in ("baseline", "gru10"):
-        lines = [json.dumps({"text": f"{system} {k}"}) for k in range(5)]
+        lines = [json.dumps({"text": f"{system} {k}", "source_tokens": WORDS}) for k in range(5)]
         write_lines(plan.run(Job(system, 1)) / "test.jsonl", lines)
     directory = jobs.write_sheet(plan, ["baseline", "gru10"], 1)
     key = json.loads((directory / "key.json").read_text("utf-8"))
-    assert len(key["items"]) == 10
+    assert [item["words"] for item in key["items"]] == [len(WORDS)] * 10
     assert not (tmp_path / "results").exists()
     with pytest.raises(UserError, match=r"tanh1-seed1.test\.jsonl: no such file; run the job"):
         jobs.write_sheet(plan, ["baseline", "tanh1"], 1)

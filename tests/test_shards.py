@@ -225,6 +225,14 @@ def test_nothing_in_nothing_out(exported: Path, tmp_path: Path) -> None:
     assert list(translate_text(text_job(exported), tmp_path / "text", 2)) == []
 
 
+def test_a_dash_is_a_pipe(exported: Path, tiny_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever types waits for an answer to each line, not for a piece to be full."""
+    monkeypatch.setattr("covnmt.pool.in_order", None)
+    with (tiny_text / "test.src").open() as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        assert len(list(translate_text(text_job(exported), Path("-"), 0))) == 20
+
+
 def test_warnings_count_the_lines_of_the_file(
     exported: Path,
     tmp_path: Path,

@@ -160,6 +160,15 @@ def test_wrong_links(line: str, tiny_model: Path, tmp_path: Path) -> None:
         count_links(text, codecs(tiny_model))
 
 
+def test_no_links(tiny_model: Path, tmp_path: Path) -> None:
+    """A list without partners would leave only frequent words to say."""
+    write_lines(tmp_path / "s", ["a"])
+    write_lines(tmp_path / "l", [""])
+    text = LinkedText(tmp_path / "s", tmp_path / "s", tmp_path / "l")
+    with pytest.raises(UserError, match="l: no links in it"):
+        count_links(text, codecs(tiny_model))
+
+
 def test_whole_export(
     tiny_model: Path, tiny_text: Path, linked: LinkedText, tmp_path: Path
 ) -> None:

@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Column, Table
 
 from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve, cli_smt, cli_text, cli_train
 from covnmt.errors import UserError
 from covnmt.files import output_lines
-from covnmt.progress import tell
+from covnmt.progress import output, tell
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -40,8 +38,6 @@ app.add_typer(cli_reproduce.app)
 app.add_typer(cli_serve.app)
 app.add_typer(cli_smt.app, name="smt")
 app.add_typer(cli_smt.words_app, name="words")
-
-output = Console(soft_wrap=True)
 
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")]
 ThreadsOption = Annotated[
@@ -219,6 +215,8 @@ def translate(
             raise UserError("--shards and --out take the place of a file and of --output")
         tell(str(translate_files(job, shards or [], into, workers, ray)))
         return
+    if ray:
+        raise UserError("--ray translates many files: name them with --shards, and --out")
     done = translate_text(job, file, workers)
     output_lines(out, formatted(done, as_json, decode.nbest))
 
@@ -310,7 +308,7 @@ def _print_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     first, *others = head
     table = Table(Column(first, no_wrap=True), *others)
     for row in cells:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     output.print(table)
 
 

@@ -6,20 +6,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
+from rich.table import Table
 
 from covnmt.errors import UserError
 from covnmt.files import read_lines, write_json
 from covnmt.pool import cores
-from covnmt.progress import tell
+from covnmt.progress import output, tell
 
 app = typer.Typer()
 rate_app = typer.Typer(no_args_is_help=True, help="Sheets for human judgement, and their scores.")
 plot_app = typer.Typer(no_args_is_help=True, help="Single figures, PNG or SVG by the file's name.")
 app.add_typer(rate_app, name="rate")
 app.add_typer(plot_app, name="plot")
-
-output = Console(soft_wrap=True)
 
 ReferenceOption = Annotated[list[Path], typer.Option("--reference", "-r", help="repeatable")]
 SourceOption = Annotated[Path | None, typer.Option("--source", "-s", help="source text")]
@@ -39,7 +37,8 @@ SymmetryOption = Annotated[
     typer.Option(help="of links in both directions"),
 ]
 JsonOption = Annotated[
-    Path | None, typer.Option("--json", dir_okay=False, help="write all figures here too")
+    Path | None,
+    typer.Option("--json", dir_okay=False, help="write all figures here too; -: print only them"),
 ]
 FigureArgument = Annotated[Path, typer.Argument(dir_okay=False, help="PNG or SVG")]
 NamedFiles = Annotated[list[str], typer.Argument(help="NAME=FILE, or just FILE")]
@@ -89,10 +88,10 @@ def evaluate(
         tokenize, extraction, threshold, symmetry, renormalise, ter=ter, workers=cores()
     )
     found = run(system, on, options)
-    output.print(evaluation_table(found))
+    tables = [evaluation_table(found)]
     if found.by_length:
-        output.print(length_table({hypothesis.name: found}))
-    _write(json_file, found.to_json())
+        tables.append(length_table({hypothesis.name: found}))
+    _show(tables, found.to_json(), json_file)
 
 
 @app.command()
@@ -125,11 +124,10 @@ def compare(
     alternative: Literal["greater", "two-sided"] = "greater" if one_sided else "two-sided"
     options = Options(tokenize, alternative=alternative, ter=ter, workers=cores())
     found = run(outputs, on, baseline or (), options)
-    output.print(comparison_table(found))
-    output.print(significance_table(found))
+    tables = [comparison_table(found), significance_table(found)]
     if source:
-        output.print(length_table(found.systems))
-    _write(json_file, found.to_json())
+        tables.append(length_table(found.systems))
+    _show(tables, found.to_json(), json_file)
 
 
 @app.command()
@@ -225,14 +223,12 @@ def rate_make(
 ) -> None:
     """Blinded sheets for raters: a spreadsheet and a form for the browser."""
     from covnmt.metrics.outputs import read_outputs
-    from covnmt.report.rate import make_sheets
+    from covnmt.report.rate import known_words, make_sheets
 
     lines = list(read_lines(source))
     rows = {name: read_outputs(path, len(lines)) for name, path in _named(systems).items()}
     texts = {name: [each.text for each in outputs] for name, outputs in rows.items()}
-    known = next((r for r in rows.values() if all(each.source_tokens for each in r)), None)
-    words = [each.source_tokens for each in known] if known else None
-    made = make_sheets(texts, lines, n, seed, directory, words)
+    made = make_sheets(texts, lines, n, seed, directory, known_words(rows.values(), lines))
     tell(f"for the raters: {made.form} or {made.sheet}; keep to yourself: {made.key}")
 
 
@@ -246,13 +242,13 @@ def rate_score(
     from covnmt.report.rate import agreement_table, ratings_table, score_sheets
 
     found = score_sheets(key, sheets)
-    output.print(ratings_table(found))
+    tables = [ratings_table(found)]
     if found.agreement:
-        output.print(agreement_table(found))
+        tables.append(agreement_table(found))
     for sheet, missing in found.unfilled.items():
         if missing:
             tell(f"{sheet}: {len(missing)} outputs not rated", style="yellow")
-    _write(json_file, found.to_json())
+    _show(tables, found.to_json(), json_file)
 
 
 def _named(texts: Sequence[str]) -> dict[str, Path]:
@@ -261,6 +257,8 @@ def _named(texts: Sequence[str]) -> dict[str, Path]:
     for text in texts:
         name, given, path = text.partition("=")
         name, path = (name, path) if given else (Path(text).stem, text)
+        if not name or not path:
+            raise UserError(f"{text!r}: a name or a file is missing; write NAME=FILE, or just FILE")
         if name in files:
             raise UserError(f"two systems are called {name!r}; write NAME=FILE")
         files[name] = Path(path)
@@ -283,8 +281,12 @@ def _base(number: int) -> Literal[0, 1]:
     raise UserError(f"--base {number}: words are numbered from 0 or from 1")
 
 
-def _write(path: Path | None, value: dict[str, Any]) -> None:
-    if path and str(path) == "-":
-        print(json.dumps(value, ensure_ascii=False, indent=2))
-    elif path:
-        write_json(path, value)
+def _show(tables: Sequence[Table], figures: dict[str, Any], path: Path | None) -> None:
+    """Print the tables, and write the figures where asked to; "-" prints the figures alone."""
+    if str(path) == "-":
+        print(json.dumps(figures, ensure_ascii=False, indent=2))
+        return
+    for table in tables:
+        output.print(table)
+    if path:
+        write_json(path, figures)

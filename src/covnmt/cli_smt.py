@@ -23,7 +23,7 @@ Joining = Literal[
 ModelArgument = Annotated[Path, typer.Argument(help="made by `covnmt smt train`")]
 AlignerOption = Annotated[Kind, typer.Option(help="how words are linked")]
 JoiningOption = Annotated[Joining, typer.Option(help="of the two directions")]
-SeedOption = Annotated[int, typer.Option(min=0, help="of everything random")]
+SeedOption = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="of everything random")]
 ReorderOption = Annotated[
     int, typer.Option(min=0, help="source words that may be jumped over; 0: monotone")
 ]
@@ -111,7 +111,7 @@ def translate(
     processes: ProcessesOption = 1,
 ) -> None:
     """Translate a file or a pipe, line by line; order and empty lines are kept."""
-    from covnmt.files import input_lines, output_lines, write_lines
+    from covnmt.files import input_lines, output_lines
     from covnmt.metrics.alignment import format_links
     from covnmt.smt.engine import translate as run
 
@@ -119,7 +119,7 @@ def translate(
     told = (json.dumps(e.to_json(), ensure_ascii=False) if as_json else e.text for e in done)
     output_lines(out, told)
     if links:
-        write_lines(links, (format_links(each.links) for each in done))
+        output_lines(links, (format_links(each.links) for each in done))
 
 
 @words_app.command()

@@ -40,11 +40,15 @@ def prepare(
     test: Annotated[FilePair | None, typer.Option(help="source and target file")] = None,
     source_tokenizer: Annotated[Tokenisation, typer.Option()] = "moses",
     target_tokenizer: Annotated[Tokenisation, typer.Option()] = "moses",
-    source_language: Annotated[str, typer.Option(help="for the Moses rules")] = "en",
-    target_language: Annotated[str, typer.Option(help="for the Moses rules")] = "en",
+    source_language: Annotated[str | None, typer.Option(help="for the Moses rules; en")] = None,
+    target_language: Annotated[str | None, typer.Option(help="for the Moses rules; en")] = None,
     lowercase: Annotated[bool, typer.Option(help="lower-case both sides")] = False,
-    source_vocab: Annotated[int, typer.Option(help="most frequent words or pieces")] = 30_000,
-    target_vocab: Annotated[int, typer.Option(help="most frequent words or pieces")] = 30_000,
+    source_vocab: Annotated[
+        int, typer.Option(min=3, help="most frequent words or pieces")
+    ] = 30_000,
+    target_vocab: Annotated[
+        int, typer.Option(min=3, help="most frequent words or pieces")
+    ] = 30_000,
     max_length: Annotated[int, typer.Option(help="longest side of a training pair")] = 80,
     max_ratio: Annotated[float, typer.Option(help="of the two lengths; 0: any")] = 0.0,
     sentencepiece: Annotated[Literal["unigram", "bpe"], typer.Option()] = "unigram",
@@ -62,11 +66,16 @@ def prepare(
     from covnmt.text.prepare import prepare as run
     from covnmt.text.tokenize import TokenizerSettings, plain_subwords
 
-    def side(kind: Tokenisation, language: str) -> TokenizerSettings:
-        values = {"kind": kind, "language": language, "lowercase": lowercase}
+    if plain and not (source_language and target_language):
+        raise UserError("--plain needs both --source-language and --target-language")
+    if plain and not {source_tokenizer, target_tokenizer} <= {"moses", "sentencepiece"}:
+        raise UserError("--plain makes subwords: leave out the tokenizers")
+
+    def side(kind: Tokenisation, language: str | None) -> TokenizerSettings:
+        values = {"kind": kind, "language": language or "en", "lowercase": lowercase}
         chosen = checked(TokenizerSettings, values)
         if plain:
-            chosen = plain_subwords(language).model_copy(update={"lowercase": lowercase})
+            chosen = plain_subwords(chosen.language).model_copy(update={"lowercase": lowercase})
         return chosen
 
     settings = checked(
@@ -95,4 +104,6 @@ def _file_pairs(source: str, target: str) -> list[FilePair]:
     sources, targets = source.split(","), target.split(",")
     if len(sources) != len(targets):
         raise UserError(f"--train: {len(sources)} source files but {len(targets)} target files")
+    if not all(sources + targets):
+        raise UserError("--train: a file name is missing beside a comma")
     return [(Path(s), Path(t)) for s, t in zip(sources, targets, strict=True)]

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=10**9)]
 Width = Annotated[int, Field(gt=0, le=1000)]
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=10**9)]
 
 CoverageKind = Literal["none", "linguistic", "fertility", "tanh", "gru"]
 
@@ -183,10 +183,10 @@ class DecodeConfig(Settings):
     )
     max_length: Positive = Field(500, description="most steps where length_rules is off")
     retry: bool = Field(True, description="widen the beam where no hypothesis ends")
-    length_penalty: Annotated[float, Field(ge=0)] = Field(
+    length_penalty: Annotated[float, Field(ge=0, le=10)] = Field(
         0.0, description="scores are divided by length to this power; 0: off"
     )
-    coverage_penalty: Annotated[float, Field(ge=0)] = Field(
+    coverage_penalty: Annotated[float, Field(ge=0, le=1000)] = Field(
         0.0, description="weight of the GNMT coverage penalty; 0: off"
     )
     forbid_unk: bool = Field(False, description="never generate the unknown word")

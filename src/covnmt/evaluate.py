@@ -154,6 +154,7 @@ def compare(
     for name in baselines:
         if name not in outputs:
             raise UserError(f"baseline {name!r} is not among the systems: {', '.join(outputs)}")
+    baselines = tuple(dict.fromkeys(baselines))
     if len(baselines) > len(MARKS):
         raise UserError(f"at most {len(MARKS)} baselines, one for each of the marks {MARKS}")
     systems = {
@@ -169,7 +170,7 @@ def compare(
     }
     return Comparison(
         systems=systems,
-        baselines=tuple(baselines) or (next(iter(outputs)),),
+        baselines=baselines or (next(iter(outputs)),),
         sign_tests=sign_tests,
         bootstrap=tuple(paired_tests(texts, on.references, "bootstrap", tokenize=options.tokenize)),
         randomisation=tuple(

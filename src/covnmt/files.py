@@ -39,6 +39,8 @@ def open_binary(path: Path) -> IO[bytes]:
 
 def digest(path: Path) -> str:
     """The SHA-256 of a file as it lies there."""
+    if path.is_fifo():
+        raise UserError(f"{path}: a pipe, which can be read only once; write it to a file first")
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

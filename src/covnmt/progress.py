@@ -19,8 +19,13 @@ from rich.text import Text
 
 T = TypeVar("T")
 
-# Everything a person watches goes to standard error; standard output carries results.
+# Everything a person watches goes to standard error; standard output carries results, which keep
+# their width in a file or a pipe. Brackets in a name are no markup.
+WIDE = 1000
 console = Console(stderr=True)
+output = Console(
+    soft_wrap=True, markup=False, width=None if sys.stdout and sys.stdout.isatty() else WIDE
+)
 
 # Without a terminal: one line at most this often, so that logs stay short.
 SECONDS_BETWEEN_LINES = 10.0

@@ -94,7 +94,7 @@ def _lineage(path: Path, seen: tuple[Path, ...]) -> list[tuple[Path, dict[str, A
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -169,7 +169,7 @@ def translate_text(job: Job, path: Path | None, workers: int) -> Iterator[Transl
     Without a wish, the file of an exported model is translated by a process per thread.
     """
     lines = input_lines(path)
-    if not workers and path is not None and is_exported(job.models[0]):
+    if not workers and path not in (None, Path("-")) and is_exported(job.models[0]):
         workers = job.threads or pool.cores()
     if workers <= 1:
         return _open(job).stream(lines, job.decode, job.overlong)

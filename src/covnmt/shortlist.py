@@ -80,6 +80,8 @@ def count_links(text: LinkedText, codecs: tuple[Codec, Codec]) -> Shortlist:
                 f"{text.links}, line {number}: {reason}; "
                 "make the links with `covnmt align` and this model"
             ) from None
+    if not counts:
+        raise UserError(f"{text.links}: no links in it; make them with `covnmt align`")
     always = {UNK, codecs[1].vocabulary.end, *(t for t, _ in said.most_common(FREQUENT))}
     return Shortlist(sorted(always), {s: best(counts[s], always) for s in sorted(counts)})
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 from random import Random
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -157,6 +158,15 @@ def test_characters_as_tokens() -> None:
 def test_unknown_tokenisation() -> None:
     with pytest.raises(UserError, match=r"choose from .*13a"):
         paper_bleu(["a"], [["a"]], tokenize="13b")
+
+
+def test_tokenisation_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise URLError("no route")
+
+    monkeypatch.setattr("covnmt.metrics.bleu.BLEU.__init__", unreachable)
+    with pytest.raises(UserError, match=r"'flores200' needs more than is installed: .*no route"):
+        paper_bleu(["a"], [["a"]], tokenize="flores200")
 
 
 def test_different_numbers_of_sentences() -> None:

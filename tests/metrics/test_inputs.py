@@ -118,6 +118,11 @@ def test_a_missing_file(paths: dict[str, Path]) -> None:
         load(paths)
 
 
+def test_links_of_the_opposite_direction_alone() -> None:
+    with pytest.raises(UserError, match="give --links or --forced too"):
+        check(EvaluationSet([["a"]]), Output(["a"], reverse_links=[frozenset()]))
+
+
 def test_gold_without_source() -> None:
     on = EvaluationSet([["a"]], gold=[Gold(frozenset({(0, 0)}), frozenset())])
     with pytest.raises(UserError, match="needs the source"):

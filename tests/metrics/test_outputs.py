@@ -28,6 +28,9 @@ ROW: dict[str, Any] = {
 # what is wrong, what to change in ROW, what the message must say
 BAD_ROWS: list[tuple[dict[str, Any], str]] = [
     ({"text": None}, 'no "text"'),
+    ({"text": "half \ud800"}, 'no "text"'),
+    ({"tokens": ["\udc00"]}, '"tokens" should be a list of words'),
+    ({"coverage": [10**400, 1]}, '"coverage" should hold numbers'),
     ({"tokens": "big house now"}, '"tokens" should be a list of words'),
     ({"source_tokens": [1, 2]}, '"source_tokens" should be a list of words'),
     ({"alignment": [[0.9, 0.1]]}, '"alignment" should hold 3 x 2'),

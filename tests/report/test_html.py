@@ -120,6 +120,13 @@ def test_scores_are_those_of_the_comparison(report: Path) -> None:
                 assert score["signature"] in page.text
 
 
+def test_headings_keep_their_lines(report: Path) -> None:
+    """The arrow stands behind the first line, not in the midst of a name."""
+    text = report.read_text("utf-8")
+    assert ">left ↓\nout</th>" in text
+    assert "white-space: pre; vertical-align: bottom;" in text
+
+
 def test_exact_losses_are_marked(report: Path) -> None:
     text = report.read_text("utf-8")
     lost = text[text.index('id="lost"') : text.index('id="twice"')]

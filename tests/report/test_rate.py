@@ -236,6 +236,19 @@ def test_bad_files(sheets: Sheets, tmp_path: Path) -> None:
         score_sheets(sheets.key, [twice])
 
 
+@pytest.mark.parametrize(
+    ("after", "message"),
+    [(10, r"id '\w+-001-A,.{,30}' is not in"), (200_000, "after line 1: .*mark left open")],
+)
+def test_an_open_quotation_mark(sheets: Sheets, after: int, message: str) -> None:
+    """It swallows the rest of the sheet; what is told is short however much that is."""
+    first, second, *_ = sheets.sheet.read_text("utf-8-sig").splitlines()
+    sheets.sheet.write_text(f'{first}\n"{second}\n{"x" * after}', "utf-8")
+    with pytest.raises(UserError, match=message) as raised:
+        score_sheets(sheets.key, [sheets.sheet])
+    assert len(str(raised.value)) < 300
+
+
 def test_another_key_is_refused(sheets: Sheets, tmp_path: Path) -> None:
     other = make_sheets(SYSTEMS, SOURCE, 5, seed=8, directory=tmp_path / "other")
     sheet = fill(sheets, "a.csv", {"base": ("3", "4", "", "")})

@@ -190,7 +190,8 @@ def test_a_process_that_died_is_replaced(tiny_model: Path, lines: list[str]) -> 
 
 
 WRONG: dict[str, tuple[str, bytes | dict[str, Any], int, str]] = {
-    "no JSON": ("/v1/translate", b"{", 422, "JSON"),
+    "no JSON": ("/v1/translate", b'{"text": "a', 422, "send a JSON object"),
+    "no body": ("/v1/translate", b"", 422, "send a JSON object"),
     "invalid UTF-8": ("/v1/translate", b'{"text": "\xff"}', 400, "UTF-8"),
     "half a surrogate pair": ("/v1/translate", rb'{"text": "\ud800"}', 422, "U+D800"),
     "control character": ("/v1/translate", {"text": "a\x00b"}, 422, "U+0000"),

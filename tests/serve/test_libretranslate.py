@@ -78,3 +78,9 @@ def test_bad_bodies(client: httpx.Client, body: bytes) -> None:
     for kind in ("application/json", "application/x-www-form-urlencoded", ""):
         headers = {"content-type": kind}
         assert client.post("/translate", content=body, headers=headers).status_code == 400
+
+
+def test_a_form_of_several_parts_is_told_from_an_empty_one(client: httpx.Client) -> None:
+    answer = client.post("/translate", files={"q": (None, "a"), "target": (None, "bb")})
+    assert answer.status_code == 400
+    assert "application/x-www-form-urlencoded" in answer.json()["error"]

@@ -152,13 +152,26 @@ CASES = {
     "more source than target files": Case(
         f"{PREPARE} s,s t", ("--train: 2 source files but 1 target files",)
     ),
-    "a vocabulary too small": Case(f"{PREPARE} s t --source-vocab 2", ("source_size", "not 2")),
+    "a comma too many": Case(f"{PREPARE} s, t,", ("--train: a file name is missing",)),
+    "a pipe, though the text is read twice": Case(
+        f"{PREPARE} pipe t",
+        ("pipe: a pipe, which can be read only once", "write it to a file"),
+        lambda desk: os.mkfifo(desk / "pipe"),
+    ),
+    "plain text of a language not told": Case(
+        f"{PREPARE} s t --plain --source-language ja", ("--plain needs both", "--target-language")
+    ),
+    "plain text in words": Case(
+        f"{PREPARE} s t --plain --source-language ja --target-language en --source-tokenizer jieba",
+        ("--plain makes subwords",),
+    ),
+    "a vocabulary too small": Case(f"{PREPARE} s t --source-vocab 2", ("--source-vocab",)),
     "a language that is no code": Case(
         f"{PREPARE} s t --source-language english", ("language: ", "not 'english'")
     ),
     "data made with other settings": Case(
         "prepare data --train s t --max-length 70",
-        ("data: already holds a corpus", "max_length", "choose another directory, or overwrite"),
+        ("data: already holds a corpus", "max_length", "directory, or say --overwrite"),
     ),
     "prepare into a file": Case("prepare s --train s t", ("s: cannot be written",)),
     # recipes and train
@@ -363,6 +376,19 @@ CASES = {
     "a beam that no machine can hold": Case(
         f"{TRANSLATE} --beam 100000", ("beam: ", "less than or equal to 1000")
     ),
+    "a length penalty beyond all numbers": Case(
+        f"{TRANSLATE} --length-penalty 1e308", ("length_penalty: ", "less than or equal to 10")
+    ),
+    "a coverage penalty beyond all numbers": Case(
+        f"{TRANSLATE} --coverage-penalty 1e308", ("coverage_penalty: ", "less than or equal to")
+    ),
+    "a network wider than any number": Case(
+        f"{TRAIN} model.hidden=1000000000000000000000000000", ("model.hidden", "less than or equal")
+    ),
+    "more batches an update than can be counted": Case(
+        f"{TRAIN} train.accumulate=99999999999999999999", ("train.accumulate", "less than or equal")
+    ),
+    "a Ray cluster without shards": Case(f"{TRANSLATE} --ray auto", ("--ray", "--shards")),
     "a file beside shards": Case(
         f"{TRANSLATE} --shards t --out new", ("--shards and --out take the place of a file",)
     ),
@@ -398,6 +424,7 @@ CASES = {
     "average into a run": Case(
         "average model model --last 1", ("model: holds a run", "choose another directory")
     ),
+    "export what is exported": Case("export ja-en", ("is exported already", "`covnmt train` made")),
     "export into a run": Case(
         "export model -o model", ("model: holds a run", "choose another directory")
     ),
@@ -406,12 +433,14 @@ CASES = {
     "info about nothing": Case("info nowhere", ("nowhere: no such recipe", "recipe list")),
     "info about a directory that is no model": Case("info data", ("data: not a model directory",)),
     "a model too large for any memory": Case(
-        f"{TRAIN} model.hidden=100000000000", ("not enough memory", "a smaller model")
+        f"{TRAIN} model.hidden=1000000000", ("not enough memory", "a smaller model")
     ),
     "matrices of a system that is not there": Case(
         "compare a=s b=t --reference t --forced c=m.npz",
         ("--forced c: is not among the systems: a, b",),
     ),
+    "a system without a name": Case("compare =s b=s -r t", ("'=s'", "write NAME=FILE")),
+    "a system without a file": Case("compare a= b=s -r t", ("'a='", "write NAME=FILE")),
     "fewer than no heat maps": Case("report new a=s -r t -s s --maps -1", ("--maps",)),
     "heat maps without attention": Case(
         "plot heat-maps new.svg a=s", ("new.svg: nothing to draw", "translate --json")

@@ -55,6 +55,13 @@ def test_it_translates(model: Path, tiny_text: Path, run_cli: RunCli, tmp_path: 
     assert len(read_links(links)) == len(source)
 
 
+def test_links_to_a_pipe(model: Path, run_cli: RunCli, tmp_path: Path) -> None:
+    asked = ("smt", "translate", model, "-o", "out", "--links", "-")
+    done = run_cli(*asked, stdin=b"\n\n", cwd=tmp_path)
+    assert done.stdout == "\n\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_tuning_gained(model: Path) -> None:
     known = read_json(model / "weights.json")
     assert known["dev_bleu"] > known["rounds"][0][1]
@@ -111,6 +118,7 @@ WRONG = {
     "smt tune nowhere": "nowhere: holds no phrase-based model",
     "smt translate nowhere": "nowhere: holds no phrase-based model",
     "words align nowhere.a nowhere.b": "nowhere.a: no such file",
+    "words align nowhere.a nowhere.b --seed 99999999999999999999": "--seed",
 }
 
 

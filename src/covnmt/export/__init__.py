@@ -14,7 +14,7 @@ from typing import Any
 
 from covnmt.checkpoint import load_model
 from covnmt.config import DataConfig
-from covnmt.directory import Description, load_config, save_config
+from covnmt.directory import Description, find_model, load_config, save_config
 from covnmt.engine.exported import (
     DESCRIPTION,
     ENCODER,
@@ -22,8 +22,10 @@ from covnmt.engine.exported import (
     SHORTLIST,
     STEP,
     WEIGHTS,
+    is_exported,
 )
 from covnmt.engine.pytorch import pick_device
+from covnmt.errors import UserError
 from covnmt.export.encoder import encoder_graph
 from covnmt.export.graph import Precision, Store
 from covnmt.export.step import StepGraph
@@ -42,6 +44,10 @@ def export_model(
 
     Linked text gives the model short lists of target words.
     """
+    if is_exported(directory := find_model(directory)):
+        raise UserError(
+            f"{directory}: is exported already; name the model that `covnmt train` made"
+        )
     model, _ = load_model(directory, pick_device("cpu"))
     codecs = Codec.load(directory, "source"), Codec.load(directory, "target")
     shortlist = None if linked is None else count_links(linked, codecs)

@@ -260,9 +260,10 @@ def load_matrices(path: Path) -> list[Array]:
     try:
         with open_binary(path) as stream, np.load(stream, allow_pickle=False) as arrays:
             matrices = [arrays[str(number)] for number in range(len(arrays.files))]
-    except (BadZipFile, KeyError, ValueError, EOFError, OSError, TypeError) as error:
+    except (BadZipFile, KeyError, ValueError, EOFError, OSError, TypeError):
+        # NumPy's own words would advise to unpickle whatever it does not know
         raise UserError(
-            f"{path}: not a file of soft matrices ({error}); expected an .npz with one array per "
+            f"{path}: not a file of soft matrices, or damaged; expected an .npz with one array per "
             'sentence under the keys "0", "1", ...'
         ) from None
     for number, matrix in enumerate(matrices, 1):

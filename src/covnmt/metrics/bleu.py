@@ -177,9 +177,9 @@ def _sacre_bleu(tokenize: str) -> BLEU:
         raise UserError(f"tokenisation {tokenize!r} is not known to sacreBLEU; choose from {known}")
     try:
         return BLEU(tokenize=tokenize, force=True)
-    except (ImportError, RuntimeError) as error:
+    except (ImportError, RuntimeError, OSError) as error:  # some are fetched from the network
         raise UserError(
-            f"tokenisation {tokenize!r} needs more than is installed: {error}"
+            f"tokenisation {tokenize!r} needs more than is installed: {str(error).strip()}"
         ) from None
 
 

@@ -157,6 +157,11 @@ def check(evaluation_set: EvaluationSet, output: Output) -> None:
         _check_words(evaluation_set, output)
     elif evaluation_set.gold is not None:
         raise UserError("a gold alignment needs the source text too, to check its links against")
+    if output.reverse_links is not None and output.links is None and output.forced is None:
+        raise UserError(
+            f"{output.files.get('reverse_links', 'reverse_links')}: links of the opposite way "
+            "are joined with those of the usual one; give --links or --forced too"
+        )
 
 
 def _check_words(evaluation_set: EvaluationSet, output: Output) -> None:

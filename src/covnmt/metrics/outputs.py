@@ -5,6 +5,7 @@ plain text of any system gives its words alone. Letters: I target words, J sourc
 """
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from covnmt.errors import UserError
 from covnmt.files import read_lines
 
 Array = NDArray[np.float32]
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +51,7 @@ def parse_output(line: str, place: str) -> OutputLine:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise UserError(f"{place}: not valid JSON ({error}); was the file cut off?") from None
-    if not isinstance(row, dict) or not isinstance(row.get("text"), str):
+    if not isinstance(row, dict) or not _is_text(row.get("text")):
         raise UserError(f'{place}: no "text"; expected a line of `covnmt translate --json`')
     source_tokens, tokens = (_words(row, name, place) for name in ("source_tokens", "tokens"))
     I, J = len(tokens), len(source_tokens)
@@ -72,9 +74,14 @@ def _is_json(line: str) -> bool:
     return isinstance(row, dict) and "text" in row
 
 
+def _is_text(value: Any) -> bool:
+    """A string that can be written; JSON's escapes can name halves of characters."""
+    return isinstance(value, str) and not SURROGATE.search(value)
+
+
 def _words(row: dict[str, Any], name: str, place: str) -> tuple[str, ...]:
     words = row.get(name, [])
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+    if not isinstance(words, list) or not all(map(_is_text, words)):
         raise UserError(f'{place}: "{name}" should be a list of words')
     return tuple(words)
 
@@ -84,7 +91,7 @@ def _numbers(row: dict[str, Any], name: str, shape: tuple[int, ...], place: str)
         return None
     try:
         values = np.array(row[name], dtype=np.float32)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UserError(f'{place}: "{name}" should hold numbers, row by row') from None
     # an empty translation has no rows, and then JSON cannot say how long they are
     if values.size == 0 and 0 in shape:

@@ -12,12 +12,13 @@ import json
 import random
 import string
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
 from string import Template
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from rich.table import Table
 
 from covnmt.errors import UserError
 from covnmt.files import atomic_text, read_json, read_lines, write_json
+from covnmt.metrics.outputs import OutputLine
 
 KEY, SHEET, FORM = "key.json", "ratings.csv", "form.html"
 COLUMNS = ("id", "source", "output", "adequacy", "fluency", "left_out", "said_twice")
@@ -101,6 +103,17 @@ def make_sheets(
     _write_sheet(sheets.sheet, questions)
     _write_form(sheets.form, tag, questions)
     return sheets
+
+
+def known_words(
+    systems: Iterable[Sequence[OutputLine]], source: Sequence[str]
+) -> list[tuple[str, ...]] | None:
+    """The source words that the first system tells which tells those of every full line."""
+    for outputs in systems:
+        rows = zip(outputs, source, strict=False)
+        if all(each.source_tokens or not line.strip() for each, line in rows):
+            return [each.source_tokens for each in outputs]
+    return None
 
 
 def _check(
@@ -259,7 +272,10 @@ def _read_sheet(path: Path, items: Mapping[str, Item]) -> dict[str, Rating]:
     for place, row in _rows(path):
         name = row["id"].strip()
         if name not in items:
-            raise UserError(f"{place}: id {name!r} is not in the key; is it the key of this sheet?")
+            start = shorten(name, 40)
+            raise UserError(
+                f"{place}: id {start!r} is not in the key; is it the key of this sheet?"
+            )
         if name in seen:
             raise UserError(f"{place}: id {name!r} is there twice; remove one of the rows")
         seen.add(name)
@@ -283,9 +299,14 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     missing = set(COLUMNS) - {"source", "output"} - set(reader.fieldnames or ())
     if missing:
         raise UserError(f"{path}, line 1: no column {', '.join(sorted(missing))}")
-    for row in reader:
-        if any(isinstance(cell, str) and cell.strip() for cell in row.values()):
-            yield f"{path}, line {reader.line_num}", row
+    try:
+        for row in reader:
+            if any(isinstance(cell, str) and cell.strip() for cell in row.values()):
+                yield f"{path}, line {reader.line_num}", row
+    except csv.Error as error:
+        raise UserError(
+            f"{path}, after line {reader.line_num}: {error}; is a quotation mark left open?"
+        ) from None
 
 
 def _scale(row: Mapping[str, str], name: str, place: str) -> int | None:

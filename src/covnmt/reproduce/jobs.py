@@ -214,7 +214,7 @@ def progress_rows(plan: Plan) -> Iterator[tuple[str, str, str, str]]:
 def write_sheet(plan: Plan, systems: Sequence[str], seed: int) -> Path:
     """Blinded rating sheets of 200 test sentences in WORK: they hold corpus text."""
     from covnmt.metrics.outputs import read_outputs
-    from covnmt.report.rate import make_sheets
+    from covnmt.report.rate import known_words, make_sheets
 
     rows = {}
     for system in systems:
@@ -225,6 +225,6 @@ def write_sheet(plan: Plan, systems: Sequence[str], seed: int) -> Path:
     source = list(read_lines(plan.prepared / "test.source.txt"))
     texts = {system: [each.text for each in lines] for system, lines in rows.items()}
     directory = plan.work / plan.experiment.name / "sheet"
-    n = min(SHEET_SENTENCES, len(source))
-    make_sheets(texts, source, n, seed, directory)
+    n = min(SHEET_SENTENCES, sum(bool(line.strip()) for line in source))
+    make_sheets(texts, source, n, seed, directory, known_words(rows.values(), source))
     return directory

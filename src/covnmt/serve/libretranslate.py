@@ -37,9 +37,11 @@ BODIES = {
 
 async def read_request(request: Request) -> LibreRequest:
     """JSON or an HTML form, as they take both."""
-    body = await request.body()
+    body, kind = await request.body(), request.headers.get("content-type", "")
+    if "multipart" in kind:
+        raise RefusalError(400, "send JSON, or a form as application/x-www-form-urlencoded")
     try:
-        if "json" in request.headers.get("content-type", ""):
+        if "json" in kind:
             return LibreRequest.model_validate_json(body)
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=20)
         return LibreRequest.model_validate({key: values[-1] for key, values in fields.items()})

@@ -34,7 +34,8 @@ Seconds = Annotated[float, Field(ge=0.01, le=3600, allow_inf_nan=False)]
 def first_problem(errors: Sequence[Any]) -> str:
     """What pydantic found wrong, and where, in words that repeat little of what was sent."""
     problem = errors[0]
-    if problem["type"] == "model_attributes_type" and problem["loc"] == ("body",):
+    whole = problem["loc"] == ("body",) and problem["type"] in ("model_attributes_type", "missing")
+    if whole or problem["type"] == "json_invalid":
         return "send a JSON object, with the header Content-Type: application/json"
     where = ".".join(str(step) for step in problem["loc"] if _is_field(step))
     message = str(problem["msg"]).removeprefix("Value error, ")

@@ -89,7 +89,7 @@ def _reuse(
     if changed:
         raise UserError(
             f"{output}: already holds a corpus made with other settings or text "
-            f"({', '.join(changed)}); choose another directory, or overwrite this one"
+            f"({', '.join(changed)}); choose another directory, or say --overwrite"
         )
     for name in corpus.report.splits:
         corpus.split(name)
