@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -59,6 +60,7 @@ def main() -> None:
     """Run a command; bad input ends with a message and exit code 2, never with a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # text is UTF-8, whatever the locale says
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # takes away what is half written
     try:
         with _standard_output():
             app(prog_name="covnmt")

@@ -107,3 +107,10 @@ def test_damaged_files_are_named(tiny_smt: SmtModel, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"bitext.npz: cannot be read .*covnmt smt train"):
             SmtModel(tmp_path, SETTINGS).bitext()
     assert read_json(tiny_smt.directory / "smt.json")["order"] == SETTINGS.order
+
+
+def test_a_neural_model_keeps_its_directory(tiny_model: Path, tiny_corpus: Path) -> None:
+    before = sorted(tiny_model.iterdir())
+    with pytest.raises(UserError, match=r"holds a neural model; choose another directory"):
+        train(tiny_corpus, tiny_model, SETTINGS)
+    assert sorted(tiny_model.iterdir()) == before

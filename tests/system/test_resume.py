@@ -211,3 +211,19 @@ def test_divergence(recipe: Path, tmp_path: Path, run_cli: RunCli) -> None:
     assert failed.returncode == 2
     assert "Traceback" not in failed.stderr
     assert "try a lower train.learning_rate" in failed.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_half_a_translation_is_taken_away(number: signal.Signals, tmp_path: Path) -> None:
+    text, output = tmp_path / "text", tmp_path / "out" / "text"
+    output.parent.mkdir()
+    text.write_text("この寺は京都市の北にある。\n" * 20_000, "utf-8")
+
+    def begun() -> bool:
+        return any(output.parent.iterdir())
+
+    arguments = ("translate", text, "--model", "ja-en", "--output", output)
+    code, errors = interrupt(arguments, number, begun)
+    assert code == 130
+    assert "Traceback" not in errors
+    assert not list(output.parent.iterdir())

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from covnmt.errors import UserError
 from covnmt.smt import model as own_model
 from covnmt.smt import moses
 from covnmt.smt.model import SmtModel
@@ -15,6 +16,8 @@ from covnmt.text.corpus import Corpus
 
 def train(data: Path, directory: Path, settings: TrainSettings, processes: int = 1) -> SmtModel:
     """Make a model from a prepared corpus; the chains of the aligner are shared among processes."""
+    if (directory / "config.json").exists():
+        raise UserError(f"{directory}: holds a neural model; choose another directory")
     build = moses.build if settings.engine == "moses" else own_model.build
     return build(Corpus.open(data), directory, settings, processes)
 
