@@ -439,3 +439,12 @@ def test_watched_step_by_step(sentences: list[Table], config: DecodeConfig) -> N
                 for said, log_prob, _ in every
                 if log_prob == likeliest
             ]
+
+
+def test_a_sentence_that_is_tried_again_keeps_its_number() -> None:
+    told: list[tuple[int, tuple[int, ...]]] = []
+    scorer, state, lengths = batch([ENDS, NEEDS_BEAM_2, ENDS])
+    search(scorer, state, lengths, DecodeConfig(beam=1), lambda *news: told.append(news))
+    again = told[told.index((1, (A,)), 2) :]
+    assert {number for number, _ in again} == {1}
+    assert again[-1] == (1, (B,))

@@ -237,7 +237,7 @@ def _allowed(
     if early.any():
         forbidden |= (words == scorer.end) & early[:, None]
     scores = (beam.log_probs.reshape(-1, 1) + proposal.log_probs).reshape(S, -1)
-    scores[forbidden | np.isnan(scores)] = -math.inf
+    scores[forbidden] = -math.inf
     return scores
 
 
