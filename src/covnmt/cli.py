@@ -219,6 +219,8 @@ def translate(
             raise UserError("--shards and --out take the place of a file and of --output")
         tell(str(translate_files(job, shards or [], into, workers, ray)))
         return
+    if ray:
+        raise UserError("--ray is for many files: name them with --shards, and their --out")
     done = translate_text(job, file, workers)
     output_lines(out, formatted(done, as_json, decode.nbest))
 
