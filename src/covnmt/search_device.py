@@ -83,7 +83,7 @@ def choose(buffers: Buffers, logits: Tensor, end: int) -> Tensor:
 def best(beam: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k best continuations of every sentence: scores and slot * V + word, [S, k] each.
 
-    It finds what `search.top` finds in beam + log_probs, ties included, but does not add the two
+    It finds the highest sums of beam and log_probs, equal ones by position, but does not add the two
     for all words: rounding keeps order, so the best sum of a block is the beam's plus the block's
     best. beam is [S, slots], log_probs [S, slots, V].
     """
