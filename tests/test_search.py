@@ -20,7 +20,6 @@ from covnmt.search import (
     Hypothesis,
     Ints,
     Proposal,
-    greedy,
     search,
 )
 
@@ -293,7 +292,7 @@ def test_greedy_takes_the_best_word_every_time(seed: int) -> None:
         following = table.log_probs[table.row(words)]
         allowed = [UNK, A, B, END] if words else [UNK, A, B]  # J = 2: no end at the first step
         words += (max(allowed, key=lambda word: following[word]),)
-    (hypothesis,) = greedy(*batch([table]), DecodeConfig(beam=10, nbest=3))
+    ((hypothesis,),) = run([table], DecodeConfig(beam=1))
     if END in words:
         assert symbols(hypothesis) == words
     else:
@@ -390,8 +389,8 @@ def test_unk_is_allowed_when_nothing_ends_without() -> None:
 
 def test_beam_doubles_only_for_sentences_that_do_not_end() -> None:
     scorer, state, lengths = batch([ENDS, NEEDS_BEAM_2, ENDS])
-    found = greedy(scorer, state, lengths, DecodeConfig())
-    assert [hypothesis.words for hypothesis in found] == [(A,), (B,), (A,)]
+    found = search(scorer, state, lengths, DecodeConfig(beam=1))
+    assert [hypothesis.words for (hypothesis,) in found] == [(A,), (B,), (A,)]
     together = 2  # steps until both others have ended; from then on one sentence is alone
     assert scorer.sizes[:together] == [(3, 3)] * together
     assert set(scorer.sizes[together:]) == {(1, 1), (1, 2)}

@@ -87,7 +87,7 @@ def test_epochs_are_whole_passes(batching: str, epochs: int, short: Config, tmp_
     split = Corpus.open(config.data.directory).split("train")
     block = len(build_batching(split, config.data, config.train.seed).block(0))
     assert outcome.counters.update == epochs * (15 if batching == "paper" else block)
-    assert outcome.counters.words == epochs * int((split.target_lengths + 1).sum())
+    assert outcome.counters.words == epochs * int((split.target_sentences.lengths() + 1).sum())
 
 
 def test_time_that_was_spent_counts(short: Config, tmp_path: Path) -> None:
