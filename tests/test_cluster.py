@@ -52,6 +52,16 @@ def die(item: int) -> int:
     return item
 
 
+class Stillborn:
+    """A function that kills whoever opens it, as what is missing on a machine does."""
+
+    def __reduce__(self) -> tuple[object, tuple[int]]:
+        return os._exit, (1,)
+
+    def __call__(self, item: int) -> int:
+        return item
+
+
 def refuse(item: int) -> int:
     raise UserError(f"line {item}: bad")
 
@@ -92,6 +102,12 @@ def test_an_item_that_always_kills(cluster: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("covnmt.cluster.DEATHS", 1)
     with pytest.raises(UserError, match="7: workers died 2 times over it"):
         list(spread(die, [7], cluster.address, cores=1))
+
+
+def test_workers_that_never_begin(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covnmt.cluster.DEATHS", 1)
+    with pytest.raises(UserError, match="2 workers in a row died before they had begun"):
+        list(spread(Stillborn(), [7], cluster.address, cores=1))
 
 
 def test_nothing_to_do() -> None:

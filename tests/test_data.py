@@ -161,9 +161,9 @@ def test_token_batches_waste_little() -> None:
     padded = [
         len(indices) * (side[indices].max() + 1)
         for _, _, indices in batches
-        for side in (split.source_lengths, split.target_lengths)
+        for side in (split.source_sentences.lengths(), split.target_sentences.lengths())
     ]
-    words = sum(split.source_lengths + 1) + sum(split.target_lengths + 1)
+    words = sum(split.source_sentences.lengths() + 1) + sum(split.target_sentences.lengths() + 1)
     assert words / sum(padded) > 0.85
     # the mean of both sides; the longer one is fuller
     assert sum(padded) / len(padded) > 0.85 * 2000
@@ -179,7 +179,7 @@ def test_token_batches_change_from_epoch_to_epoch() -> None:
     # other neighbours, not just another order of the same batches
     assert len(sets[0] & sets[1]) < 0.1 * per_epoch
     # lengths come mixed, not sorted
-    longest = [split.source_lengths[batch.indices].max() for batch in first]
+    longest = [split.source_sentences.lengths()[batch.indices].max() for batch in first]
     assert 0.4 < np.mean(np.diff(longest) > 0) < 0.6
 
 
@@ -229,8 +229,8 @@ def test_pairs_are_not_looked_at_where_all_are_known_to_fit() -> None:
 def test_long_pairs_are_skipped(config: DataConfig, pairs: Lengths) -> None:
     split = make_split([*pairs, (1, 10), (10, 1), (9, 9)])
     for batch in take(split, config, 30):
-        assert split.source_lengths[batch.indices].max() <= 9
-        assert split.target_lengths[batch.indices].max() <= 9
+        assert split.source_sentences.lengths()[batch.indices].max() <= 9
+        assert split.target_sentences.lengths()[batch.indices].max() <= 9
 
 
 @pytest.mark.parametrize("config", SCHEMES)

@@ -64,6 +64,9 @@ def test_a_perfect_system() -> None:
     }
     assert {name: figures[name] for name in expected} == pytest.approx(expected)
     assert figures["coverage-attention correlation"] < 0
+    little = result.find("little attention")
+    assert little is not None
+    assert little.signature.startswith("below:0.2|")
     assert all(bucket.bleu == pytest.approx(100) for bucket in result.by_length)
     assert [bucket.label for bucket in result.by_length] == ["1-10", "11-20", "21-30"]
     assert sum(bucket.sentences for bucket in result.by_length) == 60
@@ -152,6 +155,13 @@ def test_comparison() -> None:
     assert (p_values["perfect"] or 1) < 0.01
     assert p_values["again"] == 1
     assert len(result.randomisation) == len(result.bootstrap) == 6
+
+
+def test_marks_need_less_than_one_percent() -> None:
+    """In 8 of 8 sentences better: p = 1/128, enough; in 7 of 7: 1/64, too little."""
+    for better, mark in ((8, "†"), (7, "")):
+        mixed = Output([*REFERENCES[:better], *SHORT.text[better:]])
+        assert compare({"short": SHORT, "mixed": mixed}, SET).marks("mixed") == mark
 
 
 def test_marks_for_each_baseline() -> None:

@@ -86,8 +86,9 @@ def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
 def test_an_item_that_always_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "DEATHS", 1)
     jobs = [Job(tmp_path / str(k), deaths=9 * (k == 0)) for k in range(2)]
-    with pytest.raises(UserError, match=r"/0.*: workers died 2 times .* fewer --workers"):
+    with pytest.raises(UserError, match=r"/0.*: workers died 2 times .* fewer processes"):
         list(spread(work, jobs, workers=2))
+    assert (tmp_path / "0").read_text() == "xx"
 
 
 def test_bad_input_in_a_worker_is_raised_here(tmp_path: Path) -> None:

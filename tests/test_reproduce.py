@@ -1,11 +1,13 @@
 """The paper's experiment as a list of jobs: order, resumption, packs, results, tables."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -33,12 +35,12 @@ from covnmt.reproduce.experiments import (
     find_experiment,
 )
 from covnmt.reproduce.jobs import Job, Plan, choose_jobs, run_jobs, settings, time_left
-from covnmt.reproduce.measure import case_insensitive
+from covnmt.reproduce.measure import case_insensitive, describe_run, score_text
 from covnmt.reproduce.pack import pack, unpack
 from covnmt.reproduce.page import trouble, write_page
 from covnmt.reproduce.results import Result, layout, read_results, write_result
 from covnmt.reproduce.summary import summarise
-from covnmt.text.corpus import Corpus
+from covnmt.text.corpus import Corpus, Split
 
 KFTT, TINY = find_experiment("kftt"), find_experiment("embedded", "tiny")
 EXAMPLES = Path(__file__).parents[1] / "docs/examples"
@@ -576,6 +578,23 @@ TROUBLES = [
 def test_trouble(text: str, alignment: list[list[float]], expected: int) -> None:
     example = {"source_tokens": ["x", "y"], "tokens": text.split(), "alignment": alignment}
     assert trouble(example) == expected
+
+
+def test_capitals_do_not_count() -> None:
+    """On neither side: systems that never saw one cannot write one."""
+    lines = ["The Temple of the North .", "It is OLD , very old indeed ."]
+    test = SimpleNamespace(source_text=lambda: lines, target_text=lambda: lines)
+    found = score_text([line.upper() for line in lines], cast(Split, test))
+    assert [score.value for score in found.translation] == pytest.approx([100, 100, 100, 0])
+
+
+def test_speed_is_the_median_after_the_first_report(tiny_model: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_model, tmp_path / "run")
+    entry = {"update": 10, "epoch": 0, "words": 9, "seconds": 1.0, "loss": 2.0}
+    rates = [1, 300, 100, 200]
+    lines = [json.dumps(entry | {"words_per_second": rate}) for rate in rates]
+    write_lines(tmp_path / "run" / "log.jsonl", lines)
+    assert describe_run(tmp_path / "run", "done")["training"]["words_per_second"] == 200
 
 
 # The sheet

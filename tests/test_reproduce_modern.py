@@ -112,7 +112,7 @@ def test_plain_text_is_scored_as_people_read_it(plain: Plan) -> None:
     assert set(scores) == {"translation"}
     [sacrebleu] = [each for each in scores["translation"] if each["name"] == "BLEU"]
     assert "case:mixed" in sacrebleu["signature"]
-    lengths = Corpus.open(plain.prepared).split("test").source_lengths
+    lengths = Corpus.open(plain.prepared).split("test").source_sentences.lengths()
     assert result.content["test"]["source_lengths"] == lengths.tolist()
 
 

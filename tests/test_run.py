@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import covnmt.train as training
-from covnmt.checkpoint import BEST, LAST, load_model, load_tensors, weights_of
+from covnmt.checkpoint import BEST, LAST, load_model, load_tensors, save_tensors, weights_of
 from covnmt.config import Config, flatten
 from covnmt.data import Place, train_batches
 from covnmt.errors import UserError
@@ -122,6 +122,19 @@ def test_the_log_has_each_update_once(
     log = log_of(tmp_path)
     assert [entry["update"] for entry in log if "loss" in entry] == [1, 2, 3, 4, 5, 6]
     assert [entry["update"] for entry in log if "validation" in entry] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_validation_that_is_made_again_is_logged_once(short: Config, tmp_path: Path) -> None:
+    """A crash after it was logged, and before the save that knows of it."""
+    go(short, tmp_path)
+    tensors, about = load_tensors(tmp_path / LAST)
+    about["counters"]["unchecked"] = True
+    save_tensors(tmp_path / LAST, tensors, about)
+    log = log_of(tmp_path)
+    go(short, tmp_path)
+    again = log_of(tmp_path)
+    assert [entry["update"] for entry in again if "validation" in entry] == [6]
+    assert [entry for entry in again if "loss" in entry] == [e for e in log if "loss" in e]
 
 
 def test_odd_characters_do_not_cut_the_log(short: Config, tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from covnmt.search import (
     Hypothesis,
     Ints,
     Proposal,
-    greedy,
     search,
 )
 
@@ -293,7 +292,7 @@ def test_greedy_takes_the_best_word_every_time(seed: int) -> None:
         following = table.log_probs[table.row(words)]
         allowed = [UNK, A, B, END] if words else [UNK, A, B]  # J = 2: no end at the first step
         words += (max(allowed, key=lambda word: following[word]),)
-    (hypothesis,) = greedy(*batch([table]), DecodeConfig(beam=10, nbest=3))
+    ((hypothesis,),) = run([table], DecodeConfig(beam=1))
     if END in words:
         assert symbols(hypothesis) == words
     else:
@@ -390,8 +389,8 @@ def test_unk_is_allowed_when_nothing_ends_without() -> None:
 
 def test_beam_doubles_only_for_sentences_that_do_not_end() -> None:
     scorer, state, lengths = batch([ENDS, NEEDS_BEAM_2, ENDS])
-    found = greedy(scorer, state, lengths, DecodeConfig())
-    assert [hypothesis.words for hypothesis in found] == [(A,), (B,), (A,)]
+    found = search(scorer, state, lengths, DecodeConfig(beam=1))
+    assert [hypothesis.words for (hypothesis,) in found] == [(A,), (B,), (A,)]
     together = 2  # steps until both others have ended; from then on one sentence is alone
     assert scorer.sizes[:together] == [(3, 3)] * together
     assert set(scorer.sizes[together:]) == {(1, 1), (1, 2)}
@@ -439,3 +438,12 @@ def test_watched_step_by_step(sentences: list[Table], config: DecodeConfig) -> N
                 for said, log_prob, _ in every
                 if log_prob == likeliest
             ]
+
+
+def test_a_sentence_that_is_tried_again_keeps_its_number() -> None:
+    told: list[tuple[int, tuple[int, ...]]] = []
+    scorer, state, lengths = batch([ENDS, NEEDS_BEAM_2, ENDS])
+    search(scorer, state, lengths, DecodeConfig(beam=1), lambda *news: told.append(news))
+    again = told[told.index((1, (A,)), 2) :]
+    assert {number for number, _ in again} == {1}
+    assert again[-1] == (1, (B,))

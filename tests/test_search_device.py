@@ -116,21 +116,26 @@ def test_every_setting(name: str, seed: int) -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(
-    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=9),
+    batches=st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=9), min_size=1, max_size=2),
     beam=st.integers(1, 6),
+    forbid_unk=st.booleans(),
     smallest=st.integers(1, 4),
     rows=st.integers(2, 8),
     seed=st.integers(0, 10**6),
 )
-def test_random_batches(lengths: list[int], beam: int, smallest: int, rows: int, seed: int) -> None:
-    """With lanes that become small quickly, and a trellis in many segments."""
+def test_random_batches(
+    batches: list[list[int]], beam: int, forbid_unk: bool, smallest: int, rows: int, seed: int
+) -> None:
+    """With lanes that become small quickly and are used again, and a trellis in many segments."""
     model = model_of("fertility", seed)
-    given = task(lengths, seed)
-    config = DecodeConfig(beam=beam, nbest=beam)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lane, "ROWS", rows)
-        result = found(on_device(model, smallest), given, config)
-    assert_same(result, expected(model, given, config))
+    device = on_device(model, smallest)
+    config = DecodeConfig(beam=beam, nbest=beam, forbid_unk=forbid_unk)
+    for lengths in batches:
+        given = task(lengths, seed)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lane, "ROWS", rows)
+            result = found(device, given, config)
+        assert_same(result, expected(model, given, config))
 
 
 def test_company_does_not_matter() -> None:
@@ -259,6 +264,23 @@ def test_sentences_move_to_smaller_lanes(monkeypatch: pytest.MonkeyPatch) -> Non
     assert_same(found(device, given, config), expected(model, given, config))
     # the limits are 3, 6, 9 and 12 steps; the host learns of them one step late, but knows the last
     assert sizes == [4] * 7 + [2] * 3 + [1] * 2
+
+
+def test_what_a_lane_had_before_is_gone() -> None:
+    """Behind the sentences that move in there is no hypothesis, and a source to look at."""
+    device = on_device(model_of())
+    large, small = (device._lane(size, 2, 16).buffers for size in (4, 3))
+    large.banned.fill_(UNK)
+    large.clock.fill_(5)
+    small.open.fill_(True)
+    small.log_probs.fill_(0)
+    small.memory.mask.fill_(False)
+    small.receive(large, torch.tensor([3, 1], device=DEVICE))
+    assert not small.open[2]
+    assert (small.log_probs[2] == -math.inf).all()
+    assert small.memory.mask[2].all()
+    assert small.banned.tolist() == [UNK, UNK]
+    assert small.clock.tolist() == [5, 5]
 
 
 def test_a_step_that_cannot_be_captured_runs_plainly() -> None:

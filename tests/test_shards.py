@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from covnmt import pool
 from covnmt import shards as module
 from covnmt.directory import load_config
 from covnmt.errors import UserError
 from covnmt.export import export_model
 from covnmt.files import read_lines
+from covnmt.pool import Seat
 from covnmt.shards import ABOUT, Job, plan, translate_files, translate_text
 from covnmt.translate import Translator
 from tests.conftest import RunCli
@@ -55,6 +57,22 @@ def expected(job: Job, shards: Path) -> dict[str, list[str]]:
         name: [done.text for done in translator.translate(text.splitlines(), job.decode)]
         for name, text in texts.items()
     }
+
+
+def test_every_worker_has_a_gpu_and_its_share_of_the_threads(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[str, int]] = []
+
+    def load(*models: Path, device: str, dictionary: Path | None, threads: int) -> None:
+        opened.append((device, threads))
+
+    monkeypatch.setattr(Translator, "load", load)
+    monkeypatch.setattr(module, "gpus", lambda job: 2)
+    for number in range(3):
+        monkeypatch.setattr(pool, "_seat", Seat(number, 3))
+        module._open.__wrapped__(replace(job, threads=7))
+    assert opened == [("cuda:0", 2), ("cuda:1", 2), ("cuda:0", 2)]
 
 
 def results(directory: Path) -> dict[str, list[str]]:

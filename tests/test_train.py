@@ -87,7 +87,30 @@ def test_epochs_are_whole_passes(batching: str, epochs: int, short: Config, tmp_
     split = Corpus.open(config.data.directory).split("train")
     block = len(build_batching(split, config.data, config.train.seed).block(0))
     assert outcome.counters.update == epochs * (15 if batching == "paper" else block)
-    assert outcome.counters.words == epochs * int((split.target_lengths + 1).sum())
+    assert outcome.counters.words == epochs * int((split.target_sentences.lengths() + 1).sum())
+
+
+@pytest.mark.parametrize("batching", ["paper", "tokens"])
+def test_a_run_goes_on_after_an_epoch(batching: str, short: Config, tmp_path: Path) -> None:
+    """A call that ended with the corpus is followed by the next pass, neither more nor less."""
+    config = changed(
+        short,
+        train__updates=1000,
+        train__accumulate=2,
+        data__batching=batching,
+        data__batch_size=20,
+        data__pool=5,
+        data__batch_tokens=400,
+    )
+    go(config, tmp_path / "whole", train__epochs=2)
+    for epochs in (1, 2):
+        go(config, tmp_path / "parts", train__epochs=epochs)
+    (whole, about), (parts, note) = (
+        load_tensors(tmp_path / name / LAST) for name in ("whole", "parts")
+    )
+    assert [name for name in whole if not torch.equal(whole[name], parts[name])] == []
+    for counter in ("update", "block", "batch", "epoch", "words"):
+        assert about["counters"][counter] == note["counters"][counter]
 
 
 def test_time_that_was_spent_counts(short: Config, tmp_path: Path) -> None:

@@ -467,8 +467,10 @@ def test_json(trained: Translator, lines: list[str]) -> None:
 
 
 def test_json_of_nbest(trained: Translator, lines: list[str]) -> None:
-    [best] = trained.translate(lines[:1], change(trained, nbest=2))
+    line = f"  {lines[0]} "  # as it is, whatever the tokenizer makes of it
+    [best] = trained.translate([line], change(trained, nbest=2))
     assert best.to_json()["nbest"] == [best.alternatives[0].to_json()]
+    assert best.source == best.alternatives[0].source == line
 
 
 def test_output_lines(trained: Translator, lines: list[str]) -> None:

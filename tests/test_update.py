@@ -47,9 +47,10 @@ def test_the_loss_is_summed_until_it_is_taken() -> None:
     assert one.take_loss() < first
 
 
-def test_rounding_up_changes_nothing() -> None:
+@pytest.mark.parametrize("system", ["gru1", "fertility"])
+def test_rounding_up_changes_nothing(system: str) -> None:
     """Rows and positions that only fill up a shape leave loss and weights as they were."""
-    plain, padded = updater(), updater()
+    plain, padded = updater(system=system), updater(system=system)
     for number, lengths in enumerate(([(3, 4), (5, 2), (1, 1)], [(6, 3)])):
         batch = small_batch(lengths, seed=number).to(DEVICE)
         words = batch.target_words

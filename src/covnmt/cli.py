@@ -218,7 +218,7 @@ def translate(
         tell(str(translate_files(job, shards or [], into, workers, ray)))
         return
     if ray:
-        raise UserError("--ray translates many files: name them with --shards, and --out")
+        raise UserError("--ray is for many files: name them with --shards, and their --out")
     done = translate_text(job, file, workers)
     output_lines(out, formatted(done, as_json, decode.nbest))
 

@@ -1,12 +1,12 @@
 """The commands that make text ready: `synthetic` writes the embedded pair, `prepare` a corpus."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from covnmt.errors import UserError
+from covnmt.pool import cores
 from covnmt.progress import tell
 
 app = typer.Typer()
@@ -96,7 +96,7 @@ def prepare(
             "seed": seed,
         },
     )
-    for line in run(settings, directory, overwrite, workers or os.cpu_count() or 1).lines():
+    for line in run(settings, directory, overwrite, workers or cores()).lines():
         print(line)
 
 

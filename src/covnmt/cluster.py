@@ -52,13 +52,15 @@ class Dispatch(Generic[T, R]):
     ) -> None:
         self.ray, self.function, self.waiting = ray, function, waiting
         self.deaths: Counter[T] = Counter()
+        self.stillborn = 0  # actors in a row that died before they were up
         self.running: dict[Any, tuple[Any, T | None]] = {}  # by what is to come: actor and item
         total = ray.cluster_resources()
         on_gpus = int(total.get("GPU", 0))
         needs = {"num_gpus": 1} if on_gpus else {"num_cpus": cores}
         self.kind = ray.remote(Caller).options(max_restarts=0, **needs)
         most = on_gpus or max(1, int(total.get("CPU", 0)) // cores)
-        for _ in range(min(most, len(waiting))):
+        self.places = min(most, len(waiting))
+        for _ in range(self.places):
             self._start()
 
     def results(self) -> Iterator[R]:
@@ -78,7 +80,9 @@ class Dispatch(Generic[T, R]):
                 self.running[actor.call.remote(following)] = (actor, following)
             # else the actor ends here, and its place is free for one that waits to start
             del actor
-            if item is not None:
+            if item is None:
+                self.stillborn = 0
+            else:
                 yield result
 
     def _start(self) -> None:
@@ -88,7 +92,14 @@ class Dispatch(Generic[T, R]):
     def _lost(self, actor: Any, item: T | None) -> None:
         """Take back what an actor had in hand; it may be out of reach rather than dead."""
         self.ray.kill(actor)
-        if item is not None:
+        if item is None:
+            self.stillborn += 1
+            if self.stillborn > DEATHS * self.places:
+                raise UserError(
+                    f"{self.stillborn} workers in a row died before they had begun; is covnmt "
+                    "installed on all machines of the cluster, in the same version?"
+                )
+        else:
             self.deaths[item] += 1
             if self.deaths[item] > DEATHS:
                 raise UserError(f"{item}: workers died {DEATHS + 1} times over it; split it")

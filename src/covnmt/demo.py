@@ -19,12 +19,12 @@ from covnmt.directory import shipped_models
 from covnmt.evaluate import Comparison, compare
 from covnmt.files import atomic_text, read_parallel
 from covnmt.metrics.alignment import load_matrices, save_matrices
-from covnmt.metrics.inputs import EvaluationSet, load_evaluation_set, load_output
-from covnmt.metrics.outputs import OutputLine, read_outputs
+from covnmt.metrics.inputs import EvaluationSet, as_evaluated, load_evaluation_set
+from covnmt.metrics.outputs import read_outputs
 from covnmt.progress import tell, track
 from covnmt.recipe import find_recipe, load_recipe
-from covnmt.report.figures import HeatMap, heat_maps
-from covnmt.report.html import write_report
+from covnmt.report.figures import heat_maps
+from covnmt.report.html import panels, write_report
 from covnmt.report.tables import comparison_table, length_table
 from covnmt.text.corpus import PrepareSettings
 from covnmt.text.examples import example_sentences
@@ -50,15 +50,15 @@ def run_demo(directory: Path) -> Iterator[RenderableType]:
         train_system(system, data, directory / system)
         translate_test(text, directory / system)
     on = load_evaluation_set([text / "test.tgt"], text / "test.src", text / "test.align", 0, True)
-    outputs = {system: load_output(*_files(directory, system, on)) for system in SYSTEMS}
+    systems = {system: read_outputs(directory / system / "test.jsonl") for system in SYSTEMS}
+    forced = {system: load_matrices(directory / system / "test.npz") for system in SYSTEMS}
+    outputs = {system: as_evaluated(systems[system], forced[system]) for system in SYSTEMS}
     comparison = compare(outputs, on)
     yield comparison_table(comparison, "The embedded pair, test set")
     yield length_table(comparison.systems, "By source length")
-    systems = {system: read_outputs(directory / system / "test.jsonl") for system in SYSTEMS}
     sentence = telling_sentence(comparison, on)
     picture = directory / "heat-maps.png"
-    heat_maps([panel(name, rows[sentence]) for name, rows in systems.items()], picture)
-    forced = {name: load_matrices(directory / name / "test.npz") for name in SYSTEMS}
+    heat_maps(panels(systems, sentence), picture)
     page = write_report(directory / "report", "covnmt demo", on, systems, forced)
     yield f"Test sentence {sentence + 1}, where coverage mends the most words: {picture}"
     yield f"Report: {page}"
@@ -127,13 +127,3 @@ def translate_examples() -> Iterator[Text]:
         lines = [line.replace(" ", "") for line in example_sentences(language)[:EXAMPLES]]
         for translation in Translator.load(name).translate(lines):
             yield Text(f"{name}  {translation.source}\n       {translation.text}")
-
-
-def panel(name: str, output: OutputLine) -> HeatMap:
-    """One system's attention while it translated."""
-    assert output.alignment is not None
-    return HeatMap(name, output.source_tokens, output.tokens, output.alignment, output.coverage)
-
-
-def _files(directory: Path, system: str, on: EvaluationSet) -> tuple[Path, EvaluationSet, Path]:
-    return directory / system / "test.jsonl", on, directory / system / "test.npz"

@@ -1,7 +1,7 @@
 """The torch-free part of a model directory: config.json, and whose vocabularies it was made with.
 
 `checkpoint` has the weights that training leaves, `export` those that ONNX Runtime reads. Exported
-models that come along, if any, lie in `shipped` and are known by name.
+models that come along lie in `shipped` and are known by name.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Description:
 
 
 def shipped_models() -> list[str]:
-    """The names of the models that come along, such as `zh-en`."""
+    """The names of the models that come along, such as `ja-en`."""
     return sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
 
 

@@ -40,8 +40,7 @@ class Options:
     alternative: Alternative = "two-sided"
     ter: bool = True
     workers: int = 1  # processes for TER
-    samples: int = 1000
-    seed: int = 1234
+    samples: int = 1000  # of the bands by length
 
 
 @dataclass(frozen=True)
@@ -360,4 +359,4 @@ def _by_length(
         measures["left out"] = lambda chosen: adequacy.left_out_rate([words[n] for n in chosen])
         measures["said twice"] = lambda chosen: adequacy.said_twice_rate([words[n] for n in chosen])
     lengths = [len(line.split()) for line in on.source]
-    return by_length(statistics, lengths, measures, samples=options.samples, seed=options.seed)
+    return by_length(statistics, lengths, measures, samples=options.samples)

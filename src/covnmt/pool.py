@@ -86,7 +86,7 @@ def _numbered(
         if deaths[number] > DEATHS:
             raise UserError(
                 f"{taken[number]}: workers died {DEATHS + 1} times while it was to be done; is "
-                "there too little memory? Give the same command again with fewer --workers"
+                "there too little memory? Give the same command again with fewer processes"
             )
 
 

@@ -223,10 +223,12 @@ def trim_log(run: Run) -> None:
     """Forget what was logged after the save that we go on from; it will be made again."""
     if not run.log.exists():
         return
-    kept = []
+    kept, last = [], run.counters.update
     for line in run.log.read_text("utf-8", errors="replace").split("\n"):
         try:
-            if json.loads(line)["update"] <= run.counters.update:
+            entry = json.loads(line)
+            due = run.counters.unchecked and "validation" in entry
+            if entry["update"] < last or (entry["update"] == last and not due):
                 kept.append(line)
         except (ValueError, KeyError):
             break  # the end, or the line that a crash cut off

@@ -1,4 +1,4 @@
-"""Greedy and batched beam search (SPEC 1.5; the paper decodes with a beam of 10).
+"""Batched beam search (SPEC 1.5; the paper decodes with a beam of 10); a beam of 1 is greedy.
 
 The search knows nothing of the architecture nor of what computes it: it sees a `Scorer`, which
 turns the words chosen last into the best next ones of every hypothesis, and a `State`, whose rows
@@ -131,14 +131,6 @@ def search(
     return found
 
 
-def greedy(
-    scorer: Scorer[StateT], state: StateT, source_lengths: Ints, config: DecodeConfig
-) -> list[Hypothesis]:
-    """One translation per sentence, the best word at every step: a beam of 1."""
-    narrow = config.model_copy(update={"beam": 1, "nbest": 1})
-    return [best for (best,) in search(scorer, state, source_lengths, narrow)]
-
-
 def nothing(J: int) -> Hypothesis:
     """What is left where the model gives every continuation no probability."""
     empty = np.zeros((0, J), dtype=np.float32)
@@ -237,7 +229,7 @@ def _allowed(
     if early.any():
         forbidden |= (words == scorer.end) & early[:, None]
     scores = (beam.log_probs.reshape(-1, 1) + proposal.log_probs).reshape(S, -1)
-    scores[forbidden | np.isnan(scores)] = -math.inf
+    scores[forbidden] = -math.inf
     return scores
 
 

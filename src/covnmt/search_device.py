@@ -83,9 +83,9 @@ def choose(buffers: Buffers, logits: Tensor, end: int) -> Tensor:
 def best(beam: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k best continuations of every sentence: scores and slot * V + word, [S, k] each.
 
-    It finds what `search.top` finds in beam + log_probs, ties included, but does not add the two
-    for all words: rounding keeps order, so the best sum of a block is the beam's plus the block's
-    best. beam is [S, slots], log_probs [S, slots, V].
+    They have the highest sums of beam and log_probs, equal ones by position. Not all sums are made:
+    rounding keeps order, so the best one of a block is the beam's plus the block's best. beam is
+    [S, slots], log_probs [S, slots, V].
     """
     S, _, V = log_probs.shape
     maxima = log_probs.unflatten(2, (-1, BLOCK)).amax(3) + beam[:, :, None]

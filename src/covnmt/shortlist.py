@@ -2,7 +2,8 @@
 
 The output layer is the largest product of a step, and of its 30,000 words a sentence needs few.
 The list of a sentence has the most frequent target words, and for each source word those of the
-others that it was most often linked to. Probabilities are then over the list alone.
+others that it was most often linked to; sentences of a batch share theirs. Probabilities are then
+over the list alone.
 """
 
 from collections import Counter, defaultdict

@@ -214,7 +214,7 @@ class Translator:
         received = attention[:, :J].sum(axis=0)
         expected = None if fertility is None else fertility[:J]
         return Translation(
-            source=self.source.detokenize(source),
+            source="",  # `join` knows the line
             source_tokens=source,
             text=self.target.detokenize(tokens),
             tokens=tokens,
@@ -279,7 +279,8 @@ def split_tokens(tokens: tuple[str, ...], limit: int) -> list[tuple[str, ...]]:
 def join(line: str, parts: Sequence[Translation], target: Codec) -> Translation:
     """The pieces of one line as one translation; attention never crosses their borders."""
     if len(parts) == 1:
-        return replace(parts[0], source=line)
+        others = tuple(replace(each, source=line) for each in parts[0].alternatives)
+        return replace(parts[0], source=line, alternatives=others)
     tokens = tuple(token for part in parts for token in part.tokens)
     source = tuple(token for part in parts for token in part.source_tokens)
     alignment = np.zeros((len(tokens), len(source)), dtype=np.float32)

@@ -95,6 +95,10 @@ def test_common_subsequence(first: list[str], second: list[str]) -> None:
     assert all(p[0] < q[0] and p[1] < q[1] for p, q in pairwise(pairs))
 
 
+def test_of_equally_long_ones_the_earliest_is_taken() -> None:
+    assert common_subsequence(["b", "a"], ["a", "b"]) == [(0, 1)]
+
+
 # output, reference, REP counted by hand per 100 reference words
 REP_CASES = [
     ("a b c d", "a b c d", 0.0),
@@ -136,4 +140,5 @@ def test_little_attention() -> None:
     soft = np.array([[0.1, 0.9, 0.0], [0.05, 0.85, 0.1]], dtype=np.float32)
     assert little_attention([soft]) == pytest.approx(100 * 2 / 3)
     assert little_attention([soft], threshold=0.12) == pytest.approx(100 / 3)
+    assert little_attention([soft[:1]], threshold=0.1) == pytest.approx(100 / 3)  # 0.1 is enough
     assert little_attention([np.zeros((0, 4), np.float32)]) == 100

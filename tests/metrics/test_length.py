@@ -47,6 +47,15 @@ def test_bands_hold_the_figure_and_repeat_with_the_seed() -> None:
     assert by_length(counts, LENGTHS * 25, seed=5) != buckets
 
 
+@pytest.mark.parametrize(("words", "mean"), [((9, 0, 0), 3), ((9, 9, 0), 6)])
+def test_lengths_are_means_and_bands_hold_95_percent(words: tuple[int, ...], mean: int) -> None:
+    """Three draws are all of one sentence in 1 of 27 samples, 3.7%: more than a band leaves out."""
+    counts = statistics(["a " * n for n in words], [["a"] * 3])
+    (bucket,) = by_length(counts, [1] * 3, samples=20_000)
+    assert bucket.output_length == mean
+    assert bucket.output_length_band == (0, 9)
+
+
 def test_more_sentences_narrow_the_band() -> None:
     widths = []
     for times in (5, 500):

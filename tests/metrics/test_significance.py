@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from covnmt.metrics.bleu import Counts, paper_bleu, statistics
+from covnmt.metrics.bleu import Counts, corpus_bleu, paper_bleu, statistics
 from covnmt.metrics.significance import (
     PairedMethod,
     binomial_tail,
@@ -17,6 +17,9 @@ from covnmt.metrics.significance import (
     paired_tests,
     sign_test,
 )
+
+# matched 1- to 4-grams of ten each
+ROUNDED = [(1, 3, 4, 4), (1, 4, 4, 3)]
 
 sentence = st.lists(st.sampled_from("abc"), min_size=1, max_size=8).map(" ".join)
 
@@ -81,6 +84,13 @@ def test_better_worse_and_equal_systems() -> None:
     assert worse.down > worse.up
     assert worse.p_value < 0.01
     assert sign_test(good, good).same == 200
+
+
+def test_what_only_rounding_changes_is_no_change() -> None:
+    """The same precisions, of other n-grams: the product is the same but for its last digit."""
+    before, after = (np.array([[10, 10, *matched, *[10] * 4]]) for matched in ROUNDED)
+    assert corpus_bleu(before[0]) != corpus_bleu(after[0])
+    assert sign_test(before, after).same == 1
 
 
 def test_one_sided_asks_only_for_better() -> None:

@@ -127,6 +127,12 @@ def test_headings_keep_their_lines(report: Path) -> None:
     assert "white-space: pre; vertical-align: bottom;" in text
 
 
+def test_curves_say_what_they_show(report: Path) -> None:
+    text = report.read_text("utf-8")
+    assert "<title>BLEU by source length</title>" in text
+    assert "<title>Output length by source length</title>" in text
+
+
 def test_exact_losses_are_marked(report: Path) -> None:
     text = report.read_text("utf-8")
     lost = text[text.index('id="lost"') : text.index('id="twice"')]

@@ -313,7 +313,7 @@ def test_tables_can_be_printed(sheets: Sheets) -> None:
     ratings = two_raters(sheets)
     console = Console(width=100)
     with console.capture() as capture:
-        console.print(ratings_table(ratings, "Table 2"), agreement_table(ratings))
+        console.print(ratings_table(ratings), agreement_table(ratings))
     text = capture.get()
     for expected in ("base", "2.50", "37.5%", "a.csv / b.csv", "0.67", "87.5%"):
         assert expected in text

@@ -8,7 +8,6 @@ from covnmt.evaluate import Evaluation, compare, evaluate
 from covnmt.metrics.alignment import Gold
 from covnmt.metrics.inputs import EvaluationSet, Output
 from covnmt.report.tables import (
-    alignment_table,
     comparison_table,
     evaluation_table,
     length_table,
@@ -41,8 +40,7 @@ def systems() -> dict[str, Evaluation]:
 
 
 def test_evaluation(systems: dict[str, Evaluation]) -> None:
-    text = shown(evaluation_table(systems["good"], "test set"))
-    assert "test set" in text
+    text = shown(evaluation_table(systems["good"]))
     assert "40 sentences" in text
     assert row(text, "BLEU (paper)")[2] == "100.00"
     assert "len:shortest" in text
@@ -85,13 +83,3 @@ def test_by_length(systems: dict[str, Evaluation]) -> None:
     assert any(line[:2] == ["1-10", "28"] for line in lines)
     assert "left ↓" in text
     assert sum(line[:1] == ["good"] for line in lines) == 3  # all, 1-10, 11-20
-
-
-def test_alignment(systems: dict[str, Evaluation]) -> None:
-    text = shown(alignment_table(systems))
-    assert row(text, "good")[1:] == ["0.00", "100.00", "100.00", "100.00"]
-
-
-def test_nothing_known_is_shown_as_such() -> None:
-    text = shown(alignment_table({"text only": evaluate(Output(["a"]), EvaluationSet([["a"]]))}))
-    assert row(text, "text only")[2:] == ["-"]

@@ -13,7 +13,7 @@ from covnmt.smt.features import FEATURES
 from covnmt.smt.model import SmtModel
 from covnmt.smt.settings import SearchSettings, TuneSettings
 from covnmt.smt.translate import load_weights
-from covnmt.smt.tune import Pool, tune
+from covnmt.smt.tune import Pool, Tuning, tune
 
 SETTINGS = TuneSettings(
     search=SearchSettings(reorder=3, stack=10), iterations=4, nbest=20, restarts=2
@@ -60,6 +60,11 @@ def test_a_dev_set_without_sentences(model: SmtModel) -> None:
         (model.directory / f"dev.{side}.txt").write_text(" ".join("a" * 101) + "\n\n")
     with pytest.raises(UserError, match="no sentence of the dev set has 1 to 100 words"):
         tune(model, SETTINGS)
+
+
+def test_the_best_round_counts_and_of_equals_the_first() -> None:
+    rounds = [([0.1], 20.0), ([0.2], 21.0), ([0.3], 21.0), ([0.4], 19.0)]
+    assert Tuning(rounds).best() == ([0.2], 21.0)
 
 
 def test_pool_holds_nothing_twice() -> None:

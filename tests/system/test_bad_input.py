@@ -396,6 +396,9 @@ CASES = {
         "translate --model model --shards s --out new --ray localhost:1",
         ("localhost:1: no Ray cluster answers there", "ray start --head"),
     ),
+    "a Ray cluster for a single file": Case(
+        f"{TRANSLATE} --ray auto", ("--ray is for many files: name them with --shards",)
+    ),
     "a beam of 0": Case(f"{TRANSLATE} --beam 0", ("beam: ", "greater than 0")),
     "an option that does not exist": Case(f"{TRANSLATE} --beem 2", ("--beem",)),
     "fewer than no threads": Case(f"{TRANSLATE} --threads -1", ("--threads",)),

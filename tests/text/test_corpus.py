@@ -89,7 +89,7 @@ def test_dev_pairs_are_never_dropped(tmp_path: Path) -> None:
     assert (report.splits["dev"].kept, len(dev)) == (3, 3)
     assert dev.source_text() == [source for source, _ in DEV]
     assert dev.target_text() == [target for _, target in DEV]
-    assert dev.source_lengths.tolist() == [2, 0, 30]
+    assert dev.source_sentences.lengths().tolist() == [2, 0, 30]
     assert dev.order.tolist() == [0, 1, 2]
 
 
@@ -161,8 +161,9 @@ def test_every_pair_comes_back(
     corpus = Corpus.open(directory / "out")
     assert decoded(corpus, "train") == [*keep, ("a", "b")]
     split = corpus.split("train")
-    assert split.source_lengths.tolist() == [len(split.source(i)) for i in range(len(split))]
-    assert split.target_lengths.tolist() == [len(split.target(i)) for i in range(len(split))]
+    source, target = split.lengths(slice(None))
+    assert source.tolist() == [len(split.source(i)) for i in range(len(split))]
+    assert target.tolist() == [len(split.target(i)) for i in range(len(split))]
 
 
 def test_ids_take_the_smallest_type_that_fits() -> None:
@@ -471,4 +472,4 @@ def test_a_dev_set_of_empty_lines(tmp_path: Path) -> None:
     prepare(plan, tmp_path / "out")
     dev = Corpus.open(tmp_path / "out").split("dev")
     assert [len(dev.source(i)) for i in range(2)] == [0, 0]
-    assert dev.target_lengths.tolist() == [1, 0]
+    assert dev.target_sentences.lengths().tolist() == [1, 0]

@@ -2,7 +2,7 @@
 
 It holds `config.json`, `source.*` and `target.*` as the model directory does, and
 
-    encoder.onnx, step.onnx   the network (see `network`)
+    encoder.onnx, step.onnx   the network (see `encoder` and `step`)
     weights.bin               its matrices, end to end
     onnx.json                 precision, parameters by block, SHA-256 of these files, and where the
                               matrices of bytes lie

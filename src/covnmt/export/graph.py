@@ -169,7 +169,7 @@ class Graph:
     def given_product(self, x: str, W: NDArray[np.float32], b: NDArray[np.float32]) -> str:
         """x W^T + b for some rows of a matrix [b, a], which whoever runs the graph gives.
 
-        The store has all of them, as `engine.output` expects.
+        The store has all of them, as `engine.exported.OutputLayer` expects.
         """
         rows, columns = W.shape
         arrays = {"W": W, "b": b}

@@ -17,6 +17,8 @@ from covnmt.metrics.bleu import OUTPUT_LENGTH, REFERENCE_LENGTH, Counts, corpus_
 Band = tuple[float, float]
 Measure = Callable[[Sequence[int]], float]
 
+WIDTH, GROUPS = 10, 7  # source words of a group; the last group takes everything longer
+
 
 @dataclass(frozen=True)
 class Bucket:
@@ -51,8 +53,6 @@ def by_length(
     statistics: Counts,
     source_lengths: Sequence[int],
     measures: Mapping[str, Measure] | None = None,
-    width: int = 10,
-    groups: int = 7,
     samples: int = 1000,
     seed: int = 1234,
 ) -> tuple[Bucket, ...]:
@@ -60,10 +60,9 @@ def by_length(
 
     `statistics` are the BLEU counts [N, 10] of `covnmt.metrics.bleu`, whose tokens also make the
     lengths. `measures` name further figures, each a function of the chosen sentence numbers.
-    The last of the `groups` takes everything longer.
     """
-    last = groups - 1
-    numbers = np.clip((np.asarray(source_lengths, dtype=np.int64) - 1) // width, 0, last)
+    last = GROUPS - 1
+    numbers = np.clip((np.asarray(source_lengths, dtype=np.int64) - 1) // WIDTH, 0, last)
     if len(numbers) != len(statistics):
         raise ValueError(f"{len(numbers)} source lengths for {len(statistics)} sentences")
     rng = np.random.default_rng(seed)
@@ -74,8 +73,8 @@ def by_length(
         scores, lengths = _resampled(rows, samples, rng)
         buckets.append(
             Bucket(
-                low=number * width + 1,
-                high=None if number == last else (number + 1) * width,
+                low=number * WIDTH + 1,
+                high=None if number == last else (number + 1) * WIDTH,
                 sentences=len(rows),
                 bleu=float(corpus_bleu(rows.sum(axis=0))),
                 bleu_band=_band(scores),

@@ -64,9 +64,9 @@ def fused_step(model: "Seq2Seq", memory: "Memory", dtype: torch.dtype) -> "Fused
     """
     if not _use_triton(memory.h.new_empty(0, dtype=dtype)):
         return None
-    from covnmt.ops import triton_step
+    from covnmt.ops import triton_decoder, triton_step
 
-    known = triton_step.supports(model, memory)
+    known = triton_decoder.supports(model.decoder, memory)
     return triton_step.FusedStep(model, dtype) if known else None
 
 

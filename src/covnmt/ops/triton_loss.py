@@ -23,7 +23,7 @@ from torch import Tensor
 
 BLOCK = 4096  # words that a program has in registers at a time
 CHUNK = 1 << 28  # logits that exist at a time
-ALIGN = 64  # columns
+ALIGN = 64  # words
 
 
 @triton.jit
@@ -58,7 +58,7 @@ def loss_and_gradient(
 
 
 def _padded(matrix: Tensor, extra: Tensor | float, rows: int, dtype: torch.dtype) -> Tensor:
-    """[rows, q + 1 up to ALIGN]: the matrix, one more column, zeros."""
+    """[rows, q + 1 up to whole 16 bytes in bf16]: the matrix, one more column, zeros."""
     q = matrix.shape[1]
     padded = torch.zeros(rows, q + 1 + -(q + 1) % 8, device=matrix.device, dtype=dtype)
     padded[: len(matrix), :q] = matrix

@@ -5,7 +5,7 @@
 the normaliser needs: the peak of every chunk (several blocks) and the sum of exponentials below it.
 `choose` then has one program per sentence. Whatever belongs to the K best continuations lies in one
 of the K blocks with the best maxima, so it takes those blocks, chooses among their words, and
-writes down what became of each; equal scores go to the lower position, as in `search.top`.
+writes down what became of each; equal scores go to the lower position.
 
 Same results as `search_device.choose`. Letters: S sentences with `slots` rows of logits each, K
 slots of the next beam, V words in blocks.

@@ -163,7 +163,7 @@ def _looks_with(decoder: "Decoder", dtype: torch.dtype) -> Small:
 
 
 class FusedStep:
-    """A model's step, with the weights it has now; `supports` says which models."""
+    """A model's step, with the weights it has now; `triton_decoder.supports` says which models."""
 
     def __init__(self, model: "Seq2Seq", dtype: torch.dtype) -> None:
         decoder = model.decoder
@@ -259,8 +259,3 @@ class FusedStep:
             buffers.rows, buffers.C, buffers.alpha, R // len(rows), C.shape[1],
             self.n, width, self.kind.d, BLOCK,
         )  # fmt: skip
-
-
-def supports(model: "Seq2Seq", memory: "Memory") -> bool:
-    """Whether the kernels know this model's coverage; the memory is like those to come."""
-    return triton_decoder.supports(model.decoder, memory)

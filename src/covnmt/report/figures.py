@@ -244,7 +244,11 @@ def _stands(label: str) -> bool:
 
 def _label(word: str) -> str:
     """The word without invisible characters, cut if it is very long."""
-    word = "".join(c for c in word if visible(c) or c == " ")
+    return shortened("".join(c for c in word if visible(c) or c == " "))
+
+
+def shortened(word: str) -> str:
+    """A label that leaves room for the drawing."""
     return word if len(word) <= LONGEST_LABEL else word[: LONGEST_LABEL - 1] + "…"
 
 

@@ -174,7 +174,7 @@ def _by_length(comparison: Comparison) -> Markup:
         ("BLEU (paper's)", svg.length_chart(buckets, "BLEU", "bleu")),
         (
             "Words per output",
-            svg.length_chart(buckets, "OutputLine length", "output_length", reference=True),
+            svg.length_chart(buckets, "Output length", "output_length", reference=True),
         ),
     )
     drawn = (element("figure", element("figcaption", name), chart) for name, chart in charts)

@@ -377,9 +377,9 @@ def weighted_kappa(pairs: Sequence[tuple[int, int]]) -> float | None:
     return None if expected == 0 else float(1 - observed / expected)
 
 
-def ratings_table(ratings: Ratings, title: str | None = None) -> Table:
+def ratings_table(ratings: Ratings) -> Table:
     """One row per system, like the paper's Table 2."""
-    table = _table(title, "scales from 1 to 5; percent of source words")
+    table = _table("scales from 1 to 5; percent of source words")
     for heading in ("ratings", "adequacy ↑", "fluency ↑", "left out ↓", "said twice ↓"):
         table.add_column(heading, justify="right")
     for row in ratings.systems:
@@ -389,9 +389,9 @@ def ratings_table(ratings: Ratings, title: str | None = None) -> Table:
     return table
 
 
-def agreement_table(ratings: Ratings, title: str | None = None) -> Table:
+def agreement_table(ratings: Ratings) -> Table:
     """How far each two raters agree."""
-    table = _table(title, "kappa: Cohen's, squared weights; 1 full agreement, 0 chance")
+    table = _table("kappa: Cohen's, squared weights; 1 full agreement, 0 chance")
     table.add_column("raters")
     for heading in ("answers", "same", "kappa"):
         table.add_column(heading, justify="right")
@@ -402,13 +402,7 @@ def agreement_table(ratings: Ratings, title: str | None = None) -> Table:
     return table
 
 
-def _table(title: str | None, caption: str) -> Table:
-    table = Table(
-        title=title,
-        caption=caption,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-    )
+def _table(caption: str) -> Table:
+    table = Table(caption=caption, box=box.SIMPLE_HEAD, caption_justify="left")
     table.add_column("")
     return table

@@ -10,7 +10,7 @@ from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
 from covnmt.metrics.length import Band, Bucket
-from covnmt.report.figures import COLOURS, LONGEST_LABEL, HeatMap
+from covnmt.report.figures import COLOURS, LONGEST_LABEL, HeatMap, shortened
 from covnmt.report.fonts import em_width
 from covnmt.report.markup import Markup, element, join
 
@@ -108,11 +108,6 @@ def _colours(count: int) -> list[str]:
 
 def _widest(words: Sequence[str]) -> float:
     return max((em_width(shortened(word)) for word in words), default=0.0)
-
-
-def shortened(word: str) -> str:
-    """A label that leaves room for the drawing."""
-    return word if len(word) <= LONGEST_LABEL else word[: LONGEST_LABEL - 1] + "…"
 
 
 def _text(word: str, x: float, y: float, anchor: str, turned: bool = False) -> Markup:

@@ -1,4 +1,4 @@
-"""Results as tables for the terminal, in the shape of the paper's Tables 1 to 3.
+"""Results as tables for the terminal, in the shape of the paper's Table 1.
 
 Functions return `rich` tables; whoever calls them prints. The best figure of a column is bold.
 """
@@ -41,13 +41,6 @@ COLUMNS = (
     Column("left out", -1),
     Column("said twice", -1),
 )
-ALIGNMENT = (
-    Column("SAER", -1),
-    Column("AER", -1),
-    Column("alignment precision", +1),
-    Column("alignment recall", +1),
-    Column("alignment F1", +1),
-)
 BY_LENGTH = (
     Column("BLEU (paper)", +1),
     Column("output length", 0),
@@ -66,9 +59,9 @@ KINDS = {
 }
 
 
-def evaluation_table(evaluation: Evaluation, title: str | None = None) -> Table:
+def evaluation_table(evaluation: Evaluation) -> Table:
     """Every score of one system with its signature."""
-    table = _table(title, f"{evaluation.sentences:,} sentences")
+    table = _table(None, f"{evaluation.sentences:,} sentences")
     table.add_column("measure")
     table.add_column("value", justify="right")
     table.add_column("signature", style="dim", overflow="fold")
@@ -86,19 +79,22 @@ def comparison_table(comparison: Comparison, title: str | None = None) -> Table:
         f"{mark} better than {baseline}"
         for mark, baseline in zip(MARKS, comparison.baselines, strict=False)
     )
-    marks = {system: comparison.marks(system) for system in comparison.systems}
-    caption = f"{legend} (p < {LEVEL:g}, sign test on the paper's BLEU)"
-    return _systems_table(comparison.systems, COLUMNS, title, caption, marks)
+    rows = [_figures(system) for system in comparison.systems.values()]
+    first, *rest = _present(COLUMNS, rows)
+    table = _table(title, f"{legend} (p < {LEVEL:g}, sign test on the paper's BLEU)")
+    table.add_column("system")
+    table.add_column(first.heading, justify="right")
+    table.add_column("")  # marks stand behind the first figure
+    for column in rest:
+        table.add_column(column.heading, justify="right")
+    for name, (lead, *others) in zip(comparison.systems, _cells(rows, [first, *rest]), strict=True):
+        table.add_row(name, lead, comparison.marks(name), *others)
+    return table
 
 
-def alignment_table(systems: Mapping[str, Evaluation], title: str | None = None) -> Table:
-    """Alignment quality of each system, like the paper's Table 3."""
-    return _systems_table(systems, ALIGNMENT, title, "percent", {})
-
-
-def significance_table(comparison: Comparison, title: str | None = None) -> Table:
+def significance_table(comparison: Comparison) -> Table:
     """How each system fares against each baseline in every test."""
-    table = _table(title, "sentences that raise or lower the baseline's BLEU, and p-values")
+    table = _table(None, "sentences that raise or lower the baseline's BLEU, and p-values")
     for heading in ("baseline", "system"):
         table.add_column(heading)
     for heading in ("up", "down", "same", "sign test", "bootstrap", "randomisation"):
@@ -145,28 +141,6 @@ def length_table(systems: Mapping[str, Evaluation], title: str | None = None) ->
             lead = (label, f"{sizes[label]:,}") if number == 0 else ("", "")
             table.add_row(*lead, system_name, *row)
         table.add_section()
-    return table
-
-
-def _systems_table(
-    systems: Mapping[str, Evaluation],
-    columns: Sequence[Column],
-    title: str | None,
-    caption: str,
-    marks: Mapping[str, str],
-) -> Table:
-    """One row per system; marks, where there are any, stand behind the first figure."""
-    rows = [_figures(system) for system in systems.values()]
-    first, *rest = _present(columns, rows) or columns[:1]
-    table = _table(title, caption)
-    table.add_column("system")
-    table.add_column(first.heading, justify="right")
-    if marks:
-        table.add_column("")
-    for column in rest:
-        table.add_column(column.heading, justify="right")
-    for name, (lead, *others) in zip(systems, _cells(rows, [first, *rest]), strict=True):
-        table.add_row(name, lead, *([marks[name]] if marks else []), *others)
     return table
 
 

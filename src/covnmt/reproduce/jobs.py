@@ -16,7 +16,7 @@ from typing import Any
 from covnmt.config import Config
 from covnmt.errors import UserError
 from covnmt.files import read_json, read_lines, write_json
-from covnmt.progress import console
+from covnmt.progress import tell
 from covnmt.recipe import find_recipe, load_recipe
 from covnmt.reproduce.experiments import PHRASE_BASED, Experiment, changes_of, trained_as
 from covnmt.reproduce.results import read_result, result_file, write_result
@@ -97,7 +97,7 @@ def run_jobs(plan: Plan) -> Iterator[str]:
     if left:
         plan.experiment.text.prepare(plan.data, plan.prepared)
     for number, job in enumerate(left, 1):
-        console.print(f"job {number} of {len(left)}: {job.name}", highlight=False)
+        tell(f"job {number} of {len(left)}: {job.name}")
         began = time.monotonic()
         run_job(plan, job)
         yield f"{plan.result(job)}: done in {time.monotonic() - began:,.0f} seconds"

@@ -54,7 +54,7 @@ def measure(
     test = Corpus.open(prepared).split("test")
     translator, aligner = Translator.load(run, device=device), Aligner.load(run, device)
     # nothing is cut off, or words and attention would not fit
-    whole = decode.model_copy(update={"max_source": int(test.source_lengths.max()) + 1})
+    whole = decode.model_copy(update={"max_source": int(test.source_sentences.lengths().max()) + 1})
     translations = translator.translate(test.source_text(), whole)
     save_translations(outputs, translations)
     if experiment.text.plain:

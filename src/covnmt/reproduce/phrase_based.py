@@ -17,12 +17,7 @@ from covnmt.metrics.bleu import Score
 from covnmt.metrics.inputs import EvaluationSet, Output
 from covnmt.pool import cores
 from covnmt.reproduce.experiments import GOLD, Experiment
-from covnmt.reproduce.measure import (
-    describe_test,
-    example,
-    save_translations,
-    score_text,
-)
+from covnmt.reproduce.measure import describe_test, example, save_translations, score_text
 from covnmt.smt import engine
 from covnmt.smt.model import SmtModel
 from covnmt.smt.settings import AlignSettings, SearchSettings, TrainSettings, TuneSettings

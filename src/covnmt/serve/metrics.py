@@ -82,9 +82,8 @@ class Metrics:
         name = "covnmt_waiting_sentences"
         lines = list(_head(name, "Sentences that wait, by model", "gauge"))
         lines += [f"{name}{_labels((('model', model),))} {n}" for model, n in waiting.items()]
-        for each in (self.requests, self.seconds, self.sentences):
-            lines += each.lines()
-        for each in (self.batch_sizes, self.batch_seconds):
+        counted = (self.requests, self.seconds, self.sentences, self.batch_sizes)
+        for each in (*counted, self.batch_seconds):
             lines += each.lines()
         return "\n".join(lines) + "\n"
 

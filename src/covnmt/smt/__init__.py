@@ -1,1 +1,1 @@
-"""The phrase-based row: statistical translation with SIL's Thot (paper, Table 1, row 1)."""
+"""The phrase-based row (paper, Table 1, row 1): our own system on SIL Thot's aligners, or Moses."""

@@ -54,7 +54,7 @@ def find(name: str) -> Path:
         return beside / name
     raise UserError(
         f"{name}: no such program on the PATH; --engine moses needs an installed Moses with "
-        "moses, lmplz, train-model.perl and mert-moses.pl; or leave --engine out"
+        "moses, lmplz, train-model.perl and mert-moses.pl; or leave --engine out to use our own"
     )
 
 

@@ -25,9 +25,7 @@ from covnmt import files
 from covnmt.config import Count, Positive, Settings
 from covnmt.errors import UserError
 from covnmt.text.codec import SIDES, Codec, Side, fingerprint, read_settings
-from covnmt.text.tokenize import (
-    TokenizerSettings,
-)
+from covnmt.text.tokenize import TokenizerSettings
 
 SplitName = Literal["train", "dev", "test"]
 SPLITS: tuple[SplitName, ...] = get_args(SplitName)
@@ -183,16 +181,6 @@ class Split:
     def lengths(self, pairs: Integers | slice) -> tuple[Integers, Integers]:
         """Source and target tokens of these pairs."""
         return self.source_sentences.lengths(pairs), self.target_sentences.lengths(pairs)
-
-    @property
-    def source_lengths(self) -> Integers:
-        """Source tokens of every pair."""
-        return self.source_sentences.lengths()
-
-    @property
-    def target_lengths(self) -> Integers:
-        """Target tokens of every pair."""
-        return self.target_sentences.lengths()
 
     def source_text(self) -> list[str]:
         """The raw source lines (dev and test)."""

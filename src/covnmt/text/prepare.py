@@ -33,11 +33,7 @@ from covnmt.text.corpus import (
     in_words,
 )
 from covnmt.text.parts import Encoding, Part, add_counts, encode, tokenise
-from covnmt.text.tokenize import (
-    SentencePieceTokenizer,
-    build_tokenizer,
-    clean,
-)
+from covnmt.text.tokenize import SentencePieceTokenizer, build_tokenizer, clean
 from covnmt.text.vocab import (
     SPM_LONGEST,
     SPM_LONGEST_UNSPACED,
