@@ -39,7 +39,7 @@ def config(tiny_config: Config) -> Config:
         train__fertility_weight=0.1,
         train__checkpoint_every=8,
         train__validate_every=25,
-        train__learning_rate=0.005,
+        train__learning_rate=0.001,
         train__keep=0,
     )
 
