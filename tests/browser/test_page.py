@@ -34,6 +34,7 @@ FLAGS = [
     "--disable-sync",
 ]
 
+expect.set_options(timeout=30_000)  # a busy machine is no fault of the page
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="apt install chromium: browser tests skipped"
 )
@@ -57,7 +58,7 @@ def running(tiny_model: Path) -> Iterator[Running]:
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(30_000)
     yield context
     context.close()
 
@@ -232,6 +233,8 @@ def test_examples_in_the_language_of_the_model(page: Page, model: str, language:
         shown = page.get_by_label("Text to translate").input_value()
         assert set(shown.splitlines()) <= set(ours)
     expect(page.locator(f"{DONE} h2")).to_have_text([model])
+    words = page.locator(f"{DONE} .word.source")
+    expect(words.last).to_contain_text(shown.rstrip("。")[-1])  # the last of them is drawn
     # words over the columns stand upright, as their script is written
     upright = page.locator('.heat-box text[writing-mode="vertical-rl"]')
     expect(upright).not_to_have_count(0)
