@@ -86,8 +86,13 @@ def _position(graph: Graph, weights: Weights, config: ModelConfig) -> Graph:
 def _projected(graph: Graph, weights: Weights, direction: str, x: str) -> tuple[str, str]:
     """The words' share of r and z, and of c, for all positions at once."""
     W, b = weights[f"encoder.{direction}.W"], weights[f"encoder.{direction}.b"]
-    gates = 2 * len(b)
-    return graph.product(x, W[:gates]), graph.product(x, W[gates:], b)
+    gates, bound = 2 * len(b), largest(weights, "source")
+    return graph.product(x, W[:gates], None, bound), graph.product(x, W[gates:], b, bound)
+
+
+def largest(weights: Weights, side: str) -> float:
+    """The largest number of a word's vector on this side."""
+    return float(np.abs(weights[f"{side}.E"] + weights[f"{side}.b"]).max())
 
 
 def _rows(graph: Graph, value: str) -> str:
