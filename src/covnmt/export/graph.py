@@ -205,7 +205,8 @@ class Graph:
         if self._outer is not None:
             return self._outer._byte(bound)
         if bound not in self._bytes:
-            step, zero = np.float32(bound / LARGEST), np.uint8(LARGEST + 1)
+            # where there is nothing but 0, any step will do
+            step, zero = np.float32((bound or 1) / LARGEST), np.uint8(LARGEST + 1)
             self._bytes[bound] = self.constant(step), self.constant(zero)
         return self._bytes[bound]
 
