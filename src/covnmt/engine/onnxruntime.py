@@ -26,7 +26,6 @@ from covnmt.engine.exported import (
     STEP,
     OutputLayer,
     check_files,
-    read_description,
     replacements,
 )
 from covnmt.engine.protocol import Array, Forced
@@ -96,7 +95,7 @@ class OnnxModel:
         self.encoder = open_graph(directory / ENCODER, threads, self.matrices)
         self.steps = open_graph(directory / STEP, threads, self.matrices)
         self.config = known.config.model
-        self.in_bytes = read_description(directory)["precision"] == "int8"
+        self.has_narrow = "narrow" in {each.name for each in self.encoder.get_inputs()}
         self.before_first = known.words["target"]  # the table has a row of zeros there
         shapes = {each.name: each.shape for each in self.steps.get_inputs()}
         self.carried = [name for name in ("t", "s", "C") if name in shapes]
@@ -116,9 +115,8 @@ class OnnxModel:
         source = filled(source)
         S, J = source.words.shape
         names = [each.name for each in self.encoder.get_outputs()]
-        # in bytes the two are rounded differently, and a sentence shall not depend on the others
-        narrow = np.array(beam == 1 and S >= MANY and not self.in_bytes)
-        arrays = self.encoder.run(names, {**source._asdict(), "narrow": narrow})
+        narrow = {"narrow": np.array(beam == 1 and S >= MANY)} if self.has_narrow else {}
+        arrays = self.encoder.run(names, {**source._asdict(), **narrow})
         found = dict(zip(names, arrays, strict=True))
         nothing = float(self.config.coverage.accumulate == "subtract")
         begin = {

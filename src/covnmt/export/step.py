@@ -142,6 +142,9 @@ class StepGraph:
         """Of means of annotations their products, unless they are means of products."""
         graph, n = self.graph, self.n
         W = context_products(self.weights, self.config)
+        if graph.precision == "int8":
+            read, rest = graph.split(means, n, len(W) - n)
+            return read, rest
         taken, known = graph.inner("taken"), graph.inner("known")
         for branch, s in ((taken, taken.product(means, W)), (known, means)):
             for number, part in enumerate(branch.split(s, n, len(W) - n)):
