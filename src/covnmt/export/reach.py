@@ -2,8 +2,9 @@
 
 All other layers that are rounded have a bound: states and annotations lie between -1 and 1,
 contexts are means of them, and the vectors of words are in a table. The bound that follows from the
-weights for maxout is forty times what it ever is. So the model decodes random words, on which these
-layers reach about as far as on real text; what exceeds that by more than a quarter is cut off.
+weights for maxout is twenty times what it ever is. So the model decodes random words, and what
+exceeds by more than a quarter what they show is cut off: in real text something in less than one
+vector of a hundred. Wider bounds round all the rest more coarsely, which costs more.
 """
 
 from typing import NamedTuple
