@@ -206,7 +206,8 @@ class Graph:
             return self._outer._byte(bound)
         if bound not in self._bytes:
             # where there is nothing but 0, any step will do
-            step, zero = np.float32((bound or 1) / LARGEST), np.uint8(LARGEST + 1)
+            step = np.array((bound or 1) / LARGEST, np.float32)
+            zero = np.array(LARGEST + 1, np.uint8)
             self._bytes[bound] = self.constant(step), self.constant(zero)
         return self._bytes[bound]
 
