@@ -216,7 +216,10 @@ def each_alone(many: Padded) -> list[Padded]:
     return [pad([words[: length - 1].tolist()], END) for words, length in rows]
 
 
-SMALL_RANK = {"embedding": 24, "rank": 24}  # with less than half of the states W_1 stays
+SMALL_RANK: dict[str, object] = {
+    "embedding": 24,
+    "rank": 24,
+}  # with less than half of the states W_1 stays
 ALONE: list[tuple[str, dict[str, object]]] = [
     ("linguistic", {}),
     ("fertility", {"cell": "reset_after"}),
@@ -244,8 +247,8 @@ def test_int8_does_not_depend_on_neighbours(
         together = engine.search(source, decode, None).hypotheses
         for ours, theirs in zip(together, alone, strict=False):
             assert [mine.words for mine in ours] == [other.words for other in theirs]
-            scores = [[each.score for each in hypotheses] for hypotheses in (ours, theirs)]
-            np.testing.assert_allclose(*scores, rtol=1e-6)
+            for mine, other in zip(ours, theirs, strict=True):
+                assert mine.score == pytest.approx(other.score, rel=1e-6)
     assert len({round(best.score, 4) for best, *_ in alone}) > len(alone) / 2
 
 

@@ -54,7 +54,8 @@ class Readout(nn.Module):
     def maxout(self, t: Tensor, s: Tensor, y: Tensor) -> Tensor:
         """The larger of units 2k and 2k+1, for every k [..., n / 2]."""
         o = s @ self.C_o.T + self.U_o(t) + ops.linear(y, self.V_o)
-        return o.unflatten(-1, (-1, 2)).amax(dim=-1)
+        p: Tensor = o.unflatten(-1, (-1, 2)).amax(dim=-1)
+        return p
 
     def logits(self, features: Tensor) -> Tensor:
         """A score for every word [..., V]."""
