@@ -210,6 +210,48 @@ def test_int8_stays_near(
     np.testing.assert_allclose(near.alpha[target.mask], exact.alpha[target.mask], atol=0.05)
 
 
+def each_alone(many: Padded) -> list[Padded]:
+    """Each sentence alone, without padding."""
+    rows = zip(many.words, many.lengths, strict=True)
+    return [pad([words[: length - 1].tolist()], END) for words, length in rows]
+
+
+SMALL_RANK: dict[str, object] = {
+    "embedding": 24,
+    "rank": 24,
+}  # with less than half of the states W_1 stays
+ALONE: list[tuple[str, dict[str, object]]] = [
+    ("linguistic", {}),
+    ("fertility", {"cell": "reset_after"}),
+    ("gru10", SMALL_RANK),
+    ("gru10", {"tie_target": True, **SMALL_RANK}),
+    ("gru10", {"order": "paper"}),
+]
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+@pytest.mark.parametrize(("system", "changes"), ALONE)
+def test_int8_does_not_depend_on_neighbours(
+    system: str, changes: dict[str, object], beam: int, tmp_path: Path
+) -> None:
+    """Alone, beside three others and beside many: the same words and scores."""
+    model = realistic(SYSTEMS[system], 0, **changes)
+    for weights in (model.source.E, model.target.E, model.readout.C_o):
+        weights.data *= 3  # so that sentences differ more
+    engine = OnnxEngine([exported(model, tmp_path, "int8")], END)
+    decode = DecodeConfig(beam=beam, nbest=beam, length_rules=False, max_length=12, retry=False)
+    many = sentences(onnxruntime.MANY + 5, longest=30)
+    few = Padded(many.words[:4], many.mask[:4])
+    alone = [engine.search(one, decode, None).hypotheses[0] for one in each_alone(many)]
+    for source in (many, few):
+        together = engine.search(source, decode, None).hypotheses
+        for ours, theirs in zip(together, alone, strict=False):
+            assert [mine.words for mine in ours] == [other.words for other in theirs]
+            for mine, other in zip(ours, theirs, strict=True):
+                assert mine.score == pytest.approx(other.score, rel=1e-6)
+    assert len({round(best.score, 4) for best, *_ in alone}) > len(alone) / 2
+
+
 def test_words_that_go_in_and_out_are_stored_once(tmp_path: Path) -> None:
     sizes = {}
     for tied in (True, False):

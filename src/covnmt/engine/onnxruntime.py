@@ -33,13 +33,14 @@ from covnmt.errors import UserError
 from covnmt.search import Floats, Found, Ints, Proposal, Watch, search
 from covnmt.shortlist import Shortlist
 from covnmt.text.padding import Padded
-from covnmt.text.vocab import UNK
+from covnmt.text.vocab import PAD, UNK
 
 # Nothing about our users leaves their machines; it must be said before the import.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import onnxruntime as ort
 
 MANY = 16  # sentences, from which on greedy search takes products of contexts, not of annotations
+STRIDE = 4  # source positions that the runtime adds up at once; the last few it adds in other order
 TOGETHER = 8  # hypotheses that look at the source at once
 
 Values = dict[str, ort.OrtValue]  # by name, inside the runtime
@@ -94,6 +95,7 @@ class OnnxModel:
         self.encoder = open_graph(directory / ENCODER, threads, self.matrices)
         self.steps = open_graph(directory / STEP, threads, self.matrices)
         self.config = known.config.model
+        self.has_narrow = "narrow" in {each.name for each in self.encoder.get_inputs()}
         self.before_first = known.words["target"]  # the table has a row of zeros there
         shapes = {each.name: each.shape for each in self.steps.get_inputs()}
         self.carried = [name for name in ("t", "s", "C") if name in shapes]
@@ -110,10 +112,11 @@ class OnnxModel:
 
         A short list is not used where every word is asked for.
         """
+        source = filled(source)
         S, J = source.words.shape
         names = [each.name for each in self.encoder.get_outputs()]
-        narrow = np.array(beam == 1 and S >= MANY)
-        arrays = self.encoder.run(names, {**source._asdict(), "narrow": narrow})
+        narrow = {"narrow": np.array(beam == 1 and S >= MANY)} if self.has_narrow else {}
+        arrays = self.encoder.run(names, {**source._asdict(), **narrow})
         found = dict(zip(names, arrays, strict=True))
         nothing = float(self.config.coverage.accumulate == "subtract")
         begin = {
@@ -156,10 +159,10 @@ class OnnxModel:
         arrays = [_by_row(each.numpy()) for each in found[: len(names)]]
         return arrays, dict(zip(self.carried, found[len(names) :], strict=True))
 
-    def fertility(self, memory: Memory) -> Array | None:
+    def fertility(self, memory: Memory, J: int) -> Array | None:
         """Target words expected of each source word [S, J], where the model predicts them."""
         predicts = self.config.coverage.kind == "fertility"
-        return memory.arrays["Phi"][:, 0, :, 0] if predicts else None
+        return memory.arrays["Phi"][:, 0, :J, 0] if predicts else None
 
 
 class OnnxScorer:
@@ -228,12 +231,18 @@ class OnnxScorer:
             return self
         return OnnxScorer(self.models, [m.select(sentences) for m in self.memories], self.end)
 
-    def fertility(self) -> Array | None:
+    def fertility(self, J: int) -> Array | None:
         """Expected target words [S, J]; the mean where several models predict them."""
         pairs = zip(self.models, self.memories, strict=True)
-        predicted = [model.fertility(memory) for model, memory in pairs]
+        predicted = [model.fertility(memory, J) for model, memory in pairs]
         known = [fertility for fertility in predicted if fertility is not None]
         return np.mean(known, axis=0) if len(known) == len(predicted) else None
+
+
+def filled(source: Padded) -> Padded:
+    """The same with so much padding that no sentence depends on how long the others are."""
+    missing = ((0, 0), (0, -source.words.shape[1] % STRIDE))
+    return Padded(np.pad(source.words, missing, constant_values=PAD), np.pad(source.mask, missing))
 
 
 def _by_row(array: NDArray[Any]) -> NDArray[Any]:
@@ -283,20 +292,21 @@ class OnnxEngine:
         scorer, start = OnnxScorer.read(
             self.models, source, self.end, decode.beam, every_word=not alone
         )
-        return Found(search(scorer, start, source.lengths, decode, watch), scorer.fertility())
+        found = search(scorer, start, source.lengths, decode, watch)
+        return Found(found, scorer.fertility(source.words.shape[1]))
 
     def force(self, source: Padded, target: Padded) -> Forced:
         """Decode these targets with the first model."""
         scorer, state = OnnxScorer.read(self.models[:1], source, self.end, 1, every_word=True)
-        rows = np.arange(len(source.words))
+        rows, J = np.arange(len(source.words)), source.words.shape[1]
         alphas, said = [], np.zeros(len(rows), np.float32)
         last: Ints | None = None
         for words, real in zip(target.words.T, target.mask.T, strict=True):
             [[log_probs, alpha]], state = scorer.run(state, last, 1, ["log_probs", "alpha"])
             said += np.where(real, log_probs[rows, words], 0)
-            alphas.append(alpha)
+            alphas.append(alpha[:, :J])
             last = words
-        return Forced(np.stack(alphas, axis=1), said, scorer.fertility())
+        return Forced(np.stack(alphas, axis=1), said, scorer.fertility(J))
 
 
 def open_graph(

@@ -28,6 +28,7 @@ from covnmt.engine.pytorch import pick_device
 from covnmt.errors import UserError
 from covnmt.export.encoder import encoder_graph
 from covnmt.export.graph import Precision, Store
+from covnmt.export.reach import measure_reach
 from covnmt.export.step import StepGraph
 from covnmt.files import atomic_write, digest, write_json
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
@@ -70,7 +71,9 @@ def write_graphs(
     store = Store(WEIGHTS)
     graphs = {
         ENCODER: encoder_graph(weights, model.config, precision, store),
-        STEP: StepGraph(weights, model.config, precision, store, shortlist is not None).build(),
+        STEP: StepGraph(
+            weights, model.config, precision, store, measure_reach(model), shortlist is not None
+        ).build(),
     }
     files = {name: [graph.SerializeToString()] for name, graph in graphs.items()}
     for name, parts in {**files, WEIGHTS: store.parts}.items():

@@ -2,7 +2,9 @@
 
 A context is a mean of annotations and is needed only in products. For a beam these are taken of the
 annotations, once, and a context is then a mean of products; without a beam that is more work than
-the products of the contexts themselves, and the annotations are given as they are (`narrow`).
+the products of the contexts themselves, and the annotations are given as they are (`narrow`). In
+bytes the two are rounded differently, and a sentence must not depend on how many others there are:
+there it is always the first.
 
 Letters: S sentences, J source positions, m embedding, n hidden.
 """
@@ -38,6 +40,8 @@ def encoder_graph(
 
 def _values(graph: Graph, W: Array, h: str) -> str:
     """What attention takes the mean of: annotations, or their products."""
+    if graph.precision == "int8":
+        return graph.product(h, W)
     narrow = graph.input("narrow", BOOL, [])
     annotations, products = graph.inner("annotations"), graph.inner("products")
     annotations.output("annotations.values", annotations.op("Identity", h), ["S", "J", W.shape[1]])
@@ -86,8 +90,13 @@ def _position(graph: Graph, weights: Weights, config: ModelConfig) -> Graph:
 def _projected(graph: Graph, weights: Weights, direction: str, x: str) -> tuple[str, str]:
     """The words' share of r and z, and of c, for all positions at once."""
     W, b = weights[f"encoder.{direction}.W"], weights[f"encoder.{direction}.b"]
-    gates = 2 * len(b)
-    return graph.product(x, W[:gates]), graph.product(x, W[gates:], b)
+    gates, bound = 2 * len(b), largest(weights, "source")
+    return graph.product(x, W[:gates], None, bound), graph.product(x, W[gates:], b, bound)
+
+
+def largest(weights: Weights, side: str) -> float:
+    """The largest number of a word's vector on this side."""
+    return float(np.abs(weights[f"{side}.E"] + weights[f"{side}.b"]).max())
 
 
 def _rows(graph: Graph, value: str) -> str:

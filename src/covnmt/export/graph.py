@@ -86,6 +86,7 @@ class Graph:
         self._outputs: list[onnx.ValueInfoProto] = []
         self._names: dict[str, str] = {}  # of results that are outputs
         self._matrices: dict[tuple[int, int], str] = {}  # those in bytes, by where they lie
+        self._bytes: dict[float, tuple[str, str]] = {}  # steps and zeros, by the bound of numbers
 
     def inner(self, name: str) -> "Graph":
         """A graph that runs as part of this one, and sees its values."""
@@ -157,16 +158,22 @@ class Graph:
         """The same numbers in another shape; 0 keeps a size and -1 takes what is left."""
         return self.op("Reshape", value, self.ints(*shape))
 
-    def product(self, x: str, W: NDArray[np.float32], b: NDArray[np.float32] | None = None) -> str:
-        """x W^T + b for a matrix [b, a] that is large."""
+    def product(
+        self, x: str, W: NDArray[np.float32], b: NDArray[np.float32] | None = None, bound: float = 1
+    ) -> str:
+        """x W^T + b for a matrix [b, a] that is large; numbers of x stay within the bound.
+
+        States, annotations and contexts stay within 1.
+        """
         if self.precision == "int8":
-            bias = [] if b is None else [self.constant(b)]
-            inputs = [x, *self._matrix(W), "", *bias]
-            return self.op("DynamicQuantizeMatMul", *inputs, domain=MICROSOFT)
+            bias = "" if b is None else self.constant(b)
+            return self._of_bytes(x, bound, *self._matrix(W), bias)
         found = self.op("MatMul", x, self.constant(W.T))
         return found if b is None else self.op("Add", found, self.constant(b))
 
-    def given_product(self, x: str, W: NDArray[np.float32], b: NDArray[np.float32]) -> str:
+    def given_product(
+        self, x: str, W: NDArray[np.float32], b: NDArray[np.float32], bound: float
+    ) -> str:
         """x W^T + b for some rows of a matrix [b, a], which whoever runs the graph gives.
 
         The store has all of them, as `engine.exported.OutputLayer` expects.
@@ -183,9 +190,26 @@ class Graph:
         given = [self.input(f"output.{name}", FLOAT, ["list"]) for name in list(arrays)[1:]]
         if self.precision == "int8":
             bias, scale = given
-            inputs = [x, matrix, scale, "", bias]
-            return self.op("DynamicQuantizeMatMul", *inputs, domain=MICROSOFT)
+            return self._of_bytes(x, bound, matrix, scale, bias)
         return self.op("Add", self.op("MatMul", x, matrix), given[0])
+
+    def _of_bytes(self, x: str, bound: float, matrix: str, scale: str, bias: str) -> str:
+        """The product of x in bytes; how it is rounded depends on nothing else in the batch."""
+        step, zero = self._byte(bound)
+        rounded = self.op("QuantizeLinear", x, step, zero)
+        inputs = [rounded, matrix, step, scale, zero, "", bias]
+        return self.op("MatMulIntegerToFloat", *inputs, domain=MICROSOFT)
+
+    def _byte(self, bound: float) -> tuple[str, str]:
+        """What a byte counts, and the byte that stands for 0; numbers stay within the bound."""
+        if self._outer is not None:
+            return self._outer._byte(bound)
+        if bound not in self._bytes:
+            # where there is nothing but 0, any step will do
+            step = np.array((bound or 1) / LARGEST, np.float32)
+            zero = np.array(LARGEST + 1, np.uint8)
+            self._bytes[bound] = self.constant(step), self.constant(zero)
+        return self._bytes[bound]
 
     def table(self, E: NDArray[np.float32], words: str) -> str:
         """The rows of a table with one for each word."""

@@ -15,8 +15,9 @@ from covnmt.config import ModelConfig
 from covnmt.export.attention import Attention, Given
 from covnmt.export.best import best_words, fill_blocks
 from covnmt.export.cells import Array, Cell, Weights
-from covnmt.export.encoder import context_products, halves, knows_words
+from covnmt.export.encoder import context_products, halves, knows_words, largest
 from covnmt.export.graph import BOOL, FLOAT, INT64, Graph, Precision, Store
+from covnmt.export.reach import Reach
 
 ROWS = ("G", "c", "K")  # the axes of all that hypotheses have of their own
 BEFORE = ("G before", "c before", "K before")
@@ -31,9 +32,10 @@ class StepGraph:
         config: ModelConfig,
         precision: Precision,
         store: Store,
+        reach: Reach,
         listed: bool,
     ) -> None:
-        self.listed = listed  # whether words come from a short list
+        self.reach, self.listed = reach, listed  # whether words come from a short list
         self.graph, self.weights, self.config = Graph("step", precision, store), weights, config
         self.n = config.hidden
         # words that are heard and said are stored once
@@ -51,7 +53,8 @@ class StepGraph:
         W = np.concatenate([self._of("decoder.cell.W"), halves(self._of("readout.V_o"))])
         zero = np.zeros(2 * self.n, dtype=np.float32)
         b = [zero, self._of("decoder.cell.b"), halves(self._of("readout.U_o.bias"))]
-        word, shown = graph.split(graph.product(y, W, np.concatenate(b)), 3 * self.n, self.n)
+        known = graph.product(y, W, np.concatenate(b), largest(self.weights, "target"))
+        word, shown = graph.split(known, 3 * self.n, self.n)
         t = self._carried("t", self.n)
         order = self._code_order if self.config.order == "code" else self._paper_order
         self._say(order(word, shown, t))
@@ -139,6 +142,9 @@ class StepGraph:
         """Of means of annotations their products, unless they are means of products."""
         graph, n = self.graph, self.n
         W = context_products(self.weights, self.config)
+        if graph.precision == "int8":
+            read, rest = graph.split(means, n, len(W) - n)
+            return read, rest
         taken, known = graph.inner("taken"), graph.inner("known")
         for branch, s in ((taken, taken.product(means, W)), (known, means)):
             for number, part in enumerate(branch.split(s, n, len(W) - n)):
@@ -152,9 +158,11 @@ class StepGraph:
         graph, k = self.graph, self.graph.input("k", INT64, [1])
         p = graph.op("Max", *graph.split(o, self.n // 2, self.n // 2))
         W_1, W_2, b = self._output()
+        bound = self.reach.maxout
         if W_1 is not None:
-            p = graph.product(p, W_1)
-        logits = graph.given_product(p, W_2, b) if self.listed else graph.product(p, W_2, b)
+            p, bound = graph.product(p, W_1, None, bound), self.reach.features
+        product = graph.given_product if self.listed else graph.product
+        logits = product(p, W_2, b, bound)
         log_probs = graph.op("LogSoftmax", logits, axis=-1)
         if self.listed:
             best, numbers = graph.ops("TopK", 2, log_probs, k)

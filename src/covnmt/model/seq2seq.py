@@ -48,9 +48,14 @@ class Readout(nn.Module):
 
     def forward(self, t: Tensor, s: Tensor, y: Tensor) -> Tensor:
         """The layer before the words [..., q], from state, context and the last word."""
-        o = s @ self.C_o.T + self.U_o(t) + ops.linear(y, self.V_o)
-        p: Tensor = self.dropout(o.unflatten(-1, (-1, 2)).amax(dim=-1))  # units 2k and 2k+1
+        p: Tensor = self.dropout(self.maxout(t, s, y))
         return p if self.W_1 is None else ops.linear(p, self.W_1)
+
+    def maxout(self, t: Tensor, s: Tensor, y: Tensor) -> Tensor:
+        """The larger of units 2k and 2k+1, for every k [..., n / 2]."""
+        o = s @ self.C_o.T + self.U_o(t) + ops.linear(y, self.V_o)
+        p: Tensor = o.unflatten(-1, (-1, 2)).amax(dim=-1)
+        return p
 
     def logits(self, features: Tensor) -> Tensor:
         """A score for every word [..., V]."""
