@@ -173,7 +173,7 @@ def test_exported_models_run_on_the_cpu(exported: Path) -> None:
 def test_an_export_cannot_be_exported(exported: Path, run_cli: RunCli, tmp_path: Path) -> None:
     done = run_cli("export", exported, "--int8", "-o", tmp_path / "again")
     assert done.returncode == 2
-    assert "model.safetensors: no such file" in done.stderr
+    assert "is exported already" in done.stderr
 
 
 def test_the_export_lies_beside_the_model(
