@@ -239,7 +239,8 @@ def rate_score(
     json_file: JsonOption = None,
 ) -> None:
     """Read the filled sheets: the paper's Table 2, and how far the raters agree."""
-    from covnmt.report.rate import agreement_table, ratings_table, score_sheets
+    from covnmt.report.rate import score_sheets
+    from covnmt.report.tables import agreement_table, ratings_table
 
     found = score_sheets(key, sheets)
     tables = [ratings_table(found)]

@@ -1,13 +1,16 @@
 """The commands that make text ready: `synthetic` writes the embedded pair, `prepare` a corpus."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from covnmt.errors import UserError
 from covnmt.pool import cores
 from covnmt.progress import tell
+
+if TYPE_CHECKING:
+    from covnmt.text.tokenize import TokenizerSettings
 
 app = typer.Typer()
 
@@ -64,25 +67,12 @@ def prepare(
     from covnmt.recipe import checked
     from covnmt.text.corpus import PrepareSettings
     from covnmt.text.prepare import prepare as run
-    from covnmt.text.tokenize import TokenizerSettings, plain_subwords
-
-    if plain and not (source_language and target_language):
-        raise UserError("--plain needs both --source-language and --target-language")
-    if plain and not {source_tokenizer, target_tokenizer} <= {"moses", "sentencepiece"}:
-        raise UserError("--plain makes subwords: leave out the tokenizers")
-
-    def side(kind: Tokenisation, language: str | None) -> TokenizerSettings:
-        values = {"kind": kind, "language": language or "en", "lowercase": lowercase}
-        chosen = checked(TokenizerSettings, values)
-        if plain:
-            chosen = plain_subwords(chosen.language).model_copy(update={"lowercase": lowercase})
-        return chosen
 
     settings = checked(
         PrepareSettings,
         {
-            "source": side(source_tokenizer, source_language),
-            "target": side(target_tokenizer, target_language),
+            "source": _side(source_tokenizer, source_language, lowercase, plain),
+            "target": _side(target_tokenizer, target_language, lowercase, plain),
             "train": _file_pairs(*train),
             "dev": dev,
             "test": test,
@@ -98,6 +88,24 @@ def prepare(
     )
     for line in run(settings, directory, overwrite, workers or cores()).lines():
         print(line)
+
+
+def _side(
+    kind: Tokenisation, language: str | None, lowercase: bool, plain: bool
+) -> "TokenizerSettings":
+    """How one side of the corpus is split."""
+    from covnmt.recipe import checked
+    from covnmt.text.tokenize import TokenizerSettings, plain_subwords
+
+    if plain and not language:
+        raise UserError("--plain needs both --source-language and --target-language")
+    if plain and kind not in ("moses", "sentencepiece"):
+        raise UserError("--plain makes subwords: leave out the tokenizers")
+    values = {"kind": kind, "language": language or "en", "lowercase": lowercase}
+    chosen = checked(TokenizerSettings, values)
+    if plain:
+        return plain_subwords(chosen.language).model_copy(update={"lowercase": lowercase})
+    return chosen
 
 
 def _file_pairs(source: str, target: str) -> list[FilePair]:

@@ -20,12 +20,11 @@ from covnmt.report.rate import (
     FLUENCY,
     Ratings,
     Sheets,
-    agreement_table,
     make_sheets,
-    ratings_table,
     score_sheets,
     weighted_kappa,
 )
+from covnmt.report.tables import agreement_table, ratings_table
 
 SOURCE = [f"ka{k} mo{k} ti{k} su{k}" for k in range(12)]
 # the text gives the system away, so that tests can tell which it was

@@ -22,8 +22,6 @@ from textwrap import shorten
 from typing import Any
 
 import numpy as np
-from rich import box
-from rich.table import Table
 
 from covnmt.errors import UserError
 from covnmt.files import atomic_text, read_json, read_lines, write_json
@@ -375,34 +373,3 @@ def weighted_kappa(pairs: Sequence[tuple[int, int]]) -> float | None:
     # the mean of (a_k - b_l)^2 over all k and l
     expected = a.var() + b.var() + (a.mean() - b.mean()) ** 2
     return None if expected == 0 else float(1 - observed / expected)
-
-
-def ratings_table(ratings: Ratings) -> Table:
-    """One row per system, like the paper's Table 2."""
-    table = _table("scales from 1 to 5; percent of source words")
-    for heading in ("ratings", "adequacy ↑", "fluency ↑", "left out ↓", "said twice ↓"):
-        table.add_column(heading, justify="right")
-    for row in ratings.systems:
-        figures = (f"{row.adequacy:.2f}", f"{row.fluency:.2f}")
-        rates = (f"{row.left_out:.1f}%", f"{row.said_twice:.1f}%")
-        table.add_row(row.system, str(row.ratings), *figures, *rates)
-    return table
-
-
-def agreement_table(ratings: Ratings) -> Table:
-    """How far each two raters agree."""
-    table = _table("kappa: Cohen's, squared weights; 1 full agreement, 0 chance")
-    table.add_column("raters")
-    for heading in ("answers", "same", "kappa"):
-        table.add_column(heading, justify="right")
-    for row in ratings.agreement:
-        kappa = "-" if row.kappa is None else f"{row.kappa:.2f}"
-        names = " / ".join(Path(rater).name for rater in row.raters)
-        table.add_row(row.question, names, f"{row.answers:,}", f"{row.same:.1f}%", kappa)
-    return table
-
-
-def _table(caption: str) -> Table:
-    table = Table(caption=caption, box=box.SIMPLE_HEAD, caption_justify="left")
-    table.add_column("")
-    return table

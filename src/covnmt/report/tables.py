@@ -1,10 +1,11 @@
-"""Results as tables for the terminal, in the shape of the paper's Table 1.
+"""Results as tables for the terminal, in the shape of the paper's Tables 1 and 2.
 
 Functions return `rich` tables; whoever calls them prints. The best figure of a column is bold.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich import box
 from rich.table import Table
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from covnmt.evaluate import LEVEL, MARKS, Comparison, Evaluation
 from covnmt.metrics.length import Bucket
+from covnmt.report.rate import Ratings
 
 MISSING = "-"
 
@@ -141,6 +143,33 @@ def length_table(systems: Mapping[str, Evaluation], title: str | None = None) ->
             lead = (label, f"{sizes[label]:,}") if number == 0 else ("", "")
             table.add_row(*lead, system_name, *row)
         table.add_section()
+    return table
+
+
+def ratings_table(ratings: Ratings) -> Table:
+    """One row per system, like the paper's Table 2."""
+    table = _table(None, "scales from 1 to 5; percent of source words")
+    table.add_column("system")
+    for heading in ("ratings", "adequacy ↑", "fluency ↑", "left out ↓", "said twice ↓"):
+        table.add_column(heading, justify="right")
+    for row in ratings.systems:
+        figures = (f"{row.adequacy:.2f}", f"{row.fluency:.2f}")
+        rates = (f"{row.left_out:.1f}%", f"{row.said_twice:.1f}%")
+        table.add_row(row.system, str(row.ratings), *figures, *rates)
+    return table
+
+
+def agreement_table(ratings: Ratings) -> Table:
+    """How far each two raters agree."""
+    table = _table(None, "kappa: Cohen's, squared weights; 1 full agreement, 0 chance")
+    for heading in ("question", "raters"):
+        table.add_column(heading)
+    for heading in ("answers", "same", "kappa"):
+        table.add_column(heading, justify="right")
+    for row in ratings.agreement:
+        kappa = "-" if row.kappa is None else f"{row.kappa:.2f}"
+        names = " / ".join(Path(rater).name for rater in row.raters)
+        table.add_row(row.question, names, f"{row.answers:,}", f"{row.same:.1f}%", kappa)
     return table
 
 
