@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Protocol
 
+import hypothesis
 import pytest
 import torch
 
@@ -23,6 +24,9 @@ from covnmt.train import train
 # A shell has what it starts in the background ignore Ctrl-C; tests send it to their processes.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples in every run, each taking the time it takes.
+hypothesis.settings.load_profile("ci")
 
 # Few words, short sentences: a tiny model learns something of it within seconds.
 LANGUAGE = SyntheticSettings(

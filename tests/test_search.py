@@ -235,7 +235,7 @@ def configs(draw: st.DrawFn) -> DecodeConfig:
 # --- whole searches ----------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(tables(), configs())
 def test_equals_the_slow_search(sentences: list[Table], config: DecodeConfig) -> None:
     for table, hypotheses in zip(sentences, run(sentences, config), strict=True):
@@ -245,7 +245,7 @@ def test_equals_the_slow_search(sentences: list[Table], config: DecodeConfig) ->
             assert np.array_equal(hypothesis.attention, attention_of(table, symbols(hypothesis)))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(tables(), configs(), st.sampled_from([0.0, 0.2]))
 def test_company_does_not_matter(sentences: list[Table], config: DecodeConfig, beta: float) -> None:
     config = config.model_copy(update={"coverage_penalty": beta})
@@ -418,7 +418,7 @@ def test_length_penalty_changes_the_winner() -> None:
 # --- watching ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tables(), configs())
 def test_watched_step_by_step(sentences: list[Table], config: DecodeConfig) -> None:
     """After every step the likeliest hypothesis is told, open or finished."""

@@ -114,7 +114,7 @@ def test_every_setting(name: str, seed: int) -> None:
     assert_same(found(on_device(model), given, config), expected(model, given, config))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     batches=st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=9), min_size=1, max_size=2),
     beam=st.integers(1, 6),
@@ -297,7 +297,7 @@ def test_a_step_that_cannot_be_captured_runs_plainly() -> None:
 # --- the parts ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 3), st.integers(1, 5), st.integers(1, 3), st.integers(1, 9), st.integers())
 def test_best_is_the_top_of_the_sums(S: int, slots: int, blocks: int, k: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed % 2**32)

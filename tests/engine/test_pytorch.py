@@ -13,7 +13,7 @@ from covnmt.engine.pytorch import ModelScorer, TorchEngine, top
 from ..model.small import END, small_batch, small_config, small_model
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 3), st.integers(1, 200), st.integers(1, 30), st.integers(0, 10**6))
 def test_top_breaks_ties_by_position(S: int, N: int, k: int, seed: int) -> None:
     k = min(k, N)

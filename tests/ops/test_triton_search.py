@@ -101,7 +101,7 @@ def test_same_choice(words: int, blocks: int, S: int, K: int, first: bool) -> No
         assert_same_choice(buffers, logits, end)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(S=st.integers(1, 3), K=st.integers(1, 9), words=st.integers(10, 380), seed=st.integers(0))
 def test_random_choices(S: int, K: int, words: int, seed: int) -> None:
     seed %= 2**32

@@ -61,8 +61,6 @@ def statuses(
     @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
     @hypothesis.settings(
         max_examples=60 if method == "POST" else 5,
-        deadline=None,
-        derandomize=True,
         suppress_health_check=list(HealthCheck),
     )
     def ask(case: "schemathesis.Case[Any]") -> None:

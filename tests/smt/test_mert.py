@@ -51,7 +51,7 @@ def by_trying(lists: Lists, weights: Floats, direction: Floats, least: float, mo
 
 
 @given(st.integers(0, 10_000), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_line_search_is_exact(seed: int, bounded: bool) -> None:
     lists = random_lists(seed)
     draw = np.random.default_rng(seed)
@@ -101,7 +101,7 @@ def test_limits_of_a_step(
 
 
 @given(st.integers(0, 1_000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_optimising_never_loses_and_keeps_its_limits(seed: int) -> None:
     lists = random_lists(seed, sentences=6)
     start, lower = np.array([0.2, 0.5, 0.3]), np.array([0.0, -np.inf, 0.0])

@@ -145,7 +145,7 @@ def test_several_files_plain_and_compressed(tmp_path: Path) -> None:
 tokens = st.lists(st.sampled_from("abcdefg"), max_size=6).map(" ".join)
 
 
-@settings(max_examples=25, deadline=None)  # it writes many files
+@settings(max_examples=25)  # it writes many files
 @given(pairs=st.lists(st.tuples(tokens, tokens), min_size=1, max_size=40), chunk=st.integers(1, 7))
 def test_every_pair_comes_back(
     tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, str]], chunk: int

@@ -234,18 +234,16 @@ def fold_subwords(matrix: Array, source_words: Sequence[int], target_words: Sequ
     `source_words` holds for each source piece the number of its word, counted from 0 and in
     order; likewise `target_words`. Rows that sum to 1 still do.
     """
-    rows = _membership(target_words)
-    columns = _membership(source_words)
-    # a word without pieces gets a row of zeros
-    means = rows / np.maximum(rows.sum(axis=1, keepdims=True), 1.0)
-    return np.asarray(means @ matrix @ columns.T, dtype=np.float32)
+    sums = _summed(_summed(matrix, target_words).T, source_words).T
+    pieces = _summed(np.ones((len(target_words), 1), np.float32), target_words)
+    return np.asarray(sums / np.maximum(pieces, 1))  # a word without pieces has a row of zeros
 
 
-def _membership(words: Sequence[int]) -> Array:
-    """0/1 matrix [words, pieces] of which piece belongs to which word."""
-    count = max(words, default=-1) + 1
-    numbers = np.arange(count)[:, None]
-    return np.asarray(numbers == np.asarray(words, dtype=np.int64), dtype=np.float32)
+def _summed(rows: Array, words: Sequence[int]) -> Array:
+    """Rows of pieces [P, n] as rows of words [W, n]; `words` holds each piece's word."""
+    sums = np.zeros((max(words, default=-1) + 1, rows.shape[1]), np.float32)
+    np.add.at(sums, np.asarray(words, np.int64), rows)
+    return sums
 
 
 def save_matrices(path: Path, matrices: Iterable[Array]) -> None:
