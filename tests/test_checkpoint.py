@@ -22,6 +22,7 @@ from covnmt.checkpoint import (
     remove_leftovers,
     save_tensors,
     weights_of,
+    write_last,
 )
 from covnmt.config import Config
 from covnmt.directory import load_config
@@ -214,9 +215,16 @@ def test_average_is_the_mean_of_the_kept_weights(tiny_model: Path, tmp_path: Pat
     assert load_tensors(tmp_path / "mean" / BEST)[1] == {"averaged": ["00000030", "00000040"]}
 
 
-def test_average_of_one_is_that_one(tiny_model: Path, tmp_path: Path) -> None:
-    assert average_run(tiny_model, tmp_path / "mean", 1) == ["00000040"]
-    model, _ = load_model(tmp_path / "mean", CPU)
+def mean_of_one(run: Path, target: Path) -> None:
+    assert average_run(run, target, 1) == ["00000040"]
+
+
+@pytest.mark.parametrize("write", [mean_of_one, write_last])
+def test_the_last_weights_are_those_of_the_last_save(
+    write: Callable[[Path, Path], None], tiny_model: Path, tmp_path: Path
+) -> None:
+    write(tiny_model, tmp_path / "last")
+    model, _ = load_model(tmp_path / "last", CPU)
     weights, _ = load_tensors(tiny_model / "recent" / "00000040.safetensors")
     assert all(torch.equal(weight, weights[name]) for name, weight in weights_of(model).items())
 

@@ -7,22 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from covnmt.config import differences
 from covnmt.files import read_parallel, write_lines
-from covnmt.recipe import find_recipe
-from covnmt.reproduce.experiments import OpenText, find_experiment, trained_as
+from covnmt.recipe import find_recipe, load_recipe
+from covnmt.reproduce.experiments import OpenText, changes_of, find_experiment, trained_as
 from covnmt.reproduce.jobs import Job, Plan, run_jobs
 from covnmt.reproduce.page import write_page
 from covnmt.reproduce.results import read_results
 from covnmt.text.codec import SIDES, Codec
 from covnmt.text.corpus import Corpus
 
-SYSTEMS = ("gru10", "gru10-no-length-penalty")
+SYSTEMS = ("gru10", "gru10-no-average", "gru10-no-length-penalty")
 TINY = find_recipe("reproduce/embedded-tiny")
 
 
 @pytest.fixture(scope="module")
 def plan(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    """Both systems, run on a tiny corpus in the place of KFTT."""
+    """All of them, run on a tiny corpus in the place of KFTT."""
     directory = tmp_path_factory.mktemp("modern")
     raw = directory / "raw"
     gold = raw / "gold-align/ja-en-kftt"
@@ -33,7 +34,8 @@ def plan(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
         shutil.copy(tiny_text / f"test.{ending}", gold / f"test.{own}")
     shutil.copy(tiny_text / "test.align", gold / "test.talp")
     recipe = directory / "tiny.toml"
-    write_lines(recipe, [f'extends = "{TINY}"', "[decode]", "length_penalty = 1.0"])
+    own = ("[train]", "ema = 0.9", "[decode]", "length_penalty = 1.0")
+    write_lines(recipe, [f'extends = "{TINY}"', *own])
     kftt = find_experiment("kftt", "modern")
     assert isinstance(kftt.text, OpenText)
     tiny = replace(kftt, recipe=str(recipe), text=replace(kftt.text, pieces=60))
@@ -43,23 +45,32 @@ def plan(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 
 def test_proxies_are_for_words_only(plan: Plan) -> None:
-    first, second = read_results(plan.result_directory)
-    for result in (first, second):
+    first, *others = read_results(plan.result_directory)
+    for result in (first, *others):
         assert set(result.content["scores"]) == {"translation", "alignment"}
         assert result.score("AER") is not None
     lines = Corpus.open(plan.prepared).split("test").source_text()
     assert first.content["test"]["source_lengths"] == [len(line.split()) for line in lines]
 
 
-def test_another_search_needs_no_other_training(plan: Plan) -> None:
-    assert trained_as("gru10-no-length-penalty") == "gru10"
+def test_one_training_serves_all_that_use_it_otherwise(plan: Plan) -> None:
+    assert [trained_as(system) for system in SYSTEMS] == ["gru10"] * 3
     assert trained_as("gru10-no-dropout") == "gru10-no-dropout"
-    runs = [path.name for path in (plan.work / "kftt-modern").iterdir()]
-    assert sorted(runs) == ["data", "gru10-seed1"]
-    made, also = (json.loads(plan.result(Job(system, 1)).read_text("utf-8")) for system in SYSTEMS)
-    assert also["training"] == made["training"]
-    assert also["recipe"]["decode"]["length_penalty"] == 0
-    assert made["recipe"]["decode"]["length_penalty"] == 1
+    assert [path.parent.name for path in plan.work.rglob("last.safetensors")] == ["gru10-seed1"]
+    results = [json.loads(plan.result(Job(system, 1)).read_text("utf-8")) for system in SYSTEMS]
+    assert results[0]["training"] == results[1]["training"] == results[2]["training"]
+    assert [each["recipe"]["decode"]["length_penalty"] for each in results] == [1, 1, 0]
+    assert [each["recipe"]["train"]["ema"] for each in results] == [0.9, 0, 0.9]
+    texts = {(plan.run(Job(system, 1)) / "test.jsonl").read_text("utf-8") for system in SYSTEMS}
+    assert len(texts) == 3
+
+
+@pytest.mark.parametrize("corpus", ["kftt", "twlaw"])
+def test_words_trained_the_modern_way(corpus: str) -> None:
+    of_words, of_pieces = (find_experiment(corpus, scale).recipe for scale in ("paper", "modern"))
+    words = load_recipe(find_recipe(of_words), changes_of("gru10-modern"))
+    pieces = load_recipe(find_recipe(of_pieces), changes_of("gru10"))
+    assert [key for key, *_ in differences(words, pieces)] == ["data.max_length"]
 
 
 def test_measured_elsewhere_it_still_names_where_it_was_trained(

@@ -31,6 +31,7 @@ from covnmt.text.codec import copy_codecs
 
 BEST = "model.safetensors"
 LAST = "last.safetensors"
+OWN, AVERAGE = "model.", "average."  # how the names of weights begin in the last save
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
@@ -108,13 +109,25 @@ def average_run(run: Path, target: Path, last: int) -> list[str]:
         raise UserError(
             f"{run}: {len(kept)} kept weights, not {last}; train with train.keep={last} or more"
         )
+    names = [path.stem for path in kept]
+    write_model(run, target, average_weights(kept), {"averaged": names})
+    return names
+
+
+def write_last(run: Path, target: Path) -> None:
+    """Write a model directory with the weights of the last save as they are, not averaged."""
+    tensors, about = load_tensors(run / LAST)
+    own = {k.removeprefix(OWN): w for k, w in tensors.items() if k.startswith(OWN)}
+    write_model(run, target, own, {"update": about["counters"]["update"]})
+
+
+def write_model(run: Path, target: Path, weights: dict[str, Tensor], about: dict[str, Any]) -> None:
+    """Write a model directory that is a run's in all but the weights."""
     refuse_run(target)
     known = load_config(run)
-    names, mean = [path.stem for path in kept], average_weights(kept)
     copy_codecs(run, target)
-    save_tensors(target / BEST, mean, {"averaged": names})
+    save_tensors(target / BEST, weights, about)
     save_config(target, known)
-    return names
 
 
 def refuse_run(target: Path) -> None:

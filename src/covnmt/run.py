@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 from covnmt.checkpoint import (
+    AVERAGE,
     BEST,
     LAST,
+    OWN,
     load_tensors,
     load_weights,
     new_model,
@@ -133,8 +135,8 @@ def save_run(run: Run) -> None:
         raise UserError(diverged(run, f"update {run.counters.update} made weights infinite"))
     if not run.world.first:
         return
-    tensors = {f"model.{name}": weight for name, weight in weights_of(run.model).items()}
-    tensors |= {f"average.{name}": weight for name, weight in run.average.items()}
+    tensors = {f"{OWN}{name}": weight for name, weight in weights_of(run.model).items()}
+    tensors |= {f"{AVERAGE}{name}": weight for name, weight in run.average.items()}
     for number, state in run.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{key}": torch.as_tensor(v) for key, v in state.items()}
     tensors["random.cpu"] = torch.get_rng_state()
@@ -179,8 +181,8 @@ def restore_run(run: Run) -> None:
     def group(prefix: str) -> dict[str, Tensor]:
         return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
-    load_weights(run.model, group("model."), path)
-    run.average = {name: w.to(run.device) for name, w in group("average.").items()}
+    load_weights(run.model, group(OWN), path)
+    run.average = {name: w.to(run.device) for name, w in group(AVERAGE).items()}
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in group("optimizer.").items():
         number, key = name.split(".")

@@ -49,6 +49,9 @@ class Variant:
     what: str
 
 
+# What training itself does not depend on: the search, and the averaging of weights beside it.
+AFTER_TRAINING = ("decode.", "train.ema=")
+
 # Asked for by name: the auxiliary objective (section 4), and ablations of our own.
 VARIANTS: dict[str, Variant] = {
     "fertility-objective": Variant(
@@ -61,6 +64,20 @@ VARIANTS: dict[str, Variant] = {
     "gru2": Variant("gru10", ("model.coverage.size=2",), "d = 2"),
     "gru4": Variant("gru10", ("model.coverage.size=4",), "d = 4"),
     "gru16": Variant("gru10", ("model.coverage.size=16",), "d = 16"),
+    "gru10-modern": Variant(
+        "gru10",
+        (
+            "data.batch_tokens=8192",
+            "model.dropout=0.3",
+            "train.label_smoothing=0.1",
+            "train.ema=0.999",
+            "train.schedule=cosine_in_time",
+            "train.warmup=1500",
+            "train.updates=40000",
+            "decode.length_penalty=1",
+        ),
+        "trained as at scale modern",
+    ),
     "gru10-no-dropout": Variant("gru10", ("model.dropout=0",), "without dropout"),
     "gru10-no-smoothing": Variant("gru10", ("train.label_smoothing=0",), "without label smoothing"),
     "gru10-no-average": Variant("gru10", ("train.ema=0",), "without averaged weights"),
@@ -346,9 +363,9 @@ def find_experiment(corpus: str, scale: str | None = None) -> Experiment:
 
 
 def trained_as(system: str) -> str:
-    """The system whose training serves this one too: its base, if only the search is another."""
+    """The system whose training serves this one too: its base, if it is only used otherwise."""
     variant = VARIANTS.get(system)
-    if variant and all(change.startswith("decode.") for change in variant.changes):
+    if variant and all(change.startswith(AFTER_TRAINING) for change in variant.changes):
         return variant.base
     return system
 

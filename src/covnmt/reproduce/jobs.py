@@ -128,18 +128,23 @@ def run_job(plan: Plan, job: Job) -> None:
 
 def run_neural(plan: Plan, job: Job) -> dict[str, Any]:
     """Train one of the neural systems, and measure it."""
+    from covnmt.checkpoint import write_last
     from covnmt.reproduce.measure import describe_run, measure
 
     trained = Job(trained_as(job.system), job.seed)
-    run = plan.run(trained)
+    run = model = plan.run(trained)
     ended = train_system(plan, trained)
-    decode = settings(plan, job, 0.0).decode
+    config = settings(plan, job, 0.0)
     began = time.monotonic()
-    outputs = run / (f"test-{job.system}.jsonl" if job != trained else OUTPUTS)
-    found = measure(plan.experiment, run, plan.prepared, plan.device, decode, outputs)
+    if config.train.ema != settings(plan, trained, 0.0).train.ema:
+        model = plan.run(job)
+        write_last(run, model)
+    outputs = plan.run(job) / OUTPUTS
+    found = measure(plan.experiment, model, plan.prepared, plan.device, config.decode, outputs)
     seconds = round(time.monotonic() - began, 1)
     about = describe_run(run, ended.pop("reason"))
-    about["recipe"]["decode"] = decode.model_dump(mode="json")
+    about["recipe"]["decode"] = config.decode.model_dump(mode="json")
+    about["recipe"]["train"]["ema"] = config.train.ema
     return {**ended, **about, "measuring_seconds": seconds, **found}
 
 
