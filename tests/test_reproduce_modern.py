@@ -34,8 +34,8 @@ def plan(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
         shutil.copy(tiny_text / f"test.{ending}", gold / f"test.{own}")
     shutil.copy(tiny_text / "test.align", gold / "test.talp")
     recipe = directory / "tiny.toml"
-    own = ("[train]", "ema = 0.9", "[decode]", "length_penalty = 1.0")
-    write_lines(recipe, [f'extends = "{TINY}"', *own])
+    modern = ("[train]", "ema = 0.9", "[decode]", "length_penalty = 1.0")
+    write_lines(recipe, [f'extends = "{TINY}"', *modern])
     kftt = find_experiment("kftt", "modern")
     assert isinstance(kftt.text, OpenText)
     tiny = replace(kftt, recipe=str(recipe), text=replace(kftt.text, pieces=60))
