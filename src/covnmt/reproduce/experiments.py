@@ -64,6 +64,12 @@ VARIANTS: dict[str, Variant] = {
     "gru2": Variant("gru10", ("model.coverage.size=2",), "d = 2"),
     "gru4": Variant("gru10", ("model.coverage.size=4",), "d = 4"),
     "gru16": Variant("gru10", ("model.coverage.size=16",), "d = 16"),
+    "baseline-no-length-rules": Variant(
+        "baseline", ("decode.length_rules=false",), "any length in search"
+    ),
+    "gru10-no-length-rules": Variant(
+        "gru10", ("decode.length_rules=false",), "any length in search"
+    ),
     "gru10-modern": Variant(
         "gru10",
         (
@@ -78,6 +84,7 @@ VARIANTS: dict[str, Variant] = {
         ),
         "trained as at scale modern",
     ),
+    "baseline-no-dropout": Variant("baseline", ("model.dropout=0",), "without dropout"),
     "gru10-no-dropout": Variant("gru10", ("model.dropout=0",), "without dropout"),
     "gru10-no-smoothing": Variant("gru10", ("train.label_smoothing=0",), "without label smoothing"),
     "gru10-no-average": Variant("gru10", ("train.ema=0",), "without averaged weights"),
