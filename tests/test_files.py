@@ -17,6 +17,7 @@ from covnmt.files import (
     atomic_text,
     atomic_write,
     decode_lines,
+    make_directory,
     output_lines,
     read_json,
     read_lines,
@@ -163,6 +164,27 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         write_lines(tmp_path / "file" / "below", ["text"])
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [("file", "File exists"), ("file/below", "Not a dir"), ("locked", "denied")],
+)
+def test_a_directory_that_nothing_can_be_written_in(
+    place: str, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "locked").mkdir(mode=0o500)
+    if os.access(tmp_path / place, os.W_OK) and place == "locked":
+        pytest.skip("this user may write anywhere")
+    with pytest.raises(UserError, match=rf"{place}: cannot be written to \(.*{reason}"):
+        make_directory(tmp_path / place)
+
+
+def test_a_directory_is_left_empty(tmp_path: Path) -> None:
+    for _ in range(2):
+        make_directory(tmp_path / "deep" / "new")
+        assert not list((tmp_path / "deep" / "new").iterdir())
 
 
 def test_a_link_is_written_through(tmp_path: Path) -> None:

@@ -101,6 +101,15 @@ def read_parallel(*paths: Path) -> Iterator[tuple[str, ...]]:
         yield cast(tuple[str, ...], row)
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory, and make sure that files can be written in it, before work that ends so."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written to ({error.strerror})") from None
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """A binary stream that becomes `path` if the block ends well, and nothing otherwise.

@@ -101,13 +101,10 @@ def _identity(
 
 def _clear(output: Path) -> None:
     """Take away the mark of completeness and the half-written files of a killed run."""
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        (output / "corpus.json").unlink(missing_ok=True)
-        for leftover in chain.from_iterable(output.rglob(f".{name}.*.tmp") for name in SPLITS):
-            leftover.unlink()
-    except OSError as error:
-        raise UserError(f"{output}: cannot be written to ({error.strerror})") from None
+    files.make_directory(output)
+    (output / "corpus.json").unlink(missing_ok=True)
+    for leftover in chain.from_iterable(output.rglob(f".{name}.*.tmp") for name in SPLITS):
+        leftover.unlink()
 
 
 def _fill(
