@@ -50,7 +50,9 @@ ForcedOption = Annotated[
 
 @app.command()
 def evaluate(
-    hypothesis: Annotated[Path, typer.Argument(help="text, or .jsonl of `translate --json`")],
+    hypothesis: Annotated[
+        Path, typer.Argument(help="text, or .jsonl of `translate --json`; -: standard input")
+    ],
     reference: ReferenceOption,
     source: SourceOption = None,
     gold: GoldOption = None,
