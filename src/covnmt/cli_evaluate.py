@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
+from covnmt.cli_options import ExtractionOption, finite
 from covnmt.errors import UserError
 from covnmt.files import read_lines, write_json
 from covnmt.pool import cores
@@ -29,9 +30,6 @@ DeterministicOption = Annotated[
     bool, typer.Option(help="the reference is the only right translation (embedded pair)")
 ]
 TokenizeOption = Annotated[str, typer.Option(help="sacreBLEU's tokeniser")]
-ExtractionOption = Annotated[
-    Literal["argmax", "argmax_with_end", "threshold"], typer.Option(help="how links are made")
-]
 SymmetryOption = Annotated[
     Literal["grow-diag-final", "union", "intersection"],
     typer.Option(help="of links in both directions"),
@@ -69,7 +67,9 @@ def evaluate(
     deterministic: DeterministicOption = False,
     tokenize: TokenizeOption = "13a",
     extraction: ExtractionOption = "argmax",
-    threshold: Annotated[float, typer.Option(help="for --extraction threshold")] = 0.5,
+    threshold: Annotated[
+        float, typer.Option(help="for --extraction threshold", callback=finite)
+    ] = 0.5,
     symmetry: SymmetryOption = "grow-diag-final",
     renormalise: Annotated[bool, typer.Option(help="matrices, for SAER")] = False,
     ter: Annotated[bool, typer.Option(help="TER is slow on long texts")] = True,
