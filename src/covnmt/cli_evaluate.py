@@ -171,15 +171,10 @@ def plot_heat_maps(
     sentence: Annotated[int, typer.Option(help="line number, from 1")] = 1,
 ) -> None:
     """One sentence under one or several systems."""
-    from covnmt.metrics.outputs import read_outputs
     from covnmt.report.figures import heat_maps
-    from covnmt.report.html import panels
+    from covnmt.report.html import read_panels
 
-    rows = {name: read_outputs(path) for name, path in _named(systems).items()}
-    for name, outputs in rows.items():
-        if not 1 <= sentence <= len(outputs):
-            raise UserError(f"{name}: no sentence {sentence}, it has {len(outputs)}")
-    heat_maps(panels(rows, sentence - 1), figure)
+    heat_maps(read_panels(_named(systems), sentence), figure)
 
 
 @plot_app.command("lengths")
