@@ -3,6 +3,7 @@
 import inspect
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -10,36 +11,65 @@ import typer
 
 from covnmt import cli
 
+Words = tuple[str, ...]
 
-def fractions(command: Any, name: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every command with each of its options that take a fraction."""
+
+def parameters(command: Any, name: Words = ()) -> Iterator[tuple[Words, Any, Any]]:
+    """Every parameter of every command: how to give it, its type, and what typer is told of it."""
     if inside := getattr(command, "commands", None):
         for key in inside:
-            yield from fractions(inside[key], (*name, key))
+            yield from parameters(inside[key], (*name, key))
         return
-    for option, hint in get_type_hints(inspect.unwrap(command.callback)).items():
-        if float in (hint, *get_args(hint)):
-            yield (*name, f"--{option.replace('_', '-')}")
+    hints = get_type_hints(inspect.unwrap(command.callback), include_extras=True)
+    for parameter in command.params:
+        if parameter.name in hints:  # --help is not
+            kind, *told = get_args(hints[parameter.name]) or (hints[parameter.name],)
+            option = [each for each in parameter.opts if each.startswith("-")][:1]
+            yield (*name, *option), kind, told[-1] if told else None
 
 
-FRACTIONS = list(fractions(typer.main.get_command(cli.app)))
+ALL = list(parameters(typer.main.get_command(cli.app)))
+FRACTIONS = [given for given, kind, _ in ALL if float in (kind, *get_args(kind))]
+WRITTEN = [given for given, _, about in ALL if getattr(about, "dir_okay", True) is False]
 
 
 def test_they_are_found() -> None:
-    assert ("align", "--threshold") in FRACTIONS
-    assert ("translate", "--length-penalty") in FRACTIONS
+    assert {("align", "--threshold"), ("translate", "--length-penalty")} < set(FRACTIONS)
+    assert {("translate", "--output"), ("plot", "lengths"), ("evaluate", "--json")} < set(WRITTEN)
+
+
+def refused(
+    given: Words,
+    value: object,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> str:
+    """The message, though all else that the command needs is missing."""
+    monkeypatch.setattr(sys, "argv", ["covnmt", *given, str(value)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    return capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
-@pytest.mark.parametrize("option", FRACTIONS, ids=" ".join)
+@pytest.mark.parametrize("given", FRACTIONS, ids=" ".join)
 def test_numbers_are_finite(
-    option: tuple[str, ...],
+    given: Words,
     value: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["covnmt", *option, value])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 2
-    assert f"Invalid value for '{option[-1]}'" in capsys.readouterr().err
+    assert f"Invalid value for '{given[-1]}'" in refused(given, value, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("given", WRITTEN, ids=" ".join)
+def test_files_that_cannot_be_written_are_told_first(
+    given: Words,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").write_text("")
+    message = refused(given, tmp_path / "file" / "below", monkeypatch, capsys)
+    assert "file/below: cannot be written" in message

@@ -18,7 +18,7 @@ import typer
 from rich.table import Column, Table
 
 from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve, cli_smt, cli_text, cli_train
-from covnmt.cli_options import DeviceOption, ExtractionOption, finite
+from covnmt.cli_options import DeviceOption, ExtractionOption, OutputOption, finite, writable
 from covnmt.errors import UserError
 from covnmt.files import output_lines
 from covnmt.progress import output, tell
@@ -165,9 +165,7 @@ def recipe_show(
 def translate(
     file: Annotated[Path | None, typer.Argument(help="text to translate; standard input")] = None,
     model: ModelOption = [],  # noqa: B006 (typer makes its own copy)
-    out: Annotated[
-        Path | None, typer.Option("--output", "-o", dir_okay=False, help="standard output")
-    ] = None,
+    out: OutputOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
     beam: Annotated[int | None, typer.Option(help="1 is greedy")] = None,
     nbest: Annotated[int | None, typer.Option(help="translations per line")] = None,
@@ -230,11 +228,10 @@ def align(
     source: Path,
     target: Path,
     model: ModelOption = [],  # noqa: B006
-    out: Annotated[
-        Path | None, typer.Option("--output", "-o", dir_okay=False, help="links")
-    ] = None,
+    out: OutputOption = None,
     matrices: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="soft matrices too (.npz)")
+        Path | None,
+        typer.Option(dir_okay=False, callback=writable, help="soft matrices too (.npz)"),
     ] = None,
     method: ExtractionOption = "argmax",
     threshold: Annotated[float, typer.Option(help="for --method threshold", callback=finite)] = 0.5,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from covnmt.cli_options import ExtractionOption, finite
+from covnmt.cli_options import ExtractionOption, finite, writable
 from covnmt.errors import UserError
 from covnmt.files import read_lines, write_json
 from covnmt.pool import cores
@@ -36,9 +36,16 @@ SymmetryOption = Annotated[
 ]
 JsonOption = Annotated[
     Path | None,
-    typer.Option("--json", dir_okay=False, help="write all figures here too; -: print only them"),
+    typer.Option(
+        "--json",
+        dir_okay=False,
+        callback=writable,
+        help="write all figures here too; -: print only them",
+    ),
 ]
-FigureArgument = Annotated[Path, typer.Argument(dir_okay=False, help="PNG or SVG")]
+FigureArgument = Annotated[
+    Path, typer.Argument(dir_okay=False, callback=writable, help="PNG or SVG")
+]
 NamedFiles = Annotated[list[str], typer.Argument(help="NAME=FILE, or just FILE")]
 ForcedOption = Annotated[
     list[str] | None,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from covnmt.cli_options import DeviceOption, finite
+from covnmt.cli_options import DeviceOption, finite, writable
 from covnmt.progress import tell
 
 if TYPE_CHECKING:
@@ -35,7 +35,10 @@ def reproduce(
     report: Annotated[bool, typer.Option(help="tables and figures at the end")] = True,
     sheet: Annotated[bool, typer.Option(help="only write rating sheets, into --work")] = False,
     pack: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="only prepare, and pack it: FILE.tar.xz")
+        Path | None,
+        typer.Option(
+            dir_okay=False, callback=writable, help="only prepare, and pack it: FILE.tar.xz"
+        ),
     ] = None,
     unpack: Annotated[Path | None, typer.Option(help="prepared data from such a file")] = None,
 ) -> None:

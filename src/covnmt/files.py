@@ -101,13 +101,15 @@ def read_parallel(*paths: Path) -> Iterator[tuple[str, ...]]:
         yield cast(tuple[str, ...], row)
 
 
-def make_directory(path: Path) -> None:
-    """Make a directory, and make sure that files can be written in it, before work that ends so."""
+def check_writable(path: Path) -> None:
+    """Raise now, before long work, what `atomic_write` would raise after it; makes nothing."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path).close()
+        if path.exists() and not path.is_file():
+            return  # it is opened as it is
+        places = Path(os.path.realpath(path)).parents
+        tempfile.TemporaryFile(dir=next(place for place in places if place.exists())).close()
     except OSError as error:
-        raise UserError(f"{path}: cannot be written to ({error.strerror})") from None
+        raise UserError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 @contextmanager

@@ -445,6 +445,9 @@ CASES = {
     "a system without a name": Case("compare =s b=s -r t", ("'=s'", "write NAME=FILE")),
     "a system without a file": Case("compare a= b=s -r t", ("'a='", "write NAME=FILE")),
     "fewer than no heat maps": Case("report new a=s -r t -s s --maps -1", ("--maps",)),
+    "a report below a file": Case(
+        "report t/new a=t -r t -s s", ("t/new/index.html: cannot be written",)
+    ),
     "heat maps without attention": Case(
         "plot heat-maps new.svg a=s", ("s, line 1: nothing to draw", "translate --json")
     ),

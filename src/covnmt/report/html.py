@@ -17,7 +17,7 @@ from rich.text import Text
 from covnmt import __version__
 from covnmt.errors import UserError
 from covnmt.evaluate import Comparison, Options, compare, evaluate
-from covnmt.files import atomic_text, write_json
+from covnmt.files import atomic_text, check_writable, write_json
 from covnmt.metrics.inputs import EvaluationSet, as_evaluated
 from covnmt.metrics.outputs import OutputLine, read_outputs
 from covnmt.progress import track
@@ -74,6 +74,7 @@ def write_report(
         raise UserError("a report needs the source text")
     if not systems:
         raise UserError("a report needs the output of at least one system")
+    check_writable(directory / PAGE)
     comparison = _compare(on, systems, forced or {}, baselines, options)
     chosen = _with_attention(comparison, systems, sentences, maps)
     _write_figures(directory / "figures", comparison, systems, chosen)

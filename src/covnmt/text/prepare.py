@@ -101,10 +101,13 @@ def _identity(
 
 def _clear(output: Path) -> None:
     """Take away the mark of completeness and the half-written files of a killed run."""
-    files.make_directory(output)
-    (output / "corpus.json").unlink(missing_ok=True)
-    for leftover in chain.from_iterable(output.rglob(f".{name}.*.tmp") for name in SPLITS):
-        leftover.unlink()
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        (output / "corpus.json").unlink(missing_ok=True)
+        for leftover in chain.from_iterable(output.rglob(f".{name}.*.tmp") for name in SPLITS):
+            leftover.unlink()
+    except OSError as error:
+        raise UserError(f"{output}: cannot be written to ({error.strerror})") from None
 
 
 def _fill(
