@@ -139,6 +139,17 @@ def test_figures_alone(run: Run, source: Path) -> None:
     assert json.loads(shown)["sentences"] == 20
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_translations_are_evaluated_from_a_pipe(
+    run: Run, tiny_model: Path, source: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    made, score = tmp_path / "made", ("--reference", source, "--json", "-")
+    piped = run("translate", source, "--model", tiny_model, *options).out
+    made.write_text(piped)
+    assert run("evaluate", "-", *score, stdin=piped).out == run("evaluate", made, *score).out
+    assert run("compare", "a=-", f"b={made}", *score, stdin=piped).code == 0
+
+
 def test_sheets_know_the_words_of_text_without_spaces(run: Run, tmp_path: Path) -> None:
     """They are those of the system, though an empty line has none."""
     rows = [

@@ -16,6 +16,7 @@ from covnmt.errors import UserError
 from covnmt.files import (
     atomic_text,
     atomic_write,
+    check_writable,
     decode_lines,
     output_lines,
     read_json,
@@ -163,6 +164,32 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         write_lines(tmp_path / "file" / "below", ["text"])
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [("file/below", "Not a directory"), ("file/far/below", "Not a dir"), ("locked/new", "Perm")],
+)
+def test_a_place_that_cannot_be_written_is_told_before_the_work(
+    place: str, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "locked").mkdir(mode=0o500)
+    if os.access(tmp_path / "locked", os.W_OK) and "locked" in place:
+        pytest.skip("this user may write anywhere")
+    with pytest.raises(UserError, match=rf"{place}: cannot be written \({reason}"):
+        check_writable(tmp_path / place)
+
+
+def test_to_ask_for_a_place_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "below")
+    before = sorted(tmp_path.rglob("*"))
+    for name in ("file", "new", "new/deep/file", "link"):
+        check_writable(tmp_path / name)
+    check_writable(Path("/dev/null"))
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "file").read_text() == "old"
 
 
 def test_a_link_is_written_through(tmp_path: Path) -> None:

@@ -186,6 +186,13 @@ def test_results_from_elsewhere_are_not_made_again(
     assert list(run_jobs(three_jobs)) == []
 
 
+def test_results_that_cannot_be_written_are_told_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(UserError, match=r"embedded-tiny.baseline-seed1\.json: cannot be written"):
+        list(run_jobs(tiny_plan(tmp_path)))
+    assert not (tmp_path / "work").exists()
+
+
 def test_the_list_says_what_is_done_and_left(tmp_path: Path, comparison: Comparison) -> None:
     plan = tiny_plan(tmp_path)
     write_result(plan.result(Job("gru10", 1)), made_up(comparison, "gru10", 1))

@@ -11,7 +11,7 @@ from covnmt.config import differences
 from covnmt.files import read_parallel, write_lines
 from covnmt.recipe import find_recipe, load_recipe
 from covnmt.reproduce.experiments import OpenText, changes_of, find_experiment, trained_as
-from covnmt.reproduce.jobs import Job, Plan, run_jobs
+from covnmt.reproduce.jobs import Job, Plan, run_jobs, write_sheet
 from covnmt.reproduce.page import write_page
 from covnmt.reproduce.results import read_results
 from covnmt.text.codec import SIDES, Codec
@@ -71,6 +71,11 @@ def test_words_trained_the_modern_way(corpus: str) -> None:
     words = load_recipe(find_recipe(of_words), changes_of("gru10-modern"))
     pieces = load_recipe(find_recipe(of_pieces), changes_of("gru10"))
     assert [key for key, *_ in differences(words, pieces)] == ["data.max_length"]
+
+
+def test_the_sheet_finds_what_another_search_gave(plan: Plan) -> None:
+    key = json.loads((write_sheet(plan, SYSTEMS, 1) / "key.json").read_text("utf-8"))
+    assert {item["system"] for item in key["items"]} == set(SYSTEMS)
 
 
 def test_measured_elsewhere_it_still_names_where_it_was_trained(

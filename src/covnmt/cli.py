@@ -18,6 +18,7 @@ import typer
 from rich.table import Column, Table
 
 from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve, cli_smt, cli_text, cli_train
+from covnmt.cli_options import DeviceOption, ExtractionOption, OutputOption, finite, writable
 from covnmt.errors import UserError
 from covnmt.files import output_lines
 from covnmt.progress import output, tell
@@ -40,7 +41,6 @@ app.add_typer(cli_serve.app)
 app.add_typer(cli_smt.app, name="smt")
 app.add_typer(cli_smt.words_app, name="words")
 
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")]
 ThreadsOption = Annotated[
     int,
     typer.Option(
@@ -165,14 +165,14 @@ def recipe_show(
 def translate(
     file: Annotated[Path | None, typer.Argument(help="text to translate; standard input")] = None,
     model: ModelOption = [],  # noqa: B006 (typer makes its own copy)
-    out: Annotated[
-        Path | None, typer.Option("--output", "-o", dir_okay=False, help="standard output")
-    ] = None,
+    out: OutputOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
     beam: Annotated[int | None, typer.Option(help="1 is greedy")] = None,
     nbest: Annotated[int | None, typer.Option(help="translations per line")] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="0: off")] = None,
-    coverage_penalty: Annotated[float | None, typer.Option(help="GNMT's; 0: off")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="0: off", callback=finite)] = None,
+    coverage_penalty: Annotated[
+        float | None, typer.Option(help="GNMT's; 0: off", callback=finite)
+    ] = None,
     length_rules: Annotated[bool | None, typer.Option(help="the paper's limits")] = None,
     forbid_unk: Annotated[bool | None, typer.Option(help="never say UNK")] = None,
     replace_unk: Annotated[bool | None, typer.Option(help="by the word it aligns to")] = None,
@@ -228,16 +228,13 @@ def align(
     source: Path,
     target: Path,
     model: ModelOption = [],  # noqa: B006
-    out: Annotated[
-        Path | None, typer.Option("--output", "-o", dir_okay=False, help="links")
-    ] = None,
+    out: OutputOption = None,
     matrices: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="soft matrices too (.npz)")
+        Path | None,
+        typer.Option(dir_okay=False, callback=writable, help="soft matrices too (.npz)"),
     ] = None,
-    method: Annotated[
-        Literal["argmax", "argmax_with_end", "threshold"], typer.Option(help="how links are made")
-    ] = "argmax",
-    threshold: Annotated[float, typer.Option(help="for --method threshold")] = 0.5,
+    method: ExtractionOption = "argmax",
+    threshold: Annotated[float, typer.Option(help="for --method threshold", callback=finite)] = 0.5,
     tokenized: Annotated[bool, typer.Option(help="words are what stands between spaces")] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,

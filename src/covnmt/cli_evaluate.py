@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
+from covnmt.cli_options import ExtractionOption, finite, writable
 from covnmt.errors import UserError
 from covnmt.files import read_lines, write_json
 from covnmt.pool import cores
@@ -29,18 +30,22 @@ DeterministicOption = Annotated[
     bool, typer.Option(help="the reference is the only right translation (embedded pair)")
 ]
 TokenizeOption = Annotated[str, typer.Option(help="sacreBLEU's tokeniser")]
-ExtractionOption = Annotated[
-    Literal["argmax", "argmax_with_end", "threshold"], typer.Option(help="how links are made")
-]
 SymmetryOption = Annotated[
     Literal["grow-diag-final", "union", "intersection"],
     typer.Option(help="of links in both directions"),
 ]
 JsonOption = Annotated[
     Path | None,
-    typer.Option("--json", dir_okay=False, help="write all figures here too; -: print only them"),
+    typer.Option(
+        "--json",
+        dir_okay=False,
+        callback=writable,
+        help="write all figures here too; -: print only them",
+    ),
 ]
-FigureArgument = Annotated[Path, typer.Argument(dir_okay=False, help="PNG or SVG")]
+FigureArgument = Annotated[
+    Path, typer.Argument(dir_okay=False, callback=writable, help="PNG or SVG")
+]
 NamedFiles = Annotated[list[str], typer.Argument(help="NAME=FILE, or just FILE")]
 ForcedOption = Annotated[
     list[str] | None,
@@ -50,7 +55,9 @@ ForcedOption = Annotated[
 
 @app.command()
 def evaluate(
-    hypothesis: Annotated[Path, typer.Argument(help="text, or .jsonl of `translate --json`")],
+    hypothesis: Annotated[
+        Path, typer.Argument(help="text, or .jsonl of `translate --json`; -: standard input")
+    ],
     reference: ReferenceOption,
     source: SourceOption = None,
     gold: GoldOption = None,
@@ -67,7 +74,9 @@ def evaluate(
     deterministic: DeterministicOption = False,
     tokenize: TokenizeOption = "13a",
     extraction: ExtractionOption = "argmax",
-    threshold: Annotated[float, typer.Option(help="for --extraction threshold")] = 0.5,
+    threshold: Annotated[
+        float, typer.Option(help="for --extraction threshold", callback=finite)
+    ] = 0.5,
     symmetry: SymmetryOption = "grow-diag-final",
     renormalise: Annotated[bool, typer.Option(help="matrices, for SAER")] = False,
     ter: Annotated[bool, typer.Option(help="TER is slow on long texts")] = True,
@@ -169,15 +178,10 @@ def plot_heat_maps(
     sentence: Annotated[int, typer.Option(help="line number, from 1")] = 1,
 ) -> None:
     """One sentence under one or several systems."""
-    from covnmt.metrics.outputs import read_outputs
     from covnmt.report.figures import heat_maps
-    from covnmt.report.html import panels
+    from covnmt.report.html import read_panels
 
-    rows = {name: read_outputs(path) for name, path in _named(systems).items()}
-    for name, outputs in rows.items():
-        if not 1 <= sentence <= len(outputs):
-            raise UserError(f"{name}: no sentence {sentence}, it has {len(outputs)}")
-    heat_maps(panels(rows, sentence - 1), figure)
+    heat_maps(read_panels(_named(systems), sentence), figure)
 
 
 @plot_app.command("lengths")

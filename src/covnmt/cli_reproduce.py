@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from covnmt.cli_options import DeviceOption, finite, writable
 from covnmt.progress import tell
 
 if TYPE_CHECKING:
@@ -22,18 +23,22 @@ def reproduce(
     system: Annotated[list[str] | None, typer.Option(help="only this one; repeatable")] = None,
     seed: Annotated[list[int] | None, typer.Option(min=0, help="repeatable")] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0.1, help="for one system, measuring included")
+        float | None,
+        typer.Option(min=0.1, help="for one system, measuring included", callback=finite),
     ] = None,
     scale: Annotated[
         Literal["paper", "modern", "shipped", "small", "tiny"] | None,
         typer.Option(help="paper, modern, shipped: kftt, twlaw; small, tiny: embedded"),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")] = "auto",
+    device: DeviceOption = "auto",
     list_jobs: Annotated[bool, typer.Option("--list", help="what is done and left")] = False,
     report: Annotated[bool, typer.Option(help="tables and figures at the end")] = True,
     sheet: Annotated[bool, typer.Option(help="only write rating sheets, into --work")] = False,
     pack: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="only prepare, and pack it: FILE.tar.xz")
+        Path | None,
+        typer.Option(
+            dir_okay=False, callback=writable, help="only prepare, and pack it: FILE.tar.xz"
+        ),
     ] = None,
     unpack: Annotated[Path | None, typer.Option(help="prepared data from such a file")] = None,
 ) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from covnmt.cli_options import DeviceOption, finite
 from covnmt.serve.settings import THREADS, WORKERS
 
 app = typer.Typer()
@@ -18,7 +19,7 @@ def serve(
     ],
     host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 8000,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")] = "auto",
+    device: DeviceOption = "auto",
     workers: Annotated[int, typer.Option(min=1, help="processes per model")] = WORKERS,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of each")] = THREADS,
     api_key_file: Annotated[
@@ -30,11 +31,17 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="name of this server; * for any; repeatable")
     ] = None,
-    rate: Annotated[float, typer.Option(min=0, help="requests/s of an address; 0: any")] = 20.0,
+    rate: Annotated[
+        float, typer.Option(min=0, help="requests/s of an address; 0: any", callback=finite)
+    ] = 20.0,
     queue: Annotated[int, typer.Option(min=1, help="sentences that may wait")] = 1000,
     batch_size: Annotated[int, typer.Option(min=1, help="sentences done together")] = 32,
-    wait: Annotated[float, typer.Option(min=0, help="ms to wait for others")] = 10.0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="seconds for a request")] = 60.0,
+    wait: Annotated[
+        float, typer.Option(min=0, help="ms to wait for others", callback=finite)
+    ] = 10.0,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="seconds for a request", callback=finite)
+    ] = 60.0,
     log_text: Annotated[bool, typer.Option(help="log what is translated")] = False,
 ) -> None:
     """Translate over HTTP, with a page that shows what became of every word."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from covnmt.cli_options import OutputOption, writable
 from covnmt.progress import tell
 
 if TYPE_CHECKING:
@@ -99,12 +100,11 @@ def tune(
 def translate(
     model: ModelArgument,
     file: Annotated[Path | None, typer.Argument(help="text to translate; standard input")] = None,
-    out: Annotated[
-        Path | None, typer.Option("--output", "-o", dir_okay=False, help="standard output")
-    ] = None,
+    out: OutputOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
     links: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="Pharaoh links of source and output")
+        Path | None,
+        typer.Option(dir_okay=False, callback=writable, help="Pharaoh links of source and output"),
     ] = None,
     reorder: ReorderOption = 6,
     stack: StackOption = 100,
@@ -126,9 +126,7 @@ def translate(
 def align(
     source: Annotated[Path, typer.Argument(help="words between spaces")],
     target: Annotated[Path, typer.Argument(help="words between spaces")],
-    out: Annotated[
-        Path | None, typer.Option("--output", "-o", dir_okay=False, help="standard output")
-    ] = None,
+    out: OutputOption = None,
     data: Annotated[
         Path | None, typer.Option(help="prepared directory whose pairs are learnt from too")
     ] = None,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from covnmt.cli_options import finite
 from covnmt.errors import UserError
 from covnmt.pool import cores
 from covnmt.progress import tell
@@ -53,7 +54,9 @@ def prepare(
         int, typer.Option(min=3, help="most frequent words or pieces")
     ] = 30_000,
     max_length: Annotated[int, typer.Option(help="longest side of a training pair")] = 80,
-    max_ratio: Annotated[float, typer.Option(help="of the two lengths; 0: any")] = 0.0,
+    max_ratio: Annotated[
+        float, typer.Option(help="of the two lengths; 0: any", callback=finite)
+    ] = 0.0,
     sentencepiece: Annotated[Literal["unigram", "bpe"], typer.Option()] = "unigram",
     plain: Annotated[
         bool, typer.Option(help="subwords of any text that people type; needs both languages")

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from covnmt.cli_options import DeviceOption
 from covnmt.progress import tell
 
 app = typer.Typer()
@@ -15,7 +16,7 @@ def train(
     recipe: Annotated[str, typer.Argument(help="a TOML file, or a name: paper/gru10")],
     overrides: Annotated[list[str] | None, typer.Argument(help="train.seed=2 ...")] = None,
     run: Annotated[Path | None, typer.Option(help="model directory (runs/RECIPE)")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")] = "auto",
+    device: DeviceOption = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: one per core")] = 0,
     gpus: Annotated[int, typer.Option(min=1, help="workers, one per GPU (or CPU process)")] = 1,
     restarts: Annotated[

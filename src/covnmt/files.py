@@ -101,6 +101,17 @@ def read_parallel(*paths: Path) -> Iterator[tuple[str, ...]]:
         yield cast(tuple[str, ...], row)
 
 
+def check_writable(path: Path) -> None:
+    """Raise now, before long work, what `atomic_write` would raise after it; makes nothing."""
+    try:
+        if path.exists() and not path.is_file():
+            return  # it is opened as it is
+        places = Path(os.path.realpath(path)).parents
+        tempfile.TemporaryFile(dir=next(place for place in places if place.exists())).close()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """A binary stream that becomes `path` if the block ends well, and nothing otherwise.

@@ -15,7 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
 from multiprocessing.queues import SimpleQueue
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from covnmt.errors import UserError
 
@@ -48,6 +48,24 @@ _seat = Seat()
 def seat() -> Seat:
     """Of this process."""
     return _seat
+
+
+class Piece(NamedTuple, Generic[T]):
+    """Some lines of a text, or what there is of each; messages name it without telling them."""
+
+    first: int  # from 0
+    lines: list[T]
+
+    def __str__(self) -> str:
+        return f"lines {self.first + 1:,} to {self.first + len(self.lines):,}"
+
+
+def pieces(lines: Iterable[T], size: int) -> Iterator[Piece[T]]:
+    """So many lines at a time."""
+    rest, first = iter(lines), 0
+    while part := list(islice(rest, size)):
+        yield Piece(first, part)
+        first += len(part)
 
 
 def spread(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
@@ -86,7 +104,7 @@ def _numbered(
         if deaths[number] > DEATHS:
             raise UserError(
                 f"{taken[number]}: workers died {DEATHS + 1} times while it was to be done; is "
-                "there too little memory? Give the same command again with fewer processes"
+                "there too little memory? Try again with more of it, or with fewer processes"
             )
 
 

@@ -8,18 +8,19 @@ On a CPU two processes with a thread each are faster than one with two threads: 
 search are small, and most of what two threads gain they lose waiting for each other.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import chain, count, islice
+from itertools import chain, count
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from covnmt import cluster, pool
 from covnmt.config import DecodeConfig
 from covnmt.engine import is_exported
 from covnmt.errors import UserError
 from covnmt.files import digest, input_lines, read_json, read_lines, write_json, write_lines
+from covnmt.pool import Piece
 from covnmt.progress import track
 from covnmt.translate import Translation, Translator, formatted
 
@@ -153,16 +154,6 @@ def translate_shard(job: Job, shard: Shard) -> int:
     return next(written)
 
 
-class Piece(NamedTuple):
-    """Some lines of a text."""
-
-    first: int  # from 0
-    lines: list[str]
-
-    def __str__(self) -> str:
-        return f"lines {self.first + 1:,} to {self.first + len(self.lines):,}"
-
-
 def translate_text(job: Job, path: Path | None, workers: int) -> Iterator[Translation]:
     """Translations of a file or of standard input, in order.
 
@@ -173,19 +164,11 @@ def translate_text(job: Job, path: Path | None, workers: int) -> Iterator[Transl
         workers = job.threads or pool.cores()
     if workers <= 1:
         return _open(job).stream(lines, job.decode, job.overlong)
-    parts = pieces(lines, BATCHES * job.decode.batch_size)
+    parts = pool.pieces(lines, BATCHES * job.decode.batch_size)
     return chain.from_iterable(pool.in_order(partial(translate_piece, job), parts, workers))
 
 
-def pieces(lines: Iterable[str], size: int) -> Iterator[Piece]:
-    """So many lines at a time."""
-    rest, first = iter(lines), 0
-    while part := list(islice(rest, size)):
-        yield Piece(first, part)
-        first += len(part)
-
-
-def translate_piece(job: Job, piece: Piece) -> list[Translation]:
+def translate_piece(job: Job, piece: Piece[str]) -> list[Translation]:
     """Translate some lines; warnings name them by their place in the text."""
     return list(_open(job).stream(piece.lines, job.decode, job.overlong, first=piece.first))
 

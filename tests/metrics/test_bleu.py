@@ -1,6 +1,8 @@
 """BLEU against sacreBLEU where the rules agree, and against a slow rewrite where they do not."""
 
 import math
+import os
+import signal
 from collections.abc import Sequence
 from fractions import Fraction
 from random import Random
@@ -13,7 +15,9 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.ter import TER
 
+from covnmt import pool
 from covnmt.errors import UserError
+from covnmt.metrics import bleu
 from covnmt.metrics.bleu import (
     chrf,
     corpus_bleu,
@@ -144,6 +148,17 @@ def test_ter_is_that_of_sacrebleu(workers: int) -> None:
     found = ter(outputs, references, workers)
     assert found.value == pytest.approx(expected.score)
     assert found.signature == str(metric.get_signature())
+
+
+def die(rows: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_ter_whose_workers_die_tells_none_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "DEATHS", 0)
+    monkeypatch.setattr(bleu, "_edits", die)
+    with pytest.raises(UserError, match=r"^lines 1 to 100: workers died"):
+        ter(["secret"] * 150, [["reference"] * 150], workers=2)
 
 
 @pytest.mark.parametrize(("output", "value"), [("", 0), ("a", 100)])

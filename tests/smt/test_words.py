@@ -49,6 +49,11 @@ def test_empty_lines_have_no_links(tiny_text: Path, tmp_path: Path) -> None:
     ("source", "target", "message"),
     [
         ("a\nb\n", "x\n", r"b.txt ends after line 1"),
+        (
+            "\na\n" + "b " * 1025,
+            "\nx\ny",
+            r"a.txt and .*b.txt, line 3: 1,025 and 1 words, but eflo",
+        ),
         ("", "", r"a.txt and .*b.txt: no line has words on both sides"),
     ],
 )

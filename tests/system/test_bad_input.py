@@ -445,8 +445,19 @@ CASES = {
     "a system without a name": Case("compare =s b=s -r t", ("'=s'", "write NAME=FILE")),
     "a system without a file": Case("compare a= b=s -r t", ("'a='", "write NAME=FILE")),
     "fewer than no heat maps": Case("report new a=s -r t -s s --maps -1", ("--maps",)),
+    "a report below a file": Case(
+        "report t/new a=t -r t -s s", ("t/new/index.html: cannot be written",)
+    ),
     "heat maps without attention": Case(
-        "plot heat-maps new.svg a=s", ("new.svg: nothing to draw", "translate --json")
+        "plot heat-maps new.svg a=s", ("s, line 1: nothing to draw", "translate --json")
+    ),
+    "a heat map of an empty line": Case(
+        "plot heat-maps new.svg a=empty.jsonl",
+        ("empty.jsonl, line 1: nothing to draw", "is empty; choose another"),
+        put("empty.jsonl", '{"text": "", "source_tokens": [], "tokens": [], "alignment": []}\n'),
+    ),
+    "a heat map of no line": Case(
+        "plot heat-maps new.svg a=s --sentence 21", ("s: has no line 21, it has 20",)
     ),
     "sheets that may be filled": Case(
         "rate make . a=s --source s -n 2",

@@ -285,6 +285,14 @@ def test_settings_that_came_later_leave_the_identity_alone(
     assert corpus.identity() == hashlib.sha256(text.encode()).hexdigest()
 
 
+def test_data_prepared_again_are_the_same_to_a_run(tmp_path: Path) -> None:
+    """Runs know their data by this digest. If a new setting changes it, leave the setting out of
+    corpus.json, and of source.json and target.json, while it has its default."""
+    prepare(make_settings(tmp_path), tmp_path / "out")
+    known = "9ff5105f8654b6f185ced1994a848fc30a359cfb80ea1d4ad388800a2d9928ce"
+    assert Corpus.open(tmp_path / "out").identity() == known
+
+
 def test_other_text_is_refused(tmp_path: Path) -> None:
     prepare(make_settings(tmp_path), tmp_path / "out")
     plan = make_settings(tmp_path)

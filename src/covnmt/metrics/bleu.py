@@ -25,7 +25,7 @@ from sacrebleu.metrics.ter import TER
 
 from covnmt import __version__
 from covnmt.errors import UserError
-from covnmt.pool import in_order
+from covnmt.pool import Piece, in_order, pieces
 from covnmt.progress import track
 
 Counts = NDArray[np.int64]
@@ -154,19 +154,18 @@ def ter(hypotheses: Sequence[str], references: Sequence[Sequence[str]], workers:
 
     It is slow (20 long lines a second), so many lines are shared out among `workers` processes.
     """
-    rows = list(zip(hypotheses, *references, strict=True))
-    parts = [rows[first : first + TER_LINES] for first in range(0, len(rows), TER_LINES)]
-    counts = chain.from_iterable(in_order(_edits, parts, workers))
-    edits, words = np.array(list(track(counts, len(rows), "TER"))).reshape(-1, 2).sum(axis=0)
+    rows = zip(hypotheses, *references, strict=True)
+    counts = chain.from_iterable(in_order(_edits, pieces(rows, TER_LINES), workers))
+    edits, words = np.array(list(track(counts, len(hypotheses), "TER"))).reshape(-1, 2).sum(axis=0)
     rate = edits / words if words else float(edits > 0)
     metric = TER()
     metric.num_refs = len(references)  # as it notes when it scores a corpus itself
     return Score("TER", 100 * float(rate), str(metric.get_signature()))
 
 
-def _edits(rows: Sequence[Sequence[str]]) -> list[tuple[float, float]]:
+def _edits(piece: Piece[tuple[str, ...]]) -> list[tuple[float, float]]:
     """Edits and reference words of each line, which is followed by its references."""
-    scores = [TER().sentence_score(output, references) for output, *references in rows]
+    scores = [TER().sentence_score(output, references) for output, *references in piece.lines]
     return [(score.num_edits, score.ref_length) for score in scores]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covnmt.errors import UserError
-from covnmt.files import read_lines
+from covnmt.files import input_lines
 
 Array = NDArray[np.float32]
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -34,8 +34,9 @@ class OutputLine:
 
 
 def read_outputs(path: Path, sentences: int | None = None) -> list[OutputLine]:
-    """Read a system's output; with `sentences` one empty line too many at the end is let pass."""
-    lines = list(read_lines(path))
+    """Read a system's output ("-" is standard input); with `sentences` one empty line too many at
+    the end is let pass."""
+    lines = list(input_lines(path))
     if sentences is not None and len(lines) == sentences + 1 and not lines[-1]:
         lines.pop()
     if not lines:

@@ -17,9 +17,9 @@ from rich.text import Text
 from covnmt import __version__
 from covnmt.errors import UserError
 from covnmt.evaluate import Comparison, Options, compare, evaluate
-from covnmt.files import atomic_text, write_json
+from covnmt.files import atomic_text, check_writable, write_json
 from covnmt.metrics.inputs import EvaluationSet, as_evaluated
-from covnmt.metrics.outputs import OutputLine
+from covnmt.metrics.outputs import OutputLine, read_outputs
 from covnmt.progress import track
 from covnmt.report import svg
 from covnmt.report.figures import Array, HeatMap, heat_maps, length_curves
@@ -74,6 +74,7 @@ def write_report(
         raise UserError("a report needs the source text")
     if not systems:
         raise UserError("a report needs the output of at least one system")
+    check_writable(directory / PAGE)
     comparison = _compare(on, systems, forced or {}, baselines, options)
     chosen = _with_attention(comparison, systems, sentences, maps)
     _write_figures(directory / "figures", comparison, systems, chosen)
@@ -103,6 +104,20 @@ def panels(systems: Systems, sentence: int) -> list[HeatMap]:
         for name, row in rows.items()
         if row.alignment is not None and row.alignment.size
     ]
+
+
+def read_panels(paths: Mapping[str, Path], number: int) -> list[HeatMap]:
+    """Heat maps of one line, counted from 1, under the systems that wrote these files."""
+    systems = {name: read_outputs(path) for name, path in paths.items()}
+    for path, outputs in zip(paths.values(), systems.values(), strict=True):
+        if not 1 <= number <= len(outputs):
+            raise UserError(f"{path}: has no line {number}, it has {len(outputs)}")
+        drawn, where = outputs[number - 1].alignment, f"{path}, line {number}: nothing to draw"
+        if drawn is None:
+            raise UserError(f"{where}; heat maps need the output of `translate --json`")
+        if not drawn.size:
+            raise UserError(f"{where}, the sentence or its translation is empty; choose another")
+    return panels(systems, number - 1)
 
 
 def _compare(

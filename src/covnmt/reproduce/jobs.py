@@ -15,7 +15,7 @@ from typing import Any
 
 from covnmt.config import Config
 from covnmt.errors import UserError
-from covnmt.files import read_json, read_lines, write_json
+from covnmt.files import check_writable, read_json, read_lines, write_json
 from covnmt.progress import tell
 from covnmt.recipe import find_recipe, load_recipe
 from covnmt.reproduce.experiments import PHRASE_BASED, Experiment, changes_of, trained_as
@@ -95,6 +95,7 @@ def run_jobs(plan: Plan) -> Iterator[str]:
     """Do what is left, telling what was done; raises KeyboardInterrupt when stopped by a signal."""
     left = plan.left()
     if left:
+        check_writable(plan.result(left[0]))
         plan.experiment.text.prepare(plan.data, plan.prepared)
     for number, job in enumerate(left, 1):
         tell(f"job {number} of {len(left)}: {job.name}")

@@ -95,9 +95,9 @@ def train_chain(bitext: Bitext, settings: AlignSettings, chain: Chain) -> Choice
     """Train on the pairs, and give the choice for every target word, end to end."""
     if chain.turned:
         bitext = bitext.turned()
+    check_lengths(bitext, longest_side(settings.kind))
     models = build_models(settings.kind, settings.seed + chain.number)
     last = models[-1]
-    check_lengths(bitext, last.max_sentence_length)
     for source, target in track(bitext.words(), len(bitext), f"{chain}: reading", "pairs"):
         last.add_sentence_pair(source, target)
     last.emit_training_alignments = True
@@ -126,6 +126,11 @@ def build_models(kind: AlignerKind, seed: int) -> list[Any]:
     return models
 
 
+def longest_side(kind: AlignerKind) -> int:
+    """Words of a sentence that an aligner can take at most."""
+    return int(build_models(kind, 0)[-1].max_sentence_length)
+
+
 def vote(choices: Sequence[Choices]) -> Choices:
     """What most chains chose; where they all differ, the first one's choice."""
     stacked = np.stack(choices)  # [chains, words]
@@ -134,15 +139,13 @@ def vote(choices: Sequence[Choices]) -> Choices:
 
 
 def check_lengths(bitext: Bitext, limit: int) -> None:
-    """Thot skips empty and very long pairs in silence; we say which."""
+    """Thot skips empty and very long pairs in silence; we refuse them."""
     lengths = np.stack([bitext.source.lengths(), bitext.target.lengths()])  # [2, pairs]
-    wrong = np.flatnonzero((lengths.min(axis=0) == 0) | (lengths.max(axis=0) > limit))
-    if len(wrong):
-        n = int(wrong[0])
-        source, target = lengths[:, n].tolist()
+    wrong = np.count_nonzero((lengths.min(axis=0) == 0) | (lengths.max(axis=0) > limit))
+    if wrong:
         raise UserError(
-            f"pair {n + 1} has {source} and {target} words; an aligner takes 1 to {limit} a side: "
-            f"remove it ({len(wrong)} such pairs in all)"
+            f"this aligner takes 1 to {limit} words a side, and of {len(bitext):,} pairs to learn "
+            f"from {wrong:,} have none or more: prepare the data with --max-length {limit}"
         )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from covnmt.errors import UserError
 from covnmt.files import read_parallel
 from covnmt.metrics.alignment import NO_LINKS, Links
-from covnmt.smt.aligner import align_words
+from covnmt.smt.aligner import align_words, longest_side
 from covnmt.smt.bitext import Bitext, lay_out
 from covnmt.smt.settings import AlignSettings
 from covnmt.text.codec import Side
@@ -34,6 +34,13 @@ def align_files(
     pairs = [(one.split(), other.split()) for one, other in lines]
     if not any(one and other for one, other in pairs):
         raise UserError(f"{source} and {target}: no line has words on both sides")
+    longest = longest_side(settings.kind)
+    for number, (one, other) in enumerate(pairs, 1):
+        if one and other and max(len(one), len(other)) > longest:
+            raise UserError(
+                f"{source} and {target}, line {number}: {len(one):,} and {len(other):,} words, but "
+                f"{settings.kind} takes {longest:,} a side at most; empty the line, or split it"
+            )
     return align_pairs(pairs, corpus, settings, learn, processes)
 
 

@@ -1,0 +1,75 @@
+"""What holds for the options of all commands."""
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import typer
+
+from covnmt import cli
+
+Words = tuple[str, ...]
+
+
+def parameters(command: Any, name: Words = ()) -> Iterator[tuple[Words, Any, Any]]:
+    """Every parameter of every command: how to give it, its type, and what typer is told of it."""
+    if inside := getattr(command, "commands", None):
+        for key in inside:
+            yield from parameters(inside[key], (*name, key))
+        return
+    hints = get_type_hints(inspect.unwrap(command.callback), include_extras=True)
+    for parameter in command.params:
+        if parameter.name in hints:  # --help is not
+            kind, *told = get_args(hints[parameter.name]) or (hints[parameter.name],)
+            option = [each for each in parameter.opts if each.startswith("-")][:1]
+            yield (*name, *option), kind, told[-1] if told else None
+
+
+ALL = list(parameters(typer.main.get_command(cli.app)))
+FRACTIONS = [given for given, kind, _ in ALL if float in (kind, *get_args(kind))]
+WRITTEN = [given for given, _, about in ALL if getattr(about, "dir_okay", True) is False]
+
+
+def test_they_are_found() -> None:
+    assert {("align", "--threshold"), ("translate", "--length-penalty")} < set(FRACTIONS)
+    assert {("translate", "--output"), ("plot", "lengths"), ("evaluate", "--json")} < set(WRITTEN)
+
+
+def refused(
+    given: Words,
+    value: object,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> str:
+    """The message, though all else that the command needs is missing."""
+    monkeypatch.setattr(sys, "argv", ["covnmt", *given, str(value)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("given", FRACTIONS, ids=" ".join)
+def test_numbers_are_finite(
+    given: Words,
+    value: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert f"Invalid value for '{given[-1]}'" in refused(given, value, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("given", WRITTEN, ids=" ".join)
+def test_files_that_cannot_be_written_are_told_first(
+    given: Words,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").write_text("")
+    message = refused(given, tmp_path / "file" / "below", monkeypatch, capsys)
+    assert "file/below: cannot be written" in message
