@@ -25,9 +25,6 @@ from covnmt.train import train
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Servers of the tests are on this machine, whatever stands between it and others.
-os.environ["no_proxy"] = "127.0.0.1,localhost"
-
 # The same examples in every run, each taking the time it takes.
 hypothesis.settings.load_profile("ci")
 
