@@ -4,6 +4,7 @@ And one file by several processes: what one would make of it, in the same order.
 """
 
 import gzip
+import shutil
 import signal
 import subprocess
 import sys
@@ -237,6 +238,22 @@ def test_a_file_in_pieces(
     wanted = Translator.load(exported).translate(lines, job.decode)
     assert [t.source for t in found] == lines
     assert [t.tokens for t in found] == [t.tokens for t in wanted]
+
+
+def test_a_model_is_opened_anew_by_every_call(
+    exported: Path, tiny_text: Path, tmp_path: Path
+) -> None:
+    """It may have been trained on, or replaced, under the same name."""
+    model, text = tmp_path / "model", tiny_text / "test.src"
+    shutil.copytree(exported, model)
+    job = text_job(model)
+    assert len(list(translate_text(job, text, 1))) == 20
+    translate_files(job, [text], tmp_path / "before", 1)
+    next(model.glob("*.onnx")).unlink()
+    with pytest.raises(UserError, match="model"):
+        translate_files(job, [text], tmp_path / "after", 1)
+    with pytest.raises(UserError, match="model"):
+        list(translate_text(job, text, 1))
 
 
 def test_nothing_in_nothing_out(exported: Path, tmp_path: Path) -> None:
