@@ -140,7 +140,7 @@ def run_cli() -> RunCli:
             capture_output=True,
             cwd=cwd,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"},
-            timeout=120,
+            timeout=300,
             check=False,
         )
         return subprocess.CompletedProcess(

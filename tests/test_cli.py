@@ -358,7 +358,7 @@ def test_plain_text(run: Run, tmp_path: Path) -> None:
 def test_output_is_utf8_in_any_locale() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "covnmt", "recipe", "show", "demo/gru10", "data.directory=données"],
-        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C.UTF-8"},
         capture_output=True,
         check=True,
     )

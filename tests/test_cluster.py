@@ -19,24 +19,34 @@ from covnmt.shards import Job, translate_files
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own are not ours to mend
 
+PATIENCE = 120
+NODE = {"num_cpus": 2, "wait": False}  # we wait; Ray would for half a minute at most
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
-    nodes: Any = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
-    )
+    nodes: Any = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **NODE})
+    nodes.wait_for_nodes(PATIENCE)
     yield nodes
     nodes.shutdown()
 
 
 def work(directory: Path, item: int) -> int:
-    """Leaves a mark for every attempt, and takes a moment."""
+    """Leaves a mark for every attempt, waits until three have begun, and takes a moment."""
     (directory / f"{item}.{os.getpid()}.{time.monotonic_ns()}").touch()
+    end = time.monotonic() + PATIENCE
+    while len(workers(directory)) < 3 and time.monotonic() < end:
+        time.sleep(0.1)
     time.sleep(0.3)
     return item
+
+
+def workers(directory: Path) -> set[str]:
+    """Who has left a mark."""
+    return {path.name.split(".")[1] for path in directory.glob("*.*")}
 
 
 def die_once(directory: Path, item: int) -> int:
@@ -68,8 +78,8 @@ def refuse(item: int) -> int:
 
 def test_a_worker_and_a_node_are_killed(cluster: Any, tmp_path: Path) -> None:
     """Every item comes once, though some were begun twice."""
-    second = cluster.add_node(num_cpus=2)
-    cluster.wait_for_nodes()
+    second = cluster.add_node(**NODE)
+    cluster.wait_for_nodes(PATIENCE)
     items = list(range(16))
     made = spread(partial(die_once, tmp_path), items, cluster.address, cores=1)
     found = [next(made) for _ in range(5)]
@@ -79,7 +89,7 @@ def test_a_worker_and_a_node_are_killed(cluster: Any, tmp_path: Path) -> None:
     begun = [int(path.name.split(".")[0]) for path in tmp_path.glob("*.*")]
     assert set(begun) == set(items)
     assert (tmp_path / "died").exists()
-    assert len({path.name.split(".")[1] for path in tmp_path.glob("*.*")}) > 2
+    assert len(workers(tmp_path)) > 2
 
 
 def test_files_are_translated(cluster: Any, tiny_model: Path, tmp_path: Path) -> None:

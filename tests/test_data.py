@@ -278,8 +278,9 @@ def test_prefetch_works_ahead_but_not_too_far() -> None:
 
     ahead = prefetch(items(), depth=3)
     assert next(ahead) == 0
+    while len(made) < 5:  # one taken, three waiting, one in hand
+        time.sleep(0.01)
     time.sleep(0.2)
-    # one taken, three waiting, one in hand
     assert len(made) == 5
     ahead.close()  # type: ignore[attr-defined]
 
@@ -296,13 +297,12 @@ def test_prefetch_passes_exceptions_on() -> None:
 
 
 def test_prefetch_stops_with_its_consumer() -> None:
-    before = threading.active_count()
-    for _ in zip(prefetch(iter(int, 1), depth=2), range(3), strict=False):
-        pass
-    deadline = time.monotonic() + 2
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threading.active_count() == before
+    before = set(threading.enumerate())
+    endless = prefetch(iter(int, 1), depth=2)
+    assert [number for _, number in zip(range(3), endless, strict=False)] == [0, 0, 0]
+    assert set(threading.enumerate()) - before
+    del endless
+    assert not set(threading.enumerate()) - before
 
 
 def test_batches_can_be_prefetched() -> None:

@@ -65,9 +65,9 @@ def test_items_are_taken_as_there_is_room() -> None:
             taken.append(len(taken))
             yield taken[-1]
 
-    results = in_order(abs, items(), workers=2)
-    assert [next(results) for _ in range(20)] == list(range(20))
-    assert len(taken) < 20 + 2 * AHEAD * 2
+    results = spread(abs, items(), workers=2)
+    assert len({next(results) for _ in range(20)}) == 20
+    assert len(taken) <= 20 + AHEAD * 2
     results.close()  # type: ignore[attr-defined]
 
 
@@ -77,10 +77,11 @@ def test_alone_there_is_no_other_process(tmp_path: Path) -> None:
 
 def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
     """Nothing is lost; what had come before is not asked for again."""
-    jobs = [Job(tmp_path / str(k), deaths=2 * (k == 3)) for k in range(9)]
+    jobs = [Job(tmp_path / str(k), deaths=2 * (k == 8)) for k in range(9)]
     assert [name for name, _ in in_order(work, jobs, workers=2)] == list("012345678")
-    assert (tmp_path / "3").read_text() == "xxx"
-    assert (tmp_path / "8").read_text() == "x"
+    *others, last = [job.path.read_text() for job in jobs]
+    assert last == "xxx"
+    assert others.count("x") > len(others) - AHEAD * 2  # beside the last there was room for three
 
 
 def test_an_item_that_always_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +111,7 @@ def alive(process: int) -> bool:
     """A process that has ended may still be on the list, as a zombie."""
     try:
         return ") Z " not in Path(f"/proc/{process}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
@@ -137,9 +138,9 @@ def test_workers_end_with_whom_they_work_for(number: signal.Signals, tmp_path: P
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(number)
-    assert process.wait(30) != 0
+    assert process.wait(120) != 0
     workers = [int(mark.read_text()) for mark in marks]
-    for _ in range(3000):
+    for _ in range(12_000):
         if not any(map(alive, workers)):
             return
         time.sleep(0.01)

@@ -4,7 +4,7 @@ And one file by several processes: what one would make of it, in the same order.
 """
 
 import gzip
-import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +23,6 @@ from covnmt.pool import Seat
 from covnmt.shards import ABOUT, Job, plan, translate_files, translate_text
 from covnmt.translate import Translator
 from tests.conftest import RunCli
-from tests.system.workers import until
 
 
 @pytest.fixture(scope="module")
@@ -174,41 +173,44 @@ def dying(job, shard):
 shards.translate_shard = dying
 if __name__ == "__main__":
     from covnmt.checkpoint import load_config
-    models, inputs, _, out = map(Path, sys.argv[1:])
+    models, inputs, _, out = map(Path, sys.argv[1:5])
     decode = load_config(models).config.decode.model_copy(update={"beam": 2})
     job = shards.Job((models,), decode, device="cpu", threads=1)
-    print(shards.translate_files(job, [inputs], out, 2))
+    print(shards.translate_files(job, [inputs], out, int(sys.argv[5])))
 """
+
+
+def killed(job: Job, shards: Path, here: Path, workers: int) -> subprocess.CompletedProcess[str]:
+    """Translate into `out` with so many workers, of which the first to open 2.txt is killed."""
+    (here / "script.py").write_text(KILLED_IN)
+    (here / "marks").mkdir()
+    paths = [here / "script.py", job.models[0], shards, here / "marks", here / "out"]
+    command = [sys.executable, *map(str, paths), str(workers)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (here / "marks" / "2.txt").exists()
+    return done
 
 
 def test_a_worker_is_killed(
     job: Job, shards: Path, expected: dict[str, list[str]], tmp_path: Path
 ) -> None:
     """One of two processes; another takes over, nothing is lost, nothing doubled."""
-    (tmp_path / "script.py").write_text(KILLED_IN)
-    (tmp_path / "marks").mkdir()
-    paths = [tmp_path / "script.py", job.models[0], shards, tmp_path / "marks", tmp_path / "out"]
-    done = subprocess.run(
-        [sys.executable, *map(str, paths)], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert (tmp_path / "marks" / "2.txt").exists()
+    done = killed(job, shards, tmp_path, workers=2)
+    assert done.returncode == 0, done.stderr
     assert "6 files, 91 lines" in done.stdout
     assert results(tmp_path / "out") == expected
 
 
 def test_everything_is_killed_and_goes_on(
-    shards: Path, expected: dict[str, list[str]], tiny_model: Path, tmp_path: Path
+    job: Job, shards: Path, expected: dict[str, list[str]], tmp_path: Path, run_cli: RunCli
 ) -> None:
-    words = ["translate", "--model", tiny_model, "--beam", 2, "--device", "cpu", "--out", tmp_path]
-    words += ["--shards", shards, "--workers", 1]
-    command = [sys.executable, "-m", "covnmt", *map(str, words)]
-    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
-    until(lambda: any(path.suffix == ".txt" for path in tmp_path.iterdir()), process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert 1 <= len(results(tmp_path)) < 6
-    subprocess.run(command, check=True, timeout=60, stderr=subprocess.DEVNULL)
-    assert results(tmp_path) == expected
+    assert killed(job, shards, tmp_path, workers=1).returncode == -signal.SIGKILL
+    out = tmp_path / "out"
+    assert results(out) == {"3.txt": expected["3.txt"]}  # the largest comes first
+    words = ("translate", "--model", job.models[0], "--beam", 2, "--device", "cpu", "--workers", 1)
+    done = run_cli(*words, "--shards", shards, "--out", out)
+    assert "5 files, 68 lines; 1 were there already" in done.stderr
+    assert results(out) == expected
 
 
 @pytest.fixture(scope="module")
@@ -236,6 +238,22 @@ def test_a_file_in_pieces(
     wanted = Translator.load(exported).translate(lines, job.decode)
     assert [t.source for t in found] == lines
     assert [t.tokens for t in found] == [t.tokens for t in wanted]
+
+
+def test_a_model_is_opened_anew_by_every_call(
+    exported: Path, tiny_text: Path, tmp_path: Path
+) -> None:
+    """It may have been trained on, or replaced, under the same name."""
+    model, text = tmp_path / "model", tiny_text / "test.src"
+    shutil.copytree(exported, model)
+    job = text_job(model)
+    assert len(list(translate_text(job, text, 1))) == 20
+    translate_files(job, [text], tmp_path / "before", 1)
+    next(model.glob("*.onnx")).unlink()
+    with pytest.raises(UserError, match="model"):
+        translate_files(job, [text], tmp_path / "after", 1)
+    with pytest.raises(UserError, match="model"):
+        list(translate_text(job, text, 1))
 
 
 def test_nothing_in_nothing_out(exported: Path, tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def translate_files(
     waiting = [shard for shard in shards if not shard.target.exists()]
     # the largest first, so that no worker is left alone with it in the end
     waiting.sort(key=lambda shard: -shard.source.stat().st_size)
+    _open.cache_clear()
     made: Iterator[int]
     if ray is None:
         made = pool.spread(partial(translate_shard, job), waiting, min(workers, len(waiting)))
@@ -159,6 +160,7 @@ def translate_text(job: Job, path: Path | None, workers: int) -> Iterator[Transl
 
     Without a wish, the file of an exported model is translated by a process per thread.
     """
+    _open.cache_clear()
     lines = input_lines(path)
     if not workers and path not in (None, Path("-")) and is_exported(job.models[0]):
         workers = job.threads or pool.cores()
@@ -175,7 +177,10 @@ def translate_piece(job: Job, piece: Piece[str]) -> list[Translation]:
 
 @lru_cache(maxsize=1)
 def _open(job: Job) -> Translator:
-    """The translator of this process; every worker takes a GPU of its own where there are some."""
+    """The translator of this process; every worker takes a GPU of its own where there are some.
+
+    It is kept for the rest of a call, not for the next one: the files of a model may change.
+    """
     seat, device, threads = pool.seat(), job.device, job.threads
     if seat.workers > 1:
         threads = max(1, (threads or pool.cores()) // seat.workers)

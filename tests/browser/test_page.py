@@ -5,7 +5,8 @@ Needs playwright and Debian's chromium (apt install chromium); skipped where one
 
 import re
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -34,7 +35,8 @@ FLAGS = [
     "--disable-sync",
 ]
 
-expect.set_options(timeout=30_000)  # a busy machine is no fault of the page
+PATIENCE_MS = 120_000  # a busy machine is no fault of the page
+expect.set_options(timeout=PATIENCE_MS)
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="apt install chromium: browser tests skipped"
 )
@@ -43,7 +45,9 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=FLAGS, timeout=PATIENCE_MS
+        )
         yield browser
         browser.close()
 
@@ -58,7 +62,7 @@ def running(tiny_model: Path) -> Iterator[Running]:
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(PATIENCE_MS)
     yield context
     context.close()
 
@@ -97,6 +101,14 @@ def line(tiny_text: Path) -> str:
     return next(line for line in lines if len(line.split()) > 5)
 
 
+def wait_for(page: Page, condition: Callable[[], object]) -> None:
+    """Let the page go on until it has come so far."""
+    end = time.monotonic() + PATIENCE_MS / 1000
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        page.wait_for_timeout(20)
+
+
 def show(page: Page, text: str) -> None:
     page.get_by_label("Text to translate").fill(text)
     expect(page.locator("#status")).to_contain_text("Done")
@@ -109,8 +121,9 @@ def test_the_translation_appears_while_typing(
     page.get_by_label("Text to translate").press_sequentially(line)
     [expected] = translator.translate([line])
     expect(page.locator(f"{DONE} .translation")).to_have_text(expected.text)
-    assert page.locator(".word.source").count() == len(line.split())
-    assert page.locator(".word.target").count() == len(expected.tokens)
+    # a part of the line may have had the same translation
+    expect(page.locator(".word.source")).to_have_count(len(line.split()))
+    expect(page.locator(".word.target")).to_have_count(len(expected.tokens))
 
 
 def test_subwords_read_like_words(page: Page) -> None:
@@ -126,6 +139,7 @@ def test_what_is_typed_before_the_models_are_known_stays(
     page.route("**/v1/models", lambda route: held.append(route))
     page.goto(running.url)
     page.get_by_label("Text to translate").fill(line)
+    wait_for(page, lambda: held)
     held[0].continue_()
     expect(page.locator("#status")).to_contain_text("Done")
     expect(page.locator("#text")).to_have_value(line)
@@ -180,8 +194,11 @@ def test_stepping_fills_the_coverage(page: Page, line: str) -> None:
     expect(page.locator(".word.target.unsaid")).to_have_count(page.locator(".word.target").count())
     slider.press("ArrowRight")
     assert 0 < total() < full
-    page.get_by_role("button", name="Play").click()
-    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+    # asked in the page, which may have played all before a question from outside arrives
+    click = "button => { button.click(); return button.textContent; }"
+    assert page.get_by_role("button", name="Play").evaluate(click) == "Pause"
+    expect(page.locator(".word.target.unsaid")).to_have_count(0)
+    assert total() == full
 
 
 def test_export(page: Page, line: str) -> None:
@@ -263,11 +280,8 @@ def slow_page(context: BrowserContext, running: Running, text: str) -> Page:
     page.add_init_script(SLOW_STREAM)
     page.goto(f"{running.url}/#{urlencode({'text': text})}")
     # not wait_for_function: it evaluates text inside the page, whose policy forbids that
-    for _ in range(500):
-        if page.evaluate("window.send !== undefined"):
-            return page
-        page.wait_for_timeout(20)
-    raise AssertionError("the page asked for nothing")
+    wait_for(page, lambda: page.evaluate("window.send !== undefined"))
+    return page
 
 
 def send(page: Page, name: str, **content: object) -> None:
@@ -342,6 +356,7 @@ def test_fits_a_phone(browser: Browser, running: Running, line: str, scheme: str
         viewport={"width": 360, "height": 740},
         color_scheme="dark" if scheme == "dark" else "light",
     ) as context:
+        context.set_default_timeout(PATIENCE_MS)
         page = context.new_page()
         page.goto(f"{running.url}/#{urlencode({'text': f'{line} ' * 3})}")
         expect(page.locator(DONE)).to_be_visible()

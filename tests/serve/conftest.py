@@ -19,7 +19,7 @@ def running(tiny_model: Path) -> Iterator[Running]:
 @pytest.fixture
 def client(running: Running) -> Iterator[httpx.Client]:
     """Asks it."""
-    with httpx.Client(base_url=running.url, timeout=30) as session:
+    with running.client() as session:
         yield session
 
 

@@ -18,6 +18,8 @@ from covnmt.serve.settings import ServeSettings
 
 # requests of all tests come from one address
 UNLIMITED = ServeSettings(rate=0)
+# seconds to wait for what should happen at once, on a machine that may be busy
+PATIENCE = 120
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,10 @@ class Running:
     metrics: Metrics
     server: uvicorn.Server
 
+    def client(self) -> httpx.Client:
+        """Asks it, and waits for the answer."""
+        return httpx.Client(base_url=self.url, timeout=PATIENCE)
+
 
 @contextmanager
 def serving(
@@ -39,25 +45,29 @@ def serving(
     specs = [parse_spec(f"{name}={path}") for name, path in models.items()]
     engines = load_engines(specs, device, settings, metrics.observe_batch)
     app = create_app(engines, settings, metrics)
-    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=20)
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, timeout_graceful_shutdown=PATIENCE
+    )
     server, listening = uvicorn.Server(config), listen("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
         wait_until(lambda: server.started)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        wait_until(lambda: httpx.get(f"{url}/readyz").status_code == 200)
-        yield Running(url, engines, metrics, server)
+        running = Running(url, engines, metrics, server)
+        with running.client() as client:
+            wait_until(lambda: client.get("/readyz").status_code == 200)
+        yield running
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(PATIENCE)
         listening.close()
     assert not thread.is_alive()
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], object]) -> None:
     """Wait for something that happens in another thread."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.005)

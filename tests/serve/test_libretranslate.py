@@ -9,7 +9,7 @@ from libretranslatepy import LibreTranslateAPI  # type: ignore[import-untyped]
 
 from covnmt.serve.settings import ServeSettings
 
-from .server import Running, serving
+from .server import PATIENCE, Running, serving
 
 
 def translated(client: httpx.Client, text: str | list[str]) -> Any:
@@ -43,7 +43,7 @@ def test_their_own_client(running: Running, client: httpx.Client, lines: list[st
     assert theirs.languages() == client.get("/languages").json()
     assert theirs.translate(lines[0], "aa", "bb") == translated(client, lines[0])
     text = f"{lines[0]}\n\n{lines[1]} & 100% + ü"
-    assert theirs.translate(text, "auto", "bb", timeout=10) == translated(client, text)
+    assert theirs.translate(text, "auto", "bb", timeout=PATIENCE) == translated(client, text)
 
 
 def test_their_own_client_with_a_key(tiny_model: Path, lines: list[str]) -> None:

@@ -48,7 +48,8 @@ def test_what_the_document_allows_is_done(running: Running, method: str, path: s
     """Not all of it: no schema says that nbest is at most beam, or that 2.0 is no whole number."""
     found = statuses(running, method, path, schemathesis.GenerationMode.POSITIVE)
     assert max(found) < 500
-    assert found[200] > 0.25 * found.total(), found
+    in_time = found.total() - found[408]  # requests may allow themselves less time than it takes
+    assert found[200] > 0.25 * in_time, found
 
 
 def statuses(

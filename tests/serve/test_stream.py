@@ -18,6 +18,8 @@ from covnmt.serve.layout import split_text
 from covnmt.serve.stream import News, stream_events
 from covnmt.translate import Translation
 
+from .server import PATIENCE
+
 
 def translation(text: str) -> Translation:
     nothing = np.zeros((0, 0), dtype=np.float32)
@@ -32,7 +34,7 @@ class Stream:
         self.futures: list[Future[Translation]] = [Future() for _ in range(3)]
         layouts = [split_text("One.\nTwo."), split_text("Three.")]
         accepted = Accepted(layouts, self.futures)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + PATIENCE
         self.events: AsyncGenerator[str, None] = stream_events(
             "tiny", accepted, self.news, [], deadline
         )

@@ -3,8 +3,8 @@
 import gc
 import os
 import signal
-import threading
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ from covnmt.serve.batching import Job
 from covnmt.serve.worker import Worker, WorkerDiedError, settle
 from covnmt.translate import Translator
 
-from .server import wait_until
+from .server import PATIENCE, wait_until
 
 
 @pytest.fixture
-def worker(tiny_model: Path) -> Iterator[Worker]:
+def worker(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    monkeypatch.setattr("covnmt.serve.worker.GRACE", PATIENCE)
     made = Worker(tiny_model, "cpu", threads=1)
     yield made
     made.close()
@@ -53,17 +54,16 @@ def test_a_model_that_cannot_be_opened(tmp_path: Path) -> None:
     worker.close()
 
 
-def kill(worker: Worker) -> None:
-    assert worker.process.pid is not None
-    os.kill(worker.process.pid, signal.SIGKILL)
-    worker.process.join()
+def kill(process: BaseProcess) -> None:
+    process.kill()
+    process.join()
 
 
 def test_nobody_notices_that_one_died_while_idle(
     worker: Worker, translator: Translator, lines: list[str]
 ) -> None:
     worker.introduce()
-    kill(worker)
+    kill(worker.process)
     assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
 
 
@@ -72,12 +72,16 @@ def test_the_next_one_takes_over_from_one_that_died_at_work(
 ) -> None:
     worker.introduce()
     slow = translator.decode.model_copy(update={"beam": 100})
-    jobs = [Job[Any, Any](slow, " ".join(" ".join(lines).split()[:150]), 1) for _ in range(50)]
-    killer = threading.Timer(0.3, kill, [worker])
-    killer.start()
+    long = " ".join(" ".join(lines).split()[:150])
+    victims = [worker.process]
+
+    def kill_at_the_first_word(text: str) -> None:
+        while victims:
+            kill(victims.pop())
+
+    jobs = [Job[Any, Any](slow, long, 1, kill_at_the_first_word) for _ in range(50)]
     with pytest.raises(WorkerDiedError):
         worker.run(jobs)
-    killer.join()
     assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
 
 

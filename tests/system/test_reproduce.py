@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from covnmt.config import SYSTEMS
 
 from ..conftest import RunCli
+from .workers import until
 
 COMMAND = ("reproduce", "embedded", "--scale", "tiny", "--device", "cpu")
 SCORES = {
@@ -130,11 +130,9 @@ def test_a_signal_stops_cleanly(done: Path, run_cli: RunCli, tmp_path: Path) -> 
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     log = tmp_path / "work/embedded-tiny/baseline-seed1/log.jsonl"
-    until = time.monotonic() + 60
-    while not log.exists() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.02)
+    until(log.exists, process)
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "give the same command again" in told
     assert not (tmp_path / "results").exists()

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 from covnmt.checkpoint import LAST, load_tensors
 from tests.conftest import RunCli
 from tests.runs import assert_same, log_of
+from tests.system.workers import until
 
 UPDATES, SAVE_EVERY, REPORT_EVERY, VALIDATE_EVERY = 96, 8, 3, 40
 
@@ -108,10 +108,9 @@ def interrupt(
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    while process.poll() is None and not moment():
-        time.sleep(0.002)
+    until(moment, process)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=300)
     return process.returncode, errors
 
 
@@ -193,7 +192,7 @@ def test_a_full_disk(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli)
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert failed.returncode == 2, failed.stderr
     assert "Traceback" not in failed.stderr

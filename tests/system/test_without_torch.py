@@ -41,7 +41,7 @@ def plain(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[st
         capture_output=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

@@ -57,7 +57,7 @@ def two(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with two, started by torchrun."""
     directory = tmp_path_factory.mktemp("two")
     process = torchrun(2, *training(config, directory))
-    assert process.wait(120) == 0
+    assert process.wait(300) == 0
     return directory
 
 
@@ -89,7 +89,7 @@ def test_several_workers_make_the_updates_of_one(
     run = two
     if workers != 2:
         run = tmp_path / "run"
-        assert torchrun(workers, *training(config, run)).wait(120) == 0
+        assert torchrun(workers, *training(config, run)).wait(300) == 0
     assert_close(alone, run)
     assert not list(run.rglob(".*"))
     assert len(log_of(alone)) == len(log_of(run))
@@ -106,7 +106,7 @@ def test_a_worker_is_killed(config: Config, two: Path, tmp_path: Path) -> None:
     until(lambda: (run / LAST).exists(), process)
     victim = children_of(process)[1]
     os.kill(victim, signal.SIGKILL)
-    assert process.wait(120) == 0
+    assert process.wait(300) == 0
     assert_same(two, run)
     assert len(log_of(run)) == len(log_of(two))
 
@@ -118,12 +118,12 @@ def test_two_are_stopped_and_one_or_four_go_on(config: Config, alone: Path, tmp_
     process = subprocess.Popen([sys.executable, "-m", "covnmt", *map(str, words)])
     until(lambda: (run / LAST).exists(), process)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 130
+    assert process.wait(300) == 130
     assert 8 <= load_tensors(run / LAST)[1]["counters"]["update"] < UPDATES
     more = tmp_path / "more"
     shutil.copytree(run, more)
     go(config, run)
-    assert torchrun(4, *training(config, more)).wait(120) == 0
+    assert torchrun(4, *training(config, more)).wait(300) == 0
     assert_close(alone, run)
     assert_close(alone, more)
 

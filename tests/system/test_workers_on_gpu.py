@@ -84,7 +84,7 @@ def captured(run: Path) -> int:
 
 
 def test_one_worker_over_nccl(config: Config, alone: Path, tmp_path: Path) -> None:
-    assert torchrun(1, *training(config, tmp_path / "run", DEVICE)).wait(120) == 0
+    assert torchrun(1, *training(config, tmp_path / "run", DEVICE)).wait(300) == 0
     assert_went_together(config, alone, tmp_path / "run")
     assert captured(tmp_path / "run") > 1
 
@@ -92,7 +92,7 @@ def test_one_worker_over_nccl(config: Config, alone: Path, tmp_path: Path) -> No
 def test_two_workers_share_a_gpu(config: Config, alone: Path, tmp_path: Path) -> None:
     (tmp_path / "sharing.py").write_text(SHARING)
     run = tmp_path / "run"
-    assert torchrun(2, tmp_path / "sharing.py", recipe(config, run), run).wait(120) == 0
+    assert torchrun(2, tmp_path / "sharing.py", recipe(config, run), run).wait(300) == 0
     assert_went_together(config, alone, run)
     assert captured(run) > 1
 
@@ -102,5 +102,5 @@ def test_a_killed_worker_is_started_again(config: Config, alone: Path, tmp_path:
     process = torchrun(1, "--max-restarts", 1, *training(config, run, DEVICE))
     until(lambda: (run / LAST).exists(), process)
     os.kill(children_of(process)[0], signal.SIGKILL)
-    assert process.wait(120) == 0
+    assert process.wait(300) == 0
     assert_went_together(config, alone, run)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from covnmt.config import Config
 
@@ -37,7 +38,7 @@ def training(config: Config, run: Path, device: str = "cpu") -> list[object]:
     return [*words, "--device", device, "--threads", 1]
 
 
-def until(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+def until(condition: Callable[[], bool], process: subprocess.Popen[Any]) -> None:
     """Wait for it, or for the end of the process."""
     while process.poll() is None and not condition():
         time.sleep(0.005)

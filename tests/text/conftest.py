@@ -8,8 +8,7 @@ from tests.text.site import Site, serve
 
 
 @pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site() -> Iterator[Site]:
     """A server on this machine: nothing reaches the network."""
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
     with serve() as site:
         yield site
