@@ -147,3 +147,13 @@ def test_workers_end_with_whom_they_work_for(number: signal.Signals, tmp_path: P
     for worker in filter(alive, workers):
         os.kill(worker, signal.SIGKILL)
     raise AssertionError("workers were left behind")
+
+
+def test_a_stop_waits_until_workers_have_begun() -> None:
+    reached: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        with pool._held_back():
+            os.kill(os.getpid(), signal.SIGINT)
+            reached.append("the end of the block")
+        reached.append("what follows")
+    assert reached == ["the end of the block"]

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, nullcontext
 from itertools import chain, islice
 from multiprocessing.queues import SimpleQueue
 from typing import Generic, NamedTuple, TypeVar
@@ -26,6 +27,7 @@ R = TypeVar("R")
 DEATHS = 3
 # Items in hand or at hand for every worker: none is idle while we are busy with results.
 AHEAD = 2
+STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def cores() -> int:
@@ -124,7 +126,8 @@ def _attempt(
         while True:
             for number, item in islice(waiting, AHEAD * workers - len(futures)):
                 taken[number] = item
-                futures[pool.submit(function, item)] = number
+                with nullcontext() if futures else _held_back():  # the first one starts workers
+                    futures[pool.submit(function, item)] = number
             if not futures:
                 return
             for future in wait(futures, return_when=FIRST_COMPLETED).done:
@@ -136,7 +139,7 @@ def _attempt(
     except (KeyboardInterrupt, GeneratorExit):  # nobody waits for what they have in hand
         for process in multiprocessing.active_children():
             if process not in others:
-                process.terminate()
+                process.kill()
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -148,6 +151,25 @@ def _begin(seats: "SimpleQueue[Seat]") -> None:
     _seat = seats.get()
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Signals to stop wait for the end of this block, and in processes that it starts until they
+    let them in: a process that is stopped while it begins ends with a traceback."""
+    came: list[int] = []
+    main = threading.current_thread() is threading.main_thread()
+    handlers = {n: signal.signal(n, lambda n, _: came.append(n)) for n in STOPS if main}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # new processes have it too
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    for each in came:  # told to another thread, which need not hold it back
+        signal.raise_signal(each)
 
 
 def end_with_parent() -> None:
