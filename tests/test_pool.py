@@ -151,9 +151,13 @@ def test_workers_end_with_whom_they_work_for(number: signal.Signals, tmp_path: P
 
 def test_a_stop_waits_until_workers_have_begun() -> None:
     reached: list[str] = []
-    with pytest.raises(KeyboardInterrupt):
+
+    def start() -> None:
         with pool._held_back():
             os.kill(os.getpid(), signal.SIGINT)
             reached.append("the end of the block")
         reached.append("what follows")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
     assert reached == ["the end of the block"]
