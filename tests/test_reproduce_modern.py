@@ -89,6 +89,13 @@ def test_measured_elsewhere_it_still_names_where_it_was_trained(
     assert again.content["scores"] == before["scores"]
 
 
+def test_beside_other_work_no_speed_is_told(plan: Plan, tmp_path: Path) -> None:
+    list(run_jobs(replace(plan, results=tmp_path, jobs=[Job("gru10", 1)], shared=True)))
+    (beside,) = read_results(tmp_path / plan.experiment.name)
+    assert beside.speed is None
+    assert beside.content["command"].endswith(" --seed 1 --shared")
+
+
 def test_the_page_needs_no_proxies(plan: Plan) -> None:
     page = write_page(plan.experiment, plan.result_directory).read_text("utf-8")
     assert "without length normalisation" in page

@@ -31,6 +31,7 @@ def reproduce(
         typer.Option(help="paper, modern, shipped: kftt, twlaw; small, tiny: embedded"),
     ] = None,
     device: DeviceOption = "auto",
+    shared: Annotated[bool, typer.Option("--shared", help="beside other work: no speeds")] = False,
     list_jobs: Annotated[bool, typer.Option("--list", help="what is done and left")] = False,
     report: Annotated[bool, typer.Option(help="tables and figures at the end")] = True,
     sheet: Annotated[bool, typer.Option(help="only write rating sheets, into --work")] = False,
@@ -51,7 +52,7 @@ def reproduce(
     experiment = find_experiment(corpus, scale)
     chosen = jobs.choose_jobs(experiment, system or (), seed or ())
     time = minutes or experiment.minutes
-    plan = jobs.Plan(experiment, work, results, data, time, device, chosen)
+    plan = jobs.Plan(experiment, work, results, data, time, device, chosen, shared)
     if list_jobs:
         for row in jobs.progress_rows(plan):
             print("\t".join(row))

@@ -53,6 +53,7 @@ class Plan:
     minutes: float | None = None
     device: str = "auto"
     jobs: Sequence[Job] = field(default=())
+    shared: bool = False  # the machine does other work too, so that speeds say nothing
 
     @property
     def prepared(self) -> Path:
@@ -146,6 +147,8 @@ def run_neural(plan: Plan, job: Job) -> dict[str, Any]:
     about = describe_run(run, ended.pop("reason"))
     about["recipe"]["decode"] = config.decode.model_dump(mode="json")
     about["recipe"]["train"]["ema"] = config.train.ema
+    if plan.shared:
+        about["training"]["words_per_second"] = None
     return {**ended, **about, "measuring_seconds": seconds, **found}
 
 
@@ -203,7 +206,8 @@ def command(plan: Plan, job: Job) -> str:
     slot = f" --minutes {plan.minutes:g}" if plan.minutes else ""
     corpus, scale = plan.experiment.corpus, plan.experiment.scale
     chosen = f"--system {job.system} --seed {job.seed}"
-    return f"covnmt reproduce {corpus} --scale {scale} {chosen}{slot}"
+    beside = " --shared" if plan.shared else ""
+    return f"covnmt reproduce {corpus} --scale {scale} {chosen}{slot}{beside}"
 
 
 def progress_rows(plan: Plan) -> Iterator[tuple[str, str, str, str]]:

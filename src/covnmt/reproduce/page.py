@@ -148,8 +148,8 @@ def speed(summary: Summary) -> str:
     """The section on speed."""
     note = (
         "Median of target words per second over the reports of training. A ratio is given only "
-        "for systems trained by the same commit on the same kind of machine, and means something "
-        "only if each had the machine to itself."
+        "for systems trained by the same commit on the same kind of machine; those that shared it "
+        "with other work have no figures."
     )
     return f"## Speed\n\n{tables.speed_table(summary)}\n\n{note}"
 
