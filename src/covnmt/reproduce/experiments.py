@@ -70,6 +70,12 @@ VARIANTS: dict[str, Variant] = {
     "gru10-no-length-rules": Variant(
         "gru10", ("decode.length_rules=false",), "any length in search"
     ),
+    "baseline-length-penalty": Variant(
+        "baseline", ("decode.length_penalty=1",), "with length normalisation"
+    ),
+    "gru10-length-penalty": Variant(
+        "gru10", ("decode.length_penalty=1",), "with length normalisation"
+    ),
     "gru10-modern": Variant(
         "gru10",
         (
