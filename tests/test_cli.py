@@ -18,8 +18,9 @@ import torch
 import typer.main
 from rich.console import Console
 
-from covnmt import __version__, cli
+from covnmt import __version__, check, cli
 from covnmt.align import Aligner
+from covnmt.check import Checker, formatted
 from covnmt.checkpoint import load_tensors
 from covnmt.config import SYSTEMS, describe
 from covnmt.files import read_lines, read_parallel, write_lines
@@ -293,6 +294,21 @@ def test_align(run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path) -> N
     assert list(read_lines(tmp_path / "links")) == links
     for found, matrix in zip(load_matrices(tmp_path / "npz"), expected, strict=True):
         np.testing.assert_array_equal(found, matrix)
+
+
+def test_check(
+    run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "NEEDED", -100.0)  # the tiny model needs nothing
+    files = tiny_text / "test.src", tiny_text / "test.tgt"
+    pairs = ((s, t) for s, t in read_parallel(*files))
+    expected = Checker.load(tiny_model).check(pairs, least=0.01)
+    assert 0 < sum(bool(each.left_out) for each in expected) < len(expected)
+    printed = run("check", *files, "--model", tiny_model, "--least", 0.01).out.splitlines()
+    assert printed == list(formatted(expected, as_json=False))
+    run("check", *files, "-m", tiny_model, "--least", 0.01, "--json", "-o", tmp_path / "json")
+    rows = [json.loads(line) for line in read_lines(tmp_path / "json")]
+    assert [len(row["left_out"]) for row in rows] == [len(each.left_out) for each in expected]
 
 
 def test_align_by_threshold(run: Run, tiny_model: Path, tiny_text: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from covnmt import cli, demo, directory
 from covnmt.align import Aligner
+from covnmt.check import Checker
 from covnmt.directory import CARD, SHIPPED, find_model, model_rows, shipped_models
 from covnmt.engine.exported import read_description
 from covnmt.errors import UserError
@@ -28,6 +29,14 @@ SAID = [
     ("ja-en", "この寺は京都市の北にある。", ["temple", "Kyoto"]),
     ("ja-en", "この 橋 は 江戸 時代 に 作ら れ た", ["bridge", "Edo"]),
     ("ja-en", "彼は１８６８年に生まれた。", ["1868"]),
+]
+# Translations by others, and what they leave out.
+LEFT_OUT = [
+    ("ja-en", "金閣寺は京都にある有名な寺です。", "Kinkaku-ji is a famous temple.", "京都"),
+    ("ja-en", "彼は1868年に江戸で生まれた。", "He was born in Edo.", "1868"),
+    ("ja-en", "この橋は江戸時代に作られた。", "This bridge was built in the Edo period.", ""),
+    ("zh-en", "申请人应于三十日内补正。", "The applicant shall make corrections.", "三十日内"),
+    ("zh-en", "申请人应于三十日内补正。", "The applicant shall correct it within 30 days.", ""),
 ]
 # Makes the import of PyTorch impossible, then runs the command.
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from covnmt.cli import main; main()"
@@ -114,6 +123,16 @@ def test_it_says_what_matters(name: str) -> None:
         assert not any(sign in found.text for sign in ("UNK", "▁", "<0x"))
         for word in words:
             assert any(each in found.text for each in word.split("|")), (line, found.text)
+
+
+@pytest.mark.parametrize("name", shipped_models())
+def test_it_finds_what_others_left_out(name: str) -> None:
+    checker = Checker.load(name)
+    mine = [(line, text, words) for model, line, text, words in LEFT_OUT if model == name]
+    found = checker.check((line, text) for line, text, _ in mine)
+    for each, (_, _, words) in zip(found, mine, strict=True):
+        assert words in " ".join(part.text for part in each.left_out)
+        assert bool(each.left_out) == bool(words)
 
 
 @pytest.mark.parametrize("name", shipped_models())

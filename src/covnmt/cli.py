@@ -257,6 +257,31 @@ def align(
 
 
 @app.command()
+def check(
+    source: Path,
+    target: Annotated[Path, typer.Argument(help="its translation, line by line, by anyone")],
+    model: ModelOption = [],  # noqa: B006
+    out: OutputOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="every line, as a JSON object")] = False,
+    least: Annotated[
+        float, typer.Option(help="nats gained without the words; more: surer", callback=finite)
+    ] = 1.0,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = 0,
+) -> None:
+    """Find source words that given translations probably leave out."""
+    from covnmt.check import Checker, formatted
+    from covnmt.files import read_parallel
+    from covnmt.progress import track
+
+    if len(_given(model)) > 1:
+        raise UserError("check takes one model: give --model once")
+    pairs = track(((s, t) for s, t in read_parallel(source, target)), None, "checking", "pairs")
+    found = Checker.load(model[0], device, threads).stream(pairs, least)
+    output_lines(out, formatted(found, as_json))
+
+
+@app.command()
 def models() -> None:
     """The trained models that come along; `--model NAME` takes one."""
     from covnmt.directory import model_rows

@@ -414,6 +414,12 @@ CASES = {
     "align files of different lengths": Case(
         "align s short --model model", ("short ends after line 1 but s goes on",), put("short", "x")
     ),
+    "check with several models": Case(
+        "check s t --model model --model model", ("check takes one model",)
+    ),
+    "check files of different lengths": Case(
+        "check s short --model model", ("short ends after line 1 but s goes on",), put("short", "x")
+    ),
     "align an empty line": Case(
         "align s gap --model model",
         ("s and gap, line 2: one side is empty",),

@@ -1,0 +1,164 @@
+"""How well does `covnmt check` find what was left out? Hand-aligned pairs, with a part cut out.
+
+    python benchmarks/check.py --model ja-en --data DATA --unspaced --name check-ja-en
+    python benchmarks/check.py --model RUN --data DATA          # words as the gold files have them
+
+DATA holds gold.source.txt, gold.target.txt and gold.links, as `covnmt reproduce` prepares them. Of
+each pair one to three source words in a row are chosen at random, and all target words that are
+linked to them, and to nothing else, are cut out of the translation. Source words that a whole
+translation seems to leave out may really be missing: translations in a corpus are free.
+"""
+
+import argparse
+import random
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from unicodedata import normalize
+
+import numpy as np
+from machine import save
+from sacremoses import MosesDetokenizer
+
+from covnmt.align import Aligner
+from covnmt.check import Check, Checker
+from covnmt.files import read_parallel
+from covnmt.metrics.alignment import read_links
+from covnmt.reproduce.experiments import GOLD, SHOWN_SPACE
+
+LENGTHS = range(5, 61)  # source words
+LONGEST = 3  # source words left out
+SHORTEST = 4  # letters of at least one of the target words that are cut out
+MOST = 0.4  # of the target words
+
+
+class Cut(NamedTuple):
+    """A pair as text, with all of the translation and with a part."""
+
+    words: list[str]  # of the source
+    gone: frozenset[int]  # those that are left out
+    source: str
+    whole: str
+    part: str
+
+
+def cuts(data: Path, unspaced: bool, seed: int) -> Iterator[Cut]:
+    """One cut for each pair that allows one."""
+    chance, moses = random.Random(seed), MosesDetokenizer("en")
+    texts = read_parallel(data / GOLD[0], data / GOLD[1])
+    for (source, target), gold in zip(texts, read_links(data / GOLD[2]), strict=True):
+        words = source.replace(SHOWN_SPACE, "").split()
+        words = [normalize("NFKC", word) for word in words] if unspaced else words
+        ways = list(possible_cuts(source.split(), target.split(), gold.possible))
+        if len(source.split()) not in LENGTHS or not ways or len(words) != len(source.split()):
+            continue
+        gone, away = chance.choice(ways)
+        left = [word for i, word in enumerate(target.split()) if i not in away]
+        join = moses.detokenize if unspaced else " ".join
+        text = "".join(words) if unspaced else source
+        yield Cut(words, gone, text, join(target.split()), join(left))
+
+
+def possible_cuts(
+    source: Sequence[str], target: Sequence[str], links: frozenset[tuple[int, int]]
+) -> Iterator[tuple[frozenset[int], set[int]]]:
+    """Source words, and the target words that say them and nothing else."""
+    for length in range(1, LONGEST + 1):
+        for start in range(len(source) - length + 1):
+            gone = frozenset(range(start, start + length))
+            away = {i for j, i in links if j in gone}
+            own = all(j in gone for j, i in links if i in away)
+            said = gone <= {j for j, _ in links}
+            long = any(sum(map(str.isalpha, target[i])) >= SHORTEST for i in away)
+            if own and said and long and len(away) <= MOST * len(target):
+                yield gone, away
+
+
+def truth(cut: Cut, check: Check) -> list[bool] | None:
+    """Whether each unit is of the words that are gone; nothing where letters were changed."""
+    owners = [number for number, word in enumerate(cut.words) for _ in word]
+    tokens = [token.lstrip("▁") for token in check.source_tokens]
+    if "".join(tokens) != "".join(cut.words):
+        return None
+    ends = np.cumsum([0, *map(len, tokens)])
+    return [
+        any(owners[at] in cut.gone for at in range(ends[unit.start], ends[unit.stop]))
+        for unit in check.units
+    ]
+
+
+def area(scores: Sequence[float], true: Sequence[bool]) -> float:
+    """Under the ROC curve: how often a word that is gone stands before one that is not."""
+    order = np.argsort(np.argsort(scores)) + 1
+    positive = np.array(true)
+    p, n = positive.sum(), (~positive).sum()
+    return float((order[positive].sum() - p * (p + 1) / 2) / (p * n))
+
+
+def flagged(check: Check) -> list[bool]:
+    """Units that are told to be left out."""
+    return [any(f.start <= unit.start < f.end for f in check.left_out) for unit in check.units]
+
+
+def measure(model: str, chosen: Sequence[Cut], threads: int) -> dict[str, Any]:
+    """Everything that is told."""
+    checker, aligner = Checker.load(model, "cpu", threads), Aligner.load(model, "cpu", threads)
+    began = time.perf_counter()
+    part = checker.check((cut.source, cut.part) for cut in chosen)
+    seconds = time.perf_counter() - began
+    whole = checker.check((cut.source, cut.whole) for cut in chosen)
+    looks = aligner.align((cut.source, cut.part) for cut in chosen)
+    true: list[bool] = []
+    told: list[bool] = []
+    gains: list[float] = []
+    attention: list[float] = []
+    hits = []
+    for cut, check, look in zip(chosen, part, looks, strict=True):
+        if (gone := truth(cut, check)) is None:
+            continue
+        said = flagged(check)
+        received = look.matrix.sum(axis=0)
+        attention += [-float(received[list(unit)].mean()) for unit in check.units]
+        gains += check.gain.tolist()
+        true, told = true + gone, told + said
+        hits.append(any(a and b for a, b in zip(gone, said, strict=True)))
+    found = sum(a and b for a, b in zip(true, told, strict=True))
+    return {
+        "pairs": len(hits),
+        "units": len(true),
+        "gone": sum(true),
+        "precision": found / sum(told),
+        "recall": found / sum(true),
+        "pairs_found": sum(hits) / len(hits),
+        "area": area(gains, true),
+        "area_of_attention": area(attention, true),
+        "whole_pairs_flagged": sum(bool(each.left_out) for each in whole) / len(whole),
+        "whole_units_flagged": sum(map(sum, map(flagged, whole)))
+        / sum(len(each.units) for each in whole),
+        "pairs_per_second": len(chosen) / seconds,
+    }
+
+
+def main() -> None:
+    """Measure, and write a result file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--unspaced", action="store_true", help="a language without spaces")
+    parser.add_argument("--pairs", type=int, help="at most so many")
+    parser.add_argument("--seed", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--name", default="check")
+    parser.add_argument("--out", type=Path, help="directory of the result file")
+    options = parser.parse_args()
+    chosen = list(cuts(options.data, options.unspaced, options.seed))
+    row = measure(options.model, chosen[: options.pairs], options.threads)
+    for key, value in row.items():
+        print(f"{key:22} {value:,.3f}" if isinstance(value, float) else f"{key:22} {value:,}")
+    settings = {k: str(v) for k, v in vars(options).items() if k not in ("data", "name", "out")}
+    save(options.name, {"settings": settings, "row": row}, options.out)
+
+
+if __name__ == "__main__":
+    main()

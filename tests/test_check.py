@@ -1,0 +1,134 @@
+"""Words left out, found by a model that translates word by word and knows what is missing."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from covnmt import check, translate
+from covnmt.check import Checker, find_units, formatted
+from covnmt.config import DecodeConfig
+from covnmt.engine.protocol import Forced
+from covnmt.search import Found, Watch
+from covnmt.text.codec import Codec
+from covnmt.text.padding import Padded
+from covnmt.text.tokenize import Tokenizer, TokenizerSettings, WhitespaceTokenizer
+from covnmt.text.vocab import Vocabulary
+from covnmt.translate import Translation, Translator
+
+# Source, a translation, and what it leaves out; `wa` and `.` are never said.
+CASES = [
+    ("a wa b c .", "A B C", []),
+    ("a wa b c .", "A C", ["b"]),
+    ("a wa b c .", "C", ["a", "b"]),
+    ("a b c d", "A D", ["b c"]),
+    ("a b a c", "A C", ["b"]),
+    ("d wa", "D", []),
+    ("a wa b", "", ["a", "b"]),
+    ("", "A", []),
+    ("wa .", "", []),
+    ("a x", "A", []),  # a word that the model itself leaves out
+]
+
+# Settings, tokens, and which of them stand together.
+UNITS = [
+    ({"kind": "whitespace"}, "18 68 , a", ["18", "68", "a"]),
+    ({"kind": "sentencepiece"}, "▁He ▁was ▁bor n ▁in ▁1 8 68 .", "▁He ▁was ▁born ▁in ▁1868."),
+    ({"kind": "sentencepiece", "unspaced": True}, "▁ 京都 で 1 8 68 年に 。", "京都 で 1868 年に"),
+    ({"kind": "sentencepiece", "unspaced": True}, "", ""),
+]
+
+SOURCE, TARGET = Vocabulary(("a", "b", "c", "d", "x", "wa", ".")), Vocabulary(tuple("ABCD"))
+SAID = {SOURCE.encode([word.lower()])[0]: TARGET.encode([word])[0] for word in "ABCD"}
+
+
+class WordByWord:
+    """Says each word it knows, at little cost; dear are words without source, and missing ones."""
+
+    device = "cpu"
+
+    def force(self, source: Padded, target: Padded) -> Forced:
+        rows = [
+            self.log_prob(x[: int(J) - 1].tolist(), y[: int(I) - 1].tolist())
+            for x, J, y, I in zip(
+                source.words, source.mask.sum(1), target.words, target.mask.sum(1), strict=True
+            )
+        ]
+        return Forced(np.zeros((len(rows), 1, 1), np.float32), np.array(rows, np.float32), None)
+
+    def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> Found:
+        raise AssertionError("the stand-in translates")
+
+    def log_prob(self, x: Sequence[int], y: Sequence[int]) -> float:
+        meant = [SAID[word] for word in x if word in SAID]
+        unfounded = sum(word not in meant for word in y)
+        missing = sum(word not in y for word in meant)
+        return -0.1 * len(y) - 8.0 * unfounded - 3.0 * missing
+
+
+class StandIn(Translator):
+    """Translates with that model."""
+
+    def __init__(self) -> None:
+        settings, plain = TokenizerSettings(kind="whitespace"), WhitespaceTokenizer()
+        self.source, self.target = Codec(settings, plain, SOURCE), Codec(settings, plain, TARGET)
+        self.decode, self.engine = DecodeConfig(), WordByWord()
+
+    def translate(
+        self,
+        lines: Iterable[str],
+        decode: DecodeConfig | None = None,
+        overlong: Literal["cut", "split"] = "cut",
+        watch: translate.Watch | None = None,
+    ) -> list[Translation]:
+        known = [[SAID[w] for w in SOURCE.encode(line.split()) if w in SAID] for line in lines]
+        texts = [" ".join(TARGET.decode(words)) for words in known]
+        empty = np.zeros((0, 0), np.float32)
+        return [Translation("", (), text, (), 0.0, empty, empty, None) for text in texts]
+
+
+@pytest.fixture
+def checker() -> Checker:
+    return Checker(StandIn())
+
+
+@pytest.mark.parametrize(("source", "target", "left_out"), CASES)
+def test_what_is_left_out(checker: Checker, source: str, target: str, left_out: list[str]) -> None:
+    [found] = checker.check([(source, target)])
+    assert [each.text for each in found.left_out] == left_out
+    for each in found.left_out:
+        assert " ".join(found.source_tokens[each.start : each.end]) == each.text
+        assert each.gain == pytest.approx(3.0 if target else 8.0)
+
+
+def test_many_are_checked_like_one(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [(source, target) for source, target, _ in CASES]
+    alone = [checker.check([pair])[0].to_json() for pair in pairs]
+    monkeypatch.setattr(check, "BATCH", 3)
+    monkeypatch.setattr(check, "WINDOW", 4)
+    assert [each.to_json() for each in checker.check(iter(pairs))] == alone
+
+
+def test_a_higher_bound_finds_less(checker: Checker) -> None:
+    assert checker.check([("a b", "A")], least=2.9)[0].left_out
+    assert not checker.check([("a b", "A")], least=3.1)[0].left_out
+
+
+def test_lines_to_print(checker: Checker) -> None:
+    found = checker.check([("a b", "A B"), ("a b c d", "B"), ("a b", "A")])
+    assert list(formatted(found, as_json=False)) == ["2\ta (3.0)\tc d (3.0)", "3\tb (3.0)"]
+    rows = [json.loads(line) for line in formatted(found, as_json=True)]
+    assert [len(row["left_out"]) for row in rows] == [0, 2, 1]
+    assert rows[1]["own"] == "A B C D"
+    assert rows[1]["left_out"][1] == {"text": "c d", "start": 2, "end": 4, "gain": 3.0}
+
+
+@pytest.mark.parametrize(("settings", "tokens", "words"), UNITS)
+def test_units(settings: dict[str, str], tokens: str, words: str | list[str]) -> None:
+    tokenizer: Tokenizer = WhitespaceTokenizer()
+    codec = Codec(TokenizerSettings.model_validate(settings), tokenizer, SOURCE)
+    row = tokens.split()
+    units = ["".join(row[unit.start : unit.stop]) for unit in find_units(row, codec)]
+    assert units == (words.split() if isinstance(words, str) else words)
