@@ -11,7 +11,6 @@ translation seems to leave out may really be missing: translations in a corpus a
 
 import argparse
 import random
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,9 +103,7 @@ def flagged(check: Check) -> list[bool]:
 def measure(model: str, chosen: Sequence[Cut], threads: int) -> dict[str, Any]:
     """Everything that is told."""
     checker, aligner = Checker.load(model, "cpu", threads), Aligner.load(model, "cpu", threads)
-    began = time.perf_counter()
     part = checker.check((cut.source, cut.part) for cut in chosen)
-    seconds = time.perf_counter() - began
     whole = checker.check((cut.source, cut.whole) for cut in chosen)
     looks = aligner.align((cut.source, cut.part) for cut in chosen)
     true: list[bool] = []
@@ -136,7 +133,6 @@ def measure(model: str, chosen: Sequence[Cut], threads: int) -> dict[str, Any]:
         "whole_pairs_flagged": sum(bool(each.left_out) for each in whole) / len(whole),
         "whole_units_flagged": sum(map(sum, map(flagged, whole)))
         / sum(len(each.units) for each in whole),
-        "pairs_per_second": len(chosen) / seconds,
     }
 
 

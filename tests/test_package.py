@@ -28,9 +28,10 @@ def test_exports(name: str) -> None:
 
 def test_exports_are_the_real_ones() -> None:
     from covnmt.align import Aligner
+    from covnmt.check import Checker
     from covnmt.translate import Translator
 
-    assert (covnmt.Aligner, covnmt.Translator) == (Aligner, Translator)
+    assert (covnmt.Aligner, covnmt.Checker, covnmt.Translator) == (Aligner, Checker, Translator)
 
 
 def test_other_names_are_no_exports() -> None:

@@ -3,24 +3,22 @@
 The systems of "Modeling Coverage for Neural Machine Translation" (Tu et al., 2016).
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from covnmt.align import Aligner
+    from covnmt.check import Checker
     from covnmt.translate import Translator
 
 __version__ = "0.1.0.dev0"
-__all__ = ["Aligner", "Translator", "__version__"]
+__all__ = ["Aligner", "Checker", "Translator", "__version__"]
+
+_PLACES = {"Aligner": "align", "Checker": "check", "Translator": "translate"}
 
 
 def __getattr__(name: str) -> Any:
     """The classes, loaded when first asked for: they bring PyTorch, `import covnmt` does not."""
-    if name == "Aligner":
-        from covnmt.align import Aligner
-
-        return Aligner
-    if name == "Translator":
-        from covnmt.translate import Translator
-
-        return Translator
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"covnmt.{_PLACES[name]}"), name)
