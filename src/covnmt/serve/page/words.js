@@ -105,7 +105,7 @@ export class Words {
     });
   }
 
-  /** Mark what a check found, which is all on the source side; nothing takes the marks away. */
+  /** Mark the source words that a check found; none takes the marks away. */
   markLeftOut(found) {
     this.leftOut = new Set(found.flatMap(({ start, end }) => range(start, end)));
     this.source.forEach((word, j) => word.classList.toggle("missed", this.leftOut.has(j)));
