@@ -108,6 +108,7 @@ def test_many_are_checked_like_one(checker: Checker, monkeypatch: pytest.MonkeyP
     alone = [checker.check([pair])[0].to_json() for pair in pairs]
     monkeypatch.setattr(check, "BATCH", 3)
     monkeypatch.setattr(check, "WINDOW", 4)
+    monkeypatch.setattr(check, "WORDS", 5)
     assert [each.to_json() for each in checker.check(iter(pairs))] == alone
 
 

@@ -28,6 +28,7 @@ Floats = NDArray[np.float64]
 Ids = Sequence[int]
 
 BATCH = 64
+WORDS = 2000  # of the targets of a batch: a long one needs room for all words at each of its places
 WINDOW = 16  # pairs at a time; each is many sentences to decode
 NEEDED = 2.0  # what the model's own translation loses without a word that counts, in nats
 LEAST = 1.0  # what the given one gains without it
@@ -136,8 +137,10 @@ class Checker:
         """log P(y | x) of all rows (x, y), decoded in batches of similar length."""
         order = sorted(range(len(rows)), key=lambda k: len(rows[k][0]) + len(rows[k][1]))
         found = np.zeros(len(rows))
-        for start in range(0, len(order), BATCH):
-            chosen = order[start : start + BATCH]
+        longest = max((len(y) for _, y in rows), default=0)
+        size = max(1, min(BATCH, WORDS // (1 + longest)))
+        for start in range(0, len(order), size):
+            chosen = order[start : start + size]
             x = pad([rows[k][0] for k in chosen], self.source.vocabulary.end)
             y = pad([rows[k][1] for k in chosen], self.target.vocabulary.end)
             found[chosen] = self.translator.engine.force(x, y).log_probs

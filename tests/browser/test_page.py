@@ -18,6 +18,7 @@ pytest.importorskip("playwright.sync_api", reason="pip install playwright: brows
 
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 
+from covnmt.directory import find_model
 from covnmt.serve.settings import ServeSettings
 from covnmt.translate import Translator
 from tests.serve.server import UNLIMITED, Running, serving
@@ -55,6 +56,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def running(tiny_model: Path) -> Iterator[Running]:
     models = dict.fromkeys(("baseline", "coverage", "kftt:ja-en", "laws:zh-en"), tiny_model)
+    models["shipped"] = find_model("ja-en")
     with serving(models, ServeSettings(rate=0, workers=1)) as server:
         yield server
 
@@ -258,6 +260,77 @@ def test_examples_in_the_language_of_the_model(page: Page, model: str, language:
     assert page.locator(".heat-box text[transform]").count() < upright.count()
 
 
+TEMPLE = "金閣寺は京都にある有名な寺です。"
+
+
+def ask(page: Page, text: str) -> None:
+    """What does this translation leave out?"""
+    page.get_by_label("Translation to check").fill(text)
+    page.get_by_role("button", name="What does it leave out?").click()
+
+
+@pytest.fixture
+def checking(page: Page) -> Page:
+    """The page with a sentence whose translations can be checked."""
+    page.get_by_label("Model").select_option("shipped")
+    show(page, TEMPLE)
+    page.get_by_text("Check another translation").click()
+    return page
+
+
+def test_what_a_translation_leaves_out(checking: Page) -> None:
+    ask(checking, "Kinkaku-ji is a famous temple.")
+    verdict, missed = checking.locator(".verdict"), checking.locator(".word.source.missed")
+    expect(verdict).to_contain_text("Probably left out: 京都")
+    expect(verdict).to_contain_text("A hint")
+    expect(verdict).to_have_role("status")
+    expect(missed.locator(".token")).to_have_text(["京都"])
+    # not by colour alone, and told to who cannot see it; stepping does not take it away
+    assert missed.evaluate("word => getComputedStyle(word).borderTopStyle") == "dashed"
+    checking.get_by_label("Words said so far").fill("2")
+    expect(missed).to_have_attribute("aria-label", re.compile("probably left out"))
+    # what was said of another text is gone as soon as there is a new one
+    checking.get_by_label("Translation to check").press_sequentially("x")
+    expect(missed).to_have_count(0)
+    expect(verdict).to_be_empty()
+    assert checking.locator('[aria-label*="left out"]').count() == 0
+
+
+def test_what_leaves_out_nothing(checking: Page) -> None:
+    box, verdict = checking.get_by_label("Translation to check"), checking.locator(".verdict")
+    expect(box).to_have_value(checking.locator(".translation").inner_text())
+    box.press("Tab")
+    checking.keyboard.press("Enter")
+    expect(verdict).to_contain_text("what the model says itself")
+    ask(checking, "Kinkaku-ji is a famous temple in Kyoto.")
+    expect(verdict).to_contain_text("Nothing seems to be left out")
+    ask(checking, " ")
+    expect(verdict).to_contain_text("paste a translation")
+    expect(checking.locator(".missed:visible")).to_have_count(0)
+
+
+def test_what_cannot_be_checked(checking: Page) -> None:
+    ask(checking, "temple " * 101)
+    expect(checking.locator(".verdict")).to_contain_text("101 tokens")
+    ask(checking, "<b>temple</b>")
+    expect(checking.locator(".verdict")).to_contain_text("Probably left out")
+    assert checking.locator(".verdict b").count() == 0
+
+
+def test_an_old_answer_is_not_shown(checking: Page) -> None:
+    """The first check is held up until a second one is done."""
+    held: list[Route] = []
+    checking.route("**/v1/check", lambda route: held.append(route), times=1)
+    ask(checking, "Temple.")
+    wait_for(checking, lambda: held)
+    expect(checking.locator(".verdict")).to_have_text("Checking…")
+    ask(checking, "Kinkaku-ji is a famous temple.")
+    expect(checking.locator(".verdict")).to_contain_text("Probably left out: 京都")
+    held[0].abort()
+    checking.wait_for_timeout(50)
+    expect(checking.locator(".verdict")).to_contain_text("Probably left out: 京都")
+
+
 # Lets a test send the events of a stream one by one.
 SLOW_STREAM = """
 const real = window.fetch;
@@ -360,6 +433,9 @@ def test_fits_a_phone(browser: Browser, running: Running, line: str, scheme: str
         page = context.new_page()
         page.goto(f"{running.url}/#{urlencode({'text': f'{line} ' * 3})}")
         expect(page.locator(DONE)).to_be_visible()
+        page.get_by_text("Check another translation").click()
+        ask(page, f"{line} " * 3)
+        expect(page.locator(".verdict small")).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         paper = page.locator(DONE).evaluate("node => getComputedStyle(node).backgroundColor")
         assert (paper == "rgb(255, 255, 255)") == (scheme == "light")

@@ -169,7 +169,7 @@ def test_answers_do_not_wait_for_the_network(running: Running, client: httpx.Cli
 
 def test_the_document_knows_this_server(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
-    for kind in ("TranslateRequest", "AlignRequest"):
+    for kind in ("TranslateRequest", "AlignRequest", "CheckRequest"):
         schema = document["components"]["schemas"][kind]
         assert schema["examples"]
         assert schema["properties"]["model"]["enum"] == ["tiny", "twin", None]
@@ -219,6 +219,18 @@ WRONG: dict[str, tuple[str, bytes | dict[str, Any], int, str]] = {
     "nothing to align": ("/v1/align", {"pairs": []}, 422, "pairs"),
     "one side is space": ("/v1/align", {"pairs": [{"source": "a", "target": " "}]}, 422, "empty"),
     "long pair": ("/v1/align", {"pairs": [{"source": "a " * 300, "target": "b"}]}, 422, "300"),
+    "nothing to check": ("/v1/check", {"pairs": []}, 422, "pairs"),
+    "no source to check": ("/v1/check", {"pairs": [{"source": "", "target": "a"}]}, 422, "source"),
+    "nothing said": ("/v1/check", {"pairs": [{"source": "a"}]}, 422, "target: Field required"),
+    "long to check": ("/v1/check", {"pairs": [{"source": "a " * 101, "target": ""}]}, 422, "101"),
+    "endless to check": ("/v1/check", {"pairs": [{"source": "a" * 5001, "target": ""}]}, 422, ""),
+    "check by whom": (
+        "/v1/check",
+        {"pairs": [{"source": "a", "target": "b"}], "model": "x"},
+        404,
+        "tiny, twin",
+    ),
+    "many to check": ("/v1/check", {"pairs": [{"source": "a", "target": "b"}] * 501}, 422, "500"),
     "no such path": ("/v1/nothing", {}, 405, "see /openapi.json"),
     "no object": ("/v1/translate", b'["a"]', 422, "send a JSON object"),
 }
@@ -289,6 +301,7 @@ def test_a_deadline(tiny_model: Path, lines: list[str]) -> None:
         assert "not done in time" in late.text
         pairs = {"pairs": [{"source": "a", "target": "b"}], "timeout": 0.05}
         assert client.post("/v1/align", json=pairs).status_code == 408
+        assert client.post("/v1/check", json=pairs).status_code == 408
 
 
 def waiting(running: Running) -> list[Any]:
@@ -299,6 +312,7 @@ CALLS = {
     "/v1/translate": {"text": "a b"},
     "/v1/translate/stream": {"text": "a b"},
     "/v1/align": {"pairs": [{"source": "a", "target": "b"}]},
+    "/v1/check": {"pairs": [{"source": "a", "target": "b"}, {"source": "c", "target": "d"}]},
     "/translate": {"q": "a b", "target": "target"},
 }
 

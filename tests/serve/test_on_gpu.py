@@ -44,12 +44,15 @@ def test_many_clients_get_their_own_answers(tiny_model: Path, lines: list[str]) 
     assert agree >= 0.8 * len(texts)
 
 
-def test_align_and_stream(tiny_model: Path, lines: list[str]) -> None:
+def test_align_check_and_stream(tiny_model: Path, lines: list[str]) -> None:
     with serving({"tiny": tiny_model}, PATIENT, device="cuda") as running:
         body = {"pairs": [{"source": lines[0], "target": lines[1]}]}
         answer = httpx.post(f"{running.url}/v1/align", json=body, timeout=300)
         assert answer.status_code == 200, answer.text
         assert len(answer.json()["alignments"][0]["tokens"]) == len(lines[1].split())
+        checked = httpx.post(f"{running.url}/v1/check", json=body, timeout=300)
+        assert checked.status_code == 200, checked.text
+        assert checked.json()["checks"][0]["source_tokens"] == lines[0].split()
         stream = httpx.post(
             f"{running.url}/v1/translate/stream", json={"text": lines[:3]}, timeout=300
         )

@@ -22,6 +22,7 @@ OPERATIONS = [
     ("POST", "/v1/translate"),
     ("POST", "/v1/translate/stream"),
     ("POST", "/v1/align"),
+    ("POST", "/v1/check"),
     ("GET", "/v1/models"),
     ("POST", "/translate"),
     ("GET", "/languages"),

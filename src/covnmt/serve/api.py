@@ -1,8 +1,8 @@
-"""The routes under /v1: translate, the same as a stream of events, align, models."""
+"""The routes under /v1: translate, the same as a stream of events, align, check, models."""
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -19,6 +19,8 @@ from covnmt.serve.limits import RefusalError
 from covnmt.serve.schemas import (
     AlignRequest,
     AlignResponse,
+    CheckRequest,
+    CheckResponse,
     Failure,
     ModelsResponse,
     TranslateRequest,
@@ -28,6 +30,7 @@ from covnmt.serve.settings import ServeSettings
 from covnmt.serve.stream import News, stream_events
 from covnmt.translate import change_decoding
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 FAILURES: dict[int | str, dict[str, Any]] = {
@@ -84,13 +87,13 @@ class Desk:
         return min(asked or self.settings.timeout, self.settings.timeout)
 
     async def finish(
-        self, request: Request, timeout: float | None, futures: "Sequence[Future[T]]"
-    ) -> list[T]:
-        """All results; the rest is cancelled when time is up or the client has gone."""
+        self, request: Request, timeout: float | None, work: Coroutine[Any, Any, T]
+    ) -> T:
+        """Do the work; it is cancelled when time is up or the client has gone."""
         seconds = self.seconds(timeout)
         try:
             async with asyncio.timeout(seconds):
-                return await unless_gone(request, gather(futures))
+                return await unless_gone(request, work)
         except TimeoutError:
             raise RefusalError(408, f"not done within {seconds:g} s; send less at once") from None
 
@@ -103,6 +106,11 @@ async def gather(futures: "Sequence[Future[T]]") -> list[T]:
         for future in futures:
             future.cancel()
         raise
+
+
+async def one_by_one(submit: "Callable[[P], Future[T]]", payloads: Sequence[P]) -> list[T]:
+    """Queue each when the one before it is done, so that others have their turn in between."""
+    return [done for payload in payloads for done in await gather([submit(payload)])]
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -142,7 +150,7 @@ def build_router(desk: Desk) -> APIRouter:
     async def translate(body: TranslateRequest, request: Request) -> Response:
         """Translate one text or several."""
         engine, accepted = accept(body, request)
-        done = await desk.finish(request, body.timeout, accepted.futures)
+        done = await desk.finish(request, body.timeout, gather(accepted.futures))
         texts = [
             {"text": text, "sentences": [sentence_json(each, body.parts) for each in sentences]}
             for text, sentences in accepted.joined(done)
@@ -170,9 +178,20 @@ def build_router(desk: Desk) -> APIRouter:
         pairs = [(pair.source, pair.target) for pair in body.pairs]
         futures = engine.align(pairs, body.tokenized)
         note(request.scope, model=engine.spec.name, sentences=len(pairs))
-        done = await desk.finish(request, body.timeout, futures)
+        done = await desk.finish(request, body.timeout, gather(futures))
         rows = [alignment_json(each) for each in done]
         return JSONResponse({"model": engine.spec.name, "alignments": rows})
+
+    @router.post("/check", response_model=CheckResponse)
+    async def check(body: CheckRequest, request: Request) -> Response:
+        """Which source words does a given translation, by whomever, probably leave out?"""
+        engine = desk.engine(body.model)
+        desk.check_count(len(body.pairs))
+        pairs = [(pair.source, pair.target) for pair in body.pairs]
+        note(request.scope, model=engine.spec.name, sentences=len(pairs))
+        done = await desk.finish(request, body.timeout, one_by_one(engine.check, pairs))
+        rows = [each.to_json() for each in done]
+        return JSONResponse({"model": engine.spec.name, "checks": rows})
 
     @router.get("/models", response_model=ModelsResponse)
     async def models() -> Response:

@@ -1,18 +1,24 @@
-"""An open model, and what can be done at it: translate a batch of sentences, or align pairs."""
+"""An open model, and what can be done at it: translate sentences, align or check pairs."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from covnmt.align import Aligner, Alignment
+from covnmt.check import Check, Checker
 from covnmt.config import DecodeConfig
 from covnmt.errors import UserError
 from covnmt.translate import Translation, Translator
 
+T = TypeVar("T")
 Pair = tuple[str, str]
 # Told how far sentences have come: the number of one in its batch, and its text so far.
 Tell = Callable[[int, str], None]
+
+CHECK: Final = "check"  # the group of pairs to check
+# Tokens of a side that can be checked: time grows with their third power, here to some seconds.
+CHECKED = 100
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,7 @@ class Bench:
         self.translator = Translator.load(directory, device=device, threads=threads)
         [model] = self.translator.models
         self.aligner = Aligner(model, self.translator.source, self.translator.target)
+        self.checker = Checker(self.translator)
         kind, engine = model.config.coverage.kind, self.translator.engine
         self.card = Card(kind, self.translator.decode, engine.device)
 
@@ -40,9 +47,11 @@ class Bench:
         self.run(self.card.decode, [self.translator.source.detokenize(words)], None)
 
     def run(self, group: Hashable, payloads: Sequence[Any], tell: Tell | None) -> Sequence[Any]:
-        """Do a batch: translate with these settings or, where there are none, align."""
+        """Do a batch: translate with these settings or, where there are none, check or align."""
         if isinstance(group, DecodeConfig):
             return self._translate(group, payloads, tell)
+        if group == CHECK:
+            return self._check(payloads)
         return self._align(bool(group), payloads)
 
     def _translate(
@@ -58,13 +67,23 @@ class Bench:
 
     def _align(self, tokenized: bool, pairs: Sequence[Pair]) -> list[Alignment | UserError]:
         limit = self.card.decode.max_source
+        return self._unless_long(pairs, limit, lambda each: self.aligner.align(each, tokenized))
+
+    def _check(self, pairs: Sequence[Pair]) -> list[Check | UserError]:
+        limit = min(CHECKED, self.card.decode.max_source)
+        return self._unless_long(pairs, limit, self.checker.check)
+
+    def _unless_long(
+        self, pairs: Sequence[Pair], limit: int, do: Callable[[list[Pair]], Iterable[T]]
+    ) -> list[T | UserError]:
+        """What is done with those pairs that are short enough on both sides."""
         source, target = self.translator.source, self.translator.target
         refused = [
             _too_long(len(source.tokenize(a)), limit) or _too_long(len(target.tokenize(b)), limit)
             for a, b in pairs
         ]
         accepted = [pair for pair, no in zip(pairs, refused, strict=True) if no is None]
-        done = iter(self.aligner.align(accepted, tokenized))
+        done = iter(do(accepted))
         return [no or next(done) for no in refused]
 
 
@@ -86,4 +105,4 @@ class Watch:
 def _too_long(tokens: int, limit: int) -> UserError | None:
     if tokens <= limit:
         return None
-    return UserError(f"a sentence of {tokens:,} tokens; this model takes {limit}, split it")
+    return UserError(f"a sentence of {tokens:,} tokens; it may have {limit} here, split it")

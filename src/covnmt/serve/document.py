@@ -15,7 +15,7 @@ def describe(app: FastAPI, specs: Sequence[ModelSpec], settings: ServeSettings) 
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     schemas = document["components"]["schemas"]
     names = [spec.name for spec in specs]
-    for kind in ("TranslateRequest", "AlignRequest"):
+    for kind in ("TranslateRequest", "AlignRequest", "CheckRequest"):
         properties = schemas[kind]["properties"]
         properties["model"] |= {"enum": [*names, None], "examples": names}
     limits = schemas["TranslateRequest"]["properties"]["beam"]["anyOf"][0]

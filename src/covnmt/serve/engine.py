@@ -1,4 +1,4 @@
-"""A model at work: its processes and their queue, for translating and for aligning."""
+"""A model at work: its processes and their queue, for translating, aligning and checking."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from covnmt.align import Alignment
+from covnmt.check import Check
 from covnmt.config import DecodeConfig
 from covnmt.directory import SHIPPED, find_model
 from covnmt.errors import UserError
 from covnmt.serve.batching import Batcher, Job
-from covnmt.serve.bench import Card, Pair, Tell
+from covnmt.serve.bench import CHECK, Card, Pair, Tell
 from covnmt.serve.settings import ServeSettings
 from covnmt.serve.worker import Worker
 from covnmt.translate import Translation
 
 # Longer sentences are refused before they are even split into tokens.
 CHARACTERS_PER_TOKEN = 25
+BYTES_PER_WORD = 5
 
 SPEC = re.compile(r"(?:(?P<name>[^=/:]+)(?::(?P<source>[a-z]+)-(?P<target>[a-z]+))?=)?(?P<path>.+)")
 NAME = re.compile(r"[\w.+-]{1,64}")
@@ -99,6 +101,14 @@ class Engine:
         self.queue.submit(jobs)
         return [job.future for job in jobs]
 
+    def check(self, pair: Pair) -> Future[Check]:
+        """Queue this pair; it is as much work as many sentences."""
+        for side in pair:
+            self._check(side)
+        job = Job[Any, Any](CHECK, pair, max(map(size, pair)) * decodings(pair[0]))
+        self.queue.submit([job])
+        return job.future
+
     def alive(self) -> bool:
         """Is every process there?"""
         return all(worker.process.is_alive() for worker in self.workers)
@@ -124,6 +134,11 @@ class Engine:
 def size(text: str) -> int:
     """Bytes, which are more alike across scripts than characters are."""
     return len(text.encode())
+
+
+def decodings(source: str) -> int:
+    """How many a check takes, or about: two of the sentence, and two without each word."""
+    return 2 * (1 + size(source) // BYTES_PER_WORD)
 
 
 def load_engines(

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import JSONResponse, Response
 
 from covnmt.errors import UserError
-from covnmt.serve.api import FAILURES, Desk
+from covnmt.serve.api import FAILURES, Desk, gather
 from covnmt.serve.engine import Engine
 from covnmt.serve.journal import note
 from covnmt.serve.limits import RefusalError, check_key, sent_key
@@ -79,7 +79,7 @@ def build_router(desk: Desk) -> APIRouter:
         try:
             accepted = desk.submit(engine, texts)
             note(request.scope, model=engine.spec.name, sentences=len(accepted.futures))
-            done = await desk.finish(request, None, accepted.futures)
+            done = await desk.finish(request, None, gather(accepted.futures))
         except UserError as error:
             raise RefusalError(400, str(error)) from None
         made = [text for text, _ in accepted.joined(done)]

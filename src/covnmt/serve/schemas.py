@@ -111,6 +111,36 @@ class AlignRequest(Message):
     timeout: Seconds | None = Field(None, description="seconds after which to give up")
 
 
+class CheckPair(Message):
+    """A sentence and what is to be checked."""
+
+    source: Annotated[Text, Field(min_length=1)]
+    target: Text = Field(description="a translation by whomever; an empty one leaves out all")
+
+
+class CheckRequest(Message):
+    """Pairs of a sentence and a translation: what does it leave out?"""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "pairs": [
+                        {
+                            "source": "金閣寺は京都にある有名な寺です。",
+                            "target": "Kinkaku-ji is a famous temple.",
+                        }
+                    ]
+                }
+            ]
+        }
+    )
+
+    pairs: Annotated[list[CheckPair], Field(min_length=1, max_length=MAX_TEXTS)]
+    model: Name | None = Field(None, description="one of /v1/models; the first if not given")
+    timeout: Seconds | None = Field(None, description="seconds after which to give up")
+
+
 class Failure(BaseModel):
     """What went wrong."""
 
@@ -174,6 +204,32 @@ class AlignResponse(BaseModel):
 
     model: str
     alignments: list[AlignmentOut]
+
+
+class LeftOutWords(BaseModel):
+    """Source words in a row that are probably left out: a hint, not a proof."""
+
+    text: str
+    start: int = Field(description="the first of its tokens")
+    end: int = Field(description="the one after the last")
+    gain: float = Field(
+        description="how much more probable the translation is without one of them, in nats"
+    )
+
+
+class CheckOut(BaseModel):
+    """One of the pairs."""
+
+    source_tokens: list[str]
+    own: str = Field(description="the translation that the model would give")
+    left_out: list[LeftOutWords]
+
+
+class CheckResponse(BaseModel):
+    """In the order of the request."""
+
+    model: str
+    checks: list[CheckOut]
 
 
 class ModelOut(BaseModel):

@@ -20,12 +20,7 @@ export function models(key) {
 export async function translate(query, key, signal, onWords) {
   const body = { text: query.text, model: query.model, return: PARTS };
   if (query.beam) body.beam = query.beam;
-  const answer = await send("v1/translate/stream", {
-    method: "POST",
-    headers: { ...headers(key), "content-type": "application/json" },
-    body: JSON.stringify(body),
-    signal,
-  });
+  const answer = await send("v1/translate/stream", posted(body, key, signal));
   const sentences = [];
   for await (const { name, content } of events(answer)) {
     if (name === "error") throw new Failure(answer.status, content.error);
@@ -34,6 +29,12 @@ export async function translate(query, key, signal, onWords) {
     onWords(content.sentence_number, content.text);
   }
   throw new Failure(0, GONE);
+}
+
+/** What does this translation of a sentence leave out? */
+export async function check(model, source, target, key, signal) {
+  const body = { model, pairs: [{ source, target }] };
+  return (await ask("v1/check", posted(body, key, signal))).checks[0];
 }
 
 /** A sentence whose subwords read like words; a space alone is shown as one. */
@@ -45,6 +46,11 @@ function readable(sentence) {
 
 function headers(key) {
   return key ? { "x-api-key": key } : {};
+}
+
+function posted(body, key, signal) {
+  const sent = { ...headers(key), "content-type": "application/json" };
+  return { method: "POST", headers: sent, body: JSON.stringify(body), signal };
 }
 
 async function ask(path, options) {

@@ -1,6 +1,6 @@
 // The page: what is typed is translated, and the answer shown.
 
-import { Failure, models, translate } from "./api.js";
+import { check, Failure, models, translate } from "./api.js";
 import { element } from "./dom.js";
 import { examplesFor } from "./examples.js";
 import { draftPanel, resultPanel } from "./result.js";
@@ -118,7 +118,8 @@ async function run() {
 function show(answers, status) {
   field.error.hidden = true;
   field.status.textContent = status;
-  put(answers.map(resultPanel));
+  put(answers.map((answer) => resultPanel(answer, (source, target, signal) =>
+    check(answer.model, source, target, field.key.value, signal))));
 }
 
 function put(panels) {

@@ -1,19 +1,21 @@
-// What one model made of the text: the translation, its words, remarks, steps and heat map.
+// What one model made of the text: the translation, its words, remarks, a check, steps, heat map.
 
+import { checkPanel } from "./check.js";
 import { element } from "./dom.js";
 import { HeatMap } from "./heatmap.js";
 import { Words } from "./words.js";
 
 const STEP_MS = 350;
 
-export function resultPanel({ model, text, sentences }) {
+/** `check(source, target, signal)` asks what a translation of a sentence leaves out. */
+export function resultPanel({ model, text, sentences }, check) {
   const many = sentences.length > 1;
   return element(
     "section",
     { class: "result", "aria-label": `Translation by ${model}` },
     element("h2", {}, model),
     element("p", { class: "translation", tabindex: "0" }, text),
-    ...sentences.map((sentence, n) => sentencePanel(sentence, model, many ? n + 1 : 0)),
+    ...sentences.map((sentence, n) => sentencePanel(sentence, model, many ? n + 1 : 0, check)),
   );
 }
 
@@ -34,7 +36,7 @@ export function draftPanel(model) {
   return { node, words };
 }
 
-function sentencePanel(sentence, model, number) {
+function sentencePanel(sentence, model, number, check) {
   const light = (side, position) => {
     words.light(side, position);
     map.light(side, position);
@@ -47,6 +49,7 @@ function sentencePanel(sentence, model, number) {
     number ? element("h3", {}, `Sentence ${number}`) : "",
     words.node,
     remarkList(sentence, light),
+    checkPanel(sentence, words, (target, signal) => check(sentence.source, target, signal)),
     stepper(sentence, words),
     map.node,
   );

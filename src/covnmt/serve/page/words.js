@@ -31,6 +31,7 @@ export class Words {
   constructor(sentence, onLight) {
     this.sentence = sentence;
     this.onLight = onLight;
+    this.leftOut = new Set(); // source words, by a check of another translation
     this.source = sentence.source_tokens.map((token, j) => this.sourceWord(token, j));
     this.target = sentence.tokens.map((token, i) => this.targetWord(token, i));
     this.node = element(
@@ -104,7 +105,15 @@ export class Words {
     });
   }
 
+  /** Mark the source words that a check found; none takes the marks away. */
+  markLeftOut(found) {
+    this.leftOut = new Set(found.flatMap(({ start, end }) => range(start, end)));
+    this.source.forEach((word, j) => word.classList.toggle("missed", this.leftOut.has(j)));
+    this.showStep(this.steps);
+  }
+
   showStep(steps) {
+    this.steps = steps;
     const coverage = coverageAfter(this.sentence, steps);
     this.source.forEach((word, j) => {
       const fertility = this.sentence.fertility?.[j];
@@ -113,7 +122,8 @@ export class Words {
       fill.className = `fill ${level(coverage[j], fertility)}`;
       const expected = fertility === undefined ? "" : `, fertility ${fertility.toFixed(2)}`;
       const remark = word.title ? `, ${word.title}` : "";
-      const told = `coverage ${coverage[j].toFixed(2)}${expected}${remark}`;
+      const missed = this.leftOut.has(j) ? ", probably left out of the checked translation" : "";
+      const told = `coverage ${coverage[j].toFixed(2)}${expected}${remark}${missed}`;
       word.setAttribute("aria-label", `${this.sentence.source_tokens[j]}, ${told}`);
     });
     this.target.forEach((word, i) => {
@@ -121,6 +131,10 @@ export class Words {
       word.classList.toggle("newest", i === steps - 1 && steps < this.target.length);
     });
   }
+}
+
+function range(start, end) {
+  return Array.from({ length: end - start }, (_, k) => start + k);
 }
 
 function mark(kind) {

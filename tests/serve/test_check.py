@@ -1,0 +1,110 @@
+"""Words left out, asked over HTTP of a model that comes along; pairs are queued one by one."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pytest
+
+from covnmt.check import Checker
+from covnmt.directory import find_model
+from covnmt.serve.api import one_by_one
+from covnmt.serve.batching import LONG
+from covnmt.serve.bench import CHECKED
+from covnmt.serve.engine import decodings
+from covnmt.serve.settings import ServeSettings
+
+from .server import PATIENCE, Running, serving
+
+TEMPLE = "金閣寺は京都にある有名な寺です。"
+# A sentence, a translation by somebody, and a word that it leaves out.
+CASES = [
+    (TEMPLE, "Kinkaku-ji is a famous temple.", "京都"),
+    (TEMPLE, "Kinkaku-ji is a famous temple in Kyoto.", ""),
+    ("彼は1868年に江戸で生まれた。", "He was born in Edo.", "1868"),
+    (TEMPLE, "", "有名な"),
+    (TEMPLE, " \n ", "有名な"),
+    (" ", "Nothing.", ""),
+]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    with serving({"ja-en": find_model("ja-en")}, ServeSettings(rate=0, workers=1)) as server:
+        yield server
+
+
+def test_what_the_command_finds(running: Running) -> None:
+    pairs = [(source, target) for source, target, _ in CASES]
+    body = {"pairs": [{"source": source, "target": target} for source, target in pairs]}
+    with running.client() as client:
+        answer = client.post("/v1/check", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["model"] == "ja-en"
+    checks = answer.json()["checks"]
+    expected = Checker.load("ja-en", device="cpu").check(pairs)
+    assert checks == [each.to_json() for each in expected]
+    for found, (_, _, word) in zip(checks, CASES, strict=True):
+        assert word in " ".join(each["text"] for each in found["left_out"])
+        assert bool(found["left_out"]) == bool(word)
+
+
+def test_so_many_tokens_can_be_checked(running: Running) -> None:
+    statuses = []
+    with running.client() as client:
+        for tokens in (CHECKED, CHECKED + 1):
+            pair = {"source": "寺", "target": "temple " * tokens}
+            statuses.append(client.post("/v1/check", json={"pairs": [pair]}).status_code)
+    assert statuses == [200, 422]
+
+
+def test_a_check_counts_as_the_work_it_is() -> None:
+    """A sentence of ten words is short; to check it is not, so it keeps no short one waiting."""
+    sentence = "word " * 10
+    assert len(sentence) < LONG < len(sentence) * decodings(sentence)
+    assert decodings(sentence) == 2 * (1 + 10)
+
+
+class Queue:
+    """Keeps what it was given, and promises results."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[int]] = []
+
+    def submit(self, number: int) -> "Future[int]":
+        self.futures.append(Future())
+        return self.futures[-1]
+
+
+async def wait_for(queue: Queue, number: int) -> "Future[int]":
+    async with asyncio.timeout(PATIENCE):
+        while len(queue.futures) < number:
+            await asyncio.sleep(0)
+    return queue.futures[-1]
+
+
+def test_the_next_is_queued_when_one_is_done() -> None:
+    async def scenario() -> None:
+        queue = Queue()
+        work = asyncio.ensure_future(one_by_one(queue.submit, [1, 2, 3]))
+        for number in (1, 2, 3):
+            (await wait_for(queue, number)).set_result(10 * number)
+            assert len(queue.futures) == number
+        assert await work == [10, 20, 30]
+
+    asyncio.run(scenario())
+
+
+def test_whoever_leaves_leaves_the_rest_undone() -> None:
+    async def scenario() -> None:
+        queue = Queue()
+        work = asyncio.ensure_future(one_by_one(queue.submit, [1, 2, 3]))
+        (await wait_for(queue, 1)).set_result(10)
+        last = await wait_for(queue, 2)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert last.cancelled()
+        assert len(queue.futures) == 2
+
+    asyncio.run(scenario())
