@@ -248,20 +248,19 @@ def compile_for(arch: int, cases: list[Case], rest: list[Case]) -> Record:
 
 
 def rows(arch: int, record: Record) -> list[dict[str, Any]]:
-    """For each kernel what it asks for at most, and where it does not fit."""
-    made, limit = record.compiled.values(), LIMITS[arch] * 1024
+    """For each kernel what it asks for at most, where, and where it does not fit."""
+    made, limit = list(record.compiled.values()), LIMITS[arch] * 1024
     found = []
     for kernel in sorted({one.kernel for one in made} | {name for name, *_ in record.failed}):
-        mine = [one for one in made if one.kernel == kernel]
+        mine = sorted((one for one in made if one.kernel == kernel), key=lambda one: one.shared)
         over = [one for one in mine if one.shared > limit or one.tensor_memory > TENSOR_MEMORY]
-        most = max(mine, key=lambda one: one.shared, default=None)
         found.append({
             "arch": f"sm_{arch}",
             "kernel": kernel,
             "compiled": len(mine),
             "limit": limit,
-            "shared": most and most.shared,
-            "at": most and {**most.case._asdict(), **most.choices},
+            "shared": {one.case.precision: one.shared for one in mine},  # the last is the most
+            "at": {**mine[-1].case._asdict(), **mine[-1].choices} if mine else None,
             "tensor_memory": max((one.tensor_memory for one in mine), default=0),
             "over": [{**one.case._asdict(), "shared": one.shared} for one in over],
             "errors": dict(Counter(error for name, _, error in record.failed if name == kernel)),
@@ -283,9 +282,8 @@ def main() -> None:
         table += rows(arch, compile_for(arch, chosen, [] if args.heaviest else WHOLE))
     for row in table:
         state = "errors" if row["errors"] else "too much" if row["over"] else "fits"
-        print(
-            f"{row['arch']:7} {row['kernel']:22} {row['shared']} of {row['limit']} bytes: {state}"
-        )
+        most = max(row["shared"].values(), default=0)
+        print(f"{row['arch']:7} {row['kernel']:22} {most:7} of {row['limit']} bytes: {state}")
     save("other-gpus", {"settings": vars(args), "kernels": table}, args.out)
 
 

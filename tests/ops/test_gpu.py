@@ -48,8 +48,8 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 def pretend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     capability, amd, *_ = GPUS[name]
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: name)
     monkeypatch.setattr(torch.version, "hip", "7.0" if amd else None)
     monkeypatch.setattr(ops, "_triton_installed", lambda: True)
     monkeypatch.delenv("COVNMT_OPS", raising=False)
