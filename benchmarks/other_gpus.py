@@ -168,6 +168,7 @@ def pretended(arch: int) -> Iterator[Record]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(JITFunction, "run", run))
         stack.enter_context(patch.object(gpu, "shared_memory", lambda _: LIMITS[arch] * 1024))
+        stack.enter_context(patch.object(gpu, "has_tensor_memory", lambda _: arch == 100))
         # tensors without content know no autocast; all that runs here is told its precision
         stack.enter_context(patch.object(torch, "autocast", lambda *_, **__: nullcontext()))
         stack.enter_context(patch.object(torch, "is_autocast_enabled", lambda _: False))

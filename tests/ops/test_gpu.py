@@ -33,6 +33,7 @@ GPUS = {
     "A100": ((8, 0), False, True, True),
     "RTX 3090": ((8, 6), False, True, True),
     "H200": ((9, 0), False, True, True),
+    "B200": ((10, 0), False, True, True),
     "RTX 5090": ((12, 0), False, True, True),
     "MI300X": ((9, 4), True, False, True),
 }
@@ -54,6 +55,7 @@ def pretend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "_triton_installed", lambda: True)
     monkeypatch.delenv("COVNMT_OPS", raising=False)
     gpu.runs_kernels.cache_clear()
+    gpu.has_tensor_memory.cache_clear()
 
 
 def uses_triton() -> bool:
@@ -131,6 +133,14 @@ def test_shared_memory_is_what_a_program_may_ask_for(monkeypatch: pytest.MonkeyP
     assert gpu.shared_memory(CUDA) == 99 * KIB
     assert gpu.shared_memory(torch.device("cpu")) == 227 * KIB
     gpu.shared_memory.cache_clear()
+
+
+@pytest.mark.parametrize(("name", "has"), [("H200", False), ("B200", True), ("RTX 5090", False)])
+def test_tensor_memory(name: str, has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(name, monkeypatch)
+    assert gpu.has_tensor_memory(CUDA) == has
+    assert not gpu.has_tensor_memory(torch.device("cpu"))
+    gpu.has_tensor_memory.cache_clear()
 
 
 def test_tilings_are_as_tuned_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,12 @@ def shared_memory(device: torch.device) -> int:
     return int(found)
 
 
+@cache
+def has_tensor_memory(device: torch.device) -> bool:
+    """Whether products have a memory of their own (B200); shared memory must feed it."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in (10, 11)
+
+
 def fitting_stages(most: int, tile: int, device: torch.device) -> int:
     """How many tiles of so many bytes can be in progress: one is worked on, the others arrive."""
     arriving = (shared_memory(device) - BESIDE) // tile

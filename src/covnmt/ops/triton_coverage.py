@@ -252,6 +252,8 @@ def sums(
     d_W = alpha.new_empty(B, g * d, d)
     block = max(16, triton.next_power_of_2(J))
     tile = 2 * block * 16 * alpha.element_size()  # C and d_x
+    if gpu.has_tensor_memory(alpha.device):
+        tile *= 2  # and both once more for the products
     network_backward[(B, g)](
         given, Phi, P, gates, C, alpha, d_x, d_Phi, d_P, d_W, steps, B, J, g, given.stride(1), d,
         kind.precision, block, num_warps=min(8, max(1, block // 32)),
