@@ -25,9 +25,15 @@ from covnmt.data import Batch
 from covnmt.distributed import ALONE, World
 from covnmt.loss import batch_loss
 from covnmt.model.seq2seq import Seq2Seq
+from covnmt.ops import gpu
 from covnmt.optimise import Step
+from covnmt.progress import tell
 
 MOST_GRAPHS = 256
+EMULATED = (
+    "train.precision=bf16, but this GPU has no bf16 arithmetic: PyTorch emulates it at best. "
+    "train.precision=auto takes fp32 here"
+)
 
 
 class Updater:
@@ -39,6 +45,9 @@ class Updater:
         self.model, self.step, self.config = model, step, config
         self.world = world
         self.device = next(model.parameters()).device
+        on_gpu = self.device.type == "cuda"
+        if on_gpu and config.precision == "bf16" and not gpu.has_bf16(self.device):
+            tell(EMULATED, style="yellow")
         self.nll = torch.zeros((), device=self.device, dtype=torch.float64)
         self.scale = torch.ones((), device=self.device)
         self.graphs = Graphs(lambda batch: self._compute([batch]), MOST_GRAPHS)
@@ -193,5 +202,4 @@ def autocast(precision: str, device: torch.device) -> torch.autocast:
 
 def mixed(precision: str, device: torch.device) -> bool:
     """Whether to compute in bf16: the recipe asks for it and, with auto, the hardware has it."""
-    on_gpu = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return precision == "bf16" or (precision == "auto" and on_gpu)
+    return precision == "bf16" or (precision == "auto" and gpu.has_bf16(device))

@@ -17,6 +17,7 @@ from covnmt.engine.protocol import Array, Forced
 from covnmt.errors import UserError
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Seq2Seq
+from covnmt.ops import gpu
 from covnmt.search import Found, Ints, Proposal, Watch, search
 from covnmt.search_device import DeviceSearch
 from covnmt.text.padding import Padded
@@ -136,7 +137,7 @@ class TorchEngine:
     @cached_property
     def _on_device(self) -> DeviceSearch:
         """The search for one model on a GPU, which keeps its graphs from batch to batch."""
-        precision = torch.bfloat16 if torch.cuda.is_bf16_supported() else None
+        precision = torch.bfloat16 if gpu.has_bf16(self._place) else None
         return DeviceSearch(self.models[0], self.end, UNK, precision)
 
     @torch.inference_mode()

@@ -1,8 +1,9 @@
 """The hot path: reading the source and decoding a given target, in one of two implementations.
 
 `reference` is the paper's equations in PyTorch; it runs everywhere and is the oracle. The Triton
-one takes its place on a GPU, where Triton is installed and knows the model. The environment
-variable COVNMT_OPS forces a choice: `reference`, or `triton` (on a CPU with TRITON_INTERPRET=1).
+one takes its place on a GPU that is new enough, where Triton is installed and knows the model. The
+environment variable COVNMT_OPS forces a choice: `reference`, or `triton` (on a CPU with
+TRITON_INTERPRET=1).
 """
 
 import os
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from covnmt.errors import UserError
-from covnmt.ops import reference
+from covnmt.ops import gpu, reference
 from covnmt.ops.reference import Unrolled
 
 if TYPE_CHECKING:
@@ -120,5 +121,6 @@ def _use_triton(x: Tensor) -> bool:
     choice = os.environ.get("COVNMT_OPS", "auto")
     if choice not in ("auto", "reference", "triton"):
         raise UserError(f"COVNMT_OPS is {choice!r}; set it to reference, triton or auto")
-    wanted = choice == "triton" or (choice == "auto" and x.is_cuda and _triton_installed())
-    return wanted and _precision(x) in (torch.float32, torch.bfloat16)
+    if choice == "reference" or _precision(x) not in (torch.float32, torch.bfloat16):
+        return False
+    return choice == "triton" or (x.is_cuda and _triton_installed() and gpu.runs_kernels(x.device))

@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from covnmt.ops import gpu
 from covnmt.ops.triton_coverage import (
     Kind,
     cover,
@@ -289,6 +290,12 @@ def _blocks(block_j: int, n: int, tiling: Tiling) -> dict[str, int]:
     }
 
 
+def _fitted(tiling: Tiling, keys: Tensor) -> Tiling:
+    """With fewer tiles on their way, where the GPU cannot hold them."""
+    tile = tiling.wide * keys.element_size()
+    return tiling._replace(stages=gpu.fitting_stages(tiling.stages, tile, keys.device))
+
+
 def _look_blocks(block_j: int, n: int, tiling: Tiling) -> dict[str, int]:
     block_h = max(16, min(tiling.wide // block_j, triton.next_power_of_2(2 * n)))
     return {**_blocks(block_j, n, tiling), "BLOCK_H": block_h}
@@ -309,7 +316,7 @@ def forward(
         q, given, source.keys, source.h, source.mask, source.v, source.V, source.Phi, source.P,
         source.gates, source.candidate, C, alpha, s, C_next, kind.sign, J, n, q.stride(0), kind.d,
         kind.name, kind.precision, s.stride(0), hypotheses,
-        **_look_blocks(_block_j(J, kind.d), n, tiling),
+        **_look_blocks(_block_j(J, kind.d), n, _fitted(tiling, source.keys)),
     )  # fmt: skip
 
 
@@ -321,11 +328,12 @@ def backward(
     B, J, n = source.keys.shape
     block_j = _block_j(J, kind.d)
     few = LONG_BACK if block_j == 64 else FEW_ROWS
+    tiling = _fitted(few if B <= MANY else MANY_ROWS, source.keys)
     look_backward[(B,)](
         q, given, source.keys, source.h, source.v, source.V, source.Phi, source.P, source.gates,
         source.candidate, C, alpha, d_s, d_alpha, d_C, d_q, d_given, d_e, d_x, kind.sign, J, n,
         q.stride(0), d_q.stride(0), kind.d, kind.name, kind.precision,
-        **_look_blocks(block_j, n, few if B <= MANY else MANY_ROWS),
+        **_look_blocks(block_j, n, tiling),
     )  # fmt: skip
 
 

@@ -15,9 +15,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from covnmt.ops import gpu
 from covnmt.ops.triton_gru import load, sigmoid, tanh
 
 WIDEST = 16  # coverage units
+STAGES = 3  # steps of the sums in progress at a time
 
 
 class Kind(NamedTuple):
@@ -249,8 +251,12 @@ def sums(
     d_P = alpha.new_empty(B, g * d)
     d_W = alpha.new_empty(B, g * d, d)
     block = max(16, triton.next_power_of_2(J))
+    tile = 2 * block * 16 * alpha.element_size()  # C and d_x
+    if gpu.has_tensor_memory(alpha.device):
+        tile *= 2  # and both once more for the products
     network_backward[(B, g)](
         given, Phi, P, gates, C, alpha, d_x, d_Phi, d_P, d_W, steps, B, J, g, given.stride(1), d,
         kind.precision, block, num_warps=min(8, max(1, block // 32)),
+        num_stages=gpu.fitting_stages(STAGES, tile, alpha.device),
     )  # fmt: skip
     return d_Phi, d_P.sum(0), d_W.sum(0)

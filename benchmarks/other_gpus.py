@@ -1,0 +1,292 @@
+"""Do the Triton kernels fit GPUs that nobody here has? Compiled for each, without any of them.
+
+    python benchmarks/other_gpus.py                  # all kernels for all of them: half an hour
+    python benchmarks/other_gpus.py --arch 86        # for some
+    python benchmarks/other_gpus.py --arch 86 --heaviest
+
+Training and search run as on a GPU, on tensors without content and with a driver that only says
+which GPU it would be; every launch ends when its kernel is compiled, ptxas included. So the tilings
+are those that the launch code chooses there. Compared with the GPU's limits is what a launch would
+ask for: shared memory, and on some GPUs tensor memory. Whether results are right, or fast, it
+cannot tell.
+"""
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from machine import save
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from covnmt.config import CoverageConfig, ModelConfig
+from covnmt.lane import Buffers
+from covnmt.model.decoder import Memory
+from covnmt.model.seq2seq import Seq2Seq
+from covnmt.ops import (
+    gpu,
+    triton_decoder,
+    triton_encoder,
+    triton_loss,
+    triton_optimiser,
+    triton_search,
+)
+from covnmt.ops.triton_step import FusedStep
+from covnmt.search_device import Output, converted
+
+# Shared memory that one program may have, in KiB, and some GPUs of the kind.
+LIMITS = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}
+TENSOR_MEMORY = 512  # columns, where a GPU has such memory
+META = torch.device("meta")
+WORDS = 30_001
+
+COVERAGES = {
+    "none": CoverageConfig(),
+    "linguistic": CoverageConfig(kind="linguistic"),
+    "tanh1": CoverageConfig(kind="tanh"),
+    "gru1": CoverageConfig(kind="gru"),
+    "tanh10": CoverageConfig(kind="tanh", size=10),
+    "gru10": CoverageConfig(kind="gru", size=10),
+    "gru16": CoverageConfig(kind="gru", size=16),
+}
+
+
+class Case(NamedTuple):
+    """A model, what it computes in, and the shape of a batch."""
+
+    coverage: str
+    precision: str  # bf16, fp32, or tf32: fp32 with shorter products
+    hidden: int = 1000
+    cell: str = "exact"
+    sentences: int = 80
+    words: int = 25
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of keys, states and annotations."""
+        return torch.bfloat16 if self.precision == "bf16" else torch.float32
+
+
+LENGTHS = (10, 25, 60, 128, 200, 400)  # one for each power of two that a program can hold
+PRECISIONS = ("bf16", "fp32")
+
+
+def cases() -> Iterator[Case]:
+    """All lengths without coverage and with the largest network; some of whatever else changes."""
+    for precision in PRECISIONS:
+        for coverage, words in product(("none", "gru10"), LENGTHS):
+            yield Case(coverage, precision, words=words)
+        for coverage, words in product(("linguistic", "tanh1", "gru1", "gru16"), (25, 400)):
+            yield Case(coverage, precision, words=words)
+        for words in (25, 128, 400):
+            yield Case("gru10", precision, sentences=512, words=words)
+        for hidden in (38, 256, 512):
+            yield Case("gru10", precision, hidden)
+        yield Case("none", precision, cell="reset_after")
+    for words in (25, 400):
+        yield Case("gru10", "tf32", words=words)
+
+
+WHOLE = [
+    Case(coverage, precision, cell=cell)
+    for coverage, cell in (("none", "exact"), ("none", "reset_after"), ("gru10", "exact"))
+    for precision in PRECISIONS
+]
+HEAVIEST = [Case("none", "fp32", words=128), Case("tanh10", "fp32", words=400)]
+
+
+class Driver:
+    """Says which GPU it is; devices are numbered by their kind, as kernels are kept by device."""
+
+    def __init__(self, arch: int) -> None:
+        self.arch = arch
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.arch, 32)
+
+    def get_current_device(self) -> int:
+        return self.arch
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+class Compiled(NamedTuple):
+    """What one kernel would ask for, with these choices."""
+
+    kernel: str
+    case: Case
+    choices: dict[str, int]
+    shared: int  # bytes
+    tensor_memory: int  # columns
+
+
+class Record:
+    """Launches that end when their kernel is compiled."""
+
+    def __init__(self) -> None:
+        self.compiled: dict[int, Compiled] = {}  # by kernel, each of which has many launches
+        self.failed: list[tuple[str, Case, str]] = []
+        self.case = HEAVIEST[0]
+
+    def launch(self, kernel: JITFunction, *args: object, grid: object, **options: Any) -> None:
+        """In the place of `JITFunction.run`."""
+        name = kernel.fn.__name__
+        try:
+            made = RUN(kernel, *args, grid=grid, **{**options, "warmup": True})
+        except Exception as error:
+            self.failed.append((name, self.case, f"{type(error).__name__}: {error}"[:300]))
+            return
+        choices = {key: value for key, value in options.items() if isinstance(value, int)}
+        del choices["warmup"]
+        shared, columns = made.metadata.shared, getattr(made.metadata, "tmem_size", None) or 0
+        self.compiled.setdefault(id(made), Compiled(name, self.case, choices, shared, columns))
+
+
+RUN = JITFunction.run
+
+
+@contextmanager
+def pretended(arch: int) -> Iterator[Record]:
+    """As if there were such a GPU, but that kernels are compiled and not run."""
+    record = Record()
+    driver.set_active(Driver(arch))
+
+    def run(kernel: JITFunction, *args: object, **options: Any) -> None:
+        record.launch(kernel, *args, **options)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(JITFunction, "run", run))
+        stack.enter_context(patch.object(gpu, "shared_memory", lambda _: LIMITS[arch] * 1024))
+        stack.enter_context(patch.object(gpu, "has_tensor_memory", lambda _: arch == 100))
+        # tensors without content know no autocast; all that runs here is told its precision
+        stack.enter_context(patch.object(torch, "autocast", lambda *_, **__: nullcontext()))
+        stack.enter_context(patch.object(torch, "is_autocast_enabled", lambda _: False))
+        yield record
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=META)
+
+
+def build(case: Case) -> Seq2Seq:
+    """The model, without content."""
+    config = ModelConfig.model_validate(
+        {"hidden": case.hidden, "cell": case.cell, "coverage": COVERAGES[case.coverage]}
+    )
+    with META:
+        return Seq2Seq(config, WORDS, WORDS)
+
+
+def remember(case: Case, model: Seq2Seq) -> Memory:
+    """A source that was read."""
+    h = empty(case.sentences, case.words, 2 * case.hidden, dtype=model.readout.W_2.dtype)
+    return model.decoder.remember(h, empty(*h.shape[:2], dtype=torch.bool))
+
+
+def look(case: Case) -> None:
+    """Decode a given target, and back: all kernels whose tiles depend on the case."""
+    model = build(case)
+    memory = remember(case, model)
+    y = empty(case.sentences, 2, model.config.embedding)
+    found = triton_decoder.unroll(model.decoder, memory, y, case.dtype)
+    (found.t.sum() + found.s.sum() + found.alpha.sum()).backward()
+
+
+def update(case: Case) -> None:
+    """The rest of an update: encoder, loss and optimiser."""
+    model = build(case)
+    x, mask = empty(case.sentences, 2, model.config.embedding), empty(case.sentences, 2)
+    triton_encoder.read(model.encoder, x, mask.bool(), case.dtype).sum().backward()
+    rows = empty(4, 2, model.readout.W_2.shape[1])
+    target = empty(4, 2, dtype=torch.long)
+    W, b = model.readout.W_2, model.readout.b
+    triton_loss.cross_entropy(rows, W, b, target, target == 0, 0.1, case.dtype)
+    scalars = triton_optimiser.Scalars(empty(), empty(), empty(), empty())
+    kinds = triton_optimiser.AdamW(0.9, 0.98, 1e-8, 0.01), triton_optimiser.Adadelta(0.95, 1e-6)
+    for number, average in product((0, 1), (None, b)):
+        triton_optimiser.step([b], [b], [b], [b], [average], scalars, 1.0, kinds[number])
+
+
+def search(case: Case, beam: int = 10) -> None:
+    """A step of a beam search."""
+    model = converted(build(case), case.dtype)
+    memory = remember(case, model)
+    step, output = FusedStep(model, case.dtype), Output.of(model.readout)
+    buffers = Buffers.allocate(model, memory, case.sentences, beam, case.words, step.embedded)
+
+    def choose(features: Tensor) -> Tensor:
+        logits = output.logits(features).unflatten(0, (case.sentences, -1))
+        return triton_search.choose(buffers, logits, WORDS - 1)
+
+    with torch.inference_mode():
+        step(buffers, False, choose)
+
+
+def compile_for(arch: int, cases: list[Case], rest: list[Case]) -> Record:
+    """All that these cases launch on such a GPU, and for some the rest of training and search."""
+    with pretended(arch) as record:
+        for number, case in enumerate(cases, 1):
+            record.case = case
+            tf32 = case.precision == "tf32"
+            torch.backends.cuda.matmul.fp32_precision = "tf32" if tf32 else "ieee"
+            look(case)
+            if case in rest:
+                update(case)
+                search(case)
+            print(f"sm_{arch}: {number} of {len(cases)} cases", end="\r", file=sys.stderr)
+    return record
+
+
+def rows(arch: int, record: Record) -> list[dict[str, Any]]:
+    """For each kernel what it asks for at most, where, and where it does not fit."""
+    made, limit = list(record.compiled.values()), LIMITS[arch] * 1024
+    found = []
+    for kernel in sorted({one.kernel for one in made} | {name for name, *_ in record.failed}):
+        mine = sorted((one for one in made if one.kernel == kernel), key=lambda one: one.shared)
+        over = [one for one in mine if one.shared > limit or one.tensor_memory > TENSOR_MEMORY]
+        found.append({
+            "arch": f"sm_{arch}",
+            "kernel": kernel,
+            "compiled": len(mine),
+            "limit": limit,
+            "shared": {one.case.precision: one.shared for one in mine},  # the last is the most
+            "at": {**mine[-1].case._asdict(), **mine[-1].choices} if mine else None,
+            "tensor_memory": max((one.tensor_memory for one in mine), default=0),
+            "over": [{**one.case._asdict(), "shared": one.shared} for one in over],
+            "errors": dict(Counter(error for name, _, error in record.failed if name == kernel)),
+        })  # fmt: skip
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--arch", type=int, nargs="*", choices=LIMITS, default=list(LIMITS))
+    parser.add_argument("--heaviest", action="store_true", help="only the kernels that need most")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        parser.error("unset TRITON_INTERPRET: the interpreter compiles nothing")
+    chosen = HEAVIEST if args.heaviest else list(cases())
+    table = []
+    for arch in args.arch:
+        table += rows(arch, compile_for(arch, chosen, [] if args.heaviest else WHOLE))
+    for row in table:
+        state = "errors" if row["errors"] else "too much" if row["over"] else "fits"
+        most = max(row["shared"].values(), default=0)
+        print(f"{row['arch']:7} {row['kernel']:22} {most:7} of {row['limit']} bytes: {state}")
+    save("other-gpus", {"settings": vars(args), "kernels": table}, args.out)
+
+
+if __name__ == "__main__":
+    main()
