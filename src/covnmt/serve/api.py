@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from covnmt.errors import UserError
 from covnmt.serve.answers import Accepted, alignment_json, model_json, sentence_json
-from covnmt.serve.bench import Tell
+from covnmt.serve.bench import Pair, Tell
 from covnmt.serve.engine import Engine
 from covnmt.serve.journal import note
 from covnmt.serve.layout import split_text
@@ -170,14 +170,30 @@ def build_router(desk: Desk) -> APIRouter:
         events = stream_events(engine.spec.name, accepted, news, body.parts, deadline)
         return StreamingResponse(events, media_type="text/event-stream")
 
+    @router.get("/models", response_model=ModelsResponse)
+    async def models() -> Response:
+        """The models that can be asked for, the default first."""
+        rows = [model_json(engine) for engine in desk.engines.values()]
+        return JSONResponse({"models": rows})
+
+    add_pair_routes(router, desk)
+    return router
+
+
+def add_pair_routes(router: APIRouter, desk: Desk) -> None:
+    """Those that are given a translation too."""
+
+    def accept(body: AlignRequest | CheckRequest, request: Request) -> tuple[Engine, list[Pair]]:
+        engine = desk.engine(body.model)
+        desk.check_count(len(body.pairs))
+        note(request.scope, model=engine.spec.name, sentences=len(body.pairs))
+        return engine, [(pair.source, pair.target) for pair in body.pairs]
+
     @router.post("/align", response_model=AlignResponse)
     async def align(body: AlignRequest, request: Request) -> Response:
         """Where does the model look while it says a given translation?"""
-        engine = desk.engine(body.model)
-        desk.check_count(len(body.pairs))
-        pairs = [(pair.source, pair.target) for pair in body.pairs]
+        engine, pairs = accept(body, request)
         futures = engine.align(pairs, body.tokenized)
-        note(request.scope, model=engine.spec.name, sentences=len(pairs))
         done = await desk.finish(request, body.timeout, gather(futures))
         rows = [alignment_json(each) for each in done]
         return JSONResponse({"model": engine.spec.name, "alignments": rows})
@@ -185,18 +201,7 @@ def build_router(desk: Desk) -> APIRouter:
     @router.post("/check", response_model=CheckResponse)
     async def check(body: CheckRequest, request: Request) -> Response:
         """Which source words does a given translation, by whomever, probably leave out?"""
-        engine = desk.engine(body.model)
-        desk.check_count(len(body.pairs))
-        pairs = [(pair.source, pair.target) for pair in body.pairs]
-        note(request.scope, model=engine.spec.name, sentences=len(pairs))
+        engine, pairs = accept(body, request)
         done = await desk.finish(request, body.timeout, one_by_one(engine.check, pairs))
         rows = [each.to_json() for each in done]
         return JSONResponse({"model": engine.spec.name, "checks": rows})
-
-    @router.get("/models", response_model=ModelsResponse)
-    async def models() -> Response:
-        """The models that can be asked for, the default first."""
-        rows = [model_json(engine) for engine in desk.engines.values()]
-        return JSONResponse({"models": rows})
-
-    return router

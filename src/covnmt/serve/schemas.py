@@ -87,22 +87,18 @@ class SentencePair(Message):
     target: Annotated[Text, Field(min_length=1)]
 
 
+def example_pair(source: str, target: str) -> ConfigDict:
+    """For the document that describes a request with pairs."""
+    return ConfigDict(
+        json_schema_extra={"examples": [{"pairs": [{"source": source, "target": target}]}]}
+    )
+
+
 class AlignRequest(Message):
     """Pairs that the model is made to say: where does it look?"""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "pairs": [
-                        {
-                            "source": "ze muye piro sire tuye",
-                            "target": "tuwem hinar rodib nohab sesikor eth tunosit",
-                        }
-                    ]
-                }
-            ]
-        }
+    model_config = example_pair(
+        "ze muye piro sire tuye", "tuwem hinar rodib nohab sesikor eth tunosit"
     )
 
     pairs: Annotated[list[SentencePair], Field(min_length=1, max_length=MAX_TEXTS)]
@@ -121,19 +117,8 @@ class CheckPair(Message):
 class CheckRequest(Message):
     """Pairs of a sentence and a translation: what does it leave out?"""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "pairs": [
-                        {
-                            "source": "金閣寺は京都にある有名な寺です。",
-                            "target": "Kinkaku-ji is a famous temple.",
-                        }
-                    ]
-                }
-            ]
-        }
+    model_config = example_pair(
+        "金閣寺は京都にある有名な寺です。", "Kinkaku-ji is a famous temple."
     )
 
     pairs: Annotated[list[CheckPair], Field(min_length=1, max_length=MAX_TEXTS)]
