@@ -19,7 +19,7 @@ from covnmt.engine import Model, build_engine, load_models
 from covnmt.errors import UserError
 from covnmt.metrics.alignment import fold_subwords
 from covnmt.text.codec import Codec
-from covnmt.text.padding import pad
+from covnmt.text.padding import batches, pad
 from covnmt.text.vocab import UNK
 
 Array = NDArray[np.float32]
@@ -95,10 +95,8 @@ class Aligner:
         rows = (self._pair(f"{where} {number}", *pair, tokenized) for number, pair in numbered)
         while window := list(islice(rows, WINDOW * BATCH)):
             pieces = [len(source.ids) + len(target.ids) for source, target in window]
-            order = sorted(range(len(window)), key=pieces.__getitem__)
             found: dict[int, Alignment] = {}
-            for start in range(0, len(order), BATCH):
-                chosen = order[start : start + BATCH]
+            for chosen in batches(pieces, BATCH):
                 batch = self._align_batch([window[k] for k in chosen])
                 found.update(zip(chosen, batch, strict=True))
             yield from (found[k] for k in range(len(window)))

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covnmt.text.codec import Codec
-from covnmt.text.padding import pad
+from covnmt.text.padding import batches, pad
 from covnmt.text.tokenize import SPACE
 from covnmt.translate import Translator
 
@@ -135,12 +135,10 @@ class Checker:
 
     def _log_probs(self, rows: Sequence[tuple[Ids, Ids]]) -> Floats:
         """log P(y | x) of all rows (x, y), decoded in batches of similar length."""
-        order = sorted(range(len(rows)), key=lambda k: len(rows[k][0]) + len(rows[k][1]))
         found = np.zeros(len(rows))
         longest = max((len(y) for _, y in rows), default=0)
         size = max(1, min(BATCH, WORDS // (1 + longest)))
-        for start in range(0, len(order), size):
-            chosen = order[start : start + size]
+        for chosen in batches([len(x) + len(y) for x, y in rows], size):
             x = pad([rows[k][0] for k in chosen], self.source.vocabulary.end)
             y = pad([rows[k][1] for k in chosen], self.target.vocabulary.end)
             found[chosen] = self.translator.engine.force(x, y).log_probs

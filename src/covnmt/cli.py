@@ -245,10 +245,8 @@ def align(
     from covnmt.metrics.alignment import format_links, links_from_attention, save_matrices
     from covnmt.progress import track
 
-    if len(_given(model)) > 1:
-        raise UserError("align takes one model: give --model once")
+    aligner = Aligner.load(_single(model, "align"), device, threads)
     pairs = track(((s, t) for s, t in read_parallel(source, target)), None, "aligning", "pairs")
-    aligner = Aligner.load(model[0], device, threads)
     found = aligner.align(pairs, tokenized, f"{source} and {target}, line")
     links = (links_from_attention(pair.matrix, method, threshold) for pair in found)
     output_lines(out, (format_links(link) for link in links))
@@ -274,11 +272,9 @@ def check(
     from covnmt.files import read_parallel
     from covnmt.progress import track
 
-    if len(_given(model)) > 1:
-        raise UserError("check takes one model: give --model once")
+    checker = Checker.load(_single(model, "check"), device, threads)
     pairs = track(((s, t) for s, t in read_parallel(source, target)), None, "checking", "pairs")
-    found = Checker.load(model[0], device, threads).stream(pairs, least)
-    output_lines(out, formatted(found, as_json))
+    output_lines(out, formatted(checker.stream(pairs, least), as_json))
 
 
 @app.command()
@@ -342,6 +338,12 @@ def _given(models: list[Path]) -> list[Path]:
     if not models:
         raise UserError("name a model directory: --model DIR")
     return [find_model(each) for each in models]
+
+
+def _single(models: list[Path], command: str) -> Path:
+    if len(found := _given(models)) > 1:
+        raise UserError(f"{command} takes one model: give --model once")
+    return found[0]
 
 
 def _use_threads(count: int) -> None:

@@ -28,7 +28,7 @@ from covnmt.recipe import checked
 from covnmt.search import Hypothesis
 from covnmt.search import Watch as WatchWords
 from covnmt.text.codec import Codec, fingerprint
-from covnmt.text.padding import pad
+from covnmt.text.padding import batches, pad
 from covnmt.text.vocab import UNK
 
 Array = NDArray[np.float32]
@@ -170,10 +170,8 @@ class Translator:
         self, sentences: Sequence[tuple[str, ...]], decode: DecodeConfig, told: "_Partial | None"
     ) -> list[Translation]:
         """Translate in batches of similar length; the result is in the order given."""
-        order = sorted(range(len(sentences)), key=lambda k: len(sentences[k]))
         found: dict[int, Translation] = {}
-        for start in range(0, len(order), decode.batch_size):
-            chosen = order[start : start + decode.batch_size]
+        for chosen in batches([len(tokens) for tokens in sentences], decode.batch_size):
             watch = None if told is None else told.of(chosen)
             batch = self._translate_batch([sentences[k] for k in chosen], decode, watch)
             found.update(zip(chosen, batch, strict=True))

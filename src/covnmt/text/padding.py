@@ -1,6 +1,6 @@
 """Sentences of different lengths side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,13 @@ class Padded(NamedTuple):
         """Real positions of each [S]."""
         lengths: NDArray[np.int64] = self.mask.sum(axis=1)
         return lengths
+
+
+def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+    """The numbers of all sentences, so many at a time, shortest first: little to fill up."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
 
 
 def pad(rows: Sequence[Ids | Sequence[int]], end: int) -> Padded:
