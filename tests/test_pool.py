@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -149,15 +150,21 @@ def test_workers_end_with_whom_they_work_for(number: signal.Signals, tmp_path: P
     raise AssertionError("workers were left behind")
 
 
-def test_a_stop_waits_until_workers_have_begun() -> None:
+@pytest.mark.parametrize("told", ["this thread", "another"])
+def test_a_stop_waits_until_workers_have_begun(told: str) -> None:
     reached: list[str] = []
+    with ThreadPoolExecutor(1) as another:
+        another.submit(int).result()  # a thread begun within the block would hold signals back too
 
-    def start() -> None:
-        with pool._held_back():
-            os.kill(os.getpid(), signal.SIGINT)
-            reached.append("the end of the block")
-        reached.append("what follows")
+        def start() -> None:
+            with pool._held_back():
+                if told == "another":
+                    another.submit(signal.raise_signal, signal.SIGINT).result()
+                else:
+                    signal.raise_signal(signal.SIGINT)
+                reached.append("the end of the block")
+            reached.append("what follows")
 
-    with pytest.raises(KeyboardInterrupt):
-        start()
+        with pytest.raises(KeyboardInterrupt):
+            start()
     assert reached == ["the end of the block"]
