@@ -6,6 +6,7 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +19,7 @@ import torch
 import typer.main
 from rich.console import Console
 
-from covnmt import __version__, check, cli
+from covnmt import __version__, align, check, cli
 from covnmt.align import Aligner
 from covnmt.check import Checker, formatted
 from covnmt.checkpoint import load_tensors
@@ -149,6 +150,21 @@ def test_translations_are_evaluated_from_a_pipe(
     made.write_text(piped)
     assert run("evaluate", "-", *score, stdin=piped).out == run("evaluate", made, *score).out
     assert run("compare", "a=-", f"b={made}", *score, stdin=piped).code == 0
+
+
+def test_report_counts_as_compare_does(run: Run, source: Path, tmp_path: Path) -> None:
+    """Also where words stand without spaces, and TER is not waited for."""
+    lines = [line.replace(" ", "") for line in read_lines(source)]
+    text, other = tmp_path / "text", tmp_path / "other"
+    write_lines(text, lines)
+    write_lines(other, [f"{line}ro" for line in lines])
+    given = (f"a={text}", f"b={other}", "-r", text, "-s", source, "--tokenize", "char", "--no-ter")
+    run("report", tmp_path / "report", *given, "--maps", 0)
+    figures = json.loads((tmp_path / "report" / "scores.json").read_text("utf-8"))
+    assert figures == json.loads(run("compare", *given, "--json", "-").out)
+    names = {score["name"]: score["signature"] for score in figures["systems"]["b"]["translation"]}
+    assert "tok:char" in names["BLEU (paper)"]
+    assert "TER" not in names
 
 
 def test_sheets_know_the_words_of_text_without_spaces(run: Run, tmp_path: Path) -> None:
@@ -296,6 +312,27 @@ def test_align(run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path) -> N
         np.testing.assert_array_equal(found, matrix)
 
 
+def test_links_are_printed_as_they_are_found(
+    tiny_model: Path,
+    tiny_text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A long text is not held in memory: what lies before a bad line is out when it is met."""
+    monkeypatch.setattr(align, "BATCH", 1)
+    monkeypatch.setattr(align, "WINDOW", 2)
+    *lines, _ = read_lines(tiny_text / "test.tgt")
+    write_lines(tmp_path / "gap", [*lines, ""])
+    words = ["align", tiny_text / "test.src", tmp_path / "gap", "--model", tiny_model]
+    monkeypatch.setattr(sys, "argv", ["covnmt", *map(str, words)])
+    with pytest.raises(SystemExit):
+        cli.main()
+    done = capsys.readouterr()
+    assert len(done.out.splitlines()) == len(lines) - 1  # the last window has one more
+    assert "one side is empty" in done.err
+
+
 def test_check(
     run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +346,33 @@ def test_check(
     run("check", *files, "-m", tiny_model, "--least", 0.01, "--json", "-o", tmp_path / "json")
     rows = [json.loads(line) for line in read_lines(tmp_path / "json")]
     assert [len(row["left_out"]) for row in rows] == [len(each.left_out) for each in expected]
+
+
+def test_tune(run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path) -> None:
+    """What is kept is what `translate` does from then on."""
+    model = tmp_path / "model"
+    shutil.copytree(tiny_model, model)
+    files = tiny_text / "test.src", tiny_text / "test.tgt"
+    tried = ("--length-penalty", 1, "--length-penalty", 0.5, "--beam", 4, "--tokenize", "char")
+    shown = run("tune", *files, "--model", model, *tried)
+    head, *rows = [line.split("\t") for line in shown.out.splitlines()]
+    assert head == ["length penalty", "coverage penalty", "BLEU", "length", ""]
+    assert [row[:2] for row in rows] == [["0.5", "0"], ["1", "0"]]
+    [best] = [row[0] for row in rows if row[-1] == "best"]
+    assert f"covnmt translate --length-penalty {best}" in shown.err
+    assert Translator.load(model).decode == Translator.load(tiny_model).decode
+    told = json.loads(run("tune", *files, "-m", model, *tried, "--json", "--write").out)
+    assert [f"{each['bleu']:.2f}" for each in told["trials"]] == [row[2] for row in rows]
+    assert told["best"]["length_penalty"] == float(best)
+    kept = run("translate", files[0], "--model", model).out
+    given = ("--beam", 4, "--length-penalty", best)
+    assert kept == run("translate", files[0], "--model", tiny_model, *given).out
+
+
+def test_tune_an_ensemble(run: Run, tiny_model: Path, tiny_text: Path) -> None:
+    files = tiny_text / "test.src", tiny_text / "test.tgt"
+    alone = run("tune", *files, "--model", tiny_model).out
+    assert run("tune", *files, "--model", tiny_model, "--model", tiny_model).out == alone
 
 
 def test_align_by_threshold(run: Run, tiny_model: Path, tiny_text: Path) -> None:

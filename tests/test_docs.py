@@ -225,6 +225,12 @@ def test_python_of_the_readme(
     exec(example, {})
 
 
+def test_python_of_check(capsys: pytest.CaptureFixture[str]) -> None:
+    [example] = blocks(read("docs/check.md"), "python")
+    exec(example, {})
+    assert "京都" in capsys.readouterr().out
+
+
 def layers(page: str) -> list[list[str]]:
     """Modules from the top of the house to its foundation, as the page lists them."""
     listed = page.partition("## Imports go down")[2].partition("```\n")[2].partition("```")[0]

@@ -51,6 +51,11 @@ def test_track_is_lazy(screen: io.StringIO) -> None:
     items.close()  # type: ignore[attr-defined]
 
 
+def test_one_inside_another(screen: io.StringIO) -> None:
+    rows = [list(track(range(n), n, "columns")) for n in track([1, 2], 2, "rows")]
+    assert rows == [[0], [0, 1]]
+
+
 def test_errors_pass(screen: io.StringIO) -> None:
     def source() -> Iterator[int]:
         yield 1
@@ -66,15 +71,25 @@ def test_lines_tell_count_rate_and_time_left(capsys: pytest.CaptureFixture[str])
     lines = capsys.readouterr().err.splitlines()
     # the clock advances 4 s per item: a line at most every 10 s is one in three
     assert lines == [
-        "reading: 3 of 8 lines, 0/s, 20 s left",
-        "reading: 6 of 8 lines, 0/s, 8 s left",
+        "reading: 4 of 8 lines, 0/s, 16 s left",
+        "reading: 7 of 8 lines, 0/s, 4 s left",
     ]
+
+
+def test_the_first_item_says_nothing_of_the_rate(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lines come in windows: the first two after 60 seconds, and two more after another 20."""
+    times = iter([60.0, 60.0, 80.0, 80.0])
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    list(track(range(4), 6, "reading"))
+    assert capsys.readouterr().err == "reading: 3 of 6 lines, 0/s, 30 s left\n"
 
 
 @pytest.mark.usefixtures("clock")
 def test_lines_without_a_total(capsys: pytest.CaptureFixture[str]) -> None:
-    list(track(range(3), None, "reading", "pairs"))
-    assert capsys.readouterr().err == "reading: 3 pairs, 0/s\n"
+    list(track(range(4), None, "reading", "pairs"))
+    assert capsys.readouterr().err == "reading: 4 pairs, 0/s\n"
 
 
 def test_quick_jobs_say_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,12 +27,10 @@ from covnmt.reproduce import jobs, tables
 from covnmt.reproduce.experiments import (
     EXPERIMENTS,
     GOLD,
-    PHRASE_BASED,
-    VARIANTS,
     Experiment,
     OpenText,
-    changes_of,
     find_experiment,
+    is_tuned,
 )
 from covnmt.reproduce.jobs import Job, Plan, choose_jobs, run_jobs, settings, time_left
 from covnmt.reproduce.measure import case_insensitive, describe_run, score_text
@@ -40,6 +38,7 @@ from covnmt.reproduce.pack import pack, unpack
 from covnmt.reproduce.page import trouble, write_page
 from covnmt.reproduce.results import Result, layout, read_results, write_result
 from covnmt.reproduce.summary import summarise
+from covnmt.reproduce.systems import PHRASE_BASED, VARIANTS, changes_of
 from covnmt.text.corpus import Corpus, Split
 
 KFTT, TINY = find_experiment("kftt"), find_experiment("embedded", "tiny")
@@ -219,7 +218,10 @@ def test_systems_differ_only_in_what_makes_them(system: str, tmp_path: Path) -> 
         modern = replace(plan, experiment=find_experiment("kftt", "modern"))
         base = VARIANTS[system].base
         pairs = [
-            (settings(p, Job(system, 5), 1.5), settings(p, Job(base, 5), 1.5))
+            [
+                (settings(p, Job(name, 5), 1.5), is_tuned(p.experiment, name))
+                for name in (system, base)
+            ]
             for p in (plan, modern)
         ]
         assert any(one != other for one, other in pairs)
@@ -453,6 +455,9 @@ def test_gains_ratios_and_spreads(results: list[Result], comparison: Comparison)
     assert fertility is not None
     bleu = {name: found.translation[0].value for name, found in comparison.systems.items()}
     assert gru10.gain == pytest.approx(bleu["gru10"] - bleu["baseline"])
+    assert gru10.gain_band is not None
+    low, high = gru10.gain_band
+    assert low < bleu["gru10"] - bleu["baseline"] < high
     assert gru10.speed_ratio == pytest.approx(800 / 960)
     aer = gru10.scores["AER"]
     assert (aer.mean, aer.low, aer.high, aer.seeds) == (51.5, 51, 52, 2)
@@ -475,7 +480,7 @@ def test_only_equals_are_compared(comparison: Comparison) -> None:
     assert found["gru1"].speed_ratio is None
     assert found["tanh1"].speed_ratio is not None
     assert found["gru10"].gain is not None
-    assert found["fertility"].gain is None
+    assert (found["fertility"].gain, found["fertility"].gain_band) == (None, None)
     assert found["fertility"].sign_tests == {}
     assert summary.unequal == ("model.hidden: 16 or 8",)
     assert summary.machines == ("A GPU", "Another GPU")
@@ -501,6 +506,9 @@ def test_table_one(results: list[Result], comparison: Comparison) -> None:
     assert rows["tanh1"]["BLEU (paper's)"] == f"{expected.translation[0].value:.2f}"
     assert rows["tanh1"]["sacreBLEU"] == f"{expected.translation[1].value:.2f}"
     assert (rows["gru10"]["paper: BLEU"], rows["gru10"]["paper: gain"]) == ("30.14", "+1.82")
+    assert rows["baseline"]["95%"] == "-"
+    assert rows["gru10"]["95%"].startswith("+")
+    assert " to +" in rows["gru10"]["95%"]
 
 
 def test_figures_of_the_paper_agree_with_each_other() -> None:

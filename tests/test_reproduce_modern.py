@@ -1,5 +1,6 @@
 """Systems that read subwords or plain text: what is measured, and what one training serves."""
 
+import copy
 import json
 import shutil
 from dataclasses import replace
@@ -9,15 +10,34 @@ import pytest
 
 from covnmt.config import differences
 from covnmt.files import read_parallel, write_lines
+from covnmt.metrics.bleu import paper_bleu
 from covnmt.recipe import find_recipe, load_recipe
-from covnmt.reproduce.experiments import OpenText, changes_of, find_experiment, trained_as
+from covnmt.reproduce import tables
+from covnmt.reproduce.experiments import OpenText, find_experiment, is_tuned
 from covnmt.reproduce.jobs import Job, Plan, run_jobs, write_sheet
 from covnmt.reproduce.page import write_page
-from covnmt.reproduce.results import read_results
+from covnmt.reproduce.results import read_result, read_results
+from covnmt.reproduce.summary import unequal_settings
+from covnmt.reproduce.systems import changes_of, trained_as
 from covnmt.text.codec import SIDES, Codec
 from covnmt.text.corpus import Corpus
+from covnmt.translate import Translator
+from covnmt.tune import LENGTH_PENALTIES
 
-SYSTEMS = ("gru10", "gru10-no-average", "gru10-no-length-penalty")
+SYSTEMS = ("gru10", "gru10-no-average", "gru10-no-length-penalty", "gru10-length-penalty")
+# corpus, scale, system, and whether its length penalty is chosen on the dev set
+TUNED = [
+    ("kftt", "modern", "baseline", True),
+    ("twlaw", "shipped", "gru10", True),
+    ("kftt", "modern", "gru10-no-dropout", True),
+    ("kftt", "modern", "gru10-no-length-rules", True),
+    ("kftt", "modern", "gru10-no-length-penalty", False),
+    ("kftt", "modern", "gru10-length-penalty", False),
+    ("kftt", "paper", "gru10", False),
+    ("kftt", "paper", "gru10-length-penalty", False),
+    ("kftt", "paper", "gru10-modern", True),
+    ("embedded", "small", "gru10", False),
+]
 TINY = find_recipe("reproduce/embedded-tiny")
 
 
@@ -34,7 +54,7 @@ def plan(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
         shutil.copy(tiny_text / f"test.{ending}", gold / f"test.{own}")
     shutil.copy(tiny_text / "test.align", gold / "test.talp")
     recipe = directory / "tiny.toml"
-    modern = ("[train]", "ema = 0.9", "[decode]", "length_penalty = 1.0")
+    modern = ("[train]", "updates = 90", "ema = 0.9", "[decode]", "beam = 4", "length_penalty = 9")
     write_lines(recipe, [f'extends = "{TINY}"', *modern])
     kftt = find_experiment("kftt", "modern")
     assert isinstance(kftt.text, OpenText)
@@ -54,15 +74,59 @@ def test_proxies_are_for_words_only(plan: Plan) -> None:
 
 
 def test_one_training_serves_all_that_use_it_otherwise(plan: Plan) -> None:
-    assert [trained_as(system) for system in SYSTEMS] == ["gru10"] * 3
+    assert [trained_as(system) for system in SYSTEMS] == ["gru10"] * 4
     assert trained_as("gru10-no-dropout") == "gru10-no-dropout"
     assert [path.parent.name for path in plan.work.rglob("last.safetensors")] == ["gru10-seed1"]
     results = [json.loads(plan.result(Job(system, 1)).read_text("utf-8")) for system in SYSTEMS]
-    assert results[0]["training"] == results[1]["training"] == results[2]["training"]
-    assert [each["recipe"]["decode"]["length_penalty"] for each in results] == [1, 1, 0]
-    assert [each["recipe"]["train"]["ema"] for each in results] == [0.9, 0, 0.9]
+    assert all(each["training"] == results[0]["training"] for each in results)
+    assert [each["recipe"]["decode"]["length_penalty"] for each in results[2:]] == [0, 1]
+    assert [each["recipe"]["train"]["ema"] for each in results] == [0.9, 0, 0.9, 0.9]
     texts = {(plan.run(Job(system, 1)) / "test.jsonl").read_text("utf-8") for system in SYSTEMS}
-    assert len(texts) == 3
+    assert len(texts) >= 3  # the one chosen may be another's
+
+
+@pytest.mark.parametrize(("corpus", "scale", "system", "tuned"), TUNED)
+def test_who_is_tuned(corpus: str, scale: str, system: str, tuned: bool) -> None:
+    assert is_tuned(find_experiment(corpus, scale), system) == tuned
+
+
+def test_the_length_penalty_is_chosen_on_the_dev_set(plan: Plan) -> None:
+    """It is the best of those tried, and what the model directory has from then on."""
+    results = [read_result(plan.result(Job(system, 1)), system, 1) for system in SYSTEMS]
+    assert [bool(result.tuning) for result in results] == [True, True, False, False]
+    dev = Corpus.open(plan.prepared).split("dev")
+    references = [line.lower() for line in dev.target_text()]
+    for result in results[:2]:
+        assert [value for value, *_ in result.tuning] == list(LENGTH_PENALTIES)
+        most = max(bleu for _, bleu, _ in result.tuning)
+        best = next([value, bleu] for value, bleu, _ in result.tuning if bleu == most)
+        translator = Translator.load(plan.run(Job(result.system, 1)), device="cpu")
+        assert best[0] == result.length_penalty == translator.decode.length_penalty
+        texts = [each.text for each in translator.translate(dev.source_text())]
+        assert round(paper_bleu(texts, [references]).value, 2) == best[1]
+
+
+def test_the_page_tells_what_was_tried(plan: Plan) -> None:
+    page = write_page(plan.experiment, plan.result_directory).read_text("utf-8")
+    section = page.partition("## Length normalisation, chosen on the dev set")[2].partition("##")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == ["gru10", "gru10-no-average"]
+    assert "Not one recipe" not in page
+    results = read_results(plan.result_directory)
+    for result in results:
+        result.content.pop("tuning", None)  # as those of before
+    assert tables.tuning_table(results) == ""
+
+
+def test_what_is_chosen_by_one_rule_is_one_setting(plan: Plan) -> None:
+    """But not beside what was not chosen so."""
+    first = read_result(plan.result(Job("gru10", 1)), "gru10", 1)
+    other, fixed = (replace(first, content=copy.deepcopy(first.content)) for _ in range(2))
+    other.content["recipe"]["decode"]["length_penalty"] = 9.0
+    del fixed.content["tuning"]
+    assert unequal_settings([first, other]) == ()
+    [told] = unequal_settings([first, fixed])
+    assert told.startswith("decode.length_penalty: ")
 
 
 @pytest.mark.parametrize("corpus", ["kftt", "twlaw"])

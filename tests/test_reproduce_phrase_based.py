@@ -8,9 +8,10 @@ import pytest
 
 from covnmt.files import read_lines, write_lines
 from covnmt.reproduce import phrase_based
-from covnmt.reproduce.experiments import GOLD, PHRASE_BASED, EmbeddedText, Experiment
+from covnmt.reproduce.experiments import GOLD, EmbeddedText, Experiment
 from covnmt.reproduce.jobs import Job, Plan, run_jobs
 from covnmt.reproduce.results import read_results
+from covnmt.reproduce.systems import PHRASE_BASED
 from covnmt.smt.settings import SearchSettings, TuneSettings
 
 TEXT = EmbeddedText(train=300, dev=20, test=20, example_count=0)

@@ -5,11 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from covnmt import cli, demo, directory
-from covnmt.align import Aligner
-from covnmt.check import Checker
+from covnmt import align, cli, demo, directory
+from covnmt.align import Aligner, align_text
+from covnmt.check import Checker, check_text, formatted
 from covnmt.directory import CARD, SHIPPED, find_model, model_rows, shipped_models
 from covnmt.engine.exported import read_description
 from covnmt.errors import UserError
@@ -133,6 +134,29 @@ def test_it_finds_what_others_left_out(name: str) -> None:
     for each, (_, _, words) in zip(found, mine, strict=True):
         assert words in " ".join(part.text for part in each.left_out)
         assert bool(each.left_out) == bool(words)
+
+
+def test_several_processes_find_the_same() -> None:
+    mine = [(line, text) for model, line, text, _ in LEFT_OUT if model == "ja-en"]
+    pairs = [*mine, *reversed(mine)] * 4  # more than a piece
+    alone, together = (check_text(find_model(Path("ja-en")), pairs, 1.0, "cpu", n) for n in (1, 2))
+    assert list(formatted(together, as_json=True)) == list(formatted(alone, as_json=True))
+    with pytest.raises(UserError, match="leave --device out"):
+        list(check_text(find_model(Path("ja-en")), pairs, 1.0, "cuda", 2))
+
+
+def test_several_processes_align_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(align, "PIECE", 1)
+    pairs = [(line, text) for model, line, text, _ in LEFT_OUT if model == "ja-en"] * 30
+    model = find_model(Path("ja-en"))
+    alone, together = (align_text(model, pairs, False, "pair", "cpu", n) for n in (1, 2))
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_allclose(one.matrix, other.matrix, atol=1e-5)
+    with pytest.raises(UserError, match="leave --device out"):
+        list(align_text(model, pairs, False, "pair", "cuda", 2))
+    wrong = align_text(model, [*pairs, ("京都", "")], False, "line", "cpu", 2)
+    with pytest.raises(UserError, match="line 91: one side is empty"):
+        list(wrong)
 
 
 @pytest.mark.parametrize("name", shipped_models())

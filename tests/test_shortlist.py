@@ -151,12 +151,15 @@ def test_links_are_counted(
     assert found.always == sorted([UNK, target.vocabulary.end, *[3, 2][:frequent]])
 
 
-@pytest.mark.parametrize("line", ["0-9", "x"])
-def test_wrong_links(line: str, tiny_model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "reason"), [("0-9", "a link to a word that is not there"), ("x", "'x' is not a link")]
+)
+def test_wrong_links(line: str, reason: str, tiny_model: Path, tmp_path: Path) -> None:
     write_lines(tmp_path / "s", ["a"])
     write_lines(tmp_path / "l", [line])
     text = LinkedText(tmp_path / "s", tmp_path / "s", tmp_path / "l")
-    with pytest.raises(UserError, match=r"l, line 1: .*make the links with `covnmt align`"):
+    told = f"l, line 1: {reason}.*make the links with `covnmt align`"
+    with pytest.raises(UserError, match=told):
         count_links(text, codecs(tiny_model))
 
 

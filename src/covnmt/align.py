@@ -8,6 +8,7 @@ then summed over the pieces of a source word and averaged over those of a target
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
 
@@ -15,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covnmt.directory import find_model
-from covnmt.engine import Model, build_engine, load_models
+from covnmt.engine import Model, build_engine, load_models, processes
 from covnmt.errors import UserError
 from covnmt.metrics.alignment import fold_subwords
+from covnmt.pool import Piece, by_pieces
 from covnmt.text.codec import Codec
 from covnmt.text.padding import batches, pad
 from covnmt.text.vocab import UNK
@@ -25,7 +27,8 @@ from covnmt.text.vocab import UNK
 Array = NDArray[np.float32]
 
 BATCH = 64
-WINDOW = 50
+WINDOW = 50  # batches, to sort pairs by length
+PIECE = 4  # batches, where several processes share the work
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,10 +91,14 @@ class Aligner:
         return list(self.stream(pairs, tokenized, where))
 
     def stream(
-        self, pairs: Iterable[tuple[str, str]], tokenized: bool = False, where: str = "pair"
+        self,
+        pairs: Iterable[tuple[str, str]],
+        tokenized: bool = False,
+        where: str = "pair",
+        first: int = 0,
     ) -> Iterator[Alignment]:
-        """The same, in order, a window of pairs at a time."""
-        numbered = enumerate(pairs, 1)
+        """The same, in order, a window of pairs at a time; so many were before the first."""
+        numbered = enumerate(pairs, first + 1)
         rows = (self._pair(f"{where} {number}", *pair, tokenized) for number, pair in numbered)
         while window := list(islice(rows, WINDOW * BATCH)):
             pieces = [len(source.ids) + len(target.ids) for source, target in window]
@@ -120,6 +127,35 @@ class Aligner:
         expected = [None] * len(pairs) if fertility is None else list(fertility)
         rows = zip(pairs, alpha, log_probs.tolist(), expected, strict=True)
         return [_over_words(*pair, *rest) for pair, *rest in rows]
+
+
+def align_text(
+    model: Path,
+    pairs: Iterable[tuple[str, str]],
+    tokenized: bool,
+    where: str,
+    device: str,
+    threads: int,
+) -> Iterator[Alignment]:
+    """Alignments of all pairs, in order; those of an exported model by a process per thread."""
+    _open.cache_clear()
+    workers = processes(model, threads)
+    if workers == 1:
+        return _open(model, device, threads).stream(pairs, tokenized, where)
+    align = partial(_align_piece, model, device, tokenized, where)
+    return by_pieces(align, pairs, PIECE * BATCH, workers)
+
+
+def _align_piece(
+    model: Path, device: str, tokenized: bool, where: str, piece: Piece[tuple[str, str]]
+) -> list[Alignment]:
+    return list(_open(model, device, 1).stream(piece.lines, tokenized, where, piece.first))
+
+
+@lru_cache(maxsize=1)
+def _open(model: Path, device: str, threads: int) -> Aligner:
+    """The aligner of this process; kept for one call, as the files of a model may change."""
+    return Aligner.load(model, device, threads)
 
 
 def _over_words(

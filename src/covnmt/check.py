@@ -12,6 +12,7 @@ Letters: K units of a source sentence, each a word or a number of one or several
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
 from itertools import groupby, islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covnmt.engine import processes
+from covnmt.pool import Piece, by_pieces
 from covnmt.text.codec import Codec
 from covnmt.text.padding import batches, pad
 from covnmt.text.tokenize import SPACE
@@ -152,6 +155,29 @@ class Checker:
                 start, end = source.units[run[0]].start, source.units[run[-1]].stop
                 text = self.source.detokenize(source.tokens[start:end])
                 yield LeftOut(text, start, end, float(gain[run].max()))
+
+
+def check_text(
+    model: Path, pairs: Iterable[tuple[str, str]], least: float, device: str, threads: int
+) -> Iterator[Check]:
+    """Checks of all pairs, in order; those of an exported model by a process per thread."""
+    _open.cache_clear()
+    workers = processes(model, threads)
+    if workers == 1:
+        return _open(model, device, threads).stream(pairs, least)
+    return by_pieces(partial(_check_piece, model, device, least), pairs, WINDOW, workers)
+
+
+def _check_piece(
+    model: Path, device: str, least: float, piece: Piece[tuple[str, str]]
+) -> list[Check]:
+    return _open(model, device, 1).check(piece.lines, least)
+
+
+@lru_cache(maxsize=1)
+def _open(model: Path, device: str, threads: int) -> Checker:
+    """The checker of this process; kept for one call, as the files of a model may change."""
+    return Checker.load(model, device, threads)
 
 
 def find_units(tokens: Sequence[str], codec: Codec) -> list[range]:

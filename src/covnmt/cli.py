@@ -18,7 +18,18 @@ import typer
 from rich.table import Column, Table
 
 from covnmt import __version__, cli_evaluate, cli_reproduce, cli_serve, cli_smt, cli_text, cli_train
-from covnmt.cli_options import DeviceOption, ExtractionOption, OutputOption, finite, writable
+from covnmt.cli_options import (
+    DeviceOption,
+    ExtractionOption,
+    ModelOption,
+    OutputOption,
+    ThreadsOption,
+    all_finite,
+    finite,
+    given,
+    single,
+    writable,
+)
 from covnmt.errors import UserError
 from covnmt.files import output_lines
 from covnmt.progress import output, tell
@@ -41,17 +52,6 @@ app.add_typer(cli_serve.app)
 app.add_typer(cli_smt.app, name="smt")
 app.add_typer(cli_smt.words_app, name="words")
 
-ThreadsOption = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        help="CPU threads; 0: one per core (an exported model has one; a file, a process per core)",
-    ),
-]
-ModelOption = Annotated[
-    list[Path],
-    typer.Option("--model", "-m", help="directory; several make an ensemble"),
-]
 NO_ROOM = ("out of memory", "can't allocate memory")  # what PyTorch says, on a GPU and a CPU
 TRAINING_ONLY = ("torch", "safetensors", "onnx")  # what a plain install does without
 
@@ -207,7 +207,7 @@ def translate(
         "max_source": max_source,
         "batch_size": batch_size,
     }
-    model = _given(model)
+    model = given(model)
     decode = change_decoding(load_config(model[0]).config.decode, options)
     if dictionary and not decode.replace_unk:
         raise UserError("--dictionary is of use only with --replace-unk: give both, or neither")
@@ -240,14 +240,17 @@ def align(
     threads: ThreadsOption = 0,
 ) -> None:
     """Align given translations by forced decoding; prints Pharaoh links."""
-    from covnmt.align import Aligner
+    from covnmt.align import Alignment, align_text
     from covnmt.files import read_parallel
     from covnmt.metrics.alignment import format_links, links_from_attention, save_matrices
     from covnmt.progress import track
 
-    aligner = Aligner.load(_single(model, "align"), device, threads)
-    pairs = track(((s, t) for s, t in read_parallel(source, target)), None, "aligning", "pairs")
-    found = aligner.align(pairs, tokenized, f"{source} and {target}, line")
+    pairs = ((s, t) for s, t in read_parallel(source, target))
+    where = f"{source} and {target}, line"
+    made = align_text(single(model, "align"), pairs, tokenized, where, device, threads)
+    found: Iterable[Alignment] = track(made, None, "aligning", "pairs")
+    if matrices:
+        found = list(found)  # gone through twice
     links = (links_from_attention(pair.matrix, method, threshold) for pair in found)
     output_lines(out, (format_links(link) for link in links))
     if matrices:
@@ -268,13 +271,59 @@ def check(
     threads: ThreadsOption = 0,
 ) -> None:
     """Find source words that given translations probably leave out."""
-    from covnmt.check import Checker, formatted
+    from covnmt.check import check_text, formatted
     from covnmt.files import read_parallel
     from covnmt.progress import track
 
-    checker = Checker.load(_single(model, "check"), device, threads)
-    pairs = track(((s, t) for s, t in read_parallel(source, target)), None, "checking", "pairs")
-    output_lines(out, formatted(checker.stream(pairs, least), as_json))
+    pairs = ((s, t) for s, t in read_parallel(source, target))
+    checks = check_text(single(model, "check"), pairs, least, device, threads)
+    output_lines(out, formatted(track(checks, None, "checking", "pairs"), as_json))
+
+
+@app.command()
+def tune(
+    source: Annotated[Path, typer.Argument(help="a dev set; neither training nor test text")],
+    reference: Annotated[Path, typer.Argument(help="its translation, line by line")],
+    model: ModelOption = [],  # noqa: B006
+    length_penalty: Annotated[
+        list[float] | None,
+        typer.Option(help="to try; repeatable; 0, 0.2, 0.4 to 1.6", callback=all_finite),
+    ] = None,
+    coverage_penalty: Annotated[
+        list[float] | None,
+        typer.Option(help="to try; repeatable; the model's own", callback=all_finite),
+    ] = None,
+    beam: Annotated[int | None, typer.Option(help="as for translate")] = None,
+    tokenize: Annotated[str, typer.Option(help="sacreBLEU's tokeniser")] = "13a",
+    write: Annotated[
+        bool, typer.Option("--write", help="the model has the best from now on")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="as a JSON object")] = False,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = 0,
+) -> None:
+    """Find the penalties of the search that suit a model best, on a dev set."""
+    from covnmt.directory import load_config
+    from covnmt.shards import Job
+    from covnmt.translate import change_decoding
+    from covnmt.tune import check_keeps, keep, settings_to_try, tune_files
+
+    if write:
+        single(model, "tune --write")
+        check_keeps(model[0])
+    found = given(model)
+    decode = change_decoding(load_config(found[0]).config.decode, {"beam": beam})
+    settings = settings_to_try(decode, length_penalty or (), coverage_penalty or ())
+    job = Job(tuple(found), decode, device=device, threads=threads)
+    tuning = tune_files(job, source, reference, settings, tokenize)
+    if as_json:
+        print(json.dumps(tuning.to_json(), indent=2))
+    else:
+        _print_table(("length penalty", "coverage penalty", "BLEU", "length", ""), tuning.rows())
+        tell(tuning.advice())
+    if write:
+        keep(found[0], tuning.best.decode)
+        tell(f"{found[0]}: has it from now on")
 
 
 @app.command()
@@ -330,20 +379,6 @@ def _print_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     for row in cells:
         table.add_row(*row)
     output.print(table)
-
-
-def _given(models: list[Path]) -> list[Path]:
-    from covnmt.directory import find_model
-
-    if not models:
-        raise UserError("name a model directory: --model DIR")
-    return [find_model(each) for each in models]
-
-
-def _single(models: list[Path], command: str) -> Path:
-    if len(found := _given(models)) > 1:
-        raise UserError(f"{command} takes one model: give --model once")
-    return found[0]
 
 
 def _use_threads(count: int) -> None:

@@ -30,6 +30,7 @@ DeterministicOption = Annotated[
     bool, typer.Option(help="the reference is the only right translation (embedded pair)")
 ]
 TokenizeOption = Annotated[str, typer.Option(help="sacreBLEU's tokeniser")]
+TerOption = Annotated[bool, typer.Option(help="TER is slow on long texts")]
 SymmetryOption = Annotated[
     Literal["grow-diag-final", "union", "intersection"],
     typer.Option(help="of links in both directions"),
@@ -79,7 +80,7 @@ def evaluate(
     ] = 0.5,
     symmetry: SymmetryOption = "grow-diag-final",
     renormalise: Annotated[bool, typer.Option(help="matrices, for SAER")] = False,
-    ter: Annotated[bool, typer.Option(help="TER is slow on long texts")] = True,
+    ter: TerOption = True,
     json_file: JsonOption = None,
 ) -> None:
     """Every score of one system."""
@@ -117,7 +118,7 @@ def compare(
     base: BaseOption = 0,
     deterministic: DeterministicOption = False,
     tokenize: TokenizeOption = "13a",
-    ter: Annotated[bool, typer.Option(help="TER is slow on long texts")] = True,
+    ter: TerOption = True,
     json_file: JsonOption = None,
 ) -> None:
     """Several systems on one test set, with significance."""
@@ -151,10 +152,13 @@ def report(
     title: Annotated[str, typer.Option()] = "Translation report",
     base: BaseOption = 0,
     deterministic: DeterministicOption = False,
+    tokenize: TokenizeOption = "13a",
+    ter: TerOption = True,
     sentences: Annotated[int, typer.Option(min=0, help="in each list")] = 10,
     maps: Annotated[int, typer.Option(min=0, help="heat maps")] = 4,
 ) -> None:
     """A self-contained web page: tables, curves, heat maps, and the sentences worth reading."""
+    from covnmt.evaluate import Options
     from covnmt.metrics.alignment import load_matrices
     from covnmt.metrics.inputs import load_evaluation_set
     from covnmt.metrics.outputs import read_outputs
@@ -165,8 +169,9 @@ def report(
     files = _named(systems)
     rows = {name: read_outputs(path, n) for name, path in files.items()}
     matrices = {name: load_matrices(path) for name, path in _matrices(forced, files).items()}
+    options = Options(tokenize, ter=ter, workers=cores())
     page = write_report(
-        directory, title, on, rows, matrices, baseline or (), sentences=sentences, maps=maps
+        directory, title, on, rows, matrices, baseline or (), options, sentences, maps
     )
     tell(f"wrote {page}")
 
@@ -190,6 +195,7 @@ def plot_lengths(
     systems: NamedFiles,
     reference: ReferenceOption,
     source: Annotated[Path, typer.Option("--source", "-s", help="source text")],
+    tokenize: TokenizeOption = "13a",
 ) -> None:
     """BLEU and output length by source length (the paper's figure)."""
     from covnmt.evaluate import Options
@@ -199,7 +205,7 @@ def plot_lengths(
 
     on = load_evaluation_set(reference, source)
     found = {
-        name: run(load_output(path, on), on, Options(ter=False)).by_length
+        name: run(load_output(path, on), on, Options(tokenize, ter=False)).by_length
         for name, path in _named(systems).items()
     }
     length_curves(found, figure)

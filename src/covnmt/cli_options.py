@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from covnmt.errors import UserError
 from covnmt.files import check_writable
 
 
@@ -16,11 +17,34 @@ def finite(value: float | None) -> float | None:
     return value
 
 
+def all_finite(values: list[float] | None) -> list[float] | None:
+    """The same, where it may be given several times."""
+    for value in values or ():
+        finite(value)
+    return values
+
+
 def writable(path: Path | None) -> Path | None:
     """The callback of every option that names a file to write: better told before the work."""
     if path is not None and str(path) != "-":
         check_writable(path)
     return path
+
+
+def given(models: list[Path]) -> list[Path]:
+    """The directories of models, at least one."""
+    from covnmt.directory import find_model
+
+    if not models:
+        raise UserError("name a model directory: --model DIR")
+    return [find_model(each) for each in models]
+
+
+def single(models: list[Path], command: str) -> Path:
+    """The directory of the one model that a command takes."""
+    if len(found := given(models)) > 1:
+        raise UserError(f"{command} takes one model: give --model once")
+    return found[0]
 
 
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")]
@@ -30,4 +54,15 @@ ExtractionOption = Annotated[
 OutputOption = Annotated[
     Path | None,
     typer.Option("--output", "-o", dir_okay=False, callback=writable, help="standard output"),
+]
+ThreadsOption = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="CPU threads; 0: one per core (an exported model has one; a file, a process per core)",
+    ),
+]
+ModelOption = Annotated[
+    list[Path],
+    typer.Option("--model", "-m", help="directory; several make an ensemble"),
 ]

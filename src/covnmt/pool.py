@@ -86,6 +86,13 @@ def in_order(function: Callable[[T], R], items: Iterable[T], workers: int) -> It
             following += 1
 
 
+def by_pieces(
+    function: Callable[[Piece[T]], list[R]], items: Iterable[T], size: int, workers: int
+) -> Iterator[R]:
+    """What a function makes of every item, in order, when it is given so many at a time."""
+    return chain.from_iterable(in_order(function, pieces(items, size), workers))
+
+
 def _numbered(
     function: Callable[[T], R], items: Iterable[T], workers: int
 ) -> Iterator[tuple[int, R]]:

@@ -66,13 +66,15 @@ def _bar(items: Iterable[T], total: int | None, what: str, unit: str) -> Iterato
 
 
 def _lines(items: Iterable[T], total: int | None, what: str, unit: str) -> Iterator[T]:
-    started = told = time.monotonic()
+    started = told = 0.0
     for count, item in enumerate(items, 1):
         yield item
         now = time.monotonic()
-        if now - told >= SECONDS_BETWEEN_LINES:
+        if count == 1:  # which may bring a whole window with it, and says nothing of the rate
+            started = told = now
+        elif now - told >= SECONDS_BETWEEN_LINES:
             told = now
-            rate = count / (now - started)
+            rate = (count - 1) / (now - started)
             left = f", {(total - count) / rate:,.0f} s left" if total else ""
             of = f" of {total:,}" if total else ""
             print(f"{what}: {count:,}{of} {unit}, {rate:,.0f}/s{left}", file=sys.stderr, flush=True)

@@ -47,13 +47,18 @@ def coverage_penalty(attention: Floats, beta: float) -> float:
 
         beta * sum_j log(min(sum_i alpha_ij, 1))
 
-    The last column, the source end symbol, needs no covering. A word without any attention counts
-    as the smallest positive number, so that the penalty stays finite.
+    The last column, the source end symbol, needs no covering.
     """
-    if beta == 0:
-        return 0.0
-    total = attention[:, :-1].sum(axis=0).clip(np.finfo(attention.dtype).tiny, 1)  # [J - 1]
-    return beta * float(np.log(total).sum())
+    return beta * uncovered(attention[:, :-1].sum(axis=0)) if beta else 0.0
+
+
+def uncovered(total: Floats) -> float:
+    """That sum, for the attention that each source word got in all [J - 1]; 0: all are covered.
+
+    A word without any attention counts as the smallest positive number, so that the sum stays
+    finite.
+    """
+    return float(np.log(total.clip(np.finfo(total.dtype).tiny, 1)).sum())
 
 
 def penalised(log_prob: float, attention: Floats, config: DecodeConfig) -> float:

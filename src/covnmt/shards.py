@@ -8,16 +8,16 @@ On a CPU two processes with a thread each are faster than one with two threads: 
 search are small, and most of what two threads gain they lose waiting for each other.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
 from covnmt import cluster, pool
 from covnmt.config import DecodeConfig
-from covnmt.engine import is_exported
+from covnmt.engine import is_exported, processes
 from covnmt.errors import UserError
 from covnmt.files import digest, input_lines, read_json, read_lines, write_json, write_lines
 from covnmt.pool import Piece
@@ -158,16 +158,24 @@ def translate_shard(job: Job, shard: Shard) -> int:
 def translate_text(job: Job, path: Path | None, workers: int) -> Iterator[Translation]:
     """Translations of a file or of standard input, in order.
 
-    Without a wish, the file of an exported model is translated by a process per thread.
+    Without a wish, a file has as many processes as suit.
     """
-    _open.cache_clear()
+    if not workers and path not in (None, Path("-")):
+        workers = processes(job.models[0], job.threads)
     lines = input_lines(path)
-    if not workers and path not in (None, Path("-")) and is_exported(job.models[0]):
-        workers = job.threads or pool.cores()
-    if workers <= 1:
-        return _open(job).stream(lines, job.decode, job.overlong)
-    parts = pool.pieces(lines, BATCHES * job.decode.batch_size)
-    return chain.from_iterable(pool.in_order(partial(translate_piece, job), parts, workers))
+    if workers > 1:
+        return translate_pieces(job, lines, workers, BATCHES)
+    _open.cache_clear()
+    return _open(job).stream(lines, job.decode, job.overlong)
+
+
+def translate_pieces(
+    job: Job, lines: Iterable[str], workers: int, batches: int
+) -> Iterator[Translation]:
+    """Translations of lines, in order, by so many processes, a few batches at a time."""
+    _open.cache_clear()
+    size = batches * job.decode.batch_size
+    return pool.by_pieces(partial(translate_piece, job), lines, size, workers)
 
 
 def translate_piece(job: Job, piece: Piece[str]) -> list[Translation]:

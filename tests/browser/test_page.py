@@ -242,6 +242,14 @@ def test_examples(page: Page) -> None:
     expect(page.locator(".sentence")).to_have_count(2)
 
 
+def test_the_usual_beam_is_that_of_the_model(page: Page, running: Running) -> None:
+    usual = {name: str(engine.decode.beam) for name, engine in running.engines.items()}
+    assert usual["baseline"] != usual["shipped"]
+    for model in ("baseline", "shipped"):
+        page.get_by_label("Model").select_option(model)
+        expect(page.get_by_label("Beam")).to_have_attribute("placeholder", usual[model])
+
+
 @pytest.mark.parametrize(("model", "language"), [("kftt", "ja"), ("laws", "zh")])
 def test_examples_in_the_language_of_the_model(page: Page, model: str, language: str) -> None:
     ours = (EXAMPLES / f"{language}.txt").read_text("utf-8").splitlines()

@@ -2,11 +2,13 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from covnmt import ops
 from covnmt.config import CoverageConfig, ModelConfig
 from covnmt.errors import UserError
+from covnmt.model import decoder as model_decoder
+from covnmt.model.coverage import Psi
 from covnmt.model.decoder import Decoder, Memory
 from covnmt.ops import reference
 
@@ -49,6 +51,31 @@ def test_unknown_models_use_the_reference(
     pytest.importorskip("triton", reason="the fast path needs Triton")
     monkeypatch.setenv("COVNMT_OPS", "triton")
     decode(UNKNOWN[name])
+    assert references == [torch.float32]
+
+
+class LastLook(nn.Module):
+    """A coverage model as somebody may add it: C_i = alpha_i."""
+
+    size = 1
+
+    def prepare(self, h: Tensor) -> Tensor:
+        return h.new_empty(*h.shape[:2], 0)
+
+    def initial(self, h: Tensor) -> Tensor:
+        return h.new_zeros(h.shape[0], 1, h.shape[1], 1)
+
+    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: Psi) -> Tensor:
+        return alpha.unsqueeze(-1)
+
+
+def test_a_coverage_model_of_ones_own_uses_the_reference(
+    references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton", reason="the fast path needs Triton")
+    monkeypatch.setattr(model_decoder, "build_coverage", lambda *_: LastLook())
+    monkeypatch.setenv("COVNMT_OPS", "triton")
+    decode(CoverageConfig())
     assert references == [torch.float32]
 
 

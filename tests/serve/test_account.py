@@ -20,6 +20,13 @@ CASES = {
         [("source", 0, "too much")],
     ),
     "as much as expected": ("x y z", [[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]], [2.0, 1.0], []),
+    "much, with nothing expected": ("v w x y", [[0.9, 0.1]] * 4, None, []),
+    "too much, with nothing expected": (
+        "v w x y z",
+        [[0.9, 0.1]] * 5,
+        None,
+        [("source", 0, "too much")],
+    ),
     "nothing said": ("", np.zeros((0, 2)), None, [("source", j, "left out") for j in (0, 1)]),
 }
 

@@ -31,6 +31,7 @@ def test_sentences(text: str, sentences: list[str]) -> None:
 def test_layout_is_kept() -> None:
     layout = split_text("  One. Two.\n\n\tThree\n")
     assert layout.join(["Eins.", "Zwei.", "Drei"]) == "  Eins. Zwei.\n\n\tDrei\n"
+    assert split_text("One. Two.").join(["Eins.", "Zwei."]) == "Eins. Zwei."
 
 
 def test_sentences_that_touched_are_set_apart_where_the_target_has_spaces() -> None:

@@ -1,5 +1,6 @@
 """Who is let in, and with which headers an answer leaves."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Iterator
@@ -7,8 +8,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from starlette.responses import PlainTextResponse
 
-from covnmt.serve.limits import Rate
+from covnmt.serve.limits import Gate, Rate
 from covnmt.serve.settings import ServeSettings
 
 from .server import Running, serving, wait_until
@@ -93,6 +95,20 @@ def test_own_names_are_not(client: httpx.Client, host: str) -> None:
     assert client.get("/healthz", headers={"host": host}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("address", "name"), [("192.0.2.7", "192.0.2.7:8000"), ("2001:db8::1", "[2001:db8::1]:8000")]
+)
+def test_the_address_it_listens_on_is_one_of_them(address: str, name: str) -> None:
+    gate = Gate(PlainTextResponse("in"), ServeSettings(host=address))
+    transport = httpx.ASGITransport(gate)
+
+    async def status() -> int:
+        async with httpx.AsyncClient(transport=transport, base_url=f"http://{name}") as client:
+            return (await client.get("/")).status_code
+
+    assert asyncio.run(status()) == 200
+
+
 @pytest.mark.parametrize("path", ["/", "/v1/models", "/nothing"])
 def test_headers_that_protect_the_reader(client: httpx.Client, path: str) -> None:
     headers = client.get(path).headers
@@ -134,6 +150,13 @@ def test_too_many_requests(tiny_model: Path) -> None:
         assert [answer.status_code for answer in answers] == [200, 200, 429]
         assert int(answers[2].headers["retry-after"]) > 1
         assert client.get("/healthz").status_code == 200
+
+
+def test_keys_cannot_be_tried_out_at_any_rate(tiny_model: Path) -> None:
+    settings = ServeSettings(rate=0.001, burst=2, api_key=KEY)
+    with serving({"tiny": tiny_model}, settings) as running, running.client() as client:
+        answers = [client.get("/v1/models", headers={"x-api-key": f"{n}"}) for n in range(3)]
+    assert [answer.status_code for answer in answers] == [401, 401, 429]
 
 
 def test_the_journal_has_no_text_unless_asked_for(

@@ -55,6 +55,7 @@ def test_empty_lines_have_no_links(tiny_text: Path, tmp_path: Path) -> None:
             r"a.txt and .*b.txt, line 3: 1,025 and 1 words, but eflo",
         ),
         ("", "", r"a.txt and .*b.txt: no line has words on both sides"),
+        ("a\n\n", "\nx\n", r"a.txt and .*b.txt: no line has words on both sides"),
     ],
 )
 def test_bad_files(tmp_path: Path, source: str, target: str, message: str) -> None:

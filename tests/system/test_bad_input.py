@@ -101,6 +101,7 @@ class Case:
 
 TRAIN = "train demo/gru10 --run new data.directory=data"
 TRANSLATE = "translate s --model model"
+TUNE = "tune s t --model model"
 ALIGN = "align s t --model model"
 PREPARE = "prepare new --train"
 CUT_OFF = gzip.compress(b"a b c\n" * 20)[:-4]
@@ -375,6 +376,22 @@ CASES = {
     ),
     "a beam that no machine can hold": Case(
         f"{TRANSLATE} --beam 100000", ("beam: ", "less than or equal to 1000")
+    ),
+    "penalties of several models to be kept": Case(
+        f"{TUNE} --model model --write", ("tune --write takes one model",)
+    ),
+    "penalties to be kept by a model that comes along": Case(
+        "tune s t --model ja-en --write", ("ja-en comes along", "copy", "leave --write out")
+    ),
+    "penalties for a beam of one": Case(f"{TUNE} --beam 1", ("a beam of 1", "--beam")),
+    "a dev set of different lengths": Case(
+        "tune s short --model model", ("short ends after line 1",), put("short", "x\n")
+    ),
+    "an empty dev set": Case(
+        "tune none none --model model", ("none and none are empty",), put("none", "")
+    ),
+    "a penalty to try that is negative": Case(
+        f"{TUNE} --length-penalty -1", ("length_penalty: ", "greater than or equal to 0")
     ),
     "a length penalty beyond all numbers": Case(
         f"{TRANSLATE} --length-penalty 1e308", ("length_penalty: ", "less than or equal to 10")

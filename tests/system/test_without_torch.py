@@ -55,6 +55,12 @@ def exported(tiny_model: Path, run_cli: RunCli, tmp_path_factory: pytest.TempPat
     return directory
 
 
+def test_tunes(exported: Path, tiny_text: Path) -> None:
+    done = plain("tune", tiny_text / "dev.src", tiny_text / "dev.tgt", "--model", exported)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\tbest\n") == 1
+
+
 def test_translates(exported: Path, tiny_model: Path, tiny_text: Path) -> None:
     """The same translations as with PyTorch, from a file and from a pipe."""
     source = tiny_text / "test.src"

@@ -13,11 +13,12 @@ from covnmt.engine.exported import is_exported
 from covnmt.engine.onnxruntime import OnnxEngine, OnnxModel, load_exported
 from covnmt.engine.protocol import Engine
 from covnmt.errors import UserError
+from covnmt.pool import cores
 
 if TYPE_CHECKING:
     from covnmt.model.seq2seq import Seq2Seq
 
-__all__ = ["Engine", "Model", "build_engine", "is_exported", "load_models"]
+__all__ = ["Engine", "Model", "build_engine", "is_exported", "load_models", "processes"]
 
 Model = Union["Seq2Seq", OnnxModel]
 
@@ -41,6 +42,11 @@ def load_models(
     if any(exported):
         raise UserError("an ensemble is of exported models or of trained ones, not of both")
     return _load_trained(directories, device, threads)
+
+
+def processes(directory: Path, threads: int) -> int:
+    """How many suit a long text: one per thread of an exported model; 0 threads: one per core."""
+    return (threads or cores()) if is_exported(directory) else 1
 
 
 def _load_trained(

@@ -10,11 +10,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covnmt.metrics.bleu import OUTPUT_LENGTH, REFERENCE_LENGTH, Counts, corpus_bleu
+from covnmt.metrics.bootstrap import SAMPLES, SEED, Band, Floats, band, draws
 
-Band = tuple[float, float]
 Measure = Callable[[Sequence[int]], float]
 
 WIDTH, GROUPS = 10, 7  # source words of a group; the last group takes everything longer
@@ -53,8 +52,8 @@ def by_length(
     statistics: Counts,
     source_lengths: Sequence[int],
     measures: Mapping[str, Measure] | None = None,
-    samples: int = 1000,
-    seed: int = 1234,
+    samples: int = SAMPLES,
+    seed: int = SEED,
 ) -> tuple[Bucket, ...]:
     """Group sentences by source length; groups without a sentence are left out.
 
@@ -77,9 +76,9 @@ def by_length(
                 high=None if number == last else (number + 1) * WIDTH,
                 sentences=len(rows),
                 bleu=float(corpus_bleu(rows.sum(axis=0))),
-                bleu_band=_band(scores),
+                bleu_band=band(scores),
                 output_length=float(rows[:, OUTPUT_LENGTH].mean()),
-                output_length_band=_band(lengths),
+                output_length_band=band(lengths),
                 reference_length=float(rows[:, REFERENCE_LENGTH].mean()),
                 measures={name: f(chosen.tolist()) for name, f in (measures or {}).items()},
             )
@@ -87,17 +86,7 @@ def by_length(
     return tuple(buckets)
 
 
-def _resampled(
-    rows: Counts, samples: int, rng: np.random.Generator
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _resampled(rows: Counts, samples: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """BLEU and mean output length of as many sentences drawn anew, `samples` times."""
-    n = len(rows)
-    # how often each sentence is drawn; whole numbers this small are exact as floats
-    draws = rng.multinomial(n, np.full(n, 1 / n), size=samples).astype(np.float64)  # [samples, n]
-    totals = draws @ rows.astype(np.float64)  # [samples, 10]
-    return corpus_bleu(totals), totals[:, OUTPUT_LENGTH] / n
-
-
-def _band(values: NDArray[np.float64]) -> Band:
-    low, high = np.percentile(values, [2.5, 97.5])
-    return float(low), float(high)
+    totals = draws(len(rows), samples, rng) @ rows  # [samples, 10]
+    return corpus_bleu(totals), totals[:, OUTPUT_LENGTH] / len(rows)

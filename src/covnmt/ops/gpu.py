@@ -5,6 +5,7 @@ tiles on their way at a time where it would not have started at all.
 """
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 
@@ -15,15 +16,32 @@ H200 = 227 * 1024  # bytes of shared memory for one program
 BESIDE = 24 * 1024  # bytes of it that the kernels want besides the tiles on their way
 
 
+class Gpu(NamedTuple):
+    """What the choices here go by."""
+
+    name: str
+    amd: bool
+    capability: tuple[int, int]
+    shared_memory: int  # bytes that one program may have
+
+
+@cache
+def describe(device: torch.device) -> Gpu:
+    """The GPU that this is."""
+    found = torch.cuda.get_device_properties(device)
+    memory = getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block)
+    return Gpu(found.name, torch.version.hip is not None, (found.major, found.minor), memory)
+
+
 @cache
 def runs_kernels(device: torch.device) -> bool:
     """Whether the kernels are for this GPU; a person is told, once, where they are not."""
-    capability = torch.cuda.get_device_capability(device)
-    if torch.version.hip is None and capability >= OLDEST:
+    found = describe(device)
+    if not found.amd and found.capability >= OLDEST:
         return True
-    of = "an AMD GPU" if torch.version.hip else "compute capability {}.{}".format(*capability)
+    of = "an AMD GPU" if found.amd else "compute capability {}.{}".format(*found.capability)
     tell(
-        f"{torch.cuda.get_device_name(device)} ({of}): the Triton kernels need an NVIDIA GPU of "
+        f"{found.name} ({of}): the Triton kernels need an NVIDIA GPU of "
         "compute capability {}.{} or later; ".format(*OLDEST)
         + "going on with plain PyTorch, which is slower. COVNMT_OPS=triton tries them all the same",
         style="yellow",
@@ -35,23 +53,18 @@ def has_bf16(device: torch.device) -> bool:
     """Whether this is a GPU that computes in bf16 itself; PyTorch emulates it on older ones."""
     if device.type != "cuda":
         return False
-    return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= OLDEST
+    found = describe(device)
+    return found.amd or found.capability >= OLDEST
 
 
-@cache
 def shared_memory(device: torch.device) -> int:
     """Bytes that one program may have; where there is no GPU, as on the H200."""
-    if device.type != "cuda":
-        return H200
-    properties = torch.cuda.get_device_properties(device)
-    found = getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block)
-    return int(found)
+    return describe(device).shared_memory if device.type == "cuda" else H200
 
 
-@cache
 def has_tensor_memory(device: torch.device) -> bool:
     """Whether products have a memory of their own (B200); shared memory must feed it."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] in (10, 11)
+    return device.type == "cuda" and describe(device).capability[0] in (10, 11)
 
 
 def fitting_stages(most: int, tile: int, device: torch.device) -> int:

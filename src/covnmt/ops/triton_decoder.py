@@ -255,7 +255,8 @@ def supports(decoder: "Decoder", memory: "Memory") -> bool:
     coverage = decoder.coverage
     extra = ("from_context", "from_energies")
     return (
-        coverage.size <= triton_coverage.WIDEST
+        (coverage.size == 0 or hasattr(coverage, "gated") or hasattr(coverage, "sign"))
+        and coverage.size <= triton_coverage.WIDEST
         and memory.keys.shape[1] <= triton_attention.LONGEST
         and all(getattr(coverage, name, None) is None for name in extra)
     )

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 
 from covnmt.errors import UserError
 from covnmt.files import atomic_write, read_lines
-from covnmt.metrics.length import Band, Bucket
+from covnmt.metrics.bootstrap import Band
+from covnmt.metrics.length import Bucket
 from covnmt.report.fonts import em_width, families, visible
 
 Array = NDArray[np.float32]

@@ -85,10 +85,8 @@ def write_report(
         _by_length(comparison),
         _attention(systems, chosen),
         _differences(comparison, systems, on, sentences),
-        _ranking("lost", "lost", under_translated(comparison, systems, on, sentences), systems, on),
-        _ranking(
-            "twice", "twice", over_translated(comparison, systems, on, sentences), systems, on
-        ),
+        _ranking("lost", under_translated(comparison, systems, on, sentences), systems, on),
+        _ranking("twice", over_translated(comparison, systems, on, sentences), systems, on),
     )
     template = Template((files("covnmt.report") / "page.html").read_text("utf-8"))
     with atomic_text(directory / PAGE) as stream:
@@ -256,11 +254,11 @@ def _differences(
     return _section("different", element("p", about, class_="soft"), *cards)
 
 
-def _ranking(key: str, kind: str, ranking: Ranking, systems: Systems, on: EvaluationSet) -> Markup:
+def _ranking(key: str, ranking: Ranking, systems: Systems, on: EvaluationSet) -> Markup:
     about = (
         f"Counted: {ranking.measure}." if ranking.findings else f"None found: {ranking.measure}."
     )
-    cards = (_finding(finding, kind, systems, on) for finding in ranking.findings)
+    cards = (_finding(finding, key, systems, on) for finding in ranking.findings)
     return _section(key, element("p", about, class_="soft"), *cards)
 
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
-from covnmt.metrics.length import Band, Bucket
+from covnmt.metrics.bootstrap import Band
+from covnmt.metrics.length import Bucket
 from covnmt.report.figures import COLOURS, LONGEST_LABEL, HeatMap, shortened
 from covnmt.report.fonts import em_width
 from covnmt.report.markup import Markup, element, join
@@ -69,12 +70,11 @@ def length_chart(
     scale = (below - 14) / max(*tops, unit)
     curves = []
     for (name, rows), colour in zip(systems.items(), _colours(len(systems)), strict=True):
-        points = [(x[b.low], below - scale * getattr(b, pick), b) for b in rows]
+        points = [(x[b.low], below - scale * getattr(b, pick)) for b in rows]
         bands = [(x[b.low], getattr(b, f"{pick}_band")) for b in rows]
-        curves += [_band(bands, below, scale, colour), _line((p[:2] for p in points), colour)]
-        curves += [
-            _point(*p, colour, f"{name}, {p[2].label}: {getattr(p[2], pick):.1f}") for p in points
-        ]
+        curves += [_band(bands, below, scale, colour), _line(points, colour)]
+        labels = [f"{name}, {b.label}: {getattr(b, pick):.1f}" for b in rows]
+        curves += [_point(*p, colour, label) for p, label in zip(points, labels, strict=True)]
     if reference:
         expected = ((x[low], below - scale * buckets[low].reference_length) for low in x)
         curves.append(_line(expected, "currentColor", dashed=True))
@@ -209,5 +209,5 @@ def _band(bands: Sequence[tuple[float, Band]], below: float, scale: float, colou
     return element("polygon", points=path, fill=colour, opacity=0.15)
 
 
-def _point(x: float, y: float, bucket: Bucket, colour: str, name: str) -> Markup:
+def _point(x: float, y: float, colour: str, name: str) -> Markup:
     return element("circle", element("title", name), cx=f"{x:.1f}", cy=f"{y:.1f}", r=4, fill=colour)

@@ -1,5 +1,6 @@
 """The paper's experiment as one command that can be stopped and continued anywhere.
 
+    systems.py       the six, the phrase-based one, and variants of our own
     experiments.py   which corpora, which systems, how the text is prepared
     pack.py          prepared data as one file, for a machine without the corpus
     jobs.py          the list of jobs, and what is done and left

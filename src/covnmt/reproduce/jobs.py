@@ -13,13 +13,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from covnmt.config import Config
+from covnmt.config import Config, DecodeConfig
 from covnmt.errors import UserError
 from covnmt.files import check_writable, read_json, read_lines, write_json
 from covnmt.progress import tell
 from covnmt.recipe import find_recipe, load_recipe
-from covnmt.reproduce.experiments import PHRASE_BASED, Experiment, changes_of, trained_as
+from covnmt.reproduce.experiments import Experiment, is_tuned
 from covnmt.reproduce.results import read_result, result_file, write_result
+from covnmt.reproduce.systems import PHRASE_BASED, changes_of, trained_as
 
 FIRST_SEED, SECOND_SEED = 1, 2
 # Of a job's time, what is kept for the last validation, translation, alignment and scores.
@@ -141,15 +142,39 @@ def run_neural(plan: Plan, job: Job) -> dict[str, Any]:
     if config.train.ema != settings(plan, trained, 0.0).train.ema:
         model = plan.run(job)
         write_last(run, model)
+    decode, tried = tuned(plan, job, model, config.decode)
     outputs = plan.run(job) / OUTPUTS
-    found = measure(plan.experiment, model, plan.prepared, plan.device, config.decode, outputs)
+    found = measure(plan.experiment, model, plan.prepared, plan.device, decode, outputs)
     seconds = round(time.monotonic() - began, 1)
     about = describe_run(run, ended.pop("reason"))
-    about["recipe"]["decode"] = config.decode.model_dump(mode="json")
+    about["recipe"]["decode"] = decode.model_dump(mode="json")
     about["recipe"]["train"]["ema"] = config.train.ema
     if plan.shared:
         about["training"]["words_per_second"] = None
-    return {**ended, **about, "measuring_seconds": seconds, **found}
+    return {**ended, **about, **tried, "measuring_seconds": seconds, **found}
+
+
+def tuned(
+    plan: Plan, job: Job, model: Path, decode: DecodeConfig
+) -> tuple[DecodeConfig, dict[str, Any]]:
+    """How a system translates, and what was tried on the dev set to find that, if anything.
+
+    A model directory of its own keeps it, so that an export of it translates so too.
+    """
+    from covnmt.reproduce.measure import tune_on_dev
+    from covnmt.tune import keep
+
+    if not is_tuned(plan.experiment, job.system):
+        return decode, {}
+    tuning = tune_on_dev(plan.experiment, model, plan.prepared, plan.device, decode)
+    best = tuning.best.decode
+    if model == plan.run(job):
+        keep(model, best)
+    rows = [
+        [trial.decode.length_penalty, round(trial.bleu, 2), round(trial.length_ratio, 3)]
+        for trial in tuning.trials
+    ]
+    return best, {"tuning": rows}
 
 
 def train_system(plan: Plan, job: Job) -> dict[str, Any]:

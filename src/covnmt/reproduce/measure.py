@@ -26,6 +26,7 @@ from covnmt.pool import cores
 from covnmt.reproduce.experiments import GOLD, Experiment
 from covnmt.text.corpus import Corpus, Split
 from covnmt.translate import Translation, Translator
+from covnmt.tune import Tuning, every_hypothesis, settings_to_try, tune
 
 NOT_OURS_TO_TELL = {"data": {"directory"}}  # a place on somebody's machine
 WARM_UP = 1  # reports of speed that do not count
@@ -53,8 +54,7 @@ def measure(
     """
     test = Corpus.open(prepared).split("test")
     translator, aligner = Translator.load(run, device=device), Aligner.load(run, device)
-    # nothing is cut off, or words and attention would not fit
-    whole = decode.model_copy(update={"max_source": int(test.source_sentences.lengths().max()) + 1})
+    whole = uncut(decode, test)
     translations = translator.translate(test.source_text(), whole)
     save_translations(outputs, translations)
     if experiment.text.plain:
@@ -82,6 +82,24 @@ def measure(
             for translation in translator.translate(experiment.text.examples(prepared), whole)
         ],
     }
+
+
+def tune_on_dev(
+    experiment: Experiment, run: Path, prepared: Path, device: str, decode: DecodeConfig
+) -> Tuning:
+    """Length penalties tried on the dev set, which is scored as the test set will be."""
+    dev = Corpus.open(prepared).split("dev")
+    plain = experiment.text.plain
+    references = [line if plain else line.lower() for line in dev.target_text()]
+    whole = every_hypothesis(uncut(decode, dev))
+    found = Translator.load(run, device=device).stream(dev.source_text(), whole)
+    return tune(found, references, settings_to_try(decode))
+
+
+def uncut(decode: DecodeConfig, split: Split) -> DecodeConfig:
+    """With no line cut off, or words and attention would not fit."""
+    longest = int(split.source_sentences.lengths().max())
+    return decode.model_copy(update={"max_source": longest + 1})
 
 
 def describe_test(

@@ -19,9 +19,10 @@ from covnmt.metrics.length import Bucket, by_length
 from covnmt.report.figures import Array, HeatMap, heat_maps, length_curves, training_curves
 from covnmt.report.findings import said_before
 from covnmt.reproduce import tables
-from covnmt.reproduce.experiments import PHRASE_BASED, Experiment
+from covnmt.reproduce.experiments import Experiment
 from covnmt.reproduce.results import Result, read_results
 from covnmt.reproduce.summary import BASELINE, Summary, by_system, summarise
+from covnmt.reproduce.systems import PHRASE_BASED
 
 PAGE, SUMMARY = "README.md", "summary.json"
 COVERAGE = "gru10"  # the system shown beside the baseline
@@ -40,6 +41,7 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
     parts = [
         introduction(experiment, summary, results),
         translation(experiment, summary),
+        tuning(results),
         alignment(summary, results),
         adequacy(summary, results),
     ]
@@ -103,13 +105,27 @@ def translation(experiment: Experiment, summary: Summary) -> str:
     note = (
         f"{tables.DAGGER}: better than the baseline of the same seed with p < 0.01 in the sign "
         f"test on the paper's BLEU; {tables.DOUBLE_DAGGER}: better than `{PHRASE_BASED}`. "
-        "Gains are against the same seeds; brackets hold the lowest and highest seed. "
+        "Gains are against the same seeds, with what 95% of bootstrap samples of the test "
+        "sentences give; brackets hold the lowest and highest seed. "
         f"{lower} case-insensitive. The paper's own figures are means of three test sets with four "
         "references each; here there is one reference."
     )
     if summary.find(PHRASE_BASED):
         note += f" The paper's figure beside `{PHRASE_BASED}` is that of Moses."
     return f"## Translation (Table 1)\n\n{tables.translation_table(summary)}\n\n{note}"
+
+
+def tuning(results: Sequence[Result]) -> str:
+    """The section on length normalisation, where it was chosen on the dev set."""
+    ordered = [result for group in by_system(results).values() for result in group]
+    if not (found := tables.tuning_table(ordered)):
+        return ""
+    note = (
+        "The paper's BLEU of the dev set, with log-probabilities divided by length to this power; "
+        "the test set was translated with the best (of equal ones, the smallest). Its length is "
+        "that of the output over the reference's, on the dev set."
+    )
+    return f"## Length normalisation, chosen on the dev set\n\n{found}\n\n{note}"
 
 
 def alignment(summary: Summary, results: Sequence[Result]) -> str:

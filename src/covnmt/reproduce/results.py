@@ -45,6 +45,19 @@ class Result:
         return np.array(self.content["test"]["statistics"], dtype=np.int64)
 
     @property
+    def tuning(self) -> list[list[float]]:
+        """Length penalties tried on the dev set, each with its BLEU and length ratio; or nothing.
+
+        The one chosen is in the recipe.
+        """
+        return list(self.content.get("tuning", []))
+
+    @property
+    def length_penalty(self) -> float:
+        """Of the search that was measured."""
+        return float(self.content["recipe"]["decode"]["length_penalty"])
+
+    @property
     def parameters(self) -> int:
         """All weights."""
         return int(self.content["parameters"]["total"])

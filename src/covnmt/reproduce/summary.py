@@ -10,10 +10,12 @@ from typing import Any
 
 from covnmt.config import SYSTEMS, flatten
 from covnmt.evaluate import LEVEL
+from covnmt.metrics.bootstrap import Band, gain_band
 from covnmt.metrics.significance import SignTest, sign_test
-from covnmt.reproduce.experiments import PHRASE_BASED, VARIANTS, Experiment
+from covnmt.reproduce.experiments import Experiment
 from covnmt.reproduce.jobs import choose_jobs
 from covnmt.reproduce.results import KINDS, Result
+from covnmt.reproduce.systems import PHRASE_BASED, VARIANTS
 
 BASELINE = "baseline"
 # What may differ between the systems of one table.
@@ -47,6 +49,7 @@ class SystemSummary:
     parameters: int
     scores: Mapping[str, Spread]
     gain: float | None
+    gain_band: Band | None  # 95% of bootstrap samples of the test set
     sign_tests: Mapping[int, SignTest]  # by seed
     phrase_tests: Mapping[int, SignTest]
     words_per_second: Spread | None
@@ -133,6 +136,7 @@ def summarise_system(
         parameters=first.parameters,
         scores={name: Spread.of(values) for name, values in _scores(group).items()},
         gain=mean(gains) if gains else None,
+        gain_band=gain_band([(b.statistics, s.statistics) for s, b in rivals]) if rivals else None,
         sign_tests={s.seed: sign_test(base.statistics, s.statistics) for s, base in rivals},
         phrase_tests={
             s.seed: sign_test(phrases.statistics, s.statistics)
@@ -158,7 +162,7 @@ def comparable(one: Result, other: Result) -> bool:
 
 def unequal_settings(results: Sequence[Result]) -> tuple[str, ...]:
     """Settings with more than one value, other than those that make the systems."""
-    recipes = [flatten(result.content["recipe"]) for result in results]
+    recipes = [shared_settings(result) for result in results]
     keys = dict.fromkeys(key for recipe in recipes for key in recipe)
     values = {key: {str(recipe.get(key)) for recipe in recipes} for key in keys}
     return tuple(
@@ -166,6 +170,12 @@ def unequal_settings(results: Sequence[Result]) -> tuple[str, ...]:
         for key, found in values.items()
         if len(found) > 1 and not key.startswith(OWN)
     )
+
+
+def shared_settings(result: Result) -> dict[str, Any]:
+    """The recipe, flat; what was chosen on the dev set was chosen by one rule."""
+    chosen = {"decode.length_penalty": "chosen on the dev set"} if result.tuning else {}
+    return {**flatten(result.content["recipe"]), **chosen}
 
 
 def _bleu(result: Result) -> float:

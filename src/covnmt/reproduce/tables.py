@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 from covnmt.config import SYSTEMS
 from covnmt.metrics.adequacy import LITTLE_ATTENTION
-from covnmt.reproduce.experiments import PHRASE_BASED, VARIANTS
+from covnmt.metrics.bootstrap import Band
+from covnmt.reproduce.results import Result
 from covnmt.reproduce.summary import BASELINE, Spread, Summary, SystemSummary
+from covnmt.reproduce.systems import PHRASE_BASED, VARIANTS
 
 NOTHING = "-"
 DAGGER, DOUBLE_DAGGER = "†‡"
@@ -52,7 +54,7 @@ DIAGNOSTICS = (
 def translation_table(summary: Summary) -> str:
     """The paper's Table 1."""
     marks = f"{DAGGER} {DOUBLE_DAGGER}"
-    head = ("system", "parameters", "BLEU (paper's)", marks, "gain", "sacreBLEU", "chrF")
+    head = ("system", "parameters", "BLEU (paper's)", marks, "gain", "95%")
     rows = []
     for each in _all_rows(summary):
         paper = PAPER[each.system]
@@ -60,14 +62,16 @@ def translation_table(summary: Summary) -> str:
             [
                 paper_name(each.system),
                 parameters(each, summary),
-                *(spread(each.scores.get("BLEU (paper)")), mark(each), signed(each.gain)),
+                *(spread(each.scores.get("BLEU (paper)")), mark(each)),
+                *(signed(each.gain), between(each.gain_band)),
                 *(spread(each.scores.get(name)) for name in ("BLEU", "chrF", "TER")),
                 paper.added,
                 f"{paper.bleu:.2f}",
                 signed(paper.gain),
             ]
         )
-    return table((*head, "TER", "paper: parameters", "paper: BLEU", "paper: gain"), rows)
+    ours, theirs = ("sacreBLEU", "chrF", "TER"), ("paper: parameters", "paper: BLEU", "paper: gain")
+    return table((*head, *ours, *theirs), rows)
 
 
 def alignment_table(summary: Summary) -> str:
@@ -148,7 +152,8 @@ def variants_table(summary: Summary) -> str:
     run = [each for each in summary.systems if each.system in VARIANTS]
     bases = {VARIANTS[each.system].base for each in run}
     shown = [each for each in summary.systems if each.system in bases or each in run]
-    names = ("BLEU (paper)", "SAER", "AER", "DROP", "REP")
+    wanted = ("BLEU (paper)", "SAER", "AER", *ADEQUACY, "DROP", "REP")
+    names = [name for name in wanted if any(name in each.scores for each in shown)]
     rows = [
         [
             f"`{each.system}`",
@@ -159,6 +164,21 @@ def variants_table(summary: Summary) -> str:
         for each in shown
     ]
     return table(("system", "what", *names, "seeds"), rows) if run else ""
+
+
+def tuning_table(results: Sequence[Result]) -> str:
+    """Dev BLEU under each length penalty that was tried; empty if none was."""
+    run = [result for result in results if result.tuning]
+    values = sorted({value for result in run for value, *_ in result.tuning})
+    rows = []
+    for result in run:
+        tried = {value: figures for value, *figures in result.tuning}
+        _, ratio = tried[result.length_penalty]
+        cells = [number(tried[v][0] if v in tried else None, 2) for v in values]
+        best = f"{result.length_penalty:g}"
+        rows.append([f"`{result.system}`", str(result.seed), *cells, best, f"{ratio:.3f}"])
+    head = ("system", "seed", *(f"{value:g}" for value in values), "chosen", "its length")
+    return table(head, rows) if run else ""
 
 
 def paper_name(system: str) -> str:
@@ -212,6 +232,11 @@ def spread(found: Spread | None, digits: int = 2) -> str:
 def signed(value: float | None) -> str:
     """With its sign."""
     return NOTHING if value is None else f"{value:+.2f}"
+
+
+def between(band: Band | None) -> str:
+    """From where to where, with signs."""
+    return NOTHING if band is None else f"{band[0]:+.2f} to {band[1]:+.2f}"
 
 
 def number(value: float | None, digits: int) -> str:

@@ -60,8 +60,8 @@ def _repetitions(translation: Translation) -> list[Remark]:
     found = []
     earlier: dict[tuple[str, int], list[int]] = defaultdict(list)
     for i, (token, row) in enumerate(zip(translation.tokens, translation.alignment, strict=True)):
-        j = int(row.argmax()) if len(row) else -1
-        if j < 0 or row[j] < CLEARLY:
+        j = int(row.argmax())  # what has a translation has source words
+        if row[j] < CLEARLY:
             continue
         if before := earlier[token, j]:
             origin = translation.source_tokens[j]

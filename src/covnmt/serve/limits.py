@@ -1,4 +1,4 @@
-"""The gate every request passes: which host, which site, whose key, how often, how large.
+"""The gate every request passes: which host, which site, how often, whose key, how large.
 
 Also the headers that keep a browser from running anything but the page's own scripts.
 """
@@ -86,14 +86,14 @@ class Gate:
         self._judge_origin(headers.get("origin"), headers.get("host", ""))
         if not is_guarded(scope["path"]) or scope["method"] == "OPTIONS":
             return
-        # LibreTranslate's clients send their key in the body, which is read later, and ask for
-        # languages without one
-        if scope["path"] not in ("/translate", "/languages"):
-            check_key(self.settings.api_key, sent_key(headers))
         address = scope["client"][0] if scope.get("client") else ""
         if missing := self.rate.wait(address, time.monotonic()):
             seconds = {"Retry-After": str(int(missing) + 1)}
             raise RefusalError(429, "too many requests from this address; wait a little", seconds)
+        # LibreTranslate's clients send their key in the body, which is read later, and ask for
+        # languages without one
+        if scope["path"] not in ("/translate", "/languages"):
+            check_key(self.settings.api_key, sent_key(headers))
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self.settings.max_body:
             raise RefusalError(413, too_large(self.settings.max_body))

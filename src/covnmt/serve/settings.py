@@ -1,11 +1,11 @@
 """How the server behaves; the defaults are safe on a machine that others can reach."""
 
-import os
 from dataclasses import dataclass
 
-CORES = os.cpu_count() or 1
-WORKERS = min(CORES, 4)
-THREADS = max(1, CORES // WORKERS)
+from covnmt.pool import cores
+
+WORKERS = min(cores(), 4)
+THREADS = max(1, cores() // WORKERS)
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ Words are linked by our aligner; Moses's own scripts make the phrase table, a le
 model and the language model, and tune the weights. It is looked for on the PATH, its scripts also
 where they lie beside the decoder in Moses's own tree. MODEL/moses holds all its files.
 
-Moses gives some words a meaning of their own (|||, <s>), so it never sees the real ones: source id
-17 is `s17`, target id 17 is `t17`, and a source word outside the vocabulary is `u4` after its place
-in the sentence. What Moses cannot translate it copies, so an output word that is no `t` word tells
-which source word it came from.
+Moses gives some words a meaning of their own (|||, <s>, <unk>), so it never sees the real ones:
+source id 17 is `s17`, target id 17 is `t17`, and the unknown word of the training text `s1` or
+`t1`. In a text to translate it is `u4` after its place in the sentence: what Moses cannot translate
+it copies, so an output word that is no `t` word tells which source word it came from.
 """
 
 import shutil
@@ -24,7 +24,7 @@ from covnmt.smt.settings import SearchSettings, TrainSettings, TuneSettings
 from covnmt.smt.translate import PhraseTranslation
 from covnmt.smt.tune import DevSet
 from covnmt.text.corpus import Corpus
-from covnmt.text.vocab import NAMES, UNK, Vocabulary
+from covnmt.text.vocab import UNK, Vocabulary
 
 LINKS = "aligned.grow-diag-final-and"  # where Moses expects links of that name
 TUNED = Path("moses", "tuning", "moses.ini")
@@ -103,7 +103,7 @@ def _run_training(builder: Builder) -> Figures:
 def _text(bitext: Bitext, letter: str) -> Iterator[str]:
     """The first side, in the words of `bitext`."""
     for n in range(len(bitext)):
-        yield " ".join("<unk>" if i == UNK else f"{letter}{i}" for i in bitext.source[n].tolist())
+        yield " ".join(f"{letter}{i}" for i in bitext.source[n].tolist())
 
 
 def tune(model: SmtModel, settings: TuneSettings) -> Path:
@@ -126,7 +126,7 @@ def tune(model: SmtModel, settings: TuneSettings) -> Path:
 
 
 def _target_words(tokens: Sequence[str], vocabulary: Vocabulary) -> str:
-    return " ".join("<unk>" if i == UNK else f"t{i}" for i in vocabulary.encode(tokens))
+    return " ".join(f"t{i}" for i in vocabulary.encode(tokens))
 
 
 def translate(
@@ -168,4 +168,4 @@ def target_tokens(
 ) -> list[str]:
     """Moses's output as tokens; a word it copied becomes the source token it stands for."""
     copied = dict(zip(source, tokens, strict=True))
-    return [copied.get(word) or vocabulary.words[int(word[1:]) - len(NAMES)] for word in words]
+    return [copied.get(word) or vocabulary.decode([int(word[1:])])[0] for word in words]

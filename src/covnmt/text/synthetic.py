@@ -355,9 +355,10 @@ def generate(
 def write_corpus(
     directory: Path,
     seed: int = 1,
-    train: int = 20_000,
-    dev: int = 500,
-    test: int = 1_000,
+    *,
+    train: int,
+    dev: int,
+    test: int,
     settings: SyntheticSettings = DEFAULTS,
 ) -> None:
     """Write train, dev and test (.src, .tgt, .align), lexicon.tsv and README.txt.

@@ -26,7 +26,7 @@ async function start() {
   });
   for (const name of ["text", "beam"]) field[name].addEventListener("input", later);
   for (const name of ["model", "compare"]) field[name].addEventListener("change", run);
-  field.model.addEventListener("change", offerExamples);
+  field.model.addEventListener("change", suitModel);
   field.key.addEventListener("change", () => {
     sessionStorage.setItem("key", field.key.value);
     if (field.model.length) run();
@@ -54,7 +54,6 @@ async function loadModels() {
     field.model.replaceChildren(...options());
     field.compare.replaceChildren(element("option", { value: "" }, "nothing"), ...options());
     field.compare.disabled = known.length < 2;
-    field.beam.placeholder = known[0].beam;
     restoreModels();
     await run();
   } catch (error) {
@@ -62,8 +61,10 @@ async function loadModels() {
   }
 }
 
-function offerExamples() {
+// The beam that it has unless told, and sentences in its language.
+function suitModel() {
   const model = known.find((each) => each.name === field.model.value);
+  field.beam.placeholder = model?.beam ?? "";  // none before they are known
   field.examples.replaceChildren(element("option", { value: "" }, "choose…"),
     ...examplesFor(model).map(([name, text]) => element("option", { value: text }, name)));
 }
@@ -81,7 +82,7 @@ function restoreModels() {
     const offered = [...field[name].options].some((option) => option.value === state[name]);
     if (offered && (state[name] || name === "compare")) field[name].value = state[name];
   }
-  offerExamples();
+  suitModel();
 }
 
 function later() {

@@ -1,0 +1,68 @@
+"""Bands of bootstrap samples: what they hold, and how wide they are."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from covnmt.metrics.bleu import corpus_bleu, statistics
+from covnmt.metrics.bootstrap import Band, band, draws, gain_band
+
+SENTENCES = 80
+WORDS = [f"w{number}" for number in range(12)]
+
+
+def counts(wrong: float, seed: int, sentences: int = SENTENCES) -> NDArray[np.int64]:
+    """Of outputs in which this share of the reference's words is another one."""
+    rng = np.random.default_rng(1)
+    references = [rng.choice(WORDS, size=9).tolist() for _ in range(sentences)]
+    rng = np.random.default_rng(seed)
+    outputs = [
+        " ".join("other" if rng.random() < wrong else word for word in words)
+        for words in references
+    ]
+    return statistics(outputs, [[" ".join(words) for words in references]])
+
+
+def slow_band(base: NDArray[np.int64], system: NDArray[np.int64], samples: int = 2000) -> Band:
+    """One sample after the other, by sentence numbers."""
+    rng = np.random.default_rng(99)
+    gains = []
+    for _ in range(samples):
+        chosen = rng.integers(0, len(base), len(base))
+        totals = [rows[chosen].sum(axis=0) for rows in (base, system)]
+        gains.append(float(corpus_bleu(totals[1]) - corpus_bleu(totals[0])))
+    return band(np.array(gains))
+
+
+def test_a_sample_has_as_many_sentences_as_the_set() -> None:
+    drawn = draws(7, 50, np.random.default_rng(3))
+    assert drawn.shape == (50, 7)
+    assert (drawn.sum(axis=1) == 7).all()
+    assert drawn.std() > 0
+
+
+def test_a_band_leaves_out_the_extremes() -> None:
+    assert band(np.arange(1001.0)) == (25, 975)
+
+
+def test_the_band_is_that_of_samples_drawn_one_by_one() -> None:
+    base, system = counts(0.3, 2), counts(0.25, 3)
+    assert gain_band([(base, system)]) == pytest.approx(slow_band(base, system), abs=0.7)
+
+
+def test_a_system_gains_nothing_over_itself() -> None:
+    base = counts(0.3, 2)
+    assert gain_band([(base, base)]) == (0, 0)
+
+
+def test_turned_round_gains_are_losses() -> None:
+    base, system = counts(0.4, 2), counts(0.1, 3)
+    low, high = gain_band([(base, system)])
+    assert 0 < low < high
+    assert gain_band([(system, base)]) == pytest.approx((-high, -low))
+
+
+def test_more_seeds_narrow_the_band_though_sentences_are_the_same() -> None:
+    seeds = [(counts(0.3, 10 + seed), counts(0.3, 20 + seed)) for seed in range(6)]
+    (low, high), (all_low, all_high) = gain_band(seeds[:1]), gain_band(seeds)
+    assert all_high - all_low < 0.7 * (high - low)
