@@ -31,6 +31,7 @@ def reproduce(
         typer.Option(help="paper, modern, shipped: kftt, twlaw; small, tiny: embedded"),
     ] = None,
     device: DeviceOption = "auto",
+    at_once: Annotated[int, typer.Option(min=1, help="jobs at the same time")] = 1,
     shared: Annotated[bool, typer.Option("--shared", help="beside other work: no speeds")] = False,
     list_jobs: Annotated[bool, typer.Option("--list", help="what is done and left")] = False,
     report: Annotated[bool, typer.Option(help="tables and figures at the end")] = True,
@@ -68,14 +69,15 @@ def reproduce(
         where = jobs.write_sheet(plan, pair, (seed or [jobs.FIRST_SEED])[0])
         tell(f"rating sheets: {where}")
     else:
-        _run(plan, report)
+        _run(plan, at_once, report)
 
 
-def _run(plan: "Plan", report: bool) -> None:
+def _run(plan: "Plan", at_once: int, report: bool) -> None:
+    from covnmt.reproduce.at_once import run_at_once
     from covnmt.reproduce.jobs import run_jobs
 
     try:
-        for line in run_jobs(plan):
+        for line in run_at_once(plan, at_once) if at_once > 1 else run_jobs(plan):
             tell(line)
     except KeyboardInterrupt:
         tell("stopped; give the same command again to go on")

@@ -46,5 +46,5 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[Any]) -> None
 
 def children_of(process: subprocess.Popen[bytes]) -> list[int]:
     """Its workers, by their ids."""
-    listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-    return [int(number) for number in listed.split()]
+    threads = Path(f"/proc/{process.pid}/task").glob("*/children")
+    return [int(number) for listed in threads for number in listed.read_text().split()]

@@ -4,6 +4,7 @@
     experiments.py   which corpora, which systems, how the text is prepared
     pack.py          prepared data as one file, for a machine without the corpus
     jobs.py          the list of jobs, and what is done and left
+    at_once.py       several jobs at the same time
     measure.py       a trained system -> everything that is known about it
     results.py       a result file: written, read, checked
     summary.py       results -> mean and spread, gains, sign tests, speed

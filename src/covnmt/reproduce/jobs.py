@@ -78,6 +78,12 @@ class Plan:
         """The jobs still to be done, in order."""
         return [job for job in self.jobs if not self.result(job).exists()]
 
+    def prepare(self) -> None:
+        """The text, if any job is left; before that, whether a result could be written."""
+        if left := self.left():
+            check_writable(self.result(left[0]))
+            self.experiment.text.prepare(self.data, self.prepared)
+
 
 def choose_jobs(
     experiment: Experiment, systems: Sequence[str] = (), seeds: Sequence[int] = ()
@@ -95,10 +101,8 @@ def choose_jobs(
 
 def run_jobs(plan: Plan) -> Iterator[str]:
     """Do what is left, telling what was done; raises KeyboardInterrupt when stopped by a signal."""
+    plan.prepare()
     left = plan.left()
-    if left:
-        check_writable(plan.result(left[0]))
-        plan.experiment.text.prepare(plan.data, plan.prepared)
     for number, job in enumerate(left, 1):
         tell(f"job {number} of {len(left)}: {job.name}")
         began = time.monotonic()

@@ -1,0 +1,77 @@
+"""Several jobs at the same time: stopped, continued, and one that fails."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..conftest import RunCli
+from .workers import children_of, until
+
+COMMAND = ("reproduce", "embedded", "--scale", "tiny", "--device", "cpu", "--no-report")
+PAIR = ("--system", "baseline", "--system", "gru10", "--system", "gru10-coverage-penalty")
+
+
+def where(directory: Path) -> tuple[str, ...]:
+    return "--work", str(directory / "work"), "--results", str(directory / "results")
+
+
+def result(directory: Path, system: str) -> Any:
+    path = directory / f"results/embedded-tiny/{system}-seed1.json"
+    return json.loads(path.read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def one_by_one(run_cli: RunCli, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory in which jobs were done one after the other."""
+    directory = tmp_path_factory.mktemp("one")
+    assert run_cli(*COMMAND, *PAIR, *where(directory)).returncode == 0
+    return directory
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_and_continued(
+    number: signal.Signals, one_by_one: Path, run_cli: RunCli, tmp_path: Path
+) -> None:
+    """However it ended, its processes end too; the same command finishes what they had begun."""
+    command = [*COMMAND, *PAIR, *where(tmp_path), "--at-once", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "covnmt", *command],
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    logs = [
+        tmp_path / f"work/embedded-tiny/{name}-seed1/log.jsonl" for name in ("baseline", "gru10")
+    ]
+    until(lambda: any(log.exists() for log in logs), process)
+    workers = children_of(process)
+    assert len(workers) == 2
+    process.send_signal(number)
+    assert process.wait(300) == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    deadline = time.monotonic() + 120
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < deadline, "processes were left behind"
+        time.sleep(0.01)
+    assert run_cli(*command).returncode == 0
+    for system in PAIR[1::2]:
+        found = result(tmp_path, system)
+        assert found["scores"] == result(one_by_one, system)["scores"]
+        assert found["command"].endswith("--shared")
+        assert found["training"]["words_per_second"] is None
+
+
+def test_the_failure_of_one_leaves_the_others_alone(run_cli: RunCli, tmp_path: Path) -> None:
+    (tmp_path / "work/embedded-tiny").mkdir(parents=True)
+    (tmp_path / "work/embedded-tiny/gru10-seed1").write_text("in the way")
+    made = run_cli(*COMMAND, *PAIR, *where(tmp_path), "--at-once", 2)
+    assert made.returncode == 2
+    assert "not done: gru10-seed1, gru10-coverage-penalty-seed1;" in made.stderr
+    assert "gru10-seed1: error: " in made.stderr
+    assert "Traceback" not in made.stderr
+    assert result(tmp_path, "baseline")["system"] == "baseline"

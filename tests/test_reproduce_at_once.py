@@ -1,0 +1,70 @@
+"""Jobs at the same time: who goes with whom, and on which device."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from covnmt.reproduce.at_once import Crew, arguments, by_training, devices
+from covnmt.reproduce.experiments import find_experiment
+from covnmt.reproduce.jobs import Job, Plan, command
+
+
+def plan(device: str = "auto", minutes: float | None = None) -> Plan:
+    return Plan(
+        find_experiment("embedded", "tiny"), Path("w"), Path("r"), device=device, minutes=minutes
+    )
+
+
+def test_jobs_of_one_training_are_done_by_one_process() -> None:
+    jobs = [
+        Job(system, seed)
+        for seed in (1, 2)
+        for system in ("gru10-no-average", "gru10", "baseline", "gru10-no-dropout")
+    ]
+    groups = by_training(jobs)
+    assert {job for group in groups for job in group} == set(jobs)
+    assert [[job.system for job in group] for group in groups] == 2 * [
+        ["gru10-no-average", "gru10"],
+        ["baseline"],
+        ["gru10-no-dropout"],
+    ]
+    assert all(len({job.seed for job in group}) == 1 for group in groups)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "device", "number", "places", "shared"),
+    [
+        (0, "auto", 2, ["auto", "auto"], True),
+        (1, "auto", 2, ["auto", "auto"], True),
+        (2, "auto", 3, ["cuda:0", "cuda:1", "cuda:0"], True),
+        (2, "auto", 2, ["cuda:0", "cuda:1"], False),
+        (4, "cuda:3", 2, ["cuda:3", "cuda:3"], True),
+        (4, "cpu", 2, ["cpu", "cpu"], True),
+    ],
+)
+def test_devices_are_taken_in_turn(
+    gpus: int,
+    device: str,
+    number: int,
+    places: list[str],
+    shared: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    crew = Crew(plan(device), number)
+    assert [crew.free.get() for _ in range(number)] == places
+    assert crew.shared is shared
+    assert set(devices(device)) == set(places)
+
+
+def test_a_process_is_given_what_its_results_will_tell() -> None:
+    jobs = [Job("gru10", 7), Job("gru10-no-average", 7)]
+    words = " ".join(arguments(plan(minutes=3.5), jobs, "cuda:1", shared=True))
+    assert words == (
+        "reproduce embedded --scale tiny --work w --results r --device cuda:1 --seed 7 "
+        "--minutes 3.5 --system gru10 --system gru10-no-average --no-report --shared"
+    )
+    for word in command(plan(minutes=3.5), jobs[0]).split()[1:]:
+        assert word in words.split()
+    assert "--shared" not in arguments(plan(), jobs, "cpu", shared=False)
