@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from hypothesis import given
@@ -144,6 +145,19 @@ def test_an_interrupted_write_changes_nothing(tmp_path: Path) -> None:
         interrupted()
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_is_interrupted_as_it_begins_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(path: Path, mode: str) -> NoReturn:
+        path.touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "open", create)
+    with pytest.raises(KeyboardInterrupt), atomic_write(tmp_path / "file"):
+        pass
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

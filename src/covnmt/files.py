@@ -11,6 +11,7 @@ import io
 import json
 import lzma
 import os
+import secrets
 import sys
 import tempfile
 import zlib
@@ -137,14 +138,12 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 def _replacement(path: Path) -> Iterator[IO[bytes]]:
     """A stream to a temporary file beside `path` that takes its place when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:  # known by name before it exists: a stop leaves none behind
+        with temporary.open("xb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.chmod(0o644)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
