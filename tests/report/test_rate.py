@@ -41,6 +41,7 @@ BAD_CELLS = [
     ("left_out", "5", "numbers of source words, 1 to 4"),
     ("left_out", "0", "left_out has '0'"),
     ("said_twice", "ka3", "said_twice has 'ka3'"),
+    ("said_twice", "1" * 5000, "numbers of source words, 1 to 4"),
 ]
 
 
@@ -189,6 +190,13 @@ def test_order_of_rows_and_delimiter_do_not_matter(sheets: Sheets, delimiter: st
     assert score_sheets(sheets.key, [sheet]).systems == plain.systems
 
 
+def test_carriage_returns_end_lines(sheets: Sheets) -> None:
+    sheet = fill(sheets, "a.csv", {"base": ("2", "3", "1,4", ""), "gru": ("4", "5", "", "2")})
+    plain = score_sheets(sheets.key, [sheet])
+    sheet.write_bytes(sheet.read_bytes().replace(b"\r\n", b"\r"))
+    assert score_sheets(sheets.key, [sheet]) == plain
+
+
 def test_half_filled_rows_are_reported(sheets: Sheets) -> None:
     sheet = fill(sheets, "a.csv", {"base": ("3", "4", "", ""), "gru": ("5", "", "1", "")})
     ratings = score_sheets(sheets.key, [sheet])
@@ -230,6 +238,11 @@ def test_bad_files(sheets: Sheets, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a key"):
         score_sheets(other, [sheets.sheet])
     table = rows(sheets.sheet)
+    other.write_text("id," + "x" * 200_000, "utf-8")
+    with pytest.raises(UserError, match="field larger"):
+        score_sheets(sheets.key, [other])
+    with pytest.raises(UserError, match="given twice"):
+        score_sheets(sheets.key, [other, tmp_path / "x" / ".." / other.name])
     twice = save(tmp_path / "twice.csv", [table[0], table[0]])
     with pytest.raises(UserError, match=r"line 3: .*there twice"):
         score_sheets(sheets.key, [twice])

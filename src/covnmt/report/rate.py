@@ -233,6 +233,9 @@ def score_sheets(key: Path, sheets: Sequence[Path]) -> Ratings:
     """Read the filled sheets of one or more raters and tell whose outputs were judged how."""
     if not sheets:
         raise UserError("no filled sheet given")
+    for first, second in combinations(sheets, 2):
+        if first.resolve() == second.resolve():
+            raise UserError(f"{second}: given twice; give the sheet of each rater once")
     systems, items = _read_key(key)
     raters = {str(sheet): _read_sheet(sheet, items) for sheet in sheets}
     everything = [rating for ratings in raters.values() for rating in ratings.values()]
@@ -287,17 +290,18 @@ def _read_sheet(path: Path, items: Mapping[str, Item]) -> dict[str, Rating]:
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """Rows of a sheet as spreadsheets save it: with comma, semicolon or tab."""
-    lines = list(read_lines(path))
+    # some spreadsheets on a Mac end lines with a carriage return alone
+    lines = [part for line in read_lines(path) for part in line.split("\r")]
     if not lines:
         raise UserError(f"{path}: empty; expected the sheet that `covnmt rate make` wrote")
     lines[0] = lines[0].removeprefix("\ufeff")
     delimiter = max(",;\t", key=lines[0].count)
     reader = csv.DictReader(lines, delimiter=delimiter, restval="")
-    # source and output are there for the rater only
-    missing = set(COLUMNS) - {"source", "output"} - set(reader.fieldnames or ())
-    if missing:
-        raise UserError(f"{path}, line 1: no column {', '.join(sorted(missing))}")
     try:
+        # source and output are there for the rater only
+        missing = set(COLUMNS) - {"source", "output"} - set(reader.fieldnames or ())
+        if missing:
+            raise UserError(f"{path}, line 1: no column {', '.join(sorted(missing))}")
         for row in reader:
             if any(isinstance(cell, str) and cell.strip() for cell in row.values()):
                 yield f"{path}, line {reader.line_num}", row
@@ -322,12 +326,14 @@ def _marked(row: Mapping[str, str], name: str, words: int, place: str) -> frozen
     """Numbers of source words, from 1 in the sheet and from 0 here."""
     cells = row[name].replace(",", " ").replace(";", " ").split()
     numbers = [cell.removesuffix(".0") for cell in cells]
+    positions = {str(j + 1): j for j in range(words)}
     for number in numbers:
-        if not (number.isascii() and number.isdigit() and 1 <= int(number) <= words):
+        if number not in positions:
             raise UserError(
-                f"{place}: {name} has {number!r}; say numbers of source words, 1 to {words}"
+                f"{place}: {name} has {shorten(number, 40)!r}; say numbers of source words, "
+                f"1 to {words}"
             )
-    return frozenset(int(number) - 1 for number in numbers)
+    return frozenset(positions[number] for number in numbers)
 
 
 # Figures
