@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from covnmt.errors import UserError
+from covnmt.metrics.outputs import OutputLine
 from covnmt.report.rate import (
     ADEQUACY,
     FLUENCY,
     Ratings,
     Sheets,
+    known_words,
     make_sheets,
     score_sheets,
     weighted_kappa,
@@ -163,6 +165,21 @@ def test_form_is_self_contained_and_keeps_text_as_text(tmp_path: Path) -> None:
     for name, scale in (("adequacy", ADEQUACY), ("fluency", FLUENCY)):
         assert dict(data["scales"][name]) == scale
         assert sorted(scale) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        ("▁ 金 閣 寺 は ▁Ky oto", "金 閣 寺 は Kyoto"),
+        ("▁ein ▁Sa tz . ▁", "ein Satz."),
+        ("e i n ▁ S a t z", "ein Satz"),
+        ("ein Satz .", "ein Satz ."),
+        ("金閣寺 は", "金閣寺 は"),
+    ],
+)
+def test_raters_see_words_not_pieces(tokens: str, words: str) -> None:
+    line = OutputLine("x", source_tokens=tuple(tokens.split()))
+    assert known_words([[line]], ["x"]) == [tuple(words.split())]
 
 
 def test_table_2(sheets: Sheets) -> None:
