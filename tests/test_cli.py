@@ -126,8 +126,8 @@ def test_tables_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_tables_in_a_pipe(run_cli: RunCli, source: Path) -> None:
-    """Signatures and names are whole and can be searched for; brackets are no markup."""
-    name = f"[/red] {'a long name ' * 9}"
+    """Signatures and names are as they are, and whole: neither brackets nor colons are markup."""
+    name = f"[/red] :smile: {'a long name ' * 9}"
     shown = run_cli("evaluate", source, "-r", source, "--no-ter").stdout
     assert f"|len:shortest|version:covnmt-{__version__}" in shown
     compared = run_cli("compare", f"{name}={source}", f"b={source}", "-r", source, "--no-ter")

@@ -112,6 +112,15 @@ def test_drop_needs_one_aligner_for_both() -> None:
     assert value(replace(PERFECT, links=DIAGONAL, output_links=DIAGONAL), "DROP") == 0
 
 
+def test_attention_over_subwords_gives_no_drop() -> None:
+    """Its links are not over the words of the reference's matrices; the rest stays."""
+    pieces = [np.pad(matrix, ((0, 0), (0, 1))) for matrix in MATRICES]
+    result = evaluate(replace(PERFECT, attention=pieces), SET)
+    assert result.find("DROP") is None
+    assert value(replace(PERFECT, attention=pieces), "AER") == 0
+    assert value(replace(PERFECT, attention=pieces), "little attention") > 0
+
+
 def test_options_reach_the_measures_and_the_signatures() -> None:
     faint = replace(PERFECT, forced=[soft * 0.4 for soft in MATRICES])
     threshold = Options(extraction="threshold", threshold=0.5, renormalise=True)

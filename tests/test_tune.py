@@ -154,14 +154,16 @@ def test_files(tiny_model: Path, tiny_text: Path, tmp_path: Path) -> None:
     source, reference = tiny_text / "dev.src", tiny_text / "dev.tgt"
     # pieces of four lines: each is a batch of one, four times
     job = Job((tiny_model,), decode.model_copy(update={"batch_size": 1}))
-    found = tune_files(job, source, reference, settings)
+    found = tune_files(job, source, reference, settings, "char")
     whole = translator.stream(read_lines(source), every_hypothesis(decode))
-    assert found.best == tune(whole, list(read_lines(reference)), settings).best
-    characters = tune_files(job, source, reference, settings[:1], tokenize="char")
-    assert "tok:char" in characters.signature
+    assert found.best == tune(whole, list(read_lines(reference)), settings, "char").best
+    assert "tok:char" in found.signature
     write_lines(tmp_path / "short", ["a"])
     with pytest.raises(UserError, match=r"short ends after line 1 but .* goes on"):
         tune_files(job, source, tmp_path / "short", settings)
+    write_lines(tmp_path / "other", ["x"] * len(list(read_lines(source))))
+    with pytest.raises(UserError, match="other: BLEU is 0 whatever is tried"):
+        tune_files(job, source, tmp_path / "other", settings)
     write_lines(tmp_path / "none", [])
     with pytest.raises(UserError, match="none are empty"):
         tune_files(job, tmp_path / "none", tmp_path / "none", settings)

@@ -298,10 +298,17 @@ def _proxies(
 
 
 def _output_links(output: Output, options: Options) -> Sequence[Links] | None:
-    """Links with the system's own output, by the same aligner as those with the reference."""
+    """Links with the system's own output, by the same aligner as those with the reference.
+
+    There are none where attention is over subwords, and matrices of the reference over words.
+    """
     if output.output_links is not None or output.links is not None:
         return output.output_links
-    return _extracted(output.attention, options) if output.attention is not None else None
+    if output.attention is None or output.forced is None:
+        return None
+    both = zip(output.attention, output.forced, strict=True)
+    same_words = all(own.shape[1] == forced.shape[1] for own, forced in both)
+    return _extracted(output.attention, options) if same_words else None
 
 
 def _diagnostics(output: Output) -> tuple[Score, ...]:

@@ -20,11 +20,14 @@ from rich.text import Text
 T = TypeVar("T")
 
 # Everything a person watches goes to standard error; standard output carries results, which keep
-# their width in a file or a pipe. Brackets in a name are no markup.
+# their width in a file or a pipe. Brackets in a name are no markup, words between colons no emoji.
 WIDE = 1000
-console = Console(stderr=True)
+console = Console(stderr=True, emoji=False)
 output = Console(
-    soft_wrap=True, markup=False, width=None if sys.stdout and sys.stdout.isatty() else WIDE
+    soft_wrap=True,
+    markup=False,
+    emoji=False,
+    width=None if sys.stdout and sys.stdout.isatty() else WIDE,
 )
 
 # Without a terminal: one line at most this often, so that logs stay short.

@@ -179,7 +179,13 @@ def tune_files(
     workers = processes(job.models[0], job.threads)
     found = translate_pieces(job, (line for line, _ in pairs), workers, BATCHES)
     references = [translation for _, translation in pairs]
-    return tune(track(found, len(pairs), "translating"), references, settings, tokenize)
+    tuning = tune(track(found, len(pairs), "translating"), references, settings, tokenize)
+    if tuning.best.bleu == 0:
+        raise UserError(
+            f"{reference}: BLEU is 0 whatever is tried, so nothing can be chosen; is it the "
+            "translation of the source? For Chinese or Japanese give --tokenize zh or char"
+        )
+    return tuning
 
 
 def check_keeps(model: Path) -> None:

@@ -217,5 +217,3 @@ def test_fertility_of_other_words() -> None:
     check(on, Output(["a"], attention=soft, fertility=[[1.0, 1.0]]))
     with pytest.raises(UserError, match="fertility, sentence 1: 3 source words"):
         check(on, Output(["a"], attention=soft, fertility=[[1.0, 1.0, 1.0]]))
-    with pytest.raises(UserError, match="forced, sentence 1: 1 source words"):
-        check(on, Output(["a"], attention=soft, forced=[ones(1, 1)]))

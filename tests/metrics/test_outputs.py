@@ -36,6 +36,7 @@ BAD_ROWS: list[tuple[dict[str, Any], str]] = [
     ({"alignment": [[0.9, 0.1]]}, '"alignment" should hold 3 x 2'),
     ({"alignment": [[0.9], [0.1, 0.2], [0.3, 0.4]]}, '"alignment" should hold numbers'),
     ({"alignment": [["a", "b"]] * 3}, '"alignment" should hold numbers'),
+    ({"alignment": [[-0.1, 0.9]] * 3}, '"alignment" holds negative weights'),
     ({"coverage": [1.0]}, '"coverage" should hold 2'),
     ({"coverage": [1.0, float("nan")]}, '"coverage" should hold 2 finite'),
     ({"fertility": [1.0, 1.0, 1.0]}, '"fertility" should hold 2'),
@@ -61,7 +62,11 @@ def test_json_lines_give_everything(tmp_path: Path) -> None:
     assert output.fertility is None
 
 
-@pytest.mark.parametrize("line", ["", "a plain line", "{not JSON", "[1, 2]", '{"a": 1}', "17"])
+@pytest.mark.parametrize(
+    "line",
+    ["", "a plain line", "{not JSON", "[1, 2]", '{"a": 1}', "17", "1" * 5000, "[" * 100_000],
+    ids=lambda line: line[:20],
+)
 def test_other_lines_are_text(tmp_path: Path, line: str) -> None:
     path = tmp_path / "out.txt"
     path.write_text(f"{line}\r\nsecond\r\n", "utf-8")
@@ -100,6 +105,9 @@ def test_bad_rows_name_file_and_line(tmp_path: Path, change: Any, message: str) 
 def test_cut_off_and_empty_files(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text(json.dumps(ROW) + "\n" + json.dumps(ROW)[:40], "utf-8")
+    with pytest.raises(UserError, match="line 2: not valid JSON"):
+        read_outputs(path)
+    path.write_text(json.dumps(ROW) + "\n" + "1" * 5000, "utf-8")
     with pytest.raises(UserError, match="line 2: not valid JSON"):
         read_outputs(path)
     path.write_text("", "utf-8")

@@ -125,3 +125,14 @@ def test_paired_tests_tell_good_from_bad(method: PairedMethod) -> None:
     assert table["same", "BLEU"].p_value == 1  # equal output is never "different"
     assert "200" in table["good", "BLEU"].signature
     assert np.isfinite(table["good", "BLEU"].score)
+
+
+@pytest.mark.parametrize("method", get_args(PairedMethod))
+@pytest.mark.parametrize(("differing", "least"), [(1, 1.0), (2, 0.5), (4, 0.125)])
+def test_a_few_lines_prove_nothing(method: PairedMethod, differing: int, least: float) -> None:
+    """As many ways to share them out are as uneven; sacreBLEU alone finds p < 0.01."""
+    references, output = corpus(60, 0.2, seed=4)
+    other = [*references[:differing], *output[differing:]]
+    results = paired_tests({"a": output, "b": other}, [references], method, samples=200)
+    p_values = [row.p_value for row in results if row.system == "b"]
+    assert all(p is not None and p >= least for p in p_values)

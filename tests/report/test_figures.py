@@ -250,6 +250,8 @@ def test_training_curves_show_the_log(drawn: list[Figure], tmp_path: Path) -> No
         ('{"update": 1, "loss": 2.0}\n{"upd', "line 2: not valid JSON"),
         ('{"loss": 2.0}\n', 'line 1: no "update"'),
         ("[1]\n", 'line 1: no "update"'),
+        ('{"update": 1, "loss": [2.0]}\n', "line 1: loss and BLEU should be numbers"),
+        ('{"update": 1, "validation": [2.0]}\n', "line 1: loss and BLEU should be numbers"),
     ],
 )
 def test_bad_logs(tmp_path: Path, text: str, message: str) -> None:
@@ -257,6 +259,17 @@ def test_bad_logs(tmp_path: Path, text: str, message: str) -> None:
     path.write_text(text, "utf-8")
     with pytest.raises(UserError, match=message):
         training_curves({"run": path}, tmp_path / "curves.png")
+
+
+@pytest.mark.parametrize("systems", [2, 9, 20])
+def test_the_legend_stands_above_the_panels(drawn: list[Figure], systems: int) -> None:
+    names = [f"a rather long name of system {k}" for k in range(systems)]
+    length_curves({name: buckets([30, 20, 10]) for name in names}, Path("x.png"))
+    (figure,) = drawn
+    [legend] = figure.legends
+    tops = [axes.get_window_extent().y1 for axes in figure.axes]
+    assert legend.get_window_extent().y0 > max(tops)
+    assert legend.get_window_extent().y1 <= figure.bbox.y1
 
 
 def test_many_systems_look_different(drawn: list[Figure]) -> None:

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from covnmt.errors import UserError
+from covnmt.metrics.outputs import OutputLine
 from covnmt.report.rate import (
     ADEQUACY,
     FLUENCY,
     Ratings,
     Sheets,
+    known_words,
     make_sheets,
     score_sheets,
     weighted_kappa,
@@ -41,6 +43,7 @@ BAD_CELLS = [
     ("left_out", "5", "numbers of source words, 1 to 4"),
     ("left_out", "0", "left_out has '0'"),
     ("said_twice", "ka3", "said_twice has 'ka3'"),
+    ("said_twice", "1" * 5000, "numbers of source words, 1 to 4"),
 ]
 
 
@@ -164,6 +167,21 @@ def test_form_is_self_contained_and_keeps_text_as_text(tmp_path: Path) -> None:
         assert sorted(scale) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        ("▁ 金 閣 寺 は ▁Ky oto", "金 閣 寺 は Kyoto"),
+        ("▁ein ▁Sa tz . ▁", "ein Satz."),
+        ("e i n ▁ S a t z", "ein Satz"),
+        ("ein Satz .", "ein Satz ."),
+        ("金閣寺 は", "金閣寺 は"),
+    ],
+)
+def test_raters_see_words_not_pieces(tokens: str, words: str) -> None:
+    line = OutputLine("x", source_tokens=tuple(tokens.split()))
+    assert known_words([[line]], ["x"]) == [tuple(words.split())]
+
+
 def test_table_2(sheets: Sheets) -> None:
     sheet = fill(
         sheets, "anna.csv", {"base": ("3", "4", "1 2", "4"), "gru": ("5", "4.0", "", "3;4")}
@@ -187,6 +205,13 @@ def test_order_of_rows_and_delimiter_do_not_matter(sheets: Sheets, delimiter: st
         table = list(csv.DictReader(stream, delimiter=delimiter))
     save(sheet, table[::-1], delimiter)
     assert score_sheets(sheets.key, [sheet]).systems == plain.systems
+
+
+def test_carriage_returns_end_lines(sheets: Sheets) -> None:
+    sheet = fill(sheets, "a.csv", {"base": ("2", "3", "1,4", ""), "gru": ("4", "5", "", "2")})
+    plain = score_sheets(sheets.key, [sheet])
+    sheet.write_bytes(sheet.read_bytes().replace(b"\r\n", b"\r"))
+    assert score_sheets(sheets.key, [sheet]) == plain
 
 
 def test_half_filled_rows_are_reported(sheets: Sheets) -> None:
@@ -230,6 +255,11 @@ def test_bad_files(sheets: Sheets, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a key"):
         score_sheets(other, [sheets.sheet])
     table = rows(sheets.sheet)
+    other.write_text("id," + "x" * 200_000, "utf-8")
+    with pytest.raises(UserError, match="field larger"):
+        score_sheets(sheets.key, [other])
+    with pytest.raises(UserError, match="given twice"):
+        score_sheets(sheets.key, [other, tmp_path / "x" / ".." / other.name])
     twice = save(tmp_path / "twice.csv", [table[0], table[0]])
     with pytest.raises(UserError, match=r"line 3: .*there twice"):
         score_sheets(sheets.key, [twice])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from covnmt.metrics.length import Bucket
-from covnmt.report.figures import HeatMap
+from covnmt.report.figures import HeatMap, tallest_bar
 from covnmt.report.markup import Markup
 from covnmt.report.svg import STRIP, heat_map, legend, length_chart
 
@@ -25,7 +25,7 @@ def titles(node: ElementTree.Element, path: str) -> list[str]:
 
 
 def test_cells_are_named_and_placed() -> None:
-    svg = tree(heat_map(PANEL))
+    svg = tree(heat_map(PANEL, 5.0))
     # what is fainter than a hundredth is left to the background
     assert titles(svg, "rect") == ["big ← ka: 0.90", "big ← <mo>: 0.05", "now ← ti: 1.00"]
     first, second, third = [rect for rect in svg.findall("rect") if rect.find("title") is not None]
@@ -37,21 +37,23 @@ def test_cells_are_named_and_placed() -> None:
 
 
 def test_bars_have_the_height_of_coverage() -> None:
-    bars = tree(heat_map(PANEL)).findall("g/rect")
+    strip = tree(heat_map(PANEL, 5.0))
+    bars = strip.findall("g/rect")
     heights = [float(bar.attrib["height"]) for bar in bars]
-    # the last one is cut at twice
-    assert heights == pytest.approx([0.9 * STRIP / 2, 0.5 * STRIP / 2, STRIP], abs=0.1)
+    assert heights == pytest.approx([0.9 * STRIP / 5, 0.5 * STRIP / 5, STRIP], abs=0.1)
+    assert [text.text for text in strip.findall("g/text")] == ["0", "1", "5"]
     bottoms = {round(float(bar.attrib["y"]) + float(bar.attrib["height"])) for bar in bars}
     assert len(bottoms) == 1
     bare = HeatMap(PANEL.title, PANEL.source, PANEL.target, MATRIX)
-    assert tree(heat_map(bare)).find("g") is None
+    assert tree(heat_map(bare, 2.0)).find("g") is None
 
 
 @pytest.mark.parametrize(("I", "J"), [(1, 1), (0, 3), (5, 5), (80, 80)])
 def test_everything_is_inside(I: int, J: int) -> None:
     matrix = np.ones((I, J), dtype=np.float32)
     words = ["国際協力機構" if k % 3 else "internationalisation-of-it" for k in range(80)]
-    svg = tree(heat_map(HeatMap("t", words[:J], words[:I], matrix, matrix.sum(axis=0))))
+    panel = HeatMap("t", words[:J], words[:I], matrix, matrix.sum(axis=0))
+    svg = tree(heat_map(panel, tallest_bar([panel])))
     width, height = float(svg.attrib["width"]), float(svg.attrib["height"])
     for node in svg.iter("rect"):
         x, y = float(node.attrib["x"]), float(node.attrib["y"])

@@ -4,9 +4,10 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from covnmt.evaluate import Evaluation, compare, evaluate
+from covnmt.evaluate import Evaluation, Options, compare, evaluate
 from covnmt.metrics.alignment import Gold
 from covnmt.metrics.inputs import EvaluationSet, Output
+from covnmt.metrics.significance import Alternative
 from covnmt.report.tables import (
     comparison_table,
     evaluation_table,
@@ -73,6 +74,14 @@ def test_significance() -> None:
     assert row(text, "bad")[:6] == ["bad", "good", "40", "0", "0", "<"]
     other = shown(significance_table(compare({"bad": BAD, "good": GOOD}, SET, ["good"])))
     assert row(other, "good")[-2:] == ["-", "-"]  # sacreBLEU tests against the first system only
+
+
+@pytest.mark.parametrize(("alternative", "sides"), [("two-sided", "two"), ("greater", "one")])
+def test_captions_say_which_test(alternative: Alternative, sides: str) -> None:
+    options = Options(alternative=alternative, ter=False)
+    comparison = compare({"bad": BAD, "good": GOOD}, SET, options=options)
+    for table in (comparison_table(comparison), significance_table(comparison)):
+        assert f"{sides}-sided sign test" in shown(table)
 
 
 def test_by_length(systems: dict[str, Evaluation]) -> None:

@@ -152,7 +152,7 @@ def check(evaluation_set: EvaluationSet, output: Output) -> None:
     """Raise if the parts do not fit together, naming the first place where they do not."""
     _check_counts(evaluation_set, output)
     _check_references(evaluation_set)
-    _check_attention(output)
+    _check_fertility(output)
     if evaluation_set.source is not None:
         _check_words(evaluation_set, output)
     elif evaluation_set.gold is not None:
@@ -186,23 +186,17 @@ def _check_words(evaluation_set: EvaluationSet, output: Output) -> None:
         check_matrices(output.forced, lengths, output.files.get("forced", "forced matrices"))
 
 
-def _check_attention(output: Output) -> None:
-    """The source words of the output's soft matrices are those of its other parts."""
-    if output.attention is None:
+def _check_fertility(output: Output) -> None:
+    """The source words of the output's soft matrices are those of its fertility."""
+    if output.attention is None or output.fertility is None:
         return
-    words = [matrix.shape[1] for matrix in output.attention]
-    others: dict[str, list[int]] = {}
-    if output.fertility is not None:
-        others["fertility"] = [len(row) for row in output.fertility]
-    if output.forced is not None:
-        others["forced"] = [matrix.shape[1] for matrix in output.forced]
-    for part, counts in others.items():
-        for number, (count, expected) in enumerate(zip(counts, words, strict=True), 1):
-            if count != expected:
-                raise UserError(
-                    f"{output.files.get(part, part)}, sentence {number}: {count} source words, but "
-                    f"{output.files.get('attention', 'attention')} has {expected}"
-                )
+    for number, (matrix, row) in enumerate(zip(output.attention, output.fertility, strict=True), 1):
+        if len(row) != matrix.shape[1]:
+            raise UserError(
+                f"{output.files.get('fertility', 'fertility')}, sentence {number}: {len(row)} "
+                f"source words, but {output.files.get('attention', 'attention')} has "
+                f"{matrix.shape[1]}"
+            )
 
 
 def _check_counts(evaluation_set: EvaluationSet, output: Output) -> None:

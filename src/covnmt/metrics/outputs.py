@@ -18,6 +18,8 @@ from covnmt.files import input_lines
 
 Array = NDArray[np.float32]
 SURROGATE = re.compile("[\ud800-\udfff]")
+# Python also gives up on numbers of thousands of digits, and on brackets as deep.
+UNREADABLE = (ValueError, RecursionError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +52,7 @@ def parse_output(line: str, place: str) -> OutputLine:
     """Read one JSON line; `place` names it in messages."""
     try:
         row = json.loads(line)
-    except json.JSONDecodeError as error:
+    except UNREADABLE as error:
         raise UserError(f"{place}: not valid JSON ({error}); was the file cut off?") from None
     if not isinstance(row, dict) or not _is_text(row.get("text")):
         raise UserError(f'{place}: no "text"; expected a line of `covnmt translate --json`')
@@ -70,7 +72,7 @@ def parse_output(line: str, place: str) -> OutputLine:
 def _is_json(line: str) -> bool:
     try:
         row = json.loads(line)
-    except json.JSONDecodeError:
+    except UNREADABLE:
         return False
     return isinstance(row, dict) and "text" in row
 
@@ -102,4 +104,6 @@ def _numbers(row: dict[str, Any], name: str, shape: tuple[int, ...], place: str)
         raise UserError(
             f'{place}: "{name}" should hold {expected} finite numbers, as many as words'
         )
+    if name == "alignment" and (values < 0).any():
+        raise UserError(f'{place}: "{name}" holds negative weights')
     return values

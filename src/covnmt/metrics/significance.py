@@ -108,20 +108,35 @@ def paired_tests(
     `samples` 0 is sacreBLEU's own number (1,000 for bootstrap, 10,000 for randomisation); its
     seed is 12345, or what the environment variable SACREBLEU_SEED says. Where two scores are
     equal sacreBLEU returns its smallest p-value; here there is nothing to explain, and p is 1.
+    Likewise where only a few sentences differ: see `least_p_value`.
     """
     metrics: dict[str, Metric] = {"BLEU": BLEU(tokenize=tokenize, force=True), "chrF": CHRF()}
     kind = "bs" if method == "bootstrap" else "ar"
     signatures, results = PairedTest(
         list(systems.items()), metrics, references, test_type=kind, n_samples=samples
     )()
+    first = next(iter(systems.values()))
     found = []
     for metric, signature in signatures.items():
         baseline, *others = [cast(Result, result) for result in results[metric]]
-        for system, result in zip(systems, [baseline, *others], strict=True):
-            if result is not baseline and result.score == baseline.score:
-                result.p_value = 1.0
+        for (system, lines), result in zip(systems.items(), [baseline, *others], strict=True):
+            if result is not baseline:
+                same = result.score == baseline.score
+                least = 1.0 if same else least_p_value(first, lines)
+                result.p_value = max(least, result.p_value or 0.0)
             found.append(_paired(system, metric, result, str(signature)))
     return found
+
+
+def least_p_value(first: Sequence[str], second: Sequence[str]) -> float:
+    """What no two-sided test of these outputs can go below.
+
+    Were it chance which system wrote which line, the k lines that differ would lie in 2^k ways, and
+    two of them, as it is and the other way round, are as uneven as what was seen. sacreBLEU counts
+    only what is more uneven still, so it finds a single line that differs beyond doubt.
+    """
+    differing = sum(one != other for one, other in zip(first, second, strict=True))
+    return min(1.0, 2.0 * 0.5**differing)
 
 
 def _paired(system: str, metric: str, result: Result, signature: str) -> Paired:

@@ -53,6 +53,7 @@ GAP = 0.35
 TITLE = 0.35
 BAR = 0.14  # width of the colour bar
 LONGEST_LABEL = 20
+LEGEND_ROW = 0.22
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,15 +92,20 @@ def heat_maps(panels: Sequence[HeatMap], path: Path) -> None:
         raise UserError(f"{path}: nothing to draw; heat maps need the output of `translate --json`")
     with _style(word for panel in panels for word in _words(panel)):
         boxes = _boxes(panels)
-        coverages = [panel.coverage for panel in panels if panel.coverage is not None]
-        tallest = max((float(c.max(initial=0)) for c in coverages), default=0.0)
-        figure, left = _canvas(boxes, strip=bool(coverages)), GAP
+        strip = any(panel.coverage is not None for panel in panels)
+        figure, left, tallest = _canvas(boxes, strip), GAP, tallest_bar(panels)
         for panel, box in zip(panels, boxes, strict=True):
             left += box.left
-            _draw_heat_map(figure, panel, box, left, max(tallest, 2.0))
+            _draw_heat_map(figure, panel, box, left, tallest)
             left += box.width + GAP
         _colour_bar(figure, left)
         _save(figure, path)
+
+
+def tallest_bar(panels: Sequence[HeatMap]) -> float:
+    """What the bars of coverage reach up to, the same in all panels, so that they compare."""
+    coverages = [panel.coverage for panel in panels if panel.coverage is not None]
+    return max([2.0, *(float(coverage.max(initial=0)) for coverage in coverages)])
 
 
 def length_curves(systems: Mapping[str, Sequence[Bucket]], path: Path) -> None:
@@ -112,7 +118,8 @@ def length_curves(systems: Mapping[str, Sequence[Bucket]], path: Path) -> None:
         raise UserError(f"{path}: no sentences to group by length")
     x = {low: k for k, low in enumerate(sorted(buckets))}
     with _style(systems):
-        figure, (scores, lengths) = _two_panels("BLEU", "words per output")
+        names = [*systems, "reference"]
+        figure, (scores, lengths) = _two_panels("BLEU", "words per output", names)
         with_bands = list(systems)[: None if len(systems) <= FEW else 1]
         for (name, rows), look in zip(systems.items(), _looks(), strict=False):
             at = [x[b.low] for b in rows]
@@ -138,7 +145,7 @@ def training_curves(logs: Mapping[str, Path], path: Path) -> None:
     if not runs:
         raise UserError(f"{path}: no log to draw")
     with _style(runs):
-        figure, (losses, scores) = _two_panels("loss per word", "validation BLEU")
+        figure, (losses, scores) = _two_panels("loss per word", "validation BLEU", list(runs))
         for (name, log), look in zip(runs.items(), _looks(), strict=False):
             plain = {"color": look["color"]}
             losses.plot(*log.training, **plain, alpha=0.45, linewidth=1)
@@ -169,16 +176,20 @@ class Log(NamedTuple):
 def _read_log(path: Path) -> Log:
     log = Log(Points([], []), Points([], []), Points([], []))
     for number, line in enumerate(read_lines(path), 1):
-        entry = _read_entry(line, f"{path}, line {number}")
+        place = f"{path}, line {number}"
+        entry = _read_entry(line, place)
         validation = entry.get("validation") or {}
-        for points, value in (
-            (log.training, entry.get("loss")),
-            (log.validation, validation.get("loss")),
-            (log.bleu, validation.get("bleu")),
-        ):
-            if value is not None:
-                points.x.append(entry["update"])
-                points.y.append(value)
+        try:
+            for points, value in (
+                (log.training, entry.get("loss")),
+                (log.validation, validation.get("loss")),
+                (log.bleu, validation.get("bleu")),
+            ):
+                if value is not None:
+                    points.x.append(entry["update"])
+                    points.y.append(float(value))
+        except (AttributeError, TypeError, ValueError):
+            raise UserError(f"{place}: loss and BLEU should be numbers") from None
     if not log.training.x and not log.validation.x:
         raise UserError(f"{path}: nothing reported yet; wait for the first report of the training")
     return log
@@ -316,8 +327,10 @@ def _colour_bar(figure: Figure, left: float) -> None:
 # Curves
 
 
-def _two_panels(first: str, second: str) -> tuple[Figure, tuple[Axes, Axes]]:
-    figure = _figure(11, 4.2)
+def _two_panels(first: str, second: str, names: Sequence[str]) -> tuple[Figure, tuple[Axes, Axes]]:
+    """Side by side, under the room that a legend of these names takes."""
+    rows = math.ceil(len(names) / _columns(names))
+    figure = _figure(11, 3.6 + max(0.6, 0.3 + LEGEND_ROW * rows))
     axes = tuple(_axes(figure, left, 0.75, 4.6, 2.85) for left in (0.7, 6.2))
     for one, label in zip(axes, (first, second), strict=True):
         one.set_ylabel(label)
@@ -341,8 +354,13 @@ def _band(axes: Axes, x: Sequence[int], bands: Sequence[Band], look: dict[str, A
 def _legend(figure: Figure, axes: Axes) -> None:
     """All names in one row above both panels, in more rows if they need the space."""
     handles, labels = axes.get_legend_handles_labels()
-    columns = max(1, min(len(labels), int(90 / max(em_width(label) + 5 for label in labels))))
+    columns = _columns(list(map(str, labels)))
     figure.legend(handles, labels, loc="upper left", ncols=columns, frameon=False)
+
+
+def _columns(names: Sequence[str]) -> int:
+    """How many names fit side by side into a legend."""
+    return max(1, min(len(names), int(90 / max(em_width(name) + 5 for name in names))))
 
 
 # Files

@@ -22,7 +22,7 @@ from covnmt.metrics.inputs import EvaluationSet, as_evaluated
 from covnmt.metrics.outputs import OutputLine, read_outputs
 from covnmt.progress import track
 from covnmt.report import svg
-from covnmt.report.figures import Array, HeatMap, heat_maps, length_curves
+from covnmt.report.figures import Array, HeatMap, heat_maps, length_curves, tallest_bar
 from covnmt.report.findings import (
     Finding,
     Ranking,
@@ -224,9 +224,11 @@ def _attention(systems: Systems, chosen: Sequence[int]) -> Markup:
 
 
 def _maps(systems: Systems, sentence: int) -> Markup:
+    shown = panels(systems, sentence)
+    tallest = tallest_bar(shown)
     drawn = (
-        element("figure", element("figcaption", panel.title), svg.heat_map(panel))
-        for panel in panels(systems, sentence)
+        element("figure", element("figcaption", panel.title), svg.heat_map(panel, tallest))
+        for panel in shown
     )
     name = f"figures/sentence-{sentence + 1}"
     links = (join(" ", element("a", kind, href=f"{name}.{kind}")) for kind in ("png", "svg"))

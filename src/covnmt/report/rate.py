@@ -20,12 +20,14 @@ from pathlib import Path
 from string import Template
 from textwrap import shorten
 from typing import Any
+from unicodedata import east_asian_width
 
 import numpy as np
 
 from covnmt.errors import UserError
 from covnmt.files import atomic_text, read_json, read_lines, write_json
 from covnmt.metrics.outputs import OutputLine
+from covnmt.text.tokenize import SPACE
 
 KEY, SHEET, FORM = "key.json", "ratings.csv", "form.html"
 COLUMNS = ("id", "source", "output", "adequacy", "fluency", "left_out", "said_twice")
@@ -110,8 +112,23 @@ def known_words(
     for outputs in systems:
         rows = zip(outputs, source, strict=False)
         if all(each.source_tokens or not line.strip() for each, line in rows):
-            return [each.source_tokens for each in outputs]
+            return [whole_words(each.source_tokens) for each in outputs]
     return None
+
+
+def whole_words(tokens: Sequence[str]) -> tuple[str, ...]:
+    """Subwords and characters put together to words, as people read them.
+
+    Chinese and Japanese have no spaces to tell words by: there each piece stays a word.
+    """
+    if not any(SPACE in token for token in tokens):
+        return tuple(tokens)
+    text = ""
+    for token in tokens:
+        piece = token.replace(SPACE, " ")
+        apart = any(east_asian_width(c) in "WF" for c in text[-1:] + piece[:1])
+        text += f" {piece}" if apart else piece
+    return tuple(text.split())
 
 
 def _check(
@@ -233,6 +250,9 @@ def score_sheets(key: Path, sheets: Sequence[Path]) -> Ratings:
     """Read the filled sheets of one or more raters and tell whose outputs were judged how."""
     if not sheets:
         raise UserError("no filled sheet given")
+    for first, second in combinations(sheets, 2):
+        if first.resolve() == second.resolve():
+            raise UserError(f"{second}: given twice; give the sheet of each rater once")
     systems, items = _read_key(key)
     raters = {str(sheet): _read_sheet(sheet, items) for sheet in sheets}
     everything = [rating for ratings in raters.values() for rating in ratings.values()]
@@ -287,17 +307,18 @@ def _read_sheet(path: Path, items: Mapping[str, Item]) -> dict[str, Rating]:
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """Rows of a sheet as spreadsheets save it: with comma, semicolon or tab."""
-    lines = list(read_lines(path))
+    # some spreadsheets on a Mac end lines with a carriage return alone
+    lines = [part for line in read_lines(path) for part in line.split("\r")]
     if not lines:
         raise UserError(f"{path}: empty; expected the sheet that `covnmt rate make` wrote")
     lines[0] = lines[0].removeprefix("\ufeff")
     delimiter = max(",;\t", key=lines[0].count)
     reader = csv.DictReader(lines, delimiter=delimiter, restval="")
-    # source and output are there for the rater only
-    missing = set(COLUMNS) - {"source", "output"} - set(reader.fieldnames or ())
-    if missing:
-        raise UserError(f"{path}, line 1: no column {', '.join(sorted(missing))}")
     try:
+        # source and output are there for the rater only
+        missing = set(COLUMNS) - {"source", "output"} - set(reader.fieldnames or ())
+        if missing:
+            raise UserError(f"{path}, line 1: no column {', '.join(sorted(missing))}")
         for row in reader:
             if any(isinstance(cell, str) and cell.strip() for cell in row.values()):
                 yield f"{path}, line {reader.line_num}", row
@@ -322,12 +343,14 @@ def _marked(row: Mapping[str, str], name: str, words: int, place: str) -> frozen
     """Numbers of source words, from 1 in the sheet and from 0 here."""
     cells = row[name].replace(",", " ").replace(";", " ").split()
     numbers = [cell.removesuffix(".0") for cell in cells]
+    positions = {str(j + 1): j for j in range(words)}
     for number in numbers:
-        if not (number.isascii() and number.isdigit() and 1 <= int(number) <= words):
+        if number not in positions:
             raise UserError(
-                f"{place}: {name} has {number!r}; say numbers of source words, 1 to {words}"
+                f"{place}: {name} has {shorten(number, 40)!r}; say numbers of source words, "
+                f"1 to {words}"
             )
-    return frozenset(int(number) - 1 for number in numbers)
+    return frozenset(positions[number] for number in numbers)
 
 
 # Figures

@@ -4,6 +4,7 @@ They show the same as `covnmt.report.figures`, but take the reader's fonts, foll
 dark page, and name each cell and point when pointed at. Sizes are in CSS pixels.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from matplotlib import colormaps
@@ -21,15 +22,20 @@ PAD = 6
 FAINT = 0.01  # attention that is drawn as none
 
 
-def heat_map(panel: HeatMap) -> Markup:
-    """Attention [I, J] as a grid under its source words, over bars of their coverage."""
+def heat_map(panel: HeatMap, tallest: float) -> Markup:
+    """Attention [I, J] as a grid under its source words, over bars of their coverage.
+
+    `tallest` is the coverage that a bar of full height stands for.
+    """
     I, J = panel.matrix.shape
     # 80 words stay readable: a line of text still fits into a cell
     cell = 22 if max(I, J) <= 25 else 15
     left = FONT * _widest(panel.target) + 2 * PAD
     top = FONT * _widest(panel.source) + 2 * PAD
     below = top + I * cell
-    bars = _bars(panel, left, below + PAD, cell) if panel.coverage is not None else Markup("")
+    bars = Markup("")
+    if panel.coverage is not None:
+        bars = _bars(panel, left, below + PAD, cell, tallest)
     width, height = max(left + J * cell + 2 * PAD, 160), below + (STRIP + 3 * PAD if bars else PAD)
     return element(
         "svg",
@@ -147,13 +153,13 @@ def _cells(panel: HeatMap, left: float, top: float, cell: int) -> list[Markup]:
     return cells
 
 
-def _bars(panel: HeatMap, left: float, top: float, cell: int) -> Markup:
-    """Coverage of each source word, with a line where it is covered once; bars end at 2."""
+def _bars(panel: HeatMap, left: float, top: float, cell: int, tallest: float) -> Markup:
+    """Coverage of each source word, with a line where it is covered once."""
     assert panel.coverage is not None
-    half = STRIP / 2
+    once = STRIP / tallest
     bars = []
     for j, value in enumerate(panel.coverage.tolist()):
-        height = half * min(max(value, 0.0), 2.0)
+        height = once * max(value, 0.0)
         bars.append(
             element(
                 "rect",
@@ -165,8 +171,10 @@ def _bars(panel: HeatMap, left: float, top: float, cell: int) -> Markup:
             )
         )
     right = left + len(bars) * cell
-    line = element("line", x1=left, x2=right, y1=top + half, y2=top + half)
-    marks = (_text(str(n), left - PAD, top + STRIP - n * half, "end") for n in (0, 1, 2))
+    y = top + STRIP - once
+    line = element("line", x1=left, x2=right, y1=y, y2=y)
+    levels = (0, 1, math.floor(tallest))
+    marks = (_text(str(n), left - PAD, top + STRIP - n * once, "end") for n in levels)
     return element("g", *bars, line, *marks, class_="coverage")
 
 

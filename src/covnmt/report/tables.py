@@ -83,7 +83,8 @@ def comparison_table(comparison: Comparison, title: str | None = None) -> Table:
     )
     rows = [_figures(system) for system in comparison.systems.values()]
     first, *rest = _present(COLUMNS, rows)
-    table = _table(title, f"{legend} (p < {LEVEL:g}, sign test on the paper's BLEU)")
+    how = f"{_sides(comparison)} sign test on the paper's BLEU"
+    table = _table(title, f"{legend} (p < {LEVEL:g}, {how})")
     table.add_column("system")
     table.add_column(first.heading, justify="right")
     table.add_column("")  # marks stand behind the first figure
@@ -96,7 +97,11 @@ def comparison_table(comparison: Comparison, title: str | None = None) -> Table:
 
 def significance_table(comparison: Comparison) -> Table:
     """How each system fares against each baseline in every test."""
-    table = _table(None, "sentences that raise or lower the baseline's BLEU, and p-values")
+    table = _table(
+        None,
+        "sentences that raise or lower the baseline's BLEU, and p-values "
+        f"({_sides(comparison)} sign test)",
+    )
     for heading in ("baseline", "system"):
         table.add_column(heading)
     for heading in ("up", "down", "same", "sign test", "bootstrap", "randomisation"):
@@ -171,6 +176,11 @@ def agreement_table(ratings: Ratings) -> Table:
         names = " / ".join(Path(rater).name for rater in row.raters)
         table.add_row(row.question, names, f"{row.answers:,}", f"{row.same:.1f}%", kappa)
     return table
+
+
+def _sides(comparison: Comparison) -> str:
+    one_sided = any(test.alternative == "greater" for test in comparison.sign_tests.values())
+    return "one-sided" if one_sided else "two-sided"
 
 
 def _figures(evaluation: Evaluation) -> dict[str, float]:

@@ -1,0 +1,121 @@
+"""The figures in the documents are those of the result files, to the last digit."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# the names of README.md
+SYSTEMS = {
+    "phrase-based": "pbsmt",
+    "baseline": "baseline",
+    "linguistic": "linguistic",
+    "linguistic + fertility": "fertility",
+    "tanh d=1": "tanh1",
+    "GRU d=1": "gru1",
+    "GRU d=10": "gru10",
+}
+SCORES = ("AER", "SAER", "DROP", "REP", "repeated 4-grams")
+CPU = {
+    "covnmt, GRU d=10, int8": "onnx-int8",
+    "covnmt, GRU d=10, PyTorch": "pytorch",
+    "Marian 1.12.42, float32": "marian",
+    "eole 0.6.4": "eole",
+    "OpenNMT-py 3.5.1": "opennmt-py",
+    "fairseq 0.12.2, LSTM": "fairseq",
+    "Joey NMT 2.3.0": "joeynmt",
+}
+CPU_COLUMNS = (
+    ("cpu-small-batch1", 10),
+    ("cpu-small-batch32", 10),
+    ("cpu-small-batch32", 1),
+    ("cpu-paper-batch1", 10),
+)
+CHECKS = ("check-ja-en", "check-embedded-gru10", "check-embedded-baseline")
+
+
+def tables(document: str, column: str) -> list[dict[str, list[str]]]:
+    """The tables with such a column: cells of each row, without emphasis, by the first of them."""
+    found = []
+    for text in re.findall(r"(?:^\|.*\n)+", (ROOT / document).read_text("utf-8"), re.MULTILINE):
+        head, _, *rows = [
+            [cell.strip() for cell in line.replace("**", "").strip("|").split("|")]
+            for line in text.splitlines()
+        ]
+        if column in head:
+            found.append({re.sub(r" \(\[.*", "", name): cells for name, *cells in rows})
+    return found
+
+
+def results(name: str) -> Any:
+    return json.loads((ROOT / name).read_text("utf-8"))
+
+
+def tenths(value: float) -> str:
+    return f"{value:.1f}".replace("-0.0", "0.0")
+
+
+def gain(system: Any) -> str:
+    if system["gain"] is None:
+        return ""
+    mean, band = tenths(system["gain"]), map(tenths, system["gain_band"])
+    sign = "+" if float(mean) > 0 else ""
+    return f"{sign}{mean}" + ("" if system["system"] == "pbsmt" else f" ({' to '.join(band)})")
+
+
+@pytest.mark.parametrize(("number", "experiment"), [(0, "kftt"), (1, "twlaw")])
+def test_results(number: int, experiment: str) -> None:
+    found = results(f"docs/results/{experiment}/summary.json")["systems"]
+    systems = {each["system"]: each for each in found}
+    table = tables("README.md", "repeated 4-grams")[number]
+    assert list(table) == list(SYSTEMS)
+    for name, (bleu, shown, *cells) in table.items():
+        system = systems[SYSTEMS[name]]
+        means = {score: each["mean"] for score, each in system["scores"].items()}
+        assert bleu.split()[0] == f"{means['BLEU (paper)']:.2f}", name
+        assert shown == gain(system), name
+        assert cells == [f"{means[s]:.2f}" if s in means else "" for s in SCORES], name
+
+
+def test_training_speeds() -> None:
+    [table] = tables("README.md", "of the baseline's")
+    rows = results("benchmarks/results/train-systems.json")["rows"]
+    speeds = {(row["system"], row["batch"]): row["words_per_second"]["median"] for row in rows}
+    for name, system in list(SYSTEMS.items())[1:]:
+        own = [speeds[system, batch] for batch in (80, 512)]
+        *cells, ratios = table[f"covnmt, {name}"]
+        assert cells == [f"{speed:,.0f}" for speed in own], name
+        if system != "baseline":
+            base = [speeds["baseline", batch] for batch in (80, 512)]
+            quotients = (f"{one / other:.2f}" for one, other in zip(own, base, strict=True))
+            assert ratios.startswith(", ".join(quotients)), name
+
+
+def test_cpu_speeds() -> None:
+    [table] = tables("README.md", "batch 1 where not said")
+    assert list(table) == list(CPU)
+    for name, engine in CPU.items():
+        medians = (
+            row["words_per_cpu_second"]["median"]
+            for file, beam in CPU_COLUMNS
+            for row in results(f"benchmarks/results/{file}.json")["rows"]
+            if (row["engine"], row["beam"]) == (engine, beam)
+        )
+        assert table[name] == [f"{median:,.0f}" for median in medians], name
+
+
+def test_checks() -> None:
+    page = (ROOT / "docs/check.md").read_text("utf-8")
+    [text] = re.findall(r"^\| pairs \|.*\n.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    for line, name in zip(text.splitlines(), CHECKS, strict=True):
+        row = results(f"benchmarks/results/{name}.json")["row"]
+        percent = (f"{100 * row[key]:.0f}%" for key in ("pairs_found", "precision", "recall"))
+        areas = (f"{row[key]:.2f}" for key in ("area", "area_of_attention"))
+        cells = [*percent, *areas, f"{100 * row['whole_units_flagged']:.1f}%"]
+        assert [cell.strip() for cell in line.strip("|").split("|")][2:] == cells, name
+    flagged = results("benchmarks/results/check-ja-en.json")["row"]["whole_pairs_flagged"]
+    assert f"{100 * flagged:.0f}% of the whole sentences have a word told" in page
