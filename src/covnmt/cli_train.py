@@ -57,7 +57,9 @@ def average(
 ) -> None:
     """Average the last kept weights of a run into a model of their own."""
     from covnmt.checkpoint import average_run
+    from covnmt.engine.exported import refuse_exported
 
+    refuse_exported(target)
     used = average_run(run, target, last)
     tell(f"{target}: the mean of {', '.join(used)}")
 
