@@ -33,7 +33,7 @@ def train(
 
     path = find_recipe(recipe)
     config = load_recipe(path, overrides)
-    directory = run or Path("runs") / f"{path.parent.name}-{path.stem}"
+    directory = run or Path("runs") / "-".join(filter(None, (path.parent.name, path.stem)))
     if gpus > 1:
         place = ["--run", str(directory), "--device", device, "--threads", str(threads)]
         raise typer.Exit(launch(gpus, restarts, ["train", *place, recipe, *(overrides or ())]))
