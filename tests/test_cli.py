@@ -417,6 +417,18 @@ def test_from_nothing_to_a_model(run: Run, tmp_path: Path) -> None:
     assert len(done.out.splitlines()) == 3
 
 
+def test_a_run_has_the_name_of_its_recipe(
+    run: Run, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = ("train.updates=1", "train.validate_bleu=false", "train.select=loss")
+    Path("mine.toml").write_text("[model]\nembedding = 4\nhidden = 4\nrank = 4\n")
+    run("train", "mine.toml", f"data.directory={tiny_corpus}", *short)
+    small = ("model.embedding=4", "model.hidden=4", "model.rank=4")
+    run("train", "demo/gru10", f"data.directory={tiny_corpus}", *small, *short)
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["demo-gru10", "mine"]
+
+
 def test_several_training_files(run: Run, tiny_text: Path, tmp_path: Path) -> None:
     sources = f"{tiny_text / 'train.src'},{tiny_text / 'dev.src'}"
     targets = f"{tiny_text / 'train.tgt'},{tiny_text / 'dev.tgt'}"

@@ -108,6 +108,8 @@ def test_a_byte_order_mark_is_no_part_of_a_recipe(tmp_path: Path) -> None:
     path = tmp_path / "r.toml"
     path.write_text("[train]\r\nupdates = 3\r\n", "utf-8-sig")
     assert load_recipe(path).train.updates == 3
+    path.write_text("[train]\r\nupdate = 3\r\n", "utf-8-sig")
+    assert complaint(path).startswith(f"{path}, line 2: unknown key train.update;")
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from covnmt.data import Place, train_batches
 from covnmt.errors import UserError
 from covnmt.run import Counters, Run, open_run, write_log
 from covnmt.text.corpus import Corpus
+from covnmt.text.prepare import prepare
 from covnmt.train import make_update, train
 from tests.runs import CPU, assert_same, changed, go, log_of, stop_at
 
@@ -163,6 +164,26 @@ def test_a_run_that_never_saved_begins_again(
     assert [e["update"] for e in log_of(tmp_path) if "loss" in e] == [1, 2, 3, 4, 5, 6]
 
 
+def test_there_is_a_save_before_there_is_a_model(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seldom = {"train__validate_every": 2, "train__checkpoint_every": 100}
+    go(short, tmp_path / "whole", **seldom)
+
+    def crash(run: Run, entry: dict[str, Any]) -> None:
+        if "validation" in entry:
+            raise RuntimeError("power cut")
+        write_log(run, entry)
+
+    monkeypatch.setattr(training, "write_log", crash)
+    with pytest.raises(RuntimeError):
+        go(short, tmp_path / "run", **seldom)
+    assert (tmp_path / "run" / BEST).exists()
+    monkeypatch.undo()
+    go(short, tmp_path / "run", **seldom)
+    assert_same(tmp_path / "whole", tmp_path / "run")
+
+
 @pytest.mark.parametrize("key", FIXED)
 def test_other_settings_are_refused(key: str, short: Config, tmp_path: Path) -> None:
     go(short, tmp_path, train__updates=2)
@@ -194,6 +215,29 @@ def test_data_may_move_but_not_change(short: Config, tmp_path: Path, tiny_text: 
     with pytest.raises(UserError, match=f"other data than {other}.*choose another run directory"):
         go(short, run, data__directory=other)
     assert (run / LAST).read_bytes() == before
+
+
+def test_data_prepared_anew_do_not_reach_a_run(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights, its validations and its samples are those of the data that it began with."""
+    go(short, tmp_path / "whole", train__validate_every=2)
+    data = tmp_path / "data"
+    shutil.copytree(short.data.directory, data)
+    settings = Corpus.open(data).report.settings.model_copy(update={"source_size": 500, "seed": 5})
+
+    def prepared_anew(run: Run, batches: list[Any], words: int) -> None:
+        if run.counters.update == 3:
+            prepare(settings, data, overwrite=True)
+        make_update(run, batches, words)
+
+    monkeypatch.setattr(training, "make_update", prepared_anew)
+    go(short, tmp_path / "run", train__validate_every=2, data__directory=data)
+    rows = [load_tensors(tmp_path / run / BEST) for run in ("whole", "run")]
+    assert rows[0][1] == rows[1][1]
+    assert all(torch.equal(rows[0][0][name], rows[1][0][name]) for name in rows[0][0])
+    whole, run = ([e.get("validation") for e in log_of(tmp_path / n)] for n in ("whole", "run"))
+    assert whole == run
 
 
 def test_no_data(short: Config, tmp_path: Path) -> None:

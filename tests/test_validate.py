@@ -15,12 +15,12 @@ from covnmt.metrics.bleu import paper_bleu
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.corpus import Corpus
 from covnmt.translate import Translator
-from covnmt.validate import SAMPLES, Validation, total_loss, validate
+from covnmt.validate import SAMPLES, Dev, Validation, total_loss, validate
 from tests.runs import CPU, changed
 
 
 def validated(model: Seq2Seq, data: Path, config: Config) -> Validation:
-    found = validate(model, Corpus.open(data), config, CPU)
+    found = validate(model, Dev.open(Corpus.open(data)), config, CPU)
     assert found is not None
     return found
 
@@ -88,7 +88,7 @@ def test_random_state_is_left_alone(tiny_model: Path, tiny_corpus: Path) -> None
     """Or else when a run validates would change how it goes on."""
     model, config = load_model(tiny_model, CPU)
     before = torch.get_rng_state()
-    validate(model, Corpus.open(tiny_corpus), config, CPU)
+    validate(model, Dev.open(Corpus.open(tiny_corpus)), config, CPU)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -97,6 +97,7 @@ def test_it_stops_between_two_steps(batch_size: int, tiny_model: Path, tiny_corp
     """At once, in the loss, and in the midst of translating."""
     model, config = load_model(tiny_model, CPU)
     config = changed(config, decode__batch_size=batch_size)
+    dev = Dev.open(Corpus.open(tiny_corpus))
     asked = 0
 
     def stopped() -> bool:
@@ -106,10 +107,10 @@ def test_it_stops_between_two_steps(batch_size: int, tiny_model: Path, tiny_corp
 
     for patience in (0, 1, 7):
         asked = 0
-        assert validate(model, Corpus.open(tiny_corpus), config, CPU, ALONE, stopped) is None
+        assert validate(model, dev, config, CPU, ALONE, stopped) is None
         assert asked == patience + 1
     patience = 10**6
-    assert validate(model, Corpus.open(tiny_corpus), config, CPU, ALONE, stopped) is not None
+    assert validate(model, dev, config, CPU, ALONE, stopped) is not None
 
 
 def test_where_one_worker_is_stopped_none_has_a_result(
@@ -118,7 +119,7 @@ def test_where_one_worker_is_stopped_none_has_a_result(
     """This one was not; it waits for the other, and learns of it."""
     model, config = load_model(tiny_model, CPU)
     monkeypatch.setattr(World, "gather", lambda _, mine: [mine, None])
-    assert validate(model, Corpus.open(tiny_corpus), config, CPU, World(0, 2)) is None
+    assert validate(model, Dev.open(Corpus.open(tiny_corpus)), config, CPU, World(0, 2)) is None
 
 
 def test_summary_and_json() -> None:

@@ -33,7 +33,7 @@ def train(
 
     path = find_recipe(recipe)
     config = load_recipe(path, overrides)
-    directory = run or Path("runs") / f"{path.parent.name}-{path.stem}"
+    directory = run or Path("runs") / "-".join(filter(None, (path.parent.name, path.stem)))
     if gpus > 1:
         place = ["--run", str(directory), "--device", device, "--threads", str(threads)]
         raise typer.Exit(launch(gpus, restarts, ["train", *place, recipe, *(overrides or ())]))
@@ -57,7 +57,9 @@ def average(
 ) -> None:
     """Average the last kept weights of a run into a model of their own."""
     from covnmt.checkpoint import average_run
+    from covnmt.engine.exported import refuse_exported
 
+    refuse_exported(target)
     used = average_run(run, target, last)
     tell(f"{target}: the mean of {', '.join(used)}")
 

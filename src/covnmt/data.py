@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from covnmt.config import DataConfig
 from covnmt.errors import UserError
 from covnmt.text.corpus import Ids, Integers, Split
+from covnmt.text.padding import batches as by_length
 from covnmt.text.padding import pad
 from covnmt.text.vocab import PAD
 
@@ -144,9 +145,8 @@ def no_pairs() -> Batch:
 
 def eval_batches(split: Split, batch_size: int) -> Iterator[Integers]:
     """Every pair once, those of similar length together, shortest first."""
-    order = np.argsort(_longer_side(split, slice(None)), kind="stable")
-    for start in range(0, len(order), batch_size):
-        yield order[start : start + batch_size]
+    for batch in by_length(_longer_side(split, slice(None)).tolist(), batch_size):
+        yield np.array(batch)
 
 
 def train_batches(

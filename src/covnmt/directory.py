@@ -69,7 +69,8 @@ def load_config(directory: Path) -> Description:
     if found > FORMAT:
         raise UserError(f"{path}: made by a newer covnmt (format {found}); please upgrade")
     words, mark = tree.pop("words", None), tree.pop("fingerprint", None)
-    if not isinstance(words, dict) or not all(isinstance(words.get(s), int) for s in SIDES):
+    sizes = [words.get(side) for side in SIDES] if isinstance(words, dict) else [None]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
         raise UserError(
             f"{path}: damaged: words must give the size of both vocabularies; "
             "restore it from a copy, or train again"

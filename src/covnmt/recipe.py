@@ -171,7 +171,7 @@ def _place(location: Sequence[str], places: Mapping[str, str]) -> str | None:
 def _lines(path: Path) -> dict[str, int]:
     """The line of every key and group of a recipe."""
     lines, section = {}, ""
-    for number, line in enumerate(path.read_text("utf-8").split("\n"), 1):
+    for number, line in enumerate(path.read_text("utf-8-sig").split("\n"), 1):
         if header := re.match(r"\s*\[([\w.\s-]+)\]", line):
             lines[header[1].strip()] = number
             section = header[1].strip() + "."

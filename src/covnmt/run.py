@@ -27,6 +27,7 @@ from covnmt.checkpoint import (
 from covnmt.config import Config, differences
 from covnmt.directory import Description, load_config, save_config
 from covnmt.distributed import ALONE, World
+from covnmt.engine.exported import refuse_exported
 from covnmt.errors import UserError
 from covnmt.files import write_lines
 from covnmt.model.seq2seq import Seq2Seq
@@ -34,6 +35,7 @@ from covnmt.optimise import build_optimizer, build_step
 from covnmt.text.codec import copy_codecs
 from covnmt.text.corpus import Corpus
 from covnmt.update import Updater
+from covnmt.validate import Dev
 
 # Settings that may change between two parts of one run.
 MAY_CHANGE = (
@@ -73,6 +75,7 @@ class Run:
     config: Config
     directory: Path
     corpus: Corpus
+    dev: Dev
     model: Seq2Seq
     optimizer: torch.optim.Optimizer
     average: dict[str, Tensor]  # exponential moving average of the weights, if asked for
@@ -88,6 +91,11 @@ class Run:
         return Updater(self.model, step, self.config.train, self.world)
 
     @property
+    def saved(self) -> bool:
+        """Whether there is a save to go on from; a run has one before it has a best model."""
+        return (self.directory / LAST).exists()
+
+    @property
     def log(self) -> Path:
         return self.directory / "log.jsonl"
 
@@ -95,16 +103,18 @@ class Run:
 def open_run(config: Config, directory: Path, device: torch.device, world: World = ALONE) -> Run:
     """Start a run, or pick it up where it was saved; of several workers the first one writes."""
     corpus = Corpus.open(config.data.directory)
-    corpus.split("dev")  # rather now than at the first validation
+    dev = Dev.open(corpus)
     rows = corpus.report.rows
     model = new_model(config, rows["source"], rows["target"]).to(device)
     optimizer = build_optimizer(model, config.train)
     average = {k: w.clone() for k, w in weights_of(model).items()} if config.train.ema else {}
-    run = Run(config, directory, corpus, model, optimizer, average, device, world)
-    if saved := (directory / LAST).exists():
+    run = Run(config, directory, corpus, dev, model, optimizer, average, device, world)
+    if saved := run.saved:
         check_same_settings(config, directory)
         restore_run(run)
         run.before = run.counters.seconds
+    else:
+        refuse_model(directory)
     if run.world.first:
         remove_leftovers(directory)
         if not saved:
@@ -112,6 +122,16 @@ def open_run(config: Config, directory: Path, device: torch.device, world: World
         save_config(directory, Description(config, rows, corpus.report.fingerprint))
         trim_log(run)
     return run
+
+
+def refuse_model(directory: Path) -> None:
+    """A model that is no run (averaged, exported, copied) must not give way to a new one."""
+    refuse_exported(directory)
+    if (directory / BEST).exists():
+        raise UserError(
+            f"{directory}: holds a model without {LAST}, which going on needs; "
+            "choose another directory"
+        )
 
 
 def check_same_settings(config: Config, directory: Path) -> None:

@@ -74,6 +74,8 @@ def train(config: Config, directory: Path, device: torch.device, world: World = 
                 meter.show(run.counters.update, report(run, recent, curves))
                 recent = Recent()
             if "check" in due and not stopped:
+                if not run.saved:
+                    save_run(run)
                 stopped = check(run, curves, meter, stop)
                 reason = reason or why_stop(run, elapsed)
             if reason or stopped or "save" in due:
@@ -167,7 +169,7 @@ def check(run: Run, curves: Curves, meter: Meter, stop: "Stop") -> float:
     config, counters = run.config.train, run.counters
     with averaged(run):
         result = validate(
-            run.model, run.corpus, run.config, run.device, run.world, lambda: stop.number > 0
+            run.model, run.dev, run.config, run.device, run.world, lambda: stop.number > 0
         )
         if result is None:
             return run.world.greatest(stop.number)[0]

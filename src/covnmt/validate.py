@@ -15,10 +15,29 @@ from covnmt.loss import token_loss
 from covnmt.metrics.alignment import format_links, links_from_attention
 from covnmt.metrics.bleu import paper_bleu
 from covnmt.model.seq2seq import Seq2Seq
+from covnmt.text.codec import Codec
 from covnmt.text.corpus import Corpus, Split
 from covnmt.translate import Translation, Translator
 
 SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Dev:
+    """A dev set, opened once: data that are prepared anew while a run goes on do not change it."""
+
+    split: Split
+    source: Codec
+    target: Codec
+    lines: list[str]
+    references: list[str]
+
+    @classmethod
+    def open(cls, corpus: Corpus) -> "Dev":
+        """That of a prepared corpus."""
+        split = corpus.split("dev")
+        sides = corpus.codec("source"), corpus.codec("target")
+        return cls(split, *sides, split.source_text(), split.target_text())
 
 
 @dataclass(frozen=True)
@@ -65,13 +84,13 @@ class StoppedError(Exception):
 
 def validate(
     model: Seq2Seq,
-    corpus: Corpus,
+    dev: Dev,
     config: Config,
     device: torch.device,
     world: World = ALONE,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Validation | None:
-    """Score the model on the corpus's dev set; several workers share the work.
+    """Score the model on a dev set; several workers share the work.
 
     `stopped` is asked after every step. If it says so to any worker, none has a result.
     """
@@ -83,7 +102,7 @@ def validate(
     model.eval()
     found: Share | None = None
     with suppress(StoppedError):
-        found = share(model, corpus, config, device, world, watch)
+        found = share(model, dev, config, device, world, watch)
     shares = [part for part in world.gather(found) if part is not None]
     if len(shares) < world.size:
         return None
@@ -92,31 +111,30 @@ def validate(
         return Validation(loss, None, ())
     texts = whole([part.texts for part in shares])
     samples = whole([part.samples for part in shares])
-    references = corpus.split("dev").target_text()[: len(texts)]
+    references = dev.references[: len(texts)]
     return Validation(loss, paper_bleu(texts, [references]).value, tuple(samples))
 
 
 def share(
     model: Seq2Seq,
-    corpus: Corpus,
+    dev: Dev,
     config: Config,
     device: torch.device,
     world: World,
     watch: Callable[..., None],
 ) -> Share:
     """This worker's part of the work; `watch` is called on the way, and may end it."""
-    dev = corpus.split("dev")
-    nll, words = total_loss(model, dev, device, world, watch)
+    nll, words = total_loss(model, dev.split, device, world, watch)
     if not config.train.validate_bleu:
         return Share(nll, words, (), ())
-    lines = config.train.validate_lines or len(dev)
+    lines = config.train.validate_lines or len(dev.lines)
     # half-trained models may never end, and wider beams would only make them slower
     decode = config.decode.model_copy(
         update={"beam": config.train.validate_beam, "nbest": 1, "retry": False}
     )
-    translator = Translator([model], corpus.codec("source"), corpus.codec("target"), decode)
-    outputs = translator.translate(world.mine(dev.source_text()[:lines]), watch=watch)
-    shown = zip(outputs, world.mine(dev.target_text()[:lines][:SAMPLES]), strict=False)
+    translator = Translator([model], dev.source, dev.target, decode)
+    outputs = translator.translate(world.mine(dev.lines[:lines]), watch=watch)
+    shown = zip(outputs, world.mine(dev.references[:lines][:SAMPLES]), strict=False)
     texts = tuple(output.text for output in outputs)
     return Share(nll, words, texts, tuple(sample(*pair) for pair in shown))
 

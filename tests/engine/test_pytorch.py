@@ -1,14 +1,16 @@
-"""PyTorch as an engine: the best words of a row, and several models as one."""
+"""PyTorch as an engine: devices, the best words of a row, and several models as one."""
 
 import math
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covnmt.config import SYSTEMS, DecodeConfig
-from covnmt.engine.pytorch import ModelScorer, TorchEngine, top
+from covnmt.engine.pytorch import ModelScorer, TorchEngine, pick_device, top
+from covnmt.errors import UserError
 
 from ..model.small import END, small_batch, small_config, small_model
 
@@ -55,3 +57,13 @@ def test_nothing_keeps_a_gradient() -> None:
         .hypotheses
     )
     assert isinstance(best.attention, np.ndarray)
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    names = ("auto", "cpu", "cuda:1")
+    assert [str(pick_device(name)) for name in names] == ["cuda", "cpu", "cuda:1"]
+    for name, message in {"cuda:2": "has 2 GPUs", "mps": "no such", "gpu": "no such"}.items():
+        with pytest.raises(UserError, match=f"{name}.*{message}"):
+            pick_device(name)

@@ -23,6 +23,7 @@ import torch
 from covnmt import cli
 from covnmt.checkpoint import save_tensors
 from covnmt.config import Config, flatten
+from covnmt.directory import find_model
 from covnmt.text.codec import fingerprint
 from covnmt.text.corpus import Corpus
 from covnmt.text.prepare import prepare
@@ -82,6 +83,10 @@ def other_vocabulary(desk: Path) -> None:
     shutil.copytree(desk / "model", desk / "other")
     change("other/target.vocab", backwards)(desk)
     change("other/config.json", set_key("fingerprint", fingerprint(desk / "other")))(desk)
+
+
+def exported_model(desk: Path) -> None:
+    shutil.copytree(find_model("ja-en"), desk / "exported")
 
 
 def nothing(desk: Path) -> None:
@@ -175,6 +180,20 @@ CASES = {
         ("data: already holds a corpus", "max_length", "directory, or say --overwrite"),
     ),
     "prepare into a file": Case("prepare s --train s t", ("s: cannot be written",)),
+    "prepare into a model": Case(
+        "prepare model --train s t --overwrite",
+        ("model: holds a model, with its vocabularies", "another directory"),
+    ),
+    "prepare into text that was fetched": Case(
+        "prepare . --train s t",
+        (".: holds text that `covnmt corpus get` brought", "needs another directory"),
+        put("corpus.json", '{"corpus": "kftt"}'),
+    ),
+    "subwords of nothing but blank lines": Case(
+        f"{PREPARE} blank blank --source-tokenizer sentencepiece",
+        ("size 30000 can be made of empty lines",),
+        put("blank", "\n \n\n"),
+    ),
     # recipes and train
     "an unknown key": Case(
         "train r.toml",
@@ -257,8 +276,21 @@ CASES = {
         f"{TRAIN} train.updates=1", ("data: was prepared without dev files",), data_without_dev
     ),
     "train into a file": Case("train demo/gru10 --run s data.directory=data", ("s/", "written")),
+    "train into a model that is no run": Case(
+        "train {tiny} --run model",
+        ("model: holds a model without last.safetensors", "choose another directory"),
+        remove("model/last.safetensors"),
+    ),
+    "train into an exported model": Case(
+        "train {tiny} --run exported",
+        ("exported: holds an exported model", "choose another directory"),
+        exported_model,
+    ),
     "train on a device there is none of": Case(
         f"{TRAIN} --device gpu", ("'gpu': no such device", "auto, cpu or cuda")
+    ),
+    "train on a device that covnmt does not know": Case(
+        f"{TRAIN} --device mps", ("'mps': no such device", "auto, cpu or cuda")
     ),
     # translate
     "no model": Case("translate s", ("--model DIR",), alone=True),
@@ -316,6 +348,11 @@ CASES = {
     ),
     "settings without vocabulary sizes": Case(
         TRANSLATE, ("model/config.json",), change("model/config.json", set_key("words", {}))
+    ),
+    "settings with impossible vocabulary sizes": Case(
+        TRANSLATE,
+        ("model/config.json: damaged: words",),
+        change("model/config.json", set_key("words", {"source": -3, "target": 9})),
     ),
     "a vocabulary that does not fit the model": Case(
         TRANSLATE,
@@ -390,6 +427,11 @@ CASES = {
     "an empty dev set": Case(
         "tune none none --model model", ("none and none are empty",), put("none", "")
     ),
+    "references of another text": Case(
+        "tune s other --model model --write --beam 2",
+        ("BLEU is 0 whatever the penalties", "line by line"),
+        put("other", "no word of it\n" * 20),
+    ),
     "a penalty to try that is negative": Case(
         f"{TUNE} --length-penalty -1", ("length_penalty: ", "greater than or equal to 0")
     ),
@@ -449,6 +491,11 @@ CASES = {
     ),
     "average into a run": Case(
         "average model model --last 1", ("model: holds a run", "choose another directory")
+    ),
+    "average into an exported model": Case(
+        "average model exported --last 1",
+        ("exported: holds an exported model", "choose another directory"),
+        exported_model,
     ),
     "export what is exported": Case("export ja-en", ("is exported already", "`covnmt train` made")),
     "export into a run": Case(

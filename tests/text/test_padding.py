@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covnmt.text.padding import batches, pad
+from covnmt.text.padding import LONG, batches, pad
 from covnmt.text.vocab import PAD
 
 END = 9
@@ -17,6 +17,14 @@ def test_batches(lengths: list[int], size: int) -> None:
     assert [lengths[number] for number in order] == sorted(lengths)
     assert all(len(batch) == size for batch in found[:-1])
     assert all(0 < len(batch) <= size for batch in found)
+
+
+def test_a_long_sentence_does_not_lengthen_the_others() -> None:
+    """A whole document on one line would make a batch of documents of its neighbours."""
+    lengths = [5] * 5 + [LONG] * 4 + [2 * LONG] * 3 + [100 * LONG] * 2
+    found = [[lengths[number] for number in batch] for batch in batches(lengths, 4)]
+    some = [[5] * 4, [5] + [LONG] * 3, [LONG, 2 * LONG], [2 * LONG] * 2]
+    assert found == [*some, [100 * LONG], [100 * LONG]]
 
 
 def test_pad() -> None:

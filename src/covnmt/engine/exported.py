@@ -30,6 +30,12 @@ def is_exported(directory: Path) -> bool:
     return any((directory / name).exists() for name in (DESCRIPTION, ENCODER, STEP, WEIGHTS))
 
 
+def refuse_exported(target: Path) -> None:
+    """Weights that are put beside an exported model would never be read."""
+    if is_exported(target):
+        raise UserError(f"{target}: holds an exported model; choose another directory")
+
+
 def read_description(directory: Path) -> dict[str, Any]:
     """What the export says of itself: precision, parameters by block, digests of its files."""
     path = directory / DESCRIPTION

@@ -157,13 +157,17 @@ class TorchEngine:
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is the GPU if there is one; anything else is torch's own name."""
+    """`auto` is the GPU if there is one; anything else is torch's name of a CPU or a GPU here."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"{name!r}: no such device; say auto, cpu or cuda") from None
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):  # torch knows more, such as mps
+        raise UserError(f"{name!r}: no such device; say auto, cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("no GPU that PyTorch can use; say --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(f"{name}: this machine has {torch.cuda.device_count()} GPUs, from cuda:0")
     return device

@@ -211,6 +211,12 @@ class Corpus:
         path = directory / "corpus.json"
         if not path.exists():
             raise UserError(f"{directory}: holds no prepared corpus; {REMEDY}")
+        said = files.read_json(path)
+        if isinstance(said, dict) and "corpus" in said:  # a record of the same name
+            raise UserError(
+                f"{directory}: holds text that `covnmt corpus get` brought; what `covnmt prepare` "
+                "makes of it needs another directory"
+            )
         corpus = cls(directory, read_settings(path, PrepareReport))
         if corpus.report.version != VERSION:
             raise UserError(f"{path}: layout {corpus.report.version}, not {VERSION}; {REMEDY}")

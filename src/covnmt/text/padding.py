@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from covnmt.text.corpus import Ids
 from covnmt.text.vocab import PAD
 
+LONG = 400  # tokens; sentences up to here are put side by side as many as there may be
+
 
 class Padded(NamedTuple):
     """S sentences as one array; J is the longest, with its end symbol."""
@@ -24,10 +26,19 @@ class Padded(NamedTuple):
 
 
 def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """The numbers of all sentences, so many at a time, shortest first: little to fill up."""
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
+    """The numbers of all sentences, so many at a time, shortest first: little to fill up.
+
+    Fewer at a time where one is so long that the others would cost far too much beside it.
+    """
+    batch: list[int] = []
+    for number in sorted(range(len(lengths)), key=lengths.__getitem__):
+        tokens = (len(batch) + 1) * lengths[number]
+        if len(batch) == size or (batch and tokens > size * LONG):
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch
 
 
 def pad(rows: Sequence[Ids | Sequence[int]], end: int) -> Padded:

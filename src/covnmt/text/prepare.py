@@ -58,6 +58,8 @@ def prepare(
     }
     if (output / "corpus.json").exists() and not overwrite:
         return _reuse(output, settings, inputs)
+    if (output / "config.json").exists():
+        raise UserError(f"{output}: holds a model, with its vocabularies; choose another directory")
     work = output / ".prepare"
     _clear(output)
     splits, rows = _fill(settings, inputs, output, work, workers)

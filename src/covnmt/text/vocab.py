@@ -120,10 +120,15 @@ def train_sentencepiece(
     """
     import sentencepiece
 
+    sample = reservoir(filter(None, sentences), SPM_SENTENCES, seed)
+    if not sample:
+        raise UserError(
+            f"no sentencepiece vocabulary of size {size} can be made of empty lines: check the text"
+        )
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(reservoir(filter(None, sentences), SPM_SENTENCES, seed)),
+            sentence_iterator=iter(sample),
             model_writer=model,
             model_type=kind,
             vocab_size=size - 1,  # its own unknown symbol is one of them
