@@ -322,7 +322,6 @@ def tune(
         _print_table(("length penalty", "coverage penalty", "BLEU", "length", ""), tuning.rows())
         tell(tuning.advice())
     if write:
-        tuning.check_tells()
         keep(found[0], tuning.best.decode)
         tell(f"{found[0]}: has it from now on")
 

@@ -91,14 +91,6 @@ class Tuning:
         tried = {trial.decode.length_penalty for trial in self.trials}
         return len(tried) > 1 and self.best.decode.length_penalty == max(tried)
 
-    def check_tells(self) -> None:
-        """Nothing can be chosen, let alone kept, where all settings are as bad."""
-        if not self.best.bleu:
-            raise UserError(
-                "BLEU is 0 whatever the penalties, for no output shares four words in a row with "
-                "its reference; use a larger dev set, line by line in the languages of the model"
-            )
-
     def rows(self) -> Iterator[tuple[str, ...]]:
         """Both penalties, BLEU, output over reference length, and which is best."""
         for trial in self.trials:

@@ -429,7 +429,7 @@ CASES = {
     ),
     "references of another text": Case(
         "tune s other --model model --write --beam 2",
-        ("BLEU is 0 whatever the penalties", "line by line"),
+        ("BLEU is 0 whatever is tried", "is it the translation of the source?"),
         put("other", "no word of it\n" * 20),
     ),
     "a penalty to try that is negative": Case(
