@@ -81,6 +81,22 @@ def test_other_sites_may_call_only_where_allowed(
     assert answer.headers["access-control-allow-origin"] == "https://good.example"
 
 
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "://", "http://[::1]:x"])
+def test_a_site_without_sense_is_just_another_site(client: httpx.Client, origin: str) -> None:
+    assert client.get("/v1/models", headers={"origin": origin}).status_code == 403
+
+
+def test_an_allowed_site_may_read_why_it_was_refused(guest: httpx.Client) -> None:
+    def refused(origin: str) -> httpx.Response:
+        return guest.get("/v1/models", headers={"origin": origin, "x-api-key": "wrong"})
+
+    answer = refused("https://good.example")
+    assert answer.status_code == 401
+    assert answer.headers["access-control-allow-origin"] == "https://good.example"
+    assert "Origin" in answer.headers["vary"]
+    assert "access-control-allow-origin" not in refused("https://evil.example").headers
+
+
 def test_no_cors_unless_asked_for(client: httpx.Client) -> None:
     assert "access-control-allow-origin" not in client.get("/v1/models").headers
 
@@ -90,7 +106,7 @@ def test_foreign_names_are_refused(client: httpx.Client, host: str) -> None:
     assert client.get("/", headers={"host": host}).status_code == 421
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:8000", "[::1]:8000"])
+@pytest.mark.parametrize("host", ["localhost", "LocalHost:1", "127.0.0.1:8000", "[::1]:8000"])
 def test_own_names_are_not(client: httpx.Client, host: str) -> None:
     assert client.get("/healthz", headers={"host": host}).status_code == 200
 
@@ -141,6 +157,12 @@ def test_rate_forgets_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(100):
         rate.wait(str(number), 0.0)
     assert list(rate.buckets) == ["95", "96", "97", "98", "99"]
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics"])
+def test_monitors_may_ask_without_wanting_the_answer(client: httpx.Client, path: str) -> None:
+    answer = client.head(path)
+    assert (answer.status_code, answer.content) == (200, b"")
 
 
 def test_too_many_requests(tiny_model: Path) -> None:

@@ -2,8 +2,11 @@
 
 import gc
 import os
+import shutil
 import signal
+import threading
 from collections.abc import Iterator
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -65,6 +68,47 @@ def test_nobody_notices_that_one_died_while_idle(
     worker.introduce()
     kill(worker.process)
     assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
+
+
+def test_one_that_died_while_idle_is_replaced_without_work(
+    worker: Worker, translator: Translator, lines: list[str]
+) -> None:
+    """A server that is not ready may be given no work at all, and would stay so."""
+    worker.introduce()
+    watching = threading.Thread(target=worker.watch, daemon=True)
+    watching.start()
+    first = worker.process
+    kill(first)
+    wait_until(lambda: worker.process is not first and worker.process.is_alive())
+    assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
+    worker.close()
+    watching.join(PATIENCE)
+    assert not watching.is_alive()
+
+
+def is_another(worker: Worker, last: BaseProcess) -> bool:
+    return worker.process is not last
+
+
+def test_one_that_cannot_be_replaced_is_tried_again(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("covnmt.serve.worker.PAUSE", 0.01)
+    directory = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    worker = Worker(directory, "cpu", threads=1)
+    try:
+        worker.introduce()
+        threading.Thread(target=worker.watch, daemon=True).start()
+        directory.rename(tmp_path / "away")
+        last = worker.process
+        kill(last)
+        for _ in range(2):  # the first of them finds no model, and dies
+            wait_until(partial(is_another, worker, last))
+            last = worker.process
+        (tmp_path / "away").rename(directory)
+        wait_until(lambda: not worker.busy.locked() and worker.process.is_alive())
+    finally:
+        worker.close()
 
 
 def test_the_next_one_takes_over_from_one_that_died_at_work(

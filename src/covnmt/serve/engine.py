@@ -1,6 +1,7 @@
 """A model at work: its processes and their queue, for translating, aligning and checking."""
 
 import re
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -75,6 +76,8 @@ class Engine:
         limits = (settings.batch_size, settings.wait, settings.queue)
         runs = [worker.run for worker in workers]
         self.queue: Batcher[Any, Any] = Batcher(runs, *limits, partial(observe, spec.name))
+        for worker in workers:
+            threading.Thread(target=worker.watch, name="watch", daemon=True).start()
 
     def translate(
         self, sentences: Sequence[str], decode: DecodeConfig, tell: Tell | None = None

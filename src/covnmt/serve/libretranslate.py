@@ -37,7 +37,7 @@ BODIES = {
 
 async def read_request(request: Request) -> LibreRequest:
     """JSON or an HTML form, as they take both."""
-    body, kind = await request.body(), request.headers.get("content-type", "")
+    body, kind = await request.body(), request.headers.get("content-type", "").lower()
     if "multipart" in kind:
         raise RefusalError(400, "send JSON, or a form as application/x-www-form-urlencoded")
     try:
