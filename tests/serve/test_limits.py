@@ -200,4 +200,8 @@ def test_the_journal_has_no_text_unless_asked_for(
     guest.post("/v1/translate", json=body, headers={"x-api-key": KEY})
     wait_until(lambda: len(caplog.messages) == 2)
     assert json.loads(caplog.messages[1])["text"] == ["private matters"]
+    form = {"q": "private affairs", "target": "target", "api_key": KEY}
+    guest.post("/translate", json=form)
+    wait_until(lambda: len(caplog.messages) == 3)
+    assert json.loads(caplog.messages[2])["text"] == ["private affairs"]
     assert KEY not in caplog.text

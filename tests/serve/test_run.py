@@ -42,6 +42,13 @@ def test_a_model_is_looked_for_among_the_runs(
     assert parse_spec("mine") == ModelSpec("mine", Path("runs/mine"))
 
 
+def test_languages_of_a_model_that_comes_along() -> None:
+    """Its own, unless others are told: clients may have other codes for them."""
+    found = [parse_spec(text) for text in ("ja-en", "kyoto=ja-en", "kyoto:jpn-eng=ja-en")]
+    told = [(spec.name, spec.source, spec.target) for spec in found]
+    assert told == [("ja-en", "ja", "en"), ("kyoto", "ja", "en"), ("kyoto", "jpn", "eng")]
+
+
 @pytest.mark.parametrize("text", ["", "my name=models/x", "models/a=b", "=x"])
 def test_bad_specs(text: str) -> None:
     with pytest.raises(UserError, match="--model"):

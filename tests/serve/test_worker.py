@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -127,6 +127,26 @@ def test_the_next_one_takes_over_from_one_that_died_at_work(
     with pytest.raises(WorkerDiedError):
         worker.run(jobs)
     assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
+
+
+def test_a_single_sentence_is_tried_a_second_time(
+    worker: Worker, translator: Translator, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.introduce()
+    deaths, exchange = 1, worker._exchange
+
+    def die_first(jobs: Sequence[Job[Any, Any]]) -> Any:
+        nonlocal deaths
+        if deaths:
+            deaths -= 1
+            kill(worker.process)
+        return exchange(jobs)
+
+    monkeypatch.setattr(worker, "_exchange", die_first)
+    assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
+    deaths = 2
+    with pytest.raises(WorkerDiedError):
+        texts(worker, lines[:1], translator)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -53,9 +53,8 @@ def parse_spec(text: str) -> ModelSpec:
         raise UserError(
             f"{name!r} cannot be the name of a model; say --model some-name={directory}"
         )
-    source, target = found["source"] or "source", found["target"] or "target"
-    if directory.parent == SHIPPED:
-        source, target = directory.name.split("-")
+    known = directory.name.split("-") if directory.parent == SHIPPED else ("source", "target")
+    source, target = (found["source"], found["target"]) if found["source"] else known
     return ModelSpec(name, directory, source, target)
 
 

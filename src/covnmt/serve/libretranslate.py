@@ -79,6 +79,8 @@ def build_router(desk: Desk) -> APIRouter:
         try:
             accepted = desk.submit(engine, texts)
             note(request.scope, model=engine.spec.name, sentences=len(accepted.futures))
+            if desk.settings.log_text:
+                note(request.scope, text=texts)
             done = await desk.finish(request, None, gather(accepted.futures))
         except UserError as error:
             raise RefusalError(400, str(error)) from None

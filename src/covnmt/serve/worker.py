@@ -107,20 +107,28 @@ class Worker:
         return card
 
     def run(self, jobs: Sequence[Job[Any, Any]]) -> Sequence[Any]:
-        """Do a batch."""
+        """Do a batch; where the process dies over a single job, a second one tries it."""
         with self.busy:
             if not self.process.is_alive():
                 self._restart()
             try:
-                answer = self._exchange(jobs)
-            except (EOFError, OSError):
-                self._restart()
-                raise WorkerDiedError("a process died while it translated") from None
+                answer = self._answer(jobs)
+            except WorkerDiedError:
+                if len(jobs) > 1:  # each is tried alone by whoever asked
+                    raise
+                answer = self._answer(jobs)
         if isinstance(answer, UserError):
             raise answer
         if isinstance(answer, Failure):
             raise RuntimeError(answer.traceback)
         return list(answer)
+
+    def _answer(self, jobs: Sequence[Job[Any, Any]]) -> Any:
+        try:
+            return self._exchange(jobs)
+        except (EOFError, OSError):
+            self._restart()
+            raise WorkerDiedError("a process died while it translated") from None
 
     def _exchange(self, jobs: Sequence[Job[Any, Any]]) -> Any:
         watched = frozenset(place for place, job in enumerate(jobs) if job.tell)
