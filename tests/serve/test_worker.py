@@ -149,6 +149,23 @@ def test_a_single_sentence_is_tried_a_second_time(
         texts(worker, lines[:1], translator)
 
 
+def test_closed_while_it_is_heard(
+    worker: Worker, translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What reading from a pipe ends with in one thread when another one closes it meanwhile."""
+
+    def read() -> Any:
+        raise TypeError("'NoneType' object cannot be interpreted as an integer")
+
+    worker.introduce()
+    monkeypatch.setattr(worker.pipe, "recv", read)
+    with pytest.raises(UserError, match="died"):
+        worker.introduce()
+    monkeypatch.setattr(worker, "closed", True)
+    with pytest.raises(WorkerDiedError):
+        texts(worker, ["a"], translator)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_are_for_the_server(
     worker: Worker, translator: Translator, lines: list[str], number: int

@@ -29,6 +29,8 @@ from covnmt.serve.bench import Bench, Card
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["covnmt.serve.bench"])
 GRACE = 5.0  # seconds to end by itself
+# What a pipe says whose other end is gone or, the last one, that another thread closed meanwhile.
+BROKEN = (EOFError, OSError, TypeError)
 PAUSE = 1.0  # seconds between tries to replace those that die again and again
 
 
@@ -96,7 +98,7 @@ class Worker:
         """Wait until the model is open and warm; what there is to know about it."""
         try:
             card = self.pipe.recv()
-        except (EOFError, OSError):
+        except BROKEN:
             card = UserError(
                 f"{self.arguments[0]}: the process that opens it died; is there memory for all "
                 "--workers?"
@@ -126,7 +128,7 @@ class Worker:
     def _answer(self, jobs: Sequence[Job[Any, Any]]) -> Any:
         try:
             return self._exchange(jobs)
-        except (EOFError, OSError):
+        except BROKEN:
             self._restart()
             raise WorkerDiedError("a process died while it translated") from None
 
@@ -173,7 +175,8 @@ def work(pipe: Connection, directory: Path, device: str, threads: int) -> None:
         while True:
             _do(bench, pipe, pipe.recv())
     except UserError as error:
-        pipe.send(error)
+        with suppress(OSError):  # nobody may be there any more
+            pipe.send(error)
     except (EOFError, OSError):
         pass
 
