@@ -46,14 +46,14 @@ def serve(
 ) -> None:
     """Translate over HTTP, with a page that shows what became of every word."""
     from covnmt.serve.run import read_key, run_server
-    from covnmt.serve.settings import ServeSettings
+    from covnmt.serve.settings import ServeSettings, read_host, read_origin
 
     settings = ServeSettings(
         host=host,
         port=port,
         api_key=read_key(api_key_file) if api_key_file else None,
-        allow_origins=tuple(allow_origin or ()),
-        allow_hosts=tuple(allow_host or ()),
+        allow_origins=tuple(map(read_origin, allow_origin or ())),
+        allow_hosts=tuple(map(read_host, allow_host or ())),
         rate=rate,
         workers=workers,
         threads=threads,

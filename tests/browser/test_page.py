@@ -1,12 +1,8 @@
-"""The page in a real browser: type, see, hover, compare, step, export, and a server that is gone.
-
-Needs playwright and Debian's chromium (apt install chromium); skipped where one is missing.
-"""
+"""The page in a real browser: type, see, hover, compare, step, export, a server that is gone."""
 
 import re
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -16,91 +12,20 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="pip install playwright: browser tests skipped")
 
-from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
-from covnmt.directory import find_model
 from covnmt.serve.settings import ServeSettings
 from covnmt.translate import Translator
-from tests.serve.server import UNLIMITED, Running, serving
+from tests.serve.server import PATIENCE, UNLIMITED, Running, serving
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 DONE = ".result:not(.draft)"  # a translation that is no longer being made
-CHROMIUM = shutil.which("chromium")
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-PATIENCE_MS = 120_000  # a busy machine is no fault of the page
-expect.set_options(timeout=PATIENCE_MS)
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="apt install chromium: browser tests skipped"
-)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=FLAGS, timeout=PATIENCE_MS
-        )
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def running(tiny_model: Path) -> Iterator[Running]:
-    models = dict.fromkeys(("baseline", "coverage", "kftt:ja-en", "laws:zh-en"), tiny_model)
-    models["shipped"] = find_model("ja-en")
-    with serving(models, ServeSettings(rate=0, workers=1)) as server:
-        yield server
-
-
-@pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(PATIENCE_MS)
-    yield context
-    context.close()
-
-
-@pytest.fixture
-def page(context: BrowserContext, running: Running) -> Iterator[Page]:
-    """The page, which must neither throw nor break its own security policy, nor ask elsewhere."""
-    page = context.new_page()
-    troubles: list[str] = []
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on("console", lambda message: _keep(troubles, message.type, message.text))
-    page.on("request", lambda request: _keep_foreign(troubles, request.url))
-    page.goto(running.url)
-    yield page
-    assert troubles == []
-
-
-def _keep(troubles: list[str], kind: str, text: str) -> None:
-    if kind == "error" and "status of 4" not in text and "ERR_CONNECTION_REFUSED" not in text:
-        troubles.append(text)
-
-
-def _keep_foreign(troubles: list[str], url: str) -> None:
-    if not re.match(r"http://127\.0\.0\.1:|blob:|data:", url):
-        troubles.append(f"asked for {url}")
+PATIENCE_MS = 1000 * PATIENCE
 
 
 @pytest.fixture(scope="module")
 def translator(tiny_model: Path) -> Translator:
     return Translator.load(tiny_model, device="cpu")
-
-
-@pytest.fixture(scope="module")
-def line(tiny_text: Path) -> str:
-    lines = (tiny_text / "test.src").read_text("utf-8").splitlines()
-    return next(line for line in lines if len(line.split()) > 5)
 
 
 def wait_for(page: Page, condition: Callable[[], object]) -> None:

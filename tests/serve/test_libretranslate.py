@@ -25,6 +25,12 @@ def test_translate(client: httpx.Client, lines: list[str], kind: str) -> None:
     assert answer.json() == {"translatedText": translated(client, lines[0])}
 
 
+def test_kinds_of_content_have_no_case(client: httpx.Client) -> None:
+    headers = {"content-type": "Application/JSON; charset=UTF-8"}
+    answer = client.post("/translate", content=b'{"q": "a", "target": "bb"}', headers=headers)
+    assert answer.status_code == 200
+
+
 def test_several(client: httpx.Client, lines: list[str]) -> None:
     body = {"q": lines[:3], "source": "auto", "target": "target", "alternatives": 0}
     answer = client.post("/translate", json=body)

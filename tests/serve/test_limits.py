@@ -81,6 +81,22 @@ def test_other_sites_may_call_only_where_allowed(
     assert answer.headers["access-control-allow-origin"] == "https://good.example"
 
 
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "://", "http://[::1]:x"])
+def test_a_site_without_sense_is_just_another_site(client: httpx.Client, origin: str) -> None:
+    assert client.get("/v1/models", headers={"origin": origin}).status_code == 403
+
+
+def test_an_allowed_site_may_read_why_it_was_refused(guest: httpx.Client) -> None:
+    def refused(origin: str) -> httpx.Response:
+        return guest.get("/v1/models", headers={"origin": origin, "x-api-key": "wrong"})
+
+    answer = refused("https://good.example")
+    assert answer.status_code == 401
+    assert answer.headers["access-control-allow-origin"] == "https://good.example"
+    assert "Origin" in answer.headers["vary"]
+    assert "access-control-allow-origin" not in refused("https://evil.example").headers
+
+
 def test_no_cors_unless_asked_for(client: httpx.Client) -> None:
     assert "access-control-allow-origin" not in client.get("/v1/models").headers
 
@@ -90,7 +106,7 @@ def test_foreign_names_are_refused(client: httpx.Client, host: str) -> None:
     assert client.get("/", headers={"host": host}).status_code == 421
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:8000", "[::1]:8000"])
+@pytest.mark.parametrize("host", ["localhost", "LocalHost:1", "127.0.0.1:8000", "[::1]:8000"])
 def test_own_names_are_not(client: httpx.Client, host: str) -> None:
     assert client.get("/healthz", headers={"host": host}).status_code == 200
 
@@ -143,6 +159,12 @@ def test_rate_forgets_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(rate.buckets) == ["95", "96", "97", "98", "99"]
 
 
+@pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics"])
+def test_monitors_may_ask_without_wanting_the_answer(client: httpx.Client, path: str) -> None:
+    answer = client.head(path)
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
 def test_too_many_requests(tiny_model: Path) -> None:
     settings = ServeSettings(rate=0.001, burst=2)
     with serving({"tiny": tiny_model}, settings) as running, running.client() as client:
@@ -178,4 +200,8 @@ def test_the_journal_has_no_text_unless_asked_for(
     guest.post("/v1/translate", json=body, headers={"x-api-key": KEY})
     wait_until(lambda: len(caplog.messages) == 2)
     assert json.loads(caplog.messages[1])["text"] == ["private matters"]
+    form = {"q": "private affairs", "target": "target", "api_key": KEY}
+    guest.post("/translate", json=form)
+    wait_until(lambda: len(caplog.messages) == 3)
+    assert json.loads(caplog.messages[2])["text"] == ["private affairs"]
     assert KEY not in caplog.text

@@ -16,6 +16,14 @@ def test_counter() -> None:
     ]
 
 
+def test_beyond_a_million_every_one_counts() -> None:
+    counter, histogram = Counter("n_total", "Things"), Histogram("s", "Seconds", (1.0,))
+    counter.add(1_234_567, path="/a")
+    histogram.add(12_345_678.5)
+    assert list(counter.lines())[-1] == 'n_total{path="/a"} 1234567'
+    assert "s_sum 12345678.5" in list(histogram.lines())
+
+
 def test_histogram_is_cumulative() -> None:
     histogram = Histogram("s", "Seconds", (0.1, 1.0))
     for value in (0.05, 0.1, 0.5, 7.0):

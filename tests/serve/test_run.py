@@ -18,7 +18,7 @@ from covnmt.errors import UserError
 from covnmt.serve.engine import ModelSpec, load_engines, parse_spec
 from covnmt.serve.metrics import Metrics
 from covnmt.serve.run import listen, read_key
-from covnmt.serve.settings import ServeSettings
+from covnmt.serve.settings import ServeSettings, read_host, read_origin
 
 from .server import PATIENCE, wait_until
 
@@ -40,6 +40,13 @@ def test_a_model_is_looked_for_among_the_runs(
     (tmp_path / "runs/mine").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert parse_spec("mine") == ModelSpec("mine", Path("runs/mine"))
+
+
+def test_languages_of_a_model_that_comes_along() -> None:
+    """Its own, unless others are told: clients may have other codes for them."""
+    found = [parse_spec(text) for text in ("ja-en", "kyoto=ja-en", "kyoto:jpn-eng=ja-en")]
+    told = [(spec.name, spec.source, spec.target) for spec in found]
+    assert told == [("ja-en", "ja", "en"), ("kyoto", "ja", "en"), ("kyoto", "jpn", "eng")]
 
 
 @pytest.mark.parametrize("text", ["", "my name=models/x", "models/a=b", "=x"])
@@ -74,6 +81,36 @@ def test_bad_keys(tmp_path: Path, content: str) -> None:
 def test_a_key(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("a-secret-key\nanother line\n", "utf-8")
     assert read_key(tmp_path / "key") == "a-secret-key"
+
+
+HOSTS = {
+    "Translate.Example.org": "translate.example.org",
+    "*": "*",
+    "2001:DB8::1": "[2001:db8::1]",
+    "[2001:db8::1]": "[2001:db8::1]",
+}
+ORIGINS = {
+    "https://Example.org/": "https://example.org",
+    "http://localhost:3000": "http://localhost:3000",
+    "http://[::1]:3000": "http://[::1]:3000",
+}
+
+
+def test_names_and_sites_are_read_as_browsers_send_them() -> None:
+    assert {text: read_host(text) for text in HOSTS} == HOSTS
+    assert {text: read_origin(text) for text in ORIGINS} == ORIGINS
+
+
+@pytest.mark.parametrize("text", ["", "example.org:8000", "https://example.org", "a b", "*.org"])
+def test_names_that_no_browser_would_send(text: str) -> None:
+    with pytest.raises(UserError, match="--allow-host"):
+        read_host(text)
+
+
+@pytest.mark.parametrize("text", ["", "*", "null", "example.org", "https://example.org/page"])
+def test_sites_that_no_browser_would_send(text: str) -> None:
+    with pytest.raises(UserError, match="--allow-origin"):
+        read_origin(text)
 
 
 def test_defaults_are_safe() -> None:

@@ -2,8 +2,11 @@
 
 import gc
 import os
+import shutil
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -67,6 +70,47 @@ def test_nobody_notices_that_one_died_while_idle(
     assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
 
 
+def test_one_that_died_while_idle_is_replaced_without_work(
+    worker: Worker, translator: Translator, lines: list[str]
+) -> None:
+    """A server that is not ready may be given no work at all, and would stay so."""
+    worker.introduce()
+    watching = threading.Thread(target=worker.watch, daemon=True)
+    watching.start()
+    first = worker.process
+    kill(first)
+    wait_until(lambda: worker.process is not first and worker.process.is_alive())
+    assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
+    worker.close()
+    watching.join(PATIENCE)
+    assert not watching.is_alive()
+
+
+def is_another(worker: Worker, last: BaseProcess) -> bool:
+    return worker.process is not last
+
+
+def test_one_that_cannot_be_replaced_is_tried_again(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("covnmt.serve.worker.PAUSE", 0.01)
+    directory = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    worker = Worker(directory, "cpu", threads=1)
+    try:
+        worker.introduce()
+        threading.Thread(target=worker.watch, daemon=True).start()
+        directory.rename(tmp_path / "away")
+        last = worker.process
+        kill(last)
+        for _ in range(2):  # the first of them finds no model, and dies
+            wait_until(partial(is_another, worker, last))
+            last = worker.process
+        (tmp_path / "away").rename(directory)
+        wait_until(lambda: not worker.busy.locked() and worker.process.is_alive())
+    finally:
+        worker.close()
+
+
 def test_the_next_one_takes_over_from_one_that_died_at_work(
     worker: Worker, translator: Translator, lines: list[str]
 ) -> None:
@@ -83,6 +127,43 @@ def test_the_next_one_takes_over_from_one_that_died_at_work(
     with pytest.raises(WorkerDiedError):
         worker.run(jobs)
     assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
+
+
+def test_a_single_sentence_is_tried_a_second_time(
+    worker: Worker, translator: Translator, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker.introduce()
+    deaths, exchange = 1, worker._exchange
+
+    def die_first(jobs: Sequence[Job[Any, Any]]) -> Any:
+        nonlocal deaths
+        if deaths:
+            deaths -= 1
+            kill(worker.process)
+        return exchange(jobs)
+
+    monkeypatch.setattr(worker, "_exchange", die_first)
+    assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
+    deaths = 2
+    with pytest.raises(WorkerDiedError):
+        texts(worker, lines[:1], translator)
+
+
+def test_closed_while_it_is_heard(
+    worker: Worker, translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What reading from a pipe ends with in one thread when another one closes it meanwhile."""
+
+    def read() -> Any:
+        raise TypeError("'NoneType' object cannot be interpreted as an integer")
+
+    worker.introduce()
+    monkeypatch.setattr(worker.pipe, "recv", read)
+    with pytest.raises(UserError, match="died"):
+        worker.introduce()
+    monkeypatch.setattr(worker, "closed", True)
+    with pytest.raises(WorkerDiedError):
+        texts(worker, ["a"], translator)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -36,8 +36,10 @@ def load_models(
             raise UserError(
                 f"{directories[0]}: an exported model runs on the CPU; leave --device out"
             )
-        # its operations are so small that two threads mostly wait for each other
-        loaded = [load_exported(directory, threads or 1) for directory in directories]
+        # its operations are so small that two threads mostly wait for each other, and they wait
+        # busily: more of them than cores would stand in their own way for minutes
+        threads = min(threads or 1, cores())
+        loaded = [load_exported(directory, threads) for directory in directories]
         return [model for model, _ in loaded], loaded[0][1].decode
     if any(exported):
         raise UserError("an ensemble is of exported models or of trained ones, not of both")

@@ -13,7 +13,7 @@ from covnmt.errors import UserError
 from covnmt.serve.answers import Accepted, alignment_json, model_json, sentence_json
 from covnmt.serve.bench import Pair, Tell
 from covnmt.serve.engine import Engine
-from covnmt.serve.journal import note
+from covnmt.serve.journal import GONE, note
 from covnmt.serve.layout import split_text
 from covnmt.serve.limits import RefusalError
 from covnmt.serve.schemas import (
@@ -119,7 +119,7 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise RefusalError(499, "the client has gone")
+            raise RefusalError(GONE, "the client has gone")
         return task.result()
     finally:
         for each in (task, gone):

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.staticfiles import StaticFiles
 
@@ -18,7 +20,7 @@ from covnmt.serve import api, libretranslate
 from covnmt.serve.batching import ClosedError, QueueFullError
 from covnmt.serve.document import describe
 from covnmt.serve.engine import Engine, ModelSpec
-from covnmt.serve.journal import Journal
+from covnmt.serve.journal import GONE, Journal
 from covnmt.serve.limits import Gate, RefusalError
 from covnmt.serve.metrics import Metrics
 from covnmt.serve.schemas import first_problem
@@ -49,6 +51,7 @@ def create_app(engines: dict[str, Engine], settings: ServeSettings, metrics: Met
     app.include_router(libretranslate.build_router(desk))
     _add_probes(app, engines, metrics)
     _add_document(app, [engine.spec for engine in engines.values()], settings)
+    _allow_head(app)
     app.mount("/", StaticFiles(directory=PAGE, html=True))
     _add_failures(app)
     if settings.allow_origins:
@@ -95,6 +98,13 @@ def _add_document(app: FastAPI, specs: Sequence[ModelSpec], settings: ServeSetti
         return JSONResponse(document)
 
 
+def _allow_head(app: FastAPI) -> None:
+    """Many monitors ask probes by HEAD; the document, made before, need not tell."""
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.methods == {"GET"}:
+            route.methods = {"GET", "HEAD"}
+
+
 def _add_failures(app: FastAPI) -> None:
     """Every failure is `{"error": "..."}`, and none repeats what it was sent."""
 
@@ -113,6 +123,7 @@ def _add_failures(app: FastAPI) -> None:
     answer(QueueFullError, 429, str)
     answer(ClosedError, 503, lambda error: "the server is stopping")
     answer(WorkerDiedError, 503, lambda error: f"{error}; try again, or send less at once")
+    answer(ClientDisconnect, GONE, lambda error: "the client has gone")
     answer(Exception, 500, lambda error: "something failed here; the server's log tells what")
     answer(HTTPException, 400, _detail)
     answer(RequestValidationError, 422, _problem)

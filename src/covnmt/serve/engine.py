@@ -1,6 +1,7 @@
 """A model at work: its processes and their queue, for translating, aligning and checking."""
 
 import re
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
@@ -52,9 +53,8 @@ def parse_spec(text: str) -> ModelSpec:
         raise UserError(
             f"{name!r} cannot be the name of a model; say --model some-name={directory}"
         )
-    source, target = found["source"] or "source", found["target"] or "target"
-    if directory.parent == SHIPPED:
-        source, target = directory.name.split("-")
+    known = directory.name.split("-") if directory.parent == SHIPPED else ("source", "target")
+    source, target = (found["source"], found["target"]) if found["source"] else known
     return ModelSpec(name, directory, source, target)
 
 
@@ -75,6 +75,8 @@ class Engine:
         limits = (settings.batch_size, settings.wait, settings.queue)
         runs = [worker.run for worker in workers]
         self.queue: Batcher[Any, Any] = Batcher(runs, *limits, partial(observe, spec.name))
+        for worker in workers:
+            threading.Thread(target=worker.watch, name="watch", daemon=True).start()
 
     def translate(
         self, sentences: Sequence[str], decode: DecodeConfig, tell: Tell | None = None

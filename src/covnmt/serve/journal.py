@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from covnmt.serve.metrics import Metrics
 
+GONE = 499
 logger = logging.getLogger("covnmt.serve")
 
 
@@ -32,7 +33,7 @@ class Journal:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        status = 499  # stays where the client was gone before there was an answer
+        status = GONE  # stays where the client was gone before there was an answer
         facts = scope["covnmt"] = {}
 
         async def watched(message: Message) -> None:
@@ -44,6 +45,10 @@ class Journal:
         began = time.monotonic()
         try:
             await self.app(scope, receive, watched)
+        except Exception:
+            # the answer to a fault of ours is made outside, and passes by here no more
+            status = 500 if status == GONE else status
+            raise
         finally:
             self._write(scope, status, time.monotonic() - began, facts)
 

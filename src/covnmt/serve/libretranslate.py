@@ -37,7 +37,7 @@ BODIES = {
 
 async def read_request(request: Request) -> LibreRequest:
     """JSON or an HTML form, as they take both."""
-    body, kind = await request.body(), request.headers.get("content-type", "")
+    body, kind = await request.body(), request.headers.get("content-type", "").lower()
     if "multipart" in kind:
         raise RefusalError(400, "send JSON, or a form as application/x-www-form-urlencoded")
     try:
@@ -79,6 +79,8 @@ def build_router(desk: Desk) -> APIRouter:
         try:
             accepted = desk.submit(engine, texts)
             note(request.scope, model=engine.spec.name, sentences=len(accepted.futures))
+            if desk.settings.log_text:
+                note(request.scope, text=texts)
             done = await desk.finish(request, None, gather(accepted.futures))
         except UserError as error:
             raise RefusalError(400, str(error)) from None

@@ -7,14 +7,13 @@ import hmac
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from covnmt.serve.settings import ServeSettings
+from covnmt.serve.settings import ServeSettings, bracketed
 
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 GUARDED = ("/translate", "/languages", "/metrics", "/openapi.json")  # and all under /v1
@@ -64,7 +63,7 @@ class Gate:
     def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
         self.app, self.settings = app, settings
         self.rate = Rate(settings.rate, settings.burst)
-        self.hosts = {*LOCAL, *settings.allow_hosts, _bracketed(settings.host)}
+        self.hosts = {*LOCAL, *settings.allow_hosts, bracketed(settings.host).lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request in, or answer it here."""
@@ -75,7 +74,8 @@ class Gate:
         try:
             self._judge(scope)
         except RefusalError as refusal:
-            answer = JSONResponse({"error": refusal.reason}, refusal.status_code, refusal.headers)
+            headers = {**(refusal.headers or {}), **self._for_sites(scope)}
+            answer = JSONResponse({"error": refusal.reason}, refusal.status_code, headers)
             await answer(scope, receive, guarded)
             return
         await self.app(scope, _bounded(receive, self.settings.max_body), guarded)
@@ -98,14 +98,21 @@ class Gate:
         if length.isdigit() and int(length) > self.settings.max_body:
             raise RefusalError(413, too_large(self.settings.max_body))
 
+    def _for_sites(self, scope: Scope) -> dict[str, str]:
+        """What lets a page of an allowed site read why it was refused."""
+        origin = Headers(scope=scope).get("origin", "")
+        if origin not in self.settings.allow_origins:
+            return {}
+        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
+
     def _judge_host(self, host: str) -> None:
         """Foreign names are refused, so no other site can pose as this one (DNS rebinding)."""
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if name not in self.hosts and "*" not in self.hosts:
+        if name.lower() not in self.hosts and "*" not in self.hosts:
             raise RefusalError(421, f"this server is not called {name!r}; see --allow-host")
 
     def _judge_origin(self, origin: str | None, host: str) -> None:
-        if origin is None or urlsplit(origin).netloc == host:
+        if origin is None or origin.partition("://")[2] == host:
             return
         if origin not in self.settings.allow_origins:
             raise RefusalError(
@@ -160,7 +167,3 @@ def _with_headers(send: Send) -> Send:
         await send(message)
 
     return guarded
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

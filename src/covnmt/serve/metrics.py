@@ -30,7 +30,7 @@ class Counter:
         with self.lock:
             values = sorted(self.values.items())
         for labels, value in values:
-            yield f"{self.name}{_labels(labels)} {value:g}"
+            yield f"{self.name}{_labels(labels)} {_number(value)}"
 
 
 class Histogram:
@@ -57,7 +57,7 @@ class Histogram:
         for bound, count in zip((*map("{:g}".format, self.bounds), "+Inf"), counts, strict=True):
             below += count
             yield f'{self.name}_bucket{{le="{bound}"}} {below}'
-        yield f"{self.name}_sum {total:g}"
+        yield f"{self.name}_sum {_number(total)}"
         yield f"{self.name}_count {below}"
 
 
@@ -99,3 +99,8 @@ def _labels(labels: Labels) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    """All digits: a count that is rounded beyond a million seems to stand still, then to jump."""
+    return f"{value:.15g}"

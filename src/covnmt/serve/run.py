@@ -9,7 +9,7 @@ from pathlib import Path
 from covnmt.errors import UserError
 from covnmt.files import read_lines
 from covnmt.progress import tell
-from covnmt.serve.settings import ServeSettings
+from covnmt.serve.settings import ServeSettings, bracketed
 
 GRACE = 30  # seconds to finish what was accepted
 
@@ -45,8 +45,7 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
     )
     settle()
     host, port = listening.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    tell(f"listening on http://{shown}:{port}")
+    tell(f"listening on http://{bracketed(host)}:{port}")
     try:
         uvicorn.Server(config).run(sockets=[listening])
     finally:

@@ -22,6 +22,13 @@ def without_controls(text: str) -> str:
     return text
 
 
+def with_words(text: str) -> str:
+    """Refuse what is only blanks."""
+    if not text.strip():
+        raise ValueError("empty, there is nothing to align; leave the pair out")
+    return text
+
+
 Text = Annotated[
     str,
     AfterValidator(without_controls),
@@ -33,7 +40,7 @@ Seconds = Annotated[float, Field(ge=0.01, le=3600, allow_inf_nan=False)]
 
 def first_problem(errors: Sequence[Any]) -> str:
     """What pydantic found wrong, and where, in words that repeat little of what was sent."""
-    problem = errors[0]
+    problem = next(filter(_in_list, errors), errors[0])
     whole = problem["loc"] == ("body",) and problem["type"] in ("model_attributes_type", "missing")
     if whole or problem["type"] == "json_invalid":
         return "send a JSON object, with the header Content-Type: application/json"
@@ -41,6 +48,12 @@ def first_problem(errors: Sequence[Any]) -> str:
     message = str(problem["msg"]).removeprefix("Value error, ")
     # a field may have been named by the client: only what can be printed is repeated
     return f"{where[:80].encode('ascii', 'replace').decode()}: {message}" if where else message
+
+
+def _in_list(problem: Any) -> bool:
+    """Is it one of a list of texts? Pydantic first complains that the list is not a single text."""
+    inside = any(str(step).startswith("list[") for step in problem["loc"])
+    return inside and problem["type"] != "list_type"
 
 
 def _is_field(step: str | int) -> bool:
@@ -83,8 +96,8 @@ class TranslateRequest(Message):
 class SentencePair(Message):
     """A sentence and its translation."""
 
-    source: Annotated[Text, Field(min_length=1)]
-    target: Annotated[Text, Field(min_length=1)]
+    source: Annotated[Text, AfterValidator(with_words), Field(min_length=1)]
+    target: Annotated[Text, AfterValidator(with_words), Field(min_length=1)]
 
 
 def example_pair(source: str, target: str) -> ConfigDict:

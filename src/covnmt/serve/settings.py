@@ -1,11 +1,15 @@
 """How the server behaves; the defaults are safe on a machine that others can reach."""
 
+import re
 from dataclasses import dataclass
 
+from covnmt.errors import UserError
 from covnmt.pool import cores
 
 WORKERS = min(cores(), 4)
 THREADS = max(1, cores() // WORKERS)
+HOST = re.compile(r"\*|[^\s:/\[\]*]+|\[[0-9a-f:.]+\]")
+ORIGIN = re.compile(r"https?://([^\s:/\[\]*@]+|\[[0-9a-f:.]+\])(:\d+)?")
 
 
 @dataclass(frozen=True)
@@ -29,3 +33,27 @@ class ServeSettings:
     wait: float = 0.01  # seconds that the first of a batch waits for others
     timeout: float = 60.0  # seconds that a request may take, and the most it may ask for
     log_text: bool = False  # log what is translated
+
+
+def read_host(text: str) -> str:
+    """A name of this server as browsers send it: in small letters, without a port."""
+    name = bracketed(text.lower()) if text.count(":") > 1 else text.lower()
+    if not HOST.fullmatch(name):
+        raise UserError(f"--allow-host {text}: a name alone, as in translate.example.org, or *")
+    return name
+
+
+def read_origin(text: str) -> str:
+    """A site as browsers send it: in small letters, without a path."""
+    origin = text.lower().removesuffix("/")
+    if not ORIGIN.fullmatch(origin):
+        raise UserError(
+            f"--allow-origin {text}: scheme, name and no path, as in https://www.example.org; "
+            "every site needs its own"
+        )
+    return origin
+
+
+def bracketed(host: str) -> str:
+    """As it stands in an address, where the numbers of IPv6 have brackets."""
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host

@@ -5,15 +5,19 @@ nearly twice the work of one on two cores, two threads of one process do a third
 
 Questions and answers go through a pipe. When the server ends, in whatever way, the pipe closes and
 the worker ends too; when a worker dies, the next one is opened and only its batch is tried again.
+One that dies idle is replaced at once too: a server that is not ready may never be given work.
 """
 
 import gc
 import multiprocessing
 import signal
+import threading
+import time
 import traceback
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,9 @@ from covnmt.serve.bench import Bench, Card
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["covnmt.serve.bench"])
 GRACE = 5.0  # seconds to end by itself
+# What a pipe says whose other end is gone or, the last one, that another thread closed meanwhile.
+BROKEN = (EOFError, OSError, TypeError)
+PAUSE = 1.0  # seconds between tries to replace those that die again and again
 
 
 class WorkerDiedError(Exception):
@@ -61,20 +68,37 @@ class Worker:
     def __init__(self, directory: Path, device: str, threads: int) -> None:
         self.arguments = (directory, device, threads)
         self.closed = False
+        self.busy = threading.Lock()  # held by whoever uses the pipe
+        self.opening = threading.Lock()  # so that none is opened after `close`
         self._start()
 
     def _start(self) -> None:
-        self.pipe, theirs = CONTEXT.Pipe()
-        arguments = (theirs, *self.arguments)
-        self.process = CONTEXT.Process(target=work, args=arguments, name="worker", daemon=True)
-        self.process.start()
-        theirs.close()
+        with self.opening:
+            if self.closed:
+                raise WorkerDiedError("the server is stopping")
+            ours, theirs = CONTEXT.Pipe()
+            arguments = (theirs, *self.arguments)
+            process = CONTEXT.Process(target=work, args=arguments, name="worker", daemon=True)
+            process.start()
+            theirs.close()
+            self.pipe, self.process = ours, process  # other threads may ask whether it lives
+
+    def watch(self) -> None:
+        """Replace the process whenever it dies idle; ends when this is closed."""
+        while not self.closed:
+            process = self.process
+            wait([process.sentinel])
+            # where the next one cannot be opened either, batches are told so
+            with self.busy, suppress(WorkerDiedError, EOFError, OSError):
+                if self.process is process:
+                    self._restart()
+            time.sleep(PAUSE)
 
     def introduce(self) -> Card:
         """Wait until the model is open and warm; what there is to know about it."""
         try:
             card = self.pipe.recv()
-        except EOFError:
+        except BROKEN:
             card = UserError(
                 f"{self.arguments[0]}: the process that opens it died; is there memory for all "
                 "--workers?"
@@ -85,19 +109,28 @@ class Worker:
         return card
 
     def run(self, jobs: Sequence[Job[Any, Any]]) -> Sequence[Any]:
-        """Do a batch."""
-        if not self.process.is_alive():
-            self._restart()
-        try:
-            answer = self._exchange(jobs)
-        except (EOFError, OSError):
-            self._restart()
-            raise WorkerDiedError("a process died while it translated") from None
+        """Do a batch; where the process dies over a single job, a second one tries it."""
+        with self.busy:
+            if not self.process.is_alive():
+                self._restart()
+            try:
+                answer = self._answer(jobs)
+            except WorkerDiedError:
+                if len(jobs) > 1:  # each is tried alone by whoever asked
+                    raise
+                answer = self._answer(jobs)
         if isinstance(answer, UserError):
             raise answer
         if isinstance(answer, Failure):
             raise RuntimeError(answer.traceback)
         return list(answer)
+
+    def _answer(self, jobs: Sequence[Job[Any, Any]]) -> Any:
+        try:
+            return self._exchange(jobs)
+        except BROKEN:
+            self._restart()
+            raise WorkerDiedError("a process died while it translated") from None
 
     def _exchange(self, jobs: Sequence[Job[Any, Any]]) -> Any:
         watched = frozenset(place for place, job in enumerate(jobs) if job.tell)
@@ -120,7 +153,8 @@ class Worker:
 
     def close(self) -> None:
         """End the process; what it has in hand is lost."""
-        self.closed = True
+        with self.opening:
+            self.closed = True
         self.pipe.close()
         self.process.join(GRACE)
         if self.process.exitcode is None:
@@ -141,7 +175,8 @@ def work(pipe: Connection, directory: Path, device: str, threads: int) -> None:
         while True:
             _do(bench, pipe, pipe.recv())
     except UserError as error:
-        pipe.send(error)
+        with suppress(OSError):  # nobody may be there any more
+            pipe.send(error)
     except (EOFError, OSError):
         pass
 

@@ -11,7 +11,8 @@ const WHY = "the model finds the translation more likely where the source lacks 
 /** A box for a translation, at first the model's own; `ask(target, signal)` checks what is in it. */
 export function checkPanel(sentence, words, ask) {
   let pending = null;
-  const box = element("textarea", { rows: 1, spellcheck: "false", "aria-label": "Translation to check" });
+  const box = element("textarea", { rows: 1, dir: "auto", spellcheck: "false",
+    "aria-label": "Translation to check" });
   box.value = sentence.text;
   const verdict = element("p", { class: "verdict", role: "status" });
   const tell = (...parts) => verdict.replaceChildren(...parts);

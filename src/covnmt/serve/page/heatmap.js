@@ -16,7 +16,11 @@ const INK = {
   light: { paper: "#ffffff", empty: "#f1f3f6", text: "#1b1f24", cell: "#1f5fa8", line: "#c23b00" },
   dark: { paper: "#15181d", empty: "#20252d", text: "#e6e9ee", cell: "#6db3ff", line: "#ffb454" },
 };
+const DARK = matchMedia("(prefers-color-scheme: dark)");
 const BARS = { little: "#d9480f", enough: "#2b8a3e", much: "#9c36b5" };
+
+DARK.addEventListener("change", () =>
+  document.querySelectorAll(".heat").forEach((map) => map.dispatchEvent(new Event("scheme"))));
 
 export class HeatMap {
   constructor(sentence, name, onLight) {
@@ -29,9 +33,9 @@ export class HeatMap {
     this.readout = element("p", { class: "readout" }, " ");
     this.node = element("details", { class: "heat", open: true },
       element("summary", {}, "Heat map"), this.tools(), this.readout, this.box);
+    // told through the page, so that nothing holds on to a map that is no longer there
+    this.node.addEventListener("scheme", () => this.draw());
     this.draw();
-    this.scheme = matchMedia("(prefers-color-scheme: dark)");
-    this.scheme.addEventListener("change", () => this.draw());
   }
 
   tools() {
@@ -57,7 +61,7 @@ export class HeatMap {
 
   draw() {
     const { source_tokens: source, tokens: target } = this.sentence;
-    const ink = INK[matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"];
+    const ink = INK[DARK.matches ? "dark" : "light"];
     // at 80 words a line of text still fits into a cell
     this.cell = Math.max(source.length, target.length) <= 25 ? 22 : 13;
     this.left = widest([...target, "coverage"]) + 2 * PAD;

@@ -14,14 +14,14 @@ export function resultPanel({ model, text, sentences }, check) {
     "section",
     { class: "result", "aria-label": `Translation by ${model}` },
     element("h2", {}, model),
-    element("p", { class: "translation", tabindex: "0" }, text),
+    element("p", { class: "translation", dir: "auto", tabindex: "0" }, text),
     ...sentences.map((sentence, n) => sentencePanel(sentence, model, many ? n + 1 : 0, check)),
   );
 }
 
 /** What there is of a translation that is still coming; `words(sentence number, text)` adds to it. */
 export function draftPanel(model) {
-  const text = element("p", { class: "translation" });
+  const text = element("p", { class: "translation", dir: "auto" });
   const node = element(
     "section",
     { class: "result draft", "aria-busy": "true", "aria-label": `Unfinished translation by ${model}` },

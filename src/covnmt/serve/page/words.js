@@ -44,7 +44,7 @@ export class Words {
   }
 
   side(name, words) {
-    const list = element("ol", { class: "side", "aria-label": name }, ...words);
+    const list = element("ol", { class: "side", dir: "auto", "aria-label": name }, ...words);
     list.addEventListener("keydown", (event) => this.move(event, words));
     words[0]?.setAttribute("tabindex", "0");
     return element("div", {}, element("h4", {}, name), list);
@@ -83,7 +83,9 @@ export class Words {
   }
 
   move(event, words) {
-    const step = { ArrowRight: 1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[event.key];
+    const right = getComputedStyle(event.currentTarget).direction === "rtl" ? -1 : 1;
+    const steps = { ArrowRight: right, ArrowLeft: -right, Home: -Infinity, End: Infinity };
+    const step = steps[event.key];
     if (step === undefined) return;
     event.preventDefault();
     const now = words.indexOf(document.activeElement);

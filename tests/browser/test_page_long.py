@@ -1,0 +1,58 @@
+"""The page over a long time, and in scripts that run from right to left."""
+
+import re
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="pip install playwright: browser tests skipped")
+
+from playwright.sync_api import BrowserContext, Page, expect
+
+from .test_page import DONE, show
+
+
+def test_what_is_no_longer_shown_is_forgotten(
+    page: Page, context: BrowserContext, line: str
+) -> None:
+    """Whoever types all day makes thousands of heat maps."""
+    tools = context.new_cdp_session(page)
+
+    def nodes() -> int:
+        page.get_by_label("Text to translate").fill("")
+        expect(page.locator(DONE)).to_have_count(0)
+        tools.send("HeapProfiler.collectGarbage")
+        return int(tools.send("Memory.getDOMCounters")["nodes"])
+
+    show(page, line)
+    drawn = page.evaluate("document.querySelectorAll('.result *').length")
+    before = nodes()
+    for count in range(2, 7):
+        show(page, " ".join([line] * count))
+        expect(page.locator(".word.source")).to_have_count(count * len(line.split()))
+    assert nodes() < before + drawn
+
+
+def test_a_heat_map_follows_the_scheme(page: Page, line: str) -> None:
+    show(page, line)
+    paper = page.locator(".heat-box svg > rect").first
+    expect(paper).to_have_attribute("fill", "#ffffff")
+    page.emulate_media(color_scheme="dark")
+    expect(paper).to_have_attribute("fill", "#15181d")
+
+
+def test_from_right_to_left(page: Page, line: str) -> None:
+    show(page, "שלום עולם טוב")
+    text = page.get_by_label("Text to translate")
+    assert text.evaluate("box => getComputedStyle(box).direction") == "rtl"
+    words = page.locator(".word.source")
+    first, second = (words.nth(n).bounding_box() for n in range(2))
+    assert first is not None
+    assert second is not None
+    assert first["x"] > second["x"]
+    words.first.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(words.nth(1)).to_have_class(re.compile(r"\bown\b"))
+    page.keyboard.press("ArrowRight")
+    expect(words.first).to_have_class(re.compile(r"\bown\b"))
+    show(page, line)
+    assert text.evaluate("box => getComputedStyle(box).direction") == "ltr"

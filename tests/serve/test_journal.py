@@ -1,0 +1,56 @@
+"""What became of a request, as the log and the counts tell it."""
+
+import json
+import logging
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+
+from covnmt.serve.settings import ServeSettings
+
+from .server import Running, serving, wait_until
+
+
+def test_a_fault_of_ours_is_told_without_details_and_counted(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("private matters")
+
+    caplog.set_level(logging.INFO, "covnmt.serve")
+    with serving({"tiny": tiny_model}, ServeSettings(rate=0, workers=1)) as running:
+        monkeypatch.setattr(running.engines["tiny"], "translate", fail)
+        with running.client() as client:
+            answer = client.post("/v1/translate", json={"text": "a"})
+        assert answer.status_code == 500
+        assert answer.json() == {"error": "something failed here; the server's log tells what"}
+        with running.client() as client:  # the connection ends with a fault
+            wait_until(lambda: 'path="/v1/translate",status="500"} 1' in metrics(client))
+            assert 'status="499"' not in metrics(client)
+    lines = [json.loads(text) for text in caplog.messages if text.startswith("{")]
+    assert [each["status"] for each in lines if each["path"] == "/v1/translate"] == [500]
+
+
+def metrics(client: httpx.Client) -> str:
+    return client.get("/metrics").text
+
+
+def test_a_client_that_leaves_while_it_asks_is_no_fault(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    host, _, port = running.url.removeprefix("http://").partition(":")
+    head = f"POST /translate HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    with running.client() as client:
+        before = gone(client)
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(f'{head}Content-Length: 99\r\n\r\n{{"q": '.encode())
+        wait_until(lambda: gone(client) == before + 1)
+    assert "Traceback" not in caplog.text
+    assert "ClientDisconnect" not in caplog.text
+
+
+def gone(client: httpx.Client) -> int:
+    found = [line for line in metrics(client).splitlines() if '"/translate",status="499"' in line]
+    return int(found[0].rpartition(" ")[2]) if found else 0
