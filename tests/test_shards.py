@@ -15,6 +15,7 @@ import pytest
 
 from covnmt import pool
 from covnmt import shards as module
+from covnmt.config import DecodeConfig
 from covnmt.directory import load_config
 from covnmt.errors import UserError
 from covnmt.export import export_model
@@ -111,6 +112,15 @@ def test_other_settings_are_refused(job: Job, shards: Path, tmp_path: Path) -> N
     (tmp_path / ABOUT).write_text("[]")
     with pytest.raises(UserError, match="other settings"):
         translate_files(job, [shards], tmp_path, 1)
+
+
+def test_a_short_list_is_part_of_a_model(tmp_path: Path) -> None:
+    job = Job((tmp_path,), DecodeConfig())
+    known = []
+    for words in ("[1, 2]", "[1, 3]"):
+        (tmp_path / "shortlist.json").write_text(words)
+        known.append(job.identity())
+    assert known[0] != known[1]
 
 
 def test_several_translations_need_json(job: Job, shards: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from covnmt.translate import Translation, Translator, formatted
 
 CORES_PER_WORKER = 2
 BATCHES = 8  # of a piece: enough to sort its lines by length
-WEIGHTS = ("model.safetensors", "encoder.onnx", "step.onnx", "weights.bin")
+WEIGHTS = ("model.safetensors", "encoder.onnx", "step.onnx", "weights.bin", "shortlist.json")
 ABOUT = ".translate.json"  # how the files of an output directory were made
 
 

@@ -1,14 +1,16 @@
-"""PyTorch as an engine: the best words of a row, and several models as one."""
+"""PyTorch as an engine: the best words of a row, several models as one, and devices."""
 
 import math
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covnmt.config import SYSTEMS, DecodeConfig
-from covnmt.engine.pytorch import ModelScorer, TorchEngine, top
+from covnmt.engine.pytorch import ModelScorer, TorchEngine, pick_device, top
+from covnmt.errors import UserError
 
 from ..model.small import END, small_batch, small_config, small_model
 
@@ -55,3 +57,26 @@ def test_nothing_keeps_a_gradient() -> None:
         .hypotheses
     )
     assert isinstance(best.attention, np.ndarray)
+
+
+@pytest.mark.parametrize("name", ["cpu", "auto", "cpu:0"])
+def test_devices(name: str) -> None:
+    assert pick_device(name).type in ("cpu", "cuda")
+
+
+def test_unknown_device() -> None:
+    with pytest.raises(UserError, match="'gpu': no such device; say auto, cpu or cuda"):
+        pick_device("gpu")
+
+
+def test_a_gpu_with_a_number_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are launched there, wherever their arrays are."""
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    for name in ("auto", "cpu", "cuda", "cuda:1"):
+        pick_device(name)
+    assert current == [torch.device("cuda:1")]
+    with pytest.raises(UserError, match="cuda:2: no such GPU; there are 2"):
+        pick_device("cuda:2")
