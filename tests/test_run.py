@@ -69,29 +69,46 @@ def test_a_stop_is_not_told_by_the_kept_weights(
     assert whole == parts
 
 
-def test_the_speed_is_that_of_updates(
-    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each takes a second here, and a validation a thousand."""
+def a_second_each(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time on a clock that only updates move."""
     now = [0.0]
 
     def update(run: Run, batches: list[Any], words: int) -> None:
         make_update(run, batches, words)
         now[0] += 1
 
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(training, "Recent", lambda: Recent(since=now[0]))
+    monkeypatch.setattr(training, "make_update", update)
+    return now
+
+
+def test_the_speed_is_that_of_updates(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A validation takes a thousand seconds here."""
+    now = a_second_each(monkeypatch)
+
     def check(run: Run, *others: Any) -> float:
         run.counters.unchecked = False
         now[0] += 1000
         return 0.0
 
-    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(training, "Recent", lambda: Recent(since=now[0]))
-    monkeypatch.setattr(training, "make_update", update)
     monkeypatch.setattr(training, "check", check)
     go(short, tmp_path, train__validate_every=1)
     words = [0] + [entry["words"] for entry in log_of(tmp_path)]
     rates = [entry["words_per_second"] for entry in log_of(tmp_path)]
     assert rates == [round((after - before) / 2) for before, after in pairwise(words)]
+
+
+def test_the_time_of_all_calls_adds_up(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = a_second_each(monkeypatch)
+    for updates in (2, 4):
+        go(short, tmp_path, train__updates=updates)
+        now[0] += 1000
+    assert [entry["seconds"] for entry in log_of(tmp_path)] == [2, 2, 4, 4]
 
 
 def test_a_run_without_validation_still_leaves_a_model(

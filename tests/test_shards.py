@@ -19,7 +19,7 @@ from covnmt.config import DecodeConfig
 from covnmt.directory import load_config
 from covnmt.errors import UserError
 from covnmt.export import export_model
-from covnmt.files import read_lines
+from covnmt.files import read_lines, write_json
 from covnmt.pool import Seat
 from covnmt.shards import ABOUT, Job, plan, translate_files, translate_text
 from covnmt.translate import Translator
@@ -112,6 +112,17 @@ def test_other_settings_are_refused(job: Job, shards: Path, tmp_path: Path) -> N
     (tmp_path / ABOUT).write_text("[]")
     with pytest.raises(UserError, match="other settings"):
         translate_files(job, [shards], tmp_path, 1)
+
+
+def test_settings_of_a_call_that_made_nothing_bind_nobody(
+    job: Job, shards: Path, tmp_path: Path
+) -> None:
+    stopped = Job(job.models, job.decode, "split", device="cpu")
+    write_json(tmp_path / ABOUT, stopped.identity())
+    (tmp_path / ".0.txt.half.tmp").write_text("what it had begun")
+    assert translate_files(job, [shards / "5.txt.gz"], tmp_path, 1).files == 1
+    with pytest.raises(UserError, match=r"other settings \(overlong\)"):
+        translate_files(stopped, [shards], tmp_path, 1)
 
 
 def test_a_short_list_is_part_of_a_model(tmp_path: Path) -> None:
