@@ -125,11 +125,13 @@ def test_settings_of_a_call_that_made_nothing_bind_nobody(
         translate_files(stopped, [shards], tmp_path, 1)
 
 
-def test_a_short_list_is_part_of_a_model(tmp_path: Path) -> None:
-    job = Job((tmp_path,), DecodeConfig())
+@pytest.mark.parametrize("name", ["model.safetensors", "step.onnx", "shortlist.json", "dictionary"])
+def test_what_translations_depend_on(name: str, tmp_path: Path) -> None:
+    (tmp_path / "dictionary").write_text("a\tb\n")
+    job = Job((tmp_path,), DecodeConfig(), dictionary=tmp_path / "dictionary")
     known = []
-    for words in ("[1, 2]", "[1, 3]"):
-        (tmp_path / "shortlist.json").write_text(words)
+    for content in ("one", "another"):
+        (tmp_path / name).write_text(content)
         known.append(job.identity())
     assert known[0] != known[1]
 
