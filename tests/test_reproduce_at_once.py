@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from covnmt.reproduce import at_once
 from covnmt.reproduce.at_once import Crew, arguments, by_training, devices, run_at_once
 from covnmt.reproduce.experiments import find_experiment
 from covnmt.reproduce.jobs import Job, Plan, command
@@ -103,3 +104,16 @@ def test_trouble_of_its_own_stops_all(monkeypatch: pytest.MonkeyPatch, tmp_path:
     with pytest.raises(SystemExit):
         list(run_at_once(replace(plan("cpu"), results=tmp_path, jobs=jobs), 2))
     assert stopped == ["gru10"]
+
+
+def test_a_process_that_starts_after_the_stop_is_told_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    patient = "import signal, sys; signal.alarm(60); sys.stdin.read(); print('told')"
+    monkeypatch.setattr(at_once, "CHILD", patient)
+    monkeypatch.setattr(at_once, "tell", told.append)
+    crew = Crew(plan("cpu"), 2)
+    crew.stop()
+    crew.run([Job("gru10", 1)])
+    assert told == ["gru10-seed1: told"]
