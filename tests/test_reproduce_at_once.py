@@ -117,3 +117,12 @@ def test_a_process_that_starts_after_the_stop_is_told_of_it(
     crew.stop()
     crew.run([Job("gru10", 1)])
     assert told == ["gru10-seed1: told"]
+
+
+def test_ctrl_c_does_not_reach_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a session of its own, and is told by us."""
+    told: list[str] = []
+    monkeypatch.setattr(at_once, "CHILD", "import os; print(os.getsid(0) == os.getpid())")
+    monkeypatch.setattr(at_once, "tell", told.append)
+    Crew(plan("cpu"), 2).run([Job("gru10", 1)])
+    assert told == ["gru10-seed1: True"]
