@@ -16,6 +16,7 @@ from covnmt.errors import UserError
 from covnmt.files import read_lines, read_parallel
 from covnmt.metrics.alignment import format_links, links_from_attention, parse_links
 from covnmt.model.seq2seq import Seq2Seq
+from covnmt.pool import Piece
 from covnmt.text.codec import Codec
 from covnmt.text.tokenize import TokenizerSettings, build_tokenizer
 from covnmt.text.vocab import Vocabulary, train_sentencepiece
@@ -236,3 +237,9 @@ def test_links_come_from_the_matrix(make: Make, pairs: list[Pair]) -> None:
     for found in make(SYSTEMS["tanh1"]).align(pairs[:5]):
         links = parse_links(format_links(links_from_attention(found.matrix))).sure
         assert links == {(int(row.argmax()), i) for i, row in enumerate(found.matrix)}
+
+
+def test_a_piece_of_a_text_counts_from_its_place(tiny_model: Path) -> None:
+    piece = Piece(10, [("a", "b"), ("a", "")])
+    with pytest.raises(UserError, match="s and t, line 12: one side is empty"):
+        align_module._align_piece(tiny_model, "cpu", False, "s and t, line", piece)

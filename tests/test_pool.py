@@ -16,6 +16,7 @@ import pytest
 from covnmt import pool
 from covnmt.errors import UserError
 from covnmt.pool import AHEAD, Seat, in_order, seat, spread
+from tests.system.workers import alive
 
 
 class Job(NamedTuple):
@@ -106,14 +107,6 @@ def endless(job: Job) -> None:
 def keep_busy(directory: Path) -> None:
     for _ in spread(endless, [Job(directory / name) for name in "ab"], workers=2):
         pass
-
-
-def alive(process: int) -> bool:
-    """A process that has ended may still be on the list, as a zombie."""
-    try:
-        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_other_processes_are_left_alone(tmp_path: Path) -> None:

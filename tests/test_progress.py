@@ -1,6 +1,9 @@
 """Progress: items pass untouched, and people see how far it is, on a terminal or in a log."""
 
 import io
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import count
 from types import SimpleNamespace
@@ -116,3 +119,22 @@ def test_meter_counts_from_where_it_began(monkeypatch: pytest.MonkeyPatch) -> No
         meter.show(600, "")
         meter.show(700, "loss 2.5")  # 100 updates in 4 s
     assert stream.getvalue() == "training 700/1,000  loss 2.5  12 s left\n"
+
+
+GOES_ON = """
+from covnmt import progress
+progress.SECONDS_BETWEEN_LINES = 0
+for line in progress.track(range(9), 9, "reading"):
+    progress.tell(f"line {line}")
+print("done")
+"""
+
+
+def test_the_work_goes_on_when_nobody_listens() -> None:
+    """Whoever read standard error has gone."""
+    there, here = os.pipe()
+    os.close(there)
+    command = [sys.executable, "-c", GOES_ON]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=here, check=False)
+    os.close(here)
+    assert (ended.returncode, ended.stdout) == (0, b"done\n")

@@ -10,7 +10,7 @@ import torch
 from covnmt.config import SYSTEMS, Config, CoverageConfig, DecodeConfig, differences, flatten
 from covnmt.errors import UserError
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
-from covnmt.recipe import build, checked, find_recipe, load_recipe, shipped_recipes
+from covnmt.recipe import build, checked, find_recipe, load_recipe, quoted, shipped_recipes
 from tests.paper import ADDED, TOTAL
 
 # A recipe, and what its error must say (the file's name comes before "line").
@@ -75,6 +75,9 @@ BAD_OVERRIDES = {
     "train.updates.x=0": "updates is a value, not a group of settings",
     "train=3": "command line, train=3: train",
 }
+
+
+PATHS = ["a b", "a'b", 'a"b', "a\\b", "a#b", "a=b", "3", "\u5bfa", "\N{GRINNING FACE}"]
 
 
 def recipe(directory: Path, text: str, name: str = "recipe.toml") -> Path:
@@ -159,6 +162,12 @@ def test_overrides(override: str, tmp_path: Path) -> None:
     loaded = load_recipe(recipe(tmp_path, "[model]\nrank = 9\n"), [override])
     assert flatten(loaded.model_dump(mode="json"))[key] == value
     assert {key for key, *_ in differences(Config(), loaded)} == {key, "model.rank"}
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_a_path_as_override(name: str, tmp_path: Path) -> None:
+    override = f"data.directory={quoted(Path(name))}"
+    assert load_recipe(recipe(tmp_path, ""), [override]).data.directory == Path(name)
 
 
 @pytest.mark.parametrize("override", BAD_OVERRIDES)

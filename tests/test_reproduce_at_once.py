@@ -1,11 +1,15 @@
 """Jobs at the same time: who goes with whom, and on which device."""
 
+import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from covnmt.reproduce.at_once import Crew, arguments, by_training, devices
+from covnmt.reproduce import at_once
+from covnmt.reproduce.at_once import Crew, arguments, by_training, devices, run_at_once
 from covnmt.reproduce.experiments import find_experiment
 from covnmt.reproduce.jobs import Job, Plan, command
 
@@ -68,3 +72,57 @@ def test_a_process_is_given_what_its_results_will_tell() -> None:
     for word in command(plan(minutes=3.5), jobs[0]).split()[1:]:
         assert word in words.split()
     assert "--shared" not in arguments(plan(), jobs, "cpu", shared=False)
+
+
+def test_a_place_is_free_again_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError("too many processes")
+
+    monkeypatch.setattr("subprocess.Popen", refuse)
+    crew = Crew(plan("cpu"), 2)
+    with pytest.raises(OSError, match="too many"):
+        crew.run([Job("gru10", 1)])
+    assert crew.free.qsize() == 2
+
+
+def test_trouble_of_its_own_stops_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Such as nobody to tell any more: then no process works on unseen."""
+    stopped: list[str] = []
+
+    def run(crew: Crew, jobs: Sequence[Job]) -> None:
+        if jobs[0].system == "baseline":
+            raise SystemExit(1)
+        deadline = time.monotonic() + 20
+        while not crew.stopped and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if crew.stopped:
+            stopped.append(jobs[0].system)
+
+    monkeypatch.setattr(Plan, "prepare", lambda plan: None)
+    monkeypatch.setattr(Crew, "run", run)
+    jobs = [Job("gru10", 1), Job("baseline", 1)]
+    with pytest.raises(SystemExit):
+        list(run_at_once(replace(plan("cpu"), results=tmp_path, jobs=jobs), 2))
+    assert stopped == ["gru10"]
+
+
+def test_a_process_that_starts_after_the_stop_is_told_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    patient = "import signal, sys; signal.alarm(60); sys.stdin.read(); print('told')"
+    monkeypatch.setattr(at_once, "CHILD", patient)
+    monkeypatch.setattr(at_once, "tell", told.append)
+    crew = Crew(plan("cpu"), 2)
+    crew.stop()
+    crew.run([Job("gru10", 1)])
+    assert told == ["gru10-seed1: told"]
+
+
+def test_ctrl_c_does_not_reach_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a session of its own, and is told by us."""
+    told: list[str] = []
+    monkeypatch.setattr(at_once, "CHILD", "import os; print(os.getsid(0) == os.getpid())")
+    monkeypatch.setattr(at_once, "tell", told.append)
+    Crew(plan("cpu"), 2).run([Job("gru10", 1)])
+    assert told == ["gru10-seed1: True"]

@@ -8,8 +8,9 @@ import math
 import os
 import shutil
 import signal
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from covnmt.errors import UserError
 from covnmt.run import Counters, Run, open_run, write_log
 from covnmt.text.corpus import Corpus
 from covnmt.text.prepare import prepare
-from covnmt.train import make_update, train
+from covnmt.train import Recent, make_update, train
 from tests.runs import CPU, assert_same, changed, go, log_of, stop_at
 
 # Settings that a run may not change half-way, and some that it may.
@@ -53,6 +54,62 @@ def test_kept_weights(short: Config, tmp_path: Path) -> None:
     assert names == ["00000004.safetensors", "00000006.safetensors"]
     last, recent = load_tensors(tmp_path / LAST)[0], load_tensors(tmp_path / "recent" / names[-1])
     assert all(torch.equal(w, last[f"model.{name}"]) for name, w in recent[0].items())
+
+
+def test_a_stop_is_not_told_by_the_kept_weights(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go(short, tmp_path / "whole", train__keep=4)
+    stop_at(3, signal.SIGTERM, monkeypatch)
+    go(short, tmp_path / "parts", train__keep=4)
+    go(short, tmp_path / "parts", train__keep=4)
+    whole, parts = (
+        {path.name: path.read_bytes() for path in (tmp_path / name / "recent").iterdir()}
+        for name in ("whole", "parts")
+    )
+    assert whole == parts
+
+
+def a_second_each(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time on a clock that only updates move."""
+    now = [0.0]
+
+    def update(run: Run, batches: list[Any], words: int) -> None:
+        make_update(run, batches, words)
+        now[0] += 1
+
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(training, "Recent", lambda: Recent(since=now[0]))
+    monkeypatch.setattr(training, "make_update", update)
+    return now
+
+
+def test_the_speed_is_that_of_updates(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A validation takes a thousand seconds here."""
+    now = a_second_each(monkeypatch)
+
+    def check(run: Run, *others: Any) -> float:
+        run.counters.unchecked = False
+        now[0] += 1000
+        return 0.0
+
+    monkeypatch.setattr(training, "check", check)
+    go(short, tmp_path, train__validate_every=1)
+    words = [0] + [entry["words"] for entry in log_of(tmp_path)]
+    rates = [entry["words_per_second"] for entry in log_of(tmp_path)]
+    assert rates == [round((after - before) / 2) for before, after in pairwise(words)]
+
+
+def test_the_time_of_all_calls_adds_up(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = a_second_each(monkeypatch)
+    for updates in (2, 4):
+        go(short, tmp_path, train__updates=updates)
+        now[0] += 1000
+    assert [entry["seconds"] for entry in log_of(tmp_path)] == [2, 2, 4, 4]
 
 
 def test_a_run_without_validation_still_leaves_a_model(

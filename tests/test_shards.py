@@ -15,10 +15,11 @@ import pytest
 
 from covnmt import pool
 from covnmt import shards as module
+from covnmt.config import DecodeConfig
 from covnmt.directory import load_config
 from covnmt.errors import UserError
 from covnmt.export import export_model
-from covnmt.files import read_lines
+from covnmt.files import read_lines, write_json
 from covnmt.pool import Seat
 from covnmt.shards import ABOUT, Job, plan, translate_files, translate_text
 from covnmt.translate import Translator
@@ -111,6 +112,28 @@ def test_other_settings_are_refused(job: Job, shards: Path, tmp_path: Path) -> N
     (tmp_path / ABOUT).write_text("[]")
     with pytest.raises(UserError, match="other settings"):
         translate_files(job, [shards], tmp_path, 1)
+
+
+def test_settings_of_a_call_that_made_nothing_bind_nobody(
+    job: Job, shards: Path, tmp_path: Path
+) -> None:
+    stopped = Job(job.models, job.decode, "split", device="cpu")
+    write_json(tmp_path / ABOUT, stopped.identity())
+    (tmp_path / ".0.txt.half.tmp").write_text("what it had begun")
+    assert translate_files(job, [shards / "5.txt.gz"], tmp_path, 1).files == 1
+    with pytest.raises(UserError, match=r"other settings \(overlong\)"):
+        translate_files(stopped, [shards], tmp_path, 1)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "step.onnx", "shortlist.json", "dictionary"])
+def test_what_translations_depend_on(name: str, tmp_path: Path) -> None:
+    (tmp_path / "dictionary").write_text("a\tb\n")
+    job = Job((tmp_path,), DecodeConfig(), dictionary=tmp_path / "dictionary")
+    known = []
+    for content in ("one", "another"):
+        (tmp_path / name).write_text(content)
+        known.append(job.identity())
+    assert known[0] != known[1]
 
 
 def test_several_translations_need_json(job: Job, shards: Path, tmp_path: Path) -> None:

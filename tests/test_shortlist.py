@@ -84,6 +84,19 @@ def test_given_targets_know_no_list(tmp_path: Path) -> None:
     np.testing.assert_allclose(one.log_probs, other.log_probs, rtol=1e-6)
 
 
+def test_several_models_use_all_words(tmp_path: Path) -> None:
+    """Whether one of them has a list or not."""
+    model, source = model_of(SYSTEMS["gru10"]), pad([[2, 3], [4]], END)
+    plain, listed = (
+        exported(model, tmp_path / str(n), "fp32", each) for n, each in enumerate([None, FEW])
+    )
+    one, other = (
+        OnnxEngine(pair, END).search(source, DecodeConfig(beam=3), None).hypotheses
+        for pair in ([plain, plain], [plain, listed])
+    )
+    assert [each[0].words for each in one] == [each[0].words for each in other]
+
+
 def test_a_bit_less_for_older_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exported(model_of(SYSTEMS["gru10"]), tmp_path, "int8", FEW)
     layers = []

@@ -21,7 +21,6 @@ from covnmt import translate as translate_module
 from covnmt.align import Aligner
 from covnmt.config import SYSTEMS, Config, CoverageConfig, DecodeConfig
 from covnmt.data import collate
-from covnmt.engine.pytorch import pick_device
 from covnmt.errors import UserError
 from covnmt.files import read_json, read_lines, write_json, write_lines
 from covnmt.model.seq2seq import Seq2Seq
@@ -201,16 +200,6 @@ def test_bad_dictionary(rows: list[str], place: str, tmp_path: Path) -> None:
     write_lines(tmp_path / "d", rows)
     with pytest.raises(UserError, match=f"d, {place}: write a source word, a tab"):
         read_dictionary(tmp_path / "d")
-
-
-@pytest.mark.parametrize("name", ["cpu", "auto", "cpu:0"])
-def test_devices(name: str) -> None:
-    assert pick_device(name).type in ("cpu", "cuda")
-
-
-def test_unknown_device() -> None:
-    with pytest.raises(UserError, match="'gpu': no such device; say auto, cpu or cuda"):
-        pick_device("gpu")
 
 
 def test_options_are_checked() -> None:

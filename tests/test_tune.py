@@ -16,7 +16,7 @@ from covnmt.errors import UserError
 from covnmt.export import export_model
 from covnmt.files import read_lines, write_lines
 from covnmt.metrics.bleu import paper_bleu
-from covnmt.rules import penalised
+from covnmt.rules import attempts, penalised
 from covnmt.shards import Job
 from covnmt.translate import Translation, Translator
 from covnmt.tune import (
@@ -202,3 +202,10 @@ def test_what_is_told() -> None:
     told = json.loads(json.dumps(found.to_json()))
     assert told["best"] == told["trials"][1]
     assert told["best"]["bleu"] == 21.0
+
+
+@pytest.mark.parametrize("beam", [2, 10, 99, 300])
+def test_all_that_a_search_finds_is_asked_for(beam: int) -> None:
+    """Also where nothing ended at first, and the beam was doubled."""
+    decode = DecodeConfig(beam=beam)
+    assert every_hypothesis(decode).nbest >= max(attempt.beam for attempt in attempts(decode))

@@ -45,8 +45,12 @@ def test_mean_loss_by_hand(tiny_model: Path, tiny_corpus: Path) -> None:
     assert mean_loss(model, tiny_corpus) == pytest.approx(total / words, rel=1e-5)
 
 
-def test_bleu_is_that_of_the_translator(tiny_model: Path, tiny_corpus: Path) -> None:
+@pytest.mark.parametrize("ends", [True, False])
+def test_bleu_is_that_of_the_translator(ends: bool, tiny_model: Path, tiny_corpus: Path) -> None:
+    """Where nothing ends, too: there it does not try wider beams."""
     model, config = load_model(tiny_model, CPU)
+    if not ends:
+        model.readout.b.data[-1] = -100
     config = changed(config, train__validate_beam=2, train__validate_lines=7)
     corpus = Corpus.open(tiny_corpus)
     found = validated(model.train(), tiny_corpus, config)

@@ -22,7 +22,7 @@ from covnmt.metrics.alignment import load_matrices, save_matrices
 from covnmt.metrics.inputs import EvaluationSet, as_evaluated, load_evaluation_set
 from covnmt.metrics.outputs import read_outputs
 from covnmt.progress import tell, track
-from covnmt.recipe import find_recipe, load_recipe
+from covnmt.recipe import find_recipe, load_recipe, quoted
 from covnmt.report.figures import heat_maps
 from covnmt.report.html import panels, write_report
 from covnmt.report.tables import comparison_table, length_table
@@ -83,7 +83,7 @@ def make_data(text: Path, data: Path) -> None:
 def train_system(system: str, data: Path, run: Path) -> None:
     """Train by the demo's recipe, or go on where an earlier call stopped."""
     tell(f"training {system}")
-    config = load_recipe(find_recipe(f"demo/{system}"), [f"data.directory={json.dumps(str(data))}"])
+    config = load_recipe(find_recipe(f"demo/{system}"), [f"data.directory={quoted(data)}"])
     outcome = train(config, run, torch.device("cpu"))
     if not outcome.finished:
         raise KeyboardInterrupt

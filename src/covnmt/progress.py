@@ -1,5 +1,6 @@
 """Progress that a person can read: a live bar on a terminal, plain lines elsewhere."""
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -19,10 +20,22 @@ from rich.text import Text
 
 T = TypeVar("T")
 
+
+class Listened(Console):
+    """What a person watches; when they have gone, the work goes on in silence.
+
+    `covnmt train ... 2>&1 | tee log` loses its `tee` at Ctrl-C, before the run is saved.
+    """
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
 # Everything a person watches goes to standard error; standard output carries results, which keep
 # their width in a file or a pipe. Brackets in a name are no markup, words between colons no emoji.
 WIDE = 1000
-console = Console(stderr=True, emoji=False)
+console = Listened(stderr=True, emoji=False)
 output = Console(
     soft_wrap=True,
     markup=False,
@@ -80,7 +93,7 @@ def _lines(items: Iterable[T], total: int | None, what: str, unit: str) -> Itera
             rate = (count - 1) / (now - started)
             left = f", {(total - count) / rate:,.0f} s left" if total else ""
             of = f" of {total:,}" if total else ""
-            print(f"{what}: {count:,}{of} {unit}, {rate:,.0f}/s{left}", file=sys.stderr, flush=True)
+            tell(f"{what}: {count:,}{of} {unit}, {rate:,.0f}/s{left}")
 
 
 class Meter:

@@ -4,6 +4,7 @@
 that does not exist is an error that names the nearest one that does; every error names its line.
 """
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,12 @@ def load_recipe(path: Path, overrides: Sequence[str] | None = None) -> Config:
         places = {k: place for k, place in places.items() if not key.startswith(k)}
         places[key] = f"command line, {text}"
     return build(tree, " ".join([str(path), *(overrides or [])]), places)
+
+
+def quoted(path: Path) -> str:
+    """A path as the value of an override, whatever characters it has."""
+    # TOML has most escapes of JSON, but not its halves of characters beyond U+FFFF
+    return json.dumps(str(path), ensure_ascii=False)
 
 
 def build(tree: dict[str, Any], where: str, places: Mapping[str, str] | None = None) -> Config:

@@ -149,8 +149,12 @@ def check_same_settings(config: Config, directory: Path) -> None:
         )
 
 
-def save_run(run: Run) -> None:
-    """Write everything that changes, in one file; the best weights too if there are none yet."""
+def save_run(run: Run, keep: bool = False) -> None:
+    """Write everything that changes, in one file; the best weights too if there are none yet.
+
+    With `keep` the weights are among the recent ones. Those of a run that was stopped are not, or
+    an average would tell that it was.
+    """
     if not all(bool(weight.isfinite().all()) for weight in weights_of(run.model).values()):
         raise UserError(diverged(run, f"update {run.counters.update} made weights infinite"))
     if not run.world.first:
@@ -163,12 +167,12 @@ def save_run(run: Run) -> None:
     if run.device.type == "cuda":
         tensors["random.cuda"] = torch.cuda.get_rng_state(run.device)
     about = {"counters": asdict(run.counters), "corpus": run.corpus.identity()}
-    save_tensors(run.directory / LAST, tensors, about)
     weights = run.average or weights_of(run.model)
+    if keep and run.config.train.keep:  # before the save, or a crash between them would lose it
+        keep_recent(run, weights)
+    save_tensors(run.directory / LAST, tensors, about)
     if run.counters.best is None:
         save_best(run, weights, {"update": run.counters.update})
-    if run.config.train.keep:
-        keep_recent(run, weights)
 
 
 def save_best(run: Run, weights: dict[str, Tensor], about: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from covnmt.translate import Translation, Translator, formatted
 
 CORES_PER_WORKER = 2
 BATCHES = 8  # of a piece: enough to sort its lines by length
-WEIGHTS = ("model.safetensors", "encoder.onnx", "step.onnx", "weights.bin")
+WEIGHTS = ("model.safetensors", "encoder.onnx", "step.onnx", "weights.bin", "shortlist.json")
 ABOUT = ".translate.json"  # how the files of an output directory were made
 
 
@@ -130,8 +130,8 @@ def plan(inputs: Sequence[Path], directory: Path) -> list[Shard]:
 def _check_same(job: Job, directory: Path) -> None:
     """A directory holds translations of one kind."""
     path, now = directory / ABOUT, job.identity()
-    if not path.exists():
-        write_json(path, now)
+    if not path.exists() or all(each.name.startswith(".") for each in directory.iterdir()):
+        write_json(path, now)  # nothing is made yet
         return
     before = read_json(path)
     changed = [key for key in now if not isinstance(before, dict) or before.get(key) != now[key]]

@@ -56,7 +56,7 @@ def train(config: Config, directory: Path, device: torch.device, world: World = 
         meter.show(run.counters.update, "")
         if run.counters.unchecked:  # the call before was stopped in it
             stopped = check(run, curves, meter, stop)
-            save_run(run)
+            save_run(run, keep=why_stop(run, 0.0) is not None)
         reason = why_stop(run, 0.0)
         recent = Recent()
         updates = update_batches(run) if reason is None and not stopped else iter(())
@@ -73,13 +73,15 @@ def train(config: Config, directory: Path, device: torch.device, world: World = 
             if "report" in due:
                 meter.show(run.counters.update, report(run, recent, curves))
                 recent = Recent()
+            paused = time.monotonic()
             if "check" in due and not stopped:
                 if not run.saved:
                     save_run(run)
                 stopped = check(run, curves, meter, stop)
                 reason = reason or why_stop(run, elapsed)
             if reason or stopped or "save" in due:
-                save_run(run)
+                save_run(run, keep=reason is not None or "save" in due)
+            recent.since += time.monotonic() - paused
             if reason or stopped:
                 break
     if reason is None or run.counters.unchecked:
@@ -126,7 +128,7 @@ def make_update(run: Run, batches: list[Batch], words: int) -> None:
 
 @dataclass
 class Recent:
-    """Loss and speed since the last report."""
+    """Loss and speed since the last report; `since` leaves out what is no update."""
 
     nll: float = 0.0
     words: int = 0

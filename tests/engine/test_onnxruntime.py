@@ -252,6 +252,18 @@ def test_int8_does_not_depend_on_neighbours(
     assert len({round(best.score, 4) for best, *_ in alone}) > len(alone) / 2
 
 
+@pytest.mark.parametrize("length", range(1, 10))
+def test_sources_are_filled_to_what_is_added_up_at_once(length: int) -> None:
+    """Sums over the last few positions, taken in another order, would differ in the last bit."""
+    source = pad([[2] * length, [3]], END)
+    words, mask = onnxruntime.filled(source)
+    J = length + 1
+    assert words.shape[1] == mask.shape[1] == J + -J % onnxruntime.STRIDE
+    assert (words[:, :J] == source.words).all()
+    assert (mask[:, :J] == source.mask).all()
+    assert not mask[:, J:].any()
+
+
 def test_words_that_go_in_and_out_are_stored_once(tmp_path: Path) -> None:
     sizes = {}
     for tied in (True, False):

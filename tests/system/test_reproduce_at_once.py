@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ..conftest import RunCli
-from .workers import children_of, until
+from .workers import alive, children_of, until
 
 COMMAND = ("reproduce", "embedded", "--scale", "tiny", "--device", "cpu", "--no-report")
 PAIR = ("--system", "baseline", "--system", "gru10", "--system", "gru10-coverage-penalty")
@@ -55,7 +55,7 @@ def test_stopped_and_continued(
     process.send_signal(number)
     assert process.wait(300) == (130 if number == signal.SIGINT else -signal.SIGKILL)
     deadline = time.monotonic() + 120
-    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+    while any(map(alive, workers)):
         assert time.monotonic() < deadline, "processes were left behind"
         time.sleep(0.01)
     assert run_cli(*command).returncode == 0

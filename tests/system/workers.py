@@ -48,3 +48,11 @@ def children_of(process: subprocess.Popen[bytes]) -> list[int]:
     """Its workers, by their ids."""
     threads = Path(f"/proc/{process.pid}/task").glob("*/children")
     return [int(number) for listed in threads for number in listed.read_text().split()]
+
+
+def alive(process: int) -> bool:
+    """A process that has ended may still be on the list, as a zombie."""
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -195,7 +195,9 @@ class OnnxScorer:
             log_probs, numbers, attention = found[0]
             numbers = numbers if listed is None else listed[numbers]
         else:
-            log_probs, numbers = top(mean_log([each[0] for each in found]), k)
+            # behind the end symbol some have words that nobody says, to fill blocks
+            known = [each[0][:, : self.end + 1] for each in found]
+            log_probs, numbers = top(mean_log(known), k)
             attention = np.mean([each[1] for each in found], axis=0)
         return Proposal(log_probs, numbers, attention, after)
 

@@ -157,7 +157,10 @@ class TorchEngine:
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is the GPU if there is one; anything else is torch's name of a CPU or a GPU here."""
+    """`auto` is the GPU if there is one; anything else is torch's name of a CPU or a GPU here.
+
+    A GPU that has a number becomes the current one: kernels and graphs run there.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -168,6 +171,8 @@ def pick_device(name: str) -> torch.device:
         raise UserError(f"{name!r}: no such device; say auto, cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError("no GPU that PyTorch can use; say --device cpu")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(f"{name}: this machine has {torch.cuda.device_count()} GPUs, from cuda:0")
+    if device.type == "cuda" and device.index is not None:
+        if device.index >= (number := torch.cuda.device_count()):
+            raise UserError(f"{name}: no such GPU; there are {number}, numbered from 0")
+        torch.cuda.set_device(device)
     return device

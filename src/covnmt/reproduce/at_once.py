@@ -40,7 +40,7 @@ def run_at_once(plan: Plan, number: int) -> Iterator[str]:
                 for chore in as_completed(chores):
                     chore.result()
                     yield f"{len(plan.jobs) - len(plan.left())} of {len(plan.jobs)} jobs are done"
-            except (KeyboardInterrupt, GeneratorExit):
+            except BaseException:  # a stop, or nobody to tell any more
                 places.shutdown(wait=False, cancel_futures=True)
                 crew.stop()
                 raise
@@ -76,8 +76,15 @@ class Crew:
             self.free.put(names[place % len(names)])
 
     def run(self, jobs: Sequence[Job]) -> None:
-        """Do jobs of one training, telling what their process tells."""
+        """Do jobs of one training on a device that is free."""
         device = self.free.get()
+        try:
+            self._run(jobs, device)
+        finally:
+            self.free.put(device)
+
+    def _run(self, jobs: Sequence[Job], device: str) -> None:
+        """In a process, telling what it tells."""
         threads = str(max(1, cores() // self.number))
         with subprocess.Popen(
             [sys.executable, "-c", CHILD, *arguments(self.plan, jobs, device, self.shared)],
@@ -95,7 +102,6 @@ class Crew:
                 self.stop()
             for line in process.stdout or ():
                 tell(f"{jobs[0].name}: {line.rstrip()}")
-        self.free.put(device)
         if process.returncode < 0 and not self.stopped:
             name = signal.Signals(-process.returncode).name
             tell(f"{jobs[0].name}: its process died ({name})", style="red")

@@ -17,7 +17,7 @@ from covnmt.config import Config, DecodeConfig
 from covnmt.errors import UserError
 from covnmt.files import check_writable, read_json, read_lines, write_json
 from covnmt.progress import tell
-from covnmt.recipe import find_recipe, load_recipe
+from covnmt.recipe import find_recipe, load_recipe, quoted
 from covnmt.reproduce.experiments import Experiment, is_tuned
 from covnmt.reproduce.results import read_result, result_file, write_result
 from covnmt.reproduce.systems import PHRASE_BASED, changes_of, trained_as
@@ -205,7 +205,7 @@ def train_system(plan: Plan, job: Job) -> dict[str, Any]:
 def settings(plan: Plan, job: Job, minutes: float) -> Config:
     """The recipe that all systems share, with what makes this one."""
     own = [
-        f"data.directory={json.dumps(str(plan.prepared))}",
+        f"data.directory={quoted(plan.prepared)}",
         f"train.seed={job.seed}",
         f"train.minutes={minutes:.3f}",
     ]
