@@ -77,7 +77,7 @@ def _rounded(values: Array) -> Any:
 
 
 class Translator:
-    """One model, or several that vote."""
+    """One model, or several, whose probabilities are averaged."""
 
     def __init__(
         self,
