@@ -56,7 +56,8 @@ def exported(tiny_model: Path, run_cli: RunCli, tmp_path_factory: pytest.TempPat
 
 
 def test_tunes(exported: Path, tiny_text: Path) -> None:
-    done = plain("tune", tiny_text / "dev.src", tiny_text / "dev.tgt", "--model", exported)
+    files = tiny_text / "dev.src", tiny_text / "dev.tgt"
+    done = plain("tune", *files, "--model", exported, "--tokenize", "char")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\tbest\n") == 1
 
