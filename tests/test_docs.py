@@ -160,6 +160,10 @@ def test_tree_of_the_readme() -> None:
     assert [str(path) for path in named if not any(path.parent.glob(path.name))] == []
     rooms = {path for path in PACKAGE.iterdir() if not path.name.startswith("_")}
     assert {path.name for path in rooms - set(named)} <= {"py.typed"}
+    # a room of which some files are named is named whole
+    for room in {path.parent for path in named} - {ROOT, PACKAGE}:
+        files = {path for path in room.glob("*.py") if not path.name.startswith("_")}
+        assert {path.name for path in files - set(named)} == set(), room
 
 
 def shell_lines(page: str) -> Iterator[list[str]]:

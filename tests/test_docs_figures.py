@@ -118,4 +118,4 @@ def test_checks() -> None:
         cells = [*percent, *areas, f"{100 * row['whole_units_flagged']:.1f}%"]
         assert [cell.strip() for cell in line.strip("|").split("|")][2:] == cells, name
     flagged = results("benchmarks/results/check-ja-en.json")["row"]["whole_pairs_flagged"]
-    assert f"{100 * flagged:.0f}% of the whole sentences have a word told" in page
+    assert f"{100 * flagged:.0f}% of the whole sentences have a word reported" in page

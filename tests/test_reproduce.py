@@ -548,6 +548,7 @@ def test_the_page(results: list[Result], tmp_path: Path, comparison: Comparison)
         "![Sentence 1](example-1.png)",
         "Not run yet: `linguistic-seed1`, `gru1-seed1`, `fertility-seed2`.",
         "0.833 | 0.833 |",
+        "`gru10`: made 20 updates.",
     ):
         assert part in page
     assert "Not one recipe" not in page
@@ -568,6 +569,8 @@ def test_a_page_of_one_result(tmp_path: Path, comparison: Comparison) -> None:
     page = write_page(KFTT, tmp_path).read_text("utf-8")
     assert "No gold alignments were given" in page
     assert "Example sentences" not in page
+    shipped = write_page(find_experiment("kftt", "shipped"), tmp_path).read_text("utf-8")
+    assert "There is no AER: these subwords" in shipped
     with pytest.raises(UserError, match="no result files yet"):
         write_page(KFTT, tmp_path / "empty")
 

@@ -18,7 +18,7 @@ _PLACES = {"Aligner": "align", "Checker": "check", "Translator": "translate"}
 
 
 def __getattr__(name: str) -> Any:
-    """The classes, loaded when first asked for: they bring PyTorch, `import covnmt` does not."""
+    """The classes, loaded when first asked for, so that `import covnmt` is quick."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"covnmt.{_PLACES[name]}"), name)

@@ -84,9 +84,9 @@ class Aligner:
     def align(
         self, pairs: Iterable[tuple[str, str]], tokenized: bool = False, where: str = "pair"
     ) -> list[Alignment]:
-        """Align lines; `tokenized` takes spaces as the only borders of words, as gold files do.
+        """Align pairs of lines; `tokenized` takes the words between spaces, as gold files do.
 
-        `where` is what to call a pair, before its number, if there is something wrong with it.
+        `where` is what a message calls a pair, before its number.
         """
         return list(self.stream(pairs, tokenized, where))
 
@@ -97,7 +97,10 @@ class Aligner:
         where: str = "pair",
         first: int = 0,
     ) -> Iterator[Alignment]:
-        """The same, in order, a window of pairs at a time; so many were before the first."""
+        """The same, in order, a window of pairs at a time.
+
+        `first` is how many pairs were before these; messages count them too.
+        """
         numbered = enumerate(pairs, first + 1)
         rows = (self._pair(f"{where} {number}", *pair, tokenized) for number, pair in numbered)
         while window := list(islice(rows, WINDOW * BATCH)):

@@ -44,8 +44,12 @@ def prepare(
     test: Annotated[FilePair | None, typer.Option(help="source and target file")] = None,
     source_tokenizer: Annotated[Tokenisation, typer.Option()] = "moses",
     target_tokenizer: Annotated[Tokenisation, typer.Option()] = "moses",
-    source_language: Annotated[str | None, typer.Option(help="for the Moses rules; en")] = None,
-    target_language: Annotated[str | None, typer.Option(help="for the Moses rules; en")] = None,
+    source_language: Annotated[
+        str | None, typer.Option(help="code such as de, for moses (else en) and --plain")
+    ] = None,
+    target_language: Annotated[
+        str | None, typer.Option(help="code such as de, for moses (else en) and --plain")
+    ] = None,
     lowercase: Annotated[bool, typer.Option(help="lower-case both sides")] = False,
     source_vocab: Annotated[
         int, typer.Option(min=3, help="most frequent words or pieces")

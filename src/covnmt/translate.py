@@ -77,7 +77,7 @@ def _rounded(values: Array) -> Any:
 
 
 class Translator:
-    """One model, or several that vote."""
+    """One model, or several, whose probabilities are averaged."""
 
     def __init__(
         self,
@@ -100,10 +100,10 @@ class Translator:
         dictionary: Path | None = None,
         threads: int = 0,
     ) -> "Translator":
-        """Open a model directory, or several of one vocabulary as an ensemble; or by name one that
-        comes along.
+        """Open a model directory, or by name one that comes along; several of one vocabulary make
+        an ensemble.
 
-        So many CPU threads compute; 0 is one per core, but one for an exported model.
+        `threads` are those of the CPU; 0 is one per core, but one for an exported model.
         """
         paths = [find_model(each) for each in (directory, *others)]
         models, decode = load_models(paths, device, threads)
@@ -139,7 +139,10 @@ class Translator:
         watch: Watch | None = None,
         first: int = 0,
     ) -> Iterator[Translation]:
-        """The same, in order, as soon as a window of lines is done; they count from `first`."""
+        """The same, in order, as soon as a window of lines is done.
+
+        `first` is the number of the first line, for messages and `watch`.
+        """
         decode = decode or self.decode
         numbered = enumerate(lines, first)
         while window := list(islice(numbered, WINDOW * decode.batch_size)):

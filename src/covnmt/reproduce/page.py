@@ -42,7 +42,7 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
         introduction(experiment, summary, results),
         translation(experiment, summary),
         tuning(results),
-        alignment(summary, results),
+        alignment(experiment, summary, results),
         adequacy(summary, results),
     ]
     if first:  # of the neural systems, not the phrase-based one alone
@@ -128,11 +128,14 @@ def tuning(results: Sequence[Result]) -> str:
     return f"## Length normalisation, chosen on the dev set\n\n{found}\n\n{note}"
 
 
-def alignment(summary: Summary, results: Sequence[Result]) -> str:
+def alignment(experiment: Experiment, summary: Summary, results: Sequence[Result]) -> str:
     """The section of Table 3."""
     gold = next((r.content["gold"] for r in results if r.content["gold"]["pairs"]), None)
     if gold is None:
-        return "## Alignment (Table 3)\n\nNo gold alignments were given, so there is no AER."
+        why = "No gold alignments were given, so there is no AER."
+        if experiment.text.plain:
+            why = "There is no AER: these subwords do not end where words of gold alignments do."
+        return f"## Alignment (Table 3)\n\n{why}"
     note = (
         f"On {gold['pairs']:,} {gold['what']}; forced decoding, each target word linked to its "
         "heaviest source word."
@@ -172,8 +175,11 @@ def speed(summary: Summary) -> str:
 
 def training(first: Mapping[str, Result]) -> str:
     """The section on training."""
-    ends = [f"`{name}` {result.content['training']['reason']}" for name, result in first.items()]
-    return f"## Training\n\n![Training curves](training.png)\n\nEnds: {'; '.join(ends)}."
+    ended: dict[str, list[str]] = {}
+    for name, result in first.items():
+        ended.setdefault(result.content["training"]["reason"], []).append(f"`{name}`")
+    ends = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in ended.items())
+    return f"## Training\n\n![Training curves](training.png)\n\nWhy it ended. {ends}."
 
 
 def examples(first: Mapping[str, Result], pictures: Mapping[str, int]) -> str:

@@ -108,7 +108,7 @@ def adequacy_note(summary: Summary) -> str:
     kinds = "`left out` and `said twice` are exact, the others" if exact else "All of them are"
     limit = "here the text is invented" if exact else "a proxy cannot confirm the paper's figures"
     lines = [
-        "Percentages, REP per 100 reference words; in brackets the change of the baseline's.",
+        "Percentages, REP per 100 reference words; in brackets the change from the baseline.",
         f"{kinds} proxies: they hint at words left out (DROP, little attention) and said twice "
         "(REP, repeated 4-grams).",
         f"DROP links words by the system's own attention (`{PHRASE_BASED}`: by its aligner); "
