@@ -41,6 +41,22 @@ def test_tuning_gains_and_goes_on(model: SmtModel) -> None:
     assert tune(model, SETTINGS) == whole
 
 
+@pytest.mark.parametrize("lost", ["weights of round 2", "pool"])
+def test_stopped_between_two_files(lost: str, model: SmtModel) -> None:
+    few = SETTINGS.model_copy(update={"iterations": 1, "sentences": 3})
+    more = few.model_copy(update={"iterations": 3})
+    tune(model, few)
+    first = (model.directory / "weights.json").read_bytes()
+    tune(model, few.model_copy(update={"iterations": 2}))
+    if lost == "pool":
+        (model.directory / "tuning.npz").unlink()
+    else:
+        (model.directory / "weights.json").write_bytes(first)
+    found = tune(model, more)
+    (model.directory / "weights.json").unlink()
+    assert found == tune(model, more)
+
+
 def test_other_settings_begin_anew(model: SmtModel) -> None:
     quick = SETTINGS.model_copy(update={"iterations": 1, "sentences": 3})
     [(_, bleu)] = tune(model, quick)

@@ -26,7 +26,7 @@ from covnmt.smt.model import LANGUAGE_MODEL, SmtModel
 from covnmt.smt.nbest import Hypothesis, Phrase
 from covnmt.smt.settings import SearchSettings
 from covnmt.smt.table import make_table
-from covnmt.text.codec import Codec
+from covnmt.text.codec import SIDES, Codec
 from covnmt.text.vocab import UNK, Vocabulary
 
 WEIGHTS = "weights.json"
@@ -105,6 +105,7 @@ def prepared_decoder(
     made = model.settings
     with TemporaryDirectory(prefix="covnmt-smt-") as place:
         known = model.bitext(), model.occurrences(), model.lexicon()
+        _check_vocabularies(model, known[-1])
         table = make_table(*known, text, made.max_phrase, made.options)
         file, pairs = Path(place) / "table.npz", len(table)
         table.save(file)
@@ -112,6 +113,17 @@ def prepared_decoder(
         lm = model.directory / LANGUAGE_MODEL
         with open_decoder(Search(file, lm, made.max_phrase, settings)) as decoder:
             yield decoder, pairs
+
+
+def _check_vocabularies(model: SmtModel, lexicon: Lexicon) -> None:
+    rows = {"source": lexicon.source_rows, "target": lexicon.target_rows}
+    for side in SIDES:
+        found = len(model.codec(side).vocabulary)
+        if found != rows[side]:
+            raise UserError(
+                f"{model.directory / side}.vocab: has {found:,} rows in place of {rows[side]:,}; "
+                "give `covnmt smt train` again"
+            )
 
 
 def spoken(found: Hypothesis, source: Sequence[str], target: Vocabulary) -> list[str]:

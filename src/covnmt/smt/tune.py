@@ -29,6 +29,8 @@ from covnmt.smt.settings import TuneSettings
 from covnmt.smt.translate import MAX_WORDS, WEIGHTS, prepared_decoder, spoken
 from covnmt.text.codec import Codec
 
+POOL = "tuning.npz"
+
 
 @dataclass(frozen=True)
 class DevSet:
@@ -182,7 +184,7 @@ def save(directory: Path, made_from: Figures, state: Tuning) -> None:
     """Write the best weights, and all that is needed to go on."""
     pool = state.pool
     arrays = {"sentence": pool.sentence, "features": pool.features, "statistics": pool.statistics}
-    save_arrays(directory / "tuning.npz", arrays)
+    save_arrays(directory / POOL, arrays | {"rounds": np.array(len(state.rounds))})
     weights, bleu = state.best()
     content = {
         "made_from": made_from,
@@ -208,9 +210,12 @@ def read_tuning(directory: Path) -> Figures:
 def restore(directory: Path, made_from: Figures) -> Tuning:
     """Where a run with the same settings stopped; else the beginning."""
     known = read_tuning(directory) if (directory / WEIGHTS).exists() else {}
-    if known.get("made_from") != made_from:
+    if known.get("made_from") != made_from or not (directory / POOL).exists():
         return Tuning()
-    arrays = load_arrays(directory / "tuning.npz")
+    arrays = load_arrays(directory / POOL)
+    # stopped between the two files: what the next round found is in the pool already
+    if arrays.get("rounds", len(known["rounds"])) != len(known["rounds"]):
+        return Tuning()
     pool = Pool(arrays["sentence"], arrays["features"], arrays["statistics"])
     rounds = [(weights, bleu) for weights, bleu in known["rounds"]]
     cost = known["seconds"], known["cpu_seconds"], known["phrase_pairs"]
