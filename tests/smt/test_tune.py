@@ -71,6 +71,17 @@ def test_weights_of_another_training(model: SmtModel, tiny_corpus: Path) -> None
         load_weights(again)
 
 
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"weights": {}}', '{"weights": {"words": "1"}}', '{"weights": 1}']
+)
+def test_weights_edited_badly(content: str, model: SmtModel) -> None:
+    (model.directory / "weights.json").write_text(content)
+    with pytest.raises(UserError, match=r"weights.json: damaged: it must hold a number for each"):
+        load_weights(model)
+    with pytest.raises(UserError, match=r"weights.json: damaged"):
+        tune(model, SETTINGS)
+
+
 def test_a_dev_set_without_sentences(model: SmtModel) -> None:
     for side in ("source", "target"):
         (model.directory / f"dev.{side}.txt").write_text(" ".join("a" * 101) + "\n\n")

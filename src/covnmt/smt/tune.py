@@ -11,12 +11,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
 from covnmt.errors import UserError
-from covnmt.files import read_json, read_lines, write_json
+from covnmt.files import read_lines, write_json
 from covnmt.metrics.bleu import Counts, corpus_bleu, sentence_statistics
 from covnmt.progress import tell
 from covnmt.smt.bitext import Integers, load_arrays, save_arrays
@@ -26,7 +25,7 @@ from covnmt.smt.mert import Lists, optimise
 from covnmt.smt.model import Figures, SmtModel, cpu_seconds, peak_mib
 from covnmt.smt.nbest import Hypothesis
 from covnmt.smt.settings import TuneSettings
-from covnmt.smt.translate import MAX_WORDS, WEIGHTS, prepared_decoder, spoken
+from covnmt.smt.translate import MAX_WORDS, WEIGHTS, prepared_decoder, read_tuned, spoken
 from covnmt.text.codec import Codec
 
 POOL = "tuning.npz"
@@ -204,7 +203,7 @@ def read_tuning(directory: Path) -> Figures:
     """What is known of a model's tuning."""
     if not (directory / WEIGHTS).exists():
         raise UserError(f"{directory}: not tuned yet; give `covnmt smt tune {directory}`")
-    return cast(Figures, read_json(directory / WEIGHTS))
+    return read_tuned(directory / WEIGHTS)
 
 
 def restore(directory: Path, made_from: Figures) -> Tuning:
