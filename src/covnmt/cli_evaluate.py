@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from covnmt.cli_options import ExtractionOption, finite, writable
+from covnmt.cli_options import ExtractionOption, finite, text, writable
 from covnmt.errors import UserError
 from covnmt.files import read_lines, write_json
 from covnmt.pool import cores
@@ -149,7 +149,7 @@ def report(
     gold: GoldOption = None,
     forced: ForcedOption = None,
     baseline: Annotated[list[str] | None, typer.Option(help="as in compare")] = None,
-    title: Annotated[str, typer.Option()] = "Translation report",
+    title: Annotated[str, typer.Option(callback=text)] = "Translation report",
     base: BaseOption = 0,
     deterministic: DeterministicOption = False,
     tokenize: TokenizeOption = "13a",
@@ -265,14 +265,14 @@ def rate_score(
 def _named(texts: Sequence[str]) -> dict[str, Path]:
     """NAME=FILE pairs; a bare file is called by its stem."""
     files: dict[str, Path] = {}
-    for text in texts:
-        name, given, path = text.partition("=")
-        name, path = (name, path) if given else (Path(text).stem, text)
+    for pair in texts:
+        name, given, path = pair.partition("=")
+        name, path = (name, path) if given else (Path(pair).stem, pair)
         if not name or not path:
-            raise UserError(f"{text!r}: a name or a file is missing; write NAME=FILE, or just FILE")
+            raise UserError(f"{pair!r}: a name or a file is missing; write NAME=FILE, or just FILE")
         if name in files:
             raise UserError(f"two systems are called {name!r}; write NAME=FILE")
-        files[name] = Path(path)
+        files[text(name)] = Path(path)
     return files
 
 

@@ -31,6 +31,15 @@ def writable(path: Path | None) -> Path | None:
     return path
 
 
+def text(value: str) -> str:
+    """What is written to pages and figures; an argument can be any bytes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{value!r}: not UTF-8; write it in other letters") from None
+    return value
+
+
 def given(models: list[Path]) -> list[Path]:
     """The directories of models, at least one."""
     from covnmt.directory import find_model

@@ -8,7 +8,7 @@ import pytest
 
 from covnmt.errors import UserError
 from covnmt.files import read_json
-from covnmt.smt import aligner
+from covnmt.smt import aligner, phrases
 from covnmt.smt.bitext import Bitext, load_arrays
 from covnmt.smt.engine import train
 from covnmt.smt.model import SmtModel, stages
@@ -82,6 +82,43 @@ def test_an_interrupted_stage_is_done_again(
     assert (tmp_path / "forward-1.json").stat().st_mtime_ns == kept
 
 
+def test_half_a_training_is_no_model(
+    tiny_smt: SmtModel, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    directory = tmp_path / "model"
+    shutil.copytree(tiny_smt.directory, directory)
+    monkeypatch.setattr(phrases, "extract", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_corpus, directory, changed({"pairs": 200}))
+    with pytest.raises(UserError, match="holds no phrase-based model"):
+        SmtModel.open(directory)
+
+
+@pytest.mark.parametrize(
+    ("file", "stage"),
+    [
+        ("forward-1.npz", "forward-1"),
+        ("links.npz", "links"),
+        ("lexicon.npz", "phrases"),
+        ("lm/keys.npy", "language-model"),
+    ],
+)
+def test_what_was_removed_is_made_again(
+    file: str, stage: str, tiny_smt: SmtModel, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(tiny_smt.directory, directory)
+    (directory / file).unlink()
+    before = {name: (directory / f"{name}.json").stat().st_mtime_ns for name in STAGES}
+    train(tiny_corpus, directory, SETTINGS)
+    after = {name: (directory / f"{name}.json").stat().st_mtime_ns for name in STAGES}
+    assert {name for name in STAGES if before[name] != after[name]} == {stage}
+    assert (directory / file).exists()
+
+
 def test_figures(tiny_smt: SmtModel) -> None:
     found = tiny_smt.figures()
     assert list(found) == list(STAGES)
@@ -104,7 +141,7 @@ def test_damaged_files_are_named(tiny_smt: SmtModel, tmp_path: Path) -> None:
     whole = (tiny_smt.directory / "bitext.npz").read_bytes()
     for damaged in (b"", b"nothing", whole[:500], whole[:-500]):
         (tmp_path / "bitext.npz").write_bytes(damaged)
-        with pytest.raises(UserError, match=r"bitext.npz: cannot be read .*covnmt smt train"):
+        with pytest.raises(UserError, match=r"bitext.npz: cannot be read .*remove it"):
             SmtModel(tmp_path, SETTINGS).bitext()
     assert read_json(tiny_smt.directory / "smt.json")["order"] == SETTINGS.order
 

@@ -102,6 +102,10 @@ def test_the_whole_way(calls: Path, tiny_corpus: Path, tmp_path: Path) -> None:
     assert [each.tokens for each in found] == [["new"], [], [known]]
     assert [each.links for each in found] == [{(0, 0)}, frozenset(), {(0, 0)}]
 
+    train(tiny_corpus, model.directory, ENGINE.model_copy(update={"order": 2}))
+    translate(model.directory, ["x"], SEARCH)  # what was tuned belongs to another training
+    assert read_calls(calls)[-1][1]["-f"] == str(model.directory / UNTUNED)
+
 
 def test_a_program_that_fails(calls: Path, tiny_corpus: Path, tmp_path: Path) -> None:
     write_program(tmp_path / "bin" / "lmplz", "#!/bin/sh\necho no memory >&2\nexit 3\n")

@@ -1,5 +1,6 @@
 """Translations: phrases cover every source word once, links stay inside them, words are copied."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from covnmt.errors import UserError
 from covnmt.smt.decode import Search, open_decoder
 from covnmt.smt.features import FEATURES, START
 from covnmt.smt.lexicon import Lexicon
-from covnmt.smt.model import SmtModel
+from covnmt.smt.model import LANGUAGE_MODEL, SmtModel
 from covnmt.smt.nbest import Hypothesis, Phrase
 from covnmt.smt.settings import SearchSettings
 from covnmt.smt.translate import (
@@ -65,13 +66,33 @@ def test_several_processes_give_the_same(tiny_smt: SmtModel) -> None:
     assert one == two
 
 
-def test_a_process_that_dies(tmp_path: Path) -> None:
-    nowhere = Search(tmp_path / "table.npz", tmp_path / "lm", 4, SearchSettings(processes=2))
+def test_a_process_that_dies(tiny_smt: SmtModel, tmp_path: Path) -> None:
+    model = tiny_smt.directory / LANGUAGE_MODEL
+    nowhere = Search(tmp_path / "table.npz", model, 4, SearchSettings(processes=2))
     with (
         open_decoder(nowhere) as decoder,
         pytest.raises(UserError, match="try again with fewer --processes"),
     ):
         list(decoder.nbest([[2]], START, 1, "x"))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_damaged_language_model_is_named(
+    processes: int, tiny_smt: SmtModel, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_smt.directory, tmp_path / "model")
+    (tmp_path / "model" / LANGUAGE_MODEL / "keys.npy").write_bytes(b"")
+    model = SmtModel.open(tmp_path / "model")
+    with pytest.raises(UserError, match=r"keys.npy: cannot be read"):
+        list(translate(model, ["a"], SearchSettings(processes=processes)))
+
+
+def test_other_vocabularies_are_refused(tiny_smt: SmtModel, tmp_path: Path) -> None:
+    shutil.copytree(tiny_smt.directory, tmp_path / "model")
+    path = tmp_path / "model" / "target.vocab"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    with pytest.raises(UserError, match=r"target.vocab: has \d+ rows in place of"):
+        list(translate(SmtModel.open(tmp_path / "model"), ["a"], SEARCH))
 
 
 def test_unknown_words_are_copied_and_linked(tiny_smt: SmtModel) -> None:

@@ -41,6 +41,22 @@ def test_tuning_gains_and_goes_on(model: SmtModel) -> None:
     assert tune(model, SETTINGS) == whole
 
 
+@pytest.mark.parametrize("lost", ["weights of round 2", "pool"])
+def test_stopped_between_two_files(lost: str, model: SmtModel) -> None:
+    few = SETTINGS.model_copy(update={"iterations": 1, "sentences": 3})
+    more = few.model_copy(update={"iterations": 3})
+    tune(model, few)
+    first = (model.directory / "weights.json").read_bytes()
+    tune(model, few.model_copy(update={"iterations": 2}))
+    if lost == "pool":
+        (model.directory / "tuning.npz").unlink()
+    else:
+        (model.directory / "weights.json").write_bytes(first)
+    found = tune(model, more)
+    (model.directory / "weights.json").unlink()
+    assert found == tune(model, more)
+
+
 def test_other_settings_begin_anew(model: SmtModel) -> None:
     quick = SETTINGS.model_copy(update={"iterations": 1, "sentences": 3})
     [(_, bleu)] = tune(model, quick)
@@ -53,6 +69,17 @@ def test_weights_of_another_training(model: SmtModel, tiny_corpus: Path) -> None
     again = train(tiny_corpus, model.directory, model.settings.model_copy(update={"order": 2}))
     with pytest.raises(UserError, match="trained anew since it was tuned"):
         load_weights(again)
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"weights": {}}', '{"weights": {"words": "1"}}', '{"weights": 1}']
+)
+def test_weights_edited_badly(content: str, model: SmtModel) -> None:
+    (model.directory / "weights.json").write_text(content)
+    with pytest.raises(UserError, match=r"weights.json: damaged: it must hold a number for each"):
+        load_weights(model)
+    with pytest.raises(UserError, match=r"weights.json: damaged"):
+        tune(model, SETTINGS)
 
 
 def test_a_dev_set_without_sentences(model: SmtModel) -> None:

@@ -513,6 +513,8 @@ CASES = {
         ("--forced c: is not among the systems: a, b",),
     ),
     "a system without a name": Case("compare =s b=s -r t", ("'=s'", "write NAME=FILE")),
+    "a system whose name is no text": Case("compare \udcff=s b=s -r t", ("udcff", "not UTF-8")),
+    "a title that is no text": Case("report p a=s b=s -r t -s s --title \udcff", ("not UTF-8",)),
     "a system without a file": Case("compare a= b=s -r t", ("'a='", "write NAME=FILE")),
     "fewer than no heat maps": Case("report new a=s -r t -s s --maps -1", ("--maps",)),
     "a report below a file": Case(

@@ -97,8 +97,8 @@ from covnmt.cli import main
 from covnmt.smt.model import Builder
 plain = Builder.stage
 
-def stage(self, name, settings, make):
-    plain(self, name, settings, make)
+def stage(self, name, *rest):
+    plain(self, name, *rest)
     if name == "forward-1":
         os.kill(os.getpid(), signal.SIGINT)
 

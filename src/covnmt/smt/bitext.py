@@ -101,9 +101,7 @@ def load_arrays(path: Path) -> Arrays:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as found:
             return {name: found[name] for name in found.files}
     except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
-        raise UserError(
-            f"{path}: cannot be read ({error}); give `covnmt smt train` again"
-        ) from None
+        raise _unreadable(path, error) from None
 
 
 def map_array(path: Path) -> NDArray[Any]:
@@ -111,6 +109,11 @@ def map_array(path: Path) -> NDArray[Any]:
     try:
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(
-            f"{path}: cannot be read ({error}); give `covnmt smt train` again"
-        ) from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    return UserError(
+        f"{path}: cannot be read ({error}); remove it, and give `covnmt smt train` and `covnmt smt "
+        "tune` again: they make what is missing"
+    )

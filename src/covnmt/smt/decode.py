@@ -124,6 +124,7 @@ def open_decoder(search: Search) -> Iterator[Decoder]:
     if processes == 1:
         yield LocalDecoder(search)
         return
+    LanguageModel.load(search.language_model)  # a damaged file is told here, and once
     spawn = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, spawn, _load_here, (search,))
     try:

@@ -10,15 +10,16 @@
 
 next to the tokenizers and vocabularies of both sides. Each stage ends with a small JSON file that
 says what it was made from, how long it took and what came out; a stage whose file says the same as
-what is asked for is not done again.
+what is asked for, and whose other files are there, is not done again. smt.json, the settings, is
+there only while all stages belong together.
 """
 
 import os
 import resource
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from covnmt.progress import tell
 from covnmt.smt import aligner, language_model, lexicon, phrases
 from covnmt.smt.aligner import Chain, WordLinks
 from covnmt.smt.bitext import Bitext, load_arrays, save_arrays
+from covnmt.smt.language_model import LanguageModel
 from covnmt.smt.lexicon import Lexicon
 from covnmt.smt.phrases import Occurrences
 from covnmt.smt.settings import TrainSettings
@@ -38,6 +40,8 @@ from covnmt.text.corpus import Corpus
 Figures = dict[str, Any]
 MODEL = "smt.json"
 LANGUAGE_MODEL = "lm"
+PHRASE_FILES = ("bitext.npz", "lexicon.npz", "phrases.npz")
+LANGUAGE_MODEL_FILES = tuple(f"{LANGUAGE_MODEL}/{each.name}.npy" for each in fields(LanguageModel))
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,9 @@ def build(corpus: Corpus, directory: Path, settings: TrainSettings, processes: i
     builder.link_words(processes)
     asked = settings.model_dump(mode="json")
     phrase = {"align": asked["align"], "max_phrase": settings.max_phrase}
-    builder.stage("phrases", phrase, builder.collect_phrases)
-    builder.stage("language-model", {"order": settings.order}, builder.count_ngrams)
+    builder.stage("phrases", phrase, PHRASE_FILES, builder.collect_phrases)
+    order = {"order": settings.order}
+    builder.stage("language-model", order, LANGUAGE_MODEL_FILES, builder.count_ngrams)
     write_json(directory / MODEL, asked)
     return SmtModel(directory, settings)
 
@@ -111,11 +116,14 @@ class Builder:
     directory: Path
     settings: TrainSettings
 
-    def stage(self, name: str, settings: Figures, make: Callable[[], Figures]) -> None:
+    def stage(
+        self, name: str, settings: Figures, files: Sequence[str], make: Callable[[], Figures]
+    ) -> None:
         """Do a stage, unless it was done with the same settings on the same text."""
         made_from = {"data": self.corpus.identity(), "pairs": self.settings.pairs, **settings}
         note = self.directory / f"{name}.json"
-        if note.exists() and read_json(note).get("made_from") == made_from:
+        whole = all((self.directory / each).exists() for each in (note.name, *files))
+        if whole and read_json(note).get("made_from") == made_from:
             tell(f"{name}: done already")
             return
         note.unlink(missing_ok=True)
@@ -134,8 +142,9 @@ class Builder:
         return Bitext.of(self.corpus.split("train"), self.settings.pairs)
 
     def take_texts(self) -> None:
-        """Copy what the other commands need."""
+        """Copy what the other commands need; this is no model until all stages are done."""
         dev = self.corpus.split("dev")
+        (self.directory / MODEL).unlink(missing_ok=True)
         copy_codecs(self.corpus.directory, self.directory)
         write_lines(self.directory / "dev.source.txt", dev.source_text())
         write_lines(self.directory / "dev.target.txt", dev.target_text())
@@ -145,20 +154,21 @@ class Builder:
         align = self.settings.align.model_dump(mode="json")
         for _ in spread(self.train_chain, aligner.chains(self.settings.align), processes):
             pass
-        self.stage("links", align, self.join_links)
+        self.stage("links", align, ["links.npz"], self.join_links)
 
     def train_chain(self, chain: Chain) -> None:
         """One training of the aligner."""
         align = self.settings.align
         way = {"kind": align.kind, "seed": align.seed + chain.number}
+        file = f"{chain}.npz"
 
         def make() -> Figures:
             bitext = self.bitext()
             choices = aligner.train_chain(bitext, align, chain)
-            save_arrays(self.directory / f"{chain}.npz", {"choices": choices})
+            save_arrays(self.directory / file, {"choices": choices})
             return {"linked": float((choices > 0).mean())}
 
-        self.stage(str(chain), way, make)
+        self.stage(str(chain), way, [file], make)
 
     def join_links(self) -> Figures:
         """One set of links for both directions and all chains."""

@@ -39,7 +39,7 @@ def build(corpus: Corpus, directory: Path, settings: TrainSettings, processes: i
     builder.take_texts()
     builder.link_words(processes)
     asked = settings.model_dump(mode="json", exclude={"options"})
-    builder.stage("moses", asked, lambda: _run_training(builder))
+    builder.stage("moses", asked, [str(UNTUNED)], lambda: _run_training(builder))
     write_json(directory / MODEL, settings.model_dump(mode="json"))
     return SmtModel(directory, settings)
 
@@ -84,6 +84,7 @@ def _run_training(builder: Builder) -> Figures:
     place, settings = (builder.directory / "moses").resolve(), builder.settings
     bitext, corpus, log = builder.bitext(), place / "corpus", place / "training.log"
     links = SmtModel(builder.directory, settings).links()
+    (builder.directory / TUNED).unlink(missing_ok=True)  # the weights of another training
     write_lines(Path(f"{corpus}.source"), _text(bitext, "s"))
     write_lines(Path(f"{corpus}.target"), _text(bitext.turned(), "t"))
     write_lines(place / "model" / LINKS, (format_links(links[n]) for n in range(len(bitext))))

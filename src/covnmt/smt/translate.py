@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -22,11 +22,11 @@ from covnmt.smt.bitext import lay_out
 from covnmt.smt.decode import Decoder, Search, open_decoder
 from covnmt.smt.features import FEATURES, START, Floats
 from covnmt.smt.lexicon import Lexicon
-from covnmt.smt.model import LANGUAGE_MODEL, SmtModel
+from covnmt.smt.model import LANGUAGE_MODEL, Figures, SmtModel
 from covnmt.smt.nbest import Hypothesis, Phrase
 from covnmt.smt.settings import SearchSettings
 from covnmt.smt.table import make_table
-from covnmt.text.codec import Codec
+from covnmt.text.codec import SIDES, Codec
 from covnmt.text.vocab import UNK, Vocabulary
 
 WEIGHTS = "weights.json"
@@ -64,13 +64,28 @@ def load_weights(model: SmtModel) -> Floats:
     path = model.directory / WEIGHTS
     if not path.exists():
         return START
-    known = read_json(path)
+    known = read_tuned(path)
     if known["made_from"]["model"] != model.identity():
         raise UserError(
             f"{path}: the model was trained anew since it was tuned; give `covnmt smt tune "
             f"{model.directory}` again, or remove the file to use the usual weights"
         )
     return np.array([known["weights"][name] for name in FEATURES])
+
+
+def read_tuned(path: Path) -> Figures:
+    """What tuning wrote; people edit weights, so these are looked at."""
+    known = read_json(path)
+    weights = known.get("weights") if isinstance(known, dict) else None
+    numbers = isinstance(weights, dict) and all(
+        isinstance(weights.get(name), int | float) for name in FEATURES
+    )
+    if not numbers or not {"made_from", "rounds"} <= known.keys():
+        raise UserError(
+            f"{path}: damaged: it must hold a number for each of {', '.join(FEATURES)}; restore "
+            "it from a copy, or remove it and give `covnmt smt tune` again"
+        )
+    return cast(Figures, known)
 
 
 def translate(
@@ -105,6 +120,7 @@ def prepared_decoder(
     made = model.settings
     with TemporaryDirectory(prefix="covnmt-smt-") as place:
         known = model.bitext(), model.occurrences(), model.lexicon()
+        _check_vocabularies(model, known[-1])
         table = make_table(*known, text, made.max_phrase, made.options)
         file, pairs = Path(place) / "table.npz", len(table)
         table.save(file)
@@ -112,6 +128,17 @@ def prepared_decoder(
         lm = model.directory / LANGUAGE_MODEL
         with open_decoder(Search(file, lm, made.max_phrase, settings)) as decoder:
             yield decoder, pairs
+
+
+def _check_vocabularies(model: SmtModel, lexicon: Lexicon) -> None:
+    rows = {"source": lexicon.source_rows, "target": lexicon.target_rows}
+    for side in SIDES:
+        found = len(model.codec(side).vocabulary)
+        if found != rows[side]:
+            raise UserError(
+                f"{model.directory / side}.vocab: has {found:,} rows in place of {rows[side]:,}; "
+                "give `covnmt smt train` again"
+            )
 
 
 def spoken(found: Hypothesis, source: Sequence[str], target: Vocabulary) -> list[str]:

@@ -11,12 +11,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
 from covnmt.errors import UserError
-from covnmt.files import read_json, read_lines, write_json
+from covnmt.files import read_lines, write_json
 from covnmt.metrics.bleu import Counts, corpus_bleu, sentence_statistics
 from covnmt.progress import tell
 from covnmt.smt.bitext import Integers, load_arrays, save_arrays
@@ -26,8 +25,10 @@ from covnmt.smt.mert import Lists, optimise
 from covnmt.smt.model import Figures, SmtModel, cpu_seconds, peak_mib
 from covnmt.smt.nbest import Hypothesis
 from covnmt.smt.settings import TuneSettings
-from covnmt.smt.translate import MAX_WORDS, WEIGHTS, prepared_decoder, spoken
+from covnmt.smt.translate import MAX_WORDS, WEIGHTS, prepared_decoder, read_tuned, spoken
 from covnmt.text.codec import Codec
+
+POOL = "tuning.npz"
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def save(directory: Path, made_from: Figures, state: Tuning) -> None:
     """Write the best weights, and all that is needed to go on."""
     pool = state.pool
     arrays = {"sentence": pool.sentence, "features": pool.features, "statistics": pool.statistics}
-    save_arrays(directory / "tuning.npz", arrays)
+    save_arrays(directory / POOL, arrays | {"rounds": np.array(len(state.rounds))})
     weights, bleu = state.best()
     content = {
         "made_from": made_from,
@@ -202,15 +203,18 @@ def read_tuning(directory: Path) -> Figures:
     """What is known of a model's tuning."""
     if not (directory / WEIGHTS).exists():
         raise UserError(f"{directory}: not tuned yet; give `covnmt smt tune {directory}`")
-    return cast(Figures, read_json(directory / WEIGHTS))
+    return read_tuned(directory / WEIGHTS)
 
 
 def restore(directory: Path, made_from: Figures) -> Tuning:
     """Where a run with the same settings stopped; else the beginning."""
     known = read_tuning(directory) if (directory / WEIGHTS).exists() else {}
-    if known.get("made_from") != made_from:
+    if known.get("made_from") != made_from or not (directory / POOL).exists():
         return Tuning()
-    arrays = load_arrays(directory / "tuning.npz")
+    arrays = load_arrays(directory / POOL)
+    # stopped between the two files: what the next round found is in the pool already
+    if arrays.get("rounds", len(known["rounds"])) != len(known["rounds"]):
+        return Tuning()
     pool = Pool(arrays["sentence"], arrays["features"], arrays["statistics"])
     rounds = [(weights, bleu) for weights, bleu in known["rounds"]]
     cost = known["seconds"], known["cpu_seconds"], known["phrase_pairs"]
