@@ -4,7 +4,9 @@ The models are small and random, in float64, so that rounding cannot change a ch
 many ties are tried on `best` alone. On a machine with a GPU the same tests run there, in graphs.
 """
 
+import gc
 import math
+import weakref
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -191,10 +193,24 @@ def test_a_bounded_number_of_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_device, "LANES", 2)
     model, config = model_of(), DecodeConfig()
     device = on_device(model)
-    for sentences in (1, 2, 3, 1):
+    for sentences in (1, 2, 1, 3):  # the lane of two is the one unused for longest
         given = task([4] * sentences)
         assert_same(found(device, given, config), expected(model, given, config))
-    assert [key[0] for key in device._lanes] == [3, 1]
+    assert [key[0] for key in device._lanes] == [1, 3]
+
+
+def test_a_search_that_nobody_needs_is_gone_at_once() -> None:
+    """Every validation has one, and what it holds on a GPU must not wait for the next one."""
+    device = DeviceSearch(model_of().float(), END, UNK, precision=torch.bfloat16)
+    found(device, task(RAGGED), DecodeConfig(retry=False))
+    held = [device, *device._lanes.values(), *device.model.modules()]
+    seen = [weakref.ref(each) for each in held]
+    gc.disable()
+    try:
+        del device, held
+        assert not [each() for each in seen if each() is not None]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("order", ["code", "paper"])
@@ -292,6 +308,9 @@ def test_a_step_that_cannot_be_captured_runs_plainly() -> None:
     for first in (True, False, False, False, True):
         plain.step(first)
     assert calls == [True, False, False, False, True]
+    seen = weakref.ref(plain)
+    del plain
+    assert seen() is None
 
 
 # --- the parts ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from covnmt import ops
 from covnmt.config import SYSTEMS, TrainConfig
 from covnmt.data import Batch
 from covnmt.distributed import ALONE, World
@@ -107,6 +108,69 @@ def test_graphs_capture_all_but_the_first(monkeypatch: pytest.MonkeyPatch) -> No
         played.graphs.run(small_batch(lengths))
     assert played.calls == ["plain", "capture", "replay", "replay", "plain"]
     assert played.graphs.warm_up()["graphs"] == 1
+
+
+def test_every_shape_is_replayed_on_the_batch_that_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph reads the batch it was captured with, which must be of its shape and hold the new."""
+    seen: list[Batch] = []
+
+    class Graph:
+        """Replays what was done since it was made."""
+
+        held: Batch
+
+        def __init__(self) -> None:
+            seen.clear()
+
+        def pool(self) -> None: ...
+
+        def replay(self) -> None:
+            seen[:] = [self.held]
+
+    def keep(batch: Batch) -> None:
+        seen.append(batch)
+
+    @contextmanager
+    def capturing(graph: Graph, **_: object) -> Iterator[None]:
+        yield
+        (graph.held,) = seen
+
+    monkeypatch.setattr(torch.cuda, "graph", capturing)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    graphs = Graphs(keep, most=9)
+    pairs = [(4, 4)], [(5, 2)], [(5, 3)], [(5, 2)], [(5, 3)], [(5, 2), (5, 2)]
+    for seed, lengths in enumerate(pairs):
+        batch = small_batch(lengths, seed)
+        graphs.run(batch)
+        for name in ("source", "source_mask", "target", "target_mask"):
+            assert torch.equal(getattr(seen[-1], name), getattr(batch, name))
+    assert graphs.warm_up()["graphs"] == 3
+
+
+def test_accumulated_gradients_are_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph holds a whole update of one batch."""
+    one, plain = updater(), updater()
+    batches = [small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE) for number in range(2)]
+    words = sum(batch.target_words for batch in batches)
+    plain(batches, words, 0)
+    captured: list[Batch] = []
+    monkeypatch.setattr(ops, "fuses", lambda _: True)
+    monkeypatch.setattr(one.graphs, "run", captured.append)
+    one(batches, words, 0)
+    assert not captured
+    for a, b in zip(weights(one), weights(plain), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+    one(batches[:1], batches[0].target_words, 1)
+    assert captured == batches[:1]
+
+
+def test_an_update_after_a_validation_trains() -> None:
+    """Validation turns dropout off."""
+    one = updater()
+    one.model.eval()
+    batch = small_batch([(3, 4)]).to(DEVICE)
+    one([batch], batch.target_words, 0)
+    assert all(module.training for module in one.model.modules())
 
 
 def test_a_shape_that_cannot_be_captured_is_tried_once_more(

@@ -13,6 +13,7 @@ sentences that are in a lane; n hidden units, e columns for the last word in a r
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -179,7 +180,7 @@ class Lane:
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 self.advance(self.buffers, first)
         except RuntimeError:
-            return lambda: self.advance(self.buffers, first)
+            return partial(self.advance, self.buffers, first)
         return graph.replay
 
 

@@ -20,6 +20,7 @@ J source positions (padded), N sentences of a batch.
 
 import copy
 import math
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -296,7 +297,10 @@ class DeviceSearch:
                 self._lanes.popitem(last=False)
             embedded = self._step(J).embedded
             buffers = Buffers.allocate(self.model, self._memory, S, K, J, embedded)
-            self._lanes[key] = Lane(buffers, self.advance, self._pool)
+            # lanes that held their search would keep its memory on the GPU, validation after
+            # validation, until Python looks for cycles
+            search = weakref.proxy(self)
+            self._lanes[key] = Lane(buffers, lambda *now: search.advance(*now), self._pool)
         self._lanes.move_to_end(key)
         return self._lanes[key]
 

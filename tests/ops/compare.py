@@ -15,7 +15,8 @@ from torch import Tensor, nn
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ON_GPU = DEVICE.type == "cuda"
 
-# Roundings of size 1 that the fast path may be off by, whatever the reference does.
+# Roundings of size 1 that the fast path may be off by, whatever the reference does. For some seeds
+# too few in the interpreter, which cuts bfloat16 off where a GPU rounds.
 FLOOR = {torch.float32: 32 * 2.0**-24, torch.bfloat16: 2.0**-8}
 
 Results = dict[str, Tensor]

@@ -54,6 +54,16 @@ def test_unknown_models_use_the_reference(
     assert references == [torch.float32]
 
 
+def test_long_sentences_use_the_reference(
+    references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attention = pytest.importorskip("covnmt.ops.triton_attention", reason="Triton is needed")
+    monkeypatch.setattr(attention, "LONGEST", 2)
+    monkeypatch.setenv("COVNMT_OPS", "triton")
+    decode(CoverageConfig())
+    assert references == [torch.float32]
+
+
 class LastLook(nn.Module):
     """A coverage model as somebody may add it: C_i = alpha_i."""
 
@@ -103,4 +113,15 @@ def test_triton_on_request(references: list[torch.dtype], monkeypatch: pytest.Mo
 def test_a_wrong_choice_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COVNMT_OPS", "cuda")
     with pytest.raises(UserError, match="COVNMT_OPS is 'cuda'; set it to"):
+        decode(CoverageConfig())
+
+
+def test_triton_where_it_cannot_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COVNMT_OPS", "triton")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(ops, "_triton_installed", lambda: True)
+    with pytest.raises(UserError, match=r"runs on a CPU; unset it, or .* TRITON_INTERPRET=1"):
+        decode(CoverageConfig())
+    monkeypatch.setattr(ops, "_triton_installed", lambda: False)
+    with pytest.raises(UserError, match=r"not installed: pip install .covnmt\[gpu\]"):
         decode(CoverageConfig())

@@ -31,13 +31,15 @@ GPU_SHAPES = [Shape(7, 17, 33, 1001), Shape(80, 28, 620, 30_001)]
 def test_equals_reference(
     shape: Shape, smoothing: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In chunks of a few rows, so that several are summed up."""
+    """In chunks of a few rows and blocks of a few words, so that several are summed up."""
     B, I, q, V = shape
     torch.manual_seed(sum(shape))
     output = nn.Linear(q, V)
     features, target = torch.randn(B, I, q), torch.randint(0, V, (B, I))
     mask = torch.rand(B, I) < 0.7
-    monkeypatch.setattr(triton_loss, "CHUNK", 3 * V if B < 80 else triton_loss.CHUNK)
+    if B < 80:
+        monkeypatch.setattr(triton_loss, "CHUNK", 3 * V)
+        monkeypatch.setattr(triton_loss, "BLOCK", 32)
 
     def run(dtype: torch.dtype) -> Results:
         layer = nn.Linear(q, V).to(DEVICE, storage(dtype))

@@ -19,7 +19,7 @@ from covnmt.engine.pytorch import TorchEngine
 from covnmt.lane import Buffers
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.ops import triton_search
+from covnmt.ops import triton_search, triton_step
 from covnmt.ops.triton_step import FusedStep
 from covnmt.search_device import DeviceSearch, Output, PlainStep
 from covnmt.text.vocab import UNK
@@ -143,7 +143,9 @@ def test_a_step(kind: str, order: str, cell: str, K: int, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("sizes", OTHER_SIZES)
 @torch.no_grad()
-def test_other_sizes(sizes: dict[str, object]) -> None:
+def test_other_sizes(sizes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that several programs share, as they do at the paper's size."""
+    monkeypatch.setattr(triton_step, "BLOCK", 8)
     model = model_of(COVERAGES["gru2"], "code", "exact", sizes)
     now = moment(model, 3, 2, 7, first=False)
     assert_near(fused(model, now, torch.float32), plainly(model, now), TOLERANCE[torch.float32])
@@ -170,11 +172,15 @@ def test_paper_size(kind: str, dtype: torch.dtype) -> None:
         assert_near(fused(model, now, dtype), plainly(model, now), TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("block", [triton_step.BLOCK, 16])  # 16: several programs and rounds
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("kind", ["none", "gru10"])
 @torch.no_grad()
-def test_what_the_beam_follows(kind: str, first: bool) -> None:
+def test_what_the_beam_follows(
+    kind: str, first: bool, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows, coverage and attention land where the plain step puts them, with the new words."""
+    monkeypatch.setattr(triton_step, "BLOCK", block)
     model = model_of(COVERAGES[kind], "code", "exact")
     S, K, J, n = 2, 3, 16, model.config.hidden
     step, mask = FusedStep(model, torch.float32), ragged_mask(S, J).to(DEVICE)

@@ -59,7 +59,8 @@ class Decoder(nn.Module):
         self.Cx = nn.Parameter(torch.empty(3 * n, 2 * n))  # context inputs of r, z and c
         self.W_init = nn.Linear(n, n)
         self.order = config.order
-        self._step = self._code_order if config.order == "code" else self._paper_order
+        # not bound: a decoder that held itself would keep its memory until Python looks for cycles
+        self._step = Decoder._code_order if config.order == "code" else Decoder._paper_order
 
     def remember(self, h: Tensor, mask: Tensor) -> Memory:
         """Everything about the source that does not change while decoding."""
@@ -75,7 +76,7 @@ class Decoder(nn.Module):
         self, memory: Memory, state: DecoderState, y: Tensor, first: bool
     ) -> tuple[DecoderState, Tensor]:
         """One step on the last word's projection y [S*K, 3n]; gives alpha [S*K, J] too."""
-        return self._step(memory, state, y, first)
+        return self._step(self, memory, state, y, first)
 
     def unroll(self, memory: Memory, y: Tensor) -> ops.Unrolled:
         """Teacher-forced decoding on embedded previous words y [B, I, m] (y_0 is zero)."""

@@ -123,4 +123,18 @@ def _use_triton(x: Tensor) -> bool:
         raise UserError(f"COVNMT_OPS is {choice!r}; set it to reference, triton or auto")
     if choice == "reference" or _precision(x) not in (torch.float32, torch.bfloat16):
         return False
-    return choice == "triton" or (x.is_cuda and _triton_installed() and gpu.runs_kernels(x.device))
+    if choice == "triton":
+        _check_forced(x)
+        return True
+    return x.is_cuda and _triton_installed() and gpu.runs_kernels(x.device)
+
+
+def _check_forced(x: Tensor) -> None:
+    """What Triton itself would say of these comes with a traceback."""
+    if not _triton_installed():
+        raise UserError("COVNMT_OPS is triton, which is not installed: pip install 'covnmt[gpu]'")
+    if not x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+        raise UserError(
+            "COVNMT_OPS is triton, but this runs on a CPU; unset it, or try the kernels there, "
+            "slowly, with TRITON_INTERPRET=1"
+        )
