@@ -123,8 +123,8 @@ def devices(name: str) -> list[str]:
     """The devices that a name means; every GPU, unless one is asked for."""
     import torch
 
-    several = name == "auto" and torch.cuda.device_count() > 1
-    return [f"cuda:{k}" for k in range(torch.cuda.device_count())] if several else [name]
+    count = torch.cuda.device_count() if name == "auto" else 0
+    return [f"cuda:{k}" for k in range(count)] if count > 1 else [name]
 
 
 def arguments(plan: Plan, jobs: Sequence[Job], device: str, shared: bool) -> list[str]:
