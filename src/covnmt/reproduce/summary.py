@@ -15,7 +15,7 @@ from covnmt.metrics.significance import SignTest, sign_test
 from covnmt.reproduce.experiments import Experiment
 from covnmt.reproduce.jobs import choose_jobs
 from covnmt.reproduce.results import KINDS, Result
-from covnmt.reproduce.systems import PHRASE_BASED, VARIANTS
+from covnmt.reproduce.systems import PHRASE_BASED, VARIANTS, made_of
 
 BASELINE = "baseline"
 # What may differ between the systems of one table.
@@ -55,6 +55,7 @@ class SystemSummary:
     words_per_second: Spread | None
     speed_ratio: float | None
     updates: Spread
+    change: float | None  # of a variant: BLEU against what it is made of, same seeds
 
     def better(self) -> int:
         """Seeds with which it is better than the baseline, p below 0.01."""
@@ -98,7 +99,10 @@ def summarise(experiment: Experiment, results: Sequence[Result]) -> Summary:
     planned = choose_jobs(experiment)
     return Summary(
         experiment=experiment.name,
-        systems=tuple(summarise_system(group, baseline, phrases) for group in groups.values()),
+        systems=tuple(
+            summarise_system(group, baseline, phrases, groups.get(made_of(system), []))
+            for system, group in groups.items()
+        ),
         missing=tuple(job.name for job in planned if (job.system, job.seed) not in done),
         commits=_unique(result.content["commit"] for result in results),
         machines=_unique(machine(result) for result in results),
@@ -117,9 +121,13 @@ def by_system(results: Iterable[Result]) -> dict[str, list[Result]]:
 
 
 def summarise_system(
-    group: Sequence[Result], baseline: Mapping[int, Result], phrases: Result | None
+    group: Sequence[Result],
+    baseline: Mapping[int, Result],
+    phrases: Result | None,
+    origin: Sequence[Result],
 ) -> SystemSummary:
-    """One system's results against the baseline's and the phrase-based system's."""
+    """One system's results against the baseline's, the phrase-based system's, and those of the
+    system it is a variant of."""
     first = group[0]
     pairs = [(r, baseline[r.seed]) for r in group if r.seed in baseline]
     rivals = [] if first.system == BASELINE else pairs
@@ -129,6 +137,7 @@ def summarise_system(
         for system, base in rivals
         if system.speed and base.speed and comparable(system, base)
     ]
+    changes = [_bleu(r) - _bleu(other) for r in group for other in origin if r.seed == other.seed]
     speeds = [result.speed for result in group if result.speed]
     return SystemSummary(
         system=first.system,
@@ -146,6 +155,7 @@ def summarise_system(
         words_per_second=Spread.of(speeds) if speeds else None,
         speed_ratio=mean(ratios) if ratios else None,
         updates=Spread.of([result.content["training"]["update"] for result in group]),
+        change=mean(changes) if changes else None,
     )
 
 

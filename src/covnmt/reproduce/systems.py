@@ -17,6 +17,7 @@ class Variant:
     changes: tuple[str, ...]
     what: str
     tuned: bool = False  # as the systems of experiments that are
+    beside: str = ""  # a system to be read beside it, other than its base
 
 
 # What training itself does not depend on: the search, and the averaging of weights beside it.
@@ -31,9 +32,9 @@ VARIANTS: dict[str, Variant] = {
     "gru10-paper-order": Variant("gru10", ("model.order=paper",), "look, update, generate"),
     "baseline-reset-after": Variant("baseline", ("model.cell=reset_after",), "cuDNN's cell"),
     "gru10-reset-after": Variant("gru10", ("model.cell=reset_after",), "cuDNN's cell"),
-    "gru2": Variant("gru10", ("model.coverage.size=2",), "d = 2"),
-    "gru4": Variant("gru10", ("model.coverage.size=4",), "d = 4"),
-    "gru16": Variant("gru10", ("model.coverage.size=16",), "d = 16"),
+    "gru2": Variant("gru10", ("model.coverage.size=2",), "d = 2", beside="gru1"),
+    "gru4": Variant("gru10", ("model.coverage.size=4",), "d = 4", beside="gru1"),
+    "gru16": Variant("gru10", ("model.coverage.size=16",), "d = 16", beside="gru1"),
     "baseline-no-length-rules": Variant(
         "baseline", ("decode.length_rules=false",), "any length in search"
     ),
@@ -80,6 +81,11 @@ VARIANTS: dict[str, Variant] = {
         "fertility", ("model.coverage.accumulate=subtract",), "from 1 down"
     ),
 }
+
+
+def made_of(system: str) -> str:
+    """The system that a variant changes; empty for others."""
+    return VARIANTS[system].base if system in VARIANTS else ""
 
 
 def trained_as(system: str) -> str:

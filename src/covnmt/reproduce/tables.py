@@ -148,22 +148,27 @@ def attention_table(summary: Summary) -> str:
 
 
 def variants_table(summary: Summary) -> str:
-    """Our variants, each after the system it is made of; empty if none was run."""
-    run = [each for each in summary.systems if each.system in VARIANTS]
-    bases = {VARIANTS[each.system].base for each in run}
-    shown = [each for each in summary.systems if each.system in bases or each in run]
+    """Our variants, after the systems they are to be read beside; empty if none was run."""
+    run = [VARIANTS[each.system] for each in summary.systems if each.system in VARIANTS]
+    if not run:
+        return ""
+    beside = {name for variant in run for name in (variant.base, variant.beside)}
+    shown = [each for each in summary.systems if each.system in VARIANTS or each.system in beside]
     wanted = ("BLEU (paper)", "SAER", "AER", *ADEQUACY, "DROP", "REP")
-    names = [name for name in wanted if any(name in each.scores for each in shown)]
+    first, *others = [name for name in wanted if any(name in each.scores for each in shown)]
     rows = [
         [
             f"`{each.system}`",
             VARIANTS[each.system].what if each.system in VARIANTS else "as above",
-            *(spread(each.scores.get(name)) for name in names),
+            spread(each.scores.get(first)),
+            signed(each.change),
+            *(spread(each.scores.get(name)) for name in others),
+            f"{each.updates.mean:,.0f}",
             ", ".join(map(str, each.seeds)),
         ]
         for each in shown
     ]
-    return table(("system", "what", *names, "seeds"), rows) if run else ""
+    return table(("system", "what", first, "change", *others, "updates", "seeds"), rows)
 
 
 def tuning_table(results: Sequence[Result]) -> str:
