@@ -35,6 +35,9 @@ def reproduce(
     shared: Annotated[bool, typer.Option("--shared", help="beside other work: no speeds")] = False,
     list_jobs: Annotated[bool, typer.Option("--list", help="what is done and left")] = False,
     report: Annotated[bool, typer.Option(help="tables and figures at the end")] = True,
+    page: Annotated[
+        bool, typer.Option("--page", help="only tables and figures, of all done")
+    ] = False,
     sheet: Annotated[bool, typer.Option(help="only write rating sheets, into --work")] = False,
     pack: Annotated[
         Path | None,
@@ -57,6 +60,9 @@ def reproduce(
     if list_jobs:
         for row in jobs.progress_rows(plan):
             print("\t".join(row))
+        return
+    if page:
+        _write_page(plan)
         return
     if unpack:
         read_pack(unpack, experiment.name, plan.prepared)
@@ -83,6 +89,10 @@ def _run(plan: "Plan", at_once: int, report: bool) -> None:
         tell("stopped; give the same command again to go on")
         raise typer.Exit(130) from None
     if report:
-        from covnmt.reproduce.page import write_page
+        _write_page(plan)
 
-        tell(f"report: {write_page(plan.experiment, plan.result_directory)}")
+
+def _write_page(plan: "Plan") -> None:
+    from covnmt.reproduce.page import write_page
+
+    tell(f"report: {write_page(plan.experiment, plan.result_directory)}")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -98,6 +99,24 @@ def test_finished_jobs_are_not_run_again(done: Path, run_cli: RunCli) -> None:
     ]
 
 
+def test_a_page_of_what_is_done(done: Path, run_cli: RunCli, tmp_path: Path) -> None:
+    """Though something is left to do; pictures of an earlier page go."""
+    results = tmp_path / "results/embedded-tiny"
+    shutil.copytree(done / "results/embedded-tiny", results)
+    (results / "gru10-seed1.json").rename(results / "gru10-seed2.json")
+    text = (results / "gru10-seed2.json").read_text("utf-8").replace('"seed": 1,', '"seed": 2,')
+    (results / "gru10-seed2.json").write_text(text, "utf-8")
+    (results / "README.md").unlink()
+    (results / "example-99.png").touch()
+    where = ("--work", tmp_path / "work", "--results", tmp_path / "results")
+    made = run_cli(*COMMAND, *where, "--page")
+    assert made.returncode == 0, made.stderr
+    assert "Not run yet: `gru10-seed1`" in (results / "README.md").read_text("utf-8")
+    assert not (tmp_path / "work").exists()
+    assert len(list(results.glob("example-*.png"))) in (1, 2)
+    assert not (results / "example-99.png").exists()
+
+
 def test_the_sheet(done: Path, run_cli: RunCli) -> None:
     where = ("--work", done / "work", "--results", done / "results")
     made = run_cli(*COMMAND, *where, "--sheet")
@@ -147,6 +166,7 @@ def test_bad_input_is_told_in_words(run_cli: RunCli, tmp_path: Path) -> None:
         (("kftt",), "give --data, or --unpack FILE"),
         (("embedded", "--system", "gru11"), "gru11: no such system"),
         (("twlaw", "--scale", "tiny"), "twlaw has no scale 'tiny'"),
+        (("kftt", "--page"), "no result files yet"),
         (("kftt", "--sheet"), "run the job on this machine"),
         (("kftt", "--unpack", tmp_path / "no.tar.xz"), "make it with --pack"),
     ):

@@ -249,9 +249,11 @@ def picture_examples(first: Mapping[str, Result], directory: Path) -> dict[str, 
     chosen = {f"Where {COVERAGE} gains most on the baseline ({rule}).": most}
     if least != most:
         chosen[f"Where {COVERAGE} gains least, or loses."] = least
-    for number in chosen.values():
-        panels = [_panel(result, number) for result in pair]
-        heat_maps(panels, directory / f"example-{number + 1}.png")
+    files = {directory / f"example-{number + 1}.png": number for number in chosen.values()}
+    for file, number in files.items():
+        heat_maps([_panel(result, number) for result in pair], file)
+    for old in set(directory.glob("example-*.png")) - set(files):  # of an earlier page
+        old.unlink()
     return chosen
 
 
