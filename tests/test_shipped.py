@@ -25,7 +25,8 @@ MOST_BYTES = 16 * 2**20
 # Sentences of our own, as a person may type them, and what their translations cannot do without.
 SAID = [
     ("zh-en", "申请人应于三十日内补正。", ["applicant", "thirty|30", "days"]),
-    ("zh-en", "申請", []),
+    ("zh-en", "申請人應於三十日內補正。", ["applicant", "thirty|30", "days"]),
+    ("zh-en", "靐", []),
     ("zh-en", "图书馆应保存阅览纪录", ["ibrar", "record"]),
     ("ja-en", "この寺は京都市の北にある。", ["temple", "Kyoto"]),
     ("ja-en", "この 橋 は 江戸 時代 に 作ら れ た", ["bridge", "Edo"]),

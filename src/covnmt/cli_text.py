@@ -17,6 +17,7 @@ app = typer.Typer()
 
 FilePair = tuple[Path, Path]
 Tokenisation = Literal["moses", "jieba", "characters", "whitespace", "sentencepiece"]
+CHINESE = "zh"
 
 
 @app.command()
@@ -65,6 +66,9 @@ def prepare(
     plain: Annotated[
         bool, typer.Option(help="subwords of any text that people type; needs both languages")
     ] = False,
+    simplify: Annotated[
+        bool, typer.Option("--simplify", help="traditional Chinese becomes simplified")
+    ] = False,
     joint: Annotated[bool, typer.Option(help="one vocabulary for both sides")] = False,
     seed: Annotated[int, typer.Option(help="of the shuffle")] = 1234,
     overwrite: Annotated[bool, typer.Option(help="replace what is there")] = False,
@@ -75,11 +79,13 @@ def prepare(
     from covnmt.text.corpus import PrepareSettings
     from covnmt.text.prepare import prepare as run
 
+    if simplify and CHINESE not in (source_language, target_language):
+        raise UserError("--simplify is for Chinese: say --source-language zh")
     settings = checked(
         PrepareSettings,
         {
-            "source": _side(source_tokenizer, source_language, lowercase, plain),
-            "target": _side(target_tokenizer, target_language, lowercase, plain),
+            "source": _side(source_tokenizer, source_language, lowercase, plain, simplify),
+            "target": _side(target_tokenizer, target_language, lowercase, plain, simplify),
             "train": _file_pairs(*train),
             "dev": dev,
             "test": test,
@@ -98,7 +104,7 @@ def prepare(
 
 
 def _side(
-    kind: Tokenisation, language: str | None, lowercase: bool, plain: bool
+    kind: Tokenisation, language: str | None, lowercase: bool, plain: bool, simplify: bool
 ) -> "TokenizerSettings":
     """How one side of the corpus is split."""
     from covnmt.recipe import checked
@@ -108,11 +114,9 @@ def _side(
         raise UserError("--plain needs both --source-language and --target-language")
     if plain and kind not in ("moses", "sentencepiece"):
         raise UserError("--plain makes subwords: leave out the tokenizers")
-    values = {"kind": kind, "language": language or "en", "lowercase": lowercase}
-    chosen = checked(TokenizerSettings, values)
-    if plain:
-        return plain_subwords(chosen.language).model_copy(update={"lowercase": lowercase})
-    return chosen
+    changes = {"lowercase": lowercase, "simplified": simplify and language == CHINESE}
+    chosen = checked(TokenizerSettings, {"kind": kind, "language": language or "en", **changes})
+    return plain_subwords(chosen.language).model_copy(update=changes) if plain else chosen
 
 
 def _file_pairs(source: str, target: str) -> list[FilePair]:

@@ -44,6 +44,16 @@ PLAIN = [
     ("空白の\u3000ない文", "空白のない文"),
 ]
 
+# traditional characters, and what they become; simplified and Japanese ones besides
+SIMPLIFIED = [
+    ("申請人應於三十日內補正。", "申请人应于三十日内补正。"),
+    ("主管機關", "主管机关"),
+    ("乾燥設備及其後之維護", "干燥设备及其后之维护"),
+    ("申请人应于三十日内补正。", "申请人应于三十日内补正。"),
+    ("No. 7, 1868", "No. 7, 1868"),
+    ("", ""),
+]
+
 SPLIT: list[tuple[Kind, str, str, list[str]]] = [
     ("whitespace", "en", "don't  split, me", ["don't", "split,", "me"]),
     ("characters", "en", "ab c", ["a", "b", SPACE, "c"]),
@@ -87,6 +97,13 @@ def test_plain_text(text: str, expected: str) -> None:
     tokenizer = build_tokenizer(settings)
     assert tokenizer.detokenize(tokenizer.tokenize(text)) == expected
     assert tokenizer.tokenize(expected) == tokenizer.tokenize(text)
+
+
+@pytest.mark.parametrize(("text", "expected"), SIMPLIFIED)
+def test_simplified_characters(text: str, expected: str) -> None:
+    settings = TokenizerSettings(kind="characters", simplified=True)
+    assert clean(text, settings) == expected
+    assert clean(text) == text
 
 
 @pytest.mark.parametrize(("kind", "language", "line", "tokens"), SPLIT)
@@ -193,7 +210,7 @@ def test_heavy_libraries_are_imported_only_when_used() -> None:
     code = (
         "import sys; from covnmt.text.tokenize import *;"
         "build_tokenizer(TokenizerSettings(kind='whitespace'));"
-        "print(*{'sacremoses', 'rjieba', 'sentencepiece'} & sys.modules.keys())"
+        "print(*{'opencc', 'sacremoses', 'rjieba', 'sentencepiece'} & sys.modules.keys())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

@@ -75,6 +75,7 @@ class OpenText:
     gold: str
     pieces: int = 0
     plain: bool = False
+    simplified: bool = False  # plain text in traditional Chinese characters is read too
     deterministic: bool = False
 
     def prepare(self, raw: Path | None, prepared: Path) -> None:
@@ -108,7 +109,7 @@ class OpenText:
         """Subwords of whatever a person may type; some training pairs also without full stop."""
         bare = write_bare(files["train"], prepared.parent)
         return PrepareSettings(
-            source=plain_subwords(self.language),
+            source=plain_subwords(self.language).model_copy(update={"simplified": self.simplified}),
             target=plain_subwords("en"),
             train=(files["train"], *bare),
             dev=files["dev"],
@@ -275,7 +276,12 @@ def scales(
 
 EXPERIMENTS = (
     *scales("kftt", "KFTT, Japanese to English", KFTT, KFTT),
-    *scales("twlaw", "Laws of Taiwan, Chinese to English", TWLAW, replace(TWLAW, source="zh")),
+    *scales(
+        "twlaw",
+        "Laws of Taiwan, Chinese to English",
+        TWLAW,
+        replace(TWLAW, source="zh", simplified=True),
+    ),
     Experiment(
         "embedded",
         "embedded",

@@ -2,12 +2,14 @@
 
 Text is kept as it is but for control characters, which are removed, and runs of white space, which
 become one space. A token therefore never contains white space. On request letters of full and half
-width become one (NFKC), and spaces go that Chinese and Japanese are written without.
+width become one (NFKC), traditional Chinese characters become simplified ones, and spaces go that
+Chinese and Japanese are written without.
 """
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Literal, Protocol
@@ -42,6 +44,7 @@ class TokenizerSettings(Settings):
     lowercase: bool = Field(False, description="before splitting")
     nfkc: bool = Field(False, description="full and half width, ligatures: one form of each letter")
     unspaced: bool = Field(False, description="drop spaces, but for those between ASCII words")
+    simplified: bool = Field(False, description="traditional Chinese characters become simplified")
 
 
 AS_IT_IS = TokenizerSettings()
@@ -91,7 +94,17 @@ def clean(line: str, settings: TokenizerSettings = AS_IT_IS) -> str:
     plain = " ".join(_CONTROL.sub("", plain).split())
     if settings.unspaced:
         plain = _LOOSE_SPACE.sub("", plain)
+    if settings.simplified:
+        plain = _simplifier()(plain)
     return plain.lower() if settings.lowercase else plain
+
+
+@cache
+def _simplifier() -> Callable[[str], str]:
+    import opencc
+
+    convert: Callable[[str], str] = opencc.OpenCC("t2s").convert
+    return convert
 
 
 class CleanTokenizer:
