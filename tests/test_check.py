@@ -87,6 +87,7 @@ class StandIn(Translator):
         decode: DecodeConfig | None = None,
         overlong: Literal["cut", "split"] = "cut",
         watch: translate.Watch | None = None,
+        sentences: bool = False,
     ) -> list[Translation]:
         known = [[SAID[w] for w in SOURCE.encode(line.split()) if w in SAID] for line in lines]
         texts = [" ".join(TARGET.decode(words)) for words in known]

@@ -179,6 +179,9 @@ def translate(
     dictionary: Annotated[Path | None, typer.Option(help="for --replace-unk: TSV")] = None,
     overlong: Annotated[Literal["cut", "split"], typer.Option(help="lines over the limit")] = "cut",
     max_source: Annotated[int | None, typer.Option(help="that limit, in tokens")] = None,
+    sentences: Annotated[
+        bool, typer.Option("--sentences", help="those of a line are translated one by one")
+    ] = False,
     batch_size: Annotated[int | None, typer.Option(help="sentences at a time")] = None,
     shards: Annotated[
         list[Path] | None, typer.Option(help="many files, or a directory of them; with --out")
@@ -211,7 +214,7 @@ def translate(
     decode = change_decoding(load_config(model[0]).config.decode, options)
     if dictionary and not decode.replace_unk:
         raise UserError("--dictionary is of use only with --replace-unk: give both, or neither")
-    job = Job(tuple(model), decode, overlong, as_json, dictionary, device, threads)
+    job = Job(tuple(model), decode, overlong, as_json, dictionary, device, threads, sentences)
     if shards or into:
         if file or out:
             raise UserError("--shards and --out take the place of a file and of --output")

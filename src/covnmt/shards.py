@@ -41,6 +41,7 @@ class Job:
     dictionary: Path | None = None
     device: str = "auto"
     threads: int = 0  # of all workers of a machine together; 0: one per core
+    sentences: bool = False  # of a line, translated one by one
 
     def identity(self) -> dict[str, Any]:
         """All that the translations depend on."""
@@ -48,6 +49,7 @@ class Job:
             "models": [digest(path) for model in self.models for path in _weights(model)],
             "decode": self.decode.model_dump(mode="json"),
             "overlong": self.overlong,
+            "sentences": self.sentences,
             "json": self.as_json,
             "dictionary": digest(self.dictionary) if self.dictionary else None,
         }
@@ -149,7 +151,7 @@ def _weights(model: Path) -> list[Path]:
 
 def translate_shard(job: Job, shard: Shard) -> int:
     """Translate one file; gives the number of its lines."""
-    done = _open(job).stream(read_lines(shard.source), job.decode, job.overlong)
+    done = _stream(job, read_lines(shard.source))
     lines, written = formatted(done, job.as_json, job.decode.nbest), count()
     write_lines(shard.target, (line for line, _ in zip(lines, written)))  # noqa: B905 (endless)
     return next(written)
@@ -166,7 +168,7 @@ def translate_text(job: Job, path: Path | None, workers: int) -> Iterator[Transl
     if workers > 1:
         return translate_pieces(job, lines, workers, BATCHES)
     _open.cache_clear()
-    return _open(job).stream(lines, job.decode, job.overlong)
+    return _stream(job, lines)
 
 
 def translate_pieces(
@@ -180,7 +182,12 @@ def translate_pieces(
 
 def translate_piece(job: Job, piece: Piece[str]) -> list[Translation]:
     """Translate some lines; warnings name them by their place in the text."""
-    return list(_open(job).stream(piece.lines, job.decode, job.overlong, first=piece.first))
+    return list(_stream(job, piece.lines, piece.first))
+
+
+def _stream(job: Job, lines: Iterable[str], first: int = 0) -> Iterator[Translation]:
+    translator = _open(job)
+    return translator.stream(lines, job.decode, job.overlong, sentences=job.sentences, first=first)
 
 
 @lru_cache(maxsize=1)

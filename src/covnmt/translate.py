@@ -28,6 +28,7 @@ from covnmt.recipe import checked
 from covnmt.search import Hypothesis
 from covnmt.search import Watch as WatchWords
 from covnmt.text.codec import Codec, fingerprint
+from covnmt.text.layout import split_text
 from covnmt.text.padding import batches, pad
 from covnmt.text.vocab import UNK
 
@@ -123,13 +124,15 @@ class Translator:
         decode: DecodeConfig | None = None,
         overlong: Literal["cut", "split"] = "cut",
         watch: Watch | None = None,
+        sentences: bool = False,
     ) -> list[Translation]:
-        """Translate every line; empty ones stay empty.
+        """Translate every line; empty ones stay empty. With `sentences`, those of a line are
+        translated one by one.
 
         `watch` is told after every step of the search: the number of the line from 0, and the
         tokens of its best hypothesis so far. On a GPU one model is not watched.
         """
-        return list(self.stream(lines, decode, overlong, watch))
+        return list(self.stream(lines, decode, overlong, watch, sentences))
 
     def stream(
         self,
@@ -137,6 +140,7 @@ class Translator:
         decode: DecodeConfig | None = None,
         overlong: Literal["cut", "split"] = "cut",
         watch: Watch | None = None,
+        sentences: bool = False,
         first: int = 0,
     ) -> Iterator[Translation]:
         """The same, in order, as soon as a window of lines is done.
@@ -146,7 +150,7 @@ class Translator:
         decode = decode or self.decode
         numbered = enumerate(lines, first)
         while window := list(islice(numbered, WINDOW * decode.batch_size)):
-            parts = [self._parts(line, number, decode, overlong) for number, line in window]
+            parts = [self._parts(line, n, decode, overlong, sentences) for n, line in window]
             owners = [n for (n, _), part in zip(window, parts, strict=True) for _ in part]
             told = None if watch is None else _Partial(watch, owners, self.target)
             done = iter(self._translate_tokens([p for part in parts for p in part], decode, told))
@@ -154,10 +158,21 @@ class Translator:
                 yield join(line, list(islice(done, len(part))), self.target)
 
     def _parts(
-        self, line: str, number: int, decode: DecodeConfig, overlong: Literal["cut", "split"]
+        self,
+        line: str,
+        number: int,
+        decode: DecodeConfig,
+        overlong: Literal["cut", "split"],
+        sentences: bool,
     ) -> list[tuple[str, ...]]:
         """The tokens to translate: none for an empty line, several for a split one."""
-        tokens = tuple(self.source.tokenize(line))
+        texts = split_text(line).sentences if sentences else (line,)
+        return [part for text in texts for part in self._pieces(text, number, decode, overlong)]
+
+    def _pieces(
+        self, text: str, number: int, decode: DecodeConfig, overlong: Literal["cut", "split"]
+    ) -> list[tuple[str, ...]]:
+        tokens = tuple(self.source.tokenize(text))
         if len(tokens) <= decode.max_source:
             return [tokens] if tokens else []
         if overlong == "split":

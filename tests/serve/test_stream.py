@@ -14,8 +14,8 @@ import pytest
 from covnmt.errors import UserError
 from covnmt.serve.answers import Accepted
 from covnmt.serve.bench import Watch
-from covnmt.serve.layout import split_text
 from covnmt.serve.stream import News, stream_events
+from covnmt.text.layout import split_text
 from covnmt.translate import Translation
 
 from .server import PATIENCE

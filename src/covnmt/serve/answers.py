@@ -9,7 +9,7 @@ import numpy as np
 from covnmt.align import Alignment
 from covnmt.serve.account import remarks
 from covnmt.serve.engine import Engine
-from covnmt.serve.layout import Layout
+from covnmt.text.layout import Layout
 from covnmt.translate import Translation
 
 

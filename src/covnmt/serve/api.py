@@ -14,7 +14,6 @@ from covnmt.serve.answers import Accepted, alignment_json, model_json, sentence_
 from covnmt.serve.bench import Pair, Tell
 from covnmt.serve.engine import Engine
 from covnmt.serve.journal import GONE, note
-from covnmt.serve.layout import split_text
 from covnmt.serve.limits import RefusalError
 from covnmt.serve.schemas import (
     AlignRequest,
@@ -28,6 +27,7 @@ from covnmt.serve.schemas import (
 )
 from covnmt.serve.settings import ServeSettings
 from covnmt.serve.stream import News, stream_events
+from covnmt.text.layout import split_text
 from covnmt.translate import change_decoding
 
 P = TypeVar("P")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covnmt.serve.layout import split_text
+from covnmt.text.layout import split_text
 
 # text, its sentences
 CASES = [
