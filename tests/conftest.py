@@ -3,23 +3,27 @@
 Everything is made once per worker, so tests must not change what these fixtures give them.
 """
 
+import io
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import hypothesis
 import pytest
 import torch
 
+from covnmt import cli
 from covnmt.config import Config
+from covnmt.files import read_lines
 from covnmt.text.corpus import PrepareSettings
 from covnmt.text.prepare import prepare
 from covnmt.text.synthetic import SyntheticSettings, write_corpus
 from covnmt.text.tokenize import TokenizerSettings
 from covnmt.train import train
+from covnmt.translate import Translator
 
 # A shell has what it starts in the background ignore Ctrl-C; tests send it to their processes.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -42,6 +46,19 @@ class RunCli(Protocol):
     ) -> subprocess.CompletedProcess[str]: ...
 
 
+class Printed(NamedTuple):
+    """What a command wrote."""
+
+    out: str
+    err: str
+
+
+class Run(Protocol):
+    """Run `covnmt` with these arguments in this process; it must end with this exit code."""
+
+    def __call__(self, *arguments: object, stdin: str | bytes = "", code: int = 0) -> Printed: ...
+
+
 @pytest.fixture(scope="session")
 def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Raw text: train, dev and test (.src, .tgt, .align)."""
@@ -51,8 +68,20 @@ def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def source(tiny_text: Path) -> Path:
+    """Its 20 sentences to translate."""
+    return tiny_text / "test.src"
+
+
+@pytest.fixture(scope="session")
+def lines(source: Path) -> list[str]:
+    """The same, read."""
+    return list(read_lines(source))
+
+
+@pytest.fixture(scope="session")
 def tiny_corpus(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, prepared."""
+    """The text, prepared."""
     directory = tmp_path_factory.mktemp("corpus")
     pairs = {
         part: (tiny_text / f"{part}.src", tiny_text / f"{part}.tgt")
@@ -124,6 +153,29 @@ def tiny_model(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) ->
     directory = tmp_path_factory.mktemp("models") / "tiny"
     train(tiny_config, directory, torch.device("cpu"))
     return directory
+
+
+@pytest.fixture(scope="session")
+def translator(tiny_model: Path) -> Translator:
+    """That model at work."""
+    return Translator.load(tiny_model, device="cpu")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command `covnmt`, in this process; gives what it wrote."""
+
+    def run(*arguments: object, stdin: str | bytes = "", code: int = 0) -> Printed:
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        monkeypatch.setattr(sys, "argv", ["covnmt", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = Printed(*capsys.readouterr())
+        assert (ended.value.code or 0) == code, printed.err
+        return printed
+
+    return run
 
 
 @pytest.fixture(scope="session")

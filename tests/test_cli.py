@@ -1,4 +1,4 @@
-"""Every command, in this process: what it prints, what it writes, how it exits.
+"""The commands, in this process: what they print, what they write, how they exit.
 
 `tests/system` runs whole commands in processes of their own, with good and with bad input.
 """
@@ -9,13 +9,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import typer.main
 from rich.console import Console
 
@@ -27,10 +25,9 @@ from covnmt.config import SYSTEMS, describe
 from covnmt.files import read_lines, read_parallel, write_lines
 from covnmt.metrics.alignment import format_links, links_from_attention, load_matrices
 from covnmt.recipe import find_recipe, load_recipe, shipped_recipes
-from covnmt.text.codec import SIDES, Codec
 from covnmt.text.corpus import Corpus
 from covnmt.translate import Translator
-from tests.conftest import RunCli
+from tests.conftest import Run, RunCli
 from tests.paper import ADDED, TOTAL
 
 # options of `translate`, and the settings they make
@@ -44,42 +41,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class Done(NamedTuple):
-    """How a command ended."""
-
-    code: object
-    out: str
-    err: str
-
-
-Run = Callable[..., Done]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command that must succeed."""
-
-    def run(*arguments: object, stdin: str = "") -> Done:
-        monkeypatch.setattr(sys, "argv", ["covnmt", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        done = Done(ended.value.code, *capsys.readouterr())
-        assert not done.code, done.err
-        return done
-
-    return run
-
-
 def leaves(command: Any, name: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     """The names of all commands, those of groups too."""
     inside = getattr(command, "commands", {})
     return [name] + [leaf for key in inside for leaf in leaves(inside[key], (*name, key))]
-
-
-@pytest.fixture(scope="session")
-def source(tiny_text: Path) -> Path:
-    return tiny_text / "test.src"
 
 
 @pytest.mark.parametrize("command", leaves(typer.main.get_command(cli.app)), ids=" ".join)
@@ -123,61 +88,6 @@ def test_tables_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
     cli._print_table(("a", "b"), [("[bold]", "[red]text[/red]")])
     assert "[bold]" in terminal.getvalue()
     assert "[red]text[/red]" in terminal.getvalue()
-
-
-def test_tables_in_a_pipe(run_cli: RunCli, source: Path) -> None:
-    """Signatures and names are as they are, and whole: neither brackets nor colons are markup."""
-    name = f"[/red] :smile: {'a long name ' * 9}"
-    shown = run_cli("evaluate", source, "-r", source, "--no-ter").stdout
-    assert f"|len:shortest|version:covnmt-{__version__}" in shown
-    compared = run_cli("compare", f"{name}={source}", f"b={source}", "-r", source, "--no-ter")
-    assert compared.returncode == 0, compared.stderr
-    assert compared.stdout.count(name.strip()) == 3  # in both tables, and under one
-
-
-def test_figures_alone(run: Run, source: Path) -> None:
-    """A dash prints nothing but JSON, for other programs."""
-    shown = run("evaluate", source, "-r", source, "--no-ter", "--json", "-").out
-    assert json.loads(shown)["sentences"] == 20
-
-
-@pytest.mark.parametrize("options", [(), ("--json",)])
-def test_translations_are_evaluated_from_a_pipe(
-    run: Run, tiny_model: Path, source: Path, tmp_path: Path, options: tuple[str, ...]
-) -> None:
-    made, score = tmp_path / "made", ("--reference", source, "--json", "-")
-    piped = run("translate", source, "--model", tiny_model, *options).out
-    made.write_text(piped)
-    assert run("evaluate", "-", *score, stdin=piped).out == run("evaluate", made, *score).out
-    assert run("compare", "a=-", f"b={made}", *score, stdin=piped).code == 0
-
-
-def test_report_counts_as_compare_does(run: Run, source: Path, tmp_path: Path) -> None:
-    """Also where words stand without spaces, and TER is not waited for."""
-    lines = [line.replace(" ", "") for line in read_lines(source)]
-    text, other = tmp_path / "text", tmp_path / "other"
-    write_lines(text, lines)
-    write_lines(other, [f"{line}ro" for line in lines])
-    given = (f"a={text}", f"b={other}", "-r", text, "-s", source, "--tokenize", "char", "--no-ter")
-    run("report", tmp_path / "report", *given, "--maps", 0)
-    figures = json.loads((tmp_path / "report" / "scores.json").read_text("utf-8"))
-    assert figures == json.loads(run("compare", *given, "--json", "-").out)
-    names = {score["name"]: score["signature"] for score in figures["systems"]["b"]["translation"]}
-    assert "tok:char" in names["BLEU (paper)"]
-    assert "TER" not in names
-
-
-def test_sheets_know_the_words_of_text_without_spaces(run: Run, tmp_path: Path) -> None:
-    """They are those of the system, though an empty line has none."""
-    rows = [
-        {"text": "a temple", "source_tokens": ["寺", "です"]},
-        {"text": "", "source_tokens": []},
-    ]
-    write_lines(tmp_path / "source", ["寺です", ""])
-    write_lines(tmp_path / "out.jsonl", map(json.dumps, rows))
-    given = ("-s", tmp_path / "source", "-n", 1)
-    run("rate", "make", tmp_path / "sheets", tmp_path / "out.jsonl", *given)
-    assert "1:寺 2:です" in (tmp_path / "sheets" / "ratings.csv").read_text("utf-8")
 
 
 def test_corpus_list(run: Run) -> None:
@@ -273,11 +183,6 @@ def test_translate_nbest(run: Run, tiny_model: Path, source: Path) -> None:
     assert {len(row) for row in rows} == {3}
 
 
-def test_translate_with_an_ensemble(run: Run, tiny_model: Path, source: Path) -> None:
-    twice = run("translate", source, "--model", tiny_model, "--model", tiny_model).out
-    assert twice == run("translate", source, "--model", tiny_model).out
-
-
 def test_translate_overlong_lines(run: Run, tiny_model: Path, source: Path) -> None:
     cut = run("translate", source, "--model", tiny_model, "--max-source", 3)
     assert cut.err.startswith("line 1: ")
@@ -312,23 +217,25 @@ def test_align(run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path) -> N
         np.testing.assert_array_equal(found, matrix)
 
 
+def test_align_by_threshold(run: Run, tiny_model: Path, tiny_text: Path) -> None:
+    files = (tiny_text / "test.src", tiny_text / "test.tgt")
+    options = ("--model", tiny_model, "--method", "threshold", "--threshold")
+    every = run("align", *files, *options, 0, "--tokenized").out.splitlines()
+    lengths = [len(s.split()) * len(t.split()) for s, t in read_parallel(*files)]
+    assert [len(line.split()) for line in every] == lengths
+    assert run("align", *files, *options, 1.1).out == "\n" * 20
+
+
 def test_links_are_printed_as_they_are_found(
-    tiny_model: Path,
-    tiny_text: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long text is not held in memory: what lies before a bad line is out when it is met."""
     monkeypatch.setattr(align, "BATCH", 1)
     monkeypatch.setattr(align, "WINDOW", 2)
     *lines, _ = read_lines(tiny_text / "test.tgt")
     write_lines(tmp_path / "gap", [*lines, ""])
-    words = ["align", tiny_text / "test.src", tmp_path / "gap", "--model", tiny_model]
-    monkeypatch.setattr(sys, "argv", ["covnmt", *map(str, words)])
-    with pytest.raises(SystemExit):
-        cli.main()
-    done = capsys.readouterr()
+    files = (tiny_text / "test.src", tmp_path / "gap")
+    done = run("align", *files, "--model", tiny_model, code=2)
     assert len(done.out.splitlines()) == len(lines) - 1  # the last window has one more
     assert "one side is empty" in done.err
 
@@ -373,78 +280,6 @@ def test_tune_an_ensemble(run: Run, tiny_model: Path, tiny_text: Path) -> None:
     files = tiny_text / "test.src", tiny_text / "test.tgt"
     command = ("tune", *files, "--tokenize", "char", "--model", tiny_model)
     assert run(*command, "--model", tiny_model).out == run(*command).out
-
-
-def test_align_by_threshold(run: Run, tiny_model: Path, tiny_text: Path) -> None:
-    files = (tiny_text / "test.src", tiny_text / "test.tgt")
-    options = ("--model", tiny_model, "--method", "threshold", "--threshold")
-    every = run("align", *files, *options, 0, "--tokenized").out.splitlines()
-    lengths = [len(s.split()) * len(t.split()) for s, t in read_parallel(*files)]
-    assert [len(line.split()) for line in every] == lengths
-    assert run("align", *files, *options, 1.1).out == "\n" * 20
-
-
-def test_average(run: Run, tiny_model: Path, source: Path, tmp_path: Path) -> None:
-    kept = sorted((tiny_model / "recent").iterdir())
-    done = run("average", tiny_model, tmp_path / "mean", "--last", 2)
-    assert all(path.stem in done.err for path in kept)
-    [one, other] = [load_tensors(path)[0] for path in kept]
-    mean, _ = load_tensors(tmp_path / "mean" / "model.safetensors")
-    for name, weight in mean.items():
-        torch.testing.assert_close(weight, (one[name] + other[name]) / 2)
-    assert len(run("translate", source, "--model", tmp_path / "mean").out.splitlines()) == 20
-
-
-def test_from_nothing_to_a_model(run: Run, tmp_path: Path) -> None:
-    """Write text, prepare it, train, go on training, translate."""
-    text, data, model = tmp_path / "text", tmp_path / "data", tmp_path / "model"
-    run("synthetic", text, "--train", 60, "--dev", 4, "--test", 3, "--seed", 7)
-    assert [len(list(read_lines(text / f"{p}.src"))) for p in ("train", "dev", "test")] == [
-        60,
-        4,
-        3,
-    ]
-    files = {part: (text / f"{part}.src", text / f"{part}.tgt") for part in ("train", "dev")}
-    prepare = ("prepare", data, "--train", *files["train"], "--dev", *files["dev"])
-    words = ("--source-tokenizer", "whitespace", "--target-tokenizer", "whitespace")
-    assert "60 of 60 pairs" in run(*prepare, *words).out
-    assert "nothing to do" in run(*prepare, *words).out
-    small = ("model.embedding=6", "model.hidden=6", "model.rank=6", "train.validate_beam=1")
-    train = ("train", "demo/gru10", "--run", model, f"data.directory={data}", *small)
-    assert "made 2 updates" in run(*train, "train.updates=2").err
-    assert "made 3 updates" in run(*train, "train.updates=3", "--device", "cpu").err
-    done = run("translate", text / "test.src", "--model", model, "--beam", 1)
-    assert len(done.out.splitlines()) == 3
-
-
-def test_a_run_has_the_name_of_its_recipe(
-    run: Run, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    short = ("train.updates=1", "train.validate_bleu=false", "train.select=loss")
-    Path("mine.toml").write_text("[model]\nembedding = 4\nhidden = 4\nrank = 4\n")
-    run("train", "mine.toml", f"data.directory={tiny_corpus}", *short)
-    small = ("model.embedding=4", "model.hidden=4", "model.rank=4")
-    run("train", "demo/gru10", f"data.directory={tiny_corpus}", *small, *short)
-    assert sorted(path.name for path in Path("runs").iterdir()) == ["demo-gru10", "mine"]
-
-
-def test_several_training_files(run: Run, tiny_text: Path, tmp_path: Path) -> None:
-    sources = f"{tiny_text / 'train.src'},{tiny_text / 'dev.src'}"
-    targets = f"{tiny_text / 'train.tgt'},{tiny_text / 'dev.tgt'}"
-    assert "320 of 320 pairs" in run("prepare", tmp_path / "data", "--train", sources, targets).out
-
-
-def test_plain_text(run: Run, tmp_path: Path) -> None:
-    write_lines(tmp_path / "a.ja", ["（ 猫 ） ABC def"] * 20)
-    write_lines(tmp_path / "a.en", ["The Cat"] * 20)
-    files = ("--train", tmp_path / "a.ja", tmp_path / "a.en", "--plain")
-    languages = ("--source-language", "ja", "--target-language", "en")
-    sizes = ("--source-vocab", 290, "--target-vocab", 290)
-    run("prepare", tmp_path / "data", *files, *languages, *sizes)
-    source, target = (Codec.load(tmp_path / "data", side) for side in SIDES)
-    assert source.detokenize(source.tokenize("（ 猫 ） ABC def")) == "(猫)ABC def"
-    assert target.detokenize(target.tokenize("The 犬")) == "The 犬"
 
 
 def test_output_is_utf8_in_any_locale() -> None:

@@ -1,7 +1,6 @@
 """What holds for the options of all commands."""
 
 import inspect
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -10,6 +9,7 @@ import pytest
 import typer
 
 from covnmt import cli
+from tests.conftest import Run
 
 Words = tuple[str, ...]
 
@@ -38,38 +38,17 @@ def test_they_are_found() -> None:
     assert {("translate", "--output"), ("plot", "lengths"), ("evaluate", "--json")} < set(WRITTEN)
 
 
-def refused(
-    given: Words,
-    value: object,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> str:
-    """The message, though all else that the command needs is missing."""
-    monkeypatch.setattr(sys, "argv", ["covnmt", *given, str(value)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 2
-    return capsys.readouterr().err
-
-
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 @pytest.mark.parametrize("given", FRACTIONS, ids=" ".join)
-def test_numbers_are_finite(
-    given: Words,
-    value: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert f"Invalid value for '{given[-1]}'" in refused(given, value, monkeypatch, capsys)
+def test_numbers_are_finite(run: Run, given: Words, value: str) -> None:
+    """They are told though all else that the command needs is missing."""
+    assert f"Invalid value for '{given[-1]}'" in run(*given, value, code=2).err
 
 
 @pytest.mark.parametrize("given", WRITTEN, ids=" ".join)
 def test_files_that_cannot_be_written_are_told_first(
-    given: Words,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: Run, given: Words, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    message = refused(given, tmp_path / "file" / "below", monkeypatch, capsys)
+    message = run(*given, tmp_path / "file" / "below", code=2).err
     assert "file/below: cannot be written" in message

@@ -1,4 +1,4 @@
-"""The documents are true: keys, links, files, functions, commands, examples, import direction.
+"""The documents are true: keys, links, files, functions, commands, examples, the rules of style.
 
 python -m tests.test_docs    writes the tables of keys in docs/recipes.md anew
 """
@@ -277,6 +277,17 @@ def test_imports_go_down() -> None:
 
 def above(rooms: Iterable[str], floor: dict[str, int], room: str) -> list[str]:
     return [other for other in rooms if floor[other] <= floor[room]]
+
+
+def test_files_have_at_most_400_lines() -> None:
+    """CONTRIBUTING.md says so."""
+    files = [path for room in ("src", "tests", "benchmarks") for path in (ROOT / room).rglob("*")]
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines())
+        for path in files
+        if path.suffix in (".py", ".js")
+    }
+    assert {name: length for name, length in lengths.items() if length > 400} == {}
 
 
 @pytest.mark.parametrize("scheme", ["paper", "modern"])

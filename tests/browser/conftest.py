@@ -83,6 +83,5 @@ def _keep_foreign(troubles: list[str], url: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def line(tiny_text: Path) -> str:
-    lines = (tiny_text / "test.src").read_text("utf-8").splitlines()
+def line(lines: list[str]) -> str:
     return next(line for line in lines if len(line.split()) > 5)

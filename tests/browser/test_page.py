@@ -23,11 +23,6 @@ DONE = ".result:not(.draft)"  # a translation that is no longer being made
 PATIENCE_MS = 1000 * PATIENCE
 
 
-@pytest.fixture(scope="module")
-def translator(tiny_model: Path) -> Translator:
-    return Translator.load(tiny_model, device="cpu")
-
-
 def wait_for(page: Page, condition: Callable[[], object]) -> None:
     """Let the page go on until it has come so far."""
     end = time.monotonic() + PATIENCE_MS / 1000

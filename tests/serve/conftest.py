@@ -21,9 +21,3 @@ def client(running: Running) -> Iterator[httpx.Client]:
     """Asks it."""
     with running.client() as session:
         yield session
-
-
-@pytest.fixture(scope="session")
-def lines(tiny_text: Path) -> list[str]:
-    """Sentences to translate."""
-    return (tiny_text / "test.src").read_text("utf-8").splitlines()

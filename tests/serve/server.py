@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import uvicorn
@@ -63,6 +64,14 @@ def serving(
         thread.join(PATIENCE)
         listening.close()
     assert not thread.is_alive()
+
+
+def post(client: httpx.Client, **body: Any) -> dict[str, Any]:
+    """The answer to a translation asked for, which must be a good one."""
+    answer = client.post("/v1/translate", json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
 
 
 def wait_until(condition: Callable[[], object]) -> None:

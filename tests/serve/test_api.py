@@ -1,13 +1,9 @@
-"""The routes, asked over HTTP: right answers, and 4xx with a message for everything else."""
+"""The routes under /v1, asked over HTTP: right answers, in time, to everyone."""
 
 import asyncio
-import inspect
 import json
-import os
-import signal
 import socket
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,23 +15,9 @@ import pytest
 
 from covnmt.align import Aligner
 from covnmt.serve.settings import ServeSettings
-from covnmt.translate import Translation, Translator
+from covnmt.translate import Translator
 
-from .server import PATIENCE, Running, serving, wait_until
-
-JSON = {"content-type": "application/json"}
-
-
-@pytest.fixture(scope="module")
-def translator(tiny_model: Path) -> Translator:
-    return Translator.load(tiny_model, device="cpu")
-
-
-def post(client: httpx.Client, **body: Any) -> dict[str, Any]:
-    answer = client.post("/v1/translate", json=body)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+from .server import PATIENCE, Running, post, serving, wait_until
 
 
 def test_translates_like_the_command(
@@ -108,10 +90,6 @@ def test_events(client: httpx.Client, lines: list[str]) -> None:
     assert done == ("done", {"model": "tiny", "texts": [text["text"] for text in whole]})
 
 
-@pytest.mark.skipif(
-    "watch" not in inspect.signature(Translator.translate).parameters,
-    reason="this search cannot be watched",
-)
 def test_words_come_before_their_sentence(client: httpx.Client, lines: list[str]) -> None:
     long = " ".join(lines)
     events = stream(client, text=f"{long}\n{lines[0]}")
@@ -150,133 +128,6 @@ def test_models(client: httpx.Client) -> None:
     first, second = client.get("/v1/models").json()["models"]
     assert (first["name"], first["coverage"], first["fertility"]) == ("tiny", "fertility", True)
     assert (second["name"], second["source"], second["target"]) == ("twin", "aa", "bb")
-
-
-def test_probes(client: httpx.Client) -> None:
-    assert client.get("/healthz").json() == {"status": "alive"}
-    wait_until(lambda: client.get("/readyz").status_code == 200)
-    assert 'covnmt_requests_total{path="/readyz",status="200"}' in client.get("/metrics").text
-
-
-def test_answers_do_not_wait_for_the_network(running: Running, client: httpx.Client) -> None:
-    """Nagle's algorithm would hold the body back until the client has confirmed the head."""
-    client.get("/healthz")  # and the connection stays open
-    transports = [each.transport for each in running.server.server_state.connections]
-    sockets = [each.get_extra_info("socket") for each in transports if each]
-    assert sockets
-    assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in sockets)
-
-
-def test_the_document_knows_this_server(client: httpx.Client) -> None:
-    document = client.get("/openapi.json").json()
-    for kind in ("TranslateRequest", "AlignRequest", "CheckRequest"):
-        schema = document["components"]["schemas"][kind]
-        assert schema["examples"]
-        assert schema["properties"]["model"]["enum"] == ["tiny", "twin", None]
-    beam = document["components"]["schemas"]["TranslateRequest"]["properties"]["beam"]
-    assert beam["anyOf"][0]["maximum"] == ServeSettings().max_beam
-    for content in document["paths"]["/translate"]["post"]["requestBody"]["content"].values():
-        properties = content["schema"]["properties"]
-        assert properties["source"]["enum"] == ["auto", "source", "aa"]
-        assert properties["target"]["enum"] == ["target", "bb"]
-
-
-def test_a_process_that_died_is_replaced(tiny_model: Path, lines: list[str]) -> None:
-    settings = ServeSettings(rate=0, workers=1)
-    with serving({"tiny": tiny_model}, settings) as running, running.client() as client:
-        [worker] = running.engines["tiny"].workers
-        with worker.busy:  # nobody may replace it yet
-            worker.process.kill()
-            worker.process.join()
-            assert client.get("/readyz").status_code == 503
-        wait_until(lambda: client.get("/readyz").status_code == 200)
-        post(client, text=lines[0])
-
-
-WRONG: dict[str, tuple[str, bytes | dict[str, Any], int, str]] = {
-    "no JSON": ("/v1/translate", b'{"text": "a', 422, "send a JSON object"),
-    "no body": ("/v1/translate", b"", 422, "send a JSON object"),
-    "invalid UTF-8": ("/v1/translate", b'{"text": "\xff"}', 400, "UTF-8"),
-    "half a surrogate pair": ("/v1/translate", rb'{"text": "\ud800"}', 422, "U+D800"),
-    "control character": ("/v1/translate", {"text": "a\x00b"}, 422, "U+0000"),
-    "wrong type": ("/v1/translate", {"text": 3}, 422, "text: Input should be a valid string"),
-    "number as text": ("/v1/translate", {"text": "a", "beam": "3"}, 422, "beam"),
-    "no text": ("/v1/translate", {}, 422, "text: Field required"),
-    "unknown field": ("/v1/translate", {"text": "a", "baem": 3}, 422, "baem"),
-    "beam 0": ("/v1/translate", {"text": "a", "beam": 0}, 422, "beam"),
-    "beam over the limit": ("/v1/translate", {"text": "a", "beam": 50}, 422, "20 at most"),
-    "nbest over beam": ("/v1/translate", {"text": "a", "beam": 2, "nbest": 3}, 422, "nbest"),
-    "timeout NaN": ("/v1/translate", b'{"text": "a", "timeout": NaN}', 422, "timeout"),
-    "unknown part": ("/v1/translate", {"text": "a", "return": ["x"]}, 422, "return"),
-    "unknown model": ("/v1/translate", {"text": "a", "model": "x"}, 404, "there are: tiny, twin"),
-    "model by path": ("/v1/translate", {"text": "a", "model": "/tmp/tiny"}, 404, "no model"),
-    "model above": ("/v1/translate", {"text": "a", "model": "../tiny"}, 404, "no model"),
-    "10,000 words": ("/v1/translate", {"text": "word " * 10_000}, 422, "characters"),
-    "too many tokens": ("/v1/translate", {"text": "a " * 201}, 422, "201 tokens"),
-    "too many sentences": ("/v1/translate", {"text": "a\n" * 501}, 413, "501 sentences"),
-    "too large": ("/v1/translate", {"text": "a" * 1_100_000}, 413, "262,144 bytes"),
-    "deeply nested": ("/v1/translate", b'{"text": ' + b"[" * 100_000, 400, ""),
-    "long number": ("/v1/translate", b'{"text": ' + b"9" * 9_000 + b"}", 400, ""),
-    "one of several": ("/v1/translate", {"text": ["a", "b\x01"]}, 422, "text.1: control character"),
-    "no texts": ("/v1/translate", {"text": []}, 422, "text: List should have at least 1 item"),
-    "second pair": (
-        "/v1/align",
-        {"pairs": [{"source": "a", "target": "b"}, {"source": "\u3000", "target": "b"}]},
-        422,
-        "pairs.1.source: empty",
-    ),
-    "nothing to align": ("/v1/align", {"pairs": []}, 422, "pairs"),
-    "one side is space": ("/v1/align", {"pairs": [{"source": "a", "target": " "}]}, 422, "empty"),
-    "long pair": ("/v1/align", {"pairs": [{"source": "a " * 300, "target": "b"}]}, 422, "300"),
-    "nothing to check": ("/v1/check", {"pairs": []}, 422, "pairs"),
-    "no source to check": ("/v1/check", {"pairs": [{"source": "", "target": "a"}]}, 422, "source"),
-    "nothing said": ("/v1/check", {"pairs": [{"source": "a"}]}, 422, "target: Field required"),
-    "long to check": ("/v1/check", {"pairs": [{"source": "a " * 101, "target": ""}]}, 422, "101"),
-    "endless to check": ("/v1/check", {"pairs": [{"source": "a" * 5001, "target": ""}]}, 422, ""),
-    "check by whom": (
-        "/v1/check",
-        {"pairs": [{"source": "a", "target": "b"}], "model": "x"},
-        404,
-        "tiny, twin",
-    ),
-    "many to check": ("/v1/check", {"pairs": [{"source": "a", "target": "b"}] * 501}, 422, "500"),
-    "no such path": ("/v1/nothing", {}, 405, "see /openapi.json"),
-    "no object": ("/v1/translate", b'["a"]', 422, "send a JSON object"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_bad_input(client: httpx.Client, case: str) -> None:
-    path, body, status, message = WRONG[case]
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    answer = client.post(path, content=content, headers=JSON)
-    assert answer.status_code == status, answer.text
-    assert message in answer.json()["error"]
-
-
-def test_a_body_without_length_is_bounded_too(client: httpx.Client) -> None:
-    def chunks() -> Any:
-        yield b'{"text": "'
-        for _ in range(30):
-            yield b"a" * 100_000
-
-    answer = client.post("/v1/translate", content=chunks(), headers=JSON)
-    assert answer.status_code == 413
-
-
-def test_only_json_is_read(client: httpx.Client) -> None:
-    """A form of another site can send text/plain without asking; it must not get through."""
-    answer = client.post(
-        "/v1/translate", content=b'{"text": "a"}', headers={"content-type": "text/plain"}
-    )
-    assert answer.status_code == 422
-    assert "Content-Type: application/json" in answer.json()["error"]
-
-
-def test_an_address_opened_in_a_browser(client: httpx.Client) -> None:
-    answer = client.get("/v1/translate")
-    assert answer.status_code == 404
-    assert "see /openapi.json" in answer.json()["error"]
 
 
 # A batch that is not full waits for more, longer than any test.
@@ -333,37 +184,6 @@ def test_a_full_queue(tiny_model: Path, lines: list[str]) -> None:
         assert refused.status_code == 429
         assert int(refused.headers["retry-after"]) >= 1
         assert first.result()["translations"] == last["translations"] * 3
-
-
-def test_a_graceful_stop(
-    tiny_model: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was accepted before the stop is answered; here by a worker that stood still for it."""
-    settings = ServeSettings(rate=0, workers=1, timeout=10.0 * PATIENCE)
-    with (
-        serving({"tiny": tiny_model}, settings) as running,
-        running.client() as client,
-        ThreadPoolExecutor() as thread,
-    ):
-        [engine] = running.engines.values()
-        translate, accepted = engine.translate, threading.Event()
-
-        def noted(*arguments: Any) -> list[Future[Translation]]:
-            futures = translate(*arguments)
-            accepted.set()
-            return futures
-
-        monkeypatch.setattr(engine, "translate", noted)
-        stood_still = engine.workers[0].process.pid
-        assert stood_still is not None
-        os.kill(stood_still, signal.SIGSTOP)
-        asked = thread.submit(post, client, text=lines)
-        assert accepted.wait(PATIENCE)
-        running.server.should_exit = True
-        wait_until(lambda: not running.server.servers[0].is_serving())
-        assert not asked.done()
-        os.kill(stood_still, signal.SIGCONT)
-        assert len(asked.result(PATIENCE)["translations"]) == len(lines)
 
 
 def test_a_short_text_does_not_wait_for_long_ones(tiny_model: Path, lines: list[str]) -> None:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from .server import Running
-from .test_api import JSON, WRONG
+from .wrong import JSON, WRONG
 
 PROC = Path("/proc")
 PAGES_PER_MIB = 256

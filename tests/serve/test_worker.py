@@ -35,11 +35,6 @@ def texts(worker: Worker, lines: list[str], translator: Translator) -> list[str]
     return [done.text for done in worker.run(jobs)]
 
 
-@pytest.fixture(scope="module")
-def translator(tiny_model: Path) -> Translator:
-    return Translator.load(tiny_model, device="cpu")
-
-
 def test_it_introduces_itself_and_translates(
     worker: Worker, translator: Translator, lines: list[str]
 ) -> None:

@@ -1,0 +1,111 @@
+"""The server as a whole: 4xx with a message for whatever is wrong, probes, a death, a stop."""
+
+import json
+import os
+import signal
+import socket
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from covnmt.serve.settings import ServeSettings
+from covnmt.translate import Translation
+
+from .server import PATIENCE, Running, post, serving, wait_until
+from .wrong import JSON, WRONG
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_bad_input(client: httpx.Client, case: str) -> None:
+    path, body, status, message = WRONG[case]
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = client.post(path, content=content, headers=JSON)
+    assert answer.status_code == status, answer.text
+    assert message in answer.json()["error"]
+
+
+def test_a_body_without_length_is_bounded_too(client: httpx.Client) -> None:
+    def chunks() -> Any:
+        yield b'{"text": "'
+        for _ in range(30):
+            yield b"a" * 100_000
+
+    answer = client.post("/v1/translate", content=chunks(), headers=JSON)
+    assert answer.status_code == 413
+
+
+def test_only_json_is_read(client: httpx.Client) -> None:
+    """A form of another site can send text/plain without asking; it must not get through."""
+    answer = client.post(
+        "/v1/translate", content=b'{"text": "a"}', headers={"content-type": "text/plain"}
+    )
+    assert answer.status_code == 422
+    assert "Content-Type: application/json" in answer.json()["error"]
+
+
+def test_an_address_opened_in_a_browser(client: httpx.Client) -> None:
+    answer = client.get("/v1/translate")
+    assert answer.status_code == 404
+    assert "see /openapi.json" in answer.json()["error"]
+
+
+def test_probes(client: httpx.Client) -> None:
+    assert client.get("/healthz").json() == {"status": "alive"}
+    wait_until(lambda: client.get("/readyz").status_code == 200)
+    assert 'covnmt_requests_total{path="/readyz",status="200"}' in client.get("/metrics").text
+
+
+def test_answers_do_not_wait_for_the_network(running: Running, client: httpx.Client) -> None:
+    """Nagle's algorithm would hold the body back until the client has confirmed the head."""
+    client.get("/healthz")  # and the connection stays open
+    transports = [each.transport for each in running.server.server_state.connections]
+    sockets = [each.get_extra_info("socket") for each in transports if each]
+    assert sockets
+    assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in sockets)
+
+
+def test_a_process_that_died_is_replaced(tiny_model: Path, lines: list[str]) -> None:
+    settings = ServeSettings(rate=0, workers=1)
+    with serving({"tiny": tiny_model}, settings) as running, running.client() as client:
+        [worker] = running.engines["tiny"].workers
+        with worker.busy:  # nobody may replace it yet
+            worker.process.kill()
+            worker.process.join()
+            assert client.get("/readyz").status_code == 503
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+        post(client, text=lines[0])
+
+
+def test_a_graceful_stop(
+    tiny_model: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was accepted before the stop is answered; here by a worker that stood still for it."""
+    settings = ServeSettings(rate=0, workers=1, timeout=10.0 * PATIENCE)
+    with (
+        serving({"tiny": tiny_model}, settings) as running,
+        running.client() as client,
+        ThreadPoolExecutor() as thread,
+    ):
+        [engine] = running.engines.values()
+        translate, accepted = engine.translate, threading.Event()
+
+        def noted(*arguments: Any) -> list[Future[Translation]]:
+            futures = translate(*arguments)
+            accepted.set()
+            return futures
+
+        monkeypatch.setattr(engine, "translate", noted)
+        stood_still = engine.workers[0].process.pid
+        assert stood_still is not None
+        os.kill(stood_still, signal.SIGSTOP)
+        asked = thread.submit(post, client, text=lines)
+        assert accepted.wait(PATIENCE)
+        running.server.should_exit = True
+        wait_until(lambda: not running.server.servers[0].is_serving())
+        assert not asked.done()
+        os.kill(stood_still, signal.SIGCONT)
+        assert len(asked.result(PATIENCE)["translations"]) == len(lines)

@@ -1,0 +1,56 @@
+"""Requests that cannot be granted: path, body, and the status and message of the answer."""
+
+from typing import Any
+
+JSON = {"content-type": "application/json"}
+
+WRONG: dict[str, tuple[str, bytes | dict[str, Any], int, str]] = {
+    "no JSON": ("/v1/translate", b'{"text": "a', 422, "send a JSON object"),
+    "no body": ("/v1/translate", b"", 422, "send a JSON object"),
+    "invalid UTF-8": ("/v1/translate", b'{"text": "\xff"}', 400, "UTF-8"),
+    "half a surrogate pair": ("/v1/translate", rb'{"text": "\ud800"}', 422, "U+D800"),
+    "control character": ("/v1/translate", {"text": "a\x00b"}, 422, "U+0000"),
+    "wrong type": ("/v1/translate", {"text": 3}, 422, "text: Input should be a valid string"),
+    "number as text": ("/v1/translate", {"text": "a", "beam": "3"}, 422, "beam"),
+    "no text": ("/v1/translate", {}, 422, "text: Field required"),
+    "unknown field": ("/v1/translate", {"text": "a", "baem": 3}, 422, "baem"),
+    "beam 0": ("/v1/translate", {"text": "a", "beam": 0}, 422, "beam"),
+    "beam over the limit": ("/v1/translate", {"text": "a", "beam": 50}, 422, "20 at most"),
+    "nbest over beam": ("/v1/translate", {"text": "a", "beam": 2, "nbest": 3}, 422, "nbest"),
+    "timeout NaN": ("/v1/translate", b'{"text": "a", "timeout": NaN}', 422, "timeout"),
+    "unknown part": ("/v1/translate", {"text": "a", "return": ["x"]}, 422, "return"),
+    "unknown model": ("/v1/translate", {"text": "a", "model": "x"}, 404, "there are: tiny, twin"),
+    "model by path": ("/v1/translate", {"text": "a", "model": "/tmp/tiny"}, 404, "no model"),
+    "model above": ("/v1/translate", {"text": "a", "model": "../tiny"}, 404, "no model"),
+    "10,000 words": ("/v1/translate", {"text": "word " * 10_000}, 422, "characters"),
+    "too many tokens": ("/v1/translate", {"text": "a " * 201}, 422, "201 tokens"),
+    "too many sentences": ("/v1/translate", {"text": "a\n" * 501}, 413, "501 sentences"),
+    "too large": ("/v1/translate", {"text": "a" * 1_100_000}, 413, "262,144 bytes"),
+    "deeply nested": ("/v1/translate", b'{"text": ' + b"[" * 100_000, 400, ""),
+    "long number": ("/v1/translate", b'{"text": ' + b"9" * 9_000 + b"}", 400, ""),
+    "one of several": ("/v1/translate", {"text": ["a", "b\x01"]}, 422, "text.1: control character"),
+    "no texts": ("/v1/translate", {"text": []}, 422, "text: List should have at least 1 item"),
+    "second pair": (
+        "/v1/align",
+        {"pairs": [{"source": "a", "target": "b"}, {"source": "\u3000", "target": "b"}]},
+        422,
+        "pairs.1.source: empty",
+    ),
+    "nothing to align": ("/v1/align", {"pairs": []}, 422, "pairs"),
+    "one side is space": ("/v1/align", {"pairs": [{"source": "a", "target": " "}]}, 422, "empty"),
+    "long pair": ("/v1/align", {"pairs": [{"source": "a " * 300, "target": "b"}]}, 422, "300"),
+    "nothing to check": ("/v1/check", {"pairs": []}, 422, "pairs"),
+    "no source to check": ("/v1/check", {"pairs": [{"source": "", "target": "a"}]}, 422, "source"),
+    "nothing said": ("/v1/check", {"pairs": [{"source": "a"}]}, 422, "target: Field required"),
+    "long to check": ("/v1/check", {"pairs": [{"source": "a " * 101, "target": ""}]}, 422, "101"),
+    "endless to check": ("/v1/check", {"pairs": [{"source": "a" * 5001, "target": ""}]}, 422, ""),
+    "check by whom": (
+        "/v1/check",
+        {"pairs": [{"source": "a", "target": "b"}], "model": "x"},
+        404,
+        "tiny, twin",
+    ),
+    "many to check": ("/v1/check", {"pairs": [{"source": "a", "target": "b"}] * 501}, 422, "500"),
+    "no such path": ("/v1/nothing", {}, 405, "see /openapi.json"),
+    "no object": ("/v1/translate", b'["a"]', 422, "send a JSON object"),
+}

@@ -1,0 +1,113 @@
+"""Bad text, and bad ways to prepare it: what is said, and that nothing is lost."""
+
+import os
+
+import pytest
+
+from .bad_input import CUT_OFF, Case, Refused, put
+
+PREPARE = "prepare new --train"
+
+CASES = {
+    # prepare
+    "files of different lengths": Case(
+        f"{PREPARE} s short",
+        ("short ends after line 2 but s goes on", "the same number of lines"),
+        put("short", "x\ny\n"),
+        alone=True,
+    ),
+    "the source is the shorter": Case(
+        f"{PREPARE} short t", ("short ends after line 2 but t goes on",), put("short", "x\ny\n")
+    ),
+    "dev files of different lengths": Case(
+        f"{PREPARE} s t --dev s short", ("short ends after line 1",), put("short", "x\n")
+    ),
+    "training text is not UTF-8": Case(
+        f"{PREPARE} latin t",
+        ("latin, line 3: not UTF-8", "convert the file first", "iconv"),
+        put("latin", b"a\nb\nna\xefve\n" + b"c\n" * 17),
+    ),
+    "training text is UTF-16": Case(
+        f"{PREPARE} wide t", ("wide, line 1: not UTF-8",), put("wide", "a\nb\n".encode("utf-16"))
+    ),
+    "training text is empty": Case(
+        f"{PREPARE} empty empty",
+        ("empty and empty are empty", "a sentence on each line"),
+        put("empty", ""),
+    ),
+    "training text is nothing but blank lines": Case(
+        f"{PREPARE} blank blank", ("no training pair is left", "empty"), put("blank", "\n \n\n")
+    ),
+    "training text is missing": Case(f"{PREPARE} s nowhere", ("nowhere: ", "No such file")),
+    "training text is a directory": Case(f"{PREPARE} model t", ("model: ", "Is a directory")),
+    "training text is a truncated .gz": Case(
+        f"{PREPARE} s.gz t", ("s.gz", "cannot be read"), put("s.gz", CUT_OFF), alone=True
+    ),
+    "training text is no .gz at all": Case(
+        f"{PREPARE} s.gz t", ("s.gz", "cannot be read"), put("s.gz", "plain\n")
+    ),
+    "training text is a truncated .xz": Case(
+        f"{PREPARE} s.xz t", ("s.xz", "cannot be read"), put("s.xz", b"\xfd7zXZ\x00\x00")
+    ),
+    "no sentence is short enough": Case(
+        f"{PREPARE} s t --max-length 1", ("no training pair is left", "20 too long", "max_length")
+    ),
+    "more source than target files": Case(
+        f"{PREPARE} s,s t", ("--train: 2 source files but 1 target files",)
+    ),
+    "a comma too many": Case(f"{PREPARE} s, t,", ("--train: a file name is missing",)),
+    "a pipe, though the text is read twice": Case(
+        f"{PREPARE} pipe t",
+        ("pipe: a pipe, which can be read only once", "write it to a file"),
+        lambda desk: os.mkfifo(desk / "pipe"),
+    ),
+    "plain text of a language not told": Case(
+        f"{PREPARE} s t --plain --source-language ja", ("--plain needs both", "--target-language")
+    ),
+    "plain text in words": Case(
+        f"{PREPARE} s t --plain --source-language ja --target-language en --source-tokenizer jieba",
+        ("--plain makes subwords",),
+    ),
+    "a vocabulary too small": Case(f"{PREPARE} s t --source-vocab 2", ("--source-vocab",)),
+    "a language that is no code": Case(
+        f"{PREPARE} s t --source-language english", ("language: ", "not 'english'")
+    ),
+    "data made with other settings": Case(
+        "prepare data --train s t --max-length 70",
+        ("data: already holds a corpus", "max_length", "directory, or say --overwrite"),
+    ),
+    "prepare into a file": Case("prepare s --train s t", ("s: cannot be written",)),
+    "prepare into a model": Case(
+        "prepare model --train s t --overwrite",
+        ("model: holds a model, with its vocabularies", "another directory"),
+    ),
+    "prepare into text that was fetched": Case(
+        "prepare . --train s t",
+        (".: holds text that `covnmt corpus get` brought", "needs another directory"),
+        put("corpus.json", '{"corpus": "kftt"}'),
+    ),
+    "subwords of nothing but blank lines": Case(
+        f"{PREPARE} blank blank --source-tokenizer sentencepiece",
+        ("size 30000 can be made of empty lines",),
+        put("blank", "\n \n\n"),
+    ),
+    # synthetic
+    "a corpus of no sentences": Case("synthetic new --train 0", ("train: ask for at least one",)),
+    "a corpus below a file": Case(
+        "synthetic s/new --train 2 --dev 1 --test 1", ("s/new", "cannot be written")
+    ),
+    # corpus
+    "a corpus nobody knows": Case(
+        "corpus get kfft new", ("no corpus is called kfft", "did you mean kftt?")
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_input(name: str, refused: Refused) -> None:
+    refused(CASES[name])
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.alone])
+def test_bad_input_in_a_process(name: str, refused_in_a_process: Refused) -> None:
+    refused_in_a_process(CASES[name])

@@ -1,0 +1,49 @@
+"""Standard input and output as shells leave them, and what is written to them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import RunCli
+
+# How a shell can leave no room for output, or no input; and what is said.
+NO_STREAMS = {
+    "recipe list >/dev/full": "standard output: No space left on device",
+    "recipe keys >/dev/full": "standard output: No space left on device",
+    "info paper/gru10 --json >/dev/full": "standard output: No space left on device",
+    "translate s --model model >/dev/full": "standard output: No space left on device",
+    "translate --model model <&-": "standard input is closed: name a file",
+    "translate s --model model >&-": "standard output is closed: send it to",
+}
+
+
+@pytest.mark.parametrize("command", NO_STREAMS)
+def test_streams_that_are_full_or_closed(command: str, desk: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"'{sys.executable}' -m covnmt {command}"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        cwd=desk,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {NO_STREAMS[command]}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_reader_that_has_seen_enough() -> None:
+    """Neither a message nor a traceback."""
+    command = f"'{sys.executable}' -m covnmt recipe keys | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+def test_long_paths_stay_whole(run_cli: RunCli, tmp_path: Path) -> None:
+    """A path in a message can be copied, however long it is."""
+    directory = tmp_path / "/".join(["[a-long-name]"] * 12)
+    done = run_cli("recipe", "show", directory)
+    assert str(directory) in done.stderr

@@ -1,0 +1,25 @@
+"""The commands that make text ready: which files they take, and as what."""
+
+from pathlib import Path
+
+from covnmt.files import write_lines
+from covnmt.text.codec import SIDES, Codec
+from tests.conftest import Run
+
+
+def test_several_training_files(run: Run, tiny_text: Path, tmp_path: Path) -> None:
+    sources = f"{tiny_text / 'train.src'},{tiny_text / 'dev.src'}"
+    targets = f"{tiny_text / 'train.tgt'},{tiny_text / 'dev.tgt'}"
+    assert "320 of 320 pairs" in run("prepare", tmp_path / "data", "--train", sources, targets).out
+
+
+def test_plain_text(run: Run, tmp_path: Path) -> None:
+    write_lines(tmp_path / "a.ja", ["（ 猫 ） ABC def"] * 20)
+    write_lines(tmp_path / "a.en", ["The Cat"] * 20)
+    files = ("--train", tmp_path / "a.ja", tmp_path / "a.en", "--plain")
+    languages = ("--source-language", "ja", "--target-language", "en")
+    sizes = ("--source-vocab", 290, "--target-vocab", 290)
+    run("prepare", tmp_path / "data", *files, *languages, *sizes)
+    source, target = (Codec.load(tmp_path / "data", side) for side in SIDES)
+    assert source.detokenize(source.tokenize("（ 猫 ） ABC def")) == "(猫)ABC def"
+    assert target.detokenize(target.tokenize("The 犬")) == "The 犬"
