@@ -193,6 +193,15 @@ def test_translate_overlong_lines(run: Run, tiny_model: Path, source: Path) -> N
     assert len(split.out.splitlines()) == len(cut.out.splitlines()) == 20
 
 
+def test_translate_the_sentences_of_a_line(run: Run, tiny_model: Path, source: Path) -> None:
+    first, second, *_ = read_lines(source)
+    text = f"{first} 。 {second} 。\n"
+    apart = run("translate", "--model", tiny_model, stdin=text.replace("。 ", "。\n")).out
+    whole = run("translate", "--model", tiny_model, "--sentences", stdin=text).out
+    assert whole.splitlines() == [" ".join(apart.splitlines())]
+    assert run("translate", "--model", tiny_model, stdin=text).out != whole
+
+
 def test_translate_with_a_dictionary(run: Run, tiny_model: Path, tmp_path: Path) -> None:
     """All source words have an entry, so no UNK is left."""
     write_lines(tmp_path / "dictionary", ["new\tneu", "words\tWorte"])

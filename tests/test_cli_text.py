@@ -23,3 +23,17 @@ def test_plain_text(run: Run, tmp_path: Path) -> None:
     source, target = (Codec.load(tmp_path / "data", side) for side in SIDES)
     assert source.detokenize(source.tokenize("（ 猫 ） ABC def")) == "(猫)ABC def"
     assert target.detokenize(target.tokenize("The 犬")) == "The 犬"
+
+
+def test_traditional_characters_become_simplified(run: Run, tmp_path: Path) -> None:
+    """In Chinese only: the other side keeps what it has."""
+    write_lines(tmp_path / "a.zh", ["主管機關 應 公告"] * 20)
+    write_lines(tmp_path / "a.ja", ["主管機關 が 公告"] * 20)
+    files = ("--train", tmp_path / "a.zh", tmp_path / "a.ja", "--simplify")
+    languages = ("--source-language", "zh", "--target-language", "ja")
+    kinds = ("--source-tokenizer", "whitespace", "--target-tokenizer", "whitespace")
+    run("prepare", tmp_path / "data", *files, *languages, *kinds)
+    source, target = (Codec.load(tmp_path / "data", side) for side in SIDES)
+    assert source.tokenize("主管機關 應") == source.tokenize("主管机关 应") == ["主管机关", "应"]
+    assert target.tokenize("主管機關") == ["主管機關"]
+    assert "主管机关" in source.vocabulary.words

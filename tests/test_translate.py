@@ -172,6 +172,23 @@ def test_overlong_lines_are_split(
     assert not outside.any()
 
 
+def test_sentences_of_a_line_are_translated_one_by_one(
+    translator: Translator, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each with the limit of a line; a message names the line."""
+    first, second = (" ".join(line.split()[:4]) + " 。" for line in lines[:2])
+    many, limit = [lines[2], f"{first} {second}", " "], change(translator, max_source=5)
+    alone, whole, empty = translator.translate(many, limit, sentences=True)
+    assert capsys.readouterr().err.count("line 1: ") == (len(lines[2].split()) > 5)
+    parts = translator.translate([first, second])
+    assert whole.source == many[1]
+    assert whole.tokens == tuple(token for part in parts for token in part.tokens)
+    assert whole.source_tokens == (*first.split(), *second.split())
+    assert whole.tokens != translator.translate([many[1]])[0].tokens
+    assert (empty.source, empty.text) == (" ", "")
+    assert_same([alone], translator.translate([" ".join(lines[2].split()[:5])]))
+
+
 def test_only_a_window_is_read_ahead(
     translator: Translator, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,9 @@ CASES = {
         f"{PREPARE} s t --plain --source-language ja --target-language en --source-tokenizer jieba",
         ("--plain makes subwords",),
     ),
+    "simplified characters of another language": Case(
+        f"{PREPARE} s t --simplify --source-language ja", ("--simplify is for Chinese",)
+    ),
     "a vocabulary too small": Case(f"{PREPARE} s t --source-vocab 2", ("--source-vocab",)),
     "a language that is no code": Case(
         f"{PREPARE} s t --source-language english", ("language: ", "not 'english'")

@@ -17,6 +17,7 @@ CASES = [
     ("Dr. Who met J. Smith.", ["Dr. Who met J. Smith."]),
     ("about 3.5 or so. and on", ["about 3.5 or so. and on"]),
     ("今日は。明日は！", ["今日は。", "明日は！"]),
+    ("今日は。 iPhone は！ b", ["今日は。", "iPhone は！", "b"]),
     ("「行く。」と言った。はい", ["「行く。」", "と言った。", "はい"]),
     ("Wait... What?! Yes", ["Wait...", "What?!", "Yes"]),
     (". . .", [".", ".", "."]),

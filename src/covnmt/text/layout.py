@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 PLACES = re.compile(r"\s+|(?<=[。！？])(?![」』”’）。！？\s])|(?<=[。！？][」』”’）])(?=\S)")
 LINE_BREAK = re.compile(r"[\n\r\x0b\x0c\x85\u2028\u2029]")
-ENDS = ".!?…。！？"
+ALWAYS_ENDS = "。！？"
+ENDS = f".!?…{ALWAYS_ENDS}"
 CLOSING = "\"'»”’)]」』）"
 ABBREVIATIONS = frozenset(
     ("mr", "mrs", "ms", "dr", "prof", "st", "no", "vs", "cf", "fig", "e.g", "i.e")
@@ -58,6 +59,8 @@ def _is_border(text: str, place: re.Match[str]) -> bool:
 def _ends_sentence(text: str, place: re.Match[str]) -> bool:
     """Does the word before this white space end a sentence, and a new one begin after it?"""
     last = text[max(0, place.start() - 20) : place.start()].split()[-1].rstrip(CLOSING)
+    if last[-1:] in tuple(ALWAYS_ENDS):
+        return True
     if last[-1:] not in tuple(ENDS) or text[place.end()].islower():
         return False
     word = last.rstrip(ENDS).lower()
