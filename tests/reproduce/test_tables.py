@@ -85,3 +85,13 @@ def test_variants_stand_after_what_they_are_read_beside(comparison: Comparison) 
     assert float(rows[2]["change"]) < 0
     assert {row["updates"] for row in rows} == {"20"}
     assert tables.variants_table(summarise(KFTT, results[:2])) == ""
+
+
+def test_speeds_of_those_that_were_alone(comparison: Comparison) -> None:
+    results = [as_result(made_up(comparison, system, 1)) for system in ("baseline", "gru10")]
+    told = [row["ratio"] for row in rows_of(tables.speed_table(summarise(KFTT, results)))]
+    assert told == ["1.000", "0.833"]
+    for result in results:
+        result.content["training"]["words_per_second"] = None
+    [baseline, gru10] = rows_of(tables.speed_table(summarise(KFTT, results)))
+    assert (baseline["words/s"], baseline["ratio"], gru10["ratio"]) == ("-", "-", "-")

@@ -124,8 +124,8 @@ def speed_table(summary: Summary) -> str:
     """Words per second while training, as in the paper's section on speed."""
     rows = []
     for each in _six(summary):
-        ratio = 1.0 if each.system == BASELINE else each.speed_ratio
         speed = each.words_per_second
+        ratio = 1.0 if each.system == BASELINE and speed else each.speed_ratio
         rows.append(
             [
                 paper_name(each.system),
