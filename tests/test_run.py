@@ -368,10 +368,10 @@ def test_a_full_disk_leaves_the_old_save(
 
 
 def test_a_log_that_cannot_be_written(short: Config, tmp_path: Path) -> None:
-    run = open_run(short, tmp_path, CPU)
-    (tmp_path / "log.jsonl").mkdir()
-    with pytest.raises(UserError, match=r"log\.jsonl: cannot be written \(Is a directory\)"):
-        write_log(run, {"loss": 1.0})
+    with open_run(short, tmp_path, CPU) as run:
+        (tmp_path / "log.jsonl").mkdir()
+        with pytest.raises(UserError, match=r"log\.jsonl: cannot be written \(Is a directory\)"):
+            write_log(run, {"loss": 1.0})
 
 
 def test_broken_weights_are_never_saved(
