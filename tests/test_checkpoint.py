@@ -96,6 +96,7 @@ FOREIGN: dict[str, tuple[str, str]] = {
     "format is text": ('{"format": "1", "words": {}}', "not made by `covnmt train`"),
     "newer": ('{"format": 99, "anything": 1}', r"newer covnmt \(format 99\); please upgrade"),
     "no words": ('{"format": 1}', "words must give the size"),
+    "no number": ('{"format": 1, "words": {"source": 5, "target": true}}', "words must give"),
     "one side": ('{"format": 1, "words": {"source": 5}}', "words must give the size"),
     "unknown key": (
         '{"format": 1, "words": {"source": 5, "target": 5}, "model": {"hiden": 3}}',
@@ -173,6 +174,16 @@ def test_foreign_settings(case: str, model_copy: Path) -> None:
     with pytest.raises(UserError, match=message) as caught:
         load_config(model_copy)
     assert str(caught.value).startswith(str(model_copy / "config.json"))
+
+
+def test_settings_for_another_vocabulary(model_copy: Path) -> None:
+    """However large: the message is not about memory."""
+    path = model_copy / "config.json"
+    for words in (7, 10**12):
+        tree = json.loads(path.read_text("utf-8"))
+        path.write_text(json.dumps(tree | {"words": tree["words"] | {"target": words}}), "utf-8")
+        with pytest.raises(UserError, match=rf"^{path}: damaged: words gives {words} for target"):
+            load_model(model_copy, CPU)
 
 
 def test_not_a_model_directory(tmp_path: Path) -> None:

@@ -152,7 +152,9 @@ def only_writer(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         place = os.open(directory, os.O_RDONLY)
     except OSError as error:
-        raise UserError(f"{directory}: cannot be written ({error.strerror})") from None
+        raise UserError(
+            f"{directory}: cannot be written ({error.strerror}); choose another directory"
+        ) from None
     try:
         if not _lock(place):
             raise UserError(

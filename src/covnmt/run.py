@@ -234,11 +234,17 @@ def restore_run(run: Run) -> None:
         number, key = name.split(".")
         state.setdefault(int(number), {})[key] = tensor
     groups = run.optimizer.state_dict()["param_groups"]
-    run.optimizer.load_state_dict({"state": state, "param_groups": groups})
-    torch.set_rng_state(tensors["random.cpu"])
-    if "random.cuda" in tensors and run.device.type == "cuda":
-        torch.cuda.set_rng_state(tensors["random.cuda"], run.device)
-    run.counters = Counters(**about["counters"])
+    try:
+        run.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        torch.set_rng_state(tensors["random.cpu"])
+        if "random.cuda" in tensors and run.device.type == "cuda":
+            torch.cuda.set_rng_state(tensors["random.cuda"], run.device)
+        run.counters = Counters(**about["counters"])
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{path}: damaged: not all of a save is in it ({error}); restore it from a copy, or "
+            "choose another run directory"
+        ) from None
 
 
 def diverged(run: Run, what: str) -> str:
