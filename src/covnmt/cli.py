@@ -267,16 +267,20 @@ def check(
     least: Annotated[
         float, typer.Option(help="nats gained without the words; more: surer", callback=finite)
     ] = 1.0,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="of a side, 100; longer pairs are passed over")
+    ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
     """Find source words that given translations probably leave out."""
-    from covnmt.check import check_text, formatted
+    from covnmt.check import CHECKED, check_text, formatted
     from covnmt.files import read_parallel
     from covnmt.progress import track
 
     pairs = ((s, t) for s, t in read_parallel(source, target))
-    checks = check_text(single(model, "check"), pairs, least, device, threads)
+    most, where = max_tokens or CHECKED, f"{source} and {target}, line"
+    checks = check_text(single(model, "check"), pairs, least, device, threads, most, where)
     output_lines(out, formatted(track(checks, None, "checking", "pairs"), as_json))
 
 
