@@ -31,7 +31,7 @@ from covnmt.cli_options import (
     writable,
 )
 from covnmt.errors import UserError
-from covnmt.files import output_lines
+from covnmt.files import check_apart, output_lines
 from covnmt.progress import output, tell
 
 app = typer.Typer(
@@ -207,6 +207,7 @@ def translate(
         "max_source": max_source,
         "batch_size": batch_size,
     }
+    check_apart([out], [file, dictionary])
     model = given(model)
     decode = change_decoding(load_config(model[0]).config.decode, options)
     if dictionary and not decode.replace_unk:
@@ -245,6 +246,7 @@ def align(
     from covnmt.metrics.alignment import format_links, links_from_attention, save_matrices
     from covnmt.progress import track
 
+    check_apart([out, matrices], [source, target])
     pairs = ((s, t) for s, t in read_parallel(source, target))
     where = f"{source} and {target}, line"
     made = align_text(single(model, "align"), pairs, tokenized, where, device, threads)
@@ -278,6 +280,7 @@ def check(
     from covnmt.files import read_parallel
     from covnmt.progress import track
 
+    check_apart([out], [source, target])
     pairs = ((s, t) for s, t in read_parallel(source, target))
     most, where = max_tokens or CHECKED, f"{source} and {target}, line"
     checks = check_text(single(model, "check"), pairs, least, device, threads, most, where)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from covnmt.checkpoint import load_model, only_writer
+from covnmt.checkpoint import BEST, load_model, only_writer
 from covnmt.config import DataConfig
 from covnmt.directory import Description, find_model, load_config, save_config
 from covnmt.engine.exported import (
@@ -48,6 +48,10 @@ def export_model(
     if is_exported(directory := find_model(directory)):
         raise UserError(
             f"{directory}: is exported already; name the model that `covnmt train` made"
+        )
+    if (target / BEST).exists():
+        raise UserError(
+            f"{target}: holds a model that would never be read again; choose another directory"
         )
     model, _ = load_model(directory, pick_device("cpu"))
     codecs = Codec.load(directory, "source"), Codec.load(directory, "target")
