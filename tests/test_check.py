@@ -132,6 +132,21 @@ def test_lines_to_print(checker: Checker) -> None:
     assert rows[1]["left_out"][1] == {"text": "c d", "start": 2, "end": 4, "gain": 3.0}
 
 
+def test_long_pairs_are_passed_over(
+    checker: Checker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever side is long; they are named, and the others are what they were."""
+    monkeypatch.setattr(check, "WINDOW", 2)
+    pairs = [("a b", "A"), ("a b c d", "A"), ("a", "A A A A"), ("", ""), ("a b c", "A B")]
+    found = list(checker.stream_short(pairs, 1.0, longest=3, where="s and t, line", first=10))
+    assert list(formatted(found, as_json=False)) == ["1\tb (3.0)", "5\tc (3.0)"]
+    rows = [json.loads(line) for line in formatted(found, as_json=True)]
+    assert [row.get("skipped") for row in rows] == [None, "4 tokens", "4 tokens", None, None]
+    told = " ".join(capsys.readouterr().err.split())
+    for number in (12, 13):
+        assert f"s and t, line {number}: 4 tokens, not checked; a side may have 3" in told
+
+
 @pytest.mark.parametrize(("settings", "tokens", "words"), UNITS)
 def test_units(settings: dict[str, str], tokens: str, words: str | list[str]) -> None:
     tokenizer: Tokenizer = WhitespaceTokenizer()

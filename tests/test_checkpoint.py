@@ -1,5 +1,7 @@
 """A model directory: what goes in comes out, and what is not whole or not ours is refused."""
 
+import errno
+import fcntl
 import json
 import shutil
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from covnmt.checkpoint import (
     load_tensors,
     load_weights,
     new_model,
+    only_writer,
     remove_leftovers,
     save_tensors,
     weights_of,
@@ -27,6 +30,7 @@ from covnmt.checkpoint import (
 from covnmt.config import Config
 from covnmt.directory import load_config
 from covnmt.errors import UserError
+from covnmt.export import export_model
 from covnmt.text.codec import copy_codecs
 
 CPU = torch.device("cpu")
@@ -92,6 +96,7 @@ FOREIGN: dict[str, tuple[str, str]] = {
     "format is text": ('{"format": "1", "words": {}}', "not made by `covnmt train`"),
     "newer": ('{"format": 99, "anything": 1}', r"newer covnmt \(format 99\); please upgrade"),
     "no words": ('{"format": 1}', "words must give the size"),
+    "no number": ('{"format": 1, "words": {"source": 5, "target": true}}', "words must give"),
     "one side": ('{"format": 1, "words": {"source": 5}}', "words must give the size"),
     "unknown key": (
         '{"format": 1, "words": {"source": 5, "target": 5}, "model": {"hiden": 3}}',
@@ -171,6 +176,16 @@ def test_foreign_settings(case: str, model_copy: Path) -> None:
     assert str(caught.value).startswith(str(model_copy / "config.json"))
 
 
+def test_settings_for_another_vocabulary(model_copy: Path) -> None:
+    """However large: the message is not about memory."""
+    path = model_copy / "config.json"
+    for words in (7, 10**12):
+        tree = json.loads(path.read_text("utf-8"))
+        path.write_text(json.dumps(tree | {"words": tree["words"] | {"target": words}}), "utf-8")
+        with pytest.raises(UserError, match=rf"^{path}: damaged: words gives {words} for target"):
+            load_model(model_copy, CPU)
+
+
 def test_not_a_model_directory(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone"):
         with pytest.raises(UserError, match="not a model directory"):
@@ -215,6 +230,10 @@ def test_average_is_the_mean_of_the_kept_weights(tiny_model: Path, tmp_path: Pat
     assert load_tensors(tmp_path / "mean" / BEST)[1] == {"averaged": ["00000030", "00000040"]}
 
 
+def exported(run: Path, target: Path) -> None:
+    export_model(run, target, "fp32")
+
+
 def mean_of_one(run: Path, target: Path) -> None:
     assert average_run(run, target, 1) == ["00000040"]
 
@@ -248,6 +267,31 @@ def test_average_of_damaged_weights(
     with pytest.raises(UserError, match=r"00000040\.safetensors: (does not fit|damaged)"):
         average_run(model_copy, tmp_path / "mean", 2)
     assert not (tmp_path / "mean").exists()
+
+
+@pytest.mark.parametrize("write", [mean_of_one, write_last, exported])
+def test_a_directory_with_a_training_in_it_is_left_alone(
+    write: Callable[[Path, Path], None], tiny_model: Path, tmp_path: Path
+) -> None:
+    """One that has not saved anything yet looks like any other."""
+    run = tmp_path / "run"
+    with only_writer(run):
+        (tmp_path / "link").symlink_to(run)
+        for name in ("run", "link"):
+            with pytest.raises(UserError, match=f"{name}: another training is at work in it; wait"):
+                write(tiny_model, tmp_path / name)
+        assert not list(run.iterdir())
+        write(tiny_model, tmp_path / "other")
+    write(tiny_model, run)
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(place: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with only_writer(tmp_path), only_writer(tmp_path):
+        pass
 
 
 def test_leftovers_of_a_killed_run_are_removed(model_copy: Path) -> None:

@@ -259,6 +259,9 @@ def test_check(
     assert 0 < sum(bool(each.left_out) for each in expected) < len(expected)
     printed = run("check", *files, "--model", tiny_model, "--least", 0.01).out.splitlines()
     assert printed == list(formatted(expected, as_json=False))
+    few = run("check", *files, "--model", tiny_model, "--max-tokens", 1)
+    assert few.out == ""
+    assert f"{files[0]} and {files[1]}, line 20: " in " ".join(few.err.split())
     run("check", *files, "-m", tiny_model, "--least", 0.01, "--json", "-o", tmp_path / "json")
     rows = [json.loads(line) for line in read_lines(tmp_path / "json")]
     assert [len(row["left_out"]) for row in rows] == [len(each.left_out) for each in expected]

@@ -52,3 +52,39 @@ def test_files_that_cannot_be_written_are_told_first(
     (tmp_path / "file").write_text("")
     message = run(*given, tmp_path / "file" / "below", code=2).err
     assert "file/below: cannot be written" in message
+
+
+# Commands that would write F twice, or over what they read.
+TWICE = [
+    "align x y -o F --matrices F",
+    "smt translate model x -o F --links F",
+]
+OVER = [
+    "translate F -o F",
+    "translate x --dictionary F -o F",
+    "align x F --matrices F",
+    "check F y -o F",
+    "smt translate model F --links F",
+    "words align x F -o F",
+    "evaluate x -r F --json F",
+    "compare a=F b=x -r y --json F",
+    "compare x -r y --forced x=F --json F",
+    "rate score key F --json F",
+]
+
+
+def test_all_commands_that_read_and_write_text_are_here() -> None:
+    named = {command.split()[0] for command in [*TWICE, *OVER]}
+    assert {given[0] for given in WRITTEN} - named == {"plot", "reproduce"}
+
+
+@pytest.mark.parametrize("command", [*TWICE, *OVER])
+def test_no_file_is_written_over(
+    run: Run, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("F").write_text("mine")
+    message = run(*command.split(), code=2).err
+    says = "replace the other" if command in TWICE else "replace what is read"
+    assert f"would {says}; name" in " ".join(message.split())
+    assert Path("F").read_text() == "mine"

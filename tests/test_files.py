@@ -17,6 +17,7 @@ from covnmt.errors import UserError
 from covnmt.files import (
     atomic_text,
     atomic_write,
+    check_apart,
     check_writable,
     decode_lines,
     output_lines,
@@ -204,6 +205,20 @@ def test_to_ask_for_a_place_changes_nothing(tmp_path: Path) -> None:
     check_writable(Path("/dev/null"))
     assert sorted(tmp_path.rglob("*")) == before
     assert (tmp_path / "file").read_text() == "old"
+
+
+def test_outputs_lie_apart(tmp_path: Path) -> None:
+    """By whatever name; a device or "-" may be named twice."""
+    (tmp_path / "text").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "text")
+    one, link = tmp_path / "text", tmp_path / "link"
+    new, again = tmp_path / "new", tmp_path / "." / "sub" / ".." / "new"
+    for outputs, inputs in ([[one, link], []], [[link], [one]], [[new, again], []]):
+        with pytest.raises(UserError, match=f"^{outputs[-1]}: .* would replace"):
+            check_apart(outputs, inputs)
+    check_apart([one, new, None, None], [None, tmp_path / "other"])
+    for free in (Path("-"), Path("/dev/null")):
+        check_apart([free, free], [free])
 
 
 def test_a_link_is_written_through(tmp_path: Path) -> None:

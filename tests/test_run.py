@@ -323,8 +323,13 @@ def test_a_truncated_save(kept: int, short: Config, tmp_path: Path) -> None:
         go(short, tmp_path)
 
 
-def test_a_foreign_save(short: Config, tmp_path: Path) -> None:
+def test_a_save_of_something_else(short: Config, tmp_path: Path) -> None:
     go(short, tmp_path, train__updates=2)
+    tensors, about = load_tensors(tmp_path / LAST)
+    del tensors["random.cpu"]
+    save_tensors(tmp_path / LAST, tensors, about)
+    with pytest.raises(UserError, match=r"last\.safetensors: damaged: not all of a save"):
+        go(short, tmp_path)
     shutil.copy(tmp_path / BEST, tmp_path / LAST)
     with pytest.raises(UserError, match="not a save of `covnmt train`"):
         go(short, tmp_path)
@@ -368,10 +373,10 @@ def test_a_full_disk_leaves_the_old_save(
 
 
 def test_a_log_that_cannot_be_written(short: Config, tmp_path: Path) -> None:
-    run = open_run(short, tmp_path, CPU)
-    (tmp_path / "log.jsonl").mkdir()
-    with pytest.raises(UserError, match=r"log\.jsonl: cannot be written \(Is a directory\)"):
-        write_log(run, {"loss": 1.0})
+    with open_run(short, tmp_path, CPU) as run:
+        (tmp_path / "log.jsonl").mkdir()
+        with pytest.raises(UserError, match=r"log\.jsonl: cannot be written \(Is a directory\)"):
+            write_log(run, {"loss": 1.0})
 
 
 def test_broken_weights_are_never_saved(

@@ -115,12 +115,13 @@ def test_a_run_goes_on_after_an_epoch(batching: str, short: Config, tmp_path: Pa
 
 def test_time_that_was_spent_counts(short: Config, tmp_path: Path) -> None:
     """A run of two calls has the time of both; its rate goes on falling where it was."""
-    assert time_spent(open_run(short, tmp_path / "unlimited", CPU)) == 0
+    with open_run(short, tmp_path / "unlimited", CPU) as run:
+        assert time_spent(run) == 0
     go(short, tmp_path / "run", train__updates=1)
-    run = open_run(changed(short, train__minutes=2.0), tmp_path / "run", CPU)
-    assert run.before == run.counters.seconds > 0
-    run.counters.seconds += 60
-    assert time_spent(run) == (run.before + 60) / (run.before + 120)
+    with open_run(changed(short, train__minutes=2.0), tmp_path / "run", CPU) as run:
+        assert run.before == run.counters.seconds > 0
+        run.counters.seconds += 60
+        assert time_spent(run) == (run.before + 60) / (run.before + 120)
 
 
 def test_minutes(short: Config, tmp_path: Path) -> None:
@@ -323,8 +324,8 @@ def test_a_dev_loss_that_is_no_number(
 
 def first_update(config: Config, directory: Path) -> dict[str, Tensor]:
     """The gradients of the first update."""
-    run = open_run(config, directory, CPU)
-    make_update(run, *next(update_batches(run)))
+    with open_run(config, directory, CPU) as run:
+        make_update(run, *next(update_batches(run)))
     assert run.counters.update == 1
     return {name: p.grad for name, p in run.model.named_parameters() if p.grad is not None}
 
@@ -344,8 +345,8 @@ def test_accumulation_equals_one_large_batch(loss: str, short: Config, tmp_path:
 
 def test_token_mean_is_the_sum_over_words(short: Config, tmp_path: Path) -> None:
     config = changed(short, train__clip=0)
-    run = open_run(config, tmp_path / "a", CPU)
-    batches, words = next(update_batches(run))
+    with open_run(config, tmp_path / "a", CPU) as run:
+        batches, words = next(update_batches(run))
     assert words == sum(int(batch.target_mask.sum()) for batch in batches)
     mean = first_update(config, tmp_path / "b")
     total = first_update(changed(config, train__loss="sum"), tmp_path / "c")

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from covnmt.engine import processes
 from covnmt.pool import Piece, by_pieces
+from covnmt.progress import tell
 from covnmt.text.codec import Codec
 from covnmt.text.padding import batches, pad
 from covnmt.text.tokenize import SPACE
@@ -35,6 +36,8 @@ WORDS = 2000  # of the targets of a batch: a long one needs room for all words a
 WINDOW = 16  # pairs at a time; each is many sentences to decode
 NEEDED = 2.0  # what the model's own translation loses without a word that counts, in nats
 LEAST = 1.0  # what the given one gains without it
+# Tokens of a side that can be checked: time grows with their third power, here to some seconds.
+CHECKED = 100
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,17 @@ class Check:
         """As plain values."""
         rows = [asdict(each) | {"gain": round(each.gain, 4)} for each in self.left_out]
         return {"source_tokens": list(self.source_tokens), "own": self.own, "left_out": rows}
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A pair with a side that is too long to check."""
+
+    tokens: int  # of that side
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values; nobody can take it for a translation that leaves nothing out."""
+        return {"skipped": f"{self.tokens} tokens"}
 
 
 @dataclass(frozen=True)
@@ -120,6 +134,35 @@ class Checker:
                 found = tuple(self._together(source, out, gain))
                 yield Check(source.tokens, source.units, text, need, gain, found)
 
+    def stream_short(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        least: float,
+        longest: int,
+        where: str,
+        first: int = 0,
+    ) -> Iterator[Check | Skipped]:
+        """The same, but for pairs with a side of more than `longest` tokens, which are told.
+
+        `where` is what a message calls a pair, before its number; `first` were before these.
+        """
+        numbered = enumerate(pairs, first + 1)
+        while window := list(islice(numbered, WINDOW)):
+            sizes = [self._tokens(*pair) for _, pair in window]
+            rows = list(zip(window, sizes, strict=True))
+            done = iter(self.check([pair for (_, pair), size in rows if size <= longest], least))
+            for (number, _), size in rows:
+                if size <= longest:
+                    yield next(done)
+                    continue
+                told = f"{size} tokens, not checked; a side may have {longest}: split it, or say"
+                tell(f"{where} {number}: {told} --max-tokens {size}", style="yellow")
+                yield Skipped(size)
+
+    def _tokens(self, source: str, target: str) -> int:
+        """Of the longer side."""
+        return max(len(self.source.tokenize(source)), len(self.target.tokenize(target)))
+
     def _ids(self, line: str) -> Ids:
         return self.target.encode(self.target.tokenize(line))
 
@@ -158,20 +201,33 @@ class Checker:
 
 
 def check_text(
-    model: Path, pairs: Iterable[tuple[str, str]], least: float, device: str, threads: int
-) -> Iterator[Check]:
+    model: Path,
+    pairs: Iterable[tuple[str, str]],
+    least: float,
+    device: str,
+    threads: int,
+    longest: int = CHECKED,
+    where: str = "pair",
+) -> Iterator[Check | Skipped]:
     """Checks of all pairs, in order; those of an exported model by a process per thread."""
     _open.cache_clear()
     workers = processes(model, threads)
     if workers == 1:
-        return _open(model, device, threads).stream(pairs, least)
-    return by_pieces(partial(_check_piece, model, device, least), pairs, WINDOW, workers)
+        return _open(model, device, threads).stream_short(pairs, least, longest, where)
+    check = partial(_check_piece, model, device, least, longest, where)
+    return by_pieces(check, pairs, WINDOW, workers)
 
 
 def _check_piece(
-    model: Path, device: str, least: float, piece: Piece[tuple[str, str]]
-) -> list[Check]:
-    return _open(model, device, 1).check(piece.lines, least)
+    model: Path,
+    device: str,
+    least: float,
+    longest: int,
+    where: str,
+    piece: Piece[tuple[str, str]],
+) -> list[Check | Skipped]:
+    checker = _open(model, device, 1)
+    return list(checker.stream_short(piece.lines, least, longest, where, piece.first))
 
 
 @lru_cache(maxsize=1)
@@ -199,11 +255,11 @@ def _parts(before: str, token: str, codec: Codec) -> bool:
     return token.startswith(SPACE)
 
 
-def formatted(checks: Iterable[Check], as_json: bool) -> Iterator[str]:
+def formatted(checks: Iterable[Check | Skipped], as_json: bool) -> Iterator[str]:
     """Lines to print: as JSON one for each translation, else for those that leave something out."""
     for number, each in enumerate(checks, 1):
         if as_json:
             yield json.dumps(each.to_json(), ensure_ascii=False)
-        elif each.left_out:
+        elif isinstance(each, Check) and each.left_out:
             words = (f"{found.text} ({found.gain:.1f})" for found in each.left_out)
             yield "\t".join([str(number), *words])

@@ -11,8 +11,12 @@ Weights are safetensors, so opening a directory from elsewhere never runs code. 
 replaced as a whole, so a crash or a full disk leaves the previous one.
 """
 
+import fcntl
 import json
+import os
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -125,15 +129,52 @@ def write_model(run: Path, target: Path, weights: dict[str, Tensor], about: dict
     """Write a model directory that is a run's in all but the weights."""
     refuse_run(target)
     known = load_config(run)
-    copy_codecs(run, target)
-    save_tensors(target / BEST, weights, about)
-    save_config(target, known)
+    with only_writer(target):
+        copy_codecs(run, target)
+        save_tensors(target / BEST, weights, about)
+        save_config(target, known)
 
 
 def refuse_run(target: Path) -> None:
     """A model that is made from another must not take the place of one in training."""
     if (target / LAST).exists():
         raise UserError(f"{target}: holds a run of `covnmt train`; choose another directory")
+
+
+@contextmanager
+def only_writer(directory: Path) -> Iterator[None]:
+    """Keep others from writing a model to this directory meanwhile; it is made where there is none.
+
+    The lock lies on the directory itself. It goes with the process, however that ends, and leaves
+    no file behind. Where the file system has no locks, as some networks', there is none.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        place = os.open(directory, os.O_RDONLY)
+    except OSError as error:
+        raise UserError(
+            f"{directory}: cannot be written ({error.strerror}); choose another directory"
+        ) from None
+    try:
+        if not _lock(place):
+            raise UserError(
+                f"{directory}: another training is at work in it; wait for its end, stop it, or "
+                "choose another directory"
+            )
+        yield
+    finally:
+        os.close(place)
+
+
+def _lock(place: int) -> bool:
+    """Whether nobody else has the lock; nobody has it where the file system knows none."""
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def average_weights(paths: list[Path]) -> dict[str, Tensor]:

@@ -31,7 +31,7 @@ from covnmt.cli_options import (
     writable,
 )
 from covnmt.errors import UserError
-from covnmt.files import output_lines
+from covnmt.files import check_apart, output_lines
 from covnmt.progress import output, tell
 
 app = typer.Typer(
@@ -210,6 +210,7 @@ def translate(
         "max_source": max_source,
         "batch_size": batch_size,
     }
+    check_apart([out], [file, dictionary])
     model = given(model)
     decode = change_decoding(load_config(model[0]).config.decode, options)
     if dictionary and not decode.replace_unk:
@@ -248,6 +249,7 @@ def align(
     from covnmt.metrics.alignment import format_links, links_from_attention, save_matrices
     from covnmt.progress import track
 
+    check_apart([out, matrices], [source, target])
     pairs = ((s, t) for s, t in read_parallel(source, target))
     where = f"{source} and {target}, line"
     made = align_text(single(model, "align"), pairs, tokenized, where, device, threads)
@@ -270,16 +272,21 @@ def check(
     least: Annotated[
         float, typer.Option(help="nats gained without the words; more: surer", callback=finite)
     ] = 1.0,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="of a side, 100; longer pairs are passed over")
+    ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
     """Find source words that given translations probably leave out."""
-    from covnmt.check import check_text, formatted
+    from covnmt.check import CHECKED, check_text, formatted
     from covnmt.files import read_parallel
     from covnmt.progress import track
 
+    check_apart([out], [source, target])
     pairs = ((s, t) for s, t in read_parallel(source, target))
-    checks = check_text(single(model, "check"), pairs, least, device, threads)
+    most, where = max_tokens or CHECKED, f"{source} and {target}, line"
+    checks = check_text(single(model, "check"), pairs, least, device, threads, most, where)
     output_lines(out, formatted(track(checks, None, "checking", "pairs"), as_json))
 
 

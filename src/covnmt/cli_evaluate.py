@@ -10,7 +10,7 @@ from rich.table import Table
 
 from covnmt.cli_options import ExtractionOption, finite, text, writable
 from covnmt.errors import UserError
-from covnmt.files import read_lines, write_json
+from covnmt.files import check_apart, read_lines, write_json
 from covnmt.pool import cores
 from covnmt.progress import output, tell
 
@@ -89,6 +89,8 @@ def evaluate(
     from covnmt.metrics.inputs import load_evaluation_set, load_output
     from covnmt.report.tables import evaluation_table, length_table
 
+    read = [hypothesis, *reference, source, gold, forced, links, reverse_links, attention]
+    check_apart([json_file], [*read, output_links])
     first = _base(base)
     on = load_evaluation_set(reference, source, gold, first, deterministic)
     system = load_output(
@@ -127,9 +129,10 @@ def compare(
     from covnmt.metrics.inputs import load_evaluation_set, load_output
     from covnmt.report.tables import comparison_table, length_table, significance_table
 
-    on = load_evaluation_set(reference, source, gold, _base(base), deterministic)
     files = _named(systems)
     matrices = _matrices(forced, files)
+    check_apart([json_file], [*files.values(), *matrices.values(), *reference, source, gold])
+    on = load_evaluation_set(reference, source, gold, _base(base), deterministic)
     outputs = {name: load_output(path, on, matrices.get(name)) for name, path in files.items()}
     alternative: Literal["greater", "two-sided"] = "greater" if one_sided else "two-sided"
     options = Options(tokenize, alternative=alternative, ter=ter, workers=cores())
@@ -252,6 +255,7 @@ def rate_score(
     from covnmt.report.rate import score_sheets
     from covnmt.report.tables import agreement_table, ratings_table
 
+    check_apart([json_file], [key, *sheets])
     found = score_sheets(key, sheets)
     tables = [ratings_table(found)]
     if found.agreement:

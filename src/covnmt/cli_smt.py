@@ -111,10 +111,11 @@ def translate(
     processes: ProcessesOption = 1,
 ) -> None:
     """Translate a file or a pipe, line by line; order and empty lines are kept."""
-    from covnmt.files import input_lines, output_lines
+    from covnmt.files import check_apart, input_lines, output_lines
     from covnmt.metrics.alignment import format_links
     from covnmt.smt.engine import translate as run
 
+    check_apart([out, links], [file])
     done = run(model, list(input_lines(file)), _search(reorder, stack, processes))
     told = (json.dumps(e.to_json(), ensure_ascii=False) if as_json else e.text for e in done)
     output_lines(out, told)
@@ -138,12 +139,13 @@ def align(
     seed: SeedOption = 1234,
 ) -> None:
     """Link the words of two parallel files; prints Pharaoh links."""
-    from covnmt.files import output_lines
+    from covnmt.files import check_apart, output_lines
     from covnmt.metrics.alignment import format_links
     from covnmt.smt.settings import AlignSettings
     from covnmt.smt.words import align_files
     from covnmt.text.corpus import Corpus
 
+    check_apart([out], [source, target])
     settings = AlignSettings(kind=aligner, samplers=samplers, joining=joining, seed=seed)
     corpus = Corpus.open(data) if data else None
     found = align_files(source, target, corpus, settings, pairs, processes)

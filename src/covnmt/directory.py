@@ -12,6 +12,7 @@ from covnmt.errors import UserError
 from covnmt.files import read_json, read_lines, write_json
 from covnmt.recipe import build
 from covnmt.text.codec import SIDES, Side, fingerprint
+from covnmt.text.vocab import Vocabulary
 
 FORMAT = 1
 SHIPPED = Path(__file__).parent / "shipped"
@@ -70,7 +71,7 @@ def load_config(directory: Path) -> Description:
         raise UserError(f"{path}: made by a newer covnmt (format {found}); please upgrade")
     words, mark = tree.pop("words", None), tree.pop("fingerprint", None)
     sizes = [words.get(side) for side in SIDES] if isinstance(words, dict) else [None]
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
+    if not all(type(size) is int and size > 0 for size in sizes):
         raise UserError(
             f"{path}: damaged: words must give the size of both vocabularies; "
             "restore it from a copy, or train again"
@@ -85,3 +86,9 @@ def check_vocabularies(directory: Path, known: Description) -> None:
             f"{directory}: its vocabularies or tokenizers are not those it was trained with; "
             "copy source.* and target.* from the data directory of its training"
         )
+    for side in SIDES:
+        if (rows := len(Vocabulary.load(directory / f"{side}.vocab"))) != known.words[side]:
+            raise UserError(
+                f"{directory / 'config.json'}: damaged: words gives {known.words[side]} for "
+                f"{side}, the vocabulary has {rows}; restore it from a copy, or train again"
+            )

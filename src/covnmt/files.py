@@ -113,6 +113,29 @@ def check_writable(path: Path) -> None:
         raise UserError(f"{path}: cannot be written ({error.strerror})") from None
 
 
+def check_apart(outputs: Iterable[Path | None], inputs: Iterable[Path | None] = ()) -> None:
+    """Refuse, before the work, outputs that would replace each other, or what is read.
+
+    Links are followed. Devices, pipes and "-" keep all that is written to them.
+    """
+    read, taken = set(map(_place, inputs)), set[Path]()
+    for path, place in ((path, _place(path)) for path in outputs):
+        if place is None:
+            continue
+        if place in read:
+            raise UserError(f"{path}: the output would replace what is read; name another file")
+        if place in taken:
+            raise UserError(f"{path}: two outputs, and one would replace the other; name two files")
+        taken.add(place)
+
+
+def _place(path: Path | None) -> Path | None:
+    """Where a file really lies; nowhere if it is none."""
+    if path is None or str(path) == "-" or (path.exists() and not path.is_file()):
+        return None
+    return Path(os.path.realpath(path))
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """A binary stream that becomes `path` if the block ends well, and nothing otherwise.

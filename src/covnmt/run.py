@@ -4,6 +4,8 @@ A save holds everything, the random state too, so a run that goes on from it is 
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +22,7 @@ from covnmt.checkpoint import (
     load_tensors,
     load_weights,
     new_model,
+    only_writer,
     remove_leftovers,
     save_tensors,
     weights_of,
@@ -100,7 +103,10 @@ class Run:
         return self.directory / "log.jsonl"
 
 
-def open_run(config: Config, directory: Path, device: torch.device, world: World = ALONE) -> Run:
+@contextmanager
+def open_run(
+    config: Config, directory: Path, device: torch.device, world: World = ALONE
+) -> Iterator[Run]:
     """Start a run, or pick it up where it was saved; of several workers the first one writes."""
     corpus = Corpus.open(config.data.directory)
     dev = Dev.open(corpus)
@@ -109,19 +115,35 @@ def open_run(config: Config, directory: Path, device: torch.device, world: World
     optimizer = build_optimizer(model, config.train)
     average = {k: w.clone() for k, w in weights_of(model).items()} if config.train.ema else {}
     run = Run(config, directory, corpus, dev, model, optimizer, average, device, world)
-    if saved := run.saved:
-        check_same_settings(config, directory)
-        restore_run(run)
-        run.before = run.counters.seconds
-    else:
-        refuse_model(directory)
-    if run.world.first:
-        remove_leftovers(directory)
-        if not saved:
-            copy_codecs(config.data.directory, directory)
-        save_config(directory, Description(config, rows, corpus.report.fingerprint))
-        trim_log(run)
-    return run
+    with only_training(directory, world):
+        if saved := run.saved:
+            check_same_settings(config, directory)
+            restore_run(run)
+            run.before = run.counters.seconds
+        else:
+            refuse_model(directory)
+        if run.world.first:
+            remove_leftovers(directory)
+            if not saved:
+                copy_codecs(config.data.directory, directory)
+            save_config(directory, Description(config, rows, corpus.report.fingerprint))
+            trim_log(run)
+        yield run
+
+
+@contextmanager
+def only_training(directory: Path, world: World) -> Iterator[None]:
+    """One training at a time in a directory; what the first worker is told, all are told."""
+    with ExitStack() as held:
+        problem = ""
+        if world.first:
+            try:
+                held.enter_context(only_writer(directory))
+            except UserError as error:
+                problem = str(error)
+        if problem := world.gather(problem)[0]:
+            raise UserError(problem)
+        yield
 
 
 def refuse_model(directory: Path) -> None:
@@ -212,11 +234,17 @@ def restore_run(run: Run) -> None:
         number, key = name.split(".")
         state.setdefault(int(number), {})[key] = tensor
     groups = run.optimizer.state_dict()["param_groups"]
-    run.optimizer.load_state_dict({"state": state, "param_groups": groups})
-    torch.set_rng_state(tensors["random.cpu"])
-    if "random.cuda" in tensors and run.device.type == "cuda":
-        torch.cuda.set_rng_state(tensors["random.cuda"], run.device)
-    run.counters = Counters(**about["counters"])
+    try:
+        run.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        torch.set_rng_state(tensors["random.cpu"])
+        if "random.cuda" in tensors and run.device.type == "cuda":
+            torch.cuda.set_rng_state(tensors["random.cuda"], run.device)
+        run.counters = Counters(**about["counters"])
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{path}: damaged: not all of a save is in it ({error}); restore it from a copy, or "
+            "choose another run directory"
+        ) from None
 
 
 def diverged(run: Run, what: str) -> str:

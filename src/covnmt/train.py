@@ -46,11 +46,15 @@ def train(config: Config, directory: Path, device: torch.device, world: World = 
 
     Every worker calls it; what makes them stop, validate or save is the same for all.
     """
-    run = open_run(config, directory, device, world)
-    began = time.monotonic()
-    stopped = 0.0
+    with open_run(config, directory, device, world) as run:
+        return work_on(run)
+
+
+def work_on(run: Run) -> Outcome:
+    """The loop: from where the run stands to a reason to end, or to a signal."""
+    config, began, stopped = run.config, time.monotonic(), 0.0
     wanted = config.train.tensorboard and run.world.first
-    points = open_curves(directory / "tensorboard", wanted, run.counters.update)
+    points = open_curves(run.directory / "tensorboard", wanted, run.counters.update)
     bar = Meter(config.train.updates, "training")
     with stop_signals() as stop, points as curves, bar as meter:
         meter.show(run.counters.update, "")

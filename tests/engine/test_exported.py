@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from covnmt.config import SYSTEMS
-from covnmt.engine.exported import WEIGHTS, halved, multiplies_bytes_exactly, read_description
+from covnmt.engine.exported import (
+    DESCRIPTION,
+    WEIGHTS,
+    halved,
+    multiplies_bytes_exactly,
+    read_description,
+)
+from covnmt.errors import UserError
+from covnmt.files import write_json
 
 from ..model.small import small_config, small_model
 from .exported import exported
@@ -28,6 +36,18 @@ def test_a_bit_less_keeps_two_products_within_16_bits(tmp_path: Path) -> None:
         scale = np.frombuffer(stored, np.float32, place["columns"], place["scale"])
         again = half[name] * half[f"{name}.scale"]
         assert (np.abs(again - whole * scale) <= scale * 1.001).all()
+
+
+@pytest.mark.parametrize("gone", ["rows", "scale"])
+def test_places_that_are_not_told(gone: str, tmp_path: Path) -> None:
+    exported(small_model(small_config(SYSTEMS["gru10"])).float(), tmp_path, "int8")
+    about = read_description(tmp_path)
+    name = next(iter(about["matrices"]))
+    for change in ({}, {gone: 10**9}):
+        place = {k: v for k, v in about["matrices"][name].items() if k != gone} | change
+        write_json(tmp_path / DESCRIPTION, about | {"matrices": {name: place}})
+        with pytest.raises(UserError, match=rf"{DESCRIPTION}: damaged; copy it again"):
+            halved(tmp_path)
 
 
 def test_processors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,21 +13,26 @@ import numpy as np
 import pytest
 import torch
 
-from covnmt.config import SYSTEMS, CoverageConfig, DecodeConfig, ModelConfig
+from covnmt.config import SYSTEMS, Config, CoverageConfig, DecodeConfig, ModelConfig
+from covnmt.directory import Description
 from covnmt.engine import exported as directories
 from covnmt.engine import onnxruntime
+from covnmt.engine.exported import STEP
 from covnmt.engine.onnxruntime import (
     OnnxEngine,
+    OnnxModel,
     OnnxScorer,
     group_size,
     mean_log,
     top,
 )
 from covnmt.engine.pytorch import TorchEngine
+from covnmt.errors import UserError
 from covnmt.export import write_graphs
 from covnmt.model.initialise import initialise
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.search import Found, Hypothesis
+from covnmt.text.codec import Side
 from covnmt.text.padding import Padded, pad
 
 from ..model.small import COVERAGES, END, small_config, small_model
@@ -335,3 +340,22 @@ def test_groups_and_products_change_nothing(
     for other in found[1:]:
         np.testing.assert_allclose(other.alpha[target.mask], found[0].alpha[target.mask], atol=1e-5)
         np.testing.assert_allclose(other.log_probs, found[0].log_probs, atol=1e-4)
+
+
+# settings that are not those of the graphs
+OTHERS = {
+    "gru10": small_config(SYSTEMS["tanh1"]),
+    "baseline": small_config(SYSTEMS["fertility"]),
+    "linguistic": small_config(SYSTEMS["fertility"]),
+    "fertility": small_config(SYSTEMS["baseline"]),
+    "tanh1": small_config(SYSTEMS["tanh1"], hidden=8),
+}
+
+
+@pytest.mark.parametrize("system", OTHERS)
+def test_settings_of_another_model(system: str, tmp_path: Path) -> None:
+    exported(model_of(COVERAGES[system]), tmp_path)
+    words: dict[Side, int] = {"source": END + 1, "target": END + 1}
+    other = Description(Config(model=OTHERS[system]), words, fingerprint="")
+    with pytest.raises(UserError, match=rf"config\.json: of another model than {STEP}; copy it"):
+        OnnxModel(tmp_path, other, threads=1)

@@ -6,11 +6,10 @@ from concurrent.futures import Future
 
 import pytest
 
-from covnmt.check import Checker
+from covnmt.check import CHECKED, Checker
 from covnmt.directory import find_model
 from covnmt.serve.api import one_by_one
 from covnmt.serve.batching import LONG
-from covnmt.serve.bench import CHECKED
 from covnmt.serve.engine import decodings
 from covnmt.serve.settings import ServeSettings
 

@@ -80,6 +80,10 @@ CASES = {
         ("data: already holds a corpus", "max_length", "directory, or say --overwrite"),
     ),
     "prepare into a file": Case("prepare s --train s t", ("s: cannot be written",)),
+    "prepare over the text that is read": Case(
+        "prepare data --train s t --dev data/dev.target.txt data/dev.source.txt --overwrite",
+        ("data/dev.source.txt: the output would replace what is read",),
+    ),
     "prepare into a model": Case(
         "prepare model --train s t --overwrite",
         ("model: holds a model, with its vocabularies", "another directory"),

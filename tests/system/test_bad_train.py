@@ -99,7 +99,10 @@ CASES = {
     "data without a dev set": Case(
         f"{TRAIN} train.updates=1", ("data: was prepared without dev files",), data_without_dev
     ),
-    "train into a file": Case("train demo/gru10 --run s data.directory=data", ("s/", "written")),
+    "train into a file": Case(
+        "train demo/gru10 --run s data.directory=data",
+        ("s: cannot be written (File exists); choose another directory",),
+    ),
     "train into a model that is no run": Case(
         "train {tiny} --run model",
         ("model: holds a model without last.safetensors", "choose another directory"),
@@ -140,6 +143,11 @@ CASES = {
     "average no weights": Case("average model new --last 0", ("--last",)),
     "average what is no run": Case("average data new", ("data: 0 kept weights", "train.keep")),
     # export
+    "export a model into itself": Case(
+        "export model --output model",
+        ("model: holds a model that would never be read again", "choose another directory"),
+        remove("model/last.safetensors"),
+    ),
     "export what is exported": Case("export ja-en", ("is exported already", "`covnmt train` made")),
     "export into a run": Case(
         "export model -o model", ("model: holds a run", "choose another directory")

@@ -8,12 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from covnmt.checkpoint import LAST, load_tensors
+from covnmt.checkpoint import BEST, LAST, load_tensors
 from tests.conftest import RunCli
 from tests.runs import assert_same, log_of
 from tests.system.workers import until
@@ -114,6 +115,20 @@ def interrupt(
     return process.returncode, errors
 
 
+@contextmanager
+def frozen(arguments: tuple[object, ...], moment: Callable[[], bool]) -> Iterator[None]:
+    """Start the command and hold it when the moment has come; then it is killed."""
+    process = subprocess.Popen([sys.executable, "-m", "covnmt", *map(str, arguments)])
+    until(moment, process)
+    process.send_signal(signal.SIGSTOP)
+    try:
+        assert process.poll() is None
+        yield
+    finally:
+        process.kill()
+        process.wait(300)
+
+
 def saved(run: Path, times: int) -> Callable[[], bool]:
     """True once the last save was replaced so many times from now on."""
     seen = {identity(run / LAST)}
@@ -163,6 +178,30 @@ def test_sigkill(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli) -> 
     assert f"made {UPDATES} updates" in done.stderr
     assert_same(whole, run)
     assert_complete_log(run)
+    assert not list(run.rglob(".*"))
+
+
+@pytest.mark.parametrize("recipe", ["tokens"], indirect=True)
+def test_one_training_at_a_time(
+    recipe: Path, tiny_text: Path, tmp_path: Path, run_cli: RunCli
+) -> None:
+    """Alone or of several workers; the model may be used meanwhile, and a kill frees it at once."""
+    run = tmp_path / "run"
+
+    def is_of_use() -> bool:
+        return all((run / name).exists() for name in (LAST, BEST))
+
+    with frozen(command(recipe, run, "train.updates=1_000_000"), is_of_use):
+        before = {path: path.read_bytes() for path in run.iterdir()}
+        for workers in (1, 2):
+            failed = run_cli(*command(recipe, run), "--gpus", workers)
+            assert failed.returncode == 2
+            assert f"error: {run}: another training is at work in it; wait" in failed.stderr
+            assert "Traceback" not in failed.stderr
+        assert {path: path.read_bytes() for path in run.iterdir()} == before
+        assert run_cli("translate", tiny_text / "dev.src", "--model", run).returncode == 0
+    done = run_cli(*command(recipe, run, "train.updates=1"))
+    assert done.returncode == 0, done.stderr
     assert not list(run.rglob(".*"))
 
 

@@ -153,6 +153,9 @@ DESCRIPTIONS = [
     ({"format": 1}, "made by an older covnmt \\(format 1\\); export the model anew"),
     ({"format": "x"}, "not made by `covnmt export`"),
     ({"files": None}, "damaged"),
+    ({"parameters": {"output": "many"}}, "damaged"),
+    ({"matrices": {"step.matrix1": 7}}, "damaged"),
+    ({"output": {"rows": -1}}, "damaged"),
 ]
 
 

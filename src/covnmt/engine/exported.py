@@ -47,9 +47,18 @@ def read_description(directory: Path) -> dict[str, Any]:
         raise UserError(f"{path}: made by a newer covnmt (format {found}); please upgrade")
     if found < FORMAT:
         raise UserError(f"{path}: made by an older covnmt (format {found}); export the model anew")
-    if not all(isinstance(about.get(key), dict) for key in TABLES):
+    if not all(isinstance(about.get(key), dict) for key in TABLES) or not _are_counts(about):
         raise UserError(f"{path}: damaged; {REMEDY}")
     return dict(about)
+
+
+def _are_counts(about: dict[str, Any]) -> bool:
+    """Whether all numbers are: of parameters, and of rows, columns and bytes before a matrix."""
+    places = [about["parameters"], about["output"], *about["matrices"].values()]
+    return all(
+        isinstance(place, dict) and all(type(n) is int and n >= 0 for n in place.values())
+        for place in places
+    )
 
 
 def check_files(directory: Path) -> None:
@@ -71,11 +80,11 @@ class OutputLayer:
     def load(cls, directory: Path) -> "OutputLayer":
         """Look at it where it lies; with a bit less where products of bytes could overflow."""
         place = read_description(directory)["output"]
-        path, shape = directory / WEIGHTS, (place["rows"], place["columns"])
         in_bytes = "scale" in place
-        W = np.memmap(path, np.int8 if in_bytes else np.float32, "r", place["W"], shape)
+        kind = np.int8 if in_bytes else np.float32
+        W = _look(directory, kind, place, "W", "rows", "columns")
         vectors = {
-            name: np.memmap(path, np.float32, "r", place[name], shape[0])
+            name: _look(directory, np.float32, place, name, "rows")
             for name in (["b", "scale"] if in_bytes else ["b"])
         }
         if in_bytes and not multiplies_bytes_exactly():
@@ -113,11 +122,21 @@ def halved(directory: Path) -> dict[str, NDArray[Any]]:
     """The matrices of bytes with one bit less, so that the sum of two products fits 16 bits."""
     made: dict[str, NDArray[Any]] = {}
     for name, place in read_description(directory)["matrices"].items():
-        shape = (place["rows"], place["columns"])
-        matrix = np.memmap(directory / WEIGHTS, np.int8, "r", place["offset"], shape)
-        scale = np.memmap(directory / WEIGHTS, np.float32, "r", place["scale"], shape[1])
+        matrix = _look(directory, np.int8, place, "offset", "rows", "columns")
+        scale = _look(directory, np.float32, place, "scale", "columns")
         made[name], made[f"{name}.scale"] = with_a_bit_less(matrix), np.float32(2) * scale
     return made
+
+
+def _look(
+    directory: Path, kind: type[np.generic], place: Mapping[str, int], start: str, *sizes: str
+) -> NDArray[Any]:
+    """An array where it lies; one that cannot lie there is not described as it was written."""
+    try:
+        shape = tuple(place[size] for size in sizes)
+        return np.memmap(directory / WEIGHTS, kind, "r", place[start], shape)
+    except (KeyError, ValueError):
+        raise UserError(f"{directory / DESCRIPTION}: damaged; {REMEDY}") from None
 
 
 def with_a_bit_less(matrix: NDArray[np.int8]) -> NDArray[np.int8]:

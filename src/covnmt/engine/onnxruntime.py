@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covnmt.config import Config, DecodeConfig
+from covnmt.config import Config, DecodeConfig, ModelConfig
 from covnmt.directory import Description, check_vocabularies, load_config
 from covnmt.engine.exported import (
     ENCODER,
@@ -99,9 +99,12 @@ class OnnxModel:
         self.before_first = known.words["target"]  # the table has a row of zeros there
         shapes = {each.name: each.shape for each in self.steps.get_inputs()}
         self.carried = [name for name in ("t", "s", "C") if name in shapes]
-        self.context = int(shapes["s"][3]) if "s" in shapes else 0  # products of the last context
-        coverage = self.config.coverage
-        self.coverage = coverage.size if coverage.kind in ("tanh", "gru") else 1
+        sizes = {name: int(shapes[name][-1]) for name in self.carried}
+        self.context = sizes.get("s", 0)  # products of the last context
+        self.coverage = sizes.get("C", 0)
+        found = (sizes["t"], self.coverage, "Phi" in shapes)
+        if found != _sizes(self.config):
+            raise UserError(f"{directory / 'config.json'}: of another model than {STEP}; {REMEDY}")
         self.has_first = "first" in shapes
         listed = "output.W" in shapes
         self.output = OutputLayer.load(directory) if listed else None
@@ -239,6 +242,13 @@ class OnnxScorer:
         predicted = [model.fertility(memory, J) for model, memory in pairs]
         known = [fertility for fertility in predicted if fertility is not None]
         return np.mean(known, axis=0) if len(known) == len(predicted) else None
+
+
+def _sizes(config: ModelConfig) -> tuple[int, int, bool]:
+    """Of the state and of the coverage, and whether that knows something of each source word."""
+    kind, size = config.coverage.kind, config.coverage.size
+    units = {"none": 0, "tanh": size, "gru": size}.get(kind, 1)
+    return config.hidden, units, kind in ("fertility", "tanh", "gru")
 
 
 def filled(source: Padded) -> Padded:

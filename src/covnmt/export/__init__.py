@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from covnmt.checkpoint import load_model
+from covnmt.checkpoint import BEST, load_model, only_writer
 from covnmt.config import DataConfig
 from covnmt.directory import Description, find_model, load_config, save_config
 from covnmt.engine.exported import (
@@ -49,12 +49,17 @@ def export_model(
         raise UserError(
             f"{directory}: is exported already; name the model that `covnmt train` made"
         )
+    if (target / BEST).exists():
+        raise UserError(
+            f"{target}: holds a model that would never be read again; choose another directory"
+        )
     model, _ = load_model(directory, pick_device("cpu"))
     codecs = Codec.load(directory, "source"), Codec.load(directory, "target")
     shortlist = None if linked is None else count_links(linked, codecs)
-    copy_codecs(directory, target)
-    save_config(target, without_place(load_config(directory)))
-    return write_graphs(model, target, precision, shortlist)
+    with only_writer(target):
+        copy_codecs(directory, target)
+        save_config(target, without_place(load_config(directory)))
+        return write_graphs(model, target, precision, shortlist)
 
 
 def without_place(known: Description) -> Description:

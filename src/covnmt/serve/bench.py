@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from covnmt.align import Aligner, Alignment
-from covnmt.check import Check, Checker
+from covnmt.check import CHECKED, Check, Checker
 from covnmt.config import DecodeConfig
 from covnmt.errors import UserError
 from covnmt.translate import Translation, Translator
@@ -17,8 +17,6 @@ Pair = tuple[str, str]
 Tell = Callable[[int, str], None]
 
 CHECK: Final = "check"  # the group of pairs to check
-# Tokens of a side that can be checked: time grows with their third power, here to some seconds.
-CHECKED = 100
 
 
 @dataclass(frozen=True)

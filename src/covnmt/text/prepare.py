@@ -60,6 +60,8 @@ def prepare(
         return _reuse(output, settings, inputs)
     if (output / "config.json").exists():
         raise UserError(f"{output}: holds a model, with its vocabularies; choose another directory")
+    read = chain.from_iterable(chain(*settings.files().values()))
+    files.check_apart((text for text, _ in _texts(settings, output)), read)
     work = output / ".prepare"
     _clear(output)
     splits, rows = _fill(settings, inputs, output, work, workers)
@@ -251,10 +253,16 @@ def shuffled(number: int, seed: int, work: Path) -> Iterator[Integers]:
 
 
 def _write_texts(settings: PrepareSettings, output: Path) -> None:
+    for text, path in _texts(settings, output):
+        files.write_lines(text, files.read_lines(path))
+
+
+def _texts(settings: PrepareSettings, output: Path) -> Iterator[tuple[Path, Path]]:
+    """The raw lines of dev and test: where they go, and where they come from."""
     for name, pairs in settings.files().items():
         if name != "train":
             for side, path in zip(SIDES, pairs[0], strict=True):
-                files.write_lines(output / f"{name}.{side}.txt", files.read_lines(path))
+                yield output / f"{name}.{side}.txt", path
 
 
 def _encode(
