@@ -42,6 +42,8 @@ PLAIN = [
     ("『 READ OR DIE -』 の 作者", "『READ OR DIE-』の作者"),
     ("第 5,000 号， 及 Serial No. 7", "第5,000号,及Serial No.7"),
     ("空白の\u3000ない文", "空白のない文"),
+    ("\u200b本法\u00ad所稱\u200b主管\u2060機關\u200e", "本法所稱主管機關"),
+    ("祇\U000e0100園祭\ufe0f No. \u200b 7 a \u200d b", "祇園祭No.7 a b"),
 ]
 
 # traditional characters, and what they become; simplified and Japanese ones besides

@@ -3,7 +3,7 @@
 Text is kept as it is but for control characters, which are removed, and runs of white space, which
 become one space. A token therefore never contains white space. On request letters of full and half
 width become one (NFKC), traditional Chinese characters become simplified ones, and spaces go that
-Chinese and Japanese are written without.
+Chinese and Japanese are written without, with all that nobody sees in text from the web.
 """
 
 import re
@@ -30,8 +30,14 @@ _ASCII_WORD = re.compile(r"[A-Za-z0-9]")
 # A space that does not stand between two such characters.
 _LOOSE_SPACE = re.compile(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])")
 
+# Hyphens and spaces without width, directions, and how a character is to be drawn.
+_UNSEEN = re.compile(
+    "[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+)
+
 # A byte of a character that sentencepiece does not know.
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_INNER_BYTE = re.compile(r"<0x[89AB][0-9A-F]>")
 
 
 class TokenizerSettings(Settings):
@@ -91,6 +97,8 @@ def _build_scheme(settings: TokenizerSettings, spm_path: Path | None) -> Tokeniz
 def clean(line: str, settings: TokenizerSettings = AS_IT_IS) -> str:
     """Remove control characters, make every run of white space one space, and what is asked for."""
     plain = unicodedata.normalize("NFKC", line) if settings.nfkc else line
+    if settings.unspaced:
+        plain = _UNSEEN.sub("", plain)
     plain = " ".join(_CONTROL.sub("", plain).split())
     if settings.unspaced:
         plain = _LOOSE_SPACE.sub("", plain)
@@ -204,6 +212,11 @@ class SentencePieceTokenizer:
             for number in numbers
             if not (self._model.is_unknown(number) or self._model.is_control(number))
         ]
+
+
+def is_inner_byte(token: str) -> bool:
+    """Whether a token is a byte of a character that begins in one before it."""
+    return _INNER_BYTE.fullmatch(token) is not None
 
 
 def _characters(tokens: Iterable[str]) -> str:
