@@ -147,6 +147,8 @@ class Translator:
 
         `first` is the number of the first line, for messages and `watch`.
         """
+        if isinstance(lines, str):  # is iterable too, character by character
+            raise TypeError("translate takes lines: give it [text] in place of text")
         decode = decode or self.decode
         numbered = enumerate(lines, first)
         while window := list(islice(numbered, WINDOW * decode.batch_size)):
@@ -293,10 +295,25 @@ def split_tokens(tokens: tuple[str, ...], limit: int) -> list[tuple[str, ...]]:
 
 
 def join(line: str, parts: Sequence[Translation], target: Codec) -> Translation:
-    """The pieces of one line as one translation; attention never crosses their borders."""
+    """The pieces of one line as one translation, with an n-best list if they have some."""
+    best, *others = [_joined(line, way, target) for way in _ways(parts)]
+    return replace(best, alternatives=tuple(others))
+
+
+def _ways(parts: Sequence[Translation]) -> list[tuple[Translation, ...]]:
+    """The best ways to say all pieces, as many as any piece has, the best first."""
+    many = max((1 + len(part.alternatives) for part in parts), default=1)
+    ways: list[tuple[Translation, ...]] = [()]
+    for part in parts:
+        longer = [(*way, each) for way in ways for each in (part, *part.alternatives)]
+        ways = sorted(longer, key=lambda way: -sum(each.score for each in way))[:many]
+    return ways
+
+
+def _joined(line: str, parts: Sequence[Translation], target: Codec) -> Translation:
+    """One way to say them; attention never crosses their borders."""
     if len(parts) == 1:
-        others = tuple(replace(each, source=line) for each in parts[0].alternatives)
-        return replace(parts[0], source=line, alternatives=others)
+        return replace(parts[0], source=line, alternatives=())
     tokens = tuple(token for part in parts for token in part.tokens)
     source = tuple(token for part in parts for token in part.source_tokens)
     alignment = np.zeros((len(tokens), len(source)), dtype=np.float32)
