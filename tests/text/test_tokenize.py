@@ -17,6 +17,7 @@ from covnmt.text.tokenize import (
     TokenizerSettings,
     build_tokenizer,
     clean,
+    spelt,
 )
 from covnmt.text.vocab import train_sentencepiece
 
@@ -216,3 +217,18 @@ def test_heavy_libraries_are_imported_only_when_used() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+# Tokens, and what people read in their place; bytes that spell nothing to be seen stay.
+SPELT = [
+    ("", ""),
+    ("▁ <0xE9> <0xA9> <0xAB> 木 神社", "▁ 驫₁ 驫₂ 驫₃ 木 神社"),
+    ("<0xE5> <0xA0> <0x83> <0xE6> <0xB3> <0xB0>", "堃₁ 堃₂ 堃₃ 泰₁ 泰₂ 泰₃"),
+    ("<0x24> 5 <0xC3> <0xBC> <0xF0> <0x9F> <0x98> <0x80>", "$ 5 ü₁ ü₂ 😀₁ 😀₂ 😀₃ 😀₄"),
+    ("<0x0A> <0x20> <0x7F> <0xE9> <0xA9> a <0xAB>", "<0x0A> <0x20> <0x7F> <0xE9> <0xA9> a <0xAB>"),
+]
+
+
+@pytest.mark.parametrize(("tokens", "shown"), SPELT)
+def test_bytes_are_shown_as_what_they_spell(tokens: str, shown: str) -> None:
+    assert spelt(tokens.split()) == shown.split()

@@ -38,6 +38,11 @@ _UNSEEN = re.compile(
 # A byte of a character that sentencepiece does not know.
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _INNER_BYTE = re.compile(r"<0x[89AB][0-9A-F]>")
+_INNER = f"\n{_INNER_BYTE.pattern}"
+_IN_BYTES = re.compile(
+    r"<0x(?:2[1-9A-F]|[3-6][0-9A-F]|7[0-9A-E])>"
+    rf"|<0x[CD][0-9A-F]>{_INNER}|<0xE[0-9A-F]>(?:{_INNER}){{2}}|<0xF[0-7]>(?:{_INNER}){{3}}"
+)
 
 
 class TokenizerSettings(Settings):
@@ -217,6 +222,20 @@ class SentencePieceTokenizer:
 def is_inner_byte(token: str) -> bool:
     """Whether a token is a byte of a character that begins in one before it."""
     return _INNER_BYTE.fullmatch(token) is not None
+
+
+def spelt(tokens: Sequence[str]) -> list[str]:
+    """Bytes as the character that they spell, numbered where there are several: 驫₁ 驫₂ 驫₃.
+
+    For people to read, one for each token; the page does the same.
+    """
+    return _IN_BYTES.sub(_numbered, "\n".join(tokens)).split("\n") if tokens else []
+
+
+def _numbered(found: re.Match[str]) -> str:
+    tokens = found[0].split()
+    character = bytes.fromhex("".join(_BYTE.findall(found[0]))).decode("utf-8", errors="replace")
+    return "\n".join(character + "₁₂₃₄"[k] for k in range(len(tokens))) if tokens[1:] else character
 
 
 def _characters(tokens: Iterable[str]) -> str:
