@@ -181,7 +181,7 @@ class Translator:
             return split_tokens(tokens, decode.max_source)
         tell(
             f"line {number + 1}: {len(tokens)} tokens, only the first {decode.max_source} are "
-            "translated (--overlong split translates all of them)",
+            "translated (--overlong split translates all; --sentences each, if these are several)",
             style="yellow",
         )
         return [tokens[: decode.max_source]]
