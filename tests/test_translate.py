@@ -118,6 +118,15 @@ def test_batch_size_changes_nothing(
     assert_same(translator.translate(lines), translator.translate(lines, changed))
 
 
+@pytest.mark.parametrize("line", ["──────", "* * *", "。", "……！？", "😀"])
+def test_what_has_no_words_stays_as_it_is(line: str) -> None:
+    """A model would invent a sentence for it."""
+    rule, said = Translator.load("zh-en").translate([f" {line} ", f"{line}三十日"])
+    assert (rule.source, rule.text, rule.tokens) == (f" {line} ", line, ())
+    assert rule.alignment.shape == (0, 0)
+    assert "30" in said.text or "thirty" in said.text
+
+
 @pytest.mark.parametrize("empty", ["", " ", "\t \u3000", "\x00"])
 def test_empty_lines_stay_empty(translator: Translator, lines: list[str], empty: str) -> None:
     found = translator.translate([empty, lines[0], empty, lines[1], empty])

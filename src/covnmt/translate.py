@@ -30,6 +30,7 @@ from covnmt.search import Watch as WatchWords
 from covnmt.text.codec import Codec, fingerprint
 from covnmt.text.layout import split_text
 from covnmt.text.padding import batches, pad
+from covnmt.text.tokenize import clean
 from covnmt.text.vocab import UNK
 
 Array = NDArray[np.float32]
@@ -126,8 +127,8 @@ class Translator:
         watch: Watch | None = None,
         sentences: bool = False,
     ) -> list[Translation]:
-        """Translate every line; empty ones stay empty. With `sentences`, those of a line are
-        translated one by one.
+        """Translate every line; what has neither letter nor digit stays as it is. With
+        `sentences`, those of a line are translated one by one.
 
         `watch` is told after every step of the search: the number of the line from 0, and the
         tokens of its best hypothesis so far. On a GPU one model is not watched.
@@ -167,13 +168,15 @@ class Translator:
         overlong: Literal["cut", "split"],
         sentences: bool,
     ) -> list[tuple[str, ...]]:
-        """The tokens to translate: none for an empty line, several for a split one."""
+        """The tokens to translate: none for a line without words, several for a split one."""
         texts = split_text(line).sentences if sentences else (line,)
         return [part for text in texts for part in self._pieces(text, number, decode, overlong)]
 
     def _pieces(
         self, text: str, number: int, decode: DecodeConfig, overlong: Literal["cut", "split"]
     ) -> list[tuple[str, ...]]:
+        if not any(letter.isalnum() for letter in text):  # of a rule a model makes a sentence
+            return []
         tokens = tuple(self.source.tokenize(text))
         if len(tokens) <= decode.max_source:
             return [tokens] if tokens else []
@@ -327,7 +330,7 @@ def _joined(line: str, parts: Sequence[Translation], target: Codec) -> Translati
     return Translation(
         source=line,
         source_tokens=source,
-        text=target.detokenize(tokens),
+        text=target.detokenize(tokens) if parts else clean(line),
         tokens=tokens,
         score=sum((part.score for part in parts), 0.0),
         alignment=alignment,
