@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import groupby, pairwise
+from operator import not_
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -55,7 +56,10 @@ class TokenizerSettings(Settings):
     lowercase: bool = Field(False, description="before splitting")
     nfkc: bool = Field(False, description="full and half width, ligatures: one form of each letter")
     unspaced: bool = Field(False, description="drop spaces, but for those between ASCII words")
-    simplified: bool = Field(False, description="traditional Chinese characters become simplified")
+    # came later: what was prepared without it keeps the digest that runs know it by
+    simplified: bool = Field(
+        False, exclude_if=not_, description="traditional Chinese characters become simplified"
+    )
 
 
 AS_IT_IS = TokenizerSettings()
