@@ -10,6 +10,7 @@ import pytest
 from covnmt import check, translate
 from covnmt.check import Checker, find_units, formatted
 from covnmt.config import DecodeConfig
+from covnmt.directory import find_model
 from covnmt.engine.protocol import Forced
 from covnmt.search import Found, Watch
 from covnmt.text.codec import Codec
@@ -154,3 +155,20 @@ def test_units(settings: dict[str, str], tokens: str, words: str | list[str]) ->
     row = tokens.split()
     units = ["".join(row[unit.start : unit.stop]) for unit in find_units(row, codec)]
     assert units == (words.split() if isinstance(words, str) else words)
+
+
+def test_characters_in_bytes_are_words_unless_they_are_punctuation() -> None:
+    codec = Codec.load(find_model("ja-en"), "source")
+    tokens = codec.tokenize("驫木神社◎鼉太鼓")
+    assert "<0xE9>" in tokens
+    units = [codec.detokenize(tokens[unit.start : unit.stop]) for unit in find_units(tokens, codec)]
+    assert units == ["驫", "木", "神社", "鼉", "太鼓"]
+
+
+def test_every_sentence_of_a_line_is_in_the_models_own_translation() -> None:
+    """Of lines with several a model leaves out much, which then could not be missed."""
+    checker = Checker.load("ja-en")
+    sentences = ["清水寺は東山にある。", "本尊は千手観音である。", "彼は寺で茶の湯を学んだ。"]
+    [found] = checker.check([("".join(sentences), "Kiyomizu-dera is in Higashiyama.")])
+    each = [translation.text for translation in checker.translator.translate(sentences)]
+    assert found.own == " ".join(each)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Literal
 
@@ -118,6 +118,15 @@ def test_batch_size_changes_nothing(
     assert_same(translator.translate(lines), translator.translate(lines, changed))
 
 
+@pytest.mark.parametrize("line", ["──────", "* * *", "。", "……！？", "😀"])
+def test_what_has_no_words_stays_as_it_is(line: str) -> None:
+    """A model would invent a sentence for it."""
+    rule, said = Translator.load("zh-en").translate([f" {line} ", f"{line}三十日"])
+    assert (rule.source, rule.text, rule.tokens) == (f" {line} ", line, ())
+    assert rule.alignment.shape == (0, 0)
+    assert "30" in said.text or "thirty" in said.text
+
+
 @pytest.mark.parametrize("empty", ["", " ", "\t \u3000", "\x00"])
 def test_empty_lines_stay_empty(translator: Translator, lines: list[str], empty: str) -> None:
     found = translator.translate([empty, lines[0], empty, lines[1], empty])
@@ -217,6 +226,26 @@ def test_nbest(translator: Translator, lines: list[str]) -> None:
         assert [t.score for t in every] == sorted((t.score for t in every), reverse=True)
         assert len({t.tokens for t in every}) == len(every)
         assert all(not t.alternatives for t in best.alternatives)
+
+
+def test_nbest_of_several_sentences(translator: Translator, lines: list[str]) -> None:
+    """The best sums of what the sentences can be, found by trying all."""
+    settings = change(translator, nbest=3)
+    parts = [" ".join(line.split()[:4]) + " 。" for line in lines[:2]]
+    [best] = translator.translate([" ".join(parts)], settings, sentences=True)
+    lists = [(t, *t.alternatives) for t in translator.translate(parts, settings)]
+    ways = sorted(product(*lists), key=lambda way: -sum(each.score for each in way))[:3]
+    every = (best, *best.alternatives)
+    assert [t.tokens for t in every] == [sum((t.tokens for t in way), ()) for way in ways]
+    for one, way in zip(every, ways, strict=True):
+        assert one.score == pytest.approx(sum(each.score for each in way))
+        assert one.source == best.source
+        assert len(one.alignment) == len(one.tokens)
+
+
+def test_a_text_in_place_of_lines_is_refused(translator: Translator) -> None:
+    with pytest.raises(TypeError, match=r"give it \[text\]"):
+        translator.translate("not its letters")
 
 
 def test_json(translator: Translator, lines: list[str]) -> None:

@@ -25,7 +25,7 @@ from covnmt.pool import Piece, by_pieces
 from covnmt.progress import tell
 from covnmt.text.codec import Codec
 from covnmt.text.padding import batches, pad
-from covnmt.text.tokenize import SPACE
+from covnmt.text.tokenize import SPACE, is_inner_byte
 from covnmt.translate import Translator
 
 Floats = NDArray[np.float64]
@@ -167,10 +167,11 @@ class Checker:
         return self.target.encode(self.target.tokenize(line))
 
     def _translate(self, lines: Sequence[str], sources: Sequence[Source]) -> list[str]:
-        """Whole, however long they are."""
+        """Whole, however long they are, and each sentence of them."""
         longest = max(1, *(len(source.ids) for source in sources))
         decode = self.translator.decode.model_copy(update={"max_source": longest})
-        return [each.text for each in self.translator.translate(lines, decode)]
+        made = self.translator.translate(lines, decode, sentences=True)
+        return [each.text for each in made]
 
     def _losses(self, sources: Sequence[Source], targets: Sequence[Ids]) -> list[Floats]:
         """log P(y | x) less log P(y | x without a unit) for all units [K] of each source."""
@@ -239,11 +240,16 @@ def _open(model: Path, device: str, threads: int) -> Checker:
 def find_units(tokens: Sequence[str], codec: Codec) -> list[range]:
     """Words and numbers, as ranges of tokens; punctuation is none.
 
-    Subwords make up words where the language has spaces; elsewhere each is a word of its own.
+    Subwords make up words where the language has spaces; elsewhere each is a word of its own, and
+    so is a character that is spelt in bytes.
     """
     borders = [0, *(j for j, pair in enumerate(pairwise(tokens), 1) if _parts(*pair, codec))]
     ranges = [range(*pair) for pair in pairwise([*borders, len(tokens)])]
-    return [each for each in ranges if any(c.isalnum() for j in each for c in tokens[j])]
+    return [each for each in ranges if _is_word(tokens[each.start : each.stop], codec)]
+
+
+def _is_word(tokens: Sequence[str], codec: Codec) -> bool:
+    return any(letter.isalnum() for letter in codec.detokenize(tokens))
 
 
 def _parts(before: str, token: str, codec: Codec) -> bool:
@@ -251,7 +257,8 @@ def _parts(before: str, token: str, codec: Codec) -> bool:
     if codec.settings.kind != "sentencepiece":
         return True
     if codec.settings.unspaced:
-        return not (before[-1].isdecimal() and token[0].isdecimal())
+        number = before[-1].isdecimal() and token[0].isdecimal()
+        return not (number or is_inner_byte(token))
     return token.startswith(SPACE)
 
 

@@ -218,7 +218,10 @@ def translate(
     job = Job(tuple(model), decode, overlong, as_json, dictionary, device, threads, sentences)
     if shards or into:
         if file or out:
-            raise UserError("--shards and --out take the place of a file and of --output")
+            raise UserError(
+                "--shards and --out take the place of a file and of --output; for several files "
+                "say --shards before each"
+            )
         tell(str(translate_files(job, shards or [], into, workers, ray)))
         return
     if ray:

@@ -30,6 +30,7 @@ from covnmt.search import Watch as WatchWords
 from covnmt.text.codec import Codec, fingerprint
 from covnmt.text.layout import split_text
 from covnmt.text.padding import batches, pad
+from covnmt.text.tokenize import clean
 from covnmt.text.vocab import UNK
 
 Array = NDArray[np.float32]
@@ -126,8 +127,8 @@ class Translator:
         watch: Watch | None = None,
         sentences: bool = False,
     ) -> list[Translation]:
-        """Translate every line; empty ones stay empty. With `sentences`, those of a line are
-        translated one by one.
+        """Translate every line; what has neither letter nor digit stays as it is. With
+        `sentences`, those of a line are translated one by one.
 
         `watch` is told after every step of the search: the number of the line from 0, and the
         tokens of its best hypothesis so far. On a GPU one model is not watched.
@@ -147,6 +148,8 @@ class Translator:
 
         `first` is the number of the first line, for messages and `watch`.
         """
+        if isinstance(lines, str):  # is iterable too, character by character
+            raise TypeError("translate takes lines: give it [text] in place of text")
         decode = decode or self.decode
         numbered = enumerate(lines, first)
         while window := list(islice(numbered, WINDOW * decode.batch_size)):
@@ -165,13 +168,15 @@ class Translator:
         overlong: Literal["cut", "split"],
         sentences: bool,
     ) -> list[tuple[str, ...]]:
-        """The tokens to translate: none for an empty line, several for a split one."""
+        """The tokens to translate: none for a line without words, several for a split one."""
         texts = split_text(line).sentences if sentences else (line,)
         return [part for text in texts for part in self._pieces(text, number, decode, overlong)]
 
     def _pieces(
         self, text: str, number: int, decode: DecodeConfig, overlong: Literal["cut", "split"]
     ) -> list[tuple[str, ...]]:
+        if not any(letter.isalnum() for letter in text):  # of a rule a model makes a sentence
+            return []
         tokens = tuple(self.source.tokenize(text))
         if len(tokens) <= decode.max_source:
             return [tokens] if tokens else []
@@ -179,7 +184,7 @@ class Translator:
             return split_tokens(tokens, decode.max_source)
         tell(
             f"line {number + 1}: {len(tokens)} tokens, only the first {decode.max_source} are "
-            "translated (--overlong split translates all of them)",
+            "translated (--overlong split translates all; --sentences each, if these are several)",
             style="yellow",
         )
         return [tokens[: decode.max_source]]
@@ -293,10 +298,25 @@ def split_tokens(tokens: tuple[str, ...], limit: int) -> list[tuple[str, ...]]:
 
 
 def join(line: str, parts: Sequence[Translation], target: Codec) -> Translation:
-    """The pieces of one line as one translation; attention never crosses their borders."""
+    """The pieces of one line as one translation, with an n-best list if they have some."""
+    best, *others = [_joined(line, way, target) for way in _ways(parts)]
+    return replace(best, alternatives=tuple(others))
+
+
+def _ways(parts: Sequence[Translation]) -> list[tuple[Translation, ...]]:
+    """The best ways to say all pieces, as many as any piece has, the best first."""
+    many = max((1 + len(part.alternatives) for part in parts), default=1)
+    ways: list[tuple[Translation, ...]] = [()]
+    for part in parts:
+        longer = [(*way, each) for way in ways for each in (part, *part.alternatives)]
+        ways = sorted(longer, key=lambda way: -sum(each.score for each in way))[:many]
+    return ways
+
+
+def _joined(line: str, parts: Sequence[Translation], target: Codec) -> Translation:
+    """One way to say them; attention never crosses their borders."""
     if len(parts) == 1:
-        others = tuple(replace(each, source=line) for each in parts[0].alternatives)
-        return replace(parts[0], source=line, alternatives=others)
+        return replace(parts[0], source=line, alternatives=())
     tokens = tuple(token for part in parts for token in part.tokens)
     source = tuple(token for part in parts for token in part.source_tokens)
     alignment = np.zeros((len(tokens), len(source)), dtype=np.float32)
@@ -310,7 +330,7 @@ def join(line: str, parts: Sequence[Translation], target: Codec) -> Translation:
     return Translation(
         source=line,
         source_tokens=source,
-        text=target.detokenize(tokens),
+        text=target.detokenize(tokens) if parts else clean(line),
         tokens=tokens,
         score=sum((part.score for part in parts), 0.0),
         alignment=alignment,

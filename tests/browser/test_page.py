@@ -53,6 +53,18 @@ def test_subwords_read_like_words(page: Page) -> None:
     expect(page.locator(f"{DONE} .word.source .token")).to_have_text(["␣", "cat", "s"])
 
 
+def test_characters_in_bytes_can_be_read(page: Page) -> None:
+    show(page, "▁ <0xE9> <0xA9> <0xAB> <0x24> <0xAB>")
+    shown = ["␣", "驫₁", "驫₂", "驫₃", "$", "<0xAB>"]
+    expect(page.locator(f"{DONE} .word.source .token")).to_have_text(shown)
+
+
+def test_nothing_is_said_about_a_line_without_words(page: Page, line: str) -> None:
+    show(page, f"{line}\n***\n{line}")
+    expect(page.locator(f"{DONE} .translation")).to_contain_text("***")
+    expect(page.locator(f"{DONE} h3")).to_have_text(["Sentence 1", "Sentence 3"])
+
+
 def test_what_is_typed_before_the_models_are_known_stays(
     context: BrowserContext, running: Running, line: str
 ) -> None:

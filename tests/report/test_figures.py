@@ -152,6 +152,13 @@ def test_dollar_signs_are_words(tmp_path: Path) -> None:
     assert "<!-- $x^2$ -->" in (tmp_path / "map.svg").read_text("utf-8")
 
 
+def test_bytes_are_drawn_as_what_they_spell(drawn: list[Figure]) -> None:
+    matrix = np.full((1, 2), 0.5, dtype=np.float32)
+    heat_maps([HeatMap("x", ["<0xC3>", "<0xBC>"], ["<0x24>"], matrix)], Path("x.png"))
+    words = {text.get_text() for row in labels(drawn[0]) for text in row}
+    assert {"ü₁", "ü₂", "$"} <= words
+
+
 def test_empty_translation_is_drawn(drawn: list[Figure]) -> None:
     nothing = HeatMap("t", ["a", "b"], [], np.zeros((0, 2), np.float32), np.zeros(2, np.float32))
     heat_maps([nothing], Path("x.png"))

@@ -1,5 +1,7 @@
 """Remarks on what became of the words."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -59,6 +61,14 @@ def test_reasons_name_what_was_seen() -> None:
     assert twice.reason == "word 1 is the same and comes from “a” too"
     [much] = remarks(translation("x y z", [[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]], [1.0, 1.0]))
     assert much.reason == "attention 2.00 in all, 1.00 expected: more than its share"
+
+
+def test_reasons_read_like_words() -> None:
+    made = translation("x x", [[0.9, 0.1], [0.8, 0.2]], None)
+    [space] = remarks(replace(made, source_tokens=("▁cat", "b")))
+    assert "comes from “cat” too" in space.reason
+    [byte] = remarks(replace(made, source_tokens=("<0x24>", "b")))
+    assert "comes from “$” too" in byte.reason
 
 
 def test_an_empty_sentence_has_none() -> None:

@@ -1,12 +1,17 @@
 """The two routes that clients of LibreTranslate know."""
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
 from libretranslatepy import LibreTranslateAPI  # type: ignore[import-untyped]
 
+from covnmt.serve.api import Desk
+from covnmt.serve.engine import ModelSpec
+from covnmt.serve.libretranslate import find_engine
+from covnmt.serve.limits import RefusalError
 from covnmt.serve.settings import ServeSettings
 
 from .server import PATIENCE, Running, serving
@@ -35,6 +40,37 @@ def test_several(client: httpx.Client, lines: list[str]) -> None:
     body = {"q": lines[:3], "source": "auto", "target": "target", "alternatives": 0}
     answer = client.post("/translate", json=body)
     assert answer.json() == {"translatedText": translated(client, lines[:3])}
+
+
+# Models by name, source and target; what is asked for, and who answers: None is a refusal.
+MODELS = [
+    ("first", "ja", "en"),
+    ("second", "zh", "en"),
+    ("third", "zh", "en"),
+    ("last", "zh", "fr"),
+]
+PAIRS = [
+    ("ja", "en", "first"),
+    ("zh", "en", "second"),
+    ("zh-Hant", "en-GB", "second"),
+    ("zh-TW", "fr", "last"),
+    ("auto", "fr", "last"),
+    ("auto", "en", None),
+    ("ja", "fr", None),
+]
+
+
+@pytest.mark.parametrize(("source", "target", "name"), PAIRS)
+def test_the_model_of_a_pair(source: str, target: str, name: str | None) -> None:
+    """A text of one language is never given to a model of another."""
+    specs = [ModelSpec(each, Path(each), x, y) for each, x, y in MODELS]
+    engines = {spec.name: SimpleNamespace(spec=spec) for spec in specs}
+    desk = cast(Desk, SimpleNamespace(engines=engines))
+    if name is not None:
+        assert find_engine(desk, source, target).spec.name == name
+        return
+    with pytest.raises(RefusalError, match=r"one of ja, zh|see /languages"):
+        find_engine(desk, source, target)
 
 
 def test_languages(client: httpx.Client) -> None:

@@ -17,6 +17,7 @@ from covnmt.text.tokenize import (
     TokenizerSettings,
     build_tokenizer,
     clean,
+    spelt,
 )
 from covnmt.text.vocab import train_sentencepiece
 
@@ -42,6 +43,8 @@ PLAIN = [
     ("『 READ OR DIE -』 の 作者", "『READ OR DIE-』の作者"),
     ("第 5,000 号， 及 Serial No. 7", "第5,000号,及Serial No.7"),
     ("空白の\u3000ない文", "空白のない文"),
+    ("\u200b本法\u00ad所稱\u200b主管\u2060機關\u200e", "本法所稱主管機關"),
+    ("祇\U000e0100園祭\ufe0f No. \u200b 7 a \u200d b", "祇園祭No.7 a b"),
 ]
 
 # traditional characters, and what they become; simplified and Japanese ones besides
@@ -214,3 +217,18 @@ def test_heavy_libraries_are_imported_only_when_used() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+# Tokens, and what people read in their place; bytes that spell nothing to be seen stay.
+SPELT = [
+    ("", ""),
+    ("▁ <0xE9> <0xA9> <0xAB> 木 神社", "▁ 驫₁ 驫₂ 驫₃ 木 神社"),
+    ("<0xE5> <0xA0> <0x83> <0xE6> <0xB3> <0xB0>", "堃₁ 堃₂ 堃₃ 泰₁ 泰₂ 泰₃"),
+    ("<0x24> 5 <0xC3> <0xBC> <0xF0> <0x9F> <0x98> <0x80>", "$ 5 ü₁ ü₂ 😀₁ 😀₂ 😀₃ 😀₄"),
+    ("<0x0A> <0x20> <0x7F> <0xE9> <0xA9> a <0xAB>", "<0x0A> <0x20> <0x7F> <0xE9> <0xA9> a <0xAB>"),
+]
+
+
+@pytest.mark.parametrize(("tokens", "shown"), SPELT)
+def test_bytes_are_shown_as_what_they_spell(tokens: str, shown: str) -> None:
+    assert spelt(tokens.split()) == shown.split()

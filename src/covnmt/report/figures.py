@@ -14,7 +14,7 @@ import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ from covnmt.files import atomic_write, read_lines
 from covnmt.metrics.bootstrap import Band
 from covnmt.metrics.length import Bucket
 from covnmt.report.fonts import em_width, families, visible
+from covnmt.text.tokenize import spelt
 
 Array = NDArray[np.float32]
 
@@ -90,6 +91,7 @@ def heat_maps(panels: Sequence[HeatMap], path: Path) -> None:
     """Draw the heat maps side by side; PNG or SVG by the name of the file."""
     if not panels:
         raise UserError(f"{path}: nothing to draw; heat maps need the output of `translate --json`")
+    panels = [replace(p, source=spelt(p.source), target=spelt(p.target)) for p in panels]
     with _style(word for panel in panels for word in _words(panel)):
         boxes = _boxes(panels)
         strip = any(panel.coverage is not None for panel in panels)

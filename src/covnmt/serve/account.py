@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from covnmt.metrics.adequacy import LITTLE_ATTENTION
+from covnmt.text.tokenize import SPACE, spelt
 from covnmt.translate import Translation
 
 # More than a word's due: attention over its fertility or, where that is unknown, attention.
@@ -59,13 +60,13 @@ def _repetitions(translation: Translation) -> list[Remark]:
     """Target words said again while looking at the same source word."""
     found = []
     earlier: dict[tuple[str, int], list[int]] = defaultdict(list)
+    origins = [token.strip(SPACE) or "␣" for token in spelt(translation.source_tokens)]
     for i, (token, row) in enumerate(zip(translation.tokens, translation.alignment, strict=True)):
         j = int(row.argmax())  # what has a translation has source words
         if row[j] < CLEARLY:
             continue
         if before := earlier[token, j]:
-            origin = translation.source_tokens[j]
-            reason = f"word {before[-1] + 1} is the same and comes from “{origin}” too"
+            reason = f"word {before[-1] + 1} is the same and comes from “{origins[j]}” too"
             found.append(Remark("target", i, "said twice", reason))
         earlier[token, j].append(i)
     return found

@@ -52,11 +52,22 @@ async def read_request(request: Request) -> LibreRequest:
 
 
 def find_engine(desk: Desk, source: str, target: str) -> Engine:
-    """The first model of this pair of languages; `auto` is any source."""
-    for engine in desk.engines.values():
-        if source in ("auto", engine.spec.source) and target == engine.spec.target:
-            return engine
-    raise RefusalError(400, "no model for these languages; see /languages")
+    """The first model of this pair of languages, whatever country or script: `zh-TW` is `zh`.
+
+    `auto` is the one source that the target has; which of several a text is in, nobody here knows.
+    """
+    source, target = (code.partition("-")[0] for code in (source, target))
+    suited = [
+        engine
+        for engine in desk.engines.values()
+        if source in ("auto", engine.spec.source) and target == engine.spec.target
+    ]
+    if not suited:
+        raise RefusalError(400, "no model for these languages; see /languages")
+    if len(codes := {engine.spec.source for engine in suited}) > 1:
+        known = ", ".join(sorted(codes))
+        raise RefusalError(400, f"source: name the language of the text, one of {known}")
+    return suited[0]
 
 
 def build_router(desk: Desk) -> APIRouter:

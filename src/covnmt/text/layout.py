@@ -1,14 +1,25 @@
 """A text cut into sentences, and put together again with its layout kept.
 
 Borders are line breaks, white space after the end of a sentence, and the full stops of Chinese and
-Japanese, which no space follows. A text of n sentences has n + 1 gaps around them.
+Japanese, which no space follows; after what a sentence quotes it goes on: 「行く。」と言った。
+A text of n sentences has n + 1 gaps around them.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-PLACES = re.compile(r"\s+|(?<=[。！？])(?![」』”’）。！？\s])|(?<=[。！？][」』”’）])(?=\S)")
+# What follows a quotation or a bracket inside a sentence: particles, but for words like them that
+# begin one (ところが, のちに).
+GOES_ON = (
+    "と(?!ころ|ても|はいえ|もに|きに|りわけ|くに)|など"
+    "|[はをにの](?![ぁ-ん])|[がでもへや](?![ぁ-ん、])"
+)
+CLOSED = r"」』”’）)\]】〕》〉"
+PLACES = re.compile(
+    rf"\s+|(?<=[。！？])(?![{CLOSED}。！？\s])"
+    rf"|(?:(?<=[。！？][{CLOSED}])|(?<=[。！？][{CLOSED}]{{2}}))(?![{CLOSED}]|{GOES_ON})(?=\S)"
+)
 LINE_BREAK = re.compile(r"[\n\r\x0b\x0c\x85\u2028\u2029]")
 ALWAYS_ENDS = "。！？"
 ENDS = f".!?…{ALWAYS_ENDS}"

@@ -11,6 +11,11 @@ export class Failure extends Error {
 const GONE = "The server does not answer. Is it still running?";
 const PARTS = ["tokens", "alignment", "coverage", "fertility", "remarks"];
 const SPACE = "▁"; // what stands for a space in subwords
+// a character that subwords spell in bytes, which are tokens of their own
+const INNER = "\n<0x[89AB][0-9A-F]>";
+const IN_BYTES = new RegExp(
+  "<0x(?:2[1-9A-F]|[3-6][0-9A-F]|7[0-9A-E])>" +
+    `|<0x[CD][0-9A-F]>${INNER}|<0xE[0-9A-F]>(?:${INNER}){2}|<0xF[0-7]>(?:${INNER}){3}`, "g");
 
 export function models(key) {
   return ask("v1/models", { headers: headers(key) });
@@ -40,8 +45,17 @@ export async function check(model, source, target, key, signal) {
 /** A sentence whose subwords read like words; a space alone is shown as one. */
 function readable(sentence) {
   const plain = (token) => token.replaceAll(SPACE, " ").trim() || "␣";
-  const { source_tokens: source, tokens: target } = sentence;
-  return { ...sentence, source_tokens: source.map(plain), tokens: target.map(plain) };
+  const shown = (tokens) => (tokens.length ? spelt(tokens).map(plain) : []);
+  return { ...sentence, source_tokens: shown(sentence.source_tokens), tokens: shown(sentence.tokens) };
+}
+
+/** Bytes as the character that they spell, numbered where there are several: 驫₁ 驫₂ 驫₃. */
+function spelt(tokens) {
+  return tokens.join("\n").replace(IN_BYTES, (found) => {
+    const bytes = found.match(/[0-9A-F]{2}/g).map((byte) => parseInt(byte, 16));
+    const character = new TextDecoder().decode(new Uint8Array(bytes));
+    return bytes.map((_, k) => character + (bytes.length > 1 ? "₁₂₃₄"[k] : "")).join("\n");
+  }).split("\n");
 }
 
 function headers(key) {

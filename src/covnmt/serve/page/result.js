@@ -15,7 +15,9 @@ export function resultPanel({ model, text, sentences }, check) {
     { class: "result", "aria-label": `Translation by ${model}` },
     element("h2", {}, model),
     element("p", { class: "translation", dir: "auto", tabindex: "0" }, text),
-    ...sentences.map((sentence, n) => sentencePanel(sentence, model, many ? n + 1 : 0, check)),
+    // a line of dashes is in the text, and there is nothing to say about it
+    ...sentences.map((sentence, n) => sentence.source_tokens.length
+      ? sentencePanel(sentence, model, many ? n + 1 : 0, check) : ""),
   );
 }
 
