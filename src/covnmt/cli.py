@@ -44,11 +44,8 @@ corpus_app = typer.Typer(no_args_is_help=True, help="Open corpora that can be fe
 recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: lists, keys, resolved settings.")
 app.add_typer(corpus_app, name="corpus")
 app.add_typer(recipe_app, name="recipe")
-app.add_typer(cli_text.app)
-app.add_typer(cli_train.app)
-app.add_typer(cli_evaluate.app)
-app.add_typer(cli_reproduce.app)
-app.add_typer(cli_serve.app)
+for commands in (cli_text, cli_train, cli_evaluate, cli_reproduce, cli_serve):
+    app.add_typer(commands.app)
 app.add_typer(cli_smt.app, name="smt")
 app.add_typer(cli_smt.words_app, name="words")
 
