@@ -64,6 +64,16 @@ def test_what_follows_a_full_stop_without_space_is_read_as_it_stands(model: str)
     ]
 
 
+@pytest.mark.parametrize(("unspaced", "tokens"), [(True, "▁今。明。"), (False, "▁今。▁明。")])
+def test_a_language_with_spaces_has_one_after_a_full_stop(unspaced: bool, tokens: str) -> None:
+    class Subwords(WhitespaceTokenizer):
+        def tokenize(self, line: str) -> list[str]:
+            return list(f"▁{line}")
+
+    settings = TokenizerSettings(kind="sentencepiece", unspaced=unspaced)
+    assert Source.of("今。 明。", Codec(settings, Subwords(), NO_WORDS)).tokens == tuple(tokens)
+
+
 def test_a_piece_that_holds_a_full_stop_and_more_is_no_trouble() -> None:
     class Greedy(WhitespaceTokenizer):
         def tokenize(self, line: str) -> list[str]:
