@@ -78,13 +78,22 @@ def read_lines(path: Path) -> Iterator[str]:
         yield from decode_lines(stream, str(path))
 
 
-def input_lines(path: Path | None) -> Iterator[str]:
-    """Stream the lines of a file, or of standard input where none is named (or "-")."""
+@contextmanager
+def open_input(path: Path | None) -> Iterator[tuple[IO[bytes], str]]:
+    """A file, or standard input where none is named (or "-"); and what messages call it."""
     if path is not None and str(path) != "-":
-        return read_lines(path)
-    if sys.stdin is None:
+        with open_binary(path) as stream:
+            yield stream, str(path)
+    elif sys.stdin is None:
         raise UserError("standard input is closed: name a file, or pipe text in")
-    return decode_lines(sys.stdin.buffer, "standard input")
+    else:
+        yield sys.stdin.buffer, "standard input"
+
+
+def input_lines(path: Path | None) -> Iterator[str]:
+    """Stream the lines of a file or of standard input."""
+    with open_input(path) as (stream, name):
+        yield from decode_lines(stream, name)
 
 
 def read_parallel(*paths: Path) -> Iterator[tuple[str, ...]]:
