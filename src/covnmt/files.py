@@ -53,12 +53,12 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
     """Lines of a binary stream as text without their ends; bad bytes are an error with its line.
 
     Only line feeds end a line (with or without a carriage return before them), so that
-    characters such as U+2028 inside a sentence never shift the rest of the file. A byte order
-    mark at the beginning is no part of the text.
+    characters such as U+2028 inside a sentence never shift the rest of the file; but see
+    `_of_old_macs`. A byte order mark at the beginning is no part of the text.
     """
     number = 0
     try:
-        for raw in stream:
+        for raw in _of_old_macs(stream):
             number += 1
             if number == 1:
                 raw = raw.removeprefix(codecs.BOM_UTF8)
@@ -70,6 +70,15 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
         ) from None
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         raise UserError(f"{name}, after line {number}: cannot be read ({error})") from None
+
+
+def _of_old_macs(stream: Iterable[bytes]) -> Iterator[bytes]:
+    """The same lines; those of a text without any line feed end with carriage returns."""
+    for number, raw in enumerate(stream):
+        if number or raw.endswith(b"\n"):
+            yield raw
+        else:  # the first line, and all there is
+            yield from raw.removesuffix(b"\r").split(b"\r")
 
 
 def read_lines(path: Path) -> Iterator[str]:

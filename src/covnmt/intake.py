@@ -48,7 +48,8 @@ class Arriving:
         chunk = os.read(self.handle, CHUNK)
         complete, end, begun = chunk.rpartition(b"\n")
         if end:
-            self.lines.extend((bytes(self.begun) + complete).split(b"\n"))
+            lines = (bytes(self.begun) + complete).split(b"\n")
+            self.lines.extend(line + end for line in lines)
             self.begun.clear()
         self.begun += begun
         if not chunk:
