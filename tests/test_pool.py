@@ -169,6 +169,21 @@ def test_workers_end_with_whom_they_work_for(number: signal.Signals, tmp_path: P
     raise AssertionError("workers were left behind")
 
 
+def test_every_worker_begins_with_stops_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that are started when there is more to do."""
+    process = multiprocessing.get_context("spawn").Process
+    start, blocked = process.start, list[set[signal.Signals]]()
+
+    def noting(self: multiprocessing.Process) -> None:
+        blocked.append({signal.Signals(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, ())})
+        start(self)
+
+    monkeypatch.setattr(process, "start", noting)
+    assert sorted(spread(slow_at_first, range(6), workers=2)) == list(range(6))
+    assert blocked
+    assert all(each >= set(pool.STOPS) for each in blocked)
+
+
 @pytest.mark.parametrize("told", ["this thread", "another"])
 def test_a_stop_waits_until_workers_have_begun(told: str) -> None:
     reached: list[str] = []

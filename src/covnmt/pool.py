@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import chain, islice
 from multiprocessing.queues import SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -164,7 +164,7 @@ def _attempt(
         while True:
             for number, item in items:
                 taken[number] = item
-                with nullcontext() if futures else _held_back():  # the first one starts workers
+                with _held_back():  # it may start a worker
                     futures[pool.submit(function, item)] = number
             awaited: set[Future[Any]] = set(futures)
             if len(futures) < AHEAD * workers and not coming.ended:
