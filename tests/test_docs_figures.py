@@ -5,7 +5,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from covnmt.metrics.bleu import corpus_bleu
+from covnmt.metrics.bootstrap import gain_band
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,6 +39,14 @@ CPU_COLUMNS = (
     ("cpu-small-batch32", 1),
     ("cpu-paper-batch1", 10),
 )
+INGREDIENTS = {  # README.md's rows, and the results without each
+    "nothing left out": "twlaw-modern/gru10",
+    "length normalisation, chosen on the dev set": "twlaw-modern/gru10-no-length-penalty",
+    "dropout": "twlaw-modern/gru10-no-dropout",
+    "subwords (with words instead)": "twlaw/gru10-modern",
+    "label smoothing": "twlaw-modern/gru10-no-smoothing",
+    "averaged weights, best on dev (with the last ones instead)": "twlaw-modern/gru10-no-average",
+}
 CHECKS = ("check-ja-en", "check-embedded-gru10", "check-embedded-baseline")
 SENTENCE_CHECKS = ("check-sentences-ja-en", "check-sentences-zh-en")
 
@@ -80,6 +92,21 @@ def test_results(number: int, experiment: str) -> None:
         assert bleu.split()[0] == f"{means['BLEU (paper)']:.2f}", name
         assert shown == gain(system), name
         assert cells == [f"{means[s]:.2f}" if s in means else "" for s in SCORES], name
+
+
+def test_ingredients() -> None:
+    [table] = tables("README.md", "it brings")
+    assert list(table) == list(INGREDIENTS)
+    counts = {}
+    for name, (bleu, brings) in table.items():
+        result = results(f"docs/results/{INGREDIENTS[name]}-seed1.json")
+        assert bleu == f"{result['scores']['translation'][0]['value']:.2f}", name
+        counts[name] = np.array(result["test"]["statistics"], dtype=float)
+        if len(counts) > 1:
+            pair = (counts[name], counts["nothing left out"])
+            without, complete = (float(corpus_bleu(each.sum(axis=0))) for each in pair)
+            change = {"gain": complete - without, "gain_band": gain_band([pair])}
+            assert brings == gain({"system": name, **change}), name
 
 
 def test_training_speeds() -> None:

@@ -31,6 +31,11 @@ from covnmt.files import (
 LINES = [
     (b"one\ntwo\n", ["one", "two"]),
     (b"one\r\ntwo\r\n", ["one", "two"]),
+    (b"one\rtwo\r\rfour\r", ["one", "two", "", "four"]),
+    (b"\xef\xbb\xbfone\rtwo", ["one", "two"]),
+    (b"one\nstill \r one\r\nthree\r", ["one", "still \r one", "three"]),
+    (b"still \r one\ntwo \r two", ["still \r one", "two \r two"]),
+    (b"\r", [""]),
     (b"no end", ["no end"]),
     (b"\n\n", ["", ""]),
     (b"", []),
@@ -65,8 +70,9 @@ def test_written_lines_come_back(
     assert list(read_lines(path)) == lines
 
 
-def test_bad_bytes_are_told_with_their_line() -> None:
-    lines = decode_lines([b"good\n", b"b\xff\n"], "some.txt")
+@pytest.mark.parametrize("raw", [[b"good\n", b"b\xff\n"], [b"good\rb\xff\r"]])
+def test_bad_bytes_are_told_with_their_line(raw: list[bytes]) -> None:
+    lines = decode_lines(raw, "some.txt")
     assert next(lines) == "good"
     with pytest.raises(UserError, match=r"some\.txt, line 2: not UTF-8 \(byte 1"):
         next(lines)

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -71,6 +72,31 @@ def test_items_are_taken_as_there_is_room() -> None:
     assert len({next(results) for _ in range(20)}) == 20
     assert len(taken) <= 20 + AHEAD * 2
     results.close()  # type: ignore[attr-defined]
+
+
+def test_results_do_not_wait_for_items_that_have_not_come() -> None:
+    """Whoever makes items may first want to see what came of the last."""
+    seen = [threading.Event() for _ in range(6)]
+
+    def items() -> Iterator[int]:
+        yield 0
+        for number in range(1, 6):
+            yield number
+            assert seen[number].wait(300)
+
+    results = in_order(abs, items(), workers=2)
+    for number in results:
+        seen[number].set()
+    assert all(event.is_set() for event in seen)
+
+
+def test_items_that_cannot_be_had() -> None:
+    def items() -> Iterator[int]:
+        yield from range(3)
+        raise UserError("text, line 7: bad")
+
+    with pytest.raises(UserError, match="line 7: bad"):
+        list(spread(abs, items(), workers=2))
 
 
 def test_alone_there_is_no_other_process(tmp_path: Path) -> None:
@@ -141,6 +167,21 @@ def test_workers_end_with_whom_they_work_for(number: signal.Signals, tmp_path: P
     for worker in filter(alive, workers):
         os.kill(worker, signal.SIGKILL)
     raise AssertionError("workers were left behind")
+
+
+def test_every_worker_begins_with_stops_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that are started when there is more to do."""
+    process = multiprocessing.get_context("spawn").Process
+    start, blocked = process.start, list[set[signal.Signals]]()
+
+    def noting(self: multiprocessing.Process) -> None:
+        blocked.append({signal.Signals(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, ())})
+        start(self)
+
+    monkeypatch.setattr(process, "start", noting)
+    assert sorted(spread(slow_at_first, range(6), workers=2)) == list(range(6))
+    assert blocked
+    assert all(each >= set(pool.STOPS) for each in blocked)
 
 
 @pytest.mark.parametrize("told", ["this thread", "another"])

@@ -285,8 +285,8 @@ def test_nothing_in_nothing_out(exported: Path, tmp_path: Path) -> None:
 
 
 def test_a_dash_is_a_pipe(exported: Path, tiny_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever types waits for an answer to each line, not for a piece to be full."""
-    monkeypatch.setattr("covnmt.pool.in_order", None)
+    """It has one process unless told."""
+    monkeypatch.setattr("covnmt.pool._attempt", None)
     with (tiny_text / "test.src").open() as stream:
         monkeypatch.setattr("sys.stdin", stream)
         assert len(list(translate_text(text_job(exported), Path("-"), 0))) == 20

@@ -191,7 +191,7 @@ def translate(
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
-    """Translate a file or a pipe, line by line; order and empty lines are kept."""
+    """Translate a file, a pipe or what is typed, line by line; order and empty lines are kept."""
     from covnmt.directory import load_config
     from covnmt.shards import Job, translate_files, translate_text
     from covnmt.translate import change_decoding, formatted

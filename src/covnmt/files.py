@@ -53,12 +53,12 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
     """Lines of a binary stream as text without their ends; bad bytes are an error with its line.
 
     Only line feeds end a line (with or without a carriage return before them), so that
-    characters such as U+2028 inside a sentence never shift the rest of the file. A byte order
-    mark at the beginning is no part of the text.
+    characters such as U+2028 inside a sentence never shift the rest of the file; but see
+    `_of_old_macs`. A byte order mark at the beginning is no part of the text.
     """
     number = 0
     try:
-        for raw in stream:
+        for raw in _of_old_macs(stream):
             number += 1
             if number == 1:
                 raw = raw.removeprefix(codecs.BOM_UTF8)
@@ -72,19 +72,37 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
         raise UserError(f"{name}, after line {number}: cannot be read ({error})") from None
 
 
+def _of_old_macs(stream: Iterable[bytes]) -> Iterator[bytes]:
+    """The same lines; those of a text without any line feed end with carriage returns."""
+    for number, raw in enumerate(stream):
+        if number or raw.endswith(b"\n"):
+            yield raw
+        else:  # the first line, and all there is
+            yield from raw.removesuffix(b"\r").split(b"\r")
+
+
 def read_lines(path: Path) -> Iterator[str]:
     """Stream the lines of one text file."""
     with open_binary(path) as stream:
         yield from decode_lines(stream, str(path))
 
 
-def input_lines(path: Path | None) -> Iterator[str]:
-    """Stream the lines of a file, or of standard input where none is named (or "-")."""
+@contextmanager
+def open_input(path: Path | None) -> Iterator[tuple[IO[bytes], str]]:
+    """A file, or standard input where none is named (or "-"); and what messages call it."""
     if path is not None and str(path) != "-":
-        return read_lines(path)
-    if sys.stdin is None:
+        with open_binary(path) as stream:
+            yield stream, str(path)
+    elif sys.stdin is None:
         raise UserError("standard input is closed: name a file, or pipe text in")
-    return decode_lines(sys.stdin.buffer, "standard input")
+    else:
+        yield sys.stdin.buffer, "standard input"
+
+
+def input_lines(path: Path | None) -> Iterator[str]:
+    """Stream the lines of a file or of standard input."""
+    with open_input(path) as (stream, name):
+        yield from decode_lines(stream, name)
 
 
 def read_parallel(*paths: Path) -> Iterator[tuple[str, ...]]:

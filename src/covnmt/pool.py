@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import chain, islice
 from multiprocessing.queues import SimpleQueue
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from covnmt.errors import UserError
 
@@ -57,6 +57,7 @@ class Piece(NamedTuple, Generic[T]):
 
     first: int  # from 0
     lines: list[T]
+    paused: bool = False  # no more of the text was there yet
 
     def __str__(self) -> str:
         return f"lines {self.first + 1:,} to {self.first + len(self.lines):,}"
@@ -98,14 +99,15 @@ def _numbered(
 ) -> Iterator[tuple[int, R]]:
     """Results as they come, with the number of their item."""
     rest = enumerate(items)
-    taken = dict(islice(rest, 2))  # and not done yet
-    if min(workers, len(taken)) <= 1:
+    taken = dict(islice(rest, 2 if workers > 1 else 0))  # and not done yet
+    if len(taken) <= 1:
         for number, item in chain(taken.items(), rest):
             yield number, function(item)
         return
     deaths: Counter[int] = Counter()
+    coming = _Coming(rest)
     while True:
-        yield from _attempt(function, taken, rest, workers)
+        yield from _attempt(function, taken, coming, workers)
         if not taken:
             return
         deaths.update(taken.keys())
@@ -117,8 +119,37 @@ def _numbered(
             )
 
 
+class _Coming(Generic[T]):
+    """The items not taken yet. Another thread waits for the next one, which may take its time:
+    what is done meanwhile is passed on."""
+
+    def __init__(self, rest: Iterator[tuple[int, T]]) -> None:
+        self.rest, self.ended = rest, False
+        self.following: Future[tuple[int, T] | None] | None = None
+
+    def ask(self) -> "Future[tuple[int, T] | None]":
+        """For the next one, which is the same until it is taken."""
+        if self.following is None:
+            self.following = Future()
+            # nobody waits for this thread in the end: the next item may never come
+            threading.Thread(target=self._fetch, args=(self.following,), daemon=True).start()
+        return self.following
+
+    def take(self) -> list[tuple[int, T]]:
+        """The one that was asked for; none at the end."""
+        found, self.following = self.ask().result(), None
+        self.ended = found is None
+        return [] if found is None else [found]
+
+    def _fetch(self, future: "Future[tuple[int, T] | None]") -> None:
+        try:
+            future.set_result(next(self.rest, None))
+        except BaseException as error:
+            future.set_exception(error)
+
+
 def _attempt(
-    function: Callable[[T], R], taken: dict[int, T], rest: Iterator[tuple[int, T]], workers: int
+    function: Callable[[T], R], taken: dict[int, T], coming: _Coming[T], workers: int
 ) -> Iterator[tuple[int, R]]:
     """Results until all are there or a worker dies."""
     # a fresh interpreter each: threads and GPUs do not survive a fork
@@ -128,19 +159,24 @@ def _attempt(
         seats.put(Seat(number, workers))
     others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(workers, context, _begin, (seats,))
-    waiting, futures = chain(list(taken.items()), rest), dict[Future[R], int]()
+    items, futures = list(taken.items()), dict[Future[R], int]()
     try:
         while True:
-            for number, item in islice(waiting, AHEAD * workers - len(futures)):
+            for number, item in items:
                 taken[number] = item
-                with nullcontext() if futures else _held_back():  # the first one starts workers
+                with _held_back():  # it may start a worker
                     futures[pool.submit(function, item)] = number
-            if not futures:
+            awaited: set[Future[Any]] = set(futures)
+            if len(futures) < AHEAD * workers and not coming.ended:
+                awaited.add(coming.ask())
+            if not awaited:
                 return
-            for future in wait(futures, return_when=FIRST_COMPLETED).done:
+            done = wait(awaited, return_when=FIRST_COMPLETED).done
+            for future in done & futures.keys():
                 number, result = futures.pop(future), future.result()
                 del taken[number]
                 yield number, result
+            items = coming.take() if coming.following in done else []
     except BrokenProcessPool:
         return
     except (KeyboardInterrupt, GeneratorExit):  # nobody waits for what they have in hand

@@ -11,7 +11,7 @@ search are small, and most of what two threads gain they lose waiting for each o
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,10 +19,11 @@ from covnmt import cluster, pool
 from covnmt.config import DecodeConfig
 from covnmt.engine import is_exported, processes
 from covnmt.errors import UserError
-from covnmt.files import digest, input_lines, read_json, read_lines, write_json, write_lines
+from covnmt.files import digest, read_json, read_lines, write_json, write_lines
+from covnmt.intake import input_pieces
 from covnmt.pool import Piece
 from covnmt.progress import track
-from covnmt.translate import Translation, Translator, formatted
+from covnmt.translate import WINDOW, Translation, Translator, formatted
 
 CORES_PER_WORKER = 2
 BATCHES = 8  # of a piece: enough to sort its lines by length
@@ -164,11 +165,22 @@ def translate_text(job: Job, path: Path | None, workers: int) -> Iterator[Transl
     """
     if not workers and path not in (None, Path("-")):
         workers = processes(job.models[0], job.threads)
-    lines = input_lines(path)
-    if workers > 1:
-        return translate_pieces(job, lines, workers, BATCHES)
     _open.cache_clear()
-    return _stream(job, lines)
+    if workers <= 1:
+        _open(job)  # before anybody types
+    size = (BATCHES if workers > 1 else WINDOW) * job.decode.batch_size
+    return chain.from_iterable(_answers(job, input_pieces(path, size), workers))
+
+
+def _answers(
+    job: Job, pieces: Iterator[Piece[str]], workers: int
+) -> Iterator[Iterable[Translation]]:
+    """Those of each piece. Other processes begin when there is more than one piece at a time."""
+    for piece in pieces:
+        if piece.paused:
+            yield translate_piece(job, piece)
+        else:
+            yield from pool.in_order(partial(translate_piece, job), chain([piece], pieces), workers)
 
 
 def translate_pieces(

@@ -334,8 +334,9 @@ def test_a_stream_that_breaks_off(context: BrowserContext, running: Running) -> 
 
 
 def test_a_message_where_the_text_cannot_be_translated(page: Page) -> None:
-    page.get_by_label("Text to translate").fill("word " * 300)
-    expect(page.get_by_role("alert")).to_contain_text("300 tokens")
+    page.get_by_label("Text to translate").fill("one\n" + "word " * 300)
+    message = 'sentence 2: "word word word word word word word word…" has 300 tokens'
+    expect(page.get_by_role("alert")).to_contain_text(message)
     page.get_by_label("Text to translate").fill("word")
     expect(page.get_by_role("alert")).to_be_hidden()
 

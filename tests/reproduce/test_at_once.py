@@ -69,7 +69,7 @@ def test_a_process_is_given_what_its_results_will_tell() -> None:
         "reproduce embedded --scale tiny --work w --results r --device cuda:1 --seed 7 "
         "--minutes 3.5 --system gru10 --system gru10-no-average --no-report --shared"
     )
-    for word in command(plan(minutes=3.5), jobs[0]).split()[1:]:
+    for word in command(plan(), jobs[0], 3.5).split()[1:]:
         assert word in words.split()
     assert "--shared" not in arguments(plan(), jobs, "cpu", shared=False)
 

@@ -109,7 +109,7 @@ def test_a_stopped_training_has_only_the_time_that_is_left(tmp_path: Path) -> No
 
 
 def test_commands_name_no_directory(tmp_path: Path) -> None:
-    told = jobs.command(tiny_plan(tmp_path, minutes=2.5), Job("gru10", 3))
+    told = jobs.command(tiny_plan(tmp_path), Job("gru10", 3), 2.5)
     assert told == ("covnmt reproduce embedded --scale tiny --system gru10 --seed 3 --minutes 2.5")
 
 

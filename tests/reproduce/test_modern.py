@@ -142,14 +142,16 @@ def test_the_sheet_finds_what_another_search_gave(plan: Plan) -> None:
     assert {item["system"] for item in key["items"]} == set(SYSTEMS)
 
 
-def test_measured_elsewhere_it_still_names_where_it_was_trained(
+def test_measured_elsewhere_it_still_names_where_and_how_long_it_was_trained(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COVNMT_COMMIT", "another")
-    list(run_jobs(replace(plan, results=tmp_path, jobs=[Job("gru10", 1)])))
+    list(run_jobs(replace(plan, results=tmp_path, jobs=[Job("gru10", 1)], minutes=0.2)))
     (again,) = read_results(tmp_path / plan.experiment.name)
     before = json.loads(plan.result(Job("gru10", 1)).read_text("utf-8"))
     assert again.content["commit"] == before["commit"] != "another"
+    assert again.content["command"] == before["command"]
+    assert "minutes" not in again.content
     assert again.content["scores"] == before["scores"]
 
 

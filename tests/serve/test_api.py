@@ -108,7 +108,8 @@ def test_a_stream_that_fails_says_so(client: httpx.Client) -> None:
     answer = client.post("/v1/translate/stream", json={"text": "a\n" + "b " * 300})
     assert answer.status_code == 200
     assert "event: error\ndata: " in answer.text
-    assert "300 tokens" in answer.text
+    assert r"sentence 2: \"b b b" in answer.text
+    assert "has 300 tokens" in answer.text
 
 
 def test_align(client: httpx.Client, tiny_model: Path, tiny_text: Path, lines: list[str]) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 JSON = {"content-type": "application/json"}
+LONG = f"{'a ' * 19}a…"  # how a sentence of many words begins
 
 WRONG: dict[str, tuple[str, bytes | dict[str, Any], int, str]] = {
     "no JSON": ("/v1/translate", b'{"text": "a', 422, "send a JSON object"),
@@ -23,7 +24,19 @@ WRONG: dict[str, tuple[str, bytes | dict[str, Any], int, str]] = {
     "model by path": ("/v1/translate", {"text": "a", "model": "/tmp/tiny"}, 404, "no model"),
     "model above": ("/v1/translate", {"text": "a", "model": "../tiny"}, 404, "no model"),
     "10,000 words": ("/v1/translate", {"text": "word " * 10_000}, 422, "characters"),
-    "too many tokens": ("/v1/translate", {"text": "a " * 201}, 422, "201 tokens"),
+    "too many tokens": ("/v1/translate", {"text": "a " * 201}, 422, f'"{LONG}" has 201 tokens'),
+    "one sentence of several": (
+        "/v1/translate",
+        {"text": "a\nb\n" + "a " * 201 + "\nc"},
+        422,
+        f'sentence 3: "{LONG}" has 201 tokens, where a sentence may have 200; split it',
+    ),
+    "one text of several": (
+        "/v1/translate",
+        {"text": ["a", "b\n" + "a" * 5001]},
+        422,
+        f'text 2: sentence 2: "{"a" * 40}…" has 5,001 characters, where a sentence may have 5,000',
+    ),
     "too many sentences": ("/v1/translate", {"text": "a\n" * 501}, 413, "501 sentences"),
     "too large": ("/v1/translate", {"text": "a" * 1_100_000}, 413, "262,144 bytes"),
     "deeply nested": ("/v1/translate", b'{"text": ' + b"[" * 100_000, 400, ""),
@@ -39,9 +52,21 @@ WRONG: dict[str, tuple[str, bytes | dict[str, Any], int, str]] = {
     "nothing to align": ("/v1/align", {"pairs": []}, 422, "pairs"),
     "one side is space": ("/v1/align", {"pairs": [{"source": "a", "target": " "}]}, 422, "empty"),
     "long pair": ("/v1/align", {"pairs": [{"source": "a " * 300, "target": "b"}]}, 422, "300"),
+    "one pair of several": (
+        "/v1/align",
+        {"pairs": [{"source": "a", "target": "b"}, {"source": "a", "target": "a " * 201}]},
+        422,
+        f'pair 2: "{LONG}" has 201 tokens',
+    ),
     "nothing to check": ("/v1/check", {"pairs": []}, 422, "pairs"),
     "no source to check": ("/v1/check", {"pairs": [{"source": "", "target": "a"}]}, 422, "source"),
     "nothing said": ("/v1/check", {"pairs": [{"source": "a"}]}, 422, "target: Field required"),
+    "second to check": (
+        "/v1/check",
+        {"pairs": [{"source": "a", "target": "b"}, {"source": "a " * 101, "target": "a"}]},
+        422,
+        f'pair 2: "{LONG}" has 101 tokens, where a sentence may have 100',
+    ),
     "long to check": ("/v1/check", {"pairs": [{"source": "a " * 101, "target": ""}]}, 422, "101"),
     "endless to check": ("/v1/check", {"pairs": [{"source": "a" * 5001, "target": ""}]}, 422, ""),
     "check by whom": (

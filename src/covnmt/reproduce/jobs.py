@@ -125,7 +125,7 @@ def run_job(plan: Plan, job: Job) -> None:
         "experiment": plan.experiment.name,
         "system": job.system,
         "seed": job.seed,
-        "command": command(plan, job),
+        "command": command(plan, job, found.pop("minutes", plan.minutes)),
         **origin(),
         "data": {name: split.model_dump() for name, split in report.splits.items()},
         **found,
@@ -182,7 +182,7 @@ def tuned(
 
 
 def train_system(plan: Plan, job: Job) -> dict[str, Any]:
-    """Train, or go on training; gives the reason why it ended, and where, in what versions."""
+    """Train, or go on training; gives why it ended, its time, and where, in what versions."""
     from covnmt.engine.pytorch import pick_device
     from covnmt.origin import origin
     from covnmt.train import train
@@ -197,7 +197,7 @@ def train_system(plan: Plan, job: Job) -> dict[str, Any]:
     reason = outcome.reason
     if plan.minutes and "minutes are over" in reason:
         reason = f"its time was over ({plan.minutes:g} minutes, measuring included)"
-    ended = {"reason": reason, **origin()}
+    ended = {"reason": reason, "minutes": plan.minutes, **origin()}
     write_json(run / TRAINED, ended)
     return ended
 
@@ -230,9 +230,9 @@ def minutes_spent(log: Path) -> float:
     return spent
 
 
-def command(plan: Plan, job: Job) -> str:
-    """What gives this result again; directories are everyone's own."""
-    slot = f" --minutes {plan.minutes:g}" if plan.minutes else ""
+def command(plan: Plan, job: Job, minutes: float | None) -> str:
+    """What gives this result again, with the time of its training; directories are one's own."""
+    slot = f" --minutes {minutes:g}" if minutes else ""
     corpus, scale = plan.experiment.corpus, plan.experiment.scale
     chosen = f"--system {job.system} --seed {job.seed}"
     beside = " --shared" if plan.shared else ""

@@ -212,7 +212,10 @@ def examples(first: Mapping[str, Result], pictures: Mapping[str, int]) -> str:
 def variants(summary: Summary) -> str:
     """The section on variants, where there are some."""
     found = tables.variants_table(summary)
-    note = "Change: in BLEU against the system it is made of, with the same seeds."
+    note = (
+        "Change: in BLEU against the system it is made of, with the same seeds, and what 95% of "
+        "bootstrap samples of the test sentences give."
+    )
     return f"## Variants\n\n{found}\n\n{note}" if found else ""
 
 

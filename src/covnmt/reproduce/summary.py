@@ -56,6 +56,7 @@ class SystemSummary:
     speed_ratio: float | None
     updates: Spread
     change: float | None  # of a variant: BLEU against what it is made of, same seeds
+    change_band: Band | None
 
     def better(self) -> int:
         """Seeds with which it is better than the baseline, p below 0.01."""
@@ -131,21 +132,22 @@ def summarise_system(
     first = group[0]
     pairs = [(r, baseline[r.seed]) for r in group if r.seed in baseline]
     rivals = [] if first.system == BASELINE else pairs
-    gains = [_bleu(system) - _bleu(base) for system, base in rivals]
+    origins = [(r, other) for r in group for other in origin if r.seed == other.seed]
+    gain, band = _against(rivals)
+    change, change_band = _against(origins)
     ratios = [
         system.speed / base.speed
         for system, base in rivals
         if system.speed and base.speed and comparable(system, base)
     ]
-    changes = [_bleu(r) - _bleu(other) for r in group for other in origin if r.seed == other.seed]
     speeds = [result.speed for result in group if result.speed]
     return SystemSummary(
         system=first.system,
         seeds=tuple(result.seed for result in group),
         parameters=first.parameters,
         scores={name: Spread.of(values) for name, values in _scores(group).items()},
-        gain=mean(gains) if gains else None,
-        gain_band=gain_band([(b.statistics, s.statistics) for s, b in rivals]) if rivals else None,
+        gain=gain,
+        gain_band=band,
         sign_tests={s.seed: sign_test(base.statistics, s.statistics) for s, base in rivals},
         phrase_tests={
             s.seed: sign_test(phrases.statistics, s.statistics)
@@ -155,8 +157,17 @@ def summarise_system(
         words_per_second=Spread.of(speeds) if speeds else None,
         speed_ratio=mean(ratios) if ratios else None,
         updates=Spread.of([result.content["training"]["update"] for result in group]),
-        change=mean(changes) if changes else None,
+        change=change,
+        change_band=change_band,
     )
+
+
+def _against(pairs: Sequence[tuple[Result, Result]]) -> tuple[float | None, Band | None]:
+    """By how much BLEU the first of each pair is ahead, in the mean, and within what band."""
+    if not pairs:
+        return None, None
+    ahead = mean(_bleu(one) - _bleu(other) for one, other in pairs)
+    return ahead, gain_band([(other.statistics, one.statistics) for one, other in pairs])
 
 
 def machine(result: Result) -> str:

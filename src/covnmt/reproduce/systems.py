@@ -70,7 +70,9 @@ VARIANTS: dict[str, Variant] = {
     "baseline-no-dropout": Variant("baseline", ("model.dropout=0",), "without dropout"),
     "gru10-no-dropout": Variant("gru10", ("model.dropout=0",), "without dropout"),
     "gru10-no-smoothing": Variant("gru10", ("train.label_smoothing=0",), "without label smoothing"),
-    "gru10-no-average": Variant("gru10", ("train.ema=0",), "without averaged weights"),
+    "gru10-no-average": Variant(
+        "gru10", ("train.ema=0",), "with the last weights, not averaged ones"
+    ),
     "gru10-no-length-penalty": Variant(
         "gru10", ("decode.length_penalty=0",), "without length normalisation"
     ),

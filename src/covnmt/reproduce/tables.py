@@ -161,14 +161,14 @@ def variants_table(summary: Summary) -> str:
             f"`{each.system}`",
             VARIANTS[each.system].what if each.system in VARIANTS else "as above",
             spread(each.scores.get(first)),
-            signed(each.change),
+            *(signed(each.change), between(each.change_band)),
             *(spread(each.scores.get(name)) for name in others),
             f"{each.updates.mean:,.0f}",
             ", ".join(map(str, each.seeds)),
         ]
         for each in shown
     ]
-    return table(("system", "what", first, "change", *others, "updates", "seeds"), rows)
+    return table(("system", "what", first, "change", "95%", *others, "updates", "seeds"), rows)
 
 
 def tuning_table(results: Sequence[Result]) -> str:

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from covnmt.errors import UserError
 from covnmt.serve.answers import Accepted, alignment_json, model_json, sentence_json
 from covnmt.serve.bench import Pair, Tell
-from covnmt.serve.engine import Engine
+from covnmt.serve.engine import Engine, numbered
 from covnmt.serve.journal import GONE, note
 from covnmt.serve.limits import RefusalError
 from covnmt.serve.schemas import (
@@ -74,7 +74,12 @@ class Desk:
         sentences = [sentence for layout in layouts for sentence in layout.sentences]
         self.check_count(len(sentences))
         decode = change_decoding(engine.decode, {"beam": beam, "nbest": nbest})
-        return Accepted(layouts, engine.translate(sentences, decode, tell))
+        names = [
+            text + sentence
+            for text, layout in zip(numbered("text", len(layouts)), layouts, strict=True)
+            for sentence in numbered("sentence", len(layout.sentences))
+        ]
+        return Accepted(layouts, engine.translate(sentences, names, decode, tell))
 
     def check_count(self, sentences: int) -> None:
         """Refuse more sentences than a request may have."""
@@ -202,6 +207,8 @@ def add_pair_routes(router: APIRouter, desk: Desk) -> None:
     async def check(body: CheckRequest, request: Request) -> Response:
         """Which source words does a given translation, by whomever, probably leave out?"""
         engine, pairs = accept(body, request)
-        done = await desk.finish(request, body.timeout, one_by_one(engine.check, pairs))
+        named = list(zip(pairs, numbered("pair", len(pairs)), strict=True))
+        work = one_by_one(lambda each: engine.check(*each), named)
+        done = await desk.finish(request, body.timeout, work)
         rows = [each.to_json() for each in done]
         return JSONResponse({"model": engine.spec.name, "checks": rows})

@@ -106,7 +106,8 @@ def _allow_head(app: FastAPI) -> None:
 
 
 def _add_failures(app: FastAPI) -> None:
-    """Every failure is `{"error": "..."}`, and none repeats what it was sent."""
+    """Every failure is `{"error": "..."}`, and none repeats what it was sent, but for
+    the beginning of a sentence that is too long."""
 
     def answer(kind: type[Exception], status: int, message: Callable[[Exception], str]) -> None:
         async def handle(request: Request, error: Exception) -> Response:

@@ -50,6 +50,7 @@ class Job(Generic[P, R]):
     payload: P
     size: int
     tell: Callable[[Any], None] | None = None  # wants to know how far it has come
+    name: str = ""  # before messages about it
     arrived: float = field(default_factory=time.monotonic)
     future: "Future[R]" = field(default_factory=Future)
 

@@ -9,6 +9,7 @@ from covnmt.align import Aligner, Alignment
 from covnmt.check import CHECKED, Check, Checker
 from covnmt.config import DecodeConfig
 from covnmt.errors import UserError
+from covnmt.text.codec import Codec
 from covnmt.translate import Translation, Translator
 
 T = TypeVar("T")
@@ -16,6 +17,7 @@ Pair = tuple[str, str]
 # Told how far sentences have come: the number of one in its batch, and its text so far.
 Tell = Callable[[int, str], None]
 
+SHOWN = 40  # characters of a sentence that is refused
 CHECK: Final = "check"  # the group of pairs to check
 
 
@@ -56,7 +58,7 @@ class Bench:
         self, decode: DecodeConfig, lines: Sequence[str], tell: Tell | None
     ) -> list[Translation | UserError]:
         source = self.translator.source
-        refused = [_too_long(len(source.tokenize(line)), decode.max_source) for line in lines]
+        refused = [_too_long(line, source, decode.max_source) for line in lines]
         accepted = [k for k, no in enumerate(refused) if no is None]
         watch = None if tell is None else Watch(tell, accepted, self.translator)
         chosen = [lines[k] for k in accepted]
@@ -76,10 +78,7 @@ class Bench:
     ) -> list[T | UserError]:
         """What is done with those pairs that are short enough on both sides."""
         source, target = self.translator.source, self.translator.target
-        refused = [
-            _too_long(len(source.tokenize(a)), limit) or _too_long(len(target.tokenize(b)), limit)
-            for a, b in pairs
-        ]
+        refused = [_too_long(a, source, limit) or _too_long(b, target, limit) for a, b in pairs]
         accepted = [pair for pair, no in zip(pairs, refused, strict=True) if no is None]
         done = iter(do(accepted))
         return [no or next(done) for no in refused]
@@ -100,7 +99,12 @@ class Watch:
             self.tell(self.places[line], text)
 
 
-def _too_long(tokens: int, limit: int) -> UserError | None:
-    if tokens <= limit:
-        return None
-    return UserError(f"a sentence of {tokens:,} tokens; it may have {limit} here, split it")
+def _too_long(text: str, side: Codec, limit: int) -> UserError | None:
+    tokens = len(side.tokenize(text))
+    return None if tokens <= limit else UserError(too_long(text, f"{tokens:,} tokens", limit))
+
+
+def too_long(text: str, size: str, limit: int) -> str:
+    """Why a sentence is refused, and how it begins."""
+    shown = text if len(text) <= SHOWN else f"{text[:SHOWN].rstrip()}…"
+    return f'"{shown}" has {size}, where a sentence may have {limit:,}; split it'

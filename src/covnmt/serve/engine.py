@@ -16,7 +16,7 @@ from covnmt.config import DecodeConfig
 from covnmt.directory import SHIPPED, find_model
 from covnmt.errors import UserError
 from covnmt.serve.batching import Batcher, Job
-from covnmt.serve.bench import CHECK, Card, Pair, Tell
+from covnmt.serve.bench import CHECK, Card, Pair, Tell, too_long
 from covnmt.serve.settings import ServeSettings
 from covnmt.serve.worker import Worker
 from covnmt.translate import Translation
@@ -79,35 +79,43 @@ class Engine:
             threading.Thread(target=worker.watch, name="watch", daemon=True).start()
 
     def translate(
-        self, sentences: Sequence[str], decode: DecodeConfig, tell: Tell | None = None
+        self,
+        sentences: Sequence[str],
+        names: Sequence[str],
+        decode: DecodeConfig,
+        tell: Tell | None = None,
     ) -> list[Future[Translation]]:
         """Queue these sentences; each must have at least one character that is no space.
 
-        `tell` is called, from another thread, with the number of a sentence and what there is of
-        its translation so far.
+        `names` are what messages call them. `tell` is called, from another thread, with the number
+        of a sentence and what there is of its translation so far.
         """
-        for sentence in sentences:
-            self._check(sentence)
+        for sentence, name in zip(sentences, names, strict=True):
+            self._check(sentence, name)
         jobs = [
-            Job[Any, Any](decode, sentence, size(sentence), tell and partial(tell, number))
-            for number, sentence in enumerate(sentences)
+            Job[Any, Any](decode, sentence, size(sentence), tell and partial(tell, number), name)
+            for number, (sentence, name) in enumerate(zip(sentences, names, strict=True))
         ]
         self.queue.submit(jobs)
         return [job.future for job in jobs]
 
     def align(self, pairs: Sequence[Pair], tokenized: bool) -> list[Future[Alignment]]:
         """Queue these pairs."""
-        for side in (side for pair in pairs for side in pair):
-            self._check(side)
-        jobs = [Job[Any, Any](tokenized, pair, max(map(size, pair))) for pair in pairs]
+        named = list(zip(pairs, numbered("pair", len(pairs)), strict=True))
+        for pair, name in named:
+            for side in pair:
+                self._check(side, name)
+        jobs = [
+            Job[Any, Any](tokenized, pair, max(map(size, pair)), name=name) for pair, name in named
+        ]
         self.queue.submit(jobs)
         return [job.future for job in jobs]
 
-    def check(self, pair: Pair) -> Future[Check]:
+    def check(self, pair: Pair, name: str) -> Future[Check]:
         """Queue this pair; it is as much work as many sentences."""
         for side in pair:
-            self._check(side)
-        job = Job[Any, Any](CHECK, pair, max(map(size, pair)) * decodings(pair[0]))
+            self._check(side, name)
+        job = Job[Any, Any](CHECK, pair, max(map(size, pair)) * decodings(pair[0]), name=name)
         self.queue.submit([job])
         return job.future
 
@@ -125,12 +133,15 @@ class Engine:
         for worker in self.workers:
             worker.close()
 
-    def _check(self, sentence: str) -> None:
+    def _check(self, sentence: str, name: str) -> None:
         if len(sentence) > self.longest:
-            raise UserError(
-                f"a sentence of {len(sentence):,} characters; at most {self.longest:,} can be "
-                "translated at once, split it"
-            )
+            characters = f"{len(sentence):,} characters"
+            raise UserError(name + too_long(sentence, characters, self.longest))
+
+
+def numbered(what: str, count: int) -> list[str]:
+    """What messages call each of several; one alone needs no number."""
+    return [f"{what} {n}: " for n in range(1, count + 1)] if count > 1 else [""] * count
 
 
 def size(text: str) -> int:

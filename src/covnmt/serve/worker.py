@@ -123,7 +123,7 @@ class Worker:
             raise answer
         if isinstance(answer, Failure):
             raise RuntimeError(answer.traceback)
-        return list(answer)
+        return [named(job.name, each) for job, each in zip(jobs, answer, strict=True)]
 
     def _answer(self, jobs: Sequence[Job[Any, Any]]) -> Any:
         try:
@@ -160,6 +160,11 @@ class Worker:
         if self.process.exitcode is None:
             self.process.kill()
             self.process.join()
+
+
+def named(name: str, result: Any) -> Any:
+    """A refusal says what was refused; the process knows it by its place in a batch alone."""
+    return UserError(f"{name}{result}") if isinstance(result, UserError) else result
 
 
 def work(pipe: Connection, directory: Path, device: str, threads: int) -> None:

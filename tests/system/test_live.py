@@ -1,0 +1,121 @@
+"""`covnmt translate` in conversation: with a person at a terminal, or with another program."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from covnmt.translate import Translator
+
+GENEROUS = 300  # seconds: who hangs is killed, and its answer is then an empty one
+
+
+@contextmanager
+def talking(*options: object, stdin: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
+    """A process that translates what it is told."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "covnmt", "translate", *map(str, options)],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    watchdog = threading.Timer(GENEROUS, process.kill)
+    watchdog.start()
+    try:
+        with process:
+            yield process
+    finally:
+        process.kill()
+        watchdog.cancel()
+
+
+def ends(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Its exit code, and what it still says, when it is told no more."""
+    out, err = process.communicate()
+    return process.returncode, out, err
+
+
+def told(stream: IO[str] | None, text: str) -> None:
+    assert stream
+    stream.write(text)
+    stream.flush()
+
+
+def said(process: subprocess.Popen[str], lines: int = 1) -> list[str]:
+    assert process.stdout
+    return [process.stdout.readline().rstrip("\n") for _ in range(lines)]
+
+
+@pytest.mark.parametrize("option", ["", "--json", "--sentences", "--workers=2", "--nbest=2"])
+def test_every_line_is_answered_before_the_next(option: str) -> None:
+    lines = ["これは寺です。", "", "京都は古い都です。", "彼は歌人です。"]
+    wanted = Translator.load("ja-en").translate(lines)
+    several = option == "--nbest=2"
+    with talking("--model", "ja-en", *filter(None, [option])) as process:
+        for number, (line, translation) in enumerate(zip(lines, wanted, strict=True)):
+            told(process.stdin, f"{line}\n")
+            [answer, *_] = said(process, 1 + (several and line != ""))
+            if option == "--json":
+                assert json.loads(answer)["text"] == translation.text
+            elif several:
+                assert answer.startswith(f"{number} ||| {translation.text} |||")
+            else:
+                assert answer == translation.text
+        assert ends(process) == (0, "", "")
+
+
+def test_a_trained_model_answers_too(
+    tiny_model: Path, lines: list[str], translator: Translator
+) -> None:
+    with talking("--model", tiny_model, "--device", "cpu") as process:
+        for line in lines[:3]:
+            told(process.stdin, f"{line}\n")
+            [wanted] = translator.translate([line])
+            assert said(process) == [wanted.text]
+        assert ends(process) == (0, "", "")
+
+
+def test_a_flood_and_a_drop_by_several_processes() -> None:
+    """What they have done is told though the text goes on."""
+    lines = [f"これは{number}です。" for number in range(40)]
+    wanted = [each.text for each in Translator.load("ja-en").translate(lines)]
+    with talking("--model", "ja-en", "--workers", 2, "--batch-size", 1) as process:
+        told(process.stdin, "".join(f"{line}\n" for line in lines))
+        assert said(process, 40) == wanted
+        for number in (3, 5):
+            told(process.stdin, f"{lines[number]}\n")
+            assert said(process) == [wanted[number]]
+        assert ends(process) == (0, "", "")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_ends_it_quietly(workers: int) -> None:
+    options = ("--model", "ja-en", "--workers", workers, "--batch-size", 1)
+    with talking(*options) as process:
+        told(process.stdin, "これは寺です。\n" * 40)
+        said(process, 40)
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        assert ends(process)[1:] == ("", "")
+
+
+def test_a_terminal() -> None:
+    """Ctrl-D within a line hands over what is typed, at its beginning it ends the text."""
+    keyboard, terminal = os.openpty()
+    with talking("--model", "ja-en", stdin=terminal) as process:
+        os.close(terminal)
+        os.write(keyboard, "これは寺です。\n".encode())
+        assert said(process) == ["This is a temple."]
+        os.write(keyboard, "これは寺です。".encode() + b"\x04" + b"\x04")
+        assert ends(process) == (0, "This is a temple.\n", "")
+    os.close(keyboard)
