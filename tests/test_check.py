@@ -1,6 +1,7 @@
 """Words left out, found by a model that translates word by word and knows what is missing."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -8,14 +9,13 @@ import numpy as np
 import pytest
 
 from covnmt import check, translate
-from covnmt.check import Checker, find_units, formatted
+from covnmt.check import Checker, formatted
 from covnmt.config import DecodeConfig
-from covnmt.directory import find_model
 from covnmt.engine.protocol import Forced
 from covnmt.search import Found, Watch
 from covnmt.text.codec import Codec
 from covnmt.text.padding import Padded
-from covnmt.text.tokenize import Tokenizer, TokenizerSettings, WhitespaceTokenizer
+from covnmt.text.tokenize import TokenizerSettings, WhitespaceTokenizer
 from covnmt.text.vocab import Vocabulary
 from covnmt.translate import Translation, Translator
 
@@ -33,12 +33,19 @@ CASES = [
     ("a x", "A", []),  # a word that the model itself leaves out, and is better off without
 ]
 
-# Settings, tokens, and which of them stand together.
-UNITS = [
-    ({"kind": "whitespace"}, "18 68 , a", ["18", "68", "a"]),
-    ({"kind": "sentencepiece"}, "▁He ▁was ▁bor n ▁in ▁1 8 68 .", "▁He ▁was ▁born ▁in ▁1868."),
-    ({"kind": "sentencepiece", "unspaced": True}, "▁ 京都 で 1 8 68 年に 。", "京都 で 1868 年に"),
-    ({"kind": "sentencepiece", "unspaced": True}, "", ""),
+# Lines with several sentences: what is left out, and the gains.
+SENTENCES = [
+    ("a b 。 c d 。", "A B C D", []),
+    ("a b 。 c d 。", "A B", [("c d 。", 6.0)]),
+    ("a b 。 c d 。", "A C D", [("b", 3.0)]),
+    ("a 。 b 。 c 。", "B", [("a 。", 3.0), ("c 。", 3.0)]),
+    ("a b 。 c d 。", "D", [("a b 。", 6.0), ("c", 3.0)]),  # neighbours, but not one
+    ("a b 。 c d 。", "A D", [("b", 3.0), ("c", 3.0)]),  # as above
+    ("wa 。 a b 。 。 c 。", "A", [("b", 3.0), ("c 。", 3.0)]),
+    ("a 。 x 。", "A", []),
+    ("a b 。 c d 。", "", [("a b 。", 8.0), ("c d 。", 8.0)]),
+    ("wa 。 a b 。", "", [("a b", 8.0)]),
+    ("wa 。 。", "", []),
 ]
 
 SOURCE, TARGET = Vocabulary(("a", "b", "c", "d", "x", "wa", ".")), Vocabulary(tuple("ABCD"))
@@ -74,13 +81,32 @@ class WordByWord:
         return -0.1 * len(y) - 8.0 * unfounded - 3.0 * missing - 5.0 * x.count(DOUBTFUL)
 
 
+class WordForWord(WordByWord):
+    """Misses a word that is said less often than it is meant."""
+
+    def log_prob(self, x: Sequence[int], y: Sequence[int]) -> float:
+        meant = Counter(SAID[word] for word in x if word in SAID)
+        said = Counter(y)
+        return -8.0 * (said - meant).total() - 3.0 * (meant - said).total()
+
+
+class Hiding(WordByWord):
+    """Leaves sentences out itself: the first to go is taken amiss a little, the next one is not."""
+
+    def log_prob(self, x: Sequence[int], y: Sequence[int]) -> float:
+        meant = [SAID[word] for word in x if word in SAID]
+        missing = sum(word not in y for word in meant)
+        unfounded = sum(word not in meant for word in y)
+        return -8.0 * unfounded - {0: 0.0, 1: 3.0, 2: 2.5}.get(missing, 9.0)
+
+
 class StandIn(Translator):
     """Translates with that model."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: WordByWord | None = None) -> None:
         settings, plain = TokenizerSettings(kind="whitespace"), WhitespaceTokenizer()
         self.source, self.target = Codec(settings, plain, SOURCE), Codec(settings, plain, TARGET)
-        self.decode, self.engine = DecodeConfig(), WordByWord()
+        self.decode, self.engine = DecodeConfig(), engine or WordByWord()
 
     def translate(
         self,
@@ -92,8 +118,11 @@ class StandIn(Translator):
     ) -> list[Translation]:
         known = [[SAID[w] for w in SOURCE.encode(line.split()) if w in SAID] for line in lines]
         texts = [" ".join(TARGET.decode(words)) for words in known]
-        empty = np.zeros((0, 0), np.float32)
-        return [Translation("", (), text, (), 0.0, empty, empty, None) for text in texts]
+        empty, nothing = np.zeros((0, 0), np.float32), np.zeros(0, np.float32)
+        return [
+            Translation("", (), text, tuple(text.split()), 0.0, empty, nothing, None)
+            for text in texts
+        ]
 
 
 @pytest.fixture
@@ -110,8 +139,52 @@ def test_what_is_left_out(checker: Checker, source: str, target: str, left_out: 
         assert each.gain == pytest.approx(3.0 if target else 8.0)
 
 
+@pytest.mark.parametrize(("source", "target", "left_out"), SENTENCES)
+def test_whole_sentences_that_are_left_out(
+    checker: Checker, source: str, target: str, left_out: list[tuple[str, float]]
+) -> None:
+    """Each is one finding, and its words are none."""
+    [found] = checker.check([(source, target)])
+    assert [(each.text, round(each.gain, 3)) for each in found.left_out] == left_out
+    assert list(found.source_tokens) == source.split()
+    for each in found.left_out:
+        assert " ".join(found.source_tokens[each.start : each.end]) == each.text
+    assert len(found.units) == len(found.need) == len(found.gain)
+
+
+def test_of_two_sentences_that_are_alike_one_is_left_out() -> None:
+    [found] = Checker(StandIn(WordForWord())).check([("a b 。 a b 。 c 。", "A B C")])
+    assert [(each.text, each.gain) for each in found.left_out] == [("a b 。", 6.0)]
+
+
+def test_one_sentence_may_hide_that_another_is_left_out() -> None:
+    """The gain of each is what it is when the others are out."""
+    [found] = Checker(StandIn(Hiding())).check([("a 。 b 。 c 。", "A")])
+    assert [(each.text, each.gain) for each in found.left_out] == [("b 。", 3.0), ("c 。", 3.0)]
+
+
+def test_a_higher_bound_counts_for_sentences_too(checker: Checker) -> None:
+    pair = ("a b 。 c d 。", "A B")
+    assert checker.check([pair], least=6.9)[0].left_out
+    assert not checker.check([pair], least=7.1)[0].left_out
+    assert not checker.check([("a b 。 c d 。", "")], least=8.1)[0].left_out
+
+
+def test_a_line_of_one_sentence_costs_two_decodings_for_each_word() -> None:
+    class Counting(WordByWord):
+        rows = 0
+
+        def force(self, source: Padded, target: Padded) -> Forced:
+            self.rows += len(source.words)
+            return super().force(source, target)
+
+    engine = Counting()
+    Checker(StandIn(engine)).check([("a wa b c .", "A C")])
+    assert engine.rows == 2 * (1 + 4)
+
+
 def test_many_are_checked_like_one(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = [(source, target) for source, target, _ in CASES]
+    pairs = [(source, target) for source, target, *_ in [*CASES, *SENTENCES]]
     alone = [checker.check([pair])[0].to_json() for pair in pairs]
     monkeypatch.setattr(check, "BATCH", 3)
     monkeypatch.setattr(check, "WINDOW", 4)
@@ -148,23 +221,6 @@ def test_long_pairs_are_passed_over(
         assert f"s and t, line {number}: 4 tokens, not checked; a side may have 3" in told
 
 
-@pytest.mark.parametrize(("settings", "tokens", "words"), UNITS)
-def test_units(settings: dict[str, str], tokens: str, words: str | list[str]) -> None:
-    tokenizer: Tokenizer = WhitespaceTokenizer()
-    codec = Codec(TokenizerSettings.model_validate(settings), tokenizer, SOURCE)
-    row = tokens.split()
-    units = ["".join(row[unit.start : unit.stop]) for unit in find_units(row, codec)]
-    assert units == (words.split() if isinstance(words, str) else words)
-
-
-def test_characters_in_bytes_are_words_unless_they_are_punctuation() -> None:
-    codec = Codec.load(find_model("ja-en"), "source")
-    tokens = codec.tokenize("驫木神社◎鼉太鼓")
-    assert "<0xE9>" in tokens
-    units = [codec.detokenize(tokens[unit.start : unit.stop]) for unit in find_units(tokens, codec)]
-    assert units == ["驫", "木", "神社", "鼉", "太鼓"]
-
-
 def test_every_sentence_of_a_line_is_in_the_models_own_translation() -> None:
     """Of lines with several a model leaves out much, which then could not be missed."""
     checker = Checker.load("ja-en")
@@ -172,3 +228,4 @@ def test_every_sentence_of_a_line_is_in_the_models_own_translation() -> None:
     [found] = checker.check([("".join(sentences), "Kiyomizu-dera is in Higashiyama.")])
     each = [translation.text for translation in checker.translator.translate(sentences)]
     assert found.own == " ".join(each)
+    assert [left_out.text for left_out in found.left_out] == sentences[1:]

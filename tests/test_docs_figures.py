@@ -48,6 +48,7 @@ INGREDIENTS = {  # README.md's rows, and the results without each
     "averaged weights, best on dev (with the last ones instead)": "twlaw-modern/gru10-no-average",
 }
 CHECKS = ("check-ja-en", "check-embedded-gru10", "check-embedded-baseline")
+SENTENCE_CHECKS = ("check-sentences-ja-en", "check-sentences-zh-en")
 
 
 def tables(document: str, column: str) -> list[dict[str, list[str]]]:
@@ -146,3 +147,15 @@ def test_checks() -> None:
         assert [cell.strip() for cell in line.strip("|").split("|")][2:] == cells, name
     flagged = results("benchmarks/results/check-ja-en.json")["row"]["whole_pairs_flagged"]
     assert f"{100 * flagged:.0f}% of the whole sentences have a word reported" in page
+
+
+def test_checks_of_sentences() -> None:
+    page = (ROOT / "docs/check.md").read_text("utf-8")
+    [text] = re.findall(r"^\| lines \|.*\n.*\n((?:\|.*\n)+)", page, re.MULTILINE)
+    for line, name in zip(text.splitlines(), SENTENCE_CHECKS, strict=True):
+        row = results(f"benchmarks/results/{name}.json")["row"]
+        found = (f"{100 * row[key]:.0f}%" for key in ("gone_reported", "gone_reported_as_one"))
+        false = (f"{100 * row[key]:.1f}%" for key in ("kept_reported", "whole_reported"))
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        assert cells[0].startswith(f"{row['lines']} of ")
+        assert cells[2:] == [*found, *false], name

@@ -6,16 +6,20 @@ Vamvas and Sennrich 2022). Words that carry little, such as particles, are misse
 so only those count without which the model's own translation would be much less probable. It is
 not what the attention says: forced to speak, it looks at left-out words too.
 
-Letters: K units of a source sentence, each a word or a number of one or several tokens.
+Where a whole sentence of several is left out, to take one more word out of it changes little. So
+sentences are taken out first, one after the other, and words of those that stay.
+
+Letters: K units of a line, each a word or a number of one or several tokens, or a whole sentence.
 """
 
 import json
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
-from itertools import groupby, islice, pairwise
+from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +27,9 @@ from numpy.typing import NDArray
 from covnmt.engine import processes
 from covnmt.pool import Piece, by_pieces
 from covnmt.progress import tell
-from covnmt.text.codec import Codec
 from covnmt.text.padding import batches, pad
-from covnmt.text.tokenize import SPACE, is_inner_byte
-from covnmt.translate import Translator
+from covnmt.text.units import Nats, Source
+from covnmt.translate import Translation, Translator, join
 
 Floats = NDArray[np.float64]
 Ids = Sequence[int]
@@ -36,18 +39,21 @@ WORDS = 2000  # of the targets of a batch: a long one needs room for all words a
 WINDOW = 16  # pairs at a time; each is many sentences to decode
 NEEDED = 2.0  # what the model's own translation loses without a word that counts, in nats
 LEAST = 1.0  # what the given one gains without it
+SURER = 1.0  # so much less will do for a whole sentence: without one that is said it loses tens
+TRIED = -1.0  # and so much for a trial, as others that are left out too may still hide it
 # Tokens of a side that can be checked: time grows with their third power, here to some seconds.
 CHECKED = 100
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Source words in a row that a translation probably leaves out."""
+    """Source words in a row, or a whole sentence, that a translation probably leaves out."""
 
     text: str
     start: int  # the first of its tokens
     end: int  # and the one after the last
-    gain: float  # in nats: what the translation gains without the most telling of its words
+    # in nats: what the translation gains without the most telling of its words, or the sentence
+    gain: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +61,9 @@ class Check:
     """One translation, held against its source."""
 
     source_tokens: tuple[str, ...]
-    units: list[range]  # of these
+    units: list[range]  # of these: words, but for a sentence that is left out as a whole
     own: str  # the translation that the model would give
-    need: Floats  # [K] what that loses without each unit, in nats
+    need: Floats  # [K] what that loses without each unit (of a sentence: a word of it), in nats
     gain: Floats  # [K] what the given one gains
     left_out: tuple[LeftOut, ...]
 
@@ -78,25 +84,23 @@ class Skipped:
         return {"skipped": f"{self.tokens} tokens"}
 
 
-@dataclass(frozen=True)
-class Source:
-    """A sentence, and what can be taken out of it."""
+class Trial(NamedTuple):
+    """A line that lacks some parts already, and what else to take out of it, one at a time."""
 
-    tokens: tuple[str, ...]
-    ids: list[int]
-    units: list[range]
-
-    @classmethod
-    def of(cls, line: str, codec: Codec) -> "Source":
-        """As the model reads it."""
-        tokens = tuple(codec.tokenize(line))
-        return cls(tokens, codec.encode(tokens), find_units(tokens, codec))
+    source: Source
+    gone: Sequence[range]
+    parts: Sequence[range]
+    target: Ids  # to be scored
 
     def variants(self) -> Iterator[Ids]:
-        """As it is, and without each of its units."""
-        yield self.ids
-        for unit in self.units:
-            yield self.ids[: unit.start] + self.ids[unit.stop :]
+        """As it is, and without each of the parts."""
+        yield self._without(*self.gone)
+        for part in self.parts:
+            yield self._without(*self.gone, part)
+
+    def _without(self, *gone: range) -> Ids:
+        places = set(chain.from_iterable(gone))
+        return [word for j, word in enumerate(self.source.ids) if j not in places]
 
 
 class Checker:
@@ -123,16 +127,14 @@ class Checker:
         rest = iter(pairs)
         while window := list(islice(rest, WINDOW)):
             sources = [Source.of(line, self.source) for line, _ in window]
-            own = self._translate([line for line, _ in window], sources)
-            needs = self._losses(sources, [self._ids(text) for text in own])
+            own = self._translate(sources)
+            needs = self._needs(sources, own)
             given = [self._ids(line) for _, line in window]
-            losses = self._losses(sources, given)
-            rows = zip(needs, losses, given, strict=True)
-            gains = [-loss if y else need for need, loss, y in rows]
-            for source, text, need, gain in zip(sources, own, needs, gains, strict=True):
-                out = (need >= NEEDED) & (gain >= least)
-                found = tuple(self._together(source, out, gain))
-                yield Check(source.tokens, source.units, text, need, gain, found)
+            rows = zip(sources, needs, given, strict=True)
+            gone = [self._sentences_left_out(*row, least) for row in rows]
+            gains = self._gains(sources, needs, given, gone)
+            for row in zip(sources, own, needs, gone, gains, strict=True):
+                yield self._judge(*row, least)
 
     def stream_short(
         self,
@@ -166,19 +168,76 @@ class Checker:
     def _ids(self, line: str) -> Ids:
         return self.target.encode(self.target.tokenize(line))
 
-    def _translate(self, lines: Sequence[str], sources: Sequence[Source]) -> list[str]:
-        """Whole, however long they are, and each sentence of them."""
+    def _translate(self, sources: Sequence[Source]) -> list[list[Translation]]:
+        """Every sentence by itself, whole, however long it is."""
+        texts = [text for source in sources for text in source.texts]
         longest = max(1, *(len(source.ids) for source in sources))
         decode = self.translator.decode.model_copy(update={"max_source": longest})
-        made = self.translator.translate(lines, decode, sentences=True)
-        return [each.text for each in made]
+        made = iter(self.translator.translate(texts, decode))
+        return [list(islice(made, len(source.texts))) for source in sources]
 
-    def _losses(self, sources: Sequence[Source], targets: Sequence[Ids]) -> list[Floats]:
-        """log P(y | x) less log P(y | x without a unit) for all units [K] of each source."""
-        pairs = zip(sources, targets, strict=True)
-        log_probs = self._log_probs([(x, y) for source, y in pairs for x in source.variants()])
-        ends = np.cumsum([1 + len(source.units) for source in sources])
-        return [part[0] - part[1:] for part in np.split(log_probs, ends[:-1])]
+    def _needs(self, sources: Sequence[Source], own: Sequence[Sequence[Translation]]) -> list[Nats]:
+        """What the model's own translation of a sentence loses without each of its words."""
+        trials = [
+            Trial(source, source.others(sentence), source.words(sentence), self._ids(each.text))
+            for source, made in zip(sources, own, strict=True)
+            for sentence, each in zip(source.sentences, made, strict=True)
+        ]
+        found = zip(trials, self._losses(trials), strict=True)
+        rows = (zip(trial.parts, losses.tolist(), strict=True) for trial, losses in found)
+        return [dict(chain.from_iterable(islice(rows, len(made)))) for made in own]
+
+    def _sentences_left_out(self, source: Source, need: Nats, target: Ids, least: float) -> Nats:
+        """Those to take out, and what the translation gains without each once the others are out.
+
+        Where two are alike, either can be taken out, but not both: so it is one after the other,
+        always the best. One stays, if the translation says anything: its words are looked at.
+        """
+        tops = {each: source.most(need, each) for each in source.sentences if source.words(each)}
+        rest = [sentence for sentence, top in tops.items() if top >= NEEDED]
+        if not target and len(rest) > 1:
+            return {sentence: tops[sentence] for sentence in rest if tops[sentence] >= least}
+        gone: list[range] = []
+        while len(rest) > 1:
+            [losses] = self._losses([Trial(source, gone, rest, target)])
+            best = int(losses.argmin())
+            if -losses[best] < TRIED:
+                break
+            gone.append(rest.pop(best))
+        trials = [
+            Trial(source, [other for other in gone if other != each], [each], target)
+            for each in gone
+        ]
+        gains = [-float(loss) for [loss] in self._losses(trials)]
+        return {each: gain for each, gain in zip(gone, gains, strict=True) if gain >= least - SURER}
+
+    def _gains(
+        self,
+        sources: Sequence[Source],
+        needs: Sequence[Nats],
+        given: Sequence[Ids],
+        gone: Sequence[Nats],
+    ) -> list[Nats]:
+        """Without each word of the sentences that stay; nothing given gains all that is needed."""
+        trials = [
+            Trial(source, list(sentences), source.words_without(sentences), target)
+            for source, sentences, target in zip(sources, gone, given, strict=True)
+        ]
+        rows = zip(trials, self._losses(trials), needs, strict=True)
+        return [
+            {
+                word: -loss if trial.target else need[word]
+                for word, loss in zip(trial.parts, losses.tolist(), strict=True)
+            }
+            for trial, losses, need in rows
+        ]
+
+    def _losses(self, trials: Sequence[Trial]) -> list[Floats]:
+        """log P(y | x) less log P(y | x without a part) for all parts of each trial."""
+        rows = [(x, trial.target) for trial in trials for x in trial.variants()]
+        ends = np.cumsum([1 + len(trial.parts) for trial in trials], dtype=np.int64)
+        parts = np.split(self._log_probs(rows), ends[:-1]) if trials else []
+        return [part[0] - part[1:] for part in parts]
 
     def _log_probs(self, rows: Sequence[tuple[Ids, Ids]]) -> Floats:
         """log P(y | x) of all rows (x, y), decoded in batches of similar length."""
@@ -191,14 +250,44 @@ class Checker:
             found[chosen] = self.translator.engine.force(x, y).log_probs
         return found
 
-    def _together(self, source: Source, out: NDArray[np.bool_], gain: Floats) -> Iterator[LeftOut]:
-        """Neighbours that are left out, as one."""
-        for left_out, numbers in groupby(range(len(out)), key=out.__getitem__):
+    def _judge(
+        self,
+        source: Source,
+        own: Sequence[Translation],
+        need: Nats,
+        sentences: Nats,
+        words: Nats,
+        least: float,
+    ) -> Check:
+        """All that was found about a line: sentences that are left out, and words of the others."""
+        gain = sentences | words
+        units = sorted(gain, key=lambda unit: unit.start)
+        out = {
+            unit
+            for unit in units
+            if unit in sentences or (need[unit] >= NEEDED and gain[unit] >= least)
+        }
+        return Check(
+            source_tokens=source.tokens,
+            units=units,
+            own=join(source.line, own, self.target).text,
+            need=np.array([source.most(need, unit) for unit in units]),
+            gain=np.array([gain[unit] for unit in units]),
+            left_out=tuple(self._together(source, units, out, gain)),
+        )
+
+    def _together(
+        self, source: Source, units: Sequence[range], out: set[range], gain: Nats
+    ) -> Iterator[LeftOut]:
+        """Neighbours in a sentence that are left out, as one."""
+        starts = [sentence.start for sentence in source.sentences]
+        keys = {unit: (unit in out, bisect(starts, unit.start)) for unit in units}
+        for (left_out, _), run in groupby(units, keys.__getitem__):
             if left_out:
-                run = list(numbers)
-                start, end = source.units[run[0]].start, source.units[run[-1]].stop
+                found = list(run)
+                start, end = found[0].start, found[-1].stop
                 text = self.source.detokenize(source.tokens[start:end])
-                yield LeftOut(text, start, end, float(gain[run].max()))
+                yield LeftOut(text, start, end, max(gain[unit] for unit in found))
 
 
 def check_text(
@@ -235,31 +324,6 @@ def _check_piece(
 def _open(model: Path, device: str, threads: int) -> Checker:
     """The checker of this process; kept for one call, as the files of a model may change."""
     return Checker.load(model, device, threads)
-
-
-def find_units(tokens: Sequence[str], codec: Codec) -> list[range]:
-    """Words and numbers, as ranges of tokens; punctuation is none.
-
-    Subwords make up words where the language has spaces; elsewhere each is a word of its own, and
-    so is a character that is spelt in bytes.
-    """
-    borders = [0, *(j for j, pair in enumerate(pairwise(tokens), 1) if _parts(*pair, codec))]
-    ranges = [range(*pair) for pair in pairwise([*borders, len(tokens)])]
-    return [each for each in ranges if _is_word(tokens[each.start : each.stop], codec)]
-
-
-def _is_word(tokens: Sequence[str], codec: Codec) -> bool:
-    return any(letter.isalnum() for letter in codec.detokenize(tokens))
-
-
-def _parts(before: str, token: str, codec: Codec) -> bool:
-    """Whether a unit begins between these two tokens."""
-    if codec.settings.kind != "sentencepiece":
-        return True
-    if codec.settings.unspaced:
-        number = before[-1].isdecimal() and token[0].isdecimal()
-        return not (number or is_inner_byte(token))
-    return token.startswith(SPACE)
 
 
 def formatted(checks: Iterable[Check | Skipped], as_json: bool) -> Iterator[str]:

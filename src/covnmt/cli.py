@@ -278,7 +278,7 @@ def check(
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
-    """Find source words that given translations probably leave out."""
+    """Find source words and sentences that given translations probably leave out."""
     from covnmt.check import CHECKED, check_text, formatted
     from covnmt.files import read_parallel
     from covnmt.progress import track

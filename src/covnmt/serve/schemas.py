@@ -205,13 +205,13 @@ class AlignResponse(BaseModel):
 
 
 class LeftOutWords(BaseModel):
-    """Source words in a row that are probably left out: a hint, not a proof."""
+    """Words in a row, or a sentence of several, that are probably left out: a hint, no proof."""
 
     text: str
     start: int = Field(description="the first of its tokens")
     end: int = Field(description="the one after the last")
     gain: float = Field(
-        description="how much more probable the translation is without one of them, in nats"
+        description="nats: how much more probable the translation is without one word, or all"
     )
 
 

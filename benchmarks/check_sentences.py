@@ -1,0 +1,142 @@
+"""How well does `covnmt check` find a whole sentence that was left out of a line with several?
+
+    python benchmarks/check_sentences.py --model ja-en --data DATA --files test.ja test.en
+
+DATA holds the two files, with a sentence in each line. Short ones that follow each other are put
+together, two to four to a line, and one of their translations, chosen at random, is left out. A
+sentence counts as reported when findings hold at least half of its letters. What is reported of a
+whole translation may really be missing: translations in a corpus are free.
+"""
+
+import argparse
+import random
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, islice
+from pathlib import Path
+from statistics import fmean as mean
+from typing import Any, NamedTuple
+from unicodedata import normalize
+
+from machine import save
+
+from covnmt.check import CHECKED, LEAST, Check, Checker, Skipped
+from covnmt.files import read_parallel
+
+LETTERS = range(8, 41)  # of a source sentence
+SENTENCES = (2, 3, 4)  # of a line
+FULL_STOP = "。"
+
+
+class Line(NamedTuple):
+    """Sentences, the translation of each, and which of these is left out."""
+
+    source: list[str]
+    target: list[str]
+    gone: int
+
+    def pair(self, whole: bool) -> tuple[str, str]:
+        """To be checked, with all of the translation or with a part."""
+        said = [text for k, text in enumerate(self.target) if whole or k != self.gone]
+        return "".join(self.source), " ".join(said)
+
+
+def lines(pairs: Sequence[tuple[str, str]], seed: int) -> Iterator[Line]:
+    """All sentences in their order, again and again, put together otherwise each time."""
+    chance = random.Random(seed)
+    while True:
+        start = 0
+        while (many := chance.choice(SENTENCES)) <= len(pairs) - start:
+            source, target = zip(*pairs[start : start + many], strict=True)
+            yield Line([*source], [*target], chance.randrange(many))
+            start += many
+
+
+def short_sentences(source: Path, target: Path) -> list[tuple[str, str]]:
+    """Lines with one full stop, at their end, and words on the other side."""
+    texts = [("".join(x.split()), y) for x, y in read_parallel(source, target)]
+    return [
+        (normalize("NFKC", x), y)
+        for x, y in texts
+        if len(x) in LETTERS and x.find(FULL_STOP) == len(x) - 1 and any(map(str.isalpha, y))
+    ]
+
+
+def shares(line: Line, check: Check | Skipped) -> list[float] | None:
+    """Of the letters of each sentence, those that are reported; nothing where some were changed."""
+    if isinstance(check, Skipped):
+        return None
+    tokens = [token.replace("▁", "") for token in check.source_tokens]
+    if "".join(tokens) != "".join(line.source):
+        return None
+    ends = list(accumulate(map(len, tokens), initial=0))
+    told = {at for found in check.left_out for at in range(ends[found.start], ends[found.end])}
+    rows, start = [], 0
+    for text in line.source:
+        letters = {start + k for k, letter in enumerate(text) if letter.isalnum()}
+        rows.append(len(letters & told) / len(letters))
+        start += len(text)
+    return rows
+
+
+def measure(checker: Checker, chosen: Sequence[Line]) -> dict[str, Any]:
+    """Everything that is told."""
+    parts, wholes = (
+        checker.stream_short([line.pair(whole) for line in chosen], LEAST, CHECKED, "line")
+        for whole in (False, True)
+    )
+    gone: list[float] = []
+    kept: list[float] = []
+    whole: list[list[float]] = []
+    as_one: list[bool] = []
+    for line, part, full in zip(chosen, parts, wholes, strict=True):
+        cut, uncut = shares(line, part), shares(line, full)
+        if isinstance(part, Skipped) or cut is None or uncut is None:
+            continue
+        as_one.append(line.source[line.gone] in [found.text for found in part.left_out])
+        gone.append(cut.pop(line.gone))
+        kept += cut
+        whole.append(uncut)
+    flat = [share for row in whole for share in row]
+    return {
+        "lines": len(gone),
+        "sentences": len(flat),
+        "gone_reported": mean(map(reported, gone)),
+        "gone_reported_as_one": mean(as_one),
+        "gone_letters": mean(gone),
+        "kept_reported": mean(map(reported, kept)),
+        "kept_letters": mean(kept),
+        "whole_reported": mean(map(reported, flat)),
+        "whole_letters": mean(flat),
+        "whole_lines_reported": mean(any(map(reported, row)) for row in whole),
+        "whole_lines_with_words": mean(any(row) for row in whole),
+    }
+
+
+def reported(share: float) -> bool:
+    """Whether it counts."""
+    return share >= 0.5
+
+
+def main() -> None:
+    """Measure, and write a result file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--files", nargs=2, required=True, help="source and target, in DATA")
+    parser.add_argument("--lines", type=int, default=250)
+    parser.add_argument("--seed", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--name", default="check-sentences")
+    parser.add_argument("--out", type=Path, help="directory of the result file")
+    options = parser.parse_args()
+    pairs = short_sentences(*(options.data / name for name in options.files))
+    chosen = list(islice(lines(pairs, options.seed), options.lines))
+    row = measure(Checker.load(options.model, "cpu", options.threads), chosen)
+    for key, value in row.items():
+        print(f"{key:22} {value:,.3f}" if isinstance(value, float) else f"{key:22} {value:,}")
+    settings = {k: str(v) for k, v in vars(options).items() if k in ("model", "lines", "seed")}
+    save(options.name, {"settings": settings, "row": row}, options.out)
+
+
+if __name__ == "__main__":
+    main()
