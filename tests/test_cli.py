@@ -6,6 +6,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,6 +53,14 @@ def test_help(run: Run, command: tuple[str, ...]) -> None:
     shown = run(*command, "--help").out
     assert "Usage: covnmt" in shown
     assert "--help" in shown
+
+
+def test_options_show_the_defaults_of_what_they_call(run: Run) -> None:
+    shown = " ".join(re.sub("[│╭╮╰╯─]", " ", run("check", "--help").out).split())
+    for name, default in (("--max-tokens", check.CHECKED), ("--least", check.LEAST)):
+        [about] = re.findall(rf"{name} (.*?)\[default: ([\d.]+)\]", shown)
+        assert str(default) == about[1]
+        assert str(default) not in about[0]
 
 
 def test_version(run: Run) -> None:

@@ -273,20 +273,20 @@ def check(
         float, typer.Option(help="nats gained without the words; more: surer", callback=finite)
     ] = 1.0,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="of a side, 100; longer pairs are passed over")
-    ] = None,
+        int, typer.Option(min=1, help="of a side; longer pairs are passed over")
+    ] = 100,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
     """Find source words that given translations probably leave out."""
-    from covnmt.check import CHECKED, check_text, formatted
+    from covnmt.check import check_text, formatted
     from covnmt.files import read_parallel
     from covnmt.progress import track
 
     check_apart([out], [source, target])
     pairs = ((s, t) for s, t in read_parallel(source, target))
-    most, where = max_tokens or CHECKED, f"{source} and {target}, line"
-    checks = check_text(single(model, "check"), pairs, least, device, threads, most, where)
+    where = f"{source} and {target}, line"
+    checks = check_text(single(model, "check"), pairs, least, device, threads, max_tokens, where)
     output_lines(out, formatted(track(checks, None, "checking", "pairs"), as_json))
 
 
@@ -351,7 +351,7 @@ def info(
     target: Annotated[str, typer.Argument(help="a recipe or a model")],
     as_json: Annotated[bool, typer.Option("--json")] = False,
     words: Annotated[
-        int, typer.Option(min=4, help="vocabulary rows, for a recipe without data")
+        int, typer.Option(min=4, max=10**9, help="vocabulary rows, for a recipe without data")
     ] = 30_001,
 ) -> None:
     """The resolved settings and the parameter count, in all and by block."""

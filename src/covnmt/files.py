@@ -214,7 +214,7 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # numbers and brackets without end too
         raise UserError(
             f"{path}: not valid JSON ({error}); restore it from a copy, or make it again"
         ) from None
