@@ -92,8 +92,8 @@ class StandIn(Translator):
     ) -> list[Translation]:
         known = [[SAID[w] for w in SOURCE.encode(line.split()) if w in SAID] for line in lines]
         texts = [" ".join(TARGET.decode(words)) for words in known]
-        empty = np.zeros((0, 0), np.float32)
-        return [Translation("", (), text, (), 0.0, empty, empty, None) for text in texts]
+        empty = np.zeros(0, np.float32)
+        return [Translation("", (), text, (), 0.0, (), empty, None) for text in texts]
 
 
 @pytest.fixture
