@@ -64,6 +64,10 @@ def note_of_another_kind(path: Path) -> None:
     save_file({"a": torch.ones(2)}, path, metadata={"about": "[1]"})
 
 
+def note_without_end(path: Path) -> None:
+    save_file({"a": torch.ones(2)}, path, metadata={"about": "[" * 100_000})
+
+
 def renamed_tensor(path: Path) -> None:
     tensors, about = load_tensors(path)
     tensors["readout.Q"] = tensors.pop("readout.b")
@@ -86,6 +90,7 @@ DAMAGE: dict[Callable[[Path], None], str] = {
     empty: "damaged or not a safetensors file",
     random_bytes: "damaged or not a safetensors file",
     json_instead: "damaged or not a safetensors file",
+    note_without_end: "damaged or not a safetensors file",
     note_of_another_kind: "damaged or not a safetensors file",
     other_tensors: "these weights are of another model: a is unknown",
     renamed_tensor: "readout.Q is unknown; readout.b is missing",

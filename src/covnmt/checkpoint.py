@@ -35,7 +35,7 @@ from covnmt.directory import (
     save_config,
 )
 from covnmt.errors import UserError
-from covnmt.files import atomic_write
+from covnmt.files import UNREADABLE, atomic_write
 from covnmt.model.initialise import initialise
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.codec import copy_codecs
@@ -66,7 +66,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             about = json.loads((stream.metadata() or {}).get("about", "{}"))
             if not isinstance(about, dict):
                 raise ValueError("its note is none of ours")
-    except (SafetensorError, OSError, ValueError, struct.error) as error:
+    except (SafetensorError, OSError, struct.error, *UNREADABLE) as error:
         raise UserError(
             f"{path}: damaged or not a safetensors file ({error}); "
             "restore it from a copy, or train again"

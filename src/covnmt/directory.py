@@ -117,5 +117,5 @@ def check_made_with(told: Any, known: Description, where: Path) -> None:
     if wrong:
         raise UserError(
             f"{where}: these weights are not those that config.json describes "
-            f"({'; '.join(wrong)}); take both from one model"
+            f"({'; '.join(wrong)}); set config.json right, or take both from one model"
         )
