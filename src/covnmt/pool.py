@@ -133,7 +133,7 @@ def _attempt(
         while True:
             for number, item in islice(waiting, AHEAD * workers - len(futures)):
                 taken[number] = item
-                with nullcontext() if futures else _held_back():  # the first one starts workers
+                with nullcontext() if futures else held_back():  # the first one starts workers
                     futures[pool.submit(function, item)] = number
             if not futures:
                 return
@@ -162,7 +162,7 @@ def _begin(seats: "SimpleQueue[Seat]") -> None:
 
 
 @contextmanager
-def _held_back() -> Iterator[None]:
+def held_back() -> Iterator[None]:
     """Signals to stop wait for the end of this block, and in processes that it starts until they
     let them in: a process that is stopped while it begins ends with a traceback."""
     came: list[int] = []
