@@ -63,8 +63,10 @@ def main() -> None:
             app(prog_name="covnmt")
     except UserError as error:
         _refuse(str(error))
-    except ModuleNotFoundError as error:
-        if error.name not in TRAINING_ONLY:
+    except ImportError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # so a module says that it was stopped
+            sys.exit(130)
+        if not isinstance(error, ModuleNotFoundError) or error.name not in TRAINING_ONLY:
             raise
         _refuse(f"this needs {error.name}, which is not installed: pip install 'covnmt[train]'")
     except (MemoryError, RuntimeError) as error:
@@ -272,9 +274,7 @@ def check(
     least: Annotated[
         float, typer.Option(help="nats gained without the words; more: surer", callback=finite)
     ] = 1.0,
-    max_tokens: Annotated[
-        int, typer.Option(min=1, help="of a side; longer pairs are passed over")
-    ] = 100,
+    max_tokens: Annotated[int, typer.Option(min=1, help="per side; longer ones are skipped")] = 100,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
