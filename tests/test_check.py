@@ -118,10 +118,9 @@ class StandIn(Translator):
     ) -> list[Translation]:
         known = [[SAID[w] for w in SOURCE.encode(line.split()) if w in SAID] for line in lines]
         texts = [" ".join(TARGET.decode(words)) for words in known]
-        empty, nothing = np.zeros((0, 0), np.float32), np.zeros(0, np.float32)
+        nothing = np.zeros(0, np.float32)
         return [
-            Translation("", (), text, tuple(text.split()), 0.0, empty, nothing, None)
-            for text in texts
+            Translation("", (), text, tuple(text.split()), 0.0, (), nothing, None) for text in texts
         ]
 
 

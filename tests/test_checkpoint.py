@@ -60,6 +60,14 @@ def other_tensors(path: Path) -> None:
     save_file({"a": torch.ones(2)}, path)
 
 
+def note_of_another_kind(path: Path) -> None:
+    save_file({"a": torch.ones(2)}, path, metadata={"about": "[1]"})
+
+
+def note_without_end(path: Path) -> None:
+    save_file({"a": torch.ones(2)}, path, metadata={"about": "[" * 100_000})
+
+
 def renamed_tensor(path: Path) -> None:
     tensors, about = load_tensors(path)
     tensors["readout.Q"] = tensors.pop("readout.b")
@@ -82,6 +90,8 @@ DAMAGE: dict[Callable[[Path], None], str] = {
     empty: "damaged or not a safetensors file",
     random_bytes: "damaged or not a safetensors file",
     json_instead: "damaged or not a safetensors file",
+    note_without_end: "damaged or not a safetensors file",
+    note_of_another_kind: "damaged or not a safetensors file",
     other_tensors: "these weights are of another model: a is unknown",
     renamed_tensor: "readout.Q is unknown; readout.b is missing",
     reshaped_tensor: r"readout.b is \[",
@@ -96,8 +106,13 @@ FOREIGN: dict[str, tuple[str, str]] = {
     "format is text": ('{"format": "1", "words": {}}', "not made by `covnmt train`"),
     "newer": ('{"format": 99, "anything": 1}', r"newer covnmt \(format 99\); please upgrade"),
     "no words": ('{"format": 1}', "words must give the size"),
+    "too many": ('{"format": 1, "words": {"source": 5, "target": 1000000001}}', "words must give"),
     "no number": ('{"format": 1, "words": {"source": 5, "target": true}}', "words must give"),
     "one side": ('{"format": 1, "words": {"source": 5}}', "words must give the size"),
+    "too wide": (
+        '{"format": 1, "words": {"source": 5, "target": 5}, "model": {"hidden": 1000002}}',
+        "model.hidden: Input should be less than or equal to 1000000, not 1000002",
+    ),
     "unknown key": (
         '{"format": 1, "words": {"source": 5, "target": 5}, "model": {"hiden": 3}}',
         "unknown key model.hiden; did you mean model.hidden?",
@@ -179,7 +194,7 @@ def test_foreign_settings(case: str, model_copy: Path) -> None:
 def test_settings_for_another_vocabulary(model_copy: Path) -> None:
     """However large: the message is not about memory."""
     path = model_copy / "config.json"
-    for words in (7, 10**12):
+    for words in (7, 10**9):
         tree = json.loads(path.read_text("utf-8"))
         path.write_text(json.dumps(tree | {"words": tree["words"] | {"target": words}}), "utf-8")
         with pytest.raises(UserError, match=rf"^{path}: damaged: words gives {words} for target"):
@@ -227,7 +242,7 @@ def test_average_is_the_mean_of_the_kept_weights(tiny_model: Path, tmp_path: Pat
     for name, weight in weights_of(model).items():
         mean = (first[name].double().numpy() + second[name].double().numpy()) / 2
         np.testing.assert_allclose(weight.numpy(), mean, rtol=1e-6, err_msg=name)
-    assert load_tensors(tmp_path / "mean" / BEST)[1] == {"averaged": ["00000030", "00000040"]}
+    assert load_tensors(tmp_path / "mean" / BEST)[1]["averaged"] == ["00000030", "00000040"]
 
 
 def exported(run: Path, target: Path) -> None:
@@ -264,7 +279,7 @@ def test_average_of_damaged_weights(
     damage: Callable[[Path], None], model_copy: Path, tmp_path: Path
 ) -> None:
     damage(model_copy / "recent" / "00000040.safetensors")
-    with pytest.raises(UserError, match=r"00000040\.safetensors: (does not fit|damaged)"):
+    with pytest.raises(UserError, match=r"00000040\.safetensors: (these weights are of|damaged)"):
         average_run(model_copy, tmp_path / "mean", 2)
     assert not (tmp_path / "mean").exists()
 
@@ -278,7 +293,7 @@ def test_a_directory_with_a_training_in_it_is_left_alone(
     with only_writer(run):
         (tmp_path / "link").symlink_to(run)
         for name in ("run", "link"):
-            with pytest.raises(UserError, match=f"{name}: another training is at work in it; wait"):
+            with pytest.raises(UserError, match=f"{name}: another train, average or export is"):
                 write(tiny_model, tmp_path / name)
         assert not list(run.iterdir())
         write(tiny_model, tmp_path / "other")

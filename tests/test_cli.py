@@ -6,6 +6,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 import typer.main
 from rich.console import Console
 
-from covnmt import __version__, align, check, cli
+from covnmt import __version__, align, check, cli, info
 from covnmt.align import Aligner
 from covnmt.check import Checker, formatted
 from covnmt.checkpoint import load_tensors
@@ -52,6 +53,27 @@ def test_help(run: Run, command: tuple[str, ...]) -> None:
     shown = run(*command, "--help").out
     assert "Usage: covnmt" in shown
     assert "--help" in shown
+
+
+def test_options_show_the_defaults_of_what_they_call(run: Run) -> None:
+    shown = " ".join(re.sub("[│╭╮╰╯─]", " ", run("check", "--help").out).split())
+    for name, default in (("--max-tokens", check.CHECKED), ("--least", check.LEAST)):
+        [about] = re.findall(rf"{name} (.*?)\[default: ([\d.]+)\]", shown)
+        assert str(default) == about[1]
+        assert str(default) not in about[0]
+
+
+def test_a_stop_while_modules_are_imported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some written in other languages call it a failure of theirs."""
+
+    def stopped(*_: object) -> None:
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    monkeypatch.setattr(info, "describe_target", stopped)
+    assert run("info", "paper/gru10", code=130).err == ""
+    monkeypatch.setattr(info, "describe_target", lambda *_: exec("from torch import nothing"))
+    with pytest.raises(ImportError, match="nothing"):
+        run("info", "paper/gru10")
 
 
 def test_version(run: Run) -> None:

@@ -127,9 +127,10 @@ def test_json(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", value)
     assert read_json(tmp_path / "x.json") == value
     assert "é" in (tmp_path / "x.json").read_text("utf-8")
-    (tmp_path / "x.json").write_bytes(b'{"cut": ')
-    with pytest.raises(UserError, match=r"x\.json: not valid JSON"):
-        read_json(tmp_path / "x.json")
+    for damaged in ('{"cut": ', "9" * 5000, "[" * 100_000):
+        (tmp_path / "x.json").write_text(damaged)
+        with pytest.raises(UserError, match=r"x\.json: not valid JSON"):
+            read_json(tmp_path / "x.json")
 
 
 def test_writing_makes_directories_and_leaves_no_temporary_files(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from covnmt.config import Config
 from covnmt.errors import UserError
+from covnmt.files import read_json, write_json
 from covnmt.info import describe_target
 from covnmt.recipe import load_recipe
 from tests.paper import ADDED, BLOCKS, TOTAL
@@ -30,6 +31,16 @@ def test_model_directory(tiny_model: Path, tiny_config: Config) -> None:
     # U_f and V_a for hidden = 12
     assert found.parameters["coverage"] == 3 * 12
     assert found.to_json()["parameters"]["total"] == sum(found.parameters.values())
+
+
+def test_the_widest_model_can_be_counted(tiny_model: Path, tmp_path: Path) -> None:
+    tree = read_json(tiny_model / "config.json")
+    tree["words"] = {"source": 10**9, "target": 10**9}
+    tree["model"] |= {"embedding": 10**6, "hidden": 10**6, "rank": 10**6}
+    write_json(tmp_path / "config.json", tree)
+    found = describe_target(str(tmp_path), 30_001).parameters
+    assert found["source embedding"] == 10**15 + 10**6
+    assert found["coverage"] == 3 * 10**6
 
 
 def test_recipe_with_its_data(tiny_corpus: Path, tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_a_stop_waits_until_workers_have_begun(told: str) -> None:
         another.submit(int).result()  # a thread begun within the block would hold signals back too
 
         def start() -> None:
-            with pool._held_back():
+            with pool.held_back():
                 if told == "another":
                     another.submit(signal.raise_signal, signal.SIGINT).result()
                 else:

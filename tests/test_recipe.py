@@ -50,6 +50,7 @@ MISTAKES = {
     "select by nothing": ("[train]\nvalidate_bleu = false\n", ["line 1", "say select = loss"]),
     "nbest beyond beam": ("[decode]\nnbest = 11\n", ["line 1", "nbest = 11", "beam = 10"]),
     "no TOML": ("[model]\nhidden 8\n", ["not valid TOML", "line 2"]),
+    "a number without end": (f"[train]\nseed = {'9' * 5000}\n", ["not valid TOML", "5000 digits"]),
     "set twice": ("[model]\nhidden = 8\nhidden = 8\n", ["not valid TOML", "line 3"]),
 }
 
@@ -70,6 +71,7 @@ BAD_OVERRIDES = {
     "train.seed": "write overrides as key=value",
     "=3": "write overrides as key=value",
     "train.seed=": "command line, train.seed=: train.seed",
+    f"train.seed={'9' * 5000}": "exceeded maximum size",
     "train.sed=3": "command line, train.sed=3: unknown key train.sed; did you mean train.seed?",
     "train.updates=0": "command line, train.updates=0: train.updates: Input should be greater",
     "train.updates.x=0": "updates is a value, not a group of settings",

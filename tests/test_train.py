@@ -238,6 +238,14 @@ def test_a_finished_run_stays_finished(short: Config, tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_a_signal_too_late_for_the_run_is_told(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "save_best", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    outcome = go(short, tmp_path)
+    assert (outcome.finished, outcome.stopped) == (True, True)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_after_the_update_in_hand(
     number: signal.Signals, short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

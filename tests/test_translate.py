@@ -1,6 +1,7 @@
 """Translating lines: what comes out for each, in which order, and in which form."""
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from itertools import islice, product
 from pathlib import Path
@@ -22,6 +23,7 @@ from covnmt.translate import (
     Translator,
     change_decoding,
     formatted,
+    join,
     read_dictionary,
     replace_unknown,
     split_tokens,
@@ -179,6 +181,18 @@ def test_overlong_lines_are_split(
         i, j = i + rows, j + columns
     assert (i, j) == whole.alignment.shape
     assert not outside.any()
+
+
+def test_a_line_of_many_pieces_takes_no_more_room_than_they(translator: Translator) -> None:
+    """All pairs of its words would be 1.6 GB."""
+    tokens, block = ("w",) * 200, np.ones((200, 200), dtype=np.float32)
+    part = Translation("", tokens, "", tokens, -1.0, (block,), block[0], None)
+    tracemalloc.start()
+    whole = join("a line", [part] * 100, translator.target)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 10**7
+    assert len(whole.blocks) == 100
 
 
 def test_sentences_of_a_line_are_translated_one_by_one(

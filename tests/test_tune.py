@@ -104,7 +104,7 @@ def test_a_candidate_is_scored_by_the_rules(
     received = attention[:, :J].sum(axis=0)
     expected = received if fertility is None else received / fertility
     made = Translation(
-        "", ("s",) * J, "w", tokens, log_prob, attention[:-1, :J], expected, fertility
+        "", ("s",) * J, "w", tokens, log_prob, (attention[:-1, :J],), expected, fertility
     )
     decode = DecodeConfig(length_penalty=length, coverage_penalty=coverage)
     score = Candidate.of(made).score(decode)

@@ -2,7 +2,9 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +13,11 @@ from covnmt.checkpoint import load_model
 from covnmt.config import Config
 from covnmt.data import collate
 from covnmt.distributed import ALONE, World
+from covnmt.engine.pytorch import TorchEngine
 from covnmt.metrics.bleu import paper_bleu
 from covnmt.model.seq2seq import Seq2Seq
+from covnmt.search import Found
+from covnmt.search_device import DeviceSearch
 from covnmt.text.corpus import Corpus
 from covnmt.translate import Translator
 from covnmt.validate import SAMPLES, Dev, Validation, total_loss, validate
@@ -115,6 +120,33 @@ def test_it_stops_between_two_steps(batch_size: int, tiny_model: Path, tiny_corp
         assert asked == patience + 1
     patience = 10**6
     assert validate(model, dev, config, CPU, ALONE, stopped) is not None
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_it_stops_between_two_batches_of_a_gpu(
+    batch_size: int, tiny_model: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose search cannot be looked into; here it runs on the CPU."""
+    begin, search, searched = TorchEngine.__init__, DeviceSearch.search, list[int]()
+
+    def pretend(engine: TorchEngine, models: Sequence[Seq2Seq], end: int) -> None:
+        begin(engine, models, end)
+        engine.device = "cuda"
+
+    def count(device_search: DeviceSearch, words: torch.Tensor, *others: Any) -> Found:
+        searched.append(len(words))
+        return search(device_search, words, *others)
+
+    monkeypatch.setattr(TorchEngine, "__init__", pretend)
+    monkeypatch.setattr(DeviceSearch, "search", count)
+    model, config = load_model(tiny_model, CPU)
+    config = changed(config, decode__batch_size=batch_size)
+    dev = Dev.open(Corpus.open(tiny_corpus))
+    assert validate(model, dev, config, CPU, ALONE, lambda: len(searched) == 2) is None
+    assert searched == [batch_size] * 2
+    searched.clear()
+    assert validate(model, dev, config, CPU) is not None
+    assert sum(searched) == 5
 
 
 def test_where_one_worker_is_stopped_none_has_a_result(

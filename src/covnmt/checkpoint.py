@@ -26,15 +26,23 @@ from safetensors.torch import save
 from torch import Tensor
 
 from covnmt.config import Config
-from covnmt.directory import check_vocabularies, load_config, save_config
+from covnmt.directory import (
+    Description,
+    check_made_with,
+    check_vocabularies,
+    load_config,
+    made_with,
+    save_config,
+)
 from covnmt.errors import UserError
-from covnmt.files import atomic_write
+from covnmt.files import UNREADABLE, atomic_write
 from covnmt.model.initialise import initialise
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.codec import copy_codecs
 
 BEST = "model.safetensors"
 LAST = "last.safetensors"
+SETTINGS = "settings"  # that weights were made with, in the note about them
 OWN, AVERAGE = "model.", "average."  # how the names of weights begin in the last save
 
 
@@ -56,7 +64,9 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as stream:
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
             about = json.loads((stream.metadata() or {}).get("about", "{}"))
-    except (SafetensorError, OSError, ValueError, struct.error) as error:
+            if not isinstance(about, dict):
+                raise ValueError("its note is none of ours")
+    except (SafetensorError, OSError, struct.error, *UNREADABLE) as error:
         raise UserError(
             f"{path}: damaged or not a safetensors file ({error}); "
             "restore it from a copy, or train again"
@@ -80,6 +90,13 @@ def weights_of(model: Seq2Seq) -> dict[str, Tensor]:
 def load_weights(model: Seq2Seq, weights: dict[str, Tensor], where: Path) -> None:
     """Put the weights into the model; anything that does not fit is an error."""
     expected = weights_of(model)
+    check_shapes(weights, expected, where)
+    for name, tensor in expected.items():
+        tensor.copy_(weights[name])
+
+
+def check_shapes(weights: dict[str, Tensor], expected: dict[str, Tensor], where: Path) -> None:
+    """Refuse weights that have other names or shapes."""
     problems = [f"{name} is missing" for name in expected.keys() - weights.keys()]
     problems += [f"{name} is unknown" for name in weights.keys() - expected.keys()]
     problems += [
@@ -90,16 +107,25 @@ def load_weights(model: Seq2Seq, weights: dict[str, Tensor], where: Path) -> Non
     if problems:
         shown = "; ".join(sorted(problems)[:3])
         raise UserError(f"{where}: these weights are of another model: {shown}")
-    for name, tensor in expected.items():
-        tensor.copy_(weights[name])
+
+
+def check_weights(
+    weights: dict[str, Tensor], about: dict[str, Any], known: Description, where: Path
+) -> None:
+    """Refuse weights that are not of the model that config.json describes."""
+    check_made_with(about.get(SETTINGS), known, where)
+    with torch.device("meta"):  # takes no memory, however large it is said to be
+        model = Seq2Seq(known.config.model, known.words["source"], known.words["target"])
+    check_shapes(weights, weights_of(model), where)
 
 
 def load_model(directory: Path, device: torch.device) -> tuple[Seq2Seq, Config]:
     """The best model of a directory, ready to translate."""
     known = load_config(directory)
     check_vocabularies(directory, known)
+    weights, about = load_tensors(directory / BEST)
+    check_weights(weights, about, known, directory / BEST)
     model = Seq2Seq(known.config.model, known.words["source"], known.words["target"])
-    weights, _ = load_tensors(directory / BEST)
     load_weights(model, weights, directory / BEST)
     return model.to(device).eval(), known.config
 
@@ -113,8 +139,8 @@ def average_run(run: Path, target: Path, last: int) -> list[str]:
         raise UserError(
             f"{run}: {len(kept)} kept weights, not {last}; train with train.keep={last} or more"
         )
-    names = [path.stem for path in kept]
-    write_model(run, target, average_weights(kept), {"averaged": names})
+    names, known = [path.stem for path in kept], load_config(run)
+    write_model(run, target, average_weights(kept, known), {"averaged": names})
     return names
 
 
@@ -122,6 +148,7 @@ def write_last(run: Path, target: Path) -> None:
     """Write a model directory with the weights of the last save as they are, not averaged."""
     tensors, about = load_tensors(run / LAST)
     own = {k.removeprefix(OWN): w for k, w in tensors.items() if k.startswith(OWN)}
+    check_weights(own, about, load_config(run), run / LAST)
     write_model(run, target, own, {"update": about["counters"]["update"]})
 
 
@@ -131,7 +158,7 @@ def write_model(run: Path, target: Path, weights: dict[str, Tensor], about: dict
     known = load_config(run)
     with only_writer(target):
         copy_codecs(run, target)
-        save_tensors(target / BEST, weights, about)
+        save_tensors(target / BEST, weights, about | {SETTINGS: made_with(known)})
         save_config(target, known)
 
 
@@ -158,8 +185,8 @@ def only_writer(directory: Path) -> Iterator[None]:
     try:
         if not _lock(place):
             raise UserError(
-                f"{directory}: another training is at work in it; wait for its end, stop it, or "
-                "choose another directory"
+                f"{directory}: another train, average or export is at work in it; wait for its "
+                "end, stop it, or choose another directory"
             )
         yield
     finally:
@@ -177,19 +204,14 @@ def _lock(place: int) -> bool:
     return True
 
 
-def average_weights(paths: list[Path]) -> dict[str, Tensor]:
-    """The mean of several saved weights."""
+def average_weights(paths: list[Path], known: Description) -> dict[str, Tensor]:
+    """The mean of several saved weights of one model."""
     mean: dict[str, Tensor] = {}
     for path in paths:
-        weights, _ = load_tensors(path)
-        if mean and _shapes(weights) != _shapes(mean):
-            raise UserError(f"{path}: does not fit {paths[0]}; average weights of one run only")
+        weights, about = load_tensors(path)
+        check_weights(weights, about, known, path)
         mean = {k: mean.get(k, 0) + w.double() / len(paths) for k, w in weights.items()}
     return {name: tensor.float() for name, tensor in mean.items()}
-
-
-def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in weights.items()}
 
 
 def remove_leftovers(directory: Path) -> None:

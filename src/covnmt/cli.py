@@ -63,8 +63,10 @@ def main() -> None:
             app(prog_name="covnmt")
     except UserError as error:
         _refuse(str(error))
-    except ModuleNotFoundError as error:
-        if error.name not in TRAINING_ONLY:
+    except ImportError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # so a module says that it was stopped
+            sys.exit(130)
+        if not isinstance(error, ModuleNotFoundError) or error.name not in TRAINING_ONLY:
             raise
         _refuse(f"this needs {error.name}, which is not installed: pip install 'covnmt[train]'")
     except (MemoryError, RuntimeError) as error:
@@ -272,21 +274,19 @@ def check(
     least: Annotated[
         float, typer.Option(help="nats gained without the words; more: surer", callback=finite)
     ] = 1.0,
-    max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="of a side, 100; longer pairs are passed over")
-    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="per side; longer ones are skipped")] = 100,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
     """Find source words and sentences that given translations probably leave out."""
-    from covnmt.check import CHECKED, check_text, formatted
+    from covnmt.check import check_text, formatted
     from covnmt.files import read_parallel
     from covnmt.progress import track
 
     check_apart([out], [source, target])
     pairs = ((s, t) for s, t in read_parallel(source, target))
-    most, where = max_tokens or CHECKED, f"{source} and {target}, line"
-    checks = check_text(single(model, "check"), pairs, least, device, threads, most, where)
+    where = f"{source} and {target}, line"
+    checks = check_text(single(model, "check"), pairs, least, device, threads, max_tokens, where)
     output_lines(out, formatted(track(checks, None, "checking", "pairs"), as_json))
 
 
@@ -351,7 +351,7 @@ def info(
     target: Annotated[str, typer.Argument(help="a recipe or a model")],
     as_json: Annotated[bool, typer.Option("--json")] = False,
     words: Annotated[
-        int, typer.Option(min=4, help="vocabulary rows, for a recipe without data")
+        int, typer.Option(min=4, max=10**9, help="vocabulary rows, for a recipe without data")
     ] = 30_001,
 ) -> None:
     """The resolved settings and the parameter count, in all and by block."""

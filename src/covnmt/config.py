@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Units = Annotated[int, Field(gt=0, le=10**6)]
 Positive = Annotated[int, Field(gt=0, le=10**9)]
 Width = Annotated[int, Field(gt=0, le=1000)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
@@ -74,8 +75,8 @@ class CoverageConfig(Settings):
 class ModelConfig(Settings):
     """The network (paper, sections 2 and 3)."""
 
-    embedding: Positive = Field(620, description="word embedding size m")
-    hidden: Positive = Field(1000, description="units n of each recurrent layer; even")
+    embedding: Units = Field(620, description="word embedding size m")
+    hidden: Units = Field(1000, description="units n of each recurrent layer; even")
     order: Literal["code", "paper"] = Field(
         "code",
         description="code: look, generate, update; paper: look, update, generate (SPEC 1.2)",
@@ -86,7 +87,7 @@ class ModelConfig(Settings):
     output: Literal["factorised", "full"] = Field(
         "factorised", description="output layer through `rank` units, or straight from maxout"
     )
-    rank: Positive = Field(620, description="units q between maxout and words (factorised)")
+    rank: Units = Field(620, description="units q between maxout and words (factorised)")
     tie_target: bool = Field(False, description="output words share the target embeddings")
     dropout: Fraction = Field(0.0, description="on embeddings, annotations and the readout")
     init: Literal["paper", "modern"] = Field(

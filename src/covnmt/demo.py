@@ -85,7 +85,7 @@ def train_system(system: str, data: Path, run: Path) -> None:
     tell(f"training {system}")
     config = load_recipe(find_recipe(f"demo/{system}"), [f"data.directory={quoted(data)}"])
     outcome = train(config, run, torch.device("cpu"))
-    if not outcome.finished:
+    if outcome.stopped:
         raise KeyboardInterrupt
 
 

@@ -6,8 +6,9 @@ models that come along lie in `shipped` and are known by name.
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from covnmt.config import Config
+from covnmt.config import Config, flatten
 from covnmt.errors import UserError
 from covnmt.files import read_json, read_lines, write_json
 from covnmt.recipe import build
@@ -15,7 +16,9 @@ from covnmt.text.codec import SIDES, Side, fingerprint
 from covnmt.text.vocab import Vocabulary
 
 FORMAT = 1
+MOST_WORDS = 10**9
 SHIPPED = Path(__file__).parent / "shipped"
+ONLY_IN_TRAINING = {"dropout", "init"}  # settings of a model that no translation depends on
 CARD = "README.md"  # of a model: what it is for, what it learnt from, how good it is
 
 
@@ -71,7 +74,7 @@ def load_config(directory: Path) -> Description:
         raise UserError(f"{path}: made by a newer covnmt (format {found}); please upgrade")
     words, mark = tree.pop("words", None), tree.pop("fingerprint", None)
     sizes = [words.get(side) for side in SIDES] if isinstance(words, dict) else [None]
-    if not all(type(size) is int and size > 0 for size in sizes):
+    if not all(type(size) is int and 0 < size <= MOST_WORDS for size in sizes):
         raise UserError(
             f"{path}: damaged: words must give the size of both vocabularies; "
             "restore it from a copy, or train again"
@@ -92,3 +95,27 @@ def check_vocabularies(directory: Path, known: Description) -> None:
                 f"{directory / 'config.json'}: damaged: words gives {known.words[side]} for "
                 f"{side}, the vocabulary has {rows}; restore it from a copy, or train again"
             )
+
+
+def made_with(known: Description) -> dict[str, Any]:
+    """What weights are told to be made with: all that decides what is computed with them."""
+    model = known.config.model.model_dump(mode="json", exclude=ONLY_IN_TRAINING)
+    return flatten({"model": model, "vocabularies": known.fingerprint[:16]})
+
+
+def check_made_with(told: Any, known: Description, where: Path) -> None:
+    """Refuse weights that were made with other settings, which their shapes need not tell.
+
+    Those from before they were told anything, or before there was a setting, are taken as they are.
+    """
+    before = told if isinstance(told, dict) else {}
+    wrong = [
+        f"{key}: {before[key]!r} for them, {value!r} there"
+        for key, value in made_with(known).items()
+        if before.get(key, value) != value
+    ]
+    if wrong:
+        raise UserError(
+            f"{where}: these weights are not those that config.json describes "
+            f"({'; '.join(wrong)}); set config.json right, or take both from one model"
+        )

@@ -23,6 +23,9 @@ from typing import IO, Any, cast
 
 from covnmt.errors import UserError
 
+# JSON: Python also gives up on numbers of thousands of digits, and on brackets as deep.
+UNREADABLE = (ValueError, RecursionError)
+
 
 def open_binary(path: Path) -> IO[bytes]:
     """Open for reading, seeing through .gz and .xz."""
@@ -232,7 +235,7 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except UNREADABLE as error:
         raise UserError(
             f"{path}: not valid JSON ({error}); restore it from a copy, or make it again"
         ) from None

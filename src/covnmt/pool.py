@@ -164,7 +164,7 @@ def _attempt(
         while True:
             for number, item in items:
                 taken[number] = item
-                with _held_back():  # it may start a worker
+                with held_back():  # it may start a worker
                     futures[pool.submit(function, item)] = number
             awaited: set[Future[Any]] = set(futures)
             if len(futures) < AHEAD * workers and not coming.ended:
@@ -198,7 +198,7 @@ def _begin(seats: "SimpleQueue[Seat]") -> None:
 
 
 @contextmanager
-def _held_back() -> Iterator[None]:
+def held_back() -> Iterator[None]:
     """Signals to stop wait for the end of this block, and in processes that it starts until they
     let them in: a process that is stopped while it begins ends with a traceback."""
     came: list[int] = []

@@ -106,7 +106,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # a number without end too
         raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -137,7 +137,7 @@ def _parse_override(text: str) -> tuple[str, Any]:
 def _parse_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         return text  # a bare word is a string: model.order=paper
 
 

@@ -19,6 +19,7 @@ from covnmt.checkpoint import (
     BEST,
     LAST,
     OWN,
+    SETTINGS,
     load_tensors,
     load_weights,
     new_model,
@@ -28,7 +29,13 @@ from covnmt.checkpoint import (
     weights_of,
 )
 from covnmt.config import Config, differences
-from covnmt.directory import Description, load_config, save_config
+from covnmt.directory import (
+    Description,
+    check_made_with,
+    load_config,
+    made_with,
+    save_config,
+)
 from covnmt.distributed import ALONE, World
 from covnmt.engine.exported import refuse_exported
 from covnmt.errors import UserError
@@ -99,6 +106,11 @@ class Run:
         return (self.directory / LAST).exists()
 
     @property
+    def known(self) -> Description:
+        """What config.json says about its model."""
+        return Description(self.config, self.corpus.report.rows, self.corpus.report.fingerprint)
+
+    @property
     def log(self) -> Path:
         return self.directory / "log.jsonl"
 
@@ -126,7 +138,7 @@ def open_run(
             remove_leftovers(directory)
             if not saved:
                 copy_codecs(config.data.directory, directory)
-            save_config(directory, Description(config, rows, corpus.report.fingerprint))
+            save_config(directory, run.known)
             trim_log(run)
         yield run
 
@@ -192,7 +204,7 @@ def save_run(run: Run, keep: bool = False) -> None:
     weights = run.average or weights_of(run.model)
     if keep and run.config.train.keep:  # before the save, or a crash between them would lose it
         keep_recent(run, weights)
-    save_tensors(run.directory / LAST, tensors, about)
+    write_tensors(run, LAST, tensors, about)
     if run.counters.best is None:
         save_best(run, weights, {"update": run.counters.update})
 
@@ -200,15 +212,19 @@ def save_run(run: Run, keep: bool = False) -> None:
 def save_best(run: Run, weights: dict[str, Tensor], about: dict[str, Any]) -> None:
     """Write the weights that `covnmt translate` takes."""
     if run.world.first:
-        save_tensors(run.directory / BEST, weights, about)
+        write_tensors(run, BEST, weights, about)
+
+
+def write_tensors(run: Run, name: str, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    """Write a file of the run that also tells the settings it was made with."""
+    save_tensors(run.directory / name, tensors, about | {SETTINGS: made_with(run.known)})
 
 
 def keep_recent(run: Run, weights: dict[str, Tensor]) -> None:
     """Keep the last few weights for averaging."""
-    recent = run.directory / "recent"
-    about = {"update": run.counters.update}
-    save_tensors(recent / f"{run.counters.update:08d}.safetensors", weights, about)
-    for old in sorted(recent.glob("*.safetensors"))[: -run.config.train.keep]:
+    update = run.counters.update
+    write_tensors(run, f"recent/{update:08d}.safetensors", weights, {"update": update})
+    for old in sorted((run.directory / "recent").glob("*.safetensors"))[: -run.config.train.keep]:
         old.unlink()
 
 
@@ -223,6 +239,7 @@ def restore_run(run: Run) -> None:
             f"{path}: saved while training on other data than {run.config.data.directory}; "
             "name the data directory it was trained on, or choose another run directory"
         )
+    check_made_with(about.get(SETTINGS), run.known, path)
 
     def group(prefix: str) -> dict[str, Tensor]:
         return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

@@ -39,6 +39,7 @@ class Outcome:
     reason: str
     counters: Counters
     finished: bool  # False when a signal stopped it; the same command would go on
+    stopped: bool  # a signal came, be it too late for this run: nothing else should begin
 
 
 def train(config: Config, directory: Path, device: torch.device, world: World = ALONE) -> Outcome:
@@ -90,8 +91,8 @@ def work_on(run: Run) -> Outcome:
                 break
     if reason is None or run.counters.unchecked:
         name = signal.Signals(int(stopped)).name
-        return Outcome(f"stopped by {name}", run.counters, finished=False)
-    return Outcome(reason, run.counters, finished=True)
+        return Outcome(f"stopped by {name}", run.counters, finished=False, stopped=True)
+    return Outcome(reason, run.counters, finished=True, stopped=stop.number > 0)
 
 
 def update_batches(run: Run) -> Iterator[tuple[list[Batch], int]]:
@@ -223,7 +224,7 @@ def why_stop(run: Run, seconds: float) -> str | None:
 
 @dataclass
 class Stop:
-    """Set by a signal; looked at after every update, and after every step of a validation."""
+    """Set by a signal; looked at after every update, and all along a validation."""
 
     number: int = 0
 

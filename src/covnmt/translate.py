@@ -53,10 +53,26 @@ class Translation:
     text: str
     tokens: tuple[str, ...]
     score: float
-    alignment: Array  # [I, J] attention of every target word, end symbols left out
+    blocks: tuple[Array, ...]  # the alignment of each piece that was translated by itself
     coverage: Array  # [J] attention received in all, over the fertility where there is one
     fertility: Array | None  # [J] target words expected, where the model predicts them
     alternatives: tuple["Translation", ...] = ()  # the rest of the n-best list
+
+    @property
+    def alignment(self) -> Array:
+        """[I, J] attention of every target word, end symbols left out; it stays within a piece.
+
+        Made when asked for: of a line with many pieces it takes far more room than they do.
+        """
+        if len(self.blocks) == 1:
+            return self.blocks[0]
+        whole = np.zeros((len(self.tokens), len(self.source_tokens)), dtype=np.float32)
+        i = j = 0
+        for block in self.blocks:
+            rows, columns = block.shape
+            whole[i : i + rows, j : j + columns] = block
+            i, j = i + rows, j + columns
+        return whole
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, numbers to four places."""
@@ -131,7 +147,8 @@ class Translator:
         `sentences`, those of a line are translated one by one.
 
         `watch` is told after every step of the search: the number of the line from 0, and the
-        tokens of its best hypothesis so far. On a GPU one model is not watched.
+        tokens of its best hypothesis so far. On a GPU one model tells only what is done, batch by
+        batch.
         """
         return list(self.stream(lines, decode, overlong, watch, sentences))
 
@@ -240,7 +257,7 @@ class Translator:
             text=self.target.detokenize(tokens),
             tokens=tokens,
             score=hypothesis.score,
-            alignment=alignment,
+            blocks=(alignment,),
             coverage=received if expected is None else received / expected,
             fertility=expected,
         )
@@ -314,17 +331,11 @@ def _ways(parts: Sequence[Translation]) -> list[tuple[Translation, ...]]:
 
 
 def _joined(line: str, parts: Sequence[Translation], target: Codec) -> Translation:
-    """One way to say them; attention never crosses their borders."""
+    """One way to say them."""
     if len(parts) == 1:
         return replace(parts[0], source=line, alternatives=())
     tokens = tuple(token for part in parts for token in part.tokens)
     source = tuple(token for part in parts for token in part.source_tokens)
-    alignment = np.zeros((len(tokens), len(source)), dtype=np.float32)
-    i = j = 0
-    for part in parts:
-        rows, columns = part.alignment.shape
-        alignment[i : i + rows, j : j + columns] = part.alignment
-        i, j = i + rows, j + columns
     nothing = np.zeros(0, dtype=np.float32)
     fertilities = [part.fertility for part in parts if part.fertility is not None]
     return Translation(
@@ -333,7 +344,7 @@ def _joined(line: str, parts: Sequence[Translation], target: Codec) -> Translati
         text=target.detokenize(tokens) if parts else clean(line),
         tokens=tokens,
         score=sum((part.score for part in parts), 0.0),
-        alignment=alignment,
+        blocks=tuple(block for part in parts for block in part.blocks),
         coverage=np.concatenate([nothing, *(part.coverage for part in parts)]),
         fertility=np.concatenate(fertilities) if fertilities else None,
     )

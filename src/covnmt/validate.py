@@ -92,7 +92,8 @@ def validate(
 ) -> Validation | None:
     """Score the model on a dev set; several workers share the work.
 
-    `stopped` is asked after every step. If it says so to any worker, none has a result.
+    `stopped` is asked after every step, on a GPU after every batch. If it says so to any worker,
+    none has a result.
     """
 
     def watch(*progress: object) -> None:

@@ -255,6 +255,7 @@ def test_training_curves_show_the_log(drawn: list[Figure], tmp_path: Path) -> No
     [
         ("", "nothing reported yet"),
         ('{"update": 1, "loss": 2.0}\n{"upd', "line 2: not valid JSON"),
+        (f'{{"update": {"1" * 5000}}}\n', "line 1: not valid JSON"),
         ('{"loss": 2.0}\n', 'line 1: no "update"'),
         ("[1]\n", 'line 1: no "update"'),
         ('{"update": 1, "loss": [2.0]}\n', "line 1: loss and BLEU should be numbers"),

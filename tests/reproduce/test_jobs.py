@@ -1,18 +1,30 @@
 """The paper's experiment as a list of jobs: order, resumption, one job, the sheet."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from covnmt import train
 from covnmt.config import SYSTEMS
 from covnmt.errors import UserError
 from covnmt.evaluate import Comparison
 from covnmt.files import write_lines
 from covnmt.reproduce import jobs
 from covnmt.reproduce.experiments import find_experiment
-from covnmt.reproduce.jobs import Job, Plan, choose_jobs, run_jobs, time_left
+from covnmt.reproduce.jobs import (
+    TRAINED,
+    Job,
+    Plan,
+    choose_jobs,
+    run_jobs,
+    time_left,
+    train_system,
+)
 from covnmt.reproduce.results import write_result
+from covnmt.run import Counters
+from covnmt.train import Outcome
 from tests.reproduce.made_up import (
     KFTT,
     TINY,
@@ -70,6 +82,19 @@ def test_a_stopped_list_goes_on(
     list(run_jobs(three_jobs))
     assert first.done + second.done == names(list(three_jobs.jobs))
     assert three_jobs.left() == []
+
+
+@pytest.mark.parametrize(("finished", "stopped"), [(True, False), (True, True), (False, True)])
+def test_no_measuring_begins_after_a_signal(
+    finished: bool, stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the training was at its end when it came; that is not made again."""
+    outcome = Outcome("it says why", Counters(), finished, stopped)
+    monkeypatch.setattr(train, "train", lambda *_: outcome)
+    plan, job = tiny_plan(tmp_path), Job("baseline", 1)
+    with pytest.raises(KeyboardInterrupt) if stopped else nullcontext():
+        assert train_system(plan, job)["reason"] == "it says why"
+    assert (plan.run(job) / TRAINED).exists() == finished
 
 
 def test_results_from_elsewhere_are_not_made_again(

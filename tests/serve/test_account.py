@@ -43,7 +43,7 @@ def translation(target: str, attention: object, fertility: list[float] | None) -
         text=target,
         tokens=tuple(target.split()),
         score=-1.0,
-        alignment=alignment,
+        blocks=(alignment,),
         coverage=received if expected is None else received / expected,
         fertility=expected,
     )
@@ -72,6 +72,5 @@ def test_reasons_read_like_words() -> None:
 
 
 def test_an_empty_sentence_has_none() -> None:
-    nothing = np.zeros((0, 0), dtype=np.float32)
-    empty = Translation("", (), "", (), 0.0, nothing, nothing.sum(axis=0), None)
+    empty = Translation("", (), "", (), 0.0, (), np.zeros(0, dtype=np.float32), None)
     assert remarks(empty) == []

@@ -22,8 +22,7 @@ from .server import PATIENCE
 
 
 def translation(text: str) -> Translation:
-    nothing = np.zeros((0, 0), dtype=np.float32)
-    return Translation(text, (), text, (), -1.0, nothing, nothing.sum(axis=0), None)
+    return Translation(text, (), text, (), -1.0, (), np.zeros(0, dtype=np.float32), None)
 
 
 class Stream:

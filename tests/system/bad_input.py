@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from covnmt.checkpoint import save_tensors
+from covnmt.checkpoint import load_tensors, save_tensors
 from covnmt.directory import find_model
 from covnmt.text.codec import fingerprint
 from covnmt.text.corpus import Corpus
@@ -76,6 +76,8 @@ def other_vocabulary(desk: Path) -> None:
     shutil.copytree(desk / "model", desk / "other")
     change("other/target.vocab", backwards)(desk)
     change("other/config.json", set_key("fingerprint", fingerprint(desk / "other")))(desk)
+    weights = desk / "other" / "model.safetensors"
+    save_tensors(weights, load_tensors(weights)[0], {})
 
 
 def exported_model(desk: Path) -> None:

@@ -126,7 +126,7 @@ CASES = {
         f"{TRAIN} train.accumulate=99999999999999999999", ("train.accumulate", "less than or equal")
     ),
     "a model too large for any memory": Case(
-        f"{TRAIN} model.hidden=1000000000", ("not enough memory", "a smaller model")
+        f"{TRAIN} model.hidden=1000000", ("not enough memory", "a smaller model")
     ),
     # average
     "average more than was kept": Case(

@@ -18,14 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covnmt.config import Config, DecodeConfig, ModelConfig
-from covnmt.directory import Description, check_vocabularies, load_config
+from covnmt.directory import Description, check_made_with, check_vocabularies, load_config
 from covnmt.engine.exported import (
+    DESCRIPTION,
     ENCODER,
     REMEDY,
     SHORTLIST,
     STEP,
     OutputLayer,
     check_files,
+    read_description,
     replacements,
 )
 from covnmt.engine.protocol import Array, Forced
@@ -343,4 +345,6 @@ def load_exported(directory: Path, threads: int) -> tuple[OnnxModel, Config]:
     known = load_config(directory)
     check_vocabularies(directory, known)
     check_files(directory)
+    told = read_description(directory).get("settings")
+    check_made_with(told, known, directory / DESCRIPTION)
     return OnnxModel(directory, known, threads), known.config

@@ -29,7 +29,7 @@ class Engine(Protocol):
     device: str  # cpu or cuda
 
     def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> Found:
-        """Translate; `watch` is told after every step, but not by a GPU's own search."""
+        """Translate; `watch` is told after every step, by a GPU's own search in the end."""
 
     def force(self, source: Padded, target: Padded) -> Forced:
         """Decode these targets with the first model."""

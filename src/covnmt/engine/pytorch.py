@@ -118,11 +118,15 @@ class TorchEngine:
 
     @torch.inference_mode()
     def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> Found:
-        """Translate; on a GPU one model has a search of its own, which nobody can watch."""
+        """Translate; on a GPU one model has a search of its own, which tells only its results."""
         words, mask = map(torch.from_numpy, source)
-        if len(self.models) == 1 and self.device == "cuda":
-            return self._on_device.search(words, mask, self.by_steps, decode)
-        return self.by_steps(words, mask, decode, watch)
+        if len(self.models) > 1 or self.device != "cuda":
+            return self.by_steps(words, mask, decode, watch)
+        found = self._on_device.search(words, mask, self.by_steps, decode)
+        if watch is not None:
+            for sentence, (best, *_) in enumerate(found.hypotheses):
+                watch(sentence, best.words)
+        return found
 
     @torch.inference_mode()
     def by_steps(

@@ -4,17 +4,18 @@ It holds `config.json`, `source.*` and `target.*` as the model directory does, a
 
     encoder.onnx, step.onnx   the network (see `encoder` and `step`)
     weights.bin               its matrices, end to end
-    onnx.json                 precision, parameters by block, SHA-256 of these files, and where the
-                              matrices of bytes lie
+    onnx.json                 precision, parameters by block, SHA-256 of these files, where the
+                              matrices of bytes lie, and the settings that all of it was made with
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from covnmt.checkpoint import BEST, load_model, only_writer
 from covnmt.config import DataConfig
-from covnmt.directory import Description, find_model, load_config, save_config
+from covnmt.directory import Description, find_model, load_config, made_with, save_config
 from covnmt.engine.exported import (
     DESCRIPTION,
     ENCODER,
@@ -56,10 +57,11 @@ def export_model(
     model, _ = load_model(directory, pick_device("cpu"))
     codecs = Codec.load(directory, "source"), Codec.load(directory, "target")
     shortlist = None if linked is None else count_links(linked, codecs)
+    known = load_config(directory)
     with only_writer(target):
         copy_codecs(directory, target)
-        save_config(target, without_place(load_config(directory)))
-        return write_graphs(model, target, precision, shortlist)
+        save_config(target, without_place(known))
+        return write_graphs(model, target, precision, shortlist, made_with(known))
 
 
 def without_place(known: Description) -> Description:
@@ -69,7 +71,11 @@ def without_place(known: Description) -> Description:
 
 
 def write_graphs(
-    model: Seq2Seq, target: Path, precision: Precision, shortlist: Shortlist | None = None
+    model: Seq2Seq,
+    target: Path,
+    precision: Precision,
+    shortlist: Shortlist | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> dict[str, int]:
     """Write the network and what there is to say of it; gives the bytes of each file."""
     weights = {name: part.detach().numpy() for name, part in model.state_dict().items()}
@@ -92,6 +98,7 @@ def write_graphs(
         "files": {name: digest(target / name) for name in names},
         "matrices": store.matrices,
         "output": store.output,
+        "settings": settings or {},
     }
     if shortlist is not None:
         shortlist.save(target / SHORTLIST)

@@ -14,12 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covnmt.errors import UserError
-from covnmt.files import input_lines
+from covnmt.files import UNREADABLE, input_lines
 
 Array = NDArray[np.float32]
 SURROGATE = re.compile("[\ud800-\udfff]")
-# Python also gives up on numbers of thousands of digits, and on brackets as deep.
-UNREADABLE = (ValueError, RecursionError)
 
 
 @dataclass(frozen=True, eq=False)

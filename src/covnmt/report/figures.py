@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from covnmt.errors import UserError
-from covnmt.files import atomic_write, read_lines
+from covnmt.files import UNREADABLE, atomic_write, read_lines
 from covnmt.metrics.bootstrap import Band
 from covnmt.metrics.length import Bucket
 from covnmt.report.fonts import em_width, families, visible
@@ -200,7 +200,7 @@ def _read_log(path: Path) -> Log:
 def _read_entry(line: str, place: str) -> dict[str, Any]:
     try:
         entry = json.loads(line)
-    except json.JSONDecodeError as error:
+    except UNREADABLE as error:
         raise UserError(f"{place}: not valid JSON ({error})") from None
     if not isinstance(entry, dict) or not isinstance(entry.get("update"), int):
         raise UserError(f'{place}: no "update"; expected the log.jsonl of a training run')

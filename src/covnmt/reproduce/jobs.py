@@ -192,13 +192,14 @@ def train_system(plan: Plan, job: Job) -> dict[str, Any]:
         return dict(read_json(run / TRAINED))
     config = settings(plan, job, time_left(plan.minutes, run))
     outcome = train(config, run, pick_device(plan.device))
-    if not outcome.finished:
-        raise KeyboardInterrupt
     reason = outcome.reason
     if plan.minutes and "minutes are over" in reason:
         reason = f"its time was over ({plan.minutes:g} minutes, measuring included)"
     ended = {"reason": reason, "minutes": plan.minutes, **origin()}
-    write_json(run / TRAINED, ended)
+    if outcome.finished:
+        write_json(run / TRAINED, ended)
+    if outcome.stopped:
+        raise KeyboardInterrupt
     return ended
 
 

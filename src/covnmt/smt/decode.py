@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from covnmt.errors import UserError
-from covnmt.pool import end_with_parent
+from covnmt.pool import STOPS, end_with_parent, held_back
 from covnmt.progress import track
 from covnmt.smt.features import Floats
 from covnmt.smt.language_model import LanguageModel
@@ -92,7 +92,8 @@ class PooledDecoder:
         """See `Decoder`."""
         tasks = [(ids, weights, number) for ids in sentences]
         try:
-            done = self.pool.map(_translate_here, tasks)
+            with held_back():  # the first time it starts the processes
+                done = self.pool.map(_translate_here, tasks)
             for found, seconds in track(done, len(tasks), what, "sentences"):
                 self.cpu_seconds += seconds
                 yield found
@@ -110,6 +111,7 @@ def _load_here(search: Search) -> None:
     global _here
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that people see
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     _here = LocalDecoder(search)
 
 
