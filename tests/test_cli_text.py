@@ -37,3 +37,16 @@ def test_traditional_characters_become_simplified(run: Run, tmp_path: Path) -> N
     assert source.tokenize("主管機關 應") == source.tokenize("主管机关 应") == ["主管机关", "应"]
     assert target.tokenize("主管機關") == ["主管機關"]
     assert "主管机关" in source.vocabulary.words
+
+
+def test_numbers_become_chinese_characters(run: Run, tmp_path: Path) -> None:
+    """In Chinese only."""
+    write_lines(tmp_path / "a.zh", ["第 12 条"] * 20)
+    write_lines(tmp_path / "a.en", ["Article 12"] * 20)
+    files = ("--train", tmp_path / "a.zh", tmp_path / "a.en", "--numerals")
+    languages = ("--source-language", "zh", "--target-language", "en")
+    run("prepare", tmp_path / "data", *files, *languages, "--source-tokenizer", "whitespace")
+    source, target = (Codec.load(tmp_path / "data", side) for side in SIDES)
+    assert source.tokenize("第 12 条") == ["第", "十二", "条"]
+    assert {"十二", "12"} & set(source.vocabulary.words) == {"十二"}
+    assert target.tokenize("Article 12") == ["Article", "12"]

@@ -27,6 +27,8 @@ SAID = [
     ("zh-en", "申请人应于三十日内补正。", ["applicant", "thirty|30", "days"]),
     ("zh-en", "申請人應於三十日內補正。", ["applicant", "thirty|30", "days"]),
     ("zh-en", "靐", []),
+    ("zh-en", "罚锾为新台币１２，５００元。", ["12,500"]),
+    ("zh-en", "應於2023年5月1日前依第12條申報。", ["May 1, 2023", "Article 12"]),
     ("zh-en", "图书馆应保存阅览纪录", ["ibrar", "record"]),
     ("ja-en", "この寺は京都市の北にある。", ["temple", "Kyoto"]),
     ("ja-en", "この 橋 は 江戸 時代 に 作ら れ た", ["bridge", "Edo"]),

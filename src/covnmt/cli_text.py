@@ -69,6 +69,9 @@ def prepare(
     simplify: Annotated[
         bool, typer.Option("--simplify", help="traditional Chinese becomes simplified")
     ] = False,
+    numerals: Annotated[
+        bool, typer.Option("--numerals", help="numbers in Chinese text: 12 becomes 十二")
+    ] = False,
     joint: Annotated[bool, typer.Option(help="one vocabulary for both sides")] = False,
     seed: Annotated[int, typer.Option(help="of the shuffle")] = 1234,
     overwrite: Annotated[bool, typer.Option(help="replace what is there")] = False,
@@ -79,13 +82,14 @@ def prepare(
     from covnmt.text.corpus import PrepareSettings
     from covnmt.text.prepare import prepare as run
 
-    if simplify and CHINESE not in (source_language, target_language):
-        raise UserError("--simplify is for Chinese: say --source-language zh")
+    chinese = {"simplified": simplify, "numerals": numerals}
+    if any(chinese.values()) and CHINESE not in (source_language, target_language):
+        raise UserError("--simplify and --numerals are for Chinese: say --source-language zh")
     settings = checked(
         PrepareSettings,
         {
-            "source": _side(source_tokenizer, source_language, lowercase, plain, simplify),
-            "target": _side(target_tokenizer, target_language, lowercase, plain, simplify),
+            "source": _side(source_tokenizer, source_language, lowercase, plain, chinese),
+            "target": _side(target_tokenizer, target_language, lowercase, plain, chinese),
             "train": _file_pairs(*train),
             "dev": dev,
             "test": test,
@@ -104,7 +108,7 @@ def prepare(
 
 
 def _side(
-    kind: Tokenisation, language: str | None, lowercase: bool, plain: bool, simplify: bool
+    kind: Tokenisation, language: str | None, lowercase: bool, plain: bool, chinese: dict[str, bool]
 ) -> "TokenizerSettings":
     """How one side of the corpus is split."""
     from covnmt.recipe import checked
@@ -114,7 +118,7 @@ def _side(
         raise UserError("--plain needs both --source-language and --target-language")
     if plain and kind not in ("moses", "sentencepiece"):
         raise UserError("--plain makes subwords: leave out the tokenizers")
-    changes = {"lowercase": lowercase, "simplified": simplify and language == CHINESE}
+    changes = {"lowercase": lowercase} | (chinese if language == CHINESE else {})
     chosen = checked(TokenizerSettings, {"kind": kind, "language": language or "en", **changes})
     return plain_subwords(chosen.language).model_copy(update=changes) if plain else chosen
 

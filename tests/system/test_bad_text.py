@@ -69,7 +69,7 @@ CASES = {
         ("--plain makes subwords",),
     ),
     "simplified characters of another language": Case(
-        f"{PREPARE} s t --simplify --source-language ja", ("--simplify is for Chinese",)
+        f"{PREPARE} s t --simplify --source-language ja", ("--simplify", "for Chinese")
     ),
     "a vocabulary too small": Case(f"{PREPARE} s t --source-vocab 2", ("--source-vocab",)),
     "a language that is no code": Case(

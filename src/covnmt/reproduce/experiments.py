@@ -75,7 +75,7 @@ class OpenText:
     gold: str
     pieces: int = 0
     plain: bool = False
-    simplified: bool = False  # plain text in traditional Chinese characters is read too
+    rewritten: tuple[str, ...] = ()  # what plain text is rewritten by, as the tokenizer calls it
     deterministic: bool = False
 
     def prepare(self, raw: Path | None, prepared: Path) -> None:
@@ -108,8 +108,9 @@ class OpenText:
     def _plain(self, files: dict[str, PathPair], prepared: Path) -> PrepareSettings:
         """Subwords of whatever a person may type; some training pairs also without full stop."""
         bare = write_bare(files["train"], prepared.parent)
+        rewritten = dict.fromkeys(self.rewritten, True)
         return PrepareSettings(
-            source=plain_subwords(self.language).model_copy(update={"simplified": self.simplified}),
+            source=plain_subwords(self.language).model_copy(update=rewritten),
             target=plain_subwords("en"),
             train=(files["train"], *bare),
             dev=files["dev"],
@@ -280,7 +281,7 @@ EXPERIMENTS = (
         "twlaw",
         "Laws of Taiwan, Chinese to English",
         TWLAW,
-        replace(TWLAW, source="zh", simplified=True),
+        replace(TWLAW, source="zh", rewritten=("simplified", "numerals")),
     ),
     Experiment(
         "embedded",

@@ -2,8 +2,9 @@
 
 Text is kept as it is but for control characters, which are removed, and runs of white space, which
 become one space. A token therefore never contains white space. On request letters of full and half
-width become one (NFKC), traditional Chinese characters become simplified ones, and spaces go that
-Chinese and Japanese are written without, with all that nobody sees in text from the web.
+width become one (NFKC), traditional Chinese characters become simplified ones, numbers in digits
+become Chinese characters, and spaces go that Chinese and Japanese are written without, with all
+that nobody sees in text from the web.
 """
 
 import re
@@ -19,6 +20,7 @@ from pydantic import Field
 
 from covnmt.config import Settings
 from covnmt.errors import UserError
+from covnmt.text.numerals import in_characters
 
 # Stands for a space inside a token, as in sentencepiece.
 SPACE = "\u2581"
@@ -56,9 +58,12 @@ class TokenizerSettings(Settings):
     lowercase: bool = Field(False, description="before splitting")
     nfkc: bool = Field(False, description="full and half width, ligatures: one form of each letter")
     unspaced: bool = Field(False, description="drop spaces, but for those between ASCII words")
-    # came later: what was prepared without it keeps the digest that runs know it by
+    # came later: what was prepared without these keeps the digest that runs know it by
     simplified: bool = Field(
         False, exclude_if=not_, description="traditional Chinese characters become simplified"
+    )
+    numerals: bool = Field(
+        False, exclude_if=not_, description="numbers in digits become (simplified) Chinese"
     )
 
 
@@ -113,6 +118,8 @@ def clean(line: str, settings: TokenizerSettings = AS_IT_IS) -> str:
         plain = _LOOSE_SPACE.sub("", plain)
     if settings.simplified:
         plain = _simplifier()(plain)
+    if settings.numerals:
+        plain = in_characters(plain)
     return plain.lower() if settings.lowercase else plain
 
 
