@@ -120,7 +120,7 @@ def paper_bleu(
     return paper_bleu_score(statistics(hypotheses, references, tokenize), len(references), tokenize)
 
 
-def paper_bleu_score(rows: Counts, reference_sets: int, tokenize: str = "13a") -> Score:
+def paper_bleu_score(rows: Counts, reference_sets: int, tokenize: str) -> Score:
     """The same from counts already made."""
     totals = rows.sum(axis=0)
     signature = (
