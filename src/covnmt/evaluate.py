@@ -64,10 +64,10 @@ class Evaluation:
         kinds = ("translation", "alignment", "adequacy", "proxies", "diagnostics")
         return {kind: scores for kind in kinds if (scores := getattr(self, kind))}
 
-    def find(self, name: str) -> Score | None:
-        """A score by its name."""
-        scores = (score for group in self.groups().values() for score in group)
-        return next((score for score in scores if score.name == name), None)
+    @property
+    def scores(self) -> dict[str, Score]:
+        """Those that there are, by name."""
+        return {score.name: score for group in self.groups().values() for score in group}
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
