@@ -270,11 +270,6 @@ def describe(name: str, peer: Peer) -> dict[str, Any]:
     return {"version": version, "parameters": count, "note": peer.toolkit.note}
 
 
-def available() -> list[str]:
-    """The peers that can be imported here."""
-    return [name for name in TOOLKITS if not missing(name)]
-
-
 def missing(name: str) -> str:
     """Why a peer cannot be had here, tried with a tiny model; empty if it can."""
     try:

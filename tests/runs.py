@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +49,17 @@ def assert_same(first: Path, second: Path) -> None:
         assert about == note
 
 
-def stop_at(update: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send this process a signal in the middle of an update."""
+def at_update(number: int, happens: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have something happen when this update (from 1) begins."""
 
-    def interrupted(run: Run, batches: list[Any], words: int) -> None:
-        if run.counters.update + 1 == update:
-            os.kill(os.getpid(), number)
+    def update(run: Run, batches: list[Any], words: int) -> None:
+        if run.counters.update + 1 == number:
+            happens()
         make_update(run, batches, words)
 
-    monkeypatch.setattr(training, "make_update", interrupted)
+    monkeypatch.setattr(training, "make_update", update)
+
+
+def stop_at(update: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send this process a signal in the middle of an update."""
+    at_update(update, lambda: os.kill(os.getpid(), number), monkeypatch)

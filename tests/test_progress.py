@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from covnmt import progress
-from covnmt.progress import Meter, track
+from covnmt.progress import Meter, tell, track
 
 
 @pytest.fixture(params=["terminal", "log"])
@@ -100,11 +100,11 @@ def test_quick_jobs_say_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == ""
 
 
-def test_meter_shows_and_notes(screen: io.StringIO) -> None:
+def test_a_line_beside_a_meter_stays(screen: io.StringIO) -> None:
     with Meter(1000, "training") as meter:
         meter.show(100, "")
         meter.show(300, "loss 2.5")
-        meter.note("update 300: [dev] loss 2.4  best")
+        tell("update 300: [dev] loss 2.4  best")
     shown = screen.getvalue()
     assert "loss 2.5" in shown
     assert "update 300: [dev] loss 2.4  best" in shown

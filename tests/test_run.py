@@ -25,7 +25,7 @@ from covnmt.run import Counters, Run, open_run, write_log
 from covnmt.text.corpus import Corpus
 from covnmt.text.prepare import prepare
 from covnmt.train import Recent, make_update, train
-from tests.runs import CPU, assert_same, changed, go, log_of, stop_at
+from tests.runs import CPU, assert_same, at_update, changed, go, log_of, stop_at
 
 # Settings that a run may not change half-way, and some that it may.
 FIXED = {"model.order": "paper", "train.seed": 9, "train.learning_rate": 0.5, "data.max_length": 9}
@@ -158,18 +158,16 @@ def test_two_halves_make_a_whole(
     assert one[1]["counters"]["batch"] == two[1]["counters"]["batch"] == 12
 
 
+def power_cut() -> None:
+    raise RuntimeError
+
+
 def test_the_log_has_each_update_once(
     short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A crash after update 5, saved at 4 and logged at 5: what was after the save goes."""
     every = changed(short, train__report_every=1, train__validate_every=1)
-
-    def crash(run: Run, batches: list[Any], words: int) -> None:
-        if run.counters.update == 5:
-            raise RuntimeError("power cut")
-        make_update(run, batches, words)
-
-    monkeypatch.setattr(training, "make_update", crash)
+    at_update(6, power_cut, monkeypatch)
     with pytest.raises(RuntimeError):
         train(every, tmp_path, CPU)
     assert log_of(tmp_path)[-1]["update"] == 5
@@ -208,12 +206,7 @@ def test_odd_characters_do_not_cut_the_log(short: Config, tmp_path: Path) -> Non
 def test_a_run_that_never_saved_begins_again(
     short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crash(run: Run, batches: list[Any], words: int) -> None:
-        if run.counters.update == 1:
-            raise RuntimeError("power cut")
-        make_update(run, batches, words)
-
-    monkeypatch.setattr(training, "make_update", crash)
+    at_update(2, power_cut, monkeypatch)
     with pytest.raises(RuntimeError):
         go(short, tmp_path, train__report_every=1)
     monkeypatch.undo()
@@ -229,7 +222,7 @@ def test_there_is_a_save_before_there_is_a_model(
 
     def crash(run: Run, entry: dict[str, Any]) -> None:
         if "validation" in entry:
-            raise RuntimeError("power cut")
+            power_cut()
         write_log(run, entry)
 
     monkeypatch.setattr(training, "write_log", crash)
@@ -282,13 +275,7 @@ def test_data_prepared_anew_do_not_reach_a_run(
     data = tmp_path / "data"
     shutil.copytree(short.data.directory, data)
     settings = Corpus.open(data).report.settings.model_copy(update={"source_size": 500, "seed": 5})
-
-    def prepared_anew(run: Run, batches: list[Any], words: int) -> None:
-        if run.counters.update == 3:
-            prepare(settings, data, overwrite=True)
-        make_update(run, batches, words)
-
-    monkeypatch.setattr(training, "make_update", prepared_anew)
+    at_update(4, lambda: prepare(settings, data, overwrite=True), monkeypatch)
     go(short, tmp_path / "run", train__validate_every=2, data__directory=data)
     rows = [load_tensors(tmp_path / run / BEST) for run in ("whole", "run")]
     assert rows[0][1] == rows[1][1]
@@ -354,13 +341,7 @@ def test_a_full_disk_leaves_the_old_save(
     go(short, tmp_path / "whole")
     go(short, tmp_path / "run", train__updates=2)
     before = (tmp_path / "run" / LAST).read_bytes()
-    make = training.make_update
-
-    def fill_the_disk(run: Run, batches: list[Any], words: int) -> None:
-        monkeypatch.setattr(os, "fsync", full_disk)
-        make(run, batches, words)
-
-    monkeypatch.setattr(training, "make_update", fill_the_disk)
+    at_update(3, lambda: monkeypatch.setattr(os, "fsync", full_disk), monkeypatch)
     with pytest.raises(UserError, match=r"last\.safetensors: cannot be written \(No space left"):
         go(short, tmp_path / "run")
     monkeypatch.undo()

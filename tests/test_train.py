@@ -18,12 +18,12 @@ from covnmt.config import Config
 from covnmt.data import build_batching
 from covnmt.errors import UserError
 from covnmt.loss import batch_loss
-from covnmt.run import Run, open_run
+from covnmt.run import open_run
 from covnmt.text.corpus import Corpus
 from covnmt.train import make_update, time_spent, train, update_batches
 from covnmt.translate import Translation, Translator
 from covnmt.validate import Validation
-from tests.runs import CPU, assert_same, changed, go, log_of, stop_at
+from tests.runs import CPU, assert_same, at_update, changed, go, log_of, stop_at
 
 # Settings that end a run, and the updates it then has made.
 ENDS: list[tuple[dict[str, object], int]] = [
@@ -265,12 +265,11 @@ def test_signals_end_after_the_update_in_hand(
 def test_a_second_ctrl_c_ends_at_once(
     short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def twice(run: Run, batches: list[Any], words: int) -> None:
+    def twice() -> None:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
-        make_update(run, batches, words)
 
-    monkeypatch.setattr(training, "make_update", twice)
+    at_update(1, twice, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         go(short, tmp_path)
 

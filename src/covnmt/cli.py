@@ -371,9 +371,12 @@ def demo(
     threads: ThreadsOption = 0,
 ) -> None:
     """Train the baseline and a coverage model on the embedded pair, and show the difference."""
+    import torch
+
     from covnmt.demo import run_demo
 
-    _use_threads(threads)
+    if threads:
+        torch.set_num_threads(threads)
     for part in run_demo(directory):
         output.print(part)
 
@@ -389,10 +392,3 @@ def _print_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     for row in cells:
         table.add_row(*row)
     output.print(table)
-
-
-def _use_threads(count: int) -> None:
-    import torch
-
-    if count:
-        torch.set_num_threads(count)

@@ -1,6 +1,9 @@
-"""Options that several commands have, and what all numbers and all files to write must be."""
+"""Options that several commands have, what all numbers and all files to write must be, and how
+commands that go on when they are given again are stopped."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,6 +11,7 @@ import typer
 
 from covnmt.errors import UserError
 from covnmt.files import check_writable
+from covnmt.progress import tell
 
 
 def finite(value: float | None) -> float | None:
@@ -54,6 +58,16 @@ def single(models: list[Path], command: str) -> Path:
     if len(found := given(models)) > 1:
         raise UserError(f"{command} takes one model: give --model once")
     return found[0]
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Ctrl-C ends a command that can be continued."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        tell("stopped; give the same command again to go on")
+        raise typer.Exit(130) from None
 
 
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from covnmt.cli_options import DeviceOption, finite, writable
+from covnmt.cli_options import DeviceOption, finite, stoppable, writable
 from covnmt.progress import tell
 
 if TYPE_CHECKING:
@@ -82,12 +82,9 @@ def _run(plan: "Plan", at_once: int, report: bool) -> None:
     from covnmt.reproduce.at_once import run_at_once
     from covnmt.reproduce.jobs import run_jobs
 
-    try:
+    with stoppable():
         for line in run_at_once(plan, at_once) if at_once > 1 else run_jobs(plan):
             tell(line)
-    except KeyboardInterrupt:
-        tell("stopped; give the same command again to go on")
-        raise typer.Exit(130) from None
     if report:
         _write_page(plan)
 

@@ -1,14 +1,12 @@
 """The commands of the phrase-based row: smt train, tune and translate; and words align."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from covnmt.cli_options import OutputOption, writable
+from covnmt.cli_options import OutputOption, stoppable, writable
 from covnmt.progress import tell
 
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ def train(
         options=options,
         order=order,
     )
-    with _stoppable():
+    with stoppable():
         run(data, model, settings, processes)
     tell(f"{model}: ready; next: covnmt smt tune {model}")
 
@@ -92,7 +90,7 @@ def tune(
         sentences=sentences,
         seed=seed,
     )
-    with _stoppable():
+    with stoppable():
         tell(run(model, settings))
 
 
@@ -150,16 +148,6 @@ def align(
     corpus = Corpus.open(data) if data else None
     found = align_files(source, target, corpus, settings, pairs, processes)
     output_lines(out, map(format_links, found))
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Ctrl-C ends a command that can be continued."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        tell("stopped; give the same command again to go on")
-        raise typer.Exit(130) from None
 
 
 def _search(reorder: int, stack: int, processes: int) -> "SearchSettings":

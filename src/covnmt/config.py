@@ -6,7 +6,7 @@ holds only what differs.
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -16,6 +16,7 @@ Positive = Annotated[int, Field(gt=0, le=10**9)]
 Width = Annotated[int, Field(gt=0, le=1000)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
 
+CellKind = Literal["exact", "reset_after"]
 CoverageKind = Literal["none", "linguistic", "fertility", "tanh", "gru"]
 
 
@@ -81,7 +82,7 @@ class ModelConfig(Settings):
         "code",
         description="code: look, generate, update; paper: look, update, generate (SPEC 1.2)",
     )
-    cell: Literal["exact", "reset_after"] = Field(
+    cell: CellKind = Field(
         "exact", description="reset gate before (the paper) or after (cuDNN) the product"
     )
     output: Literal["factorised", "full"] = Field(
@@ -251,7 +252,7 @@ def _describe(branch: type[Settings], prefix: str) -> list[tuple[str, str, str, 
         if isinstance(default, Settings):
             rows += _describe(type(default), prefix=f"{prefix}{name}.")
             continue
-        choices = get_args(field.annotation) if _is_choice(field.annotation) else ()
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
         kind = " | ".join(map(str, choices)) or _kind(default)
         shown = json.dumps(default, default=str)
         rows.append((f"{prefix}{name}", kind, shown, field.description or ""))
@@ -260,7 +261,3 @@ def _describe(branch: type[Settings], prefix: str) -> list[tuple[str, str, str, 
 
 def _kind(default: Any) -> str:
     return "path" if isinstance(default, Path) else type(default).__name__
-
-
-def _is_choice(annotation: Any) -> bool:
-    return getattr(annotation, "__origin__", None) is Literal

@@ -5,7 +5,6 @@ alignment says exactly which words a translation leaves out or says twice. All t
 from this very run. A second call finds everything done and only shows it again.
 """
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from rich.text import Text
 from covnmt.align import Aligner
 from covnmt.directory import shipped_models
 from covnmt.evaluate import Comparison, compare
-from covnmt.files import atomic_text, read_parallel
+from covnmt.files import read_parallel, write_lines
 from covnmt.metrics.alignment import load_matrices, save_matrices
 from covnmt.metrics.inputs import EvaluationSet, as_evaluated, load_evaluation_set
 from covnmt.metrics.outputs import read_outputs
@@ -32,7 +31,7 @@ from covnmt.text.prepare import prepare
 from covnmt.text.synthetic import write_corpus
 from covnmt.text.tokenize import TokenizerSettings
 from covnmt.train import train
-from covnmt.translate import Translator
+from covnmt.translate import Translator, formatted
 
 SYSTEMS = ("baseline", "gru10")
 TRAIN, DEV, TEST = 20_000, 300, 600
@@ -96,28 +95,20 @@ def translate_test(text: Path, run: Path) -> None:
     pairs = list(read_parallel(text / "test.src", text / "test.tgt"))
     translator = Translator.load(run, device="cpu")
     done = translator.stream(source for source, _ in pairs)
-    with atomic_text(run / "test.jsonl") as stream:
-        for translation in track(done, len(pairs), "translating", "sentences"):
-            stream.write(json.dumps(translation.to_json()) + "\n")
+    shown = track(done, len(pairs), "translating", "sentences")
+    write_lines(run / "test.jsonl", formatted(shown, as_json=True, nbest=1))
     aligned = Aligner.load(run, device="cpu").align((source, target) for source, target in pairs)
     save_matrices(run / "test.npz", [pair.matrix for pair in aligned])
 
 
 def telling_sentence(comparison: Comparison, on: EvaluationSet) -> int:
     """The test sentence in which coverage mends the most words left out or said twice."""
-    baseline, coverage = (comparison.systems[system].words for system in SYSTEMS)
-    lengths = [source for source, _ in on.lengths()]
-
-    def mended(k: int) -> int:
-        before, after = baseline[k], coverage[k]
-        return (
-            len(before.left_out)
-            + len(before.said_twice)
-            - (len(after.left_out) + len(after.said_twice))
-        )
-
-    fit = [k for k, length in enumerate(lengths) if length in PICTURE_LENGTHS]
-    return max(fit, key=mended)
+    before, after = (
+        [len(words.left_out) + len(words.said_twice) for words in comparison.systems[system].words]
+        for system in SYSTEMS
+    )
+    fit = [k for k, (length, _) in enumerate(on.lengths()) if length in PICTURE_LENGTHS]
+    return max(fit, key=lambda k: before[k] - after[k])
 
 
 def translate_examples() -> Iterator[Text]:

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any
 
-import numpy as np
-
 from covnmt import __version__
 from covnmt.errors import UserError
 from covnmt.metrics import adequacy, alignment, bleu, diagnostics
@@ -66,10 +64,10 @@ class Evaluation:
         kinds = ("translation", "alignment", "adequacy", "proxies", "diagnostics")
         return {kind: scores for kind in kinds if (scores := getattr(self, kind))}
 
-    def find(self, name: str) -> Score | None:
-        """A score by its name."""
-        scores = (score for group in self.groups().values() for score in group)
-        return next((score for score in scores if score.name == name), None)
+    @property
+    def scores(self) -> dict[str, Score]:
+        """Those that there are, by name."""
+        return {score.name: score for group in self.groups().values() for score in group}
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -321,9 +319,7 @@ def _diagnostics(output: Output) -> tuple[Score, ...]:
         Score("attention entropy", entropy, f"unit:bits|end:counted|{VERSION}"),
     ]
     if output.fertility is not None:
-        fit = diagnostics.fertility_fit(
-            [np.asarray(row, dtype=np.float64) for row in output.fertility], output.attention
-        )
+        fit = diagnostics.fertility_fit(output.fertility, output.attention)
         scores.append(
             Score(
                 "fertility-attention correlation",

@@ -132,8 +132,4 @@ class Meter:
         elif status:
             rate = (done - self.started[1]) / max(now - self.started[0], 1e-9)
             left = (self.total - done) / rate if rate else 0.0
-            self.note(f"{self.what} {done:,}/{self.total:,}  {status}  {left:,.0f} s left")
-
-    def note(self, text: str) -> None:
-        """A line that stays."""
-        tell(text)
+            tell(f"{self.what} {done:,}/{self.total:,}  {status}  {left:,.0f} s left")

@@ -24,7 +24,7 @@ from covnmt.curves import Curves, open_curves
 from covnmt.data import Batch, Place, PlannedBatch, prefetch, read_batch, train_batches
 from covnmt.distributed import ALONE, World
 from covnmt.errors import UserError
-from covnmt.progress import Meter
+from covnmt.progress import Meter, tell
 from covnmt.run import Counters, Run, diverged, open_run, save_best, save_run, write_log
 from covnmt.validate import validate
 
@@ -60,7 +60,7 @@ def work_on(run: Run) -> Outcome:
     with stop_signals() as stop, points as curves, bar as meter:
         meter.show(run.counters.update, "")
         if run.counters.unchecked:  # the call before was stopped in it
-            stopped = check(run, curves, meter, stop)
+            stopped = check(run, curves, stop)
             save_run(run, keep=why_stop(run, 0.0) is not None)
         reason = why_stop(run, 0.0)
         recent = Recent()
@@ -82,7 +82,7 @@ def work_on(run: Run) -> Outcome:
             if "check" in due and not stopped:
                 if not run.saved:
                     save_run(run)
-                stopped = check(run, curves, meter, stop)
+                stopped = check(run, curves, stop)
                 reason = reason or why_stop(run, elapsed)
             if reason or stopped or "save" in due:
                 save_run(run, keep=reason is not None or "save" in due)
@@ -168,7 +168,7 @@ def what_is_due(update: int, config: TrainConfig, last: bool) -> set[str]:
     return {what for what, now in due.items() if now}
 
 
-def check(run: Run, curves: Curves, meter: Meter, stop: "Stop") -> float:
+def check(run: Run, curves: Curves, stop: "Stop") -> float:
     """Validate, and keep the weights if they are the best so far.
 
     A signal breaks it off, to be made by the next call; gives the signal's number, or 0.
@@ -193,7 +193,7 @@ def check(run: Run, curves: Curves, meter: Meter, stop: "Stop") -> float:
             counters.stale += 1
     write_log(run, {"validation": result.to_json(), "best": better})
     curves.add(counters.update, {"dev/loss": result.loss, "dev/bleu": result.bleu})
-    meter.note(f"update {counters.update:,}: {result.summary()}{'  best' if better else ''}")
+    tell(f"update {counters.update:,}: {result.summary()}{'  best' if better else ''}")
     counters.unchecked = False
     return 0.0
 

@@ -76,21 +76,22 @@ class Translation:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, numbers to four places."""
-        fertility = None if self.fertility is None else _rounded(self.fertility)
+        fertility = None if self.fertility is None else rounded(self.fertility)
         return {
             "source": self.source,
             "source_tokens": list(self.source_tokens),
             "text": self.text,
             "tokens": list(self.tokens),
             "score": round(self.score, 4),
-            "alignment": _rounded(self.alignment),
-            "coverage": _rounded(self.coverage),
+            "alignment": rounded(self.alignment),
+            "coverage": rounded(self.coverage),
             "fertility": fertility,
             **({"nbest": [a.to_json() for a in self.alternatives]} if self.alternatives else {}),
         }
 
 
-def _rounded(values: Array) -> Any:
+def rounded(values: Array) -> Any:
+    """As plain numbers, to four places."""
     return np.round(values.astype(np.float64), 4).tolist()
 
 

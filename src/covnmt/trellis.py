@@ -44,8 +44,7 @@ class Leaves(NamedTuple):
 
     def take(self, chosen: Ints) -> "Leaves":
         """Only these."""
-        ends = self.sentences[chosen], self.steps[chosen], self.slots[chosen]
-        return Leaves(*ends, self.log_probs[chosen])
+        return Leaves._make(part[chosen] for part in self)
 
 
 @dataclass(frozen=True)

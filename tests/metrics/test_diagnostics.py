@@ -31,12 +31,12 @@ def test_no_variation_is_no_correlation(shape: tuple[int, int]) -> None:
 
 def test_fertility_fit() -> None:
     soft = np.array([[1.0, 0.0], [0.5, 0.5]], dtype=np.float32)  # received 1.5 and 0.5
-    fit = fertility_fit([np.array([1.0, 0.5])], [soft])
+    fit = fertility_fit([[1.0, 0.5]], [soft])
     assert fit.correlation == pytest.approx(1)
     assert (fit.mean_predicted, fit.mean_received) == pytest.approx((0.75, 1.0))
     assert fit.mean_absolute_difference == pytest.approx(0.25)
     with pytest.raises(ValueError, match="3 fertilities for 2 source words"):
-        fertility_fit([np.ones(3)], [soft])
+        fertility_fit([[1.0] * 3], [soft])
 
 
 def test_entropy_in_bits_counts_the_end_symbol() -> None:

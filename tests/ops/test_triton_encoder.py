@@ -1,12 +1,13 @@
 """The encoder's fast path: annotations and every gradient against the float64 reference."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import torch
 
 pytest.importorskip("triton", reason="the fast path needs Triton")
 
+from covnmt.config import CellKind
 from covnmt.model.encoder import Encoder
 
 from .compare import (
@@ -30,7 +31,7 @@ class Shape(NamedTuple):
 
 SHAPES = [Shape(2, 4, 5), Shape(1, 1, 1), Shape(3, 2, 17)]
 GPU_SHAPES = [Shape(7, 17, 33), Shape(130, 63, 130), Shape(17, 130, 63), Shape(63, 2, 1000)]
-CELLS: tuple[Literal["exact"], Literal["reset_after"]] = ("exact", "reset_after")
+CELLS: tuple[CellKind, ...] = ("exact", "reset_after")
 PRECISIONS = [torch.float32, torch.bfloat16]
 
 
@@ -38,10 +39,7 @@ PRECISIONS = [torch.float32, torch.bfloat16]
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("shape", SHAPES + GPU_SHAPES * ON_GPU, ids=str)
 def test_equals_reference(
-    shape: Shape,
-    cell: Literal["exact", "reset_after"],
-    dtype: torch.dtype,
-    monkeypatch: pytest.MonkeyPatch,
+    shape: Shape, cell: CellKind, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(shape.B + shape.J + shape.n)
     B, J, n = shape

@@ -40,7 +40,7 @@ def test_the_job(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     [found] = read_results(plan.result_directory)
     names = {score["name"] for scores in found.content["scores"].values() for score in scores}
     assert names >= {"BLEU (paper)", "AER", "left out", "said twice", "DROP", "REP"}
-    aer = found.score("AER")
+    aer = found.scores["AER"]
     assert aer is not None
     assert aer < 25
     assert found.statistics.shape == (20, 10)

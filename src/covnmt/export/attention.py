@@ -54,10 +54,10 @@ class Attention:
         total = body.op("Flatten", body.op("Add", *here), axis=-1)  # [c K J, n]
         if given.C:
             outer.append(graph.reshape(given.C, 0, -1, self.d))  # [G, c K J, d]
-            V_a = graph.constant(self._of("decoder.attention.V_a").T)
+            V_a = graph.constant(self.weights["decoder.attention.V_a"].T)
             total = body.op("Gemm", body.input("C.here", FLOAT, None), V_a, total)
         # v as a row times a transposed matrix is by far the fastest form of this product
-        v = graph.constant(self._of("decoder.attention.v")[None])
+        v = graph.constant(self.weights["decoder.attention.v"][None])
         body.output("e.here", body.op("Gemm", v, body.op("Tanh", total), transB=1), None)
         e = graph.op("Scan", *outer, body=body.graph(), num_scan_inputs=len(outer))  # [G, 1, c K J]
         shape = graph.op("Concat", graph.op("Shape", given.query, end=-1), graph.ints(-1), axis=0)
@@ -74,27 +74,24 @@ class Attention:
 
     def _neural(self, graph: Graph, given: Given, alpha: str, energies: str) -> str:
         """The coverage network, with gates or without."""
-        U = self._of("decoder.coverage.candidate").T
+        U = self.weights["decoder.coverage.candidate"].T
         if self.coverage.kind == "tanh":
             return graph.op("Tanh", self._inputs(graph, given, alpha, energies, U))
         # the candidate sees the coverage only after its gate
-        own = np.pad(self._of("decoder.coverage.gates").T, ((0, 0), (0, self.d)))
+        own = np.pad(self.weights["decoder.coverage.gates"].T, ((0, 0), (0, self.d)))
         gates, c = graph.split(self._inputs(graph, given, alpha, energies, own), 2 * self.d, self.d)
         candidate = graph.constant(U)
         return gru(graph, gates, c, given.C, self.d, lambda r: graph.op("MatMul", r, candidate))
 
     def _inputs(self, graph: Graph, given: Given, alpha: str, energies: str, own: Array) -> str:
         """What the coverage network is told [G, c, K, J, gd]; `own` is for the coverage itself."""
-        seen, W = [given.C, alpha], [own, self._of("decoder.coverage.P")[None]]
+        seen, W = [given.C, alpha], [own, self.weights["decoder.coverage.P"][None]]
         if "decoder.coverage.from_energies" in self.weights:
             seen.append(graph.op("Unsqueeze", energies, graph.ints(-1)))
-            W.append(self._of("decoder.coverage.from_energies")[None])
+            W.append(self.weights["decoder.coverage.from_energies"][None])
         found = graph.op(
             "MatMul", graph.op("Concat", *seen, axis=-1), graph.constant(np.concatenate(W))
         )
         shared = graph.op("Add", given.state, given.context) if given.context else given.state
         shared = graph.op("Unsqueeze", shared, graph.ints(-2))  # [G, c, K, 1, gd]
         return graph.op("Add", graph.op("Add", found, shared), given.Phi)
-
-    def _of(self, name: str) -> Array:
-        return self.weights[name]

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from covnmt.config import CellKind
 from covnmt.export.graph import Graph
 
 Array = NDArray[np.float32]
@@ -19,10 +19,10 @@ class Cell:
 
     gates: Array  # [2n, n] R, G
     candidate: Array  # [n, n] U
-    kind: Literal["exact", "reset_after"]
+    kind: CellKind
 
     @classmethod
-    def of(cls, weights: Weights, name: str, kind: Literal["exact", "reset_after"]) -> "Cell":
+    def of(cls, weights: Weights, name: str, kind: CellKind) -> "Cell":
         """The cell that has this name."""
         return cls(weights[f"{name}.gates"], weights[f"{name}.candidate"], kind)
 

@@ -50,9 +50,9 @@ class StepGraph:
         words = graph.input("words", INT64, ROWS)
         self.parents = graph.input("parents", INT64, ROWS)
         y = self._last(words)
-        W = np.concatenate([self._of("decoder.cell.W"), halves(self._of("readout.V_o"))])
+        W = np.concatenate([self.weights["decoder.cell.W"], halves(self.weights["readout.V_o"])])
         zero = np.zeros(2 * self.n, dtype=np.float32)
-        b = [zero, self._of("decoder.cell.b"), halves(self._of("readout.U_o.bias"))]
+        b = [zero, self.weights["decoder.cell.b"], halves(self.weights["readout.U_o.bias"])]
         known = graph.product(y, W, np.concatenate(b), largest(self.weights, "target"))
         word, shown = graph.split(known, 3 * self.n, self.n)
         t = self._carried("t", self.n)
@@ -62,7 +62,7 @@ class StepGraph:
 
     def _last(self, words: str) -> str:
         """The last word's E + b; behind the table is the word before the first: zeros."""
-        graph, E, b = self.graph, self._of("target.E"), self._of("target.b")
+        graph, E, b = self.graph, self.weights["target.E"], self.weights["target.b"]
         if not self.shared:
             return graph.table(np.pad(E + b, ((0, 1), (0, 0))), words)
         last = graph.constant(np.array(len(E) - 1))
@@ -80,7 +80,7 @@ class StepGraph:
         s, context = graph.split(before, 3 * n, self.extra) if self.extra else (before, "")
         updated = self.cell.advance(graph, *self._inputs(word, s), t)
         t = graph.op("Where", first, t, updated)
-        W = [self._of("decoder.attention.W_a"), halves(self._of("readout.U_o.weight"))]
+        W = [self.weights["decoder.attention.W_a"], halves(self.weights["readout.U_o.weight"])]
         query, own, state = self._with_coverage(t, np.concatenate(W), n, n)
         read, rest = self._look(query, state, context)
         self._carry("t", t, n)
@@ -91,7 +91,7 @@ class StepGraph:
         """The layer before maxout; the state absorbs the last word after it looked."""
         graph, n = self.graph, self.n
         context = self._carried("s", self.extra) if self.extra else ""
-        W = np.concatenate([self._of("decoder.attention.W_a"), self.cell.recurrent()])
+        W = np.concatenate([self.weights["decoder.attention.W_a"], self.cell.recurrent()])
         query, recurrent, state = self._with_coverage(t, W, n, len(W) - n)
         read, s = self._look(query, state, context)
         if self.extra:
@@ -99,7 +99,7 @@ class StepGraph:
             self._carry("s", rest, self.extra)
         t = self.cell.advance(graph, *self._inputs(word, s), t, recurrent)
         self._carry("t", t, n)
-        own = graph.product(t, halves(self._of("readout.U_o.weight")))
+        own = graph.product(t, halves(self.weights["readout.U_o.weight"]))
         return graph.op("Sum", read, own, shown)
 
     def _inputs(self, word: str, s: str) -> tuple[str, str]:
@@ -174,8 +174,8 @@ class StepGraph:
 
     def _output(self) -> tuple[Array | None, Array, Array]:
         """What is between maxout and words: W_1, W_2 and b, or W_2 W_1 where that is smaller."""
-        W_1, W_2 = self.weights.get("readout.W_1"), self._of("readout.W_2")
-        b = self._of("readout.b")
+        W_1, W_2 = self.weights.get("readout.W_1"), self.weights["readout.W_2"]
+        b = self.weights["readout.b"]
         if W_1 is not None and len(W_1) >= W_1.shape[1] and not self.shared:
             W_2, W_1 = W_2 @ W_1, None
         return (W_1, W_2, b) if self.listed else (W_1, *fill_blocks(W_2, b))
@@ -188,6 +188,3 @@ class StepGraph:
     def _carry(self, name: str, value: str, *sizes: int | str) -> None:
         """Leave a row for each hypothesis to the next step."""
         self.graph.output(f"{name}.next", value, [*ROWS, *sizes])
-
-    def _of(self, name: str) -> Array:
-        return self.weights[name]

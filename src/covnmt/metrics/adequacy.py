@@ -153,13 +153,13 @@ def repeated_ngrams(hypotheses: Sequence[Sequence[str]], order: int = 4) -> floa
     return _percent(total - sum(map(len, counts)), total)
 
 
-def little_attention(attention: Sequence[Array], threshold: float = LITTLE_ATTENTION) -> float:
-    """Proxy for under-translation: percentage of source words with total attention below it.
+def little_attention(attention: Sequence[Array]) -> float:
+    """Proxy for under-translation: percentage of source words that are hardly looked at.
 
     `attention` holds one soft matrix [I, J] per sentence, of the output with its source.
     """
     received = [matrix.sum(axis=0) for matrix in attention]  # each [J]
-    low = sum(int(np.count_nonzero(weights < threshold)) for weights in received)
+    low = sum(int(np.count_nonzero(weights < LITTLE_ATTENTION)) for weights in received)
     return _percent(low, sum(len(weights) for weights in received))
 
 

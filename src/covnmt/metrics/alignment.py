@@ -73,11 +73,9 @@ def parse_links(line: str, base: Literal[0, 1] = 0) -> Gold:
     return Gold(frozenset(sure), frozenset(possible))
 
 
-def format_links(sure: Iterable[tuple[int, int]], possible: Iterable[tuple[int, int]] = ()) -> str:
-    """One Pharaoh line, counted from 0, by source word; a link both sure and possible is sure."""
-    sure = frozenset(sure)
-    links = [(j, i, "-" if (j, i) in sure else "p") for j, i in sorted(sure.union(possible))]
-    return " ".join(f"{j}{mark}{i}" for j, i, mark in links)
+def format_links(links: Links) -> str:
+    """One Pharaoh line, counted from 0, by source word."""
+    return " ".join(f"{j}-{i}" for j, i in sorted(links))
 
 
 def read_links(path: Path, base: Literal[0, 1] = 0) -> list[Gold]:

@@ -14,7 +14,6 @@ import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -25,7 +24,7 @@ from sacrebleu.metrics.ter import TER
 
 from covnmt import __version__
 from covnmt.errors import UserError
-from covnmt.pool import Piece, in_order, pieces
+from covnmt.pool import Piece, by_pieces
 from covnmt.progress import track
 
 Counts = NDArray[np.int64]
@@ -120,7 +119,7 @@ def paper_bleu(
     return paper_bleu_score(statistics(hypotheses, references, tokenize), len(references), tokenize)
 
 
-def paper_bleu_score(rows: Counts, reference_sets: int, tokenize: str = "13a") -> Score:
+def paper_bleu_score(rows: Counts, reference_sets: int, tokenize: str) -> Score:
     """The same from counts already made."""
     totals = rows.sum(axis=0)
     signature = (
@@ -155,7 +154,7 @@ def ter(hypotheses: Sequence[str], references: Sequence[Sequence[str]], workers:
     It is slow (20 long lines a second), so many lines are shared out among `workers` processes.
     """
     rows = zip(hypotheses, *references, strict=True)
-    counts = chain.from_iterable(in_order(_edits, pieces(rows, TER_LINES), workers))
+    counts = by_pieces(_edits, rows, TER_LINES, workers)
     edits, words = np.array(list(track(counts, len(hypotheses), "TER"))).reshape(-1, 2).sum(axis=0)
     rate = edits / words if words else float(edits > 0)
     metric = TER()

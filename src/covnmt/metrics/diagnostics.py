@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from covnmt.metrics.alignment import Array
 
@@ -36,9 +36,7 @@ def coverage_correlation(attention: Sequence[Array]) -> float:
     return _correlation(_joined(coverage), _joined(following))
 
 
-def fertility_fit(
-    fertility: Sequence[NDArray[np.floating]], attention: Sequence[Array]
-) -> FertilityFit:
+def fertility_fit(fertility: Sequence[Sequence[float]], attention: Sequence[Array]) -> FertilityFit:
     """Compare Phi_j with the attention each source word received, sum over i of alpha_ij."""
     predicted = _joined(fertility)
     received = _joined([alpha.sum(axis=0, dtype=np.float64) for alpha in attention])
@@ -68,7 +66,7 @@ def _row_entropies(alpha: Array) -> NDArray[np.float64]:
     return np.asarray(-(weights * logs).sum(axis=1))  # [I]
 
 
-def _joined(parts: Sequence[NDArray[np.floating]]) -> NDArray[np.float64]:
+def _joined(parts: Sequence[ArrayLike]) -> NDArray[np.float64]:
     return np.concatenate([np.zeros(0), *(np.asarray(part, dtype=np.float64) for part in parts)])
 
 

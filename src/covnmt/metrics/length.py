@@ -53,7 +53,6 @@ def by_length(
     source_lengths: Sequence[int],
     measures: Mapping[str, Measure] | None = None,
     samples: int = SAMPLES,
-    seed: int = SEED,
 ) -> tuple[Bucket, ...]:
     """Group sentences by source length; groups without a sentence are left out.
 
@@ -64,7 +63,7 @@ def by_length(
     numbers = np.clip((np.asarray(source_lengths, dtype=np.int64) - 1) // WIDTH, 0, last)
     if len(numbers) != len(statistics):
         raise ValueError(f"{len(numbers)} source lengths for {len(statistics)} sentences")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     buckets = []
     for number in np.unique(numbers).tolist():
         chosen = np.flatnonzero(numbers == number)

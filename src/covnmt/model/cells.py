@@ -4,12 +4,11 @@
 z and 1 - z, and has biases on every gate.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
 from covnmt import ops
+from covnmt.config import CellKind
 from covnmt.ops import reference
 
 ADVANCE = {"exact": reference.exact_gru, "reset_after": reference.reset_after_gru}
@@ -18,7 +17,7 @@ ADVANCE = {"exact": reference.exact_gru, "reset_after": reference.reset_after_gr
 class Cell(nn.Module):
     """The weights of one GRU, and the step that the settings ask for."""
 
-    def __init__(self, inputs: int, hidden: int, kind: Literal["exact", "reset_after"]) -> None:
+    def __init__(self, inputs: int, hidden: int, kind: CellKind) -> None:
         super().__init__()
         self.W = nn.Parameter(torch.empty(3 * hidden, inputs))  # W_r, W_z, W
         self.b = nn.Parameter(torch.zeros(hidden))

@@ -1,11 +1,10 @@
 """The source side: word embeddings and a bidirectional GRU (SPEC 1.2)."""
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
 from covnmt import ops
+from covnmt.config import CellKind
 from covnmt.model.cells import Cell
 
 
@@ -24,9 +23,7 @@ class Embedding(nn.Module):
 class Encoder(nn.Module):
     """h_j = [forward_j ; backward_j]; both directions read the same embeddings."""
 
-    def __init__(
-        self, inputs: int, hidden: int, cell: Literal["exact", "reset_after"], dropout: float
-    ) -> None:
+    def __init__(self, inputs: int, hidden: int, cell: CellKind, dropout: float) -> None:
         super().__init__()
         self.hidden = hidden
         self.ahead = Cell(inputs, hidden, cell)

@@ -184,7 +184,7 @@ def _sides(comparison: Comparison) -> str:
 
 
 def _figures(evaluation: Evaluation) -> dict[str, float]:
-    return {score.name: score.value for group in evaluation.groups().values() for score in group}
+    return {name: score.value for name, score in evaluation.scores.items()}
 
 
 def _overall(evaluation: Evaluation) -> dict[str, float]:

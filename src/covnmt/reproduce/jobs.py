@@ -8,7 +8,7 @@ goes on from its last save, and has only the time that is left of its own.
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class Plan:
     data: Path | None = None
     minutes: float | None = None
     device: str = "auto"
-    jobs: Sequence[Job] = field(default=())
+    jobs: Sequence[Job] = ()
     shared: bool = False  # the machine does other work too, so that speeds say nothing
 
     @property
@@ -246,8 +246,8 @@ def progress_rows(plan: Plan) -> Iterator[tuple[str, str, str, str]]:
         done = plan.result(job).exists()
         bleu = ""
         if done:
-            score = read_result(plan.result(job), job.system, job.seed).score("BLEU (paper)")
-            bleu = f"{score:.2f}" if score is not None else ""
+            scores = read_result(plan.result(job), job.system, job.seed).scores
+            bleu = f"{scores['BLEU (paper)']:.2f}" if "BLEU (paper)" in scores else ""
         yield job.system, str(job.seed), "done" if done else "left", bleu
 
 

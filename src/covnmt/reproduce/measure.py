@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from covnmt.align import Aligner, Alignment
 from covnmt.config import DecodeConfig
 from covnmt.evaluate import Evaluation, Options, evaluate
-from covnmt.files import atomic_text, read_lines, read_parallel
+from covnmt.files import read_lines, read_parallel, write_lines
 from covnmt.info import describe_target
 from covnmt.metrics.alignment import check_links, read_links
 from covnmt.metrics.bleu import OUTPUT_LENGTH, Score
@@ -189,9 +189,7 @@ def example(translation: ToJson) -> dict[str, Any]:
 
 def save_translations(path: Path, translations: Iterable[ToJson]) -> None:
     """As `covnmt translate --json` writes them."""
-    with atomic_text(path) as stream:
-        for translation in translations:
-            stream.write(json.dumps(translation.to_json(), ensure_ascii=False) + "\n")
+    write_lines(path, (json.dumps(each.to_json(), ensure_ascii=False) for each in translations))
 
 
 def describe_run(run: Path, reason: str) -> dict[str, Any]:

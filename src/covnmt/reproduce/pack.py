@@ -29,10 +29,10 @@ def pack(prepared: Path, name: str, file: Path) -> None:
                 archive.addfile(entry, content)
 
 
-def unpack(file: Path, name: str, prepared: Path) -> bool:
-    """Fill the prepared directory from a pack; False if it is complete already."""
+def unpack(file: Path, name: str, prepared: Path) -> None:
+    """Fill the prepared directory from a pack, unless it is complete already."""
     if (prepared / "corpus.json").exists():
-        return False
+        return
     prepared.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=prepared.parent, prefix=".unpack"))
     try:
@@ -44,7 +44,6 @@ def unpack(file: Path, name: str, prepared: Path) -> bool:
         (temporary / name).rename(prepared)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return True
 
 
 def _extract(file: Path, directory: Path) -> None:

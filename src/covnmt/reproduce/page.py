@@ -16,7 +16,7 @@ from covnmt.config import SYSTEMS
 from covnmt.errors import UserError
 from covnmt.files import atomic_text, write_json, write_lines
 from covnmt.metrics.adequacy import LITTLE_ATTENTION
-from covnmt.metrics.length import Bucket, by_length
+from covnmt.metrics.length import by_length
 from covnmt.report.figures import Array, HeatMap, heat_maps, length_curves, training_curves
 from covnmt.report.findings import said_before
 from covnmt.reproduce import tables
@@ -230,7 +230,10 @@ def missing(summary: Summary) -> str:
 
 def write_figures(first: Mapping[str, Result], directory: Path) -> None:
     """Curves by sentence length and of training, as PNG and SVG."""
-    buckets = {name: _buckets(result) for name, result in first.items()}
+    buckets = {
+        name: by_length(result.statistics, result.content["test"]["source_lengths"])
+        for name, result in first.items()
+    }
     with tempfile.TemporaryDirectory() as place:
         logs = {name: Path(place) / f"{name}.jsonl" for name in first}
         for name, log in logs.items():
@@ -283,10 +286,6 @@ def _matrix(row: Mapping[str, Any]) -> Array:
     """Attention [I, J]; an empty translation has no rows, and JSON cannot say how long they are."""
     shape = (len(row["tokens"]), len(row["source_tokens"]))
     return np.array(row["alignment"], dtype=np.float32).reshape(shape)
-
-
-def _buckets(result: Result) -> Sequence[Bucket]:
-    return by_length(result.statistics, result.content["test"]["source_lengths"])
 
 
 def _log(result: Result) -> list[dict[str, Any]]:

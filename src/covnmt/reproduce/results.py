@@ -30,14 +30,11 @@ class Result:
     seed: int
     content: dict[str, Any]
 
-    def score(self, name: str) -> float | None:
-        """A score by its name, where there is one."""
-        return self._values.get(name)
-
     @cached_property
-    def _values(self) -> dict[str, float]:
-        scores = self.content["scores"]
-        return {each["name"]: each["value"] for kind in KINDS for each in scores.get(kind, [])}
+    def scores(self) -> dict[str, float]:
+        """Those that there are, by name."""
+        kinds = self.content["scores"]
+        return {each["name"]: each["value"] for kind in KINDS for each in kinds.get(kind, [])}
 
     @cached_property
     def statistics(self) -> Counts:

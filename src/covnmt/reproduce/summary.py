@@ -14,7 +14,7 @@ from covnmt.metrics.bootstrap import Band, gain_band
 from covnmt.metrics.significance import SignTest, sign_test
 from covnmt.reproduce.experiments import Experiment
 from covnmt.reproduce.jobs import choose_jobs
-from covnmt.reproduce.results import KINDS, Result
+from covnmt.reproduce.results import Result
 from covnmt.reproduce.systems import PHRASE_BASED, VARIANTS, made_of
 
 BASELINE = "baseline"
@@ -200,17 +200,15 @@ def shared_settings(result: Result) -> dict[str, Any]:
 
 
 def _bleu(result: Result) -> float:
-    score = result.score("BLEU (paper)")
-    return 0.0 if score is None else score
+    return result.scores.get("BLEU (paper)", 0.0)
 
 
 def _scores(group: Sequence[Result]) -> dict[str, list[float]]:
     """The values of each score over the seeds."""
     found: dict[str, list[float]] = {}
     for result in group:
-        for kind in KINDS:
-            for score in result.content["scores"].get(kind, []):
-                found.setdefault(score["name"], []).append(score["value"])
+        for name, value in result.scores.items():
+            found.setdefault(name, []).append(value)
     return found
 
 

@@ -38,22 +38,18 @@ def remarks(translation: Translation) -> list[Remark]:
 
 
 def _source_remarks(translation: Translation) -> list[Remark]:
-    found = []
+    found, fertility = [], translation.fertility
     received = translation.alignment.sum(axis=0)  # [J]
-    much = MUCH_ATTENTION if translation.fertility is None else MUCH_OF_FERTILITY
+    much = MUCH_ATTENTION if fertility is None else MUCH_OF_FERTILITY
     for j, (attention, coverage) in enumerate(zip(received, translation.coverage, strict=True)):
         if attention < LITTLE_ATTENTION:
             reason = f"attention {attention:.2f} in all: the translation hardly looked at it"
             found.append(Remark("source", j, "left out", reason))
         elif coverage > much:
-            expected = "" if translation.fertility is None else _expected(translation.fertility[j])
+            expected = "" if fertility is None else f", {fertility[j]:.2f} expected"
             reason = f"attention {attention:.2f} in all{expected}: more than its share"
             found.append(Remark("source", j, "too much", reason))
     return found
-
-
-def _expected(fertility: float) -> str:
-    return f", {fertility:.2f} expected"
 
 
 def _repetitions(translation: Translation) -> list[Remark]:

@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-import numpy as np
-
 from covnmt.align import Alignment
 from covnmt.serve.account import remarks
 from covnmt.serve.engine import Engine
 from covnmt.text.layout import Layout
-from covnmt.translate import Translation
+from covnmt.translate import Translation, rounded
 
 
 class Accepted:
@@ -49,10 +47,8 @@ def alignment_json(alignment: Alignment) -> dict[str, Any]:
     return {
         "source_tokens": list(alignment.source_tokens),
         "tokens": list(alignment.target_tokens),
-        "alignment": np.round(alignment.matrix.astype(np.float64), 4).tolist(),
-        "fertility": None
-        if fertility is None
-        else np.round(fertility.astype(np.float64), 4).tolist(),
+        "alignment": rounded(alignment.matrix),
+        "fertility": None if fertility is None else rounded(fertility),
         "log_prob": finite(alignment.log_prob),
     }
 

@@ -61,13 +61,14 @@ class Desk:
 
     def submit(
         self,
+        request: Request,
         engine: Engine,
         texts: Sequence[str],
         beam: int | None = None,
         nbest: int | None = None,
         tell: Tell | None = None,
     ) -> Accepted:
-        """Split texts into sentences and queue these."""
+        """Split texts into sentences, queue these, and note it in the journal."""
         if (beam or 1) > self.settings.max_beam:
             raise UserError(f"beam may be {self.settings.max_beam} at most on this server")
         layouts = [split_text(text) for text in texts]
@@ -79,7 +80,11 @@ class Desk:
             for text, layout in zip(numbered("text", len(layouts)), layouts, strict=True)
             for sentence in numbered("sentence", len(layout.sentences))
         ]
-        return Accepted(layouts, engine.translate(sentences, names, decode, tell))
+        accepted = Accepted(layouts, engine.translate(sentences, names, decode, tell))
+        note(request.scope, model=engine.spec.name, sentences=len(sentences))
+        if self.settings.log_text:
+            note(request.scope, text=texts)
+        return accepted
 
     def check_count(self, sentences: int) -> None:
         """Refuse more sentences than a request may have."""
@@ -145,11 +150,7 @@ def build_router(desk: Desk) -> APIRouter:
     ) -> tuple[Engine, Accepted]:
         engine = desk.engine(body.model)
         texts = [body.text] if isinstance(body.text, str) else body.text
-        accepted = desk.submit(engine, texts, body.beam, body.nbest, tell)
-        note(request.scope, model=engine.spec.name, sentences=len(accepted.futures))
-        if desk.settings.log_text:
-            note(request.scope, text=texts)
-        return engine, accepted
+        return engine, desk.submit(request, engine, texts, body.beam, body.nbest, tell)
 
     @router.post("/translate", response_model=TranslateResponse)
     async def translate(body: TranslateRequest, request: Request) -> Response:

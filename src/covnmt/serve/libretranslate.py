@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse, Response
 from covnmt.errors import UserError
 from covnmt.serve.api import FAILURES, Desk, gather
 from covnmt.serve.engine import Engine
-from covnmt.serve.journal import note
 from covnmt.serve.limits import RefusalError, check_key, sent_key
 from covnmt.serve.schemas import MAX_TEXTS, Text, first_problem
 
@@ -88,10 +87,7 @@ def build_router(desk: Desk) -> APIRouter:
         texts = [body.q] if isinstance(body.q, str) else body.q
         engine = find_engine(desk, body.source, body.target)
         try:
-            accepted = desk.submit(engine, texts)
-            note(request.scope, model=engine.spec.name, sentences=len(accepted.futures))
-            if desk.settings.log_text:
-                note(request.scope, text=texts)
+            accepted = desk.submit(request, engine, texts)
             done = await desk.finish(request, None, gather(accepted.futures))
         except UserError as error:
             raise RefusalError(400, str(error)) from None

@@ -34,7 +34,7 @@ class RefusalError(Exception):
 
     def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
-        self.status_code, self.reason, self.headers = status, reason, headers
+        self.status_code, self.headers = status, headers
 
 
 class Rate:
@@ -75,7 +75,7 @@ class Gate:
             self._judge(scope)
         except RefusalError as refusal:
             headers = {**(refusal.headers or {}), **self._for_sites(scope)}
-            answer = JSONResponse({"error": refusal.reason}, refusal.status_code, headers)
+            answer = JSONResponse({"error": str(refusal)}, refusal.status_code, headers)
             await answer(scope, receive, guarded)
             return
         await self.app(scope, _bounded(receive, self.settings.max_body), guarded)

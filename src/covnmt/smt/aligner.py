@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covnmt.errors import UserError
-from covnmt.pool import spread
+from covnmt.pool import in_order
 from covnmt.progress import track
 from covnmt.smt.bitext import Arrays, Bitext, Integers
 from covnmt.smt.settings import AlignerKind, AlignSettings, Joining
@@ -188,10 +188,6 @@ MERGE: dict[Joining, Merge] = {
 
 def align_words(bitext: Bitext, settings: AlignSettings, processes: int = 1) -> WordLinks:
     """Links of the pairs by an aligner trained on these very pairs, both ways."""
-    train = partial(_named_chain, bitext, settings)
-    found = dict(spread(train, chains(settings), processes))
-    return join_chains(found, bitext, settings.joining)
-
-
-def _named_chain(bitext: Bitext, settings: AlignSettings, chain: Chain) -> tuple[Chain, Choices]:
-    return chain, train_chain(bitext, settings, chain)
+    every = chains(settings)
+    found = in_order(partial(train_chain, bitext, settings), every, processes)
+    return join_chains(dict(zip(every, found, strict=True)), bitext, settings.joining)

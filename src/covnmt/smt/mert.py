@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covnmt.metrics.bleu import Counts, corpus_bleu
-from covnmt.pool import spread
+from covnmt.pool import in_order
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -65,15 +65,14 @@ def optimise(
     Weights are scaled to a sum of 1 in absolute value: only their ratios matter.
     """
     climb = partial(_climb, lists, start, lower, seed)
-    _, weights, score = max(
-        spread(climb, range(restarts + 1), processes), key=lambda each: (each[2], -each[0])
-    )
+    reached = in_order(climb, range(restarts + 1), processes)
+    weights, score = max(reached, key=lambda each: each[1])  # of equal ones the first
     return weights / np.abs(weights).sum(), score
 
 
 def _climb(
     lists: Lists, start: Floats, lower: Floats, seed: int, number: int
-) -> tuple[int, Floats, float]:
+) -> tuple[Floats, float]:
     """Line searches along each weight and along random directions, while they gain.
 
     The first climb is from `start`; each has random numbers of its own.
@@ -90,7 +89,7 @@ def _climb(
                 weights, score = weights + step * direction, reached
         if score < before + GAIN:
             break
-    return number, weights, score
+    return weights, score
 
 
 def _random_start(draw: np.random.Generator, lower: Floats) -> Floats:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from covnmt.errors import UserError
-from covnmt.files import read_lines, write_json
+from covnmt.files import read_parallel, write_json
 from covnmt.metrics.bleu import Counts, corpus_bleu, sentence_statistics
 from covnmt.progress import tell
 from covnmt.smt.bitext import Integers, load_arrays, save_arrays
@@ -26,7 +26,7 @@ from covnmt.smt.model import Figures, SmtModel, cpu_seconds, peak_mib
 from covnmt.smt.nbest import Hypothesis
 from covnmt.smt.settings import TuneSettings
 from covnmt.smt.translate import MAX_WORDS, WEIGHTS, prepared_decoder, read_tuned, spoken
-from covnmt.text.codec import Codec
+from covnmt.text.codec import SIDES, Codec
 
 POOL = "tuning.npz"
 
@@ -42,12 +42,8 @@ class DevSet:
     def of(cls, model: SmtModel, number: int) -> "DevSet":
         """The first sentences, or all; those too long for one piece are left out."""
         source, target = model.codec("source"), model.codec("target")
-        lines = zip(
-            read_lines(model.directory / "dev.source.txt"),
-            read_lines(model.directory / "dev.target.txt"),
-            strict=True,
-        )
-        pairs = [(source.tokenize(a), target.tokenize(b)) for a, b in lines]
+        texts = (model.directory / f"dev.{side}.txt" for side in SIDES)
+        pairs = [(source.tokenize(a), target.tokenize(b)) for a, b in read_parallel(*texts)]
         pairs = [pair for pair in pairs if 0 < len(pair[0]) <= MAX_WORDS][: number or None]
         if not pairs:
             raise UserError(

@@ -48,8 +48,8 @@ def align_pairs(
     pairs: Sequence[WordPair],
     corpus: Corpus | None,
     settings: AlignSettings,
-    learn: int = 0,
-    processes: int = 1,
+    learn: int,
+    processes: int,
 ) -> list[Links]:
     """The same of pairs in memory; `learn` limits the pairs of the corpus, 0 takes all."""
     full = [n for n, (source, target) in enumerate(pairs) if source and target]

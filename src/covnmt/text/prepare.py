@@ -140,7 +140,8 @@ def _fill(
         )
     vocabularies = _write_codecs(settings, parts["train"], output)
     _write_order(output, tallies["train"]["kept"], settings.seed, work)
-    _write_texts(settings, output)
+    for text, path in _texts(settings, output):
+        files.write_lines(text, files.read_lines(path))
     splits = {
         name: _encode(some, vocabularies, tallies[name], output, many[name])
         for name, some in parts.items()
@@ -250,11 +251,6 @@ def shuffled(number: int, seed: int, work: Path) -> Iterator[Integers]:
     for path in paths:
         yield random.permutation(np.fromfile(path, np.int64))
         path.unlink()
-
-
-def _write_texts(settings: PrepareSettings, output: Path) -> None:
-    for text, path in _texts(settings, output):
-        files.write_lines(text, files.read_lines(path))
 
 
 def _texts(settings: PrepareSettings, output: Path) -> Iterator[tuple[Path, Path]]:
