@@ -63,6 +63,14 @@ def test_options_show_the_defaults_of_what_they_call(run: Run) -> None:
         assert str(default) not in about[0]
 
 
+def test_a_stop_before_a_command_begins(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(typer.main, "get_command", stopped)
+    assert run("info", "paper/gru10", code=130).err == ""
+
+
 def test_a_stop_while_modules_are_imported(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some written in other languages call it a failure of theirs."""
 

@@ -1,5 +1,6 @@
 """Text as it comes: large pieces of what is there, small ones where it pauses."""
 
+import errno
 import gzip
 import io
 import os
@@ -78,3 +79,20 @@ def test_bad_bytes_are_told_with_their_line(writer: io.FileIO) -> None:
     writer.write(b"good\nb\xff\n")
     with pytest.raises(UserError, match=r"standard input, line 2: not UTF-8 \(byte 1"):
         next(input_pieces(None, 3))
+
+
+def test_what_cannot_be_read_is_told_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it is met while a piece waits for more."""
+    (tmp_path / "text").write_bytes(TEXT)
+    chunks = [b"one\ntwo\n"]
+
+    def read(handle: int, size: int) -> bytes:
+        if not chunks:
+            raise OSError(errno.EIO, "Input/output error")
+        return chunks.pop()
+
+    monkeypatch.setattr(os, "read", read)
+    with pytest.raises(UserError, match=r"text, after line 2: cannot be read \(.*Input/output"):
+        next(input_pieces(tmp_path / "text", 3))

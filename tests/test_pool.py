@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,13 +91,19 @@ def test_results_do_not_wait_for_items_that_have_not_come() -> None:
     assert all(event.is_set() for event in seen)
 
 
-def test_items_that_cannot_be_had() -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("good", range(4))
+def test_items_that_cannot_be_had(good: int, workers: int) -> None:
+    """What came before them is done, by however many."""
+
     def items() -> Iterator[int]:
-        yield from range(3)
+        yield from range(good)
         raise UserError("text, line 7: bad")
 
+    results = in_order(slow_at_first, items(), workers)
+    assert list(islice(results, good)) == list(range(good))
     with pytest.raises(UserError, match="line 7: bad"):
-        list(spread(abs, items(), workers=2))
+        next(results)
 
 
 def test_alone_there_is_no_other_process(tmp_path: Path) -> None:

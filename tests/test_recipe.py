@@ -51,6 +51,7 @@ MISTAKES = {
     "nbest beyond beam": ("[decode]\nnbest = 11\n", ["line 1", "nbest = 11", "beam = 10"]),
     "no TOML": ("[model]\nhidden 8\n", ["not valid TOML", "line 2"]),
     "a number without end": (f"[train]\nseed = {'9' * 5000}\n", ["not valid TOML", "5000 digits"]),
+    "brackets without end": (f"[train]\nseed = {'[' * 5000}\n", ["not valid TOML", "recursion"]),
     "set twice": ("[model]\nhidden = 8\nhidden = 8\n", ["not valid TOML", "line 3"]),
 }
 
@@ -72,6 +73,7 @@ BAD_OVERRIDES = {
     "=3": "write overrides as key=value",
     "train.seed=": "command line, train.seed=: train.seed",
     f"train.seed={'9' * 5000}": "exceeded maximum size",
+    f"train.seed={'[' * 5000}": "train.seed: Input should be a valid integer",
     "train.sed=3": "command line, train.sed=3: unknown key train.sed; did you mean train.seed?",
     "train.updates=0": "command line, train.updates=0: train.updates: Input should be greater",
     "train.updates.x=0": "updates is a value, not a group of settings",

@@ -63,6 +63,8 @@ def main() -> None:
             app(prog_name="covnmt")
     except UserError as error:
         _refuse(str(error))
+    except KeyboardInterrupt:  # while typer puts the commands together; later it hears of it
+        sys.exit(130)
     except ImportError as error:
         if isinstance(error.__cause__, KeyboardInterrupt):  # so a module says that it was stopped
             sys.exit(130)

@@ -23,7 +23,7 @@ from typing import IO, Any, cast
 
 from covnmt.errors import UserError
 
-# JSON: Python also gives up on numbers of thousands of digits, and on brackets as deep.
+# JSON or TOML: Python also gives up on numbers of thousands of digits, and on brackets as deep.
 UNREADABLE = (ValueError, RecursionError)
 
 

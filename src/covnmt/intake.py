@@ -35,13 +35,21 @@ class Arriving:
             yield self.lines.popleft()
 
     def waiting(self, seconds: float | None) -> bool:
-        """Is a line there, or the end, or does it come so soon? Without a limit, wait for it."""
+        """Is a line there, or the end, or does it come so soon? Without a limit, wait for it.
+
+        What cannot be read is there too: who takes the next line is told so, with its place.
+        """
         until = time.monotonic() + (seconds or 0)
         while not self.lines and not self.ended:
             left = None if seconds is None else max(0.0, until - time.monotonic())
             if not select([self.handle], [], [], left)[0]:
                 return False
-            self._read()
+            try:
+                self._read()
+            except OSError:
+                if seconds is None:
+                    raise
+                break
         return True
 
     def _read(self) -> None:

@@ -99,16 +99,20 @@ def _numbered(
 ) -> Iterator[tuple[int, R]]:
     """Results as they come, with the number of their item."""
     rest = enumerate(items)
-    taken = dict(islice(rest, 2 if workers > 1 else 0))  # and not done yet
+    taken = dict(islice(rest, 1))  # and not done yet
+    coming = _Coming(rest)
+    if workers > 1:
+        taken.update(coming.take())
     if len(taken) <= 1:
         for number, item in chain(taken.items(), rest):
             yield number, function(item)
+        coming.end()
         return
     deaths: Counter[int] = Counter()
-    coming = _Coming(rest)
     while True:
         yield from _attempt(function, taken, coming, workers)
         if not taken:
+            coming.end()
             return
         deaths.update(taken.keys())
         number = max(taken, key=deaths.__getitem__)
@@ -125,6 +129,7 @@ class _Coming(Generic[T]):
 
     def __init__(self, rest: Iterator[tuple[int, T]]) -> None:
         self.rest, self.ended = rest, False
+        self.failure: BaseException | None = None
         self.following: Future[tuple[int, T] | None] | None = None
 
     def ask(self) -> "Future[tuple[int, T] | None]":
@@ -136,10 +141,17 @@ class _Coming(Generic[T]):
         return self.following
 
     def take(self) -> list[tuple[int, T]]:
-        """The one that was asked for; none at the end."""
-        found, self.following = self.ask().result(), None
+        """The one that was asked for; none at the end, or where it cannot be had."""
+        asked, self.following = self.ask(), None
+        self.failure = asked.exception()
+        found = None if self.failure else asked.result()
         self.ended = found is None
         return [] if found is None else [found]
+
+    def end(self) -> None:
+        """When all that came is done: raise why no more could be had, if that is so."""
+        if self.failure:
+            raise self.failure
 
     def _fetch(self, future: "Future[tuple[int, T] | None]") -> None:
         try:

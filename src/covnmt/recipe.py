@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from covnmt.config import Config, Settings, describe
 from covnmt.errors import UserError
+from covnmt.files import UNREADABLE
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
@@ -106,7 +107,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
-    except ValueError as error:  # a number without end too
+    except UNREADABLE as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -137,7 +138,7 @@ def _parse_override(text: str) -> tuple[str, Any]:
 def _parse_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except ValueError:
+    except UNREADABLE:
         return text  # a bare word is a string: model.order=paper
 
 
