@@ -136,7 +136,7 @@ def length_curves(systems: Mapping[str, Sequence[Bucket]], path: Path) -> None:
         for axes in (scores, lengths):
             axes.set_xticks(list(x.values()), labels, fontsize=9 if len(x) <= 5 else 8)
             axes.set_xlabel("source words (n sentences)")
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, max(1, axes.get_ylim()[1]))
         _legend(figure, lengths)
         _save(figure, path)
 
@@ -149,12 +149,13 @@ def training_curves(logs: Mapping[str, Path], path: Path) -> None:
     with _style(runs):
         figure, (losses, scores) = _two_panels("loss per word", "validation BLEU", list(runs))
         for (name, log), look in zip(runs.items(), _looks(), strict=False):
-            plain = {"color": look["color"]}
-            losses.plot(*log.training, **plain, alpha=0.45, linewidth=1)
+            losses.plot(*log.training, color=look["color"], alpha=0.45, linewidth=1)
             losses.plot(*log.validation, **look, label=name)
             scores.plot(*log.bleu, **look, label=name)
         for axes in (losses, scores):
             axes.set_xlabel("updates")
+            axes.locator_params(axis="x", integer=True)
+        scores.set_ylim(max(0, scores.get_ylim()[0]), max(1, scores.get_ylim()[1]))
         losses.set_title("thin: training, marked: validation", fontsize=9, color=GREY, loc="left")
         _legend(figure, losses)
         _save(figure, path)
@@ -252,8 +253,8 @@ def _height(words: Iterable[str], em: float) -> float:
 
 
 def _stands(label: str) -> bool:
-    """Whether it can be read from top to bottom, as Japanese and Chinese can."""
-    return all(unicodedata.east_asian_width(c) in "WF" for c in label)
+    """Whether it can be read from top to bottom, as Japanese, Chinese and single letters can."""
+    return len(label) == 1 or all(unicodedata.east_asian_width(c) in "WF" for c in label)
 
 
 def _label(word: str) -> str:
