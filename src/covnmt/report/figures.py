@@ -248,11 +248,11 @@ def _width(words: Iterable[str], em: float) -> float:
 def _height(words: Iterable[str], em: float) -> float:
     """Of words that stand over narrow columns: turned, or one character under the other."""
     labels = [_label(word) for word in words]
-    heights = (1.3 * len(w) if _stands(w) else em_width(w) for w in labels)
+    heights = (1.3 * len(w) if stands(w) else em_width(w) for w in labels)
     return em * max(heights, default=0.0)
 
 
-def _stands(label: str) -> bool:
+def stands(label: str) -> bool:
     """Whether it can be read from top to bottom, as Japanese, Chinese and single letters can."""
     return len(label) == 1 or all(unicodedata.east_asian_width(c) in "WF" for c in label)
 
@@ -297,10 +297,10 @@ def _draw_heat_map(figure: Figure, panel: HeatMap, box: Box, left: float, talles
 
 
 def _column_labels(axes: Axes, labels: Sequence[str], upright: bool, size: float) -> None:
-    texts = [label if upright or not _stands(label) else "\n".join(label) for label in labels]
+    texts = [label if upright or not stands(label) else "\n".join(label) for label in labels]
     axes.set_xticks(range(len(labels)), texts, fontsize=size, linespacing=1.0)
     for tick, label in zip(axes.get_xticklabels(), labels, strict=True):
-        tick.set_rotation(0 if upright or _stands(label) else 90)
+        tick.set_rotation(0 if upright or stands(label) else 90)
 
 
 def _bars(axes: Axes, coverage: Array, tallest: float) -> None:
