@@ -1,6 +1,6 @@
 """Figures as PNG or SVG files: heat maps, curves by sentence length, curves of training.
 
-Heat maps are the paper's Figures 1 and 2: alpha_ij, the weight of source word j (across) for target
+Heat maps are the paper's Figures 1 and 5: alpha_ij, the weight of source word j (across) for target
 word i (down), bright where it is high; below it C_j, how much of each source word was covered in
 all. Curves by length are its Figure 6. Letters: I target words, J source words.
 
