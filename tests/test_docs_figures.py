@@ -94,6 +94,36 @@ def test_results(number: int, experiment: str) -> None:
         assert cells == [f"{means[s]:.2f}" if s in means else "" for s in SCORES], name
 
 
+def test_what_is_said_of_coverage() -> None:
+    """Also where it loses: that is easily left out."""
+    page = " ".join((ROOT / "README.md").read_text("utf-8").split())
+
+    def scores(experiment: str, name: str) -> list[float]:
+        found = results(f"docs/results/{experiment}/summary.json")["systems"]
+        systems = {each["system"]: each["scores"] for each in found}
+        return [systems[system][name]["mean"] for system in ("baseline", "gru10")]
+
+    less = {
+        name: [before - after for before, after in (scores(e, name) for e in ("kftt", "twlaw"))]
+        for name in ("AER", "SAER")
+    }
+    (aer, aer_laws), (saer, saer_laws) = less["AER"], less["SAER"]
+    assert (
+        f"GRU d=10 has {aer:.1f} and {aer_laws:.1f} points of AER less than the baseline and "
+        f"{saer:.1f} and {saer_laws:.1f} of SAER" in page
+    )
+    before, after = scores("kftt", "little attention")
+    assert f"{after:.1f}% of its source words get little attention on KFTT for {before:.1f}" in page
+    before, after = scores("twlaw", "little attention")
+    assert f"on the laws {after:.1f} for {before:.1f}" in page
+    before, after = scores("embedded", "little attention")
+    assert f"on the embedded pair ({after:.1f} for {before:.1f})" in page
+    modern = results("docs/results/twlaw-modern/summary.json")["systems"]
+    [laws] = [each for each in modern if each["system"] == "gru10"]
+    high, low = (tenths(-bound) for bound in laws["gain_band"])
+    assert f"GRU d=10 loses {tenths(-laws['gain'])} ({low} to {high})" in page
+
+
 def test_ingredients() -> None:
     [table] = tables("README.md", "it brings")
     assert list(table) == list(INGREDIENTS)

@@ -148,6 +148,16 @@ def test_extends_merges_group_by_group(tmp_path: Path) -> None:
     assert loaded.model.coverage == CoverageConfig(kind="gru", size=4)
 
 
+def test_extends_a_recipe_that_comes_along(tmp_path: Path) -> None:
+    """From anywhere, by its name; a file beside the recipe comes first."""
+    path = recipe(tmp_path, "extends = 'modern/gru10'\n[model]\nhidden = 8\n")
+    own = load_recipe(path)
+    assert own == load_recipe(find_recipe("modern/gru10"), ["model.hidden=8"])
+    (tmp_path / "modern").mkdir()
+    recipe(tmp_path / "modern", "[train]\nseed = 7\n", "gru10")
+    assert load_recipe(path).train.seed == 7
+
+
 def test_extends_in_a_circle(tmp_path: Path) -> None:
     recipe(tmp_path, "extends = 'b.toml'\n", "a.toml")
     path = recipe(tmp_path, "extends = 'a.toml'\n", "b.toml")

@@ -56,12 +56,13 @@ class CoverageConfig(Settings):
     )
     bias: bool = Field(False, description="give the coverage network biases (tanh and gru)")
     previous_context: bool = Field(False, description="also feed s_{i-1} (tanh and gru)")
+    current_context: bool = Field(False, description="also feed s_i (tanh and gru)")
     energies: bool = Field(False, description="also feed e_ij, before softmax (tanh and gru)")
 
     @model_validator(mode="after")
     def _options_fit_kind(self) -> "CoverageConfig":
         neural = self.kind in ("tanh", "gru")
-        for option in ("bias", "previous_context", "energies"):
+        for option in ("bias", "previous_context", "current_context", "energies"):
             if getattr(self, option) and not neural:
                 raise ValueError(f"{option} needs kind = tanh or gru, not {self.kind}")
         if self.size != 1 and not neural:

@@ -1,7 +1,8 @@
 """Recipes: TOML files of settings, how they are found, put together and checked.
 
-`extends` names another recipe to start from; `key=value` on the command line comes last. A key
-that does not exist is an error that names the nearest one that does; every error names its line.
+`extends` names another recipe to start from: a file beside this one, or one that comes along.
+`key=value` on the command line comes last. A key that does not exist is an error that names the
+nearest one that does; every error names its line.
 """
 
 import json
@@ -66,11 +67,9 @@ def checked(kind: type[AnySettings], values: dict[str, Any]) -> AnySettings:
 
 def find_recipe(name: str) -> Path:
     """A path as it is, or the name of a shipped recipe, such as `paper/gru10`."""
-    if Path(name).is_file():
-        return Path(name)
-    shipped = _recipes_directory() / f"{name.removesuffix('.toml')}.toml"
-    if shipped.exists():
-        return shipped
+    found = Path(name) if Path(name).is_file() else _shipped(name)
+    if found.is_file():
+        return found
     raise UserError(f"{name}: no such recipe; `covnmt recipe list` names those that come along")
 
 
@@ -78,6 +77,11 @@ def shipped_recipes() -> list[str]:
     """The names of the recipes that come along, such as `paper/gru10`."""
     root = _recipes_directory()
     return sorted(str(path.relative_to(root).with_suffix("")) for path in root.rglob("*.toml"))
+
+
+def _shipped(name: str) -> Path:
+    """Where a recipe of this name would lie, if one came along."""
+    return _recipes_directory() / f"{name.removesuffix('.toml')}.toml"
 
 
 def _recipes_directory() -> Path:
@@ -92,9 +96,13 @@ def _lineage(path: Path, seen: tuple[Path, ...]) -> list[tuple[Path, dict[str, A
     parent = tree.pop("extends", None)
     if parent is None:
         return [(path, tree)]
-    above = path.parent / str(parent)
+    beside = path.parent / str(parent)
+    above = beside if beside.is_file() else _shipped(str(parent))
     if not above.is_file():
-        raise UserError(f"{path}: extends {parent}, but there is no file {above}")
+        raise UserError(
+            f"{path}: extends {parent}, but there is no file {beside}, nor does such a recipe come "
+            "along; `covnmt recipe list` names those that do"
+        )
     if above.resolve() in (*seen, path.resolve()):
         raise UserError(f"{path}: extends {parent}, and so itself")
     return [*_lineage(above, (*seen, path.resolve())), (path, tree)]

@@ -54,7 +54,7 @@ def fertility(h_j: Vector, w: Weights, config: ModelConfig) -> float:
 
 
 def cover(
-    C: Vector, a: float, e: float, h_j: Vector, t: Vector, s_before: Vector, w: Weights,
+    C: Vector, a: float, e: float, h_j: Vector, t: Vector, s_before: Vector, s: Vector, w: Weights,
     config: ModelConfig,
 ) -> Vector:  # fmt: skip
     """The new coverage of one source word."""
@@ -69,6 +69,8 @@ def cover(
         x = x + w[p + "b"]
     if config.coverage.previous_context:
         x = x + w[p + "from_context"] @ s_before
+    if config.coverage.current_context:
+        x = x + w[p + "from_current"] @ s
     if config.coverage.energies:
         x = x + w[p + "from_energies"] * e
     if kind == "tanh":
@@ -93,7 +95,7 @@ def forced(source: list[int], target: list[int], w: Weights, config: ModelConfig
         s_before, s = s, alpha @ h
         rows = zip(C, alpha, e, h, strict=True)
         C = np.array(
-            [cover(c, a, x, h_j, looked_with, s_before, w, config) for c, a, x, h_j in rows]
+            [cover(c, a, x, h_j, looked_with, s_before, s, w, config) for c, a, x, h_j in rows]
         )
         if config.order == "paper":
             t = advance(t, y, s, w, config)

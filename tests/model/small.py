@@ -23,8 +23,9 @@ COVERAGES = {
         kind="tanh", size=2, bias=True, previous_context=True, energies=True
     ),
     "gru-inputs": CoverageConfig(
-        kind="gru", size=2, bias=True, previous_context=True, energies=True
+        kind="gru", size=2, bias=True, previous_context=True, current_context=True, energies=True
     ),
+    "tanh-current": CoverageConfig(kind="tanh", size=2, current_context=True),
 }
 
 

@@ -18,6 +18,7 @@ from .compare import random_weights
 UNKNOWN = {
     "energies": CoverageConfig(kind="gru", size=2, energies=True),
     "previous context": CoverageConfig(kind="tanh", size=2, previous_context=True),
+    "current context": CoverageConfig(kind="tanh", size=2, current_context=True),
     "many units": CoverageConfig(kind="gru", size=17),
 }
 

@@ -39,6 +39,7 @@ COVERAGES = {
 UNKNOWN = {
     "energies": CoverageConfig(kind="gru", size=2, energies=True),
     "previous context": CoverageConfig(kind="tanh", size=2, previous_context=True),
+    "current context": CoverageConfig(kind="tanh", size=2, current_context=True),
     "many units": CoverageConfig(kind="gru", size=17),
 }
 VARIANTS = [(order, cell) for order in ("code", "paper") for cell in ("exact", "reset_after")]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -48,6 +49,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 def same_fonts_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the font that comes with matplotlib, whatever the machine has."""
     monkeypatch.setattr(fonts, "_candidates", lambda missing: iter(()))
+    monkeypatch.setattr(fonts, "_told", set())
 
 
 def labels(figure: Figure) -> list[list[Text]]:
@@ -180,6 +182,13 @@ def test_sizes_must_fit(shape: tuple[int, int], coverage: int | None) -> None:
         HeatMap("t", ["a", "b"], ["x", "y", "z"], np.zeros(shape, np.float32), bars)
 
 
+def test_only_words_that_need_it_are_turned(drawn: list[Figure]) -> None:
+    words = ["1", "_", "の", "国際", "longer"]
+    heat_maps([HeatMap("t", words, ["x"], np.zeros((1, 5), np.float32))], Path("x.png"))
+    turned = [text.get_rotation() for text in drawn[0].axes[0].get_xticklabels()]
+    assert turned == [0, 0, 0, 0, 90]
+
+
 def test_bad_names_and_nothing_to_draw(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"\.png or \.svg"):
         heat_maps([panel(2, 2)], tmp_path / "map.gif")
@@ -267,6 +276,18 @@ def test_bad_logs(tmp_path: Path, text: str, message: str) -> None:
     path.write_text(text, "utf-8")
     with pytest.raises(UserError, match=message):
         training_curves({"run": path}, tmp_path / "curves.png")
+
+
+def test_no_axis_of_scores_goes_below_zero(drawn: list[Figure], tmp_path: Path) -> None:
+    """A model that has learnt little has BLEU 0 for long; updates are whole numbers."""
+    entries = [{"update": k, "loss": 5.0, "validation": {"loss": 5.0, "bleu": 0.0}} for k in (1, 3)]
+    training_curves({"run": log(tmp_path / "log.jsonl", *entries)}, Path("x.png"))
+    length_curves(
+        {"one": [replace(b, bleu_band=(0.0, 0.0)) for b in buckets([0, 0])]}, Path("x.png")
+    )
+    for scores in (drawn[0].axes[1], drawn[1].axes[0]):
+        assert scores.get_ylim() == (0, 1)
+    assert all(tick == int(tick) for axes in drawn[0].axes for tick in axes.get_xticks())
 
 
 @pytest.mark.parametrize("systems", [2, 9, 20])

@@ -24,6 +24,7 @@ def known_fonts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fonts, "_candidates", candidates)
     monkeypatch.setattr(fonts, "_letters", LETTERS.__getitem__)
+    monkeypatch.setattr(fonts, "_told", set())
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,8 @@ def test_missing_letters_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "3 of the characters" in told
     assert "[ ] 館" in told
     assert "fonts-noto-cjk" in told
+    families("館内")
+    assert capsys.readouterr().err == "", "once is enough"
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,14 @@ def test_cells_are_named_and_placed() -> None:
     assert third.attrib["fill"] == "#fde725"
 
 
+def test_japanese_stands_upright_over_its_column() -> None:
+    panel = HeatMap("t", ["国際", "1", "word"], ["x"], np.zeros((1, 3), np.float32))
+    _, *above = tree(heat_map(panel, 2.0)).findall("text")
+    assert [node.text for node in above] == ["国際", "1", "word"]
+    assert ["upright" in node.get("style", "") for node in above] == [True, True, False]
+    assert ["rotate" in node.get("transform", "") for node in above] == [False, False, True]
+
+
 def test_bars_have_the_height_of_coverage() -> None:
     strip = tree(heat_map(PANEL, 5.0))
     bars = strip.findall("g/rect")

@@ -38,6 +38,7 @@ def test_the_page(results: list[Result], tmp_path: Path, comparison: Comparison)
     ):
         assert part in page
     assert "Not one recipe" not in page
+    assert "the same for all systems of a table" in page
     headings = [line for line in page.splitlines() if line.startswith("## ")]
     assert all(first != second for first, second in pairwise(headings))
     for file in ("lengths.png", "lengths.svg", "training.png", "training.svg", "example-1.png"):
@@ -46,6 +47,18 @@ def test_the_page(results: list[Result], tmp_path: Path, comparison: Comparison)
     assert summary["missing"] == ["linguistic-seed1", "gru1-seed1", "fertility-seed2"]
     again = write_page(KFTT, tmp_path).read_text("utf-8")
     assert again == page
+
+
+def test_a_page_of_two_recipes(
+    results: list[Result], tmp_path: Path, comparison: Comparison
+) -> None:
+    other = made_up(comparison, "gru10", 7)
+    other["recipe"]["model"]["hidden"] = 16
+    for result in [*results, as_result(other)]:
+        write_result(tmp_path / f"{result.system}-seed{result.seed}.json", result.content)
+    page = write_page(KFTT, tmp_path).read_text("utf-8")
+    assert "Not one recipe" in page
+    assert "the same for all systems" not in page
 
 
 def test_a_page_of_one_result(tmp_path: Path, comparison: Comparison) -> None:

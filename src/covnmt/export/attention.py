@@ -9,6 +9,7 @@ units, g gates of the coverage network.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,12 +24,20 @@ class Given:
 
     query: str  # [G, c, K, n] W_a t
     state: str  # [G, c, K, gd] the coverage network's product with t
-    context: str  # [G, c, K, gd] its product with the last context
+    context: str  # [G, c, K, gd] its product with contexts
     C: str  # [G, c, K, J, d]
     keys: str  # [G, c, 1, J, n] U_a h
     values: str  # [G, c, J, *] what the mean is taken of
     Phi: str  # [G, c, 1, J, *]
     bias: str  # [G, c, 1, J] 0 on real positions, -inf on padding
+
+
+class Look(NamedTuple):
+    """What a look at the source gives, by the names of values in the graph."""
+
+    energies: str  # [G, c, K, J]
+    alpha: str  # [G, c, K, J] attention
+    means: str  # [G, c, K, *] of the values
 
 
 class Attention:
@@ -39,12 +48,11 @@ class Attention:
         V_a = weights.get("decoder.attention.V_a")
         self.d = 0 if V_a is None else V_a.shape[1]
 
-    def write(self, graph: Graph, given: Given) -> tuple[str, str, str]:
-        """Attention alpha [G, c, K, J], means of the values, and the coverage after it."""
+    def look(self, graph: Graph, given: Given) -> Look:
+        """Where the model looks, and what it sees there."""
         energies = self._energies(graph, given)
         alpha = graph.op("Softmax", graph.op("Add", energies, given.bias), axis=-1)
-        means = graph.op("MatMul", alpha, given.values)
-        return alpha, means, self._cover(graph, given, alpha, energies) if given.C else ""
+        return Look(energies, alpha, graph.op("MatMul", alpha, given.values))
 
     def _energies(self, graph: Graph, given: Given) -> str:
         """e = v . tanh(query + keys + V_a C) [G, c, K, J], group by group."""
@@ -63,14 +71,14 @@ class Attention:
         shape = graph.op("Concat", graph.op("Shape", given.query, end=-1), graph.ints(-1), axis=0)
         return graph.op("Reshape", e, shape)
 
-    def _cover(self, graph: Graph, given: Given, alpha: str, energies: str) -> str:
+    def cover(self, graph: Graph, given: Given, look: Look) -> str:
         """C_i from C_{i-1}, alpha_i and what else the coverage model looks at."""
-        alpha = graph.op("Unsqueeze", alpha, graph.ints(-1))  # [G, c, K, J, 1]
+        alpha = graph.op("Unsqueeze", look.alpha, graph.ints(-1))  # [G, c, K, J, 1]
         if self.coverage.kind in ("linguistic", "fertility"):
             change = graph.op("Div", alpha, given.Phi) if given.Phi else alpha
             add = self.coverage.accumulate == "add"
             return graph.op("Add" if add else "Sub", given.C, change)
-        return self._neural(graph, given, alpha, energies)
+        return self._neural(graph, given, alpha, look.energies)
 
     def _neural(self, graph: Graph, given: Given, alpha: str, energies: str) -> str:
         """The coverage network, with gates or without."""

@@ -120,10 +120,11 @@ def halves(W: Array) -> Array:
 
 
 def context_products(weights: Weights, config: ModelConfig) -> Array:
-    """All that a context is ever multiplied with, in the order C_o, Cx, and for the coverage."""
+    """All that a context is ever multiplied with: C_o, Cx, and for coverage, next and now."""
     nothing = np.zeros((0, 2 * config.hidden), dtype=np.float32)
-    extra = weights.get("decoder.coverage.from_context", nothing)
-    return np.concatenate([halves(weights["readout.C_o"]), weights["decoder.Cx"], extra])
+    names = ("decoder.coverage.from_context", "decoder.coverage.from_current")
+    extra = [weights.get(name, nothing) for name in names]
+    return np.concatenate([halves(weights["readout.C_o"]), weights["decoder.Cx"], *extra])
 
 
 def knows_words(config: ModelConfig) -> bool:

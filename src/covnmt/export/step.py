@@ -8,6 +8,8 @@ Letters: K hypotheses of each sentence, c sentences of a group (see `attention`)
 positions, V words, n hidden, d coverage units.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 
@@ -42,7 +44,9 @@ class StepGraph:
         self.shared = config.tie_target and precision == "int8" and not listed
         self.cell = Cell.of(weights, "decoder.cell", config.cell)
         self.attention = Attention(weights, config)
+        # what the coverage network has of a context at the next step, and at once
         self.extra = len(weights.get("decoder.coverage.from_context", ()))
+        self.now = len(weights.get("decoder.coverage.from_current", ()))
 
     def build(self) -> onnx.ModelProto:
         """Words and parents, what was carried and the source to the k best next words."""
@@ -132,11 +136,15 @@ class StepGraph:
             Phi=graph.input("Phi", FLOAT, ["G", "c", 1, "J", "phi"]) if knows else "",
             bias=graph.input("bias", FLOAT, ["G", "c", 1, "J"]),
         )
-        alpha, means, after = self.attention.write(graph, given)
-        graph.output("alpha", alpha, [*ROWS, "J"])
+        look = self.attention.look(graph, given)
+        graph.output("alpha", look.alpha, [*ROWS, "J"])
+        read, rest = self._products(look.means)
+        if self.now:
+            rest, now = graph.split(rest, 3 * n + self.extra, self.now)
+            given = replace(given, context=graph.op("Add", context, now) if context else now)
         if d:
-            self._carry("C", after, "J", d)
-        return self._products(means)
+            self._carry("C", self.attention.cover(graph, given, look), "J", d)
+        return read, rest
 
     def _products(self, means: str) -> tuple[str, str]:
         """Of means of annotations their products, unless they are means of products."""

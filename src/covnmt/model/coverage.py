@@ -20,6 +20,7 @@ class Psi(NamedTuple):
 
     t: Tensor  # [S, K, n] the decoder state that attention looked with
     s_previous: Tensor  # [S, K, 2n] the context before this step
+    s: Tensor  # [S, K, 2n] the context of this step
     energies: Tensor  # [S, K, J] attention before its softmax
 
 
@@ -97,7 +98,8 @@ class NeuralCoverage(nn.Module):
     """A small recurrent network for each source word (section 3.1.2), with gates or without.
 
     It sees the attention (P), the word's annotation (Q) and the decoder state (S); on request
-    also the previous context and the energies. g is 3 with gates (r, z, c) and 1 without.
+    also the previous and the current context and the energies. g is 3 with gates (r, z, c) and 1
+    without.
     """
 
     def __init__(self, annotation: int, hidden: int, config: CoverageConfig) -> None:
@@ -113,6 +115,9 @@ class NeuralCoverage(nn.Module):
         self.b = nn.Parameter(torch.zeros(g * d)) if config.bias else None
         self.from_context = (
             nn.Parameter(torch.empty(g * d, annotation)) if config.previous_context else None
+        )
+        self.from_current = (
+            nn.Parameter(torch.empty(g * d, annotation)) if config.current_context else None
         )
         self.from_energies = nn.Parameter(torch.empty(g * d)) if config.energies else None
 
@@ -135,6 +140,8 @@ class NeuralCoverage(nn.Module):
         shared = psi.t @ self.S.T  # [S, K, gd]
         if self.from_context is not None:
             shared = shared + psi.s_previous @ self.from_context.T
+        if self.from_current is not None:
+            shared = shared + psi.s @ self.from_current.T
         inputs = alpha.unsqueeze(-1) * self.P + shared.unsqueeze(2) + Phi.unsqueeze(1)
         if self.from_energies is not None:
             inputs = inputs + psi.energies.unsqueeze(-1) * self.from_energies

@@ -102,7 +102,7 @@ class Decoder(nn.Module):
         t = t.unflatten(0, by_sentence)  # [S, K, n]
         C = state.C.unflatten(0, by_sentence)  # [S, K, J, d]
         look = self.attention(t, C, memory.h, memory.keys, memory.mask)
-        psi = Psi(t, state.s.unflatten(0, by_sentence), look.energies)
+        psi = Psi(t, state.s.unflatten(0, by_sentence), look.s, look.energies)
         C = self.coverage.step(C, look.alpha, memory.Phi, psi)
         return look, C.flatten(0, 1)
 

@@ -15,6 +15,7 @@ SMALL = (
     "coverage.Q",
     "coverage.S",
     "coverage.from_context",
+    "coverage.from_current",
 )
 ZERO = ("attention.v", "coverage.P", "coverage.from_energies")
 RECURRENT = (".gates", ".candidate")

@@ -253,7 +253,7 @@ def kind_of(decoder: "Decoder", dtype: torch.dtype) -> Kind:
 def supports(decoder: "Decoder", memory: "Memory") -> bool:
     """Whether the kernels know this coverage model and can hold sentences this long."""
     coverage = decoder.coverage
-    extra = ("from_context", "from_energies")
+    extra = ("from_context", "from_current", "from_energies")
     return (
         (coverage.size == 0 or hasattr(coverage, "gated") or hasattr(coverage, "sign"))
         and coverage.size <= triton_coverage.WIDEST

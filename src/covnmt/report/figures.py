@@ -1,6 +1,6 @@
 """Figures as PNG or SVG files: heat maps, curves by sentence length, curves of training.
 
-Heat maps are the paper's Figures 1 and 2: alpha_ij, the weight of source word j (across) for target
+Heat maps are the paper's Figures 1 and 5: alpha_ij, the weight of source word j (across) for target
 word i (down), bright where it is high; below it C_j, how much of each source word was covered in
 all. Curves by length are its Figure 6. Letters: I target words, J source words.
 
@@ -136,7 +136,7 @@ def length_curves(systems: Mapping[str, Sequence[Bucket]], path: Path) -> None:
         for axes in (scores, lengths):
             axes.set_xticks(list(x.values()), labels, fontsize=9 if len(x) <= 5 else 8)
             axes.set_xlabel("source words (n sentences)")
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, max(1, axes.get_ylim()[1]))
         _legend(figure, lengths)
         _save(figure, path)
 
@@ -149,12 +149,13 @@ def training_curves(logs: Mapping[str, Path], path: Path) -> None:
     with _style(runs):
         figure, (losses, scores) = _two_panels("loss per word", "validation BLEU", list(runs))
         for (name, log), look in zip(runs.items(), _looks(), strict=False):
-            plain = {"color": look["color"]}
-            losses.plot(*log.training, **plain, alpha=0.45, linewidth=1)
+            losses.plot(*log.training, color=look["color"], alpha=0.45, linewidth=1)
             losses.plot(*log.validation, **look, label=name)
             scores.plot(*log.bleu, **look, label=name)
         for axes in (losses, scores):
             axes.set_xlabel("updates")
+            axes.locator_params(axis="x", integer=True)
+        scores.set_ylim(max(0, scores.get_ylim()[0]), max(1, scores.get_ylim()[1]))
         losses.set_title("thin: training, marked: validation", fontsize=9, color=GREY, loc="left")
         _legend(figure, losses)
         _save(figure, path)
@@ -247,13 +248,13 @@ def _width(words: Iterable[str], em: float) -> float:
 def _height(words: Iterable[str], em: float) -> float:
     """Of words that stand over narrow columns: turned, or one character under the other."""
     labels = [_label(word) for word in words]
-    heights = (1.3 * len(w) if _stands(w) else em_width(w) for w in labels)
+    heights = (1.3 * len(w) if stands(w) else em_width(w) for w in labels)
     return em * max(heights, default=0.0)
 
 
-def _stands(label: str) -> bool:
-    """Whether it can be read from top to bottom, as Japanese and Chinese can."""
-    return all(unicodedata.east_asian_width(c) in "WF" for c in label)
+def stands(label: str) -> bool:
+    """Whether it can be read from top to bottom, as Japanese, Chinese and single letters can."""
+    return len(label) == 1 or all(unicodedata.east_asian_width(c) in "WF" for c in label)
 
 
 def _label(word: str) -> str:
@@ -296,10 +297,10 @@ def _draw_heat_map(figure: Figure, panel: HeatMap, box: Box, left: float, talles
 
 
 def _column_labels(axes: Axes, labels: Sequence[str], upright: bool, size: float) -> None:
-    texts = [label if upright or not _stands(label) else "\n".join(label) for label in labels]
+    texts = [label if upright or not stands(label) else "\n".join(label) for label in labels]
     axes.set_xticks(range(len(labels)), texts, fontsize=size, linespacing=1.0)
     for tick, label in zip(axes.get_xticklabels(), labels, strict=True):
-        tick.set_rotation(0 if upright or _stands(label) else 90)
+        tick.set_rotation(0 if upright or stands(label) else 90)
 
 
 def _bars(axes: Axes, coverage: Array, tallest: float) -> None:

@@ -23,15 +23,17 @@ REGULAR = (400, "normal", "regular", "book")
 CJK = {"JP": ("\u3040", "\u30ff"), "KR": ("\uac00", "\ud7a3"), "SC": ("\u4e00", "\u9fff")}
 HINT = (
     "no font on this machine has {count} of the characters in the figure ({sample}): they are "
-    "drawn as empty boxes. Install one that does, for Chinese, Japanese and Korean for example "
+    "drawn as boxes. Install one that does, for Chinese, Japanese and Korean for example "
     "with `apt-get install fonts-noto-cjk`, and draw again."
 )
+
+_told: set[str] = set()  # hints given; a report draws many figures and needs one
 
 
 def families(text: str) -> list[str]:
     """Names of fonts that together have all of `text`, to be tried in this order.
 
-    Prints a hint if some characters are in no font at all.
+    Prints a hint if some characters are in no font at all; once, however many figures follow.
     """
     missing = {letter for letter in text if visible(letter)} - _letters(BASE)
     chosen = [BASE]
@@ -41,9 +43,11 @@ def families(text: str) -> list[str]:
         if found := missing & _letters(name):
             missing -= found
             chosen.append(name)
-    if missing:
+    if missing and not _told:
         sample = " ".join(sorted(missing)[:8])
-        tell(HINT.format(count=len(missing), sample=sample), style="yellow")
+        hint = HINT.format(count=len(missing), sample=sample)
+        tell(hint, style="yellow")
+        _told.add(hint)
     return chosen
 
 

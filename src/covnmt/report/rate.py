@@ -1,4 +1,4 @@
-"""The subjective evaluation (paper, section 5.1 and Table 2): people judge, without knowing whom.
+"""The subjective evaluation (paper, section 5.2 and Table 2): people judge, without knowing whom.
 
 `make_sheets` draws sentences, hides which system wrote which output, and writes the same questions
 twice: as a sheet for a spreadsheet and as a form for a browser, whose answers come out as such a

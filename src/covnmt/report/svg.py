@@ -12,7 +12,7 @@ from matplotlib.colors import to_hex
 
 from covnmt.metrics.bootstrap import Band
 from covnmt.metrics.length import Bucket
-from covnmt.report.figures import COLOURS, LONGEST_LABEL, HeatMap, shortened
+from covnmt.report.figures import COLOURS, LONGEST_LABEL, HeatMap, shortened, stands
 from covnmt.report.fonts import em_width
 from covnmt.report.markup import Markup, element, join
 
@@ -46,10 +46,7 @@ def heat_map(panel: HeatMap, tallest: float) -> Markup:
             _text(word, left - PAD, top + (i + 0.5) * cell, "end")
             for i, word in enumerate(panel.target)
         ),
-        *(
-            _text(word, left + (j + 0.5) * cell, top - PAD, "start", turned=True)
-            for j, word in enumerate(panel.source)
-        ),
+        *(_above(word, left + (j + 0.5) * cell, top - PAD) for j, word in enumerate(panel.source)),
         bars,
         viewBox=f"0 0 {width:.0f} {height:.0f}",
         width=round(width),
@@ -116,8 +113,14 @@ def _widest(words: Sequence[str]) -> float:
     return max((em_width(shortened(word)) for word in words), default=0.0)
 
 
-def _text(word: str, x: float, y: float, anchor: str, turned: bool = False) -> Markup:
-    transform = f"rotate(-90 {x:.1f} {y:.1f})" if turned else None
+def _above(word: str, x: float, y: float) -> Markup:
+    """A label over a column: turned, or from top to bottom where it can be read so."""
+    if stands(shortened(word)):
+        return _text(word, x, y, "end", style="writing-mode:vertical-rl;text-orientation:upright")
+    return _text(word, x, y, "start", transform=f"rotate(-90 {x:.1f} {y:.1f})")
+
+
+def _text(word: str, x: float, y: float, anchor: str, **how: str) -> Markup:
     label = element("title", word) if len(word) > LONGEST_LABEL else Markup("")
     return element(
         "text",
@@ -127,7 +130,7 @@ def _text(word: str, x: float, y: float, anchor: str, turned: bool = False) -> M
         y=f"{y:.1f}",
         text_anchor=anchor,
         dominant_baseline="central",
-        transform=transform,
+        **how,
     )
 
 

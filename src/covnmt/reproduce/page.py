@@ -95,12 +95,13 @@ def introduction(experiment: Experiment, summary: Summary, results: Sequence[Res
     """Where everything comes from."""
     data = results[0].content["data"]
     pairs = ", ".join(f"{name} {split['kept']:,}" for name, split in data.items())
+    shared = "" if summary.unequal else ", the same for all systems of a table"
     lines = [
         f"# {experiment.title}",
         "",
         "Written by `covnmt reproduce` from the result files beside it; do not edit.",
         "",
-        f"- Pairs: {pairs}. Recipe: `{experiment.recipe}`, the same for all systems of a table.",
+        f"- Pairs: {pairs}. Recipe: `{experiment.recipe}`{shared}.",
         f"- Trained on: {'; '.join(summary.machines)}.",
         f"- Commits: {', '.join(f'`{each}`' for each in summary.commits)}.",
         "- The paper's figures are for other text (NIST Chinese to English), hardware and "

@@ -1,7 +1,7 @@
 """Stack search for the best translations of a sentence, over hard coverage sets (Koehn, 2004).
 
 A hypothesis has translated some source words, each exactly once: a 0/1 flag for every word, the
-coverage that the paper softens (section 2.1). Stack n holds the best hypotheses with n words
+coverage that the paper softens (section 3). Stack n holds the best hypotheses with n words
 covered. All of a stack grow together: every free span within reach, with every translation, is an
 estimate; the best estimates get their exact language model score; of those that the rest of the
 search cannot tell apart only the best lives on, and the others stay as arcs for n-best lists.
