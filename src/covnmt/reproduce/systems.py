@@ -35,6 +35,15 @@ VARIANTS: dict[str, Variant] = {
     "gru2": Variant("gru10", ("model.coverage.size=2",), "d = 2", beside="gru1"),
     "gru4": Variant("gru10", ("model.coverage.size=4",), "d = 4", beside="gru1"),
     "gru16": Variant("gru10", ("model.coverage.size=16",), "d = 16", beside="gru1"),
+    "gru10-previous-context": Variant(
+        "gru10", ("model.coverage.previous_context=true",), "sees the previous context too"
+    ),
+    "gru10-current-context": Variant(
+        "gru10", ("model.coverage.current_context=true",), "sees the current context too"
+    ),
+    "gru10-energies": Variant(
+        "gru10", ("model.coverage.energies=true",), "sees attention before its softmax too"
+    ),
     "baseline-no-length-rules": Variant(
         "baseline", ("decode.length_rules=false",), "any length in search"
     ),
