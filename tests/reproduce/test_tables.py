@@ -44,6 +44,8 @@ def test_the_phrase_based_row(results: list[Result], comparison: Comparison) -> 
         "† 2 of 2 ‡ 2 of 2",
     ]
     first, *_ = rows_of(tables.translation_table(summary))
+    alone, *_ = rows_of(tables.translation_table(summarise(KFTT, results)))
+    assert ("† ‡" in first, "† ‡" in alone, "†" in alone) == (True, False, True)
     assert first["system"] == "`pbsmt`, phrase-based"
     assert (first["parameters"], first["paper: BLEU"]) == ("-", "28.41")
     aligned, *_ = rows_of(tables.alignment_table(summary))

@@ -115,15 +115,17 @@ def introduction(experiment: Experiment, summary: Summary, results: Sequence[Res
 def translation(experiment: Experiment, summary: Summary) -> str:
     """The section of Table 1."""
     lower = "The first score is" if experiment.text.plain else "Scores are"
+    phrases = summary.find(PHRASE_BASED)
+    double = f"; {tables.DOUBLE_DAGGER}: better than `{PHRASE_BASED}`" if phrases else ""
     note = (
         f"{tables.DAGGER}: better than the baseline of the same seed with p < 0.01 in the sign "
-        f"test on the paper's BLEU; {tables.DOUBLE_DAGGER}: better than `{PHRASE_BASED}`. "
+        f"test on the paper's BLEU{double}. "
         "Gains are against the same seeds, with what 95% of bootstrap samples of the test "
         "sentences give; brackets hold the lowest and highest seed. "
         f"{lower} case-insensitive. The paper's own figures are means of three test sets with four "
         "references each; here there is one reference."
     )
-    if summary.find(PHRASE_BASED):
+    if phrases:
         note += f" The paper's figure beside `{PHRASE_BASED}` is that of Moses."
     return f"## Translation (Table 1)\n\n{tables.translation_table(summary)}\n\n{note}"
 

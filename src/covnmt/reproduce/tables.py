@@ -53,7 +53,7 @@ DIAGNOSTICS = (
 
 def translation_table(summary: Summary) -> str:
     """The paper's Table 1."""
-    marks = f"{DAGGER} {DOUBLE_DAGGER}"
+    marks = f"{DAGGER} {DOUBLE_DAGGER}" if summary.find(PHRASE_BASED) else DAGGER
     head = ("system", "parameters", "BLEU (paper's)", marks, "gain", "95%")
     rows = []
     for each in _all_rows(summary):
