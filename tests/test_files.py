@@ -2,8 +2,10 @@
 
 import errno
 import gzip
+import io
 import lzma
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from covnmt.files import (
     check_apart,
     check_writable,
     decode_lines,
+    on_screen,
     output_lines,
     read_json,
     read_lines,
@@ -294,3 +297,16 @@ def test_lines_to_standard_output(
     output_lines(path, ["one", "two"])
     assert capsys.readouterr().out == "one\ntwo\n"
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_person_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard output where it is a terminal, and no file."""
+    there, here = os.openpty()
+    with os.fdopen(here, "w") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        assert [on_screen(path) for path in (None, Path("-"), Path("file"))] == [True, True, False]
+    os.close(there)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert not on_screen(None)
+    monkeypatch.setattr(sys, "stdout", None)
+    assert not on_screen(None)

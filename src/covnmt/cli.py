@@ -31,8 +31,8 @@ from covnmt.cli_options import (
     writable,
 )
 from covnmt.errors import UserError
-from covnmt.files import check_apart, output_lines
-from covnmt.progress import output, tell
+from covnmt.files import check_apart, on_screen, output_lines
+from covnmt.progress import output, tell, track
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -226,6 +226,8 @@ def translate(
     if ray:
         raise UserError("--ray is for many files: name them with --shards, and their --out")
     done = translate_text(job, file, workers)
+    if file not in (None, Path("-")) and not on_screen(out):  # a pipe may pause for days
+        done = track(done, None, "translating")
     output_lines(out, formatted(done, as_json, decode.nbest))
 
 
@@ -249,7 +251,6 @@ def align(
     from covnmt.align import Alignment, align_text
     from covnmt.files import read_parallel
     from covnmt.metrics.alignment import format_links, links_from_attention, save_matrices
-    from covnmt.progress import track
 
     check_apart([out, matrices], [source, target])
     pairs = ((s, t) for s, t in read_parallel(source, target))
@@ -281,7 +282,6 @@ def check(
     """Find source words and sentences that given translations probably leave out."""
     from covnmt.check import check_text, formatted
     from covnmt.files import read_parallel
-    from covnmt.progress import track
 
     check_apart([out], [source, target])
     pairs = ((s, t) for s, t in read_parallel(source, target))

@@ -209,6 +209,12 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
         stream.writelines(f"{line}\n" for line in lines)
 
 
+def on_screen(path: Path | None) -> bool:
+    """Whether a person sees the lines of this output as they come."""
+    printed = path is None or str(path) == "-"
+    return printed and sys.stdout is not None and sys.stdout.isatty()
+
+
 def output_lines(path: Path | None, lines: Iterable[str]) -> None:
     """Write one line each to a file, or as they come to standard output (no name, or "-")."""
     if path is not None and str(path) != "-":
