@@ -24,6 +24,7 @@ def known_fonts(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fonts, "_candidates", candidates)
     monkeypatch.setattr(fonts, "_letters", LETTERS.__getitem__)
+    monkeypatch.setattr(fonts, "without_font", set())
 
 
 @pytest.mark.parametrize(
@@ -45,12 +46,14 @@ def test_fonts_that_add_letters(
 
 
 @pytest.mark.usefixtures("known_fonts")
-def test_missing_letters_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_letters_are_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert families("a館[b]")[0] == BASE
     told = capsys.readouterr().err
     assert "3 of the characters" in told
     assert "[ ] 館" in told
     assert "fonts-noto-cjk" in told
+    families("館長")
+    assert capsys.readouterr().err == ""  # a report of Chinese has more in every figure
 
 
 @pytest.mark.parametrize(

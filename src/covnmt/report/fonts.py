@@ -26,12 +26,13 @@ HINT = (
     "drawn as empty boxes. Install one that does, for Chinese, Japanese and Korean for example "
     "with `apt-get install fonts-noto-cjk`, and draw again."
 )
+without_font = set[str]()  # characters so far
 
 
 def families(text: str) -> list[str]:
     """Names of fonts that together have all of `text`, to be tried in this order.
 
-    Prints a hint if some characters are in no font at all.
+    Prints a hint if some characters are in no font at all; once, for a report has many figures.
     """
     missing = {letter for letter in text if visible(letter)} - _letters(BASE)
     chosen = [BASE]
@@ -41,9 +42,10 @@ def families(text: str) -> list[str]:
         if found := missing & _letters(name):
             missing -= found
             chosen.append(name)
-    if missing:
+    if missing and not without_font:
         sample = " ".join(sorted(missing)[:8])
         tell(HINT.format(count=len(missing), sample=sample), style="yellow")
+    without_font.update(missing)
     return chosen
 
 
