@@ -50,6 +50,7 @@ app.add_typer(cli_smt.app, name="smt")
 app.add_typer(cli_smt.words_app, name="words")
 
 NO_ROOM = ("out of memory", "can't allocate memory")  # what PyTorch says, on a GPU and a CPU
+OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 TRAINING_ONLY = ("torch", "safetensors", "onnx")  # what a plain install does without
 
 
@@ -97,7 +98,7 @@ def _standard_output() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if error.errno == errno.EPIPE:
             sys.exit(1)  # whoever reads has seen enough, as in `covnmt recipe list | head -1`
-        where = error.filename or "standard output"
+        where = error.filename or ("standard output" if error.errno in OF_OUTPUT else "the system")
         raise UserError(f"{where}: {error.strerror or error}") from None
 
 
