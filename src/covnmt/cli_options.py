@@ -74,5 +74,5 @@ ThreadsOption = Annotated[
 ]
 ModelOption = Annotated[
     list[Path],
-    typer.Option("--model", "-m", help="directory, or a name of `covnmt models`; several: an ensemble"),
+    typer.Option("--model", "-m", help="directory or name; several make an ensemble"),
 ]
