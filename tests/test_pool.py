@@ -20,7 +20,6 @@ from covnmt.errors import UserError
 from covnmt.pool import AHEAD, Seat, in_order, seat, spread
 from tests.system.workers import alive
 
-
 PATIENCE = 60  # seconds
 
 
