@@ -7,7 +7,7 @@ import lzma
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -71,6 +71,18 @@ def test_written_lines_come_back(
     path = tmp_path_factory.mktemp("lines") / "text"
     write_lines(path, lines)
     assert list(read_lines(path)) == lines
+
+
+@pytest.mark.parametrize(("suffix", "unpack"), [("gz", gzip.decompress), ("xz", lzma.decompress)])
+def test_a_name_says_how_lines_are_packed(
+    tmp_path: Path, suffix: str, unpack: Callable[[bytes], bytes]
+) -> None:
+    path, again = tmp_path / f"text.{suffix}", tmp_path / f"again.{suffix}"
+    for each in (path, again):
+        write_lines(each, ["a", "b"])
+    assert unpack(path.read_bytes()) == b"a\nb\n"
+    assert path.read_bytes() == again.read_bytes()
+    assert list(read_lines(path)) == ["a", "b"]
 
 
 @pytest.mark.parametrize("raw", [[b"good\n", b"b\xff\n"], [b"good\rb\xff\r"]])

@@ -1,7 +1,7 @@
 """Reading text that people bring, and writing files that survive a crash.
 
-Text is UTF-8, plain or compressed (.gz, .xz), with any line ends. Everything written goes to a
-temporary name in the same directory first and is renamed when complete.
+Text is UTF-8, plain or compressed (.gz, .xz), with any line ends where it is read. Everything
+written goes to a temporary name in the same directory first and is renamed when complete.
 """
 
 import codecs
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, cast
@@ -195,12 +195,21 @@ def _replacement(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def atomic_text(path: Path) -> Iterator[IO[str]]:
-    """Like `atomic_write`, for UTF-8 text with plain line feeds."""
-    with atomic_write(path) as stream:
+    """Like `atomic_write`, for UTF-8 text with plain line feeds, packed where the name says so."""
+    with atomic_write(path) as file, _packing(path, file) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n")
         yield text
         text.flush()
         text.detach()
+
+
+def _packing(path: Path, stream: IO[bytes]) -> AbstractContextManager[Any]:
+    """What `open_binary` will read: the same text is always packed into the same bytes."""
+    if path.suffix == ".gz":
+        return gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0)
+    if path.suffix == ".xz":
+        return lzma.open(stream, "wb")
+    return nullcontext(stream)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
