@@ -174,16 +174,14 @@ def test_translate_from_everywhere(
 def test_a_long_file_shows_its_progress(
     run: Run, tiny_model: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not where the translations are seen as they come, nor while a pipe pauses."""
+    """Not where the translations are seen as they come, nor where a pipe may pause."""
     screen = io.StringIO()
     monkeypatch.setattr(progress, "console", Console(file=screen, force_terminal=True, width=100))
-    command = ("translate", source, "--model", tiny_model, "--output", tmp_path / "out")
-    run("translate", "--model", tiny_model, stdin=source.read_text("utf-8"))
-    with monkeypatch.context() as patch:
-        patch.setattr(cli, "on_screen", lambda path: True)
-        run(*command)
+    command, into = ("translate", "--model", tiny_model), ("--output", tmp_path / "out")
+    run(*command, source)
+    run(*command, *into, stdin=source.read_text("utf-8"))
     assert screen.getvalue() == ""
-    run(*command)
+    run(*command, source, *into)
     assert "translating" in screen.getvalue()
 
 

@@ -22,7 +22,7 @@ from covnmt.files import (
     check_apart,
     check_writable,
     decode_lines,
-    on_screen,
+    into_file,
     output_lines,
     read_json,
     read_lines,
@@ -311,14 +311,18 @@ def test_lines_to_standard_output(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_person_sees(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard output where it is a terminal, and no file."""
-    there, here = os.openpty()
-    with os.fdopen(here, "w") as terminal:
-        monkeypatch.setattr(sys, "stdout", terminal)
-        assert [on_screen(path) for path in (None, Path("-"), Path("file"))] == [True, True, False]
-    os.close(there)
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    assert not on_screen(None)
-    monkeypatch.setattr(sys, "stdout", None)
-    assert not on_screen(None)
+def test_what_goes_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is named, and standard output where it is a file; no screen, no pipe."""
+    assert into_file(Path("file"))
+    for there, here in (os.openpty(), os.pipe()):
+        with os.fdopen(here, "w") as stream:
+            monkeypatch.setattr(sys, "stdout", stream)
+            assert not into_file(None)
+            assert not into_file(Path("-"))
+        os.close(there)
+    with (tmp_path / "file").open("w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert into_file(None)
+    for other in (io.StringIO(), None):
+        monkeypatch.setattr(sys, "stdout", other)
+        assert not into_file(None)

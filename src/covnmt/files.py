@@ -12,6 +12,7 @@ import json
 import lzma
 import os
 import secrets
+import stat
 import sys
 import tempfile
 import zlib
@@ -218,10 +219,15 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
         stream.writelines(f"{line}\n" for line in lines)
 
 
-def on_screen(path: Path | None) -> bool:
-    """Whether a person sees the lines of this output as they come."""
-    printed = path is None or str(path) == "-"
-    return printed and sys.stdout is not None and sys.stdout.isatty()
+def into_file(path: Path | None) -> bool:
+    """Whether this output goes to a file: not to the screen, nor to a pipe, whose reader may have
+    the screen."""
+    if path is not None and str(path) != "-":
+        return True
+    try:
+        return stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
+    except (AttributeError, OSError):  # it is closed, or a test's
+        return False
 
 
 def output_lines(path: Path | None, lines: Iterable[str]) -> None:
