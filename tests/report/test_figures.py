@@ -48,6 +48,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 def same_fonts_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the font that comes with matplotlib, whatever the machine has."""
     monkeypatch.setattr(fonts, "_candidates", lambda missing: iter(()))
+    monkeypatch.setattr(fonts, "without_font", set())
 
 
 def labels(figure: Figure) -> list[list[Text]]:
