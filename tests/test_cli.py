@@ -18,7 +18,7 @@ import pytest
 import typer.main
 from rich.console import Console
 
-from covnmt import __version__, align, check, cli, info
+from covnmt import __version__, align, check, cli, info, progress
 from covnmt.align import Aligner
 from covnmt.check import Checker, formatted
 from covnmt.checkpoint import load_tensors
@@ -177,6 +177,20 @@ def test_translate_from_everywhere(
     assert run("translate", "-", "-m", tiny_model, stdin=text).out == plain.out
     assert run("translate", source, "-m", tiny_model, "-o", tmp_path / "new" / "out").out == ""
     assert (tmp_path / "new" / "out").read_text("utf-8") == plain.out
+
+
+def test_a_long_file_shows_its_progress(
+    run: Run, tiny_model: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where the translations are seen as they come, nor where a pipe may pause."""
+    screen = io.StringIO()
+    monkeypatch.setattr(progress, "console", Console(file=screen, force_terminal=True, width=100))
+    command, into = ("translate", "--model", tiny_model), ("--output", tmp_path / "out")
+    run(*command, source)
+    run(*command, *into, stdin=source.read_text("utf-8"))
+    assert screen.getvalue() == ""
+    run(*command, source, *into)
+    assert "translating" in screen.getvalue()
 
 
 def test_translate_keeps_empty_lines(run: Run, tiny_model: Path, source: Path) -> None:

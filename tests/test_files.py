@@ -2,10 +2,12 @@
 
 import errno
 import gzip
+import io
 import lzma
 import os
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,6 +22,7 @@ from covnmt.files import (
     check_apart,
     check_writable,
     decode_lines,
+    into_file,
     output_lines,
     read_json,
     read_lines,
@@ -68,6 +71,18 @@ def test_written_lines_come_back(
     path = tmp_path_factory.mktemp("lines") / "text"
     write_lines(path, lines)
     assert list(read_lines(path)) == lines
+
+
+@pytest.mark.parametrize(("suffix", "unpack"), [("gz", gzip.decompress), ("xz", lzma.decompress)])
+def test_a_name_says_how_lines_are_packed(
+    tmp_path: Path, suffix: str, unpack: Callable[[bytes], bytes]
+) -> None:
+    path, again = tmp_path / f"text.{suffix}", tmp_path / f"again.{suffix}"
+    for each in (path, again):
+        write_lines(each, ["a", "b"])
+    assert unpack(path.read_bytes()) == b"a\nb\n"
+    assert path.read_bytes() == again.read_bytes()
+    assert list(read_lines(path)) == ["a", "b"]
 
 
 @pytest.mark.parametrize("raw", [[b"good\n", b"b\xff\n"], [b"good\rb\xff\r"]])
@@ -294,3 +309,20 @@ def test_lines_to_standard_output(
     output_lines(path, ["one", "two"])
     assert capsys.readouterr().out == "one\ntwo\n"
     assert not list(tmp_path.iterdir())
+
+
+def test_what_goes_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is named, and standard output where it is a file; no screen, no pipe."""
+    assert into_file(Path("file"))
+    for there, here in (os.openpty(), os.pipe()):
+        with os.fdopen(here, "w") as stream:
+            monkeypatch.setattr(sys, "stdout", stream)
+            assert not into_file(None)
+            assert not into_file(Path("-"))
+        os.close(there)
+    with (tmp_path / "file").open("w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert into_file(None)
+    for other in (io.StringIO(), None):
+        monkeypatch.setattr(sys, "stdout", other)
+        assert not into_file(None)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from covnmt import pool
 from covnmt.errors import UserError
 from covnmt.pool import AHEAD, Seat, in_order, seat, spread
 from tests.system.workers import alive
+
+PATIENCE = 60  # seconds
 
 
 class Job(NamedTuple):
@@ -44,6 +47,26 @@ def slow_at_first(number: int) -> int:
 
 def refuse(job: Job) -> None:
     raise UserError(f"{job.path}, line 7: bad")
+
+
+def stuck_while_sending(job: Job) -> str:
+    """The second sends half of its result, once the first has been seen."""
+
+    def send_half(connection: Connection, content: bytes) -> None:
+        os.write(connection.fileno(), content[:2])
+        (job.path.parent / "half").touch()
+        time.sleep(PATIENCE)
+
+    if job.path.name == "second":
+        wait_for(job.path.parent / "seen")
+        Connection._send = send_half  # type: ignore[attr-defined]
+    return job.path.name
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + PATIENCE
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
@@ -73,6 +96,18 @@ def test_items_are_taken_as_there_is_room() -> None:
     assert len({next(results) for _ in range(20)}) == 20
     assert len(taken) <= 20 + AHEAD * 2
     results.close()  # type: ignore[attr-defined]
+
+
+def test_nobody_waits_for_the_rest_of_a_result(tmp_path: Path) -> None:
+    """`covnmt translate file | head` kills workers in the midst of what they send."""
+    results = spread(stuck_while_sending, [Job(tmp_path / n) for n in ("first", "second")], 2)
+    assert next(results) == "first"
+    (tmp_path / "seen").touch()
+    wait_for(tmp_path / "half")
+    leaving = threading.Thread(target=results.close, daemon=True)  # type: ignore[attr-defined]
+    leaving.start()
+    leaving.join(PATIENCE)
+    assert not leaving.is_alive()
 
 
 def test_results_do_not_wait_for_items_that_have_not_come() -> None:

@@ -59,6 +59,18 @@ def test_one_inside_another(screen: io.StringIO) -> None:
     assert rows == [[0], [0, 1]]
 
 
+def test_what_is_printed_meanwhile_goes_where_it_should(
+    screen: io.StringIO, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Into its file or its pipe, though a bar is on the screen: `covnmt check ... > found`."""
+    for n in track(range(3), 3, "numbers"):
+        print("number", n)
+    with Meter(3, "training"):
+        print("trained")
+    assert capsys.readouterr().out == "number 0\nnumber 1\nnumber 2\ntrained\n"
+    assert "number 0" not in screen.getvalue()
+
+
 def test_errors_pass(screen: io.StringIO) -> None:
     def source() -> Iterator[int]:
         yield 1

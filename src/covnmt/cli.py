@@ -31,8 +31,8 @@ from covnmt.cli_options import (
     writable,
 )
 from covnmt.errors import UserError
-from covnmt.files import check_apart, output_lines
-from covnmt.progress import output, tell
+from covnmt.files import check_apart, into_file, output_lines
+from covnmt.progress import output, tell, track
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -50,6 +50,7 @@ app.add_typer(cli_smt.app, name="smt")
 app.add_typer(cli_smt.words_app, name="words")
 
 NO_ROOM = ("out of memory", "can't allocate memory")  # what PyTorch says, on a GPU and a CPU
+OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 TRAINING_ONLY = ("torch", "safetensors", "onnx")  # what a plain install does without
 
 
@@ -99,7 +100,7 @@ def _standard_output() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if error.errno == errno.EPIPE:
             sys.exit(1)  # whoever reads has seen enough, as in `covnmt recipe list | head -1`
-        where = error.filename or "standard output"
+        where = error.filename or ("standard output" if error.errno in OF_OUTPUT else "the system")
         raise UserError(f"{where}: {error.strerror or error}") from None
 
 
@@ -228,6 +229,8 @@ def translate(
     if ray:
         raise UserError("--ray is for many files: name them with --shards, and their --out")
     done = translate_text(job, file, workers)
+    if file not in (None, Path("-")) and into_file(out):  # a pipe may pause for days
+        done = track(done, None, "translating")
     output_lines(out, formatted(done, as_json, decode.nbest))
 
 
@@ -251,7 +254,6 @@ def align(
     from covnmt.align import Alignment, align_text
     from covnmt.files import read_parallel
     from covnmt.metrics.alignment import format_links, links_from_attention, save_matrices
-    from covnmt.progress import track
 
     check_apart([out, matrices], [source, target])
     pairs = ((s, t) for s, t in read_parallel(source, target))
@@ -283,7 +285,6 @@ def check(
     """Find source words and sentences that given translations probably leave out."""
     from covnmt.check import check_text, formatted
     from covnmt.files import read_parallel
-    from covnmt.progress import track
 
     check_apart([out], [source, target])
     pairs = ((s, t) for s, t in read_parallel(source, target))

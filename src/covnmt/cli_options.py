@@ -46,10 +46,11 @@ def text(value: str) -> str:
 
 def given(models: list[Path]) -> list[Path]:
     """The directories of models, at least one."""
-    from covnmt.directory import find_model
+    from covnmt.directory import find_model, shipped_models
 
     if not models:
-        raise UserError("name a model directory: --model DIR")
+        along = ", ".join(shipped_models())
+        raise UserError(f"name a model: --model DIR{f', or one of {along}' if along else ''}")
     return [find_model(each) for each in models]
 
 
@@ -87,5 +88,5 @@ ThreadsOption = Annotated[
 ]
 ModelOption = Annotated[
     list[Path],
-    typer.Option("--model", "-m", help="directory; several make an ensemble"),
+    typer.Option("--model", "-m", help="directory or name; several make an ensemble"),
 ]

@@ -60,11 +60,10 @@ def save_config(directory: Path, description: Description) -> None:
 
 def load_config(directory: Path) -> Description:
     """Read config.json; what is not ours or not whole is an error."""
-    path, along = directory / "config.json", ", ".join(shipped_models())
+    path = directory / "config.json"
     if not path.is_file():
         raise UserError(
-            f"{directory}: not a model directory (it has no config.json); name one that "
-            f"`covnmt train` made{f', or one that comes along: {along}' if along else ''}"
+            f"{directory}: not a model directory (it has no config.json){_remedy(directory)}"
         )
     tree = read_json(path)
     found = tree.pop("format", None) if isinstance(tree, dict) else None
@@ -80,6 +79,18 @@ def load_config(directory: Path) -> Description:
             "restore it from a copy, or train again"
         )
     return Description(build(tree, where=str(path)), words, str(mark))
+
+
+def _remedy(directory: Path) -> str:
+    """What to name in place of a directory that is no model."""
+    along = shipped_models()
+    if str(directory) in along:  # it is there, or else `find_model` had found the other
+        return (
+            ", and hides the model of this name that comes along; rename it, or give the "
+            "directory that `covnmt models` shows"
+        )
+    others = f", or one that comes along: {', '.join(along)}" if along else ""
+    return f"; name one that `covnmt train` made{others}"
 
 
 def check_vocabularies(directory: Path, known: Description) -> None:

@@ -1,7 +1,7 @@
 """Reading text that people bring, and writing files that survive a crash.
 
-Text is UTF-8, plain or compressed (.gz, .xz), with any line ends. Everything written goes to a
-temporary name in the same directory first and is renamed when complete.
+Text is UTF-8, plain or compressed (.gz, .xz), with any line ends where it is read. Everything
+written goes to a temporary name in the same directory first and is renamed when complete.
 """
 
 import codecs
@@ -12,11 +12,12 @@ import json
 import lzma
 import os
 import secrets
+import stat
 import sys
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, cast
@@ -195,18 +196,38 @@ def _replacement(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def atomic_text(path: Path) -> Iterator[IO[str]]:
-    """Like `atomic_write`, for UTF-8 text with plain line feeds."""
-    with atomic_write(path) as stream:
+    """Like `atomic_write`, for UTF-8 text with plain line feeds, packed where the name says so."""
+    with atomic_write(path) as file, _packing(path, file) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n")
         yield text
         text.flush()
         text.detach()
 
 
+def _packing(path: Path, stream: IO[bytes]) -> AbstractContextManager[Any]:
+    """What `open_binary` will read: the same text is always packed into the same bytes."""
+    if path.suffix == ".gz":
+        return gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0)
+    if path.suffix == ".xz":
+        return lzma.open(stream, "wb")
+    return nullcontext(stream)
+
+
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write one line each."""
     with atomic_text(path) as stream:
         stream.writelines(f"{line}\n" for line in lines)
+
+
+def into_file(path: Path | None) -> bool:
+    """Whether this output goes to a file: not to the screen, nor to a pipe, whose reader may have
+    the screen."""
+    if path is not None and str(path) != "-":
+        return True
+    try:
+        return stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
+    except (AttributeError, OSError):  # it is closed, or a test's
+        return False
 
 
 def output_lines(path: Path | None, lines: Iterable[str]) -> None:

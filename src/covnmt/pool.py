@@ -195,9 +195,20 @@ def _attempt(
         for process in multiprocessing.active_children():
             if process not in others:
                 process.kill()
+        _hang_up(pool)
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _hang_up(pool: ProcessPoolExecutor) -> None:
+    """Close our end of the pipe for results, the last one once the workers are gone.
+
+    One that was killed while it sent a result left half of it there, and the pool would wait for
+    the other half for ever.
+    """
+    results: Any = pool._result_queue
+    results._writer.close()
 
 
 def _begin(seats: "SimpleQueue[Seat]") -> None:

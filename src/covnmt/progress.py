@@ -77,8 +77,18 @@ def _bar(items: Iterable[T], total: int | None, what: str, unit: str) -> Iterato
         RateColumn(unit),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    with _live(*columns) as progress:
         yield from progress.track(items, total=total, description=what)
+
+
+def _live(*columns: ProgressColumn) -> Progress:
+    """A bar that makes way for what is printed to its screen, and keeps its hands off the rest.
+
+    Rich would lead standard output past the bar too where that is a file or a pipe, and so to the
+    screen.
+    """
+    shared = sys.stdout is not None and sys.stdout.isatty()
+    return Progress(*columns, console=console, transient=True, redirect_stdout=shared)
 
 
 def _lines(items: Iterable[T], total: int | None, what: str, unit: str) -> Iterator[T]:
@@ -101,14 +111,12 @@ class Meter:
 
     def __init__(self, total: int, what: str) -> None:
         self.what, self.total = what, total
-        self.progress = Progress(
+        self.progress = _live(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[status]}"),
             TimeRemainingColumn(),
-            console=console,
-            transient=True,
         )
         self.task = self.progress.add_task(what, total=total, status="")
         self.started: tuple[float, int] | None = None

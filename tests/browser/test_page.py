@@ -378,5 +378,8 @@ def test_fits_a_phone(browser: Browser, running: Running, line: str, scheme: str
         ask(page, f"{line} " * 3)
         expect(page.locator(".verdict small")).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        page.get_by_label("Text to translate").fill("x" * 60 + " x" * 300)
+        expect(page.get_by_role("alert")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
         paper = page.locator(DONE).evaluate("node => getComputedStyle(node).backgroundColor")
         assert (paper == "rgb(255, 255, 255)") == (scheme == "light")

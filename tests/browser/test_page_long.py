@@ -1,4 +1,4 @@
-"""The page over a long time, and in scripts that run from right to left."""
+"""The page over a long time, in the shapes of a language, and in scripts from right to left."""
 
 import re
 
@@ -38,6 +38,20 @@ def test_a_heat_map_follows_the_scheme(page: Page, line: str) -> None:
     expect(paper).to_have_attribute("fill", "#ffffff")
     page.emulate_media(color_scheme="dark")
     expect(paper).to_have_attribute("fill", "#15181d")
+
+
+def test_characters_have_the_shapes_of_their_language(page: Page, line: str) -> None:
+    """Chinese and Japanese share them, and draw them differently."""
+    text = page.get_by_label("Text to translate")
+    for model, source, target in [("laws", "zh", "en"), ("kftt", "ja", "en"), ("baseline", "", "")]:
+        page.get_by_label("Model").select_option(model)
+        show(page, line)
+        expect(page.locator(f"{DONE} h2")).to_have_text(model)
+        assert text.evaluate("box => box.lang") == source
+        shown = page.locator(".translation, .side, .heat-box text")
+        lang = shown.evaluate_all("all => all.map((each) => each.getAttribute('lang') ?? '')")
+        assert lang[:3] == [target, source, target]
+        assert set(lang[3:]) == {source, target, ""}  # that of the bars has none
 
 
 def test_from_right_to_left(page: Page, line: str) -> None:

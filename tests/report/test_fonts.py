@@ -46,7 +46,7 @@ def test_fonts_that_add_letters(
 
 
 @pytest.mark.usefixtures("known_fonts")
-def test_missing_letters_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_letters_are_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert families("a館[b]")[0] == BASE
     told = capsys.readouterr().err
     assert "3 of the characters" in told

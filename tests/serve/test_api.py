@@ -72,6 +72,7 @@ def stream(client: httpx.Client, **body: Any) -> list[tuple[str, dict[str, Any]]
     """The events of a stream: their names, and what they say."""
     answer = client.post("/v1/translate/stream", json=body)
     assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["x-accel-buffering"] == "no"
     blocks = [block.split("\n") for block in answer.text.strip().split("\n\n")]
     return [
         (name.removeprefix("event: "), json.loads(data.removeprefix("data: ")))

@@ -33,6 +33,23 @@ def test_a_fault_of_ours_is_told_without_details_and_counted(
     assert [each["status"] for each in lines if each["path"] == "/v1/translate"] == [500]
 
 
+REFUSED = [("/v1/translate", 401), ("/metrics", 401), ("/nothing", 404), ("/v1/secret-text", 401)]
+
+
+def test_what_is_refused_is_told_by_its_path(
+    tiny_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Paths that are not ours are not repeated: anybody may write what they like there."""
+    caplog.set_level(logging.INFO, "covnmt.serve")
+    settings = ServeSettings(rate=0, workers=1, api_key="a-secret-key")
+    with serving({"tiny": tiny_model}, settings) as running, running.client() as client:
+        for path, status in REFUSED:
+            assert client.get(path).status_code == status
+    lines = [json.loads(text) for text in caplog.messages if text.startswith("{")]
+    told = [(line["path"], line["status"]) for line in lines if line["status"] != 200]
+    assert told == [*REFUSED[:2], ("other", 404), ("other", 401)]
+
+
 def metrics(client: httpx.Client) -> str:
     return client.get("/metrics").text
 

@@ -61,6 +61,12 @@ def test_two_models_of_one_name(tiny_model: Path) -> None:
         load_engines(specs, "cpu", ServeSettings(), Metrics().observe_batch)
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid", "a..b"])
+def test_an_address_of_another_machine(host: str) -> None:
+    with pytest.raises(UserError, match=f"cannot listen on {host}.* give --host an address"):
+        listen(host, 0)
+
+
 def test_a_port_that_is_taken() -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]

@@ -23,7 +23,7 @@ ALIGN = "align s t --model model"
 
 CASES = {
     # translate
-    "no model": Case("translate s", ("--model DIR",), alone=True),
+    "no model": Case("translate s", ("--model DIR", "or one of ja-en, zh-en"), alone=True),
     "a model directory that is none": Case(
         "translate s --model data", ("data: not a model directory", "covnmt train"), alone=True
     ),

@@ -35,6 +35,28 @@ def test_streams_that_are_full_or_closed(command: str, desk: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+NO_PLACE = """
+import tempfile
+from covnmt.cli import main
+tempfile._candidate_tempdir_list = lambda: ["/proc/nowhere"]
+main()
+"""
+
+
+def test_what_is_not_the_fault_of_standard_output(desk: Path) -> None:
+    """A server in a container that can write nowhere."""
+    pytest.importorskip("uvicorn")
+    done = subprocess.run(
+        [sys.executable, "-c", NO_PLACE, "serve", "--model", "model", "--port", "0"],
+        capture_output=True,
+        text=True,
+        cwd=desk,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the system: No usable temporary directory")
+
+
 def test_a_reader_that_has_seen_enough() -> None:
     """Neither a message nor a traceback."""
     command = f"'{sys.executable}' -m covnmt recipe keys | true"

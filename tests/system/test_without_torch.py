@@ -106,6 +106,14 @@ def test_trained_models_say_so(tiny_model: Path) -> None:
     assert "covnmt export" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["translate", "check", "align", "serve"])
+def test_a_name_that_is_misspelt_needs_no_torch(command: str, tiny_text: Path) -> None:
+    files = {"translate": ["src"], "serve": []}.get(command, ["src", "tgt"])
+    done = plain(command, *(tiny_text / f"test.{side}" for side in files), "-m", "ja-em")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ja-em: not a model directory")
+
+
 def test_torch_stays_out_where_it_is_installed(exported: Path) -> None:
     code = (
         "import sys; from covnmt import Translator; "

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Union, cast
 
 from covnmt.config import DecodeConfig
+from covnmt.directory import load_config
 from covnmt.engine.exported import is_exported
 from covnmt.engine.onnxruntime import OnnxEngine, OnnxModel, load_exported
 from covnmt.engine.protocol import Engine
@@ -54,6 +55,8 @@ def processes(directory: Path, threads: int) -> int:
 def _load_trained(
     directories: Sequence[Path], device: str, threads: int
 ) -> tuple[list[Model], DecodeConfig]:
+    for directory in directories:
+        load_config(directory)  # a name that is misspelt needs no PyTorch
     try:
         import torch
     except ImportError:

@@ -33,6 +33,7 @@ from covnmt.translate import change_decoding
 P = TypeVar("P")
 T = TypeVar("T")
 
+AT_ONCE = {"X-Accel-Buffering": "no"}  # nginx would keep events until it has 4 KiB of them
 FAILURES: dict[int | str, dict[str, Any]] = {
     400: {"model": Failure, "description": "not JSON, or not UTF-8"},
     401: {"model": Failure, "description": "no API key, or a wrong one"},
@@ -174,7 +175,7 @@ def build_router(desk: Desk) -> APIRouter:
         engine, accepted = accept(body, request, news.tell)
         deadline = time.monotonic() + desk.seconds(body.timeout)
         events = stream_events(engine.spec.name, accepted, news, body.parts, deadline)
-        return StreamingResponse(events, media_type="text/event-stream")
+        return StreamingResponse(events, media_type="text/event-stream", headers=AT_ONCE)
 
     @router.get("/models", response_model=ModelsResponse)
     async def models() -> Response:

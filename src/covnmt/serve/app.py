@@ -50,7 +50,7 @@ def create_app(engines: dict[str, Engine], settings: ServeSettings, metrics: Met
     app.include_router(api.build_router(desk))
     app.include_router(libretranslate.build_router(desk))
     _add_probes(app, engines, metrics)
-    _add_document(app, [engine.spec for engine in engines.values()], settings)
+    paths = _add_document(app, [engine.spec for engine in engines.values()], settings)
     _allow_head(app)
     app.mount("/", StaticFiles(directory=PAGE, html=True))
     _add_failures(app)
@@ -62,7 +62,7 @@ def create_app(engines: dict[str, Engine], settings: ServeSettings, metrics: Met
             allow_headers=["content-type", "authorization", "x-api-key"],
         )
     app.add_middleware(Gate, settings=settings)
-    app.add_middleware(Journal, metrics=metrics)
+    app.add_middleware(Journal, metrics=metrics, paths=paths)
     return app
 
 
@@ -90,12 +90,17 @@ def _add_probes(app: FastAPI, engines: dict[str, Engine], metrics: Metrics) -> N
         return Response(metrics.text(waiting), media_type="text/plain; version=0.0.4")
 
 
-def _add_document(app: FastAPI, specs: Sequence[ModelSpec], settings: ServeSettings) -> None:
+def _add_document(
+    app: FastAPI, specs: Sequence[ModelSpec], settings: ServeSettings
+) -> frozenset[str]:
+    """Gives all paths that can be asked, its own among them."""
     document = describe(app, specs, settings)
 
     @app.get("/openapi.json", include_in_schema=False)
     async def openapi() -> Response:
         return JSONResponse(document)
+
+    return frozenset(document["paths"]) | {"/openapi.json"}
 
 
 def _allow_head(app: FastAPI) -> None:

@@ -23,10 +23,10 @@ def note(scope: Scope, **facts: Any) -> None:
 
 
 class Journal:
-    """The middleware that writes it."""
+    """The middleware that writes it; the page, and what is not there, are `other` than `paths`."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self.app, self.metrics = app, metrics
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: frozenset[str]) -> None:
+        self.app, self.metrics, self.paths = app, metrics, paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on and note what became of it."""
@@ -53,7 +53,7 @@ class Journal:
             self._write(scope, status, time.monotonic() - began, facts)
 
     def _write(self, scope: Scope, status: int, seconds: float, facts: dict[str, Any]) -> None:
-        path = getattr(scope.get("route"), "path", "other")
+        path = scope["path"] if scope["path"] in self.paths else "other"
         self.metrics.requests.add(path=path, status=str(status))
         self.metrics.seconds.add(seconds)
         line = {

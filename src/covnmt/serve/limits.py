@@ -4,6 +4,7 @@ Also the headers that keep a browser from running anything but the page's own sc
 """
 
 import hmac
+import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -13,9 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from covnmt.serve.settings import ServeSettings, bracketed
+from covnmt.serve.settings import ServeSettings
 
-LOCAL = ("127.0.0.1", "localhost", "[::1]")
 GUARDED = ("/translate", "/languages", "/metrics", "/openapi.json")  # and all under /v1
 CLIENTS = 10_000  # addresses remembered; the one not seen for longest is forgotten
 HEADERS = {
@@ -63,7 +63,7 @@ class Gate:
     def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
         self.app, self.settings = app, settings
         self.rate = Rate(settings.rate, settings.burst)
-        self.hosts = {*LOCAL, *settings.allow_hosts, bracketed(settings.host).lower()}
+        self.hosts = {"localhost", *settings.allow_hosts, settings.host.lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request in, or answer it here."""
@@ -83,8 +83,10 @@ class Gate:
     def _judge(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         self._judge_host(headers.get("host", ""))
+        if not is_guarded(scope["path"]):
+            return  # the page itself can then tell that it may not ask
         self._judge_origin(headers.get("origin"), headers.get("host", ""))
-        if not is_guarded(scope["path"]) or scope["method"] == "OPTIONS":
+        if scope["method"] == "OPTIONS":
             return
         address = scope["client"][0] if scope.get("client") else ""
         if missing := self.rate.wait(address, time.monotonic()):
@@ -106,9 +108,13 @@ class Gate:
         return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
 
     def _judge_host(self, host: str) -> None:
-        """Foreign names are refused, so no other site can pose as this one (DNS rebinding)."""
+        """Foreign names are refused, so no other site can pose as this one (DNS rebinding).
+
+        With an address no site can, and probes from other machines have nothing else.
+        """
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
-        if name.lower() not in self.hosts and "*" not in self.hosts:
+        known = name.lower() in self.hosts or "*" in self.hosts
+        if not known and not is_address(name.strip("[]")):
             raise RefusalError(421, f"this server is not called {name!r}; see --allow-host")
 
     def _judge_origin(self, origin: str | None, host: str) -> None:
@@ -116,13 +122,24 @@ class Gate:
             return
         if origin not in self.settings.allow_origins:
             raise RefusalError(
-                403, "pages of other sites may not call this server; see --allow-origin"
+                403,
+                "pages of other sites may not call this server; see --allow-origin, or let the "
+                "proxy before it pass the Host header on",
             )
 
 
 def is_guarded(path: str) -> bool:
     """All but the page and the probes."""
     return path.startswith("/v1/") or path in GUARDED
+
+
+def is_address(name: str) -> bool:
+    """Whether it is the number of a machine, and no name for one."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def check_key(wanted: str | None, given: str | None) -> None:

@@ -1,5 +1,6 @@
 """Start the server, tell where it listens, and stop it gracefully."""
 
+import errno
 import logging
 import socket
 import sys
@@ -60,7 +61,9 @@ def listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         made = socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, UnicodeError) as error:
-        raise UserError(f"cannot listen on {host}, port {port}: {error}; try --port 0") from None
+        taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+        remedy = "try --port 0" if taken else "give --host an address of this machine"
+        raise UserError(f"cannot listen on {host}, port {port}: {error}; {remedy}") from None
     # connections inherit it; asyncio sets it only on sockets made another way, and without it the
     # body of every answer waits 40 ms for the client to confirm the head
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -80,7 +80,8 @@ export class HeatMap {
         height: target.length * this.cell, fill: ink.empty }),
       ...this.cells(ink),
       ...target.map((word, i) => this.label(word, this.left - PAD,
-        this.top + (i + 0.5) * this.cell, ink, { "text-anchor": "end" })),
+        this.top + (i + 0.5) * this.cell, ink,
+        { lang: this.sentence.languages.target, "text-anchor": "end" })),
       ...source.map((word, j) => this.above(word, this.left + (j + 0.5) * this.cell, ink)),
       ...this.bars(bottom + PAD, ink));
     this.column = this.frame(ink, this.cell, target.length * this.cell);
@@ -107,9 +108,10 @@ export class HeatMap {
   /** A label over a column: turned, or from top to bottom in scripts that are written so. */
   above(word, x, ink) {
     const y = this.top - PAD;
-    return this.label(word, x, y, ink, UPRIGHT.test(word)
+    const way = UPRIGHT.test(word)
       ? { "text-anchor": "end", "writing-mode": "vertical-rl" }
-      : { "text-anchor": "start", transform: `rotate(-90 ${x} ${y})` });
+      : { "text-anchor": "start", transform: `rotate(-90 ${x} ${y})` };
+    return this.label(word, x, y, ink, { lang: this.sentence.languages.source, ...way });
   }
 
   bars(y, ink) {

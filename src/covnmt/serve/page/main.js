@@ -65,8 +65,16 @@ async function loadModels() {
 function suitModel() {
   const model = known.find((each) => each.name === field.model.value);
   field.beam.placeholder = model?.beam ?? "";  // none before they are known
+  field.text.lang = languages(field.model.value).source ?? "";
   field.examples.replaceChildren(element("option", { value: "" }, "choose…"),
     ...examplesFor(model).map(([name, text]) => element("option", { value: text }, name)));
+}
+
+// What the `lang` of an element takes: Chinese is drawn in other shapes than Japanese. A server that
+// was not told them says "source" and "target".
+function languages(name) {
+  const model = known.find((each) => each.name === name);
+  return model && model.source !== "source" ? { source: model.source, target: model.target } : {};
 }
 
 // Text comes back at once, models when they are known: what is typed meanwhile must stay.
@@ -119,8 +127,8 @@ async function run() {
 function show(answers, status) {
   field.error.hidden = true;
   field.status.textContent = status;
-  put(answers.map((answer) => resultPanel(answer, (source, target, signal) =>
-    check(answer.model, source, target, field.key.value, signal))));
+  put(answers.map((answer) => resultPanel(answer, languages(answer.model),
+    (source, target, signal) => check(answer.model, source, target, field.key.value, signal))));
 }
 
 function put(panels) {

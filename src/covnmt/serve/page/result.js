@@ -8,16 +8,16 @@ import { Words } from "./words.js";
 const STEP_MS = 350;
 
 /** `check(source, target, signal)` asks what a translation of a sentence leaves out. */
-export function resultPanel({ model, text, sentences }, check) {
+export function resultPanel({ model, text, sentences }, languages, check) {
   const many = sentences.length > 1;
   return element(
     "section",
     { class: "result", "aria-label": `Translation by ${model}` },
     element("h2", {}, model),
-    element("p", { class: "translation", dir: "auto", tabindex: "0" }, text),
+    element("p", { class: "translation", dir: "auto", lang: languages.target, tabindex: "0" }, text),
     // a line of dashes is in the text, and there is nothing to say about it
     ...sentences.map((sentence, n) => sentence.source_tokens.length
-      ? sentencePanel(sentence, model, many ? n + 1 : 0, check) : ""),
+      ? sentencePanel({ ...sentence, languages }, model, many ? n + 1 : 0, check) : ""),
   );
 }
 

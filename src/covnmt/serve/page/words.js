@@ -37,14 +37,14 @@ export class Words {
     this.node = element(
       "div",
       { class: "words" },
-      this.side("Source", this.source),
-      this.side("Translation", this.target),
+      this.side("Source", this.source, sentence.languages.source),
+      this.side("Translation", this.target, sentence.languages.target),
     );
     this.showStep(sentence.tokens.length);
   }
 
-  side(name, words) {
-    const list = element("ol", { class: "side", dir: "auto", "aria-label": name }, ...words);
+  side(name, words, lang) {
+    const list = element("ol", { class: "side", dir: "auto", lang, "aria-label": name }, ...words);
     list.addEventListener("keydown", (event) => this.move(event, words));
     words[0]?.setAttribute("tabindex", "0");
     return element("div", {}, element("h4", {}, name), list);
