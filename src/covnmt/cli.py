@@ -31,7 +31,7 @@ from covnmt.cli_options import (
     writable,
 )
 from covnmt.errors import UserError
-from covnmt.files import check_apart, into_file, output_lines
+from covnmt.files import check_apart, into_file, is_named, output_lines
 from covnmt.progress import output, tell, track
 
 app = typer.Typer(
@@ -229,7 +229,7 @@ def translate(
     if ray:
         raise UserError("--ray is for many files: name them with --shards, and their --out")
     done = translate_text(job, file, workers)
-    if file not in (None, Path("-")) and into_file(out):  # a pipe may pause for days
+    if is_named(file) and into_file(out):  # a pipe may pause for days
         done = track(done, None, "translating")
     output_lines(out, formatted(done, as_json, decode.nbest))
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from covnmt.errors import UserError
-from covnmt.files import check_writable
+from covnmt.files import check_writable, is_named
 from covnmt.progress import tell
 
 
@@ -30,7 +30,7 @@ def all_finite(values: list[float] | None) -> list[float] | None:
 
 def writable(path: Path | None) -> Path | None:
     """The callback of every option that names a file to write: better told before the work."""
-    if path is not None and str(path) != "-":
+    if is_named(path):
         check_writable(path)
     return path
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeGuard, cast
 
 from covnmt.errors import UserError
 
@@ -91,10 +91,15 @@ def read_lines(path: Path) -> Iterator[str]:
         yield from decode_lines(stream, str(path))
 
 
+def is_named(path: Path | None) -> TypeGuard[Path]:
+    """Whether it is a file; standard input or output where there is no name, or "-"."""
+    return path is not None and str(path) != "-"
+
+
 @contextmanager
 def open_input(path: Path | None) -> Iterator[tuple[IO[bytes], str]]:
-    """A file, or standard input where none is named (or "-"); and what messages call it."""
-    if path is not None and str(path) != "-":
+    """A file, or standard input where none is named; and what messages call it."""
+    if is_named(path):
         with open_binary(path) as stream:
             yield stream, str(path)
     elif sys.stdin is None:
@@ -153,7 +158,7 @@ def check_apart(outputs: Iterable[Path | None], inputs: Iterable[Path | None] = 
 
 def _place(path: Path | None) -> Path | None:
     """Where a file really lies; nowhere if it is none."""
-    if path is None or str(path) == "-" or (path.exists() and not path.is_file()):
+    if not is_named(path) or (path.exists() and not path.is_file()):
         return None
     return Path(os.path.realpath(path))
 
@@ -222,7 +227,7 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 def into_file(path: Path | None) -> bool:
     """Whether this output goes to a file: not to the screen, nor to a pipe, whose reader may have
     the screen."""
-    if path is not None and str(path) != "-":
+    if is_named(path):
         return True
     try:
         return stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
@@ -231,8 +236,8 @@ def into_file(path: Path | None) -> bool:
 
 
 def output_lines(path: Path | None, lines: Iterable[str]) -> None:
-    """Write one line each to a file, or as they come to standard output (no name, or "-")."""
-    if path is not None and str(path) != "-":
+    """Write one line each to a file, or as they come to standard output where none is named."""
+    if is_named(path):
         write_lines(path, lines)
         return
     if sys.stdout is None:

@@ -19,7 +19,7 @@ from covnmt import cluster, pool
 from covnmt.config import DecodeConfig
 from covnmt.engine import is_exported, processes
 from covnmt.errors import UserError
-from covnmt.files import digest, read_json, read_lines, write_json, write_lines
+from covnmt.files import digest, is_named, read_json, read_lines, write_json, write_lines
 from covnmt.intake import input_pieces
 from covnmt.pool import Piece
 from covnmt.progress import track
@@ -163,7 +163,7 @@ def translate_text(job: Job, path: Path | None, workers: int) -> Iterator[Transl
 
     Without a wish, a file has as many processes as suit.
     """
-    if not workers and path not in (None, Path("-")):
+    if not workers and is_named(path):
         workers = processes(job.models[0], job.threads)
     _open.cache_clear()
     if workers <= 1:
