@@ -55,11 +55,11 @@ def processes(directory: Path, threads: int) -> int:
 def _load_trained(
     directories: Sequence[Path], device: str, threads: int
 ) -> tuple[list[Model], DecodeConfig]:
-    for directory in directories:
-        load_config(directory)  # a name that is misspelt needs no PyTorch
     try:
         import torch
     except ImportError:
+        for directory in directories:
+            load_config(directory)  # what is no model is not mended by PyTorch
         raise UserError(
             f"{directories[0]}: needs PyTorch, which is not installed: "
             "pip install 'covnmt[train]', or use an exported model (covnmt export)"

@@ -1,9 +1,10 @@
 """The server as an ASGI application: routes, limits, errors, start and stop."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -19,7 +20,7 @@ from covnmt.errors import UserError
 from covnmt.serve import api, libretranslate
 from covnmt.serve.batching import ClosedError, QueueFullError
 from covnmt.serve.document import describe
-from covnmt.serve.engine import Engine, ModelSpec
+from covnmt.serve.engine import Engine
 from covnmt.serve.journal import GONE, Journal
 from covnmt.serve.limits import Gate, RefusalError
 from covnmt.serve.metrics import Metrics
@@ -33,6 +34,7 @@ DETAILS = {
     "Not Found": "nothing can be asked for here in this way; see /openapi.json",
     "Method Not Allowed": "nothing can be asked for here in this way; see /openapi.json",
 }
+DOCUMENT = "/openapi.json"
 PAGE = Path(__file__).parent / "page"
 
 
@@ -50,7 +52,8 @@ def create_app(engines: dict[str, Engine], settings: ServeSettings, metrics: Met
     app.include_router(api.build_router(desk))
     app.include_router(libretranslate.build_router(desk))
     _add_probes(app, engines, metrics)
-    paths = _add_document(app, [engine.spec for engine in engines.values()], settings)
+    document = describe(app, [engine.spec for engine in engines.values()], settings)
+    _add_document(app, document)
     _allow_head(app)
     app.mount("/", StaticFiles(directory=PAGE, html=True))
     _add_failures(app)
@@ -62,7 +65,7 @@ def create_app(engines: dict[str, Engine], settings: ServeSettings, metrics: Met
             allow_headers=["content-type", "authorization", "x-api-key"],
         )
     app.add_middleware(Gate, settings=settings)
-    app.add_middleware(Journal, metrics=metrics, paths=paths)
+    app.add_middleware(Journal, metrics=metrics, paths={*document["paths"], DOCUMENT})
     return app
 
 
@@ -90,17 +93,10 @@ def _add_probes(app: FastAPI, engines: dict[str, Engine], metrics: Metrics) -> N
         return Response(metrics.text(waiting), media_type="text/plain; version=0.0.4")
 
 
-def _add_document(
-    app: FastAPI, specs: Sequence[ModelSpec], settings: ServeSettings
-) -> frozenset[str]:
-    """Gives all paths that can be asked, its own among them."""
-    document = describe(app, specs, settings)
-
-    @app.get("/openapi.json", include_in_schema=False)
+def _add_document(app: FastAPI, document: dict[str, Any]) -> None:
+    @app.get(DOCUMENT, include_in_schema=False)
     async def openapi() -> Response:
         return JSONResponse(document)
-
-    return frozenset(document["paths"]) | {"/openapi.json"}
 
 
 def _allow_head(app: FastAPI) -> None:

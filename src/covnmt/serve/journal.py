@@ -25,7 +25,7 @@ def note(scope: Scope, **facts: Any) -> None:
 class Journal:
     """The middleware that writes it; the page, and what is not there, are `other` than `paths`."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, paths: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: set[str]) -> None:
         self.app, self.metrics, self.paths = app, metrics, paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
