@@ -89,6 +89,15 @@ def test_a_dev_set_without_sentences(model: SmtModel) -> None:
         tune(model, SETTINGS)
 
 
+def test_a_dev_set_of_two_lengths(model: SmtModel) -> None:
+    with (model.directory / "dev.target.txt").open("a") as stream:
+        stream.write("one more\n")
+    with pytest.raises(
+        UserError, match=r"dev.source.txt ends after line \d+ but .*dev.target.txt goes on"
+    ):
+        tune(model, SETTINGS)
+
+
 def test_the_best_round_counts_and_of_equals_the_first() -> None:
     rounds = [([0.1], 20.0), ([0.2], 21.0), ([0.3], 21.0), ([0.4], 19.0)]
     assert Tuning(rounds).best() == ([0.2], 21.0)

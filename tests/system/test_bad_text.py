@@ -69,7 +69,12 @@ CASES = {
         ("--plain makes subwords",),
     ),
     "simplified characters of another language": Case(
-        f"{PREPARE} s t --simplify --source-language ja", ("--simplify", "for Chinese")
+        f"{PREPARE} s t --simplify --source-language ja",
+        ("--simplify and --numerals are for Chinese: say --source-language zh",),
+    ),
+    "Chinese numerals of another language": Case(
+        f"{PREPARE} s t --numerals --source-language ja",
+        ("--simplify and --numerals are for Chinese: say --source-language zh",),
     ),
     "a vocabulary too small": Case(f"{PREPARE} s t --source-vocab 2", ("--source-vocab",)),
     "a language that is no code": Case(

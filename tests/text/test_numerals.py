@@ -67,10 +67,9 @@ def read(written: str) -> int:
     unit = max(written, key=lambda character: VALUES.get(character, 0))
     if unit not in VALUES:
         return "零一二三四五六七八九".index(written.lstrip("零") or "零")
-    many, rest = written.rsplit(unit, 1) if VALUES[unit] >= 10**4 else written.split(unit, 1)
-    return (read(many.lstrip("零")) if many.lstrip("零") else 1) * VALUES[unit] + (
-        read(rest) if rest else 0
-    )
+    many, rest = written.split(unit, 1)
+    many = many.lstrip("零") or "一"  # 十 is 一十
+    return read(many) * VALUES[unit] + read(rest or "零")
 
 
 @given(st.integers(0, 10**16 - 1))
