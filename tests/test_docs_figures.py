@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covnmt.metrics.bleu import corpus_bleu
+from covnmt.metrics.bleu import Counts, corpus_bleu
 from covnmt.metrics.bootstrap import gain_band
 
 ROOT = Path(__file__).parents[1]
@@ -122,6 +122,24 @@ def test_what_is_said_of_coverage() -> None:
     [laws] = [each for each in modern if each["system"] == "gru10"]
     high, low = (tenths(-bound) for bound in laws["gain_band"])
     assert f"GRU d=10 loses {tenths(-laws['gain'])} ({low} to {high})" in page
+
+
+def test_what_is_said_of_sizes_and_dropout() -> None:
+    page = " ".join((ROOT / "README.md").read_text("utf-8").split())
+
+    def result(system: str) -> tuple[str, Counts]:
+        found = results(f"docs/results/kftt/{system}-seed1.json")
+        bleu = found["scores"]["translation"][0]["value"]
+        return tenths(bleu), np.array(found["test"]["statistics"])
+
+    *smaller, largest = (result(system)[0] for system in ("gru1", "gru4", "gru10", "gru16"))
+    assert f"d = 1, 4, 10 and 16 has {', '.join(smaller)} and {largest} BLEU on KFTT" in page
+    before, base = result("baseline-no-dropout")
+    after, coverage = result("gru10-no-dropout")
+    assert f"the baseline has {before} BLEU on KFTT and GRU d=10 {after}" in page
+    gained = float(corpus_bleu(coverage.sum(axis=0)) - corpus_bleu(base.sum(axis=0)))
+    low, high = map(tenths, gain_band([(base, coverage)]))
+    assert f"coverage gains {tenths(gained)} ({low} to {high})" in page
 
 
 def test_ingredients() -> None:
