@@ -62,7 +62,7 @@ def test_rows_for_people(tiny_model: Path) -> None:
 
 
 def test_neither_recipe_nor_model(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such recipe"):
+    with pytest.raises(UserError, match=r"neither a model nor a recipe.*covnmt models"):
         describe_target(str(tmp_path / "gone"), 30_001)
     with pytest.raises(UserError, match="not a model directory"):
         describe_target(str(tmp_path), 30_001)

@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from covnmt.config import Config, flatten
 from covnmt.directory import find_model, load_config
 from covnmt.engine.exported import is_exported, read_description
+from covnmt.errors import UserError
 from covnmt.recipe import find_recipe, load_recipe
 from covnmt.text.codec import Side
 from covnmt.text.corpus import Corpus
@@ -45,10 +47,18 @@ def describe_target(target: str, words: int) -> Info:
         known = load_config(path)
         config, sizes = known.config, known.words
     else:
-        config = load_recipe(find_recipe(target))
+        config = load_recipe(_recipe(target))
         sizes = _vocabulary(config, words)
     counts = read_description(path)["parameters"] if is_exported(path) else _count(config, sizes)
     return Info(config, sizes, counts)
+
+
+def _recipe(target: str) -> Path:
+    try:
+        return find_recipe(target)
+    except UserError:
+        known = "`covnmt models` and `covnmt recipe list` name those that come along"
+        raise UserError(f"{target}: neither a model nor a recipe; {known}") from None
 
 
 def _count(config: Config, words: dict[Side, int]) -> dict[str, int]:

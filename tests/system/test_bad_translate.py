@@ -212,7 +212,9 @@ CASES = {
         "check s short --model model", ("short ends after line 1 but s goes on",), put("short", "x")
     ),
     # info
-    "info about nothing": Case("info nowhere", ("nowhere: no such recipe", "recipe list")),
+    "info about nothing": Case(
+        "info nowhere", ("nowhere: neither a model nor a recipe", "recipe list")
+    ),
     "info about a directory that is no model": Case("info data", ("data: not a model directory",)),
 }
 
