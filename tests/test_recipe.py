@@ -41,7 +41,10 @@ MISTAKES = {
         "[model.coverage]\nkind = 'linguistic'\nsize = 3\n",
         ["line 1", "size = 3 needs kind = tanh or gru, not linguistic"],
     ),
-    "bias without a network": ("[model.coverage]\nbias = true\n", ["line 1", "bias needs kind"]),
+    "bias without a network": (
+        "[model.coverage]\nbias = true\n",
+        ["line 1", "bias = true needs kind"],
+    ),
     "subtracting network": (
         "[model.coverage]\nkind = 'gru'\naccumulate = 'subtract'\n",
         ["line 1", "accumulate = subtract needs kind = linguistic or fertility, not gru"],

@@ -41,6 +41,13 @@ class DataConfig(Settings):
     max_length: Positive = Field(80, description="longest side of a training pair, in tokens")
 
 
+# What only the coverage networks have.
+NEURAL = (
+    *("size", "bias", "attention", "annotation", "state"),
+    *("previous_context", "current_context", "energies"),
+)
+
+
 class CoverageConfig(Settings):
     """How the translator remembers what it has translated (paper, section 3)."""
 
@@ -55,6 +62,9 @@ class CoverageConfig(Settings):
         "add", description="start at 0 and add, or at 1 and subtract (linguistic, fertility)"
     )
     bias: bool = Field(False, description="give the coverage network biases (tanh and gru)")
+    attention: bool = Field(True, description="feed alpha_ij (tanh and gru)")
+    annotation: bool = Field(True, description="feed h_j (tanh and gru)")
+    state: bool = Field(True, description="feed t, the state that looks (tanh and gru)")
     previous_context: bool = Field(False, description="also feed s_{i-1} (tanh and gru)")
     current_context: bool = Field(False, description="also feed s_i (tanh and gru)")
     energies: bool = Field(False, description="also feed e_ij, before softmax (tanh and gru)")
@@ -62,11 +72,11 @@ class CoverageConfig(Settings):
     @model_validator(mode="after")
     def _options_fit_kind(self) -> "CoverageConfig":
         neural = self.kind in ("tanh", "gru")
-        for option in ("bias", "previous_context", "current_context", "energies"):
-            if getattr(self, option) and not neural:
-                raise ValueError(f"{option} needs kind = tanh or gru, not {self.kind}")
-        if self.size != 1 and not neural:
-            raise ValueError(f"size = {self.size} needs kind = tanh or gru, not {self.kind}")
+        for option in NEURAL:
+            value = getattr(self, option)
+            if value != type(self).model_fields[option].default and not neural:
+                shown = str(value).lower()
+                raise ValueError(f"{option} = {shown} needs kind = tanh or gru, not {self.kind}")
         if self.accumulate == "subtract" and self.kind not in ("linguistic", "fertility"):
             raise ValueError(
                 f"accumulate = subtract needs kind = linguistic or fertility, not {self.kind}"

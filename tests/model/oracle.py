@@ -64,7 +64,14 @@ def cover(
     if kind in ("linguistic", "fertility"):
         share = a / fertility(h_j, w, config)
         return C + share if config.coverage.accumulate == "add" else C - share
-    x = w[p + "P"] * a + w[p + "Q"] @ h_j + w[p + "S"] @ t
+    seen = config.coverage
+    x = np.zeros(len(w[p + "candidate"]) * (3 if kind == "gru" else 1))
+    if seen.attention:
+        x = x + w[p + "P"] * a
+    if seen.annotation:
+        x = x + w[p + "Q"] @ h_j
+    if seen.state:
+        x = x + w[p + "S"] @ t
     if config.coverage.bias:
         x = x + w[p + "b"]
     if config.coverage.previous_context:

@@ -26,6 +26,8 @@ COVERAGES = {
         kind="gru", size=2, bias=True, previous_context=True, current_context=True, energies=True
     ),
     "tanh-current": CoverageConfig(kind="tanh", size=2, current_context=True),
+    "gru-attention-alone": CoverageConfig(kind="gru", size=2, annotation=False, state=False),
+    "tanh-no-attention": CoverageConfig(kind="tanh", size=2, attention=False),
 }
 
 

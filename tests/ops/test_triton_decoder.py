@@ -46,6 +46,8 @@ COVERAGES = {
     "gru2": CoverageConfig(kind="gru", size=2, bias=True),
     "gru10": CoverageConfig(kind="gru", size=10),
     "gru16": CoverageConfig(kind="gru", size=16),
+    "gru2-attention": CoverageConfig(kind="gru", size=2, annotation=False, state=False),
+    "tanh2-state": CoverageConfig(kind="tanh", size=2, attention=False, annotation=False),
 }
 # Every kind with every cell and order at the small shape; some of them at the others.
 VARIANTS = [(order, cell) for order in ("code", "paper") for cell in ("exact", "reset_after")]

@@ -97,9 +97,9 @@ class LinguisticCoverage(nn.Module):
 class NeuralCoverage(nn.Module):
     """A small recurrent network for each source word (section 3.1.2), with gates or without.
 
-    It sees the attention (P), the word's annotation (Q) and the decoder state (S); on request
-    also the previous and the current context and the energies. g is 3 with gates (r, z, c) and 1
-    without.
+    It sees the attention (P), the word's annotation (Q) and the decoder state (S), each unless
+    told not to; on request also the previous and the current context and the energies. g is 3
+    with gates (r, z, c) and 1 without.
     """
 
     def __init__(self, annotation: int, hidden: int, config: CoverageConfig) -> None:
@@ -107,9 +107,9 @@ class NeuralCoverage(nn.Module):
         self.size = d = config.size
         self.gated = config.kind == "gru"
         g = 3 if self.gated else 1
-        self.P = nn.Parameter(torch.empty(g * d))
-        self.Q = nn.Parameter(torch.empty(g * d, annotation))
-        self.S = nn.Parameter(torch.empty(g * d, hidden))
+        self.P = _weights(config.attention, g * d)
+        self.Q = _weights(config.annotation, g * d, annotation)
+        self.S = _weights(config.state, g * d, hidden)
         self.gates = nn.Parameter(torch.empty(2 * d, d)) if self.gated else None
         self.candidate = nn.Parameter(torch.empty(d, d))
         self.b = nn.Parameter(torch.zeros(g * d)) if config.bias else None
@@ -146,6 +146,11 @@ class NeuralCoverage(nn.Module):
         if self.from_energies is not None:
             inputs = inputs + psi.energies.unsqueeze(-1) * self.from_energies
         return inputs
+
+
+def _weights(seen: bool, *shape: int) -> Tensor:
+    """Of an input; what is not to be seen has zeros that nobody trains or saves."""
+    return nn.Parameter(torch.empty(shape)) if seen else nn.Buffer(torch.zeros(shape))
 
 
 def build_coverage(annotation: int, hidden: int, config: CoverageConfig) -> Coverage:

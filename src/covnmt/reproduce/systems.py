@@ -35,6 +35,15 @@ VARIANTS: dict[str, Variant] = {
     "gru2": Variant("gru10", ("model.coverage.size=2",), "d = 2", beside="gru1"),
     "gru4": Variant("gru10", ("model.coverage.size=4",), "d = 4", beside="gru1"),
     "gru16": Variant("gru10", ("model.coverage.size=16",), "d = 16", beside="gru1"),
+    "gru10-no-attention": Variant(
+        "gru10", ("model.coverage.attention=false",), "does not see the attention"
+    ),
+    "gru10-no-annotation": Variant(
+        "gru10", ("model.coverage.annotation=false",), "does not see the source word"
+    ),
+    "gru10-no-state": Variant(
+        "gru10", ("model.coverage.state=false",), "does not see the decoder state"
+    ),
     "gru10-previous-context": Variant(
         "gru10", ("model.coverage.previous_context=true",), "sees the previous context too"
     ),
