@@ -49,7 +49,7 @@ def plain(*arguments: object, stdin: str = "") -> subprocess.CompletedProcess[st
 @pytest.fixture(scope="module")
 def exported(tiny_model: Path, run_cli: RunCli, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("exports") / "tiny"
-    done = run_cli("export", tiny_model, "--to", "onnx", "-o", directory)
+    done = run_cli("export", tiny_model, "-o", directory)
     assert done.returncode == 0, done.stderr
     assert "MiB" in done.stderr
     return directory
