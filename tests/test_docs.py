@@ -32,6 +32,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src/covnmt"
 DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 NAMES = [str(path.relative_to(ROOT)) for path in DOCS]
+HISTORY = ("CHANGELOG.md", "docs/LOG.md")  # what they say was true once
 
 KEYS = re.compile(r"(<!-- keys: .* -->\n).*(<!-- end of keys -->)", re.DOTALL)
 TYPES = {"int": "whole number", "float": "number", "bool": "true, false", "tuple": "two numbers"}
@@ -195,6 +196,32 @@ def check_command(words: list[str]) -> None:
 def test_commands_exist(name: str) -> None:
     for words in shell_lines(read(name)):
         check_command(words)
+
+
+def options(command: Any, name: str) -> Iterator[tuple[str, list[str]]]:
+    """Of every command: its name, and the names of each option it has."""
+    if isinstance(command, TyperGroup):
+        for part in command.commands.values():
+            yield from options(part, f"{name} {part.name}")
+        return
+    for option in command.params:
+        if option.opts[0].startswith("-"):
+            yield name, option.opts + option.secondary_opts
+
+
+def test_every_option_is_told() -> None:
+    """By one of its names, on a page that also has its command."""
+    pages = [read(name) for name in NAMES if name not in HISTORY]
+    untold = [
+        f"{command} {names[0]}"
+        for command, names in options(typer.main.get_command(app), "covnmt")
+        if not any(command in page and has_word(page, names) for page in pages)
+    ]
+    assert untold == []
+
+
+def has_word(page: str, words: Iterable[str]) -> bool:
+    return any(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", page) for word in words)
 
 
 WRONG = {
