@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from covnmt import __version__, run
 from covnmt.cli import app
 from covnmt.config import ModelConfig, describe
+from covnmt.errors import installing
 from covnmt.files import atomic_text
 from covnmt.model import decoder
 from covnmt.model.coverage import Psi
@@ -83,6 +84,13 @@ def test_recipe_keys() -> None:
 def test_keys_that_may_change_are_told() -> None:
     told = read("docs/recipes.md").partition("## Going on")[2].partition("##")[0]
     assert [key for key in run.MAY_CHANGE if f"`{key}`" not in told] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"), [("README.md", "train"), ("docs/serve.md", "serve"), ("docs/smt.md", "smt")]
+)
+def test_messages_install_as_the_pages_do(name: str, extra: str) -> None:
+    assert installing(extra).removesuffix(" in the clone") in read(name)
 
 
 def test_citation_has_the_version() -> None:

@@ -32,7 +32,7 @@ from covnmt.cli_options import (
     single,
     writable,
 )
-from covnmt.errors import UserError
+from covnmt.errors import UserError, installing
 from covnmt.files import check_apart, into_file, is_named, output_lines
 from covnmt.progress import output, tell, track
 
@@ -73,7 +73,7 @@ def main() -> None:
             sys.exit(130)
         if not isinstance(error, ModuleNotFoundError) or error.name not in TRAINING_ONLY:
             raise
-        _refuse(f"this needs {error.name}, which is not installed: pip install 'covnmt[train]'")
+        _refuse(f"this needs {error.name}, which is not installed: {installing('train')}")
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_ROOM):
             raise
