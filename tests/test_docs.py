@@ -26,6 +26,7 @@ from covnmt.model import decoder
 from covnmt.model.coverage import Psi
 from covnmt.model.initialise import initialise
 from covnmt.recipe import find_recipe, load_recipe
+from covnmt.serve import schemas
 
 from .model.small import small_batch, small_config, small_model
 
@@ -235,6 +236,13 @@ def test_every_option_that_is_told_exists() -> None:
     for name in NAMES:
         told = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", prose(read(name))))
         assert name in HISTORY or told <= known | OTHERS, name
+
+
+def test_every_field_of_the_server_is_told() -> None:
+    page = read("docs/serve.md")
+    kinds = [kind for kind in vars(schemas).values() if hasattr(kind, "model_fields")]
+    fields = {each.alias or name for kind in kinds for name, each in kind.model_fields.items()}
+    assert [name for name in sorted(fields) if f"`{name}`" not in page] == []
 
 
 def has_word(page: str, words: Iterable[str]) -> bool:
