@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import typer
@@ -21,7 +22,8 @@ from covnmt import __version__, run
 from covnmt.cli import app
 from covnmt.config import ModelConfig, describe
 from covnmt.errors import installing
-from covnmt.files import atomic_text
+from covnmt.files import atomic_text, write_lines
+from covnmt.metrics.alignment import save_matrices
 from covnmt.model import decoder
 from covnmt.model.coverage import Psi
 from covnmt.model.initialise import initialise
@@ -285,6 +287,20 @@ def test_python_of_check(capsys: pytest.CaptureFixture[str]) -> None:
     [example] = blocks(read("docs/check.md"), "python")
     exec(example, {})
     assert "京都" in capsys.readouterr().out
+
+
+def test_python_of_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("test.ref0", "test.ref1", "test.src", "base.txt", "cover.jsonl"):
+        write_lines(Path(name), ["a b c d e", "f g h i"])
+    write_lines(Path("test.align"), ["0-0 1p2", "3-3"])
+    for name in ("base.npz", "cover.npz"):
+        save_matrices(Path(name), [np.eye(n, dtype=np.float32) for n in (5, 4)])
+    [example] = blocks(read("docs/evaluation.md"), "python")
+    exec(example, {})
+    assert "coverage [('BLEU (paper)', 100.0)" in capsys.readouterr().out
 
 
 def layers(page: str) -> list[list[str]]:
