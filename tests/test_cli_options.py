@@ -54,6 +54,12 @@ def test_files_that_cannot_be_written_are_told_first(
     assert "file/below: cannot be written" in message
 
 
+def test_ensembles_are_offered_where_they_are_taken() -> None:
+    helps = {given[0]: about.help for given, _, about in ALL if given[-1] == "--model"}
+    offered = {command for command, text in helps.items() if "ensemble" in text}
+    assert offered == {"translate", "tune"}  # align and check refuse a second model
+
+
 # Commands that would write F twice, or over what they read.
 TWICE = [
     "align x y -o F --matrices F",

@@ -126,5 +126,5 @@ def test_nothing_to_do() -> None:
 
 def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UserError, match=r"pip install 'covnmt\[cluster\]'"):
+    with pytest.raises(UserError, match=r"pip install .*\[cluster\]"):
         list(spread(refuse, [1], "auto", cores=1))

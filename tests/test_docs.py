@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import typer
@@ -20,18 +21,24 @@ from typer.core import TyperGroup
 from covnmt import __version__, run
 from covnmt.cli import app
 from covnmt.config import ModelConfig, describe
-from covnmt.files import atomic_text
+from covnmt.errors import installing
+from covnmt.files import atomic_text, write_lines
+from covnmt.metrics.alignment import save_matrices
 from covnmt.model import decoder
 from covnmt.model.coverage import Psi
 from covnmt.model.initialise import initialise
 from covnmt.recipe import find_recipe, load_recipe
+from covnmt.serve import schemas
 
 from .model.small import small_batch, small_config, small_model
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src/covnmt"
-DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *PACKAGE.rglob("*.md")])
 NAMES = [str(path.relative_to(ROOT)) for path in DOCS]
+HISTORY = ("CHANGELOG.md", "docs/LOG.md")  # what they say was true once
+# options that the pages name of other programs: grep, torchrun, mypy, docker
+OTHERS = {"--help", "--line-buffered", "--max-restarts", "--strict", "--tmpfs"}
 
 KEYS = re.compile(r"(<!-- keys: .* -->\n).*(<!-- end of keys -->)", re.DOTALL)
 TYPES = {"int": "whole number", "float": "number", "bool": "true, false", "tuple": "two numbers"}
@@ -82,6 +89,13 @@ def test_recipe_keys() -> None:
 def test_keys_that_may_change_are_told() -> None:
     told = read("docs/recipes.md").partition("## Going on")[2].partition("##")[0]
     assert [key for key in run.MAY_CHANGE if f"`{key}`" not in told] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"), [("README.md", "train"), ("docs/serve.md", "serve"), ("docs/smt.md", "smt")]
+)
+def test_messages_install_as_the_pages_do(name: str, extra: str) -> None:
+    assert installing(extra).removesuffix(" in the clone") in read(name)
 
 
 def test_citation_has_the_version() -> None:
@@ -197,6 +211,46 @@ def test_commands_exist(name: str) -> None:
         check_command(words)
 
 
+def options(command: Any, name: str) -> Iterator[tuple[str, list[str]]]:
+    """Of every command: its name, and the names of each option it has."""
+    if isinstance(command, TyperGroup):
+        for part in command.commands.values():
+            yield from options(part, f"{name} {part.name}")
+        return
+    for option in command.params:
+        if option.opts[0].startswith("-"):
+            yield name, option.opts + option.secondary_opts
+
+
+def test_every_option_is_told() -> None:
+    """By one of its names, on a page that also has its command."""
+    pages = [read(name) for name in NAMES if name not in HISTORY]
+    untold = [
+        f"{command} {names[0]}"
+        for command, names in options(typer.main.get_command(app), "covnmt")
+        if not any(command in page and has_word(page, names) for page in pages)
+    ]
+    assert untold == []
+
+
+def test_every_option_that_is_told_exists() -> None:
+    known = {each for _, names in options(typer.main.get_command(app), "") for each in names}
+    for name in NAMES:
+        told = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", prose(read(name))))
+        assert name in HISTORY or told <= known | OTHERS, name
+
+
+def test_every_field_of_the_server_is_told() -> None:
+    page = read("docs/serve.md")
+    kinds = [kind for kind in vars(schemas).values() if hasattr(kind, "model_fields")]
+    fields = {each.alias or name for kind in kinds for name, each in kind.model_fields.items()}
+    assert [name for name in sorted(fields) if f"`{name}`" not in page] == []
+
+
+def has_word(page: str, words: Iterable[str]) -> bool:
+    return any(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", page) for word in words)
+
+
 WRONG = {
     "trian": "no command trian",
     "train paper/gru10 --rum x": "No such option",
@@ -233,6 +287,20 @@ def test_python_of_check(capsys: pytest.CaptureFixture[str]) -> None:
     [example] = blocks(read("docs/check.md"), "python")
     exec(example, {})
     assert "京都" in capsys.readouterr().out
+
+
+def test_python_of_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("test.ref0", "test.ref1", "test.src", "base.txt", "cover.jsonl"):
+        write_lines(Path(name), ["a b c d e", "f g h i"])
+    write_lines(Path("test.align"), ["0-0 1p2", "3-3"])
+    for name in ("base.npz", "cover.npz"):
+        save_matrices(Path(name), [np.eye(n, dtype=np.float32) for n in (5, 4)])
+    [example] = blocks(read("docs/evaluation.md"), "python")
+    exec(example, {})
+    assert "coverage [('BLEU (paper)', 100.0)" in capsys.readouterr().out
 
 
 def layers(page: str) -> list[list[str]]:

@@ -142,6 +142,14 @@ def test_what_is_said_of_sizes_and_dropout() -> None:
     assert f"coverage gains {tenths(gained)} ({low} to {high})" in page
 
 
+def test_keys_of_result_files() -> None:
+    page = (ROOT / "docs/reproduce.md").read_text("utf-8")
+    told = page.partition("## What a result file holds")[2].partition("## ")[0]
+    files = ROOT.glob("docs/results/*/*-seed*.json")
+    keys = {key for path in files for key in json.loads(path.read_text("utf-8"))}
+    assert [key for key in sorted(keys) if f"`{key}`" not in told] == []
+
+
 def test_ingredients() -> None:
     [table] = tables("README.md", "it brings")
     assert list(table) == list(INGREDIENTS)

@@ -23,14 +23,16 @@ from covnmt.cli_options import (
     ExtractionOption,
     ModelOption,
     OutputOption,
+    SingleModelOption,
     ThreadsOption,
+    TrainingThreadsOption,
     all_finite,
     finite,
     given,
     single,
     writable,
 )
-from covnmt.errors import UserError
+from covnmt.errors import UserError, installing
 from covnmt.files import check_apart, into_file, is_named, output_lines
 from covnmt.progress import output, tell, track
 
@@ -71,7 +73,7 @@ def main() -> None:
             sys.exit(130)
         if not isinstance(error, ModuleNotFoundError) or error.name not in TRAINING_ONLY:
             raise
-        _refuse(f"this needs {error.name}, which is not installed: pip install 'covnmt[train]'")
+        _refuse(f"this needs {error.name}, which is not installed: {installing('train')}")
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_ROOM):
             raise
@@ -238,7 +240,7 @@ def translate(
 def align(
     source: Path,
     target: Path,
-    model: ModelOption = [],  # noqa: B006
+    model: SingleModelOption = [],  # noqa: B006
     out: OutputOption = None,
     matrices: Annotated[
         Path | None,
@@ -272,7 +274,7 @@ def align(
 def check(
     source: Path,
     target: Annotated[Path, typer.Argument(help="its translation, line by line, by anyone")],
-    model: ModelOption = [],  # noqa: B006
+    model: SingleModelOption = [],  # noqa: B006
     out: OutputOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="every line, as a JSON object")] = False,
     least: Annotated[
@@ -371,7 +373,7 @@ def info(
 @app.command()
 def demo(
     directory: Annotated[Path, typer.Argument(help="where everything goes")] = Path("demo"),
-    threads: ThreadsOption = 0,
+    threads: TrainingThreadsOption = 0,
 ) -> None:
     """Train the baseline and a coverage model on the embedded pair, and show the difference."""
     import torch

@@ -86,7 +86,12 @@ ThreadsOption = Annotated[
         help="CPU threads; 0: one per core (an exported model has one; a file, a process per core)",
     ),
 ]
+TrainingThreadsOption = Annotated[int, typer.Option(min=0, help="CPU threads; 0: one per core")]
 ModelOption = Annotated[
     list[Path],
     typer.Option("--model", "-m", help="directory or name; several make an ensemble"),
+]
+# a list all the same: of a plain option the last would count, and the others be passed over
+SingleModelOption = Annotated[
+    list[Path], typer.Option("--model", "-m", metavar="<path>", help="directory or name")
 ]

@@ -1,11 +1,11 @@
 """The commands that make models: `train`, with one worker or several, `average` and `export`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from covnmt.cli_options import DeviceOption
+from covnmt.cli_options import DeviceOption, TrainingThreadsOption
 from covnmt.progress import tell
 
 app = typer.Typer()
@@ -17,7 +17,7 @@ def train(
     overrides: Annotated[list[str] | None, typer.Argument(help="train.seed=2 ...")] = None,
     run: Annotated[Path | None, typer.Option(help="model directory (runs/RECIPE)")] = None,
     device: DeviceOption = "auto",
-    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: one per core")] = 0,
+    threads: TrainingThreadsOption = 0,
     gpus: Annotated[int, typer.Option(min=1, help="workers, one per GPU (or CPU process)")] = 1,
     restarts: Annotated[
         int, typer.Option(min=0, help="go on by itself so often when a worker dies (--gpus)")
@@ -70,7 +70,6 @@ def export(
     target: Annotated[
         Path | None, typer.Option("--output", "-o", file_okay=False, help="MODEL-onnx or -int8")
     ] = None,
-    to: Annotated[Literal["onnx"], typer.Option(help="what runs it")] = "onnx",
     int8: Annotated[bool, typer.Option(help="a quarter of the size, and faster")] = False,
     shortlist: Annotated[
         tuple[Path, Path, Path] | None,
@@ -81,7 +80,7 @@ def export(
     from covnmt.checkpoint import refuse_run
     from covnmt.export import LinkedText, export_model
 
-    directory = target or model.with_name(f"{model.absolute().name}-{'int8' if int8 else to}")
+    directory = target or model.with_name(f"{model.absolute().name}-{'int8' if int8 else 'onnx'}")
     refuse_run(directory)
     linked = LinkedText(*shortlist) if shortlist else None
     sizes = export_model(model, directory, "int8" if int8 else "fp32", linked)

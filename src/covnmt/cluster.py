@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from covnmt.errors import UserError
+from covnmt.errors import UserError, installing
 from covnmt.pool import DEATHS
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ def _connected(address: str) -> Iterator[ModuleType]:
         import ray
     except ImportError:
         raise UserError(
-            "--ray needs a package that is not installed: pip install 'covnmt[cluster]'"
+            f"--ray needs a package that is not installed: {installing('cluster')}"
         ) from None
     try:
         if re.fullmatch(r"[^/:]+:\d+", address):  # Ray itself would knock for minutes

@@ -204,7 +204,8 @@ class DecodeConfig(Settings):
     )
     forbid_unk: bool = Field(False, description="never generate the unknown word")
     replace_unk: bool = Field(
-        False, description="unknown words take the dictionary entry of the word they align to"
+        False,
+        description="unknown words take the source word they look at, or its dictionary entry",
     )
     batch_size: Positive = Field(32, description="sentences translated together")
     max_source: Positive = Field(200, description="longer lines are cut, or split on request")

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from covnmt.errors import UserError
+from covnmt.errors import UserError, installing
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -38,7 +38,7 @@ def open_curves(directory: Path, wanted: bool, update: int) -> Iterator[Curves]:
     except ImportError:
         raise UserError(
             "train.tensorboard needs a package that is not installed: "
-            "pip install 'covnmt[tensorboard]', or say train.tensorboard=false"
+            f"{installing('tensorboard')}, or say train.tensorboard=false"
         ) from None
     with SummaryWriter(directory, purge_step=update + 1) as writer:
         yield Curves(writer)

@@ -6,3 +6,8 @@ class UserError(Exception):
 
     The message says what was wrong, where (file and line where there is one), and what to do.
     """
+
+
+def installing(extra: str) -> str:
+    """How to get what an extra brings; covnmt itself is in no package registry."""
+    return f"pip install -c constraints.txt '.[{extra}]' in the clone"

@@ -24,7 +24,7 @@ from .oracle import WORDS, translate
 
 FIRST_HUNDRED = "a095d9bdd217a74f1ea105804a0be74cc146a91fd4fa2f14e6ec2a72e9afcf67"
 
-# Sentence 83 of seed 1, worked through in docs/embedded-pair.md.
+# Line 84 of test.src with seed 1, worked through in docs/embedded-pair.md.
 EXAMPLE = (
     "ze pize runi re zasi ro piro zako tu tu tu kinu pe vuri",
     "nagin gegik bakel weah weah weah burar miin hinar rodib roser tunosit dior "

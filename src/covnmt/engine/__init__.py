@@ -13,7 +13,7 @@ from covnmt.directory import load_config
 from covnmt.engine.exported import is_exported
 from covnmt.engine.onnxruntime import OnnxEngine, OnnxModel, load_exported
 from covnmt.engine.protocol import Engine
-from covnmt.errors import UserError
+from covnmt.errors import UserError, installing
 from covnmt.pool import cores
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _load_trained(
             load_config(directory)  # what is no model is not mended by PyTorch
         raise UserError(
             f"{directories[0]}: needs PyTorch, which is not installed: "
-            "pip install 'covnmt[train]', or use an exported model (covnmt export)"
+            f"{installing('train')}, or use an exported model (covnmt export)"
         ) from None
     from covnmt.checkpoint import load_model
     from covnmt.engine.pytorch import pick_device

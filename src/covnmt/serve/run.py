@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from covnmt.errors import UserError
+from covnmt.errors import UserError, installing
 from covnmt.files import read_lines
 from covnmt.progress import tell
 from covnmt.serve.settings import ServeSettings, bracketed
@@ -23,7 +23,7 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
         from covnmt.serve.app import create_app
     except ImportError as error:
         raise UserError(
-            f"the server needs {error.name}; install it: pip install 'covnmt[serve]'"
+            f"the server needs {error.name}, which is not installed: {installing('serve')}"
         ) from None
     from covnmt.serve.engine import load_engines, parse_spec
     from covnmt.serve.metrics import Metrics

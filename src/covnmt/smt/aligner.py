@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covnmt.errors import UserError
+from covnmt.errors import UserError, installing
 from covnmt.pool import in_order
 from covnmt.progress import track
 from covnmt.smt.bitext import Arrays, Bitext, Integers
@@ -71,7 +71,7 @@ def thot_module(name: str) -> Any:
         return importlib.import_module(f"thot.{name}")
     except ModuleNotFoundError:
         raise UserError(
-            "this command needs Thot: pip install 'covnmt[smt]' (or pip install sil-thot)"
+            f"this command needs Thot: {installing('smt')} (or pip install sil-thot)"
         ) from None
 
 
