@@ -83,7 +83,7 @@ class TokenizerSettings(Settings):
 
 AS_IT_IS = TokenizerSettings(kind="whitespace")
 WITHOUT_SPACES = ("ja", "zh")  # languages
-SPACES_PART_PHRASES = ("bo", "dz", "km", "lo", "my", "th")  # and no words
+UNPARTED = ("bo", "dz", "km", "lo", "my", "th", *WITHOUT_SPACES)  # whose words no spaces part
 
 
 def plain_subwords(language: str) -> TokenizerSettings:

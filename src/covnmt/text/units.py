@@ -9,7 +9,7 @@ from itertools import accumulate, chain, pairwise
 
 from covnmt.text.codec import Codec
 from covnmt.text.layout import split_text
-from covnmt.text.tokenize import SPACE, SPACES_PART_PHRASES, belongs_before, is_inner_byte
+from covnmt.text.tokenize import SPACE, UNPARTED, belongs_before, is_inner_byte
 
 Nats = dict[range, float]  # of parts of a line
 
@@ -89,7 +89,7 @@ def _parts(before: str, token: str, codec: Codec) -> bool:
     """Whether a unit begins between these two tokens."""
     if codec.settings.kind != "sentencepiece":
         return True
-    if codec.settings.unspaced or codec.settings.language in SPACES_PART_PHRASES:
+    if codec.settings.unspaced or codec.settings.language in UNPARTED:
         number = before[-1].isdecimal() and token[0].isdecimal()
         return not (number or is_inner_byte(token) or belongs_before(token[0]))
     return token.startswith(SPACE)
