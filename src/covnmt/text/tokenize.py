@@ -48,6 +48,12 @@ _NORMAL = {
     "NFKC": re.compile("[^\u0e33\u0eb3\u0edc\u0edd\u3131-\u318e]+"),
 }
 
+# Scripts of Thailand, Laos, Tibet, Burma and Cambodia, of China and Japan, less those of Korea.
+_SPACELESS = re.compile(
+    "[\u0e00-\u109f\u1780-\u17ff\u2e80-\u312f\u3190-\ua4cf\uf900-\ufaff\uff00-\uff9f"
+    "\U00020000-\U0003ffff]"
+)
+
 # Languages with an i without a dot, and what their capitals become.
 _DOTLESS = ("az", "tr")
 _DOTS = str.maketrans("Iİ", "ıi")
@@ -203,6 +209,11 @@ class CharacterTokenizer:
 def belongs_before(character: str) -> bool:
     """Whether it is a mark on the character before it, or joins it to the next."""
     return unicodedata.category(character).startswith("M") or character in JOINERS
+
+
+def spaceless(character: str) -> bool:
+    """Whether it is of a script whose words no spaces part."""
+    return _SPACELESS.match(character) is not None
 
 
 class JiebaTokenizer:
