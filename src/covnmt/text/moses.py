@@ -1,8 +1,8 @@
 """The rules of the Moses toolkit, taught scripts and signs that it does not know.
 
 Moses takes for punctuation what is neither letter nor digit, and so tears words apart at tone
-marks, accents that are characters of their own, joiners and curly apostrophes. In what it joins it
-leaves spaces before punctuation of other scripts, and inside curly quotation marks.
+marks, accents that are characters of their own, and joiners. In what it joins it leaves spaces
+before punctuation of other scripts, beside curly apostrophes and inside curly quotation marks.
 """
 
 import re
@@ -13,12 +13,13 @@ from functools import cache
 # Languages whose apostrophes Moses does not know, and those it treats theirs like: it begins a
 # suffix (Ali'nin) as in English, or ends an article (l'amic) as in Italian.
 APOSTROPHES = {"az": "en", "be": "en", "ca": "it", "he": "en", "tr": "en", "uk": "en"}
-BEGINS, ENDS = re.compile(r"(?<=\w)(?=’\w)"), re.compile(r"(?<=\w’)(?=\w)")
-SPLIT_AT = {"en": BEGINS, "fr": ENDS, "ga": ENDS, "it": ENDS}
+# What belongs to a word after its curly apostrophe: in these languages anything, elsewhere this.
+JOINED = ("az", "be", "ca", "fr", "ga", "it", "tr", "uk")
+SUFFIX = r"(?:[dmnst]|ll|re|ve)\b"
 
-# Inside words: apostrophes, the hyphens of Hebrew and Catalan, and the signs of Hebrew
-# abbreviations, for which people type quotation marks too.
-INSIDE = r"(?<=\w)[’·־](?=\w)|[׳״]|(?<=[א-ת])\"(?=[א-ת])"
+# Inside words: the hyphens of Hebrew and Catalan, and the signs of Hebrew abbreviations, for which
+# people type quotation marks too.
+INSIDE = r"(?<=[lL])·(?=[lL])|(?<=\w)־(?=\w)|[׳״]|(?<=[א-ת])\"(?=[א-ת])"
 JOINERS = "\u200c\u200d"
 FLAG = "[\U0001f1e6-\U0001f1ff]{2}"
 SKINS = "\U0001f3fb-\U0001f3ff"
@@ -37,20 +38,20 @@ class MosesTokenizer:
         self._splitter = sacremoses.MosesTokenizer(language)
         self._joiner = sacremoses.MosesDetokenizer(language)
         self._splitter.lang = self._joiner.lang = APOSTROPHES.get(language, language)
+        after = r"\w" if language in JOINED else SUFFIX
+        self._gap = re.compile(rf"(?<=\w’) (?={after})")
         self._teach_splitter()
         self._teach_joiner()
 
     def tokenize(self, line: str) -> list[str]:
         """The tokens of a line; none contains white space."""
-        tokens: list[str] = self._splitter.tokenize(line, escape=False)
-        apostrophe = SPLIT_AT.get(self._splitter.lang)
-        if apostrophe is None or "’" not in line:
-            return tokens
-        return [part for token in tokens for part in apostrophe.split(token)]
+        return list(self._splitter.tokenize(line, escape=False))
 
     def detokenize(self, tokens: Sequence[str]) -> str:
         """The line that these tokens come from, as nearly as the rules can tell."""
         line = str(self._joiner.detokenize(list(tokens), unescape=False))
+        if "‘" not in line:  # which ’ would close
+            line = self._gap.sub("", line)
         return line if self._joiner.lang == "fr" else GUILLEMETS.sub(r"\1\2\3", line)
 
     def _teach_splitter(self) -> None:
@@ -65,8 +66,6 @@ class MosesTokenizer:
         joiner.IS_CURRENCY_SYMBOL = re.compile(rf"^[{joiner.IsSc}{re.escape(OPENS)}]+$")
         joiner.IS_PUNCT = re.compile(rf"^[{CLOSES}]+$")
         joiner.IS_OPEN_QUOTE = re.compile(r"""^['"„“”`]+$""")
-        joiner.IS_ENGLISH_CONTRACTION = re.compile(rf"^['’][{joiner.IsAlpha}]")
-        joiner.IS_FRENCH_CONRTACTION = re.compile(rf"[{joiner.IsAlpha}]['’]$")
 
 
 def _set_apart(found: re.Match[str]) -> str:
