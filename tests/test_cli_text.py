@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from covnmt.files import write_lines
 from covnmt.text.codec import SIDES, Codec
 from tests.conftest import Run
@@ -23,6 +25,31 @@ def test_plain_text(run: Run, tmp_path: Path) -> None:
     source, target = (Codec.load(tmp_path / "data", side) for side in SIDES)
     assert source.detokenize(source.tokenize("（ 猫 ） ABC def")) == "(猫)ABC def"
     assert target.detokenize(target.tokenize("The 犬")) == "The 犬"
+
+
+@pytest.mark.parametrize(("code", "meant"), [("pt-BR", "pt"), ("ZH_TW", "zh"), ("fil", "fil")])
+def test_a_language_of_some_country(
+    run: Run, tiny_text: Path, tmp_path: Path, code: str, meant: str
+) -> None:
+    train = ("--train", tiny_text / "train.src", tiny_text / "train.tgt")
+    run("prepare", tmp_path / "data", *train, "--source-language", code)
+    assert Codec.load(tmp_path / "data", "source").settings.language == meant
+
+
+def test_what_is_no_code_of_a_language(run: Run, tiny_text: Path, tmp_path: Path) -> None:
+    train = ("--train", tiny_text / "train.src", tiny_text / "train.tgt")
+    done = run("prepare", tmp_path / "data", *train, "--target-language", "German", code=2)
+    assert "German: say its code" in done.err
+    assert "--target-language" in done.err
+
+
+@pytest.mark.parametrize(("code", "told"), [("th", True), ("tr", False)])
+def test_words_that_no_spaces_part_are_told(
+    run: Run, tiny_text: Path, tmp_path: Path, code: str, told: bool
+) -> None:
+    train = ("--train", tiny_text / "train.src", tiny_text / "train.tgt")
+    done = run("prepare", tmp_path / "data", *train, "--source-language", code)
+    assert ("try --plain" in done.err) == told
 
 
 def test_traditional_characters_become_simplified(run: Run, tmp_path: Path) -> None:

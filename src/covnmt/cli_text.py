@@ -1,5 +1,6 @@
 """The commands that make text ready: `synthetic` writes the embedded pair, `prepare` a corpus."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,7 +16,22 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+
+def language(code: str | None) -> str | None:
+    """The callback of options that name one; of pt-BR what counts is pt."""
+    if code is None:
+        return None
+    name = re.fullmatch(r"([a-z]{2,3})([-_].+)?", code.lower())
+    if not name:
+        raise typer.BadParameter(f"{code}: say its code of two or three letters, such as de or tr.")
+    return name[1]
+
+
 FilePair = tuple[Path, Path]
+LanguageOption = Annotated[
+    str | None,
+    typer.Option(help="code such as de, for moses (else en) and --plain", callback=language),
+]
 Tokenisation = Literal["moses", "jieba", "characters", "whitespace", "sentencepiece"]
 CHINESE = "zh"
 
@@ -45,12 +61,8 @@ def prepare(
     test: Annotated[FilePair | None, typer.Option(help="source and target file")] = None,
     source_tokenizer: Annotated[Tokenisation, typer.Option()] = "moses",
     target_tokenizer: Annotated[Tokenisation, typer.Option()] = "moses",
-    source_language: Annotated[
-        str | None, typer.Option(help="code such as de, for moses (else en) and --plain")
-    ] = None,
-    target_language: Annotated[
-        str | None, typer.Option(help="code such as de, for moses (else en) and --plain")
-    ] = None,
+    source_language: LanguageOption = None,
+    target_language: LanguageOption = None,
     lowercase: Annotated[bool, typer.Option(help="lower-case both sides")] = False,
     source_vocab: Annotated[
         int, typer.Option(min=3, help="most frequent words or pieces")
@@ -112,12 +124,14 @@ def _side(
 ) -> "TokenizerSettings":
     """How one side of the corpus is split."""
     from covnmt.recipe import checked
-    from covnmt.text.tokenize import TokenizerSettings, plain_subwords
+    from covnmt.text.tokenize import UNPARTED, TokenizerSettings, plain_subwords
 
     if plain and not language:
         raise UserError("--plain needs both --source-language and --target-language")
     if plain and kind not in ("moses", "sentencepiece"):
         raise UserError("--plain makes subwords: leave out the tokenizers")
+    if kind == "moses" and not plain and language in UNPARTED:
+        tell(f"{language}: no spaces part its words, so moses finds few; try --plain", "yellow")
     changes = {"lowercase": lowercase} | (chinese if language == CHINESE else {})
     chosen = checked(TokenizerSettings, {"kind": kind, "language": language or "en", **changes})
     return plain_subwords(chosen.language).model_copy(update=changes) if plain else chosen

@@ -41,7 +41,7 @@ Watch = Callable[[int, tuple[str, ...]], None]
 # Lines are sorted by length within windows of this many batches, and given back in order.
 WINDOW = 50
 # Where a line that is too long may be split.
-BREAKS = frozenset(".!?;:,。！？；：，、")
+BREAKS = frozenset(".!?;:,。！？；：，、،؛؟۔।॥")
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,7 +45,8 @@ def browser() -> Iterator["Browser"]:
 
 @pytest.fixture(scope="module")
 def running(tiny_model: Path) -> Iterator[Running]:
-    models = dict.fromkeys(("baseline", "coverage", "kftt:ja-en", "laws:zh-en"), tiny_model)
+    names = ("baseline", "coverage", "kftt:ja-en", "laws:zh-en", "semitic:he-ar")
+    models = dict.fromkeys(names, tiny_model)
     models["shipped"] = find_model("ja-en")
     with serving(models, ServeSettings(rate=0, workers=1)) as server:
         yield server

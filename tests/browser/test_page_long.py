@@ -70,3 +70,21 @@ def test_from_right_to_left(page: Page, line: str) -> None:
     expect(words.first).to_have_class(re.compile(r"\bown\b"))
     show(page, line)
     assert text.evaluate("box => getComputedStyle(box).direction") == "ltr"
+
+
+def test_a_foreign_word_in_front_turns_nothing(page: Page) -> None:
+    page.get_by_label("Model").select_option("semitic")
+    expect(page.get_by_label("Example")).to_be_disabled()
+    show(page, "Google שלום 1998")
+    expect(page.locator(f"{DONE} h2")).to_have_text("semitic")
+    shown = page.locator("#text, .translation, .side, .check textarea")
+    ways = shown.evaluate_all("all => all.map((each) => getComputedStyle(each).direction)")
+    assert ways == ["rtl"] * 5
+    page.locator(".heat-box rect[fill-opacity]").first.hover()
+    expect(page.locator(".readout bdi")).to_have_count(2)
+
+
+def test_a_label_is_cut_between_characters(page: Page) -> None:
+    show(page, 40 * "👍" + "x")
+    labels = page.locator(".heat-box text")
+    assert labels.evaluate_all("all => all.every((each) => each.textContent.isWellFormed())")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covnmt.report import fonts
-from covnmt.report.fonts import BASE, em_width, families, visible
+from covnmt.report.fonts import BASE, em_width, families, visible, without_invisible
 
 LETTERS = {
     BASE: frozenset("abc"),
@@ -52,6 +52,7 @@ def test_missing_letters_are_told_once(capsys: pytest.CaptureFixture[str]) -> No
     assert "3 of the characters" in told
     assert "[ ] 館" in told
     assert "fonts-noto-cjk" in told
+    assert "fonts-noto-core" in told
     families("館内")
     assert capsys.readouterr().err == "", "once is enough"
 
@@ -71,6 +72,11 @@ def test_plain_english_needs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fonts, "_look_for_new_fonts", search)
     assert families("the quick brown fox, ▁pieces & naïve ÄÖÜ") == [BASE]
+
+
+def test_letters_keep_what_shapes_them() -> None:
+    assert without_invisible("a \u200bb\x07\u2066") == "a b"
+    assert without_invisible("می\u200cخواهم") == "می\u200cخواهم"
 
 
 @given(st.text(max_size=20))

@@ -171,6 +171,8 @@ def test_form_is_self_contained_and_keeps_text_as_text(tmp_path: Path) -> None:
     ("tokens", "words"),
     [
         ("▁ 金 閣 寺 は ▁Ky oto", "金 閣 寺 は Kyoto"),
+        ("▁เด็ก อ่าน หน ังสือ ▁ในปี ▁ 1 9 98", "เด็ก อ่าน หนังสือ ในปี 1998"),
+        ("▁학교 에 ▁갔 습니다 .", "학교에 갔습니다."),
         ("▁ein ▁Sa tz . ▁", "ein Satz."),
         ("e i n ▁ S a t z", "ein Satz"),
         ("ein Satz .", "ein Satz ."),

@@ -27,6 +27,16 @@ CASES = [
     ("期限(逾期不受理。)應補正。", ["期限(逾期不受理。)", "應補正。"]),
     ("Wait... What?! Yes", ["Wait...", "What?!", "Yes"]),
     (". . .", [".", ".", "."]),
+    ("هل ذهبت؟ نعم، ذهبت. ثم عدت.", ["هل ذهبت؟", "نعم، ذهبت.", "ثم عدت."]),
+    ("क्या है? हाँ, है। वह गया।फिर आया॥ अन्त", ["क्या है?", "हाँ, है।", "वह गया।", "फिर आया॥", "अन्त"]),
+    ('"वह गया।" उसने कहा। "हाँ।"', ['"वह गया।"', "उसने कहा।", '"हाँ।"']),
+    ("وہ گیا۔ کیا؟ ہاں۔", ["وہ گیا۔", "کیا؟", "ہاں۔"]),
+    ("Am 13. Oktober, z. B. im 19. Jahrhundert.", ["Am 13. Oktober, z. B. im 19. Jahrhundert."]),
+    ("Siehe Nr. 5 bzw. Seite 13. Er kam.", ["Siehe Nr. 5 bzw. Seite 13.", "Er kam."]),
+    ("„Ja.“ »Nein.« Dann", ["„Ja.“", "»Nein.«", "Dann"]),
+    ("« Oui. » Il part ! « Non. » « Si »", ["« Oui. »", "Il part !", "« Non. »", "« Si »"]),
+    ("¿Cómo estás? ¡Bien! «Sí.» Vale.", ["¿Cómo estás?", "¡Bien!", "«Sí.»", "Vale."]),
+    ("19. yüzyıl. İyi mi? Ilık.", ["19. yüzyıl.", "İyi mi?", "Ilık."]),
 ]
 
 
@@ -45,9 +55,13 @@ def test_sentences_that_touched_are_set_apart_where_the_target_has_spaces() -> N
     layout = split_text("今日は。明日は。")
     assert layout.join(["Today.", "Tomorrow."]) == "Today. Tomorrow."
     assert layout.join(["今天。", "明天。"]) == "今天。明天。"
+    assert layout.join(["他说：“去。”", "明天。"]) == "他说：“去。”明天。"
+    assert layout.join(["आज।", "कल।"]) == "आज। कल।"
+    assert layout.join(["오늘.", "내일."]) == "오늘. 내일."
+    assert layout.join(["اليوم؟", "غدا"]) == "اليوم؟ غدا"
 
 
-@given(st.text(st.sampled_from("aB .!?。！」”\n\t\u2028'")))
+@given(st.text(st.sampled_from("aB .!?。！।»」”\n\t\u2028'")))
 def test_nothing_is_lost(text: str) -> None:
     layout = split_text(text)
     rebuilt = layout.gaps[0]
@@ -59,5 +73,5 @@ def test_nothing_is_lost(text: str) -> None:
 
 
 def test_a_megabyte_of_anything_takes_no_time() -> None:
-    for unit in (" ", "。", ". ", "\n", "a", '"', ".”"):
+    for unit in (" ", "。", "।", ". ", " »", "\n", "a", '"', ".”"):
         split_text(unit * (1_000_000 // len(unit)))

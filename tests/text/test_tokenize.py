@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import pytest
 from hypothesis import given
@@ -17,6 +17,7 @@ from covnmt.text.tokenize import (
     TokenizerSettings,
     build_tokenizer,
     clean,
+    plain_subwords,
     spelt,
 )
 from covnmt.text.vocab import train_sentencepiece
@@ -47,6 +48,19 @@ PLAIN = [
     ("祇\U000e0100園祭\ufe0f No. \u200b 7 a \u200d b", "祇園祭No.7 a b"),
 ]
 
+# What people type, and what it becomes in any scheme but that of text that is split already.
+TYPED = [
+    ("e\u0301tude", "étude"),
+    ("क़लम ড়", "क\u093cलम ড\u09bc"),
+    ("か\u3099 \ufa19", "が \ufa19"),  # in a name it is no 神
+    ("Ar\u00adbeits\u200bamt", "Arbeitsamt"),
+    ("\u200fשלום\u200f, \u2067abc\u2069\u061c", "שלום, abc"),
+    ("می\u200cخواهم क्\u200dष ❤\ufe0f", "می\u200cخواهم क्\u200dष ❤\ufe0f"),
+]
+
+# What NFKC would spell otherwise than people do.
+KEPT = ["น้ำทำ", "ນ້ຳ ໝາ", "ㅋㅋㅋ ㅠㅠ"]
+
 # traditional characters, and what they become; simplified and Japanese ones besides
 SIMPLIFIED = [
     ("申請人應於三十日內補正。", "申请人应于三十日内补正。"),
@@ -60,6 +74,9 @@ SIMPLIFIED = [
 SPLIT: list[tuple[Kind, str, str, list[str]]] = [
     ("whitespace", "en", "don't  split, me", ["don't", "split,", "me"]),
     ("characters", "en", "ab c", ["a", "b", SPACE, "c"]),
+    ("characters", "th", "น้ำ ที่", ["น้", "ำ", SPACE, "ที่"]),
+    ("characters", "hi", "क्या हिन्दी", ["क्", "या", SPACE, "हि", "न्", "दी"]),
+    ("characters", "en", "\u0301a", ["\u0301", "a"]),
     ("moses", "en", "It's 5,000 & <more>.", ["It", "'s", "5,000", "&", "<", "more", ">", "."]),
     ("moses", "fr", "l'ami", ["l'", "ami"]),
     ("moses", "en", "Mr. Low left.", ["Mr.", "Low", "left", "."]),
@@ -102,6 +119,19 @@ def test_plain_text(text: str, expected: str) -> None:
     assert tokenizer.tokenize(expected) == tokenizer.tokenize(text)
 
 
+@pytest.mark.parametrize(("text", "expected"), TYPED)
+def test_what_looks_the_same_is_the_same(text: str, expected: str) -> None:
+    for kind in get_args(Kind):
+        settings = TokenizerSettings(kind=kind)
+        assert clean(text, settings) == (text if kind == "whitespace" else expected)
+        assert clean(clean(text, settings), settings) == clean(text, settings)
+
+
+@pytest.mark.parametrize("text", KEPT)
+def test_thai_lao_and_korean_letters_stay_whole(text: str) -> None:
+    assert clean(text + " Ａ", plain_subwords("th")) == text + " A"
+
+
 @pytest.mark.parametrize(("text", "expected"), SIMPLIFIED)
 def test_simplified_characters(text: str, expected: str) -> None:
     settings = TokenizerSettings(kind="characters", simplified=True)
@@ -124,8 +154,9 @@ def test_round_trip(kind: Kind, language: str, line: str) -> None:
 @pytest.mark.parametrize("kind", ["characters", "whitespace"])
 @given(line=lines)
 def test_schemes_that_lose_nothing(kind: Kind, line: str) -> None:
-    tokenizer = build_tokenizer(TokenizerSettings(kind=kind))
-    assert tokenizer.detokenize(tokenizer.tokenize(line)) == clean(line)
+    settings = TokenizerSettings(kind=kind)
+    tokenizer = build_tokenizer(settings)
+    assert tokenizer.detokenize(tokenizer.tokenize(line)) == clean(line, settings)
 
 
 @pytest.mark.parametrize("kind", ["moses", "jieba", "characters", "whitespace"])
@@ -149,7 +180,13 @@ def test_an_empty_line_has_no_tokens(kind: Kind) -> None:
 
 def test_lowercase() -> None:
     tokenizer = build_tokenizer(TokenizerSettings(kind="whitespace", lowercase=True))
-    assert tokenizer.tokenize("Ein ÄPFEL") == ["ein", "äpfel"]
+    assert tokenizer.tokenize("Ein ÄPFEL WEIẞ") == ["ein", "äpfel", "weiß"]
+
+
+@pytest.mark.parametrize("language", ["az", "tr"])
+def test_an_i_without_a_dot_stays_without(language: str) -> None:
+    tokenizer = build_tokenizer(TokenizerSettings(language=language, lowercase=True))
+    assert " ".join(tokenizer.tokenize("IŞIK İyi I\u0307ç ılık in")) == "ışık iyi iç ılık in"
 
 
 @pytest.fixture(scope="module")

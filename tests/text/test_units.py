@@ -4,12 +4,8 @@ import pytest
 
 from covnmt.directory import find_model
 from covnmt.text.codec import Codec
-from covnmt.text.tokenize import (
-    MosesTokenizer,
-    Tokenizer,
-    TokenizerSettings,
-    WhitespaceTokenizer,
-)
+from covnmt.text.moses import MosesTokenizer
+from covnmt.text.tokenize import Tokenizer, TokenizerSettings, WhitespaceTokenizer
 from covnmt.text.units import Source, find_units
 from covnmt.text.vocab import Vocabulary
 
@@ -19,6 +15,11 @@ UNITS = [
     ({"kind": "sentencepiece"}, "▁He ▁was ▁bor n ▁in ▁1 8 68 .", "▁He ▁was ▁born ▁in ▁1868."),
     ({"kind": "sentencepiece", "unspaced": True}, "▁ 京都 で 1 8 68 年に 。", "京都 で 1868 年に"),
     ({"kind": "sentencepiece", "unspaced": True}, "", ""),
+    (
+        {"kind": "sentencepiece", "language": "th"},
+        "▁แม วด \u0e37\u0e48 มน ้ำ ▁ใน 1 9 98",
+        "▁แม วด\u0e37\u0e48 มน้ำ ▁ใน 1998",
+    ),
 ]
 
 NO_WORDS = Vocabulary(())

@@ -30,7 +30,7 @@ from covnmt.errors import UserError
 from covnmt.files import UNREADABLE, atomic_write, read_lines
 from covnmt.metrics.bootstrap import Band
 from covnmt.metrics.length import Bucket
-from covnmt.report.fonts import em_width, families, visible
+from covnmt.report.fonts import em_width, families, without_invisible
 from covnmt.text.tokenize import spelt
 
 Array = NDArray[np.float32]
@@ -259,7 +259,7 @@ def stands(label: str) -> bool:
 
 def _label(word: str) -> str:
     """The word without invisible characters, cut if it is very long."""
-    return shortened("".join(c for c in word if visible(c) or c == " "))
+    return shortened(without_invisible(word))
 
 
 def shortened(word: str) -> str:

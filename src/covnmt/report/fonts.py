@@ -15,6 +15,7 @@ from matplotlib import font_manager
 from matplotlib.font_manager import FontProperties
 
 from covnmt.progress import tell
+from covnmt.text.moses import JOINERS
 
 BASE = "DejaVu Sans"  # comes with matplotlib
 REGULAR = (400, "normal", "regular", "book")
@@ -24,7 +25,7 @@ CJK = {"JP": ("\u3040", "\u30ff"), "KR": ("\uac00", "\ud7a3"), "SC": ("\u4e00", 
 HINT = (
     "no font on this machine has {count} of the characters in the figure ({sample}): they are "
     "drawn as boxes. Install one that does, for Chinese, Japanese and Korean for example "
-    "with `apt-get install fonts-noto-cjk`, and draw again."
+    "with `apt-get install fonts-noto-cjk`, for most others `fonts-noto-core`, and draw again."
 )
 
 _told: set[str] = set()  # hints given; a report draws many figures and needs one
@@ -54,6 +55,11 @@ def families(text: str) -> list[str]:
 def visible(letter: str) -> bool:
     """Whether the character leaves ink: not white space, not a control or format character."""
     return not letter.isspace() and unicodedata.category(letter) not in ("Cc", "Cf")
+
+
+def without_invisible(word: str) -> str:
+    """The word less what leaves no ink, but for spaces and what shapes the letters around it."""
+    return "".join(c for c in word if visible(c) or c in f" {JOINERS}")
 
 
 def em_width(text: str) -> float:

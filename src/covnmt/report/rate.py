@@ -20,14 +20,13 @@ from pathlib import Path
 from string import Template
 from textwrap import shorten
 from typing import Any
-from unicodedata import east_asian_width
 
 import numpy as np
 
 from covnmt.errors import UserError
 from covnmt.files import atomic_text, read_json, read_lines, write_json
 from covnmt.metrics.outputs import OutputLine
-from covnmt.text.tokenize import SPACE
+from covnmt.text.tokenize import SPACE, belongs_before, spaceless
 
 KEY, SHEET, FORM = "key.json", "ratings.csv", "form.html"
 COLUMNS = ("id", "source", "output", "adequacy", "fluency", "left_out", "said_twice")
@@ -119,14 +118,14 @@ def known_words(
 def whole_words(tokens: Sequence[str]) -> tuple[str, ...]:
     """Subwords and characters put together to words, as people read them.
 
-    Chinese and Japanese have no spaces to tell words by: there each piece stays a word.
+    Chinese, Japanese and Thai have no spaces to tell words by: there each piece stays a word.
     """
     if not any(SPACE in token for token in tokens):
         return tuple(tokens)
     text = ""
     for token in tokens:
         piece = token.replace(SPACE, " ")
-        apart = any(east_asian_width(c) in "WF" for c in text[-1:] + piece[:1])
+        apart = any(map(spaceless, text[-1:] + piece[:1])) and not belongs_before(piece[0])
         text += f" {piece}" if apart else piece
     return tuple(text.split())
 

@@ -1,11 +1,13 @@
 """A text cut into sentences, and put together again with its layout kept.
 
-Borders are line breaks, white space after the end of a sentence, and the full stops of Chinese and
-Japanese, which no space follows; after what a sentence quotes it goes on: 「行く。」と言った。
+Borders are line breaks, white space after the end of a sentence, and full stops that end nothing
+else, as those of Chinese, Japanese and Hindi, whether a space follows or not; after what a
+sentence quotes it goes on: 「行く。」と言った。
 A text of n sentences has n + 1 gaps around them.
 """
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,16 +18,23 @@ GOES_ON = (
     "|[はをにの](?![ぁ-ん])|[がでもへや](?![ぁ-ん、])"
 )
 CLOSED = r"」』”’）)\]】〕》〉"
+FULL_STOPS = "।॥۔։።፧။។"  # of Hindi, Urdu, Armenian, Amharic, Burmese, Khmer
 PLACES = re.compile(
-    rf"\s+|(?<=[。！？])(?![{CLOSED}。！？\s])"
+    rf"\s+|(?<=[{FULL_STOPS}])(?=\w)|(?<=[。！？])(?![{CLOSED}。！？\s])"
     rf"|(?:(?<=[。！？][{CLOSED}])|(?<=[。！？][{CLOSED}]{{2}}))(?![{CLOSED}]|{GOES_ON})(?=\S)"
 )
 LINE_BREAK = re.compile(r"[\n\r\x0b\x0c\x85\u2028\u2029]")
-ALWAYS_ENDS = "。！？"
-ENDS = f".!?…{ALWAYS_ENDS}"
-CLOSING = "\"'»”’)]」』）"
+ALWAYS_ENDS = f"。！？{FULL_STOPS}"
+ENDS = f".!?…؟{ALWAYS_ENDS}"
+SPACED_CLOSING = re.compile(r"\s+»(?=\s|$)")  # French
+CLOSING = "\"'«»‹›“”‘’)]」』）"
 ABBREVIATIONS = frozenset(
-    ("mr", "mrs", "ms", "dr", "prof", "st", "no", "vs", "cf", "fig", "e.g", "i.e")
+    ("mr", "mrs", "ms", "dr", "prof", "st", "no", "vs", "cf", "fig", "e.g", "i.e", "sr", "sra")
+).union(("bzw", "ca", "d.h", "nr", "u.a", "z.b"))
+# German days and centuries are numbers with a full stop, and what follows has a capital.
+ORDINAL = re.compile(
+    r"\d\d?\.\s+(?:Jahrhundert|Januar|Februar|März|April|Mai|Juni|Juli|August|September|Oktober"
+    r"|November|Dezember)"
 )
 
 
@@ -40,8 +49,7 @@ class Layout:
         """Other sentences in the same places; those that touched are set apart by a space."""
         text = self.gaps[0]
         for sentence, gap in zip(sentences, self.gaps[1:], strict=True):
-            touching = text and not text[-1].isspace() and text[-1].isascii()
-            text += (" " if touching and sentence else "") + sentence + gap
+            text += (" " if _needs_space(text[-1:], sentence[:1]) else "") + sentence + gap
         return text
 
 
@@ -61,6 +69,14 @@ def split_text(text: str) -> Layout:
     return Layout(tuple(sentences), tuple(gaps))
 
 
+def _needs_space(before: str, after: str) -> bool:
+    """Between two sentences that end and begin so; the full width of Chinese needs none."""
+    if not before or not after or before.isspace():
+        return False
+    wide = any(unicodedata.east_asian_width(letter) in "WF" for letter in (before, after))
+    return before.isascii() or not wide
+
+
 def _is_border(text: str, place: re.Match[str]) -> bool:
     if place.start() == 0 or place.end() == len(text) or not place[0]:
         return True
@@ -69,10 +85,15 @@ def _is_border(text: str, place: re.Match[str]) -> bool:
 
 def _ends_sentence(text: str, place: re.Match[str]) -> bool:
     """Does the word before this white space end a sentence, and a new one begin after it?"""
-    last = text[max(0, place.start() - 20) : place.start()].split()[-1].rstrip(CLOSING)
+    if SPACED_CLOSING.match(text, place.start()):
+        return False
+    before = SPACED_CLOSING.sub("", text[max(0, place.start() - 20) : place.start()])
+    last = (before.split() or [""])[-1].rstrip(CLOSING)
     if last[-1:] in tuple(ALWAYS_ENDS):
         return True
     if last[-1:] not in tuple(ENDS) or text[place.end()].islower():
         return False
-    word = last.rstrip(ENDS).lower()
-    return last[-1] != "." or (len(word) != 1 and word not in ABBREVIATIONS)
+    if last[-1] != ".":
+        return True
+    word, ordinal = last.rstrip(ENDS).lower(), ORDINAL.match(text, place.start() - len(last))
+    return len(word) != 1 and word not in ABBREVIATIONS and not ordinal

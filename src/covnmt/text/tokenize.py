@@ -1,10 +1,11 @@
 """Lines to tokens and back: five schemes behind one protocol.
 
-Text is kept as it is but for control characters, which are removed, and runs of white space, which
-become one space. A token therefore never contains white space. On request letters of full and half
-width become one (NFKC), traditional Chinese characters become simplified ones, numbers in digits
-become Chinese characters, and spaces go that Chinese and Japanese are written without, with all
-that nobody sees in text from the web.
+Control characters are removed, and runs of white space become one space, so a token never contains
+white space. Text that is split already is kept otherwise; of other text, marks of direction and
+hyphens that nobody sees go, and a letter with its accent is one, however it was typed (NFC). On
+request letters of full and half width become one (NFKC), traditional Chinese characters become
+simplified ones, numbers in digits become Chinese characters, and spaces go that Chinese and
+Japanese are written without, with all that nobody sees in text from the web.
 """
 
 import re
@@ -20,6 +21,7 @@ from pydantic import Field
 
 from covnmt.config import Settings
 from covnmt.errors import UserError
+from covnmt.text.moses import JOINERS, MosesTokenizer
 from covnmt.text.numerals import in_characters
 
 # Stands for a space inside a token, as in sentencepiece.
@@ -33,10 +35,28 @@ _ASCII_WORD = re.compile(r"[A-Za-z0-9]")
 # A space that does not stand between two such characters.
 _LOOSE_SPACE = re.compile(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])")
 
-# Hyphens and spaces without width, directions, and how a character is to be drawn.
-_UNSEEN = re.compile(
-    "[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+# Hyphens and spaces without width, and directions.
+_UNSEEN = re.compile("[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069]")
+
+# How a character is to be drawn, and joined to the next; in Chinese and Japanese nobody sees it.
+_DRAWN = re.compile("[\u200c\u200d\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+
+# All but what is spelt wrongly afterwards: Chinese characters become others; Thai and Lao vowels
+# and Korean letters by themselves come in pieces.
+_NORMAL = {
+    "NFC": re.compile("[^\uf900-\ufaff\U0002f800-\U0002fa1f]+"),
+    "NFKC": re.compile("[^\u0e33\u0eb3\u0edc\u0edd\u3131-\u318e]+"),
+}
+
+# Scripts of Thailand, Laos, Tibet, Burma and Cambodia, of China and Japan, less those of Korea.
+_SPACELESS = re.compile(
+    "[\u0e00-\u109f\u1780-\u17ff\u2e80-\u312f\u3190-\ua4cf\uf900-\ufaff\uff00-\uff9f"
+    "\U00020000-\U0003ffff]"
 )
+
+# Languages with an i without a dot, and what their capitals become.
+_DOTLESS = ("az", "tr")
+_DOTS = str.maketrans("Iİ", "ıi")
 
 # A byte of a character that sentencepiece does not know.
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -67,8 +87,9 @@ class TokenizerSettings(Settings):
     )
 
 
-AS_IT_IS = TokenizerSettings()
+AS_IT_IS = TokenizerSettings(kind="whitespace")
 WITHOUT_SPACES = ("ja", "zh")  # languages
+UNPARTED = ("bo", "dz", "km", "lo", "my", "th", *WITHOUT_SPACES)  # whose words no spaces part
 
 
 def plain_subwords(language: str) -> TokenizerSettings:
@@ -110,17 +131,32 @@ def _build_scheme(settings: TokenizerSettings, spm_path: Path | None) -> Tokeniz
 
 def clean(line: str, settings: TokenizerSettings = AS_IT_IS) -> str:
     """Remove control characters, make every run of white space one space, and what is asked for."""
-    plain = unicodedata.normalize("NFKC", line) if settings.nfkc else line
-    if settings.unspaced:
+    plain = _CONTROL.sub("", line)
+    if settings.kind != "whitespace" or settings.unspaced:
         plain = _UNSEEN.sub("", plain)
-    plain = " ".join(_CONTROL.sub("", plain).split())
+    if settings.unspaced:
+        plain = _DRAWN.sub("", plain)
+    if settings.kind != "whitespace" or settings.nfkc:
+        plain = _normal(plain, "NFKC" if settings.nfkc else "NFC")
+    plain = " ".join(plain.split())
     if settings.unspaced:
         plain = _LOOSE_SPACE.sub("", plain)
     if settings.simplified:
         plain = _simplifier()(plain)
     if settings.numerals:
         plain = in_characters(plain)
-    return plain.lower() if settings.lowercase else plain
+    return _lowered(plain, settings.language) if settings.lowercase else plain
+
+
+def _normal(line: str, form: Literal["NFC", "NFKC"]) -> str:
+    """One form of what looks the same."""
+    if unicodedata.is_normalized(form, line):
+        return line
+    return _NORMAL[form].sub(lambda part: unicodedata.normalize(form, part[0]), line)
+
+
+def _lowered(line: str, language: str) -> str:
+    return (line.translate(_DOTS) if language in _DOTLESS else line).lower()
 
 
 @cache
@@ -155,29 +191,29 @@ class WhitespaceTokenizer:
 
 
 class CharacterTokenizer:
-    """Every character is a token; a space is the token U+2581."""
+    """Every character is a token, with the marks on it; a space is the token U+2581."""
 
     def tokenize(self, line: str) -> list[str]:
-        return list(line.replace(" ", SPACE))
+        tokens: list[str] = []
+        for character in line.replace(" ", SPACE):
+            if tokens and belongs_before(character):
+                tokens[-1] += character
+            else:
+                tokens.append(character)
+        return tokens
 
     def detokenize(self, tokens: Sequence[str]) -> str:
         return "".join(tokens).replace(SPACE, " ")
 
 
-class MosesTokenizer:
-    """The rules of the Moses toolkit for European languages, without its XML escapes."""
+def belongs_before(character: str) -> bool:
+    """Whether it is a mark on the character before it, or joins it to the next."""
+    return unicodedata.category(character).startswith("M") or character in JOINERS
 
-    def __init__(self, language: str) -> None:
-        import sacremoses
 
-        self._splitter = sacremoses.MosesTokenizer(language)
-        self._joiner = sacremoses.MosesDetokenizer(language)
-
-    def tokenize(self, line: str) -> list[str]:
-        return list(self._splitter.tokenize(line, escape=False))
-
-    def detokenize(self, tokens: Sequence[str]) -> str:
-        return str(self._joiner.detokenize(list(tokens), unescape=False))
+def spaceless(character: str) -> bool:
+    """Whether it is of a script whose words no spaces part."""
+    return _SPACELESS.match(character) is not None
 
 
 class JiebaTokenizer:

@@ -9,7 +9,7 @@ from itertools import accumulate, chain, pairwise
 
 from covnmt.text.codec import Codec
 from covnmt.text.layout import split_text
-from covnmt.text.tokenize import SPACE, is_inner_byte
+from covnmt.text.tokenize import SPACE, UNPARTED, belongs_before, is_inner_byte
 
 Nats = dict[range, float]  # of parts of a line
 
@@ -73,8 +73,8 @@ def _tokens_after(before: str, text: str, codec: Codec) -> list[str]:
 def find_units(tokens: Sequence[str], codec: Codec) -> list[range]:
     """Words and numbers, as ranges of tokens; punctuation is none.
 
-    Subwords make up words where the language has spaces; elsewhere each is a word of its own, and
-    so is a character that is spelt in bytes.
+    Subwords make up words where spaces part them; elsewhere each is a word of its own, with the
+    marks on its last letter, and so is a character that is spelt in bytes.
     """
     borders = [0, *(j for j, pair in enumerate(pairwise(tokens), 1) if _parts(*pair, codec))]
     ranges = [range(*pair) for pair in pairwise([*borders, len(tokens)])]
@@ -89,7 +89,7 @@ def _parts(before: str, token: str, codec: Codec) -> bool:
     """Whether a unit begins between these two tokens."""
     if codec.settings.kind != "sentencepiece":
         return True
-    if codec.settings.unspaced:
+    if codec.settings.unspaced or codec.settings.language in UNPARTED:
         number = before[-1].isdecimal() and token[0].isdecimal()
-        return not (number or is_inner_byte(token))
+        return not (number or is_inner_byte(token) or belongs_before(token[0]))
     return token.startswith(SPACE)

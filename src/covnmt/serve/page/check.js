@@ -1,7 +1,7 @@
 // What does another translation of a sentence leave out? Asked of the model, shown on its words.
 
 import { Failure } from "./api.js";
-import { element } from "./dom.js";
+import { element, written } from "./dom.js";
 
 const EMPTY = "Type or paste a translation of this sentence.";
 const OWN = "This is what the model says itself. Change it, or paste another translation.";
@@ -11,8 +11,8 @@ const WHY = "the model finds the translation more likely where the source lacks 
 /** A box for a translation, at first the model's own; `ask(target, signal)` checks what is in it. */
 export function checkPanel(sentence, words, ask) {
   let pending = null;
-  const box = element("textarea", { rows: 1, dir: "auto", spellcheck: "false",
-    "aria-label": "Translation to check" });
+  const box = element("textarea", { rows: 1, ...written(sentence.languages.target),
+    spellcheck: "false", "aria-label": "Translation to check" });
   box.value = sentence.text;
   const verdict = element("p", { class: "verdict", role: "status" });
   const tell = (...parts) => verdict.replaceChildren(...parts);
@@ -51,6 +51,6 @@ function judgement(found, text) {
   if (text.trim() === found.own.trim()) return [OWN];
   const hint = (why) => element("small", {}, `${HINT}${why}.`);
   if (!found.left_out.length) return ["Nothing seems to be left out.", hint("")];
-  const list = found.left_out.flatMap((each) => [", ", element("mark", {}, each.text)]).slice(1);
+  const list = found.left_out.flatMap((each) => [", ", element("mark", { dir: "auto" }, each.text)]).slice(1);
   return ["Probably left out: ", ...list, hint(`: ${WHY}`)];
 }

@@ -2,6 +2,13 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
+const RIGHT_TO_LEFT = new Set(["ar", "ckb", "dv", "fa", "he", "ps", "sd", "ug", "ur", "yi"]);
+
+/** How text of a language is written, be it known or not; a foreign word in front turns nothing. */
+export function written(lang) {
+  return { lang, dir: RIGHT_TO_LEFT.has(lang) ? "rtl" : "auto" };
+}
+
 /** An HTML element; children are elements or strings. */
 export function element(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);

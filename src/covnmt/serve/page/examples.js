@@ -47,7 +47,7 @@ const BY_LANGUAGE = {
   ],
 };
 
-/** [title, text] pairs for a model; the embedded pair's where its language is none of ours. */
+/** [title, text] pairs for a model; the embedded pair's where its language is not told. */
 export function examplesFor(model) {
-  return BY_LANGUAGE[model?.source] ?? EMBEDDED;
+  return BY_LANGUAGE[model?.source] ?? (model?.source === "source" ? EMBEDDED : []);
 }

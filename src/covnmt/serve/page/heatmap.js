@@ -101,7 +101,7 @@ export class HeatMap {
   label(word, x, y, ink, attributes) {
     const text = drawing("text", { x, y, fill: ink.text, "dominant-baseline": "central",
       ...attributes }, shortened(word));
-    if (word.length > LONGEST) text.append(drawing("title", {}, word));
+    if (shortened(word) !== word) text.append(drawing("title", {}, word));
     return text;
   }
 
@@ -143,7 +143,8 @@ export class HeatMap {
     this.onLight("target", i);
     this.light("target", i, j);
     const [word, origin] = [this.sentence.tokens[i], this.sentence.source_tokens[j]];
-    this.readout.textContent = `${word} ← ${origin}: ${weight.toFixed(3)}`;
+    this.readout.replaceChildren(element("bdi", {}, word), " ← ", element("bdi", {}, origin),
+      `: ${weight.toFixed(3)}`);
   }
 
   light(side, position, column = null) {
@@ -184,7 +185,8 @@ function show(frame, visible, x, y) {
 }
 
 function shortened(word) {
-  return word.length <= LONGEST ? word : `${word.slice(0, LONGEST - 1)}…`;
+  const letters = [...word];  // an emoji is two units of a string
+  return letters.length <= LONGEST ? word : `${letters.slice(0, LONGEST - 1).join("")}…`;
 }
 
 let pen;

@@ -1,7 +1,7 @@
 // The page: what is typed is translated, and the answer shown.
 
 import { check, Failure, models, translate } from "./api.js";
-import { element } from "./dom.js";
+import { element, written } from "./dom.js";
 import { examplesFor } from "./examples.js";
 import { draftPanel, resultPanel } from "./result.js";
 import { readState, writeState } from "./state.js";
@@ -65,9 +65,12 @@ async function loadModels() {
 function suitModel() {
   const model = known.find((each) => each.name === field.model.value);
   field.beam.placeholder = model?.beam ?? "";  // none before they are known
-  field.text.lang = languages(field.model.value).source ?? "";
-  field.examples.replaceChildren(element("option", { value: "" }, "choose…"),
-    ...examplesFor(model).map(([name, text]) => element("option", { value: text }, name)));
+  const { lang = "", dir } = written(languages(field.model.value).source);
+  Object.assign(field.text, { lang, dir });
+  const examples = examplesFor(model);
+  field.examples.disabled = !examples.length;
+  field.examples.replaceChildren(element("option", { value: "" }, examples.length ? "choose…" : "none"),
+    ...examples.map(([name, text]) => element("option", { value: text }, name)));
 }
 
 // What the `lang` of an element takes: Chinese is drawn in other shapes than Japanese. A server that
@@ -108,7 +111,7 @@ async function run() {
   if (!state.text.trim()) return show([], "");
   const mine = (pending = new AbortController());
   const names = [...new Set([state.model, state.compare].filter(Boolean))];
-  const drafts = names.map(draftPanel);
+  const drafts = names.map((name) => draftPanel(name, languages(name)));
   const drafting = setTimeout(() => put(drafts.map((draft) => draft.node)), DRAFT_MS);
   field.status.textContent = "Translating…";
   const began = performance.now();

@@ -1,7 +1,7 @@
 // What one model made of the text: the translation, its words, remarks, a check, steps, heat map.
 
 import { checkPanel } from "./check.js";
-import { element } from "./dom.js";
+import { element, written } from "./dom.js";
 import { HeatMap } from "./heatmap.js";
 import { Words } from "./words.js";
 
@@ -14,7 +14,7 @@ export function resultPanel({ model, text, sentences }, languages, check) {
     "section",
     { class: "result", "aria-label": `Translation by ${model}` },
     element("h2", {}, model),
-    element("p", { class: "translation", dir: "auto", lang: languages.target, tabindex: "0" }, text),
+    element("p", { class: "translation", ...written(languages.target), tabindex: "0" }, text),
     // a line of dashes is in the text, and there is nothing to say about it
     ...sentences.map((sentence, n) => sentence.source_tokens.length
       ? sentencePanel({ ...sentence, languages }, model, many ? n + 1 : 0, check) : ""),
@@ -22,8 +22,8 @@ export function resultPanel({ model, text, sentences }, languages, check) {
 }
 
 /** What there is of a translation that is still coming; `words(sentence number, text)` adds to it. */
-export function draftPanel(model) {
-  const text = element("p", { class: "translation", dir: "auto" });
+export function draftPanel(model, languages) {
+  const text = element("p", { class: "translation", ...written(languages.target) });
   const node = element(
     "section",
     { class: "result draft", "aria-busy": "true", "aria-label": `Unfinished translation by ${model}` },
@@ -61,7 +61,6 @@ function remarkList(sentence, light) {
   if (!sentence.remarks.length) return element("p", { class: "calm" }, "Nothing to remark on.");
   const items = sentence.remarks.map((remark) => {
     const tokens = remark.side === "source" ? sentence.source_tokens : sentence.tokens;
-    const word = `${tokens[remark.position]} (${remark.side} word ${remark.position + 1})`;
     return element(
       "li",
       {
@@ -70,7 +69,9 @@ function remarkList(sentence, light) {
         onmouseleave: () => light(null, 0),
       },
       element("b", {}, remark.kind),
-      ` ${word}: ${remark.reason}`,
+      " ",
+      element("bdi", {}, tokens[remark.position]),
+      ` (${remark.side} word ${remark.position + 1}): ${remark.reason}`,
     );
   });
   const title = `${items.length} ${items.length === 1 ? "remark" : "remarks"}`;

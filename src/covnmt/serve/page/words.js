@@ -1,6 +1,6 @@
 // The words of a sentence and of its translation, and the light between them.
 
-import { element } from "./dom.js";
+import { element, written } from "./dom.js";
 
 // Attention below this lights nothing up.
 const FAINT = 0.05;
@@ -44,7 +44,7 @@ export class Words {
   }
 
   side(name, words, lang) {
-    const list = element("ol", { class: "side", dir: "auto", lang, "aria-label": name }, ...words);
+    const list = element("ol", { class: "side", ...written(lang), "aria-label": name }, ...words);
     list.addEventListener("keydown", (event) => this.move(event, words));
     words[0]?.setAttribute("tabindex", "0");
     return element("div", {}, element("h4", {}, name), list);
