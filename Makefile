@@ -18,7 +18,7 @@ check: $(STAMP)
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt scripts/setup
-	PYTHON=$(PYTHON) scripts/setup $(VENV)
+	PYTHON='$(PYTHON)' scripts/setup $(VENV)
 
 clean:
 	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache

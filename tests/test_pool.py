@@ -1,5 +1,6 @@
 """One function over many items: results, their order, errors, and processes that die."""
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -143,6 +144,22 @@ def test_items_that_cannot_be_had(good: int, workers: int) -> None:
 
 def test_alone_there_is_no_other_process(tmp_path: Path) -> None:
     assert list(spread(lambda item: item + 1, [1, 2], workers=1)) == [2, 3]
+
+
+def test_without_semaphores_there_is_none_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where /dev/shm may not be written to."""
+
+    def no_semaphore(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("_multiprocessing.SemLock", no_semaphore)
+    jobs = [Job(tmp_path / name) for name in ("first", "second")]
+    assert list(spread(work, jobs, workers=2)) == [("first", Seat()), ("second", Seat())]
+    told = capsys.readouterr().err
+    assert "Permission denied; is /dev/shm there" in told
+    assert len(told.splitlines()) == 1
 
 
 def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:

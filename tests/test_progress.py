@@ -4,7 +4,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from types import SimpleNamespace
 
@@ -142,10 +142,26 @@ print("done")
 """
 
 
-def test_the_work_goes_on_when_nobody_listens() -> None:
-    """Whoever read standard error has gone."""
+def _deserted_pipe() -> int:
     there, here = os.pipe()
     os.close(there)
+    return here
+
+
+def _closed_terminal() -> int:
+    there, here = os.openpty()
+    os.close(there)
+    return here
+
+
+def _full_disk() -> int:
+    return os.open("/dev/full", os.O_WRONLY)
+
+
+@pytest.mark.parametrize("deaf", [_deserted_pipe, _closed_terminal, _full_disk])
+def test_the_work_goes_on_when_nobody_listens(deaf: Callable[[], int]) -> None:
+    """Whoever read standard error has gone, or it has no room left."""
+    here = deaf()
     command = [sys.executable, "-c", GOES_ON]
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=here, check=False)
     os.close(here)

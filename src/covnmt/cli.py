@@ -77,7 +77,7 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_ROOM):
             raise
-        reason = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0] or "Python has none left"
         _refuse(
             f"not enough memory ({reason}); try smaller batches, a narrower beam, a smaller model"
         )

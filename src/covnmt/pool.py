@@ -19,6 +19,7 @@ from multiprocessing.queues import SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from covnmt.errors import UserError
+from covnmt.progress import tell
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -101,7 +102,7 @@ def _numbered(
     rest = enumerate(items)
     taken = dict(islice(rest, 1))  # and not done yet
     coming = _Coming(rest)
-    if workers > 1:
+    if workers > 1 and _can_be_several():
         taken.update(coming.take())
     if len(taken) <= 1:
         for number, item in chain(taken.items(), rest):
@@ -121,6 +122,19 @@ def _numbered(
                 f"{taken[number]}: workers died {DEATHS + 1} times while it was to be done; is "
                 "there too little memory? Try again with more of it, or with fewer processes"
             )
+
+
+def _can_be_several() -> bool:
+    """Not where processes have no semaphores to share: in some containers, say."""
+    try:
+        multiprocessing.get_context("spawn").Lock()
+    except OSError as error:
+        tell(
+            f"processes have no semaphores here ({error.strerror}; is /dev/shm there, and may it "
+            "be written to?): one does all the work"
+        )
+        return False
+    return True
 
 
 class _Coming(Generic[T]):

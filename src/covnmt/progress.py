@@ -24,8 +24,15 @@ T = TypeVar("T")
 class Listened(Console):
     """What a person watches; when they have gone, the work goes on in silence.
 
-    `covnmt train ... 2>&1 | tee log` loses its `tee` at Ctrl-C, before the run is saved.
+    `covnmt train ... 2>&1 | tee log` loses its `tee` at Ctrl-C, before the run is saved. A terminal
+    may be closed over work in the background, and the disk of a log may be full.
     """
+
+    def _check_buffer(self) -> None:  # where rich writes
+        try:
+            super()._check_buffer()
+        except OSError:
+            self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
         self.quiet = True

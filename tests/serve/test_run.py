@@ -17,7 +17,7 @@ import pytest
 from covnmt.errors import UserError
 from covnmt.serve.engine import ModelSpec, load_engines, parse_spec
 from covnmt.serve.metrics import Metrics
-from covnmt.serve.run import listen, read_key
+from covnmt.serve.run import listen, read_key, run_server
 from covnmt.serve.settings import ServeSettings, read_host, read_origin
 
 from .server import PATIENCE, wait_until
@@ -53,6 +53,16 @@ def test_languages_of_a_model_that_comes_along() -> None:
 def test_bad_specs(text: str) -> None:
     with pytest.raises(UserError, match="--model"):
         parse_spec(text)
+
+
+def test_a_temporary_directory_whose_name_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("AF_UNIX path too long")  # as Python says it, without a number
+
+    monkeypatch.setattr("covnmt.serve.run.listen", lambda *_: None)
+    monkeypatch.setattr("covnmt.serve.engine.load_engines", fail)
+    with pytest.raises(UserError, match=r"too long a name .* TMPDIR="):
+        run_server(["zh-en"], ServeSettings(), "cpu")
 
 
 def test_two_models_of_one_name(tiny_model: Path) -> None:

@@ -248,7 +248,7 @@ def save_matrices(path: Path, matrices: Iterable[Array]) -> None:
     """Write soft matrices to an .npz file, one array per sentence under "0", "1", ..."""
     arrays = {str(number): np.asarray(m, dtype=np.float32) for number, m in enumerate(matrices)}
     with atomic_write(path) as stream:
-        np.savez(stream, allow_pickle=False, **arrays)
+        np.savez(stream, **arrays)  # type: ignore[arg-type]
 
 
 def load_matrices(path: Path) -> list[Array]:

@@ -4,6 +4,7 @@ import errno
 import logging
 import socket
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,7 +34,15 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
     specs = [parse_spec(text) for text in models]
     # a taken port is told before the models are loaded
     listening = listen(settings.host, settings.port)
-    engines = load_engines(specs, device, settings, metrics.observe_batch)
+    try:
+        engines = load_engines(specs, device, settings, metrics.observe_batch)
+    except OSError as error:
+        if "AF_UNIX path too long" not in str(error):
+            raise
+        raise UserError(
+            f"{tempfile.gettempdir()}: too long a name for the place where processes meet; give "
+            "a shorter one, TMPDIR=/tmp for example"
+        ) from None
     app = create_app(engines, settings, metrics)
     _log_to_stderr()
     config = uvicorn.Config(

@@ -92,7 +92,7 @@ def flat(rows: Iterable[NDArray[Any]]) -> NDArray[Any]:
 def save_arrays(path: Path, arrays: Arrays) -> None:
     """Write arrays to an .npz file as a whole."""
     with atomic_write(path) as stream:
-        np.savez(stream, allow_pickle=False, **arrays)
+        np.savez(stream, **arrays)  # type: ignore[arg-type]
 
 
 def load_arrays(path: Path) -> Arrays:
