@@ -124,6 +124,19 @@ def test_what_is_said_of_coverage() -> None:
     assert f"GRU d=10 loses {tenths(-laws['gain'])} ({low} to {high})" in page
 
 
+def test_what_is_said_of_what_coverage_sees() -> None:
+    page = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    found = results("docs/results/embedded/summary.json")["systems"]
+    systems = {each["system"]: each for each in found}
+    unseen = ("attention", "state", "annotation")
+    attention, state, word = (tenths(-systems[f"gru10-no-{name}"]["change"]) for name in unseen)
+    assert (
+        f"of the {tenths(systems['gru10']['gain'])} BLEU that GRU d=10 gains it loses {attention} "
+        f"without the attention, {state} without the decoder state and {word} without the source"
+        in page
+    )
+
+
 def test_what_is_said_of_sizes_and_dropout() -> None:
     page = " ".join((ROOT / "README.md").read_text("utf-8").split())
 

@@ -284,7 +284,7 @@ def test_matrices_on_disk(tmp_path: Path) -> None:
 def test_bad_matrices(tmp_path: Path, value: object, key: str, message: str) -> None:
     path = tmp_path / "soft.npz"
     arrays = {key: np.asarray(value)}
-    np.savez(path, allow_pickle=True, **arrays)
+    np.savez(path, **arrays)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=message):
         load_matrices(path)
 
