@@ -20,8 +20,8 @@ does not know; so it is also checked with the time that as many workers take sid
 any sum in place of the first term.
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -202,6 +202,9 @@ def draw(path: Path, rows: list[dict[str, Any]], checked: list[dict[str, Any]]) 
 
 def main() -> None:
     """Fit, predict, check, draw."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("figure", type=Path)
+    figure = parser.parse_args().figure
     growth = json.loads((RESULTS / "train-growth.json").read_text("utf-8"))
     measured = json.loads((RESULTS / "scale-training.json").read_text("utf-8"))
     batches = [row for row in growth["rows"] if row["sweep"] == "batch"]
@@ -209,7 +212,7 @@ def main() -> None:
     step = fit(points)
     off = [(step[0] + step[1] * b) / t - 1 for b, t in points]
     predicted, checked = predictions(step), check(measured)
-    draw(Path(sys.argv[1]), predicted["growing_batch"], checked)
+    draw(figure, predicted["growing_batch"], checked)
     fixed, per_pair = (1e3 * seconds for seconds in step)
     checked_sums = check_sums(measured)
     found = {
