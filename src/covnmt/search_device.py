@@ -317,9 +317,9 @@ def converted(model: Seq2Seq, precision: torch.dtype) -> Seq2Seq:
     Source words get some zeros, so that products read rows of whole 16 bytes.
     """
     made = copy.deepcopy(model).to(precision)
-    for name, parameter in made.named_parameters():
-        if name.startswith("decoder.coverage.") and parameter.dim() == 1:
-            parameter.data = parameter.data.to(torch.promote_types(precision, torch.float32))
+    for name, weight in (*made.named_parameters(), *made.named_buffers()):
+        if name.startswith("decoder.coverage.") and weight.dim() == 1:
+            weight.data = weight.data.to(torch.promote_types(precision, torch.float32))
     words, cells = made.source, (made.encoder.ahead, made.encoder.back)
     for parameter in (words.E, words.b, *(cell.W for cell in cells)):
         parameter.data = nn.functional.pad(parameter.data, (0, -model.config.embedding % 8))
