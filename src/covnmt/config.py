@@ -43,8 +43,14 @@ class DataConfig(Settings):
 
 # What only the coverage networks have.
 NEURAL = (
-    *("size", "bias", "attention", "annotation", "state"),
-    *("previous_context", "current_context", "energies"),
+    "size",
+    "bias",
+    "attention",
+    "annotation",
+    "state",
+    "previous_context",
+    "current_context",
+    "energies",
 )
 
 

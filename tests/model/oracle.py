@@ -64,13 +64,12 @@ def cover(
     if kind in ("linguistic", "fertility"):
         share = a / fertility(h_j, w, config)
         return C + share if config.coverage.accumulate == "add" else C - share
-    seen = config.coverage
     x = np.zeros(len(w[p + "candidate"]) * (3 if kind == "gru" else 1))
-    if seen.attention:
+    if config.coverage.attention:
         x = x + w[p + "P"] * a
-    if seen.annotation:
+    if config.coverage.annotation:
         x = x + w[p + "Q"] @ h_j
-    if seen.state:
+    if config.coverage.state:
         x = x + w[p + "S"] @ t
     if config.coverage.bias:
         x = x + w[p + "b"]

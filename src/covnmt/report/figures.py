@@ -10,7 +10,6 @@ overlap. Colours are those of Okabe and Ito, which colour-blind people can tell 
 
 import json
 import math
-import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from covnmt.files import UNREADABLE, atomic_write, read_lines
 from covnmt.metrics.bootstrap import Band
 from covnmt.metrics.length import Bucket
 from covnmt.report.fonts import em_width, families, without_invisible
+from covnmt.text.letters import wide
 from covnmt.text.tokenize import spelt
 
 Array = NDArray[np.float32]
@@ -254,7 +254,7 @@ def _height(words: Iterable[str], em: float) -> float:
 
 def stands(label: str) -> bool:
     """Whether it can be read from top to bottom, as Japanese, Chinese and single letters can."""
-    return len(label) == 1 or all(unicodedata.east_asian_width(c) in "WF" for c in label)
+    return len(label) == 1 or all(map(wide, label))
 
 
 def _label(word: str) -> str:

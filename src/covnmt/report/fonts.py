@@ -15,7 +15,7 @@ from matplotlib import font_manager
 from matplotlib.font_manager import FontProperties
 
 from covnmt.progress import tell
-from covnmt.text.moses import JOINERS
+from covnmt.text.letters import JOINERS, wide
 
 BASE = "DejaVu Sans"  # comes with matplotlib
 REGULAR = (400, "normal", "regular", "book")
@@ -64,7 +64,7 @@ def without_invisible(word: str) -> str:
 
 def em_width(text: str) -> float:
     """About how wide the text is, in units of its size; Chinese characters count one."""
-    return sum(1.0 if unicodedata.east_asian_width(c) in "WF" else 0.62 for c in text)
+    return sum(1.0 if wide(c) else 0.62 for c in text)
 
 
 def _candidates(missing: Iterable[str]) -> Iterator[str]:

@@ -26,7 +26,8 @@ import numpy as np
 from covnmt.errors import UserError
 from covnmt.files import atomic_text, read_json, read_lines, write_json
 from covnmt.metrics.outputs import OutputLine
-from covnmt.text.tokenize import SPACE, belongs_before, spaceless
+from covnmt.text.letters import belongs_before, spaceless
+from covnmt.text.tokenize import SPACE
 
 KEY, SHEET, FORM = "key.json", "ratings.csv", "form.html"
 COLUMNS = ("id", "source", "output", "adequacy", "fluency", "left_out", "said_twice")

@@ -7,9 +7,10 @@ A text of n sentences has n + 1 gaps around them.
 """
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from covnmt.text.letters import wide
 
 # What follows a quotation or a bracket inside a sentence: particles, but for words like them that
 # begin one (ところが, のちに).
@@ -28,9 +29,9 @@ ALWAYS_ENDS = f"。！？{FULL_STOPS}"
 ENDS = f".!?…؟{ALWAYS_ENDS}"
 SPACED_CLOSING = re.compile(r"\s+»(?=\s|$)")  # French
 CLOSING = "\"'«»‹›“”‘’)]」』）"
-ABBREVIATIONS = frozenset(
-    ("mr", "mrs", "ms", "dr", "prof", "st", "no", "vs", "cf", "fig", "e.g", "i.e", "sr", "sra")
-).union(("bzw", "ca", "d.h", "nr", "u.a", "z.b"))
+ENGLISH = ("mr", "mrs", "ms", "dr", "prof", "st", "no", "vs", "cf", "fig", "e.g", "i.e")
+SPANISH, GERMAN = ("sr", "sra"), ("bzw", "ca", "d.h", "nr", "u.a", "z.b")
+ABBREVIATIONS = frozenset((*ENGLISH, *SPANISH, *GERMAN))
 # German days and centuries are numbers with a full stop, and what follows has a capital.
 ORDINAL = re.compile(
     r"\d\d?\.\s+(?:Jahrhundert|Januar|Februar|März|April|Mai|Juni|Juli|August|September|Oktober"
@@ -73,8 +74,7 @@ def _needs_space(before: str, after: str) -> bool:
     """Between two sentences that end and begin so; the full width of Chinese needs none."""
     if not before or not after or before.isspace():
         return False
-    wide = any(unicodedata.east_asian_width(letter) in "WF" for letter in (before, after))
-    return before.isascii() or not wide
+    return before.isascii() or not (wide(before) or wide(after))
 
 
 def _is_border(text: str, place: re.Match[str]) -> bool:

@@ -10,6 +10,8 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 
+from covnmt.text.letters import JOINERS
+
 # Languages whose apostrophes Moses does not know, and those it treats theirs like: it begins a
 # suffix (Ali'nin) as in English, or ends an article (l'amic) as in Italian.
 APOSTROPHES = {"az": "en", "be": "en", "ca": "it", "he": "en", "tr": "en", "uk": "en"}
@@ -20,7 +22,6 @@ SUFFIX = r"(?:[dmnst]|ll|re|ve)\b"
 # Inside words: the hyphens of Hebrew and Catalan, and the signs of Hebrew abbreviations, for which
 # people type quotation marks too.
 INSIDE = r"(?<=[lL])·(?=[lL])|(?<=\w)־(?=\w)|[׳״]|(?<=[א-ת])\"(?=[א-ת])"
-JOINERS = "\u200c\u200d"
 FLAG = "[\U0001f1e6-\U0001f1ff]{2}"
 SKINS = "\U0001f3fb-\U0001f3ff"
 

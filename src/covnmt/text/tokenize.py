@@ -21,7 +21,8 @@ from pydantic import Field
 
 from covnmt.config import Settings
 from covnmt.errors import UserError
-from covnmt.text.moses import JOINERS, MosesTokenizer
+from covnmt.text.letters import belongs_before
+from covnmt.text.moses import MosesTokenizer
 from covnmt.text.numerals import in_characters
 
 # Stands for a space inside a token, as in sentencepiece.
@@ -47,12 +48,6 @@ _NORMAL = {
     "NFC": re.compile("[^\uf900-\ufaff\U0002f800-\U0002fa1f]+"),
     "NFKC": re.compile("[^\u0e33\u0eb3\u0edc\u0edd\u3131-\u318e]+"),
 }
-
-# Scripts of Thailand, Laos, Tibet, Burma and Cambodia, of China and Japan, less those of Korea.
-_SPACELESS = re.compile(
-    "[\u0e00-\u109f\u1780-\u17ff\u2e80-\u312f\u3190-\ua4cf\uf900-\ufaff\uff00-\uff9f"
-    "\U00020000-\U0003ffff]"
-)
 
 # Languages with an i without a dot, and what their capitals become.
 _DOTLESS = ("az", "tr")
@@ -204,16 +199,6 @@ class CharacterTokenizer:
 
     def detokenize(self, tokens: Sequence[str]) -> str:
         return "".join(tokens).replace(SPACE, " ")
-
-
-def belongs_before(character: str) -> bool:
-    """Whether it is a mark on the character before it, or joins it to the next."""
-    return unicodedata.category(character).startswith("M") or character in JOINERS
-
-
-def spaceless(character: str) -> bool:
-    """Whether it is of a script whose words no spaces part."""
-    return _SPACELESS.match(character) is not None
 
 
 class JiebaTokenizer:

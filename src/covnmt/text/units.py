@@ -9,7 +9,8 @@ from itertools import accumulate, chain, pairwise
 
 from covnmt.text.codec import Codec
 from covnmt.text.layout import split_text
-from covnmt.text.tokenize import SPACE, UNPARTED, belongs_before, is_inner_byte
+from covnmt.text.letters import belongs_before
+from covnmt.text.tokenize import SPACE, UNPARTED, is_inner_byte
 
 Nats = dict[range, float]  # of parts of a line
 
