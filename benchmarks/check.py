@@ -20,11 +20,11 @@ import numpy as np
 from machine import save
 from sacremoses import MosesDetokenizer
 
-from covnmt.align import Aligner
-from covnmt.check import Check, Checker
-from covnmt.files import read_parallel
+from covnmt.base.files import read_parallel
+from covnmt.inference.align import Aligner
+from covnmt.inference.omissions import Check, Checker
 from covnmt.metrics.alignment import read_links
-from covnmt.reproduce.experiments import GOLD, SHOWN_SPACE
+from covnmt.paper.experiments import GOLD, SHOWN_SPACE
 
 LENGTHS = range(5, 61)  # source words
 LONGEST = 3  # source words left out

@@ -19,8 +19,8 @@ from unicodedata import normalize
 
 from machine import save
 
-from covnmt.check import CHECKED, LEAST, Check, Checker, Skipped
-from covnmt.files import read_parallel
+from covnmt.base.files import read_parallel
+from covnmt.inference.omissions import CHECKED, LEAST, Check, Checker, Skipped
 
 LETTERS = range(8, 41)  # of a source sentence
 SENTENCES = (2, 3, 4)  # of a line

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from machine import save
 
-from covnmt.checkpoint import new_model
-from covnmt.config import SYSTEMS, Config, DataConfig, ModelConfig, TrainConfig
-from covnmt.data import read_batch, train_batches
-from covnmt.optimise import build_optimizer, build_step
-from covnmt.text.corpus import Corpus
-from covnmt.update import Updater
+from covnmt.base.config import SYSTEMS, Config, DataConfig, ModelConfig, TrainConfig
+from covnmt.data.batching import read_batch, train_batches
+from covnmt.data.corpus import Corpus
+from covnmt.model.checkpoint import new_model
+from covnmt.training.optimizer import build_optimizer, build_step
+from covnmt.training.step import Updater
 
 
 def curve(corpus: Corpus, path: str, seed: int, updates: int, every: int) -> list[float]:

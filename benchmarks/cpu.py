@@ -28,11 +28,11 @@ import torch
 from cpu_worker import OURS
 from machine import save, summary
 
-from covnmt.checkpoint import BEST, save_tensors, weights_of
-from covnmt.config import SYSTEMS, Config, ModelConfig
-from covnmt.directory import Description, save_config
-from covnmt.export import write_graphs
-from covnmt.model.initialise import initialise
+from covnmt.base.config import SYSTEMS, Config, ModelConfig
+from covnmt.decoding.onnx.export import write_graphs
+from covnmt.model.checkpoint import BEST, save_tensors, weights_of
+from covnmt.model.directory import Description, save_config
+from covnmt.model.initialize import initialise
 from covnmt.model.seq2seq import Seq2Seq
 
 SIZES = {

@@ -35,15 +35,15 @@ class Ours:
     """This package's PyTorch engine or an exported model."""
 
     def __init__(self, engine: str, size: dict[str, int], directory: Path, threads: int) -> None:
-        from covnmt.directory import load_config
+        from covnmt.model.directory import load_config
 
         self.end = size["words"] - 1
         known = load_config(directory)
         if engine == "pytorch":
             import torch
 
-            from covnmt.checkpoint import BEST, load_tensors, load_weights
-            from covnmt.engine.pytorch import TorchEngine
+            from covnmt.decoding.torch import TorchEngine
+            from covnmt.model.checkpoint import BEST, load_tensors, load_weights
             from covnmt.model.seq2seq import Seq2Seq
 
             torch.set_num_threads(threads)
@@ -51,13 +51,13 @@ class Ours:
             load_weights(model, load_tensors(directory / BEST)[0], directory)
             self.engine: Any = TorchEngine([model.eval()], self.end)
         else:
-            from covnmt.engine.onnxruntime import OnnxEngine, OnnxModel
+            from covnmt.decoding.onnx.runtime import OnnxEngine, OnnxModel
 
             self.engine = OnnxEngine([OnnxModel(directory, known, threads)], self.end)
 
     def __call__(self, sentences: list[list[int]], beam: int) -> int:
-        from covnmt.config import DecodeConfig
-        from covnmt.text.padding import pad
+        from covnmt.base.config import DecodeConfig
+        from covnmt.data.padding import pad
 
         decode = DecodeConfig(beam=beam, length_rules=False, max_length=STEPS, retry=False)
         found = self.engine.search(pad(sentences, self.end), decode, None)

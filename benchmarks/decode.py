@@ -21,11 +21,11 @@ import torch
 from machine import save, summary
 from train import WORDS, random_model
 
-from covnmt.config import SYSTEMS, DecodeConfig, ModelConfig
-from covnmt.engine.pytorch import TorchEngine
-from covnmt.search import Hypothesis
-from covnmt.search_device import DeviceSearch
-from covnmt.text.vocab import UNK
+from covnmt.base.config import SYSTEMS, DecodeConfig, ModelConfig
+from covnmt.decoding.beam_search import Hypothesis
+from covnmt.decoding.gpu.beam_search import DeviceSearch
+from covnmt.decoding.torch import TorchEngine
+from covnmt.text.vocabulary import UNK
 
 SOURCE, STEPS, END = 25, 28, WORDS - 1
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from machine import save
 
-from covnmt.export import LinkedText, export_model
-from covnmt.files import read_lines, read_parallel, write_lines
+from covnmt.base.files import read_lines, read_parallel, write_lines
+from covnmt.decoding.onnx.export import LinkedText, export_model
 from covnmt.metrics.bleu import paper_bleu, sacre_bleu
 
 LONGEST = 400  # characters; longer pairs are not aligned

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from cpu_worker import cpu_seconds, peak_mib
 
-from covnmt.files import read_lines
-from covnmt.translate import Translator
+from covnmt.base.files import read_lines
+from covnmt.inference.translate import Translator
 
 
 def main() -> None:

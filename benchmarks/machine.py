@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from covnmt.origin import origin
+from covnmt.base.provenance import origin
 
 RESULTS = Path(__file__).parent / "results"
 

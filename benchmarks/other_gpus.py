@@ -29,20 +29,18 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from covnmt.config import CoverageConfig, ModelConfig
-from covnmt.lane import Buffers
+from covnmt.base.config import CoverageConfig, ModelConfig
+from covnmt.decoding.gpu.beam_search import Output, converted
+from covnmt.decoding.gpu.buffers import Buffers
+from covnmt.kernels import gpu
+from covnmt.kernels.triton import decoder as triton_decoder
+from covnmt.kernels.triton import encoder as triton_encoder
+from covnmt.kernels.triton import loss as triton_loss
+from covnmt.kernels.triton import optimizer as triton_optimiser
+from covnmt.kernels.triton import search as triton_search
+from covnmt.kernels.triton.step import FusedStep
 from covnmt.model.decoder import Memory
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.ops import (
-    gpu,
-    triton_decoder,
-    triton_encoder,
-    triton_loss,
-    triton_optimiser,
-    triton_search,
-)
-from covnmt.ops.triton_step import FusedStep
-from covnmt.search_device import Output, converted
 
 # Shared memory that one program may have, in KiB, and some GPUs of the kind.
 LIMITS = {75: 64, 80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}

@@ -25,7 +25,7 @@ from unittest.mock import MagicMock
 import torch
 from torch import Tensor
 
-from covnmt.errors import UserError
+from covnmt.base.errors import UserError
 
 # Both toolkits number their special symbols in this order.
 UNK, PAD, START, END, FIRST_WORD = range(5)

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from covnmt.distributed import World
-    from covnmt.update import Updater
+    from covnmt.training.distributed import World
+    from covnmt.training.step import Updater
 
 MILLION = 1_000_000
 SHARDS = 8
@@ -107,9 +107,9 @@ def begin(data: Path, batching: str) -> dict[str, float]:
 
 def first_batch(data: Path, batching: str) -> dict[str, float]:
     """Seconds until the first batch is read, and the memory that takes beyond the imports."""
-    from covnmt.config import DataConfig
-    from covnmt.data import read_batch, train_batches
-    from covnmt.text.corpus import Corpus
+    from covnmt.base.config import DataConfig
+    from covnmt.data.batching import read_batch, train_batches
+    from covnmt.data.corpus import Corpus
 
     before, began = anonymous_mib(), time.monotonic()
     split = Corpus.open(data).split("train")
@@ -187,7 +187,7 @@ def member(
     import torch
     import torch.distributed as dist
 
-    from covnmt.distributed import World
+    from covnmt.training.distributed import World
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=count)
@@ -204,8 +204,8 @@ def update_times(world: "World", case: Case, updates: int) -> dict[str, Any]:
     """
     import torch
 
-    from covnmt.data import collate
-    from covnmt.update import Row
+    from covnmt.data.batching import collate
+    from covnmt.training.step import Row
 
     apart, by_row, overlapped = updater(case), updater(case), updater(case, world)
     by_row.row = Row(by_row.model.parameters(), torch.float32)
@@ -241,12 +241,12 @@ def in_turns(
 
 def updater(case: Case, world: "World | None" = None) -> "Updater":
     """What makes updates of a model; alone without a world."""
-    from covnmt.config import SYSTEMS, ModelConfig, TrainConfig
-    from covnmt.distributed import ALONE
-    from covnmt.model.initialise import initialise
+    from covnmt.base.config import SYSTEMS, ModelConfig, TrainConfig
+    from covnmt.model.initialize import initialise
     from covnmt.model.seq2seq import Seq2Seq
-    from covnmt.optimise import build_optimizer, build_step
-    from covnmt.update import Updater
+    from covnmt.training.distributed import ALONE
+    from covnmt.training.optimizer import build_optimizer, build_step
+    from covnmt.training.step import Updater
 
     sizes = dict.fromkeys(("embedding", "hidden", "rank"), case.size)
     config = ModelConfig.model_validate({**sizes, "coverage": SYSTEMS["gru10"]})

@@ -22,11 +22,11 @@ import peers
 import torch
 from machine import save, summary
 
-from covnmt.config import SYSTEMS, CoverageConfig, ModelConfig, TrainConfig
-from covnmt.data import Batch
+from covnmt.base.config import SYSTEMS, CoverageConfig, ModelConfig, TrainConfig
+from covnmt.data.batching import Batch
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.optimise import build_optimizer, build_step
-from covnmt.update import Updater
+from covnmt.training.optimizer import build_optimizer, build_step
+from covnmt.training.step import Updater
 
 WORDS = 30_001
 COMPARED = ("baseline", "fertility", "gru10")

@@ -17,10 +17,10 @@ from typing import Any
 from machine import save, summary
 from train import measure
 
-from covnmt.config import SYSTEMS, Config, DataConfig, ModelConfig, TrainConfig
-from covnmt.engine.pytorch import pick_device
-from covnmt.files import read_lines
-from covnmt.train import train
+from covnmt.base.config import SYSTEMS, Config, DataConfig, ModelConfig, TrainConfig
+from covnmt.base.files import read_lines
+from covnmt.decoding.torch import pick_device
+from covnmt.training.loop import train
 
 SOURCE, TARGET = 25, 28
 

@@ -15,15 +15,15 @@ import hypothesis
 import pytest
 import torch
 
-from covnmt import cli
-from covnmt.config import Config
-from covnmt.files import read_lines
-from covnmt.text.corpus import PrepareSettings
-from covnmt.text.prepare import prepare
-from covnmt.text.synthetic import SyntheticSettings, write_corpus
+from covnmt.base.config import Config
+from covnmt.base.files import read_lines
+from covnmt.cli import main
+from covnmt.data.corpus import PrepareSettings
+from covnmt.data.prepare import prepare
+from covnmt.data.synthetic import SyntheticSettings, write_corpus
+from covnmt.inference.translate import Translator
 from covnmt.text.tokenize import TokenizerSettings
-from covnmt.train import train
-from covnmt.translate import Translator
+from covnmt.training.loop import train
 
 # A shell has what it starts in the background ignore Ctrl-C; tests send it to their processes.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -170,7 +170,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         monkeypatch.setattr(sys, "argv", ["covnmt", *map(str, arguments)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         with pytest.raises(SystemExit) as ended:
-            cli.main()
+            main.main()
         printed = Printed(*capsys.readouterr())
         assert (ended.value.code or 0) == code, printed.err
         return printed

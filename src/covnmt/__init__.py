@@ -7,14 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from covnmt.align import Aligner
-    from covnmt.check import Checker
-    from covnmt.translate import Translator
+    from covnmt.inference.align import Aligner
+    from covnmt.inference.omissions import Checker
+    from covnmt.inference.translate import Translator
 
 __version__ = "0.1.0.dev0"
 __all__ = ["Aligner", "Checker", "Translator", "__version__"]
 
-_PLACES = {"Aligner": "align", "Checker": "check", "Translator": "translate"}
+_PLACES = {"Aligner": "inference.align", "Checker": "inference.omissions", "Translator": "inference.translate"}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from covnmt.directory import find_model
+from covnmt.model.directory import find_model
 from covnmt.serve.settings import ServeSettings
 from tests.serve.server import PATIENCE, Running, serving
 

@@ -14,8 +14,8 @@ pytest.importorskip("playwright.sync_api", reason="pip install playwright: brows
 
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
+from covnmt.inference.translate import Translator
 from covnmt.serve.settings import ServeSettings
-from covnmt.translate import Translator
 from tests.serve.server import PATIENCE, UNLIMITED, Running, serving
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covnmt.errors import UserError
+from covnmt.base.errors import UserError
 from covnmt.metrics.alignment import (
     Array,
     Extraction,

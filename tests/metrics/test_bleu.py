@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.ter import TER
 
-from covnmt import pool
-from covnmt.errors import UserError
+from covnmt.base import processes
+from covnmt.base.errors import UserError
 from covnmt.metrics import bleu
 from covnmt.metrics.bleu import (
     chrf,
@@ -155,7 +155,7 @@ def die(rows: object) -> None:
 
 
 def test_ter_whose_workers_die_tells_none_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "DEATHS", 0)
+    monkeypatch.setattr(processes, "DEATHS", 0)
     monkeypatch.setattr(bleu, "_edits", die)
     with pytest.raises(UserError, match=r"^lines 1 to 100: workers died"):
         ter(["secret"] * 150, [["reference"] * 150], workers=2)

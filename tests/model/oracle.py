@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covnmt.config import ModelConfig
+from covnmt.base.config import ModelConfig
 
 Vector = NDArray[np.float64]
 Weights = dict[str, Vector]

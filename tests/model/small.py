@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from covnmt.config import SYSTEMS, CoverageConfig, ModelConfig
-from covnmt.data import Batch, collate
+from covnmt.base.config import SYSTEMS, CoverageConfig, ModelConfig
+from covnmt.data.batching import Batch, collate
 from covnmt.model.seq2seq import Seq2Seq
 
 WORDS = 11

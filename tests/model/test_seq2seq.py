@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from covnmt.config import SYSTEMS, CoverageConfig, ModelConfig
-from covnmt.data import Batch, collate
+from covnmt.base.config import SYSTEMS, CoverageConfig, ModelConfig
+from covnmt.data.batching import Batch, collate
 from covnmt.model.coverage import NeuralCoverage
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
-from tests import paper
+from tests.paper import worked_example as paper
 
 from . import oracle
 from .small import COVERAGES, END, WORDS, small_batch, small_config, small_model

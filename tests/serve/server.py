@@ -12,9 +12,9 @@ import httpx
 import uvicorn
 
 from covnmt.serve.app import create_app
-from covnmt.serve.engine import Engine, load_engines, parse_spec
-from covnmt.serve.metrics import Metrics
-from covnmt.serve.run import listen
+from covnmt.serve.model_pool import Engine, load_engines, parse_spec
+from covnmt.serve.prometheus import Metrics
+from covnmt.serve.server import listen
 from covnmt.serve.settings import ServeSettings
 
 # requests of all tests come from one address

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
+from covnmt.inference.translate import Translation
 from covnmt.serve.settings import ServeSettings
-from covnmt.translate import Translation
 
 from .server import PATIENCE, Running, post, serving, wait_until
 from .wrong import JSON, WRONG

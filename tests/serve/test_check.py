@@ -6,11 +6,11 @@ from concurrent.futures import Future
 
 import pytest
 
-from covnmt.check import CHECKED, Checker
-from covnmt.directory import find_model
-from covnmt.serve.api import one_by_one
+from covnmt.inference.omissions import CHECKED, Checker
+from covnmt.model.directory import find_model
 from covnmt.serve.batching import LONG
-from covnmt.serve.engine import decodings
+from covnmt.serve.model_pool import decodings
+from covnmt.serve.routes import one_by_one
 from covnmt.serve.settings import ServeSettings
 
 from .server import PATIENCE, Running, serving

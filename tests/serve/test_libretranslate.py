@@ -8,10 +8,10 @@ import httpx
 import pytest
 from libretranslatepy import LibreTranslateAPI  # type: ignore[import-untyped]
 
-from covnmt.serve.api import Desk
-from covnmt.serve.engine import ModelSpec
 from covnmt.serve.libretranslate import find_engine
-from covnmt.serve.limits import RefusalError
+from covnmt.serve.model_pool import ModelSpec
+from covnmt.serve.routes import Desk
+from covnmt.serve.security import RefusalError
 from covnmt.serve.settings import ServeSettings
 
 from .server import PATIENCE, Running, serving

@@ -7,8 +7,8 @@ import httpx
 import pytest
 import torch
 
+from covnmt.inference.translate import Translator
 from covnmt.serve.settings import ServeSettings
-from covnmt.translate import Translator
 
 from .server import serving
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covnmt.errors import UserError
-from covnmt.serve.answers import Accepted
-from covnmt.serve.bench import Watch
+from covnmt.base.errors import UserError
+from covnmt.inference.translate import Translation
+from covnmt.serve.model_runner import Watch
+from covnmt.serve.responses import Accepted
 from covnmt.serve.stream import News, stream_events
-from covnmt.text.layout import split_text
-from covnmt.translate import Translation
+from covnmt.text.sentences import split_text
 
 from .server import PATIENCE
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from covnmt.errors import UserError
+from covnmt.base.errors import UserError
+from covnmt.inference.translate import Translator
 from covnmt.serve.batching import Job
 from covnmt.serve.worker import Worker, WorkerDiedError, settle
-from covnmt.translate import Translator
 
 from .server import PATIENCE, wait_until
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
-from covnmt.checkpoint import load_tensors, save_tensors
-from covnmt.directory import find_model
+from covnmt.data.corpus import Corpus
+from covnmt.data.prepare import prepare
+from covnmt.model.checkpoint import load_tensors, save_tensors
+from covnmt.model.directory import find_model
 from covnmt.text.codec import fingerprint
-from covnmt.text.corpus import Corpus
-from covnmt.text.prepare import prepare
 
 Damage = Callable[[Path], object]
 CUT_OFF = gzip.compress(b"a b c\n" * 20)[:-4]

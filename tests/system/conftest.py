@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from covnmt.config import Config, flatten
+from covnmt.base.config import Config, flatten
 from tests.conftest import Run, RunCli
 
 from .bad_input import Case, Refused, check, contents

@@ -13,7 +13,7 @@ from typing import IO
 
 import pytest
 
-from covnmt.translate import Translator
+from covnmt.inference.translate import Translator
 
 GENEROUS = 300  # seconds: who hangs is killed, and its answer is then an empty one
 

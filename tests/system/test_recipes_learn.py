@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from covnmt.config import SYSTEMS, Config
-from covnmt.files import read_lines
+from covnmt.base.config import SYSTEMS, Config
+from covnmt.base.files import read_lines
+from covnmt.data.corpus import PrepareSettings
+from covnmt.data.prepare import prepare
+from covnmt.data.synthetic import SyntheticSettings, write_corpus
+from covnmt.inference.translate import Translator
 from covnmt.metrics.bleu import paper_bleu
-from covnmt.text.corpus import PrepareSettings
-from covnmt.text.prepare import prepare
-from covnmt.text.synthetic import SyntheticSettings, write_corpus
 from covnmt.text.tokenize import TokenizerSettings
-from covnmt.train import train
-from covnmt.translate import Translator
+from covnmt.training.loop import train
 
 EASY = SyntheticSettings(
     nouns=8,

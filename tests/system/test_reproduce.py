@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from covnmt.config import SYSTEMS
+from covnmt.base.config import SYSTEMS
+from tests.conftest import RunCli
 
-from ..conftest import RunCli
 from .workers import until
 
 COMMAND = ("reproduce", "embedded", "--scale", "tiny", "--device", "cpu")

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ..conftest import RunCli
+from tests.conftest import RunCli
+
 from .workers import alive, children_of, until
 
 COMMAND = ("reproduce", "embedded", "--scale", "tiny", "--device", "cpu", "--no-report")

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from covnmt.checkpoint import BEST, LAST, load_tensors
+from covnmt.model.checkpoint import BEST, LAST, load_tensors
 from tests.conftest import RunCli
-from tests.runs import assert_same, log_of
 from tests.system.workers import until
+from tests.training.runs import assert_same, log_of
 
 UPDATES, SAVE_EVERY, REPORT_EVERY, VALIDATE_EVERY = 96, 8, 3, 40
 

@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covnmt.align import Aligner
-from covnmt.engine.exported import DESCRIPTION, ENCODER, STEP, WEIGHTS
-from covnmt.errors import UserError, installing
-from covnmt.files import read_json, read_lines, write_json
-from covnmt.info import describe_target
-from covnmt.translate import Translator
-
-from ..conftest import RunCli
+from covnmt.base.errors import UserError, installing
+from covnmt.base.files import read_json, read_lines, write_json
+from covnmt.decoding.onnx.format import DESCRIPTION, ENCODER, STEP, WEIGHTS
+from covnmt.inference.align import Aligner
+from covnmt.inference.info import describe_target
+from covnmt.inference.translate import Translator
+from tests.conftest import RunCli
 
 # Makes the import of everything that only training needs impossible, then runs the command.
 PLAIN = """

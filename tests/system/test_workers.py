@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 import torch
 
-from covnmt.checkpoint import BEST, LAST, load_tensors
-from covnmt.config import Config
-from covnmt.distributed import launch
-from covnmt.errors import UserError
+from covnmt.base.config import Config
+from covnmt.base.errors import UserError
+from covnmt.model.checkpoint import BEST, LAST, load_tensors
+from covnmt.training.distributed import launch
 from tests.conftest import RunCli
-from tests.runs import assert_same, changed, go, log_of
 from tests.system.workers import children_of, recipe, torchrun, training, until
+from tests.training.runs import assert_same, changed, go, log_of
 
 UPDATES = 50
 TOLERANCE = 1e-6

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from covnmt.checkpoint import LAST, load_tensors, new_model, weights_of
-from covnmt.config import Config
-from covnmt.text.corpus import Corpus
-from covnmt.train import train
-from tests.runs import changed, log_of
+from covnmt.base.config import Config
+from covnmt.data.corpus import Corpus
+from covnmt.model.checkpoint import LAST, load_tensors, new_model, weights_of
+from covnmt.training.loop import train
 from tests.system.workers import children_of, recipe, torchrun, training, until
+from tests.training.runs import changed, log_of
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: skipped")

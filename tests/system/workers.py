@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from covnmt.config import Config
+from covnmt.base.config import Config
 
 
 def recipe(config: Config, directory: Path) -> Path:

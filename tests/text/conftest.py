@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.text.site import Site, serve
+from tests.data.site import Site, serve
 
 
 @pytest.fixture

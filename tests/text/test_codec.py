@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from covnmt.errors import UserError
+from covnmt.base.errors import UserError
 from covnmt.text.codec import Codec, Side, copy_codecs, fingerprint
 from covnmt.text.tokenize import SentencePieceTokenizer, TokenizerSettings, build_tokenizer
-from covnmt.text.vocab import Vocabulary, train_sentencepiece
+from covnmt.text.vocabulary import Vocabulary, train_sentencepiece
 
 LINE = "the small cat sat"
 

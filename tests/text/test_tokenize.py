@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from covnmt.errors import UserError
+from covnmt.base.errors import UserError
 from covnmt.text.tokenize import (
     SPACE,
     SentencePieceTokenizer,
@@ -20,7 +20,7 @@ from covnmt.text.tokenize import (
     plain_subwords,
     spelt,
 )
-from covnmt.text.vocab import train_sentencepiece
+from covnmt.text.vocabulary import train_sentencepiece
 
 Kind = Literal["moses", "jieba", "characters", "whitespace"]
 

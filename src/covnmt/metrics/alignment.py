@@ -16,8 +16,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from covnmt.errors import UserError
-from covnmt.files import atomic_write, open_binary, read_lines
+from covnmt.base.errors import UserError
+from covnmt.base.files import atomic_write, open_binary, read_lines
 
 Links = frozenset[tuple[int, int]]
 Array = NDArray[np.float32]

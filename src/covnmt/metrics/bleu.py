@@ -23,9 +23,9 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from covnmt import __version__
-from covnmt.errors import UserError
-from covnmt.pool import Piece, by_pieces
-from covnmt.progress import track
+from covnmt.base.console import track
+from covnmt.base.errors import UserError
+from covnmt.base.processes import Piece, by_pieces
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]

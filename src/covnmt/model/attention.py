@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from covnmt.ops import reference
+from covnmt.kernels import reference
 
 
 class Look(NamedTuple):

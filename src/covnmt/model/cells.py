@@ -7,9 +7,8 @@ z and 1 - z, and has biases on every gate.
 import torch
 from torch import Tensor, nn
 
-from covnmt import ops
-from covnmt.config import CellKind
-from covnmt.ops import reference
+from covnmt.base.config import CellKind
+from covnmt.kernels import dispatch, reference
 
 ADVANCE = {"exact": reference.exact_gru, "reset_after": reference.reset_after_gru}
 
@@ -28,7 +27,7 @@ class Cell(nn.Module):
     def project(self, x: Tensor) -> Tensor:
         """The inputs' share of r, z and c; computed for all time steps at once."""
         hidden = self.b.shape[0]
-        return ops.linear(x, self.W, nn.functional.pad(self.b, (2 * hidden, 0)))
+        return dispatch.linear(x, self.W, nn.functional.pad(self.b, (2 * hidden, 0)))
 
     def forward(self, projected: Tensor, h: Tensor) -> Tensor:
         """One step from `h` [B, n] on projected inputs [B, 3n]."""

@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from covnmt.config import CoverageConfig
-from covnmt.ops import reference
+from covnmt.base.config import CoverageConfig
+from covnmt.kernels import reference
 
 
 class Psi(NamedTuple):

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from covnmt import ops
-from covnmt.config import ModelConfig
+from covnmt.base.config import ModelConfig
+from covnmt.kernels import dispatch
 from covnmt.model.attention import Attention, Look
 from covnmt.model.cells import Cell
 from covnmt.model.coverage import Psi, build_coverage
@@ -78,9 +78,9 @@ class Decoder(nn.Module):
         """One step on the last word's projection y [S*K, 3n]; gives alpha [S*K, J] too."""
         return self._step(self, memory, state, y, first)
 
-    def unroll(self, memory: Memory, y: Tensor) -> ops.Unrolled:
+    def unroll(self, memory: Memory, y: Tensor) -> dispatch.Unrolled:
         """Teacher-forced decoding on embedded previous words y [B, I, m] (y_0 is zero)."""
-        return ops.unroll(self, memory, y)
+        return dispatch.unroll(self, memory, y)
 
     def _code_order(
         self, memory: Memory, state: DecoderState, y: Tensor, first: bool

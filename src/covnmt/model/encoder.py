@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from covnmt import ops
-from covnmt.config import CellKind
+from covnmt.base.config import CellKind
+from covnmt.kernels import dispatch
 from covnmt.model.cells import Cell
 
 
@@ -32,5 +32,5 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Annotations [S, J, 2n] of embedded words [S, J, m]."""
-        h: Tensor = self.dropout(ops.read(self, x, mask))
+        h: Tensor = self.dropout(dispatch.read(self, x, mask))
         return h

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from covnmt import ops
-from covnmt.config import ModelConfig
-from covnmt.data import Batch
+from covnmt.base.config import ModelConfig
+from covnmt.data.batching import Batch
+from covnmt.kernels import dispatch
 from covnmt.model.decoder import Decoder, DecoderState, Memory
 from covnmt.model.encoder import Embedding, Encoder
 
@@ -49,11 +49,11 @@ class Readout(nn.Module):
     def forward(self, t: Tensor, s: Tensor, y: Tensor) -> Tensor:
         """The layer before the words [..., q], from state, context and the last word."""
         p: Tensor = self.dropout(self.maxout(t, s, y))
-        return p if self.W_1 is None else ops.linear(p, self.W_1)
+        return p if self.W_1 is None else dispatch.linear(p, self.W_1)
 
     def maxout(self, t: Tensor, s: Tensor, y: Tensor) -> Tensor:
         """The larger of units 2k and 2k+1, for every k [..., n / 2]."""
-        o = s @ self.C_o.T + self.U_o(t) + ops.linear(y, self.V_o)
+        o = s @ self.C_o.T + self.U_o(t) + dispatch.linear(y, self.V_o)
         p: Tensor = o.unflatten(-1, (-1, 2)).amax(dim=-1)
         return p
 

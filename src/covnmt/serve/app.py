@@ -16,15 +16,15 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from covnmt import __version__
-from covnmt.errors import UserError
-from covnmt.serve import api, libretranslate
+from covnmt.base.errors import UserError
+from covnmt.serve import libretranslate, routes
+from covnmt.serve.access_log import GONE, Journal
 from covnmt.serve.batching import ClosedError, QueueFullError
-from covnmt.serve.document import describe
-from covnmt.serve.engine import Engine
-from covnmt.serve.journal import GONE, Journal
-from covnmt.serve.limits import Gate, RefusalError
-from covnmt.serve.metrics import Metrics
+from covnmt.serve.model_pool import Engine
+from covnmt.serve.openapi import describe
+from covnmt.serve.prometheus import Metrics
 from covnmt.serve.schemas import first_problem
+from covnmt.serve.security import Gate, RefusalError
 from covnmt.serve.settings import ServeSettings
 from covnmt.serve.worker import WorkerDiedError
 
@@ -48,8 +48,8 @@ def create_app(engines: dict[str, Engine], settings: ServeSettings, metrics: Met
 
     # FastAPI's own document knows no models, and its pages load scripts from elsewhere
     app = FastAPI(title="covnmt", version=__version__, openapi_url=None, lifespan=lifespan)
-    desk = api.Desk(engines, settings)
-    app.include_router(api.build_router(desk))
+    desk = routes.Desk(engines, settings)
+    app.include_router(routes.build_router(desk))
     app.include_router(libretranslate.build_router(desk))
     _add_probes(app, engines, metrics)
     document = describe(app, [engine.spec for engine in engines.values()], settings)

@@ -11,11 +11,11 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import JSONResponse, Response
 
-from covnmt.errors import UserError
-from covnmt.serve.api import FAILURES, Desk, gather
-from covnmt.serve.engine import Engine
-from covnmt.serve.limits import RefusalError, check_key, sent_key
+from covnmt.base.errors import UserError
+from covnmt.serve.model_pool import Engine
+from covnmt.serve.routes import FAILURES, Desk, gather
 from covnmt.serve.schemas import MAX_TEXTS, Text, first_problem
+from covnmt.serve.security import RefusalError, check_key, sent_key
 
 
 class LibreRequest(BaseModel):

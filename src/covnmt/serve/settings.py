@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from covnmt.errors import UserError
-from covnmt.pool import cores
+from covnmt.base.errors import UserError
+from covnmt.base.processes import cores
 
 WORKERS = min(cores(), 4)
 THREADS = max(1, cores() // WORKERS)

@@ -6,10 +6,10 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
-from covnmt.errors import UserError
-from covnmt.serve.answers import Accepted, sentence_json
+from covnmt.base.errors import UserError
+from covnmt.inference.translate import Translation
+from covnmt.serve.responses import Accepted, sentence_json
 from covnmt.serve.worker import WorkerDiedError
-from covnmt.translate import Translation
 
 
 class News:

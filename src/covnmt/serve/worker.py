@@ -21,13 +21,13 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from covnmt.errors import UserError
+from covnmt.base.errors import UserError
 from covnmt.serve.batching import Job
-from covnmt.serve.bench import Bench, Card
+from covnmt.serve.model_runner import Bench, Card
 
 # Forking from a process without threads is safe; what is imported there need not be imported again.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["covnmt.serve.bench"])
+CONTEXT.set_forkserver_preload(["covnmt.serve.model_runner"])
 GRACE = 5.0  # seconds to end by itself
 # What a pipe says whose other end is gone or, the last one, that another thread closed meanwhile.
 BROKEN = (EOFError, OSError, TypeError)

@@ -12,11 +12,11 @@ from typing import Literal, TypeVar
 
 from pydantic import ValidationError
 
-from covnmt.config import Settings
-from covnmt.errors import UserError
-from covnmt.files import atomic_write, read_json, write_json
+from covnmt.base.config import Settings
+from covnmt.base.errors import UserError
+from covnmt.base.files import atomic_write, read_json, write_json
 from covnmt.text.tokenize import Tokenizer, TokenizerSettings, build_tokenizer
-from covnmt.text.vocab import Vocabulary
+from covnmt.text.vocabulary import Vocabulary
 
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 
-from covnmt.text.letters import JOINERS
+from covnmt.text.characters import JOINERS
 
 # Languages whose apostrophes Moses does not know, and those it treats theirs like: it begins a
 # suffix (Ali'nin) as in English, or ends an article (l'amic) as in Italian.

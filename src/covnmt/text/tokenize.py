@@ -19,11 +19,11 @@ from typing import Literal, Protocol
 
 from pydantic import Field
 
-from covnmt.config import Settings
-from covnmt.errors import UserError
-from covnmt.text.letters import belongs_before
+from covnmt.base.config import Settings
+from covnmt.base.errors import UserError
+from covnmt.text.characters import belongs_before
+from covnmt.text.chinese_numbers import in_characters
 from covnmt.text.moses import MosesTokenizer
-from covnmt.text.numerals import in_characters
 
 # Stands for a space inside a token, as in sentencepiece.
 SPACE = "\u2581"

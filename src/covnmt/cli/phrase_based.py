@@ -1,0 +1,156 @@
+"""The commands of the phrase-based row: smt train, tune and translate; and words align."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from covnmt.base.console import tell
+from covnmt.cli.options import OutputOption, stoppable, writable
+
+if TYPE_CHECKING:
+    from covnmt.phrase_based.settings import SearchSettings
+
+app = typer.Typer(no_args_is_help=True, help="The phrase-based baseline (extra `smt`).")
+words_app = typer.Typer(no_args_is_help=True, help="Statistical word alignment (extra `smt`).")
+
+Kind = Literal["eflomal", "hmm", "fast_align", "ibm1", "ibm3", "ibm4"]
+Joining = Literal[
+    "grow-diag-final-and", "grow-diag-final", "intersection", "union", "forward", "backward"
+]
+ModelArgument = Annotated[Path, typer.Argument(help="made by `covnmt smt train`")]
+AlignerOption = Annotated[Kind, typer.Option(help="how words are linked")]
+JoiningOption = Annotated[Joining, typer.Option(help="of the two directions")]
+SeedOption = Annotated[int, typer.Option(min=0, max=2**31 - 1, help="of everything random")]
+ReorderOption = Annotated[
+    int, typer.Option(min=0, help="source words that may be jumped over; 0: monotone")
+]
+StackOption = Annotated[
+    int, typer.Option(min=1, help="hypotheses for each number of covered words")
+]
+ProcessesOption = Annotated[int, typer.Option(min=1, help="sentences are shared among them")]
+
+
+@app.command()
+def train(
+    data: Annotated[Path, typer.Argument(help="directory made by `covnmt prepare`")],
+    model: Annotated[Path, typer.Argument(help="where the model goes")],
+    engine: Annotated[
+        Literal["covnmt", "moses"], typer.Option(help="moses: drive the one on the PATH")
+    ] = "covnmt",
+    aligner: AlignerOption = "eflomal",
+    joining: JoiningOption = "grow-diag-final-and",
+    samplers: Annotated[int, typer.Option(min=1, help="chains of eflomal")] = 3,
+    pairs: Annotated[int, typer.Option(min=0, help="train on that many; 0: all")] = 0,
+    max_phrase: Annotated[int, typer.Option(min=1, max=10, help="words of a phrase")] = 7,
+    options: Annotated[int, typer.Option(min=1, help="translations of a source phrase")] = 20,
+    order: Annotated[int, typer.Option(min=1, max=6, help="of the language model")] = 4,
+    processes: Annotated[int, typer.Option(min=1, help="chains are shared among them")] = 1,
+    seed: SeedOption = 1234,
+) -> None:
+    """Link words, collect phrases, count n-grams; what is done already is not done again."""
+    from covnmt.phrase_based.engine import train as run
+    from covnmt.phrase_based.settings import AlignSettings, TrainSettings
+
+    settings = TrainSettings(
+        engine=engine,
+        align=AlignSettings(kind=aligner, samplers=samplers, joining=joining, seed=seed),
+        pairs=pairs,
+        max_phrase=max_phrase,
+        options=options,
+        order=order,
+    )
+    with stoppable():
+        run(data, model, settings, processes)
+    tell(f"{model}: ready; next: covnmt smt tune {model}")
+
+
+@app.command()
+def tune(
+    model: ModelArgument,
+    iterations: Annotated[int, typer.Option(min=1, help="rounds, at most")] = 8,
+    nbest: Annotated[int, typer.Option(min=1, help="translations of each sentence")] = 100,
+    restarts: Annotated[int, typer.Option(min=0, help="random starts in each round")] = 8,
+    sentences: Annotated[int, typer.Option(min=0, help="first ones of dev; 0: all")] = 0,
+    reorder: ReorderOption = 6,
+    stack: StackOption = 100,
+    processes: ProcessesOption = 1,
+    seed: SeedOption = 1234,
+) -> None:
+    """Find the weights that give the best BLEU on the dev set; goes on where it was stopped."""
+    from covnmt.phrase_based.engine import tune as run
+    from covnmt.phrase_based.settings import TuneSettings
+
+    settings = TuneSettings(
+        search=_search(reorder, stack, processes),
+        iterations=iterations,
+        nbest=nbest,
+        restarts=restarts,
+        sentences=sentences,
+        seed=seed,
+    )
+    with stoppable():
+        tell(run(model, settings))
+
+
+@app.command()
+def translate(
+    model: ModelArgument,
+    file: Annotated[Path | None, typer.Argument(help="text to translate; standard input")] = None,
+    out: OutputOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
+    links: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, callback=writable, help="Pharaoh links of source and output"),
+    ] = None,
+    reorder: ReorderOption = 6,
+    stack: StackOption = 100,
+    processes: ProcessesOption = 1,
+) -> None:
+    """Translate a file or a pipe, line by line; order and empty lines are kept."""
+    from covnmt.base.files import check_apart, input_lines, output_lines
+    from covnmt.metrics.alignment import format_links
+    from covnmt.phrase_based.engine import translate as run
+
+    check_apart([out, links], [file])
+    done = run(model, list(input_lines(file)), _search(reorder, stack, processes))
+    told = (json.dumps(e.to_json(), ensure_ascii=False) if as_json else e.text for e in done)
+    output_lines(out, told)
+    if links:
+        output_lines(links, (format_links(each.links) for each in done))
+
+
+@words_app.command()
+def align(
+    source: Annotated[Path, typer.Argument(help="words between spaces")],
+    target: Annotated[Path, typer.Argument(help="words between spaces")],
+    out: OutputOption = None,
+    data: Annotated[
+        Path | None, typer.Option(help="prepared directory whose pairs are learnt from too")
+    ] = None,
+    pairs: Annotated[int, typer.Option(min=0, help="of --data, that many; 0: all")] = 0,
+    aligner: AlignerOption = "eflomal",
+    joining: JoiningOption = "grow-diag-final-and",
+    samplers: Annotated[int, typer.Option(min=1, help="chains of eflomal")] = 3,
+    processes: Annotated[int, typer.Option(min=1, help="chains are shared among them")] = 1,
+    seed: SeedOption = 1234,
+) -> None:
+    """Link the words of two parallel files; prints Pharaoh links."""
+    from covnmt.base.files import check_apart, output_lines
+    from covnmt.data.corpus import Corpus
+    from covnmt.metrics.alignment import format_links
+    from covnmt.phrase_based.align_files import align_files
+    from covnmt.phrase_based.settings import AlignSettings
+
+    check_apart([out], [source, target])
+    settings = AlignSettings(kind=aligner, samplers=samplers, joining=joining, seed=seed)
+    corpus = Corpus.open(data) if data else None
+    found = align_files(source, target, corpus, settings, pairs, processes)
+    output_lines(out, map(format_links, found))
+
+
+def _search(reorder: int, stack: int, processes: int) -> "SearchSettings":
+    from covnmt.phrase_based.settings import SearchSettings
+
+    return SearchSettings(reorder=reorder, stack=stack, processes=processes)

@@ -1,0 +1,95 @@
+"""The command that runs the paper's experiment: reproduce."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from covnmt.base.console import tell
+from covnmt.cli.options import DeviceOption, finite, stoppable, writable
+
+if TYPE_CHECKING:
+    from covnmt.paper.jobs import Plan
+
+app = typer.Typer()
+
+
+@app.command()
+def reproduce(
+    corpus: Annotated[Literal["kftt", "twlaw", "embedded"], typer.Argument()],
+    work: Annotated[Path, typer.Option(help="prepared data, models, outputs")],
+    results: Annotated[Path, typer.Option(help="result files, tables, figures")],
+    data: Annotated[Path | None, typer.Option(help="the corpus as published")] = None,
+    system: Annotated[list[str] | None, typer.Option(help="only this one; repeatable")] = None,
+    seed: Annotated[list[int] | None, typer.Option(min=0, help="repeatable")] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="for one system, measuring included", callback=finite),
+    ] = None,
+    scale: Annotated[
+        Literal["paper", "modern", "shipped", "small", "tiny"] | None,
+        typer.Option(help="paper, modern, shipped: kftt, twlaw; small, tiny: embedded"),
+    ] = None,
+    device: DeviceOption = "auto",
+    at_once: Annotated[int, typer.Option(min=1, help="jobs at the same time")] = 1,
+    shared: Annotated[bool, typer.Option("--shared", help="beside other work: no speeds")] = False,
+    list_jobs: Annotated[bool, typer.Option("--list", help="what is done and left")] = False,
+    report: Annotated[bool, typer.Option(help="tables and figures at the end")] = True,
+    page: Annotated[
+        bool, typer.Option("--page", help="only tables and figures, of all done")
+    ] = False,
+    sheet: Annotated[bool, typer.Option(help="only write rating sheets, into --work")] = False,
+    pack: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False, callback=writable, help="only prepare, and pack it: FILE.tar.xz"
+        ),
+    ] = None,
+    unpack: Annotated[Path | None, typer.Option(help="prepared data from such a file")] = None,
+) -> None:
+    """The paper's experiment: the same command again goes on where it stopped."""
+    from covnmt.paper import jobs
+    from covnmt.paper.experiments import find_experiment
+    from covnmt.paper.pack import pack as write_pack
+    from covnmt.paper.pack import unpack as read_pack
+
+    experiment = find_experiment(corpus, scale)
+    chosen = jobs.choose_jobs(experiment, system or (), seed or ())
+    time = minutes or experiment.minutes
+    plan = jobs.Plan(experiment, work, results, data, time, device, chosen, shared)
+    if list_jobs:
+        for row in jobs.progress_rows(plan):
+            print("\t".join(row))
+        return
+    if page:
+        _write_page(plan)
+        return
+    if unpack:
+        read_pack(unpack, experiment.name, plan.prepared)
+    if pack:
+        experiment.text.prepare(data, plan.prepared)
+        write_pack(plan.prepared, experiment.name, pack)
+        tell(f"wrote {pack} ({pack.stat().st_size / 2**20:.1f} MiB)")
+    elif sheet:
+        pair = system or ["baseline", "gru10"]
+        where = jobs.write_sheet(plan, pair, (seed or [jobs.FIRST_SEED])[0])
+        tell(f"rating sheets: {where}")
+    else:
+        _run(plan, at_once, report)
+
+
+def _run(plan: "Plan", at_once: int, report: bool) -> None:
+    from covnmt.paper.jobs import run_jobs
+    from covnmt.paper.parallel_jobs import run_at_once
+
+    with stoppable():
+        for line in run_at_once(plan, at_once) if at_once > 1 else run_jobs(plan):
+            tell(line)
+    if report:
+        _write_page(plan)
+
+
+def _write_page(plan: "Plan") -> None:
+    from covnmt.paper.markdown_report import write_page
+
+    tell(f"report: {write_page(plan.experiment, plan.result_directory)}")

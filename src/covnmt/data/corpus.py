@@ -1,0 +1,282 @@
+"""A prepared corpus: what was asked for (`PrepareSettings`), and memory-mapped ids (`Corpus`).
+
+A prepared directory holds, for each split (train, dev, test) and each side:
+
+    train.source.ids           all sentences end to end: uint16, or uint32 for large vocabularies
+    train.source.offsets.npy   int64; sentence i is ids[offsets[i] : offsets[i + 1]]
+    train.order.npy            the shuffle, made once and for all (SPEC 1.1)
+    dev.source.txt             the raw lines, for scoring (not for train)
+
+next to the tokenizers and vocabularies (see `codec`), and `corpus.json`: what was done and what
+came out. It is written last, so a directory that has it is complete. Ids carry no end symbol.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, model_validator
+
+from covnmt.base import files
+from covnmt.base.config import Count, Positive, Settings
+from covnmt.base.errors import UserError
+from covnmt.text.codec import SIDES, Codec, Side, fingerprint, read_settings
+from covnmt.text.tokenize import TokenizerSettings
+
+SplitName = Literal["train", "dev", "test"]
+SPLITS: tuple[SplitName, ...] = get_args(SplitName)
+Fault = Literal["empty", "too_long", "ratio"]
+PathPair = tuple[Path, Path]
+Ids = npt.NDArray[np.unsignedinteger[Any]]
+Integers = npt.NDArray[np.int64]
+
+FAULTS: dict[Fault, str] = {
+    "empty": "with an empty side",
+    "too_long": "too long",
+    "ratio": "of too different lengths",
+}
+VERSION = 1  # of the directory's layout
+REMEDY = "make it again with `covnmt prepare`"
+
+
+class PrepareSettings(Settings):
+    """What to prepare, and how."""
+
+    source: TokenizerSettings
+    target: TokenizerSettings
+    train: tuple[PathPair, ...] = Field(min_length=1, description="parallel files, put together")
+    dev: PathPair | None = Field(None, description="for validation; no pair is ever dropped")
+    test: PathPair | None = Field(None, description="for the last score; none is dropped either")
+    source_size: Annotated[int, Field(ge=3)] = Field(30_000, description="words, and 2 reserved")
+    target_size: Annotated[int, Field(ge=3)] = Field(30_000, description="words, and 2 reserved")
+    max_length: Positive = Field(80, description="longest side of a training pair, in tokens")
+    max_ratio: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="longer side over shorter side of a training pair; 0: any"
+    )
+    seed: Count = Field(1234, description="of the shuffle and of sentencepiece's sample")
+    sentencepiece: Literal["unigram", "bpe"] = Field("unigram", description="kind of subwords")
+    open_vocabulary: bool = Field(
+        False, description="subwords of any text: unknown characters in bytes, numbers in digits"
+    )
+    joint: bool = Field(False, description="one vocabulary (and subword model) for both sides")
+
+    @model_validator(mode="after")
+    def _joint_sides_agree(self) -> "PrepareSettings":
+        kinds, sizes = (self.source.kind, self.target.kind), (self.source_size, self.target_size)
+        for what, (source, target) in {"kind": kinds, "size": sizes}.items():
+            if self.joint and source != target:
+                raise ValueError(f"joint needs the same {what}, not {source} and {target}")
+        return self
+
+    def tokenizer(self, side: Side) -> TokenizerSettings:
+        """How the text of one side is split."""
+        return self.source if side == "source" else self.target
+
+    def size(self, side: Side) -> int:
+        """The size of one side's vocabulary."""
+        return self.source_size if side == "source" else self.target_size
+
+    def files(self) -> dict[SplitName, tuple[PathPair, ...]]:
+        """The parallel files of each split there is."""
+        splits: dict[SplitName, tuple[PathPair, ...]] = {"train": self.train}
+        if self.dev:
+            splits["dev"] = (self.dev,)
+        if self.test:
+            splits["test"] = (self.test,)
+        return splits
+
+
+class SplitReport(Settings):
+    """What became of one split."""
+
+    read: int
+    kept: int
+    dropped: dict[Fault, int]
+    tokens: dict[Side, int]
+    coverage: dict[Side, float] = Field(description="percent of tokens in the vocabulary")
+
+    def __str__(self) -> str:
+        dropped = f"dropped: {in_words(self.dropped) or 'none'}"
+        text = [
+            f"{self.tokens[side]:,} {side} tokens, {self.coverage[side]}% in the vocabulary"
+            for side in SIDES
+        ]
+        return "; ".join([f"{self.kept:,} of {self.read:,} pairs", dropped, *text])
+
+
+class PrepareReport(Settings):
+    """What `prepare` did and what came out: the content of corpus.json."""
+
+    version: int
+    settings: PrepareSettings
+    inputs: dict[SplitName, tuple[str, ...]] = Field(description="SHA-256 of the files read")
+    splits: dict[SplitName, SplitReport]
+    rows: dict[Side, int] = Field(description="of the vocabularies, with the end symbol")
+    fingerprint: str = Field(description="of the tokenizers and vocabularies")
+    reused: bool = Field(False, exclude=True, description="all was there already")
+
+    def lines(self) -> list[str]:
+        """The report in words."""
+        rows = f"vocabulary rows: {self.rows['source']:,} source, {self.rows['target']:,} target"
+        state = ["already prepared with these settings; nothing to do"] * self.reused
+        return [*state, *(f"{name}: {split}" for name, split in self.splits.items()), rows]
+
+
+def in_words(dropped: Mapping[Fault, int]) -> str:
+    """What was dropped and why."""
+    return ", ".join(f"{number:,} {FAULTS[fault]}" for fault, number in dropped.items())
+
+
+def id_type(rows: int) -> np.dtype[np.unsignedinteger[Any]]:
+    """The smallest type on disk that holds every id of a vocabulary."""
+    return np.dtype("<u2" if rows <= 2**16 else "<u4")
+
+
+ALL = slice(None)  # sentences
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """One side of a split: ragged rows of ids, mapped from disk."""
+
+    ids: Ids
+    offsets: Integers
+
+    def __getitem__(self, i: int) -> Ids:
+        return self.ids[self.offsets[i] : self.offsets[i + 1]]
+
+    def lengths(self, rows: Integers | slice = ALL) -> Integers:
+        """Tokens of these sentences, known without reading them."""
+        return self.offsets[1:][rows] - self.offsets[:-1][rows]
+
+
+@dataclass(frozen=True)
+class Split:
+    """The pairs of train, dev or test. Ids come without the end symbols, given by their ids."""
+
+    name: SplitName
+    directory: Path
+    source_sentences: Sentences
+    target_sentences: Sentences
+    order: Integers
+    source_end: int
+    target_end: int
+    longest: int | None = None  # no side has more tokens, where that is known
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def source(self, i: int) -> Ids:
+        """The source ids of pair i."""
+        return self.source_sentences[i]
+
+    def target(self, i: int) -> Ids:
+        """The target ids of pair i."""
+        return self.target_sentences[i]
+
+    def lengths(self, pairs: Integers | slice) -> tuple[Integers, Integers]:
+        """Source and target tokens of these pairs."""
+        return self.source_sentences.lengths(pairs), self.target_sentences.lengths(pairs)
+
+    def source_text(self) -> list[str]:
+        """The raw source lines (dev and test)."""
+        return self._text("source")
+
+    def target_text(self) -> list[str]:
+        """The raw target lines (dev and test)."""
+        return self._text("target")
+
+    def _text(self, side: Side) -> list[str]:
+        path = self.directory / f"{self.name}.{side}.txt"
+        lines = list(files.read_lines(path))
+        if len(lines) != len(self):
+            raise UserError(f"{path}: has {len(lines)} lines instead of {len(self)}; {REMEDY}")
+        return lines
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A prepared directory."""
+
+    directory: Path
+    report: PrepareReport
+
+    @classmethod
+    def open(cls, directory: Path) -> "Corpus":
+        """Open what `prepare` wrote; vocabularies that were changed since are an error."""
+        path = directory / "corpus.json"
+        if not path.exists():
+            raise UserError(f"{directory}: holds no prepared corpus; {REMEDY}")
+        said = files.read_json(path)
+        if isinstance(said, dict) and "corpus" in said:  # a record of the same name
+            raise UserError(
+                f"{directory}: holds text that `covnmt corpus get` brought; what `covnmt prepare` "
+                "makes of it needs another directory"
+            )
+        corpus = cls(directory, read_settings(path, PrepareReport))
+        if corpus.report.version != VERSION:
+            raise UserError(f"{path}: layout {corpus.report.version}, not {VERSION}; {REMEDY}")
+        if fingerprint(directory) != corpus.report.fingerprint:
+            raise UserError(f"{directory}: the vocabularies are not those of its ids; {REMEDY}")
+        return corpus
+
+    def identity(self) -> str:
+        """A digest of what was prepared and how, wherever its files lie.
+
+        Of what corpus.json says, so that a setting which came later changes nothing.
+        """
+        places = {"settings": {"train", "dev", "test"}}
+        said = self.report.model_dump_json(exclude=places, exclude_unset=True)
+        return hashlib.sha256(said.encode()).hexdigest()
+
+    def codec(self, side: Side) -> Codec:
+        """The tokenizer and vocabulary of one side."""
+        return Codec.load(self.directory, side)
+
+    def split(self, name: SplitName) -> Split:
+        """The pairs of train, dev or test."""
+        if name not in self.report.splits:
+            raise UserError(f"{self.directory}: was prepared without {name} files; {REMEDY}")
+        pairs, rows = self.report.splits[name].kept, self.report.rows
+        order = self.directory / f"{name}.order.npy"
+        return Split(
+            name=name,
+            directory=self.directory,
+            source_sentences=_open_sentences(
+                self.directory / f"{name}.source", pairs, rows["source"]
+            ),
+            target_sentences=_open_sentences(
+                self.directory / f"{name}.target", pairs, rows["target"]
+            ),
+            order=_open_array(order, pairs) if name == "train" else np.arange(pairs),
+            source_end=rows["source"] - 1,
+            target_end=rows["target"] - 1,
+            # dev and test keep pairs of any length
+            longest=self.report.settings.max_length if name == "train" else None,
+        )
+
+
+def _open_sentences(stem: Path, number: int, rows: int) -> Sentences:
+    offsets = _open_array(Path(f"{stem}.offsets.npy"), number + 1)
+    path = Path(f"{stem}.ids")
+    expected = int(offsets[-1]) * id_type(rows).itemsize
+    found = path.stat().st_size if path.exists() else 0
+    if found != expected:
+        raise UserError(f"{path}: has {found} bytes instead of {expected}; {REMEDY}")
+    # an empty file cannot be mapped
+    ids = np.memmap(path, id_type(rows), "r") if expected else np.zeros(0, id_type(rows))
+    return Sentences(ids, offsets)
+
+
+def _open_array(path: Path, length: int) -> Integers:
+    try:
+        array: Integers = np.load(path, mmap_mode="r")
+    except (OSError, EOFError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); {REMEDY}") from None
+    if array.shape != (length,) or array.dtype != np.int64:
+        raise UserError(f"{path}: damaged ({array.dtype}, {array.shape}); {REMEDY}")
+    return array

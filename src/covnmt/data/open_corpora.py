@@ -1,0 +1,343 @@
+"""Named open corpora: address, licence, checksum, and how to turn them into plain parallel files.
+
+`get` downloads what the publisher offers into DIRECTORY/download (a broken download goes on where
+it stopped), verifies it, and writes DIRECTORY/train.SOURCE, DIRECTORY/train.TARGET and so on, one
+sentence a line. DIRECTORY/corpus.json records where everything came from.
+"""
+
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from html.parser import HTMLParser
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal
+
+from covnmt.base.console import track
+from covnmt.base.errors import UserError
+from covnmt.base.files import atomic_text, read_json, read_lines, write_json
+from covnmt.data.download import Published, obtain
+from covnmt.data.unpack import unpack
+
+RECORD = "corpus.json"
+
+# lines: one sentence a line; table: target, tab, source; segments: the <seg> elements of an SGM
+# or XML test set; talks: sentences between lines of markup, as in the IWSLT training text.
+Form = Literal["lines", "table", "segments", "talks"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """One pair of plain files to write, and where their text is.
+
+    A place is the name of a published file, and for archives the path inside: "a.zip/b/c.txt".
+    """
+
+    name: str
+    source: str
+    target: str
+    form: Form = "lines"
+    # which of 100 parts, by a hash of the target sentence: equal sentences stay in one split
+    share: range = range(100)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A named corpus; `source` and `target` are language codes."""
+
+    name: str
+    source: str
+    target: str
+    what: str
+    licence: str
+    home: str
+    published: tuple[Published, ...]
+    splits: tuple[Split, ...]
+
+
+_MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
+_WIT3 = "https://raw.githubusercontent.com/hlt-mt/WIT3/master/archive/2017-01-trnted/texts"
+_WMT = "https://data.statmt.org/wmt{}/translation-task/test.tgz"
+_NEWS_COMMENTARY = "news-commentary-v18.en-zh.tsv.gz"
+_TATOEBA = "cmn-eng.zip/cmn.txt"
+
+CORPORA = (
+    Corpus(
+        name="kftt",
+        source="ja",
+        target="en",
+        what="Kyoto Free Translation Task: Wikipedia articles about Kyoto",
+        licence="CC BY-SA 3.0",
+        home="https://www.phontron.com/kftt",
+        published=(
+            Published("kftt.tar.gz", "https://www.phontron.com/kftt/download/kftt-data-1.0.tar.gz"),
+        ),
+        # Japanese as the publisher segmented it into words, English as written.
+        splits=tuple(
+            Split(
+                name,
+                f"kftt.tar.gz/kftt-data-1.0/data/tok/kyoto-{name}.ja",
+                f"kftt.tar.gz/kftt-data-1.0/data/orig/kyoto-{name}.en",
+            )
+            for name in ("train", "dev", "tune", "test")
+        ),
+    ),
+    Corpus(
+        name="news-commentary-zh-en",
+        source="zh",
+        target="en",
+        what="News Commentary v18.1: opinion pieces from newspapers (training text only)",
+        licence="CC0 for the compilation; the articles belong to their owners",
+        home="https://data.statmt.org/news-commentary/README",
+        published=(
+            Published(
+                _NEWS_COMMENTARY,
+                f"https://data.statmt.org/news-commentary/v18.1/training/{_NEWS_COMMENTARY}",
+            ),
+        ),
+        splits=(Split("train", _NEWS_COMMENTARY, _NEWS_COMMENTARY, "table"),),
+    ),
+    Corpus(
+        name="wmt-zh-en",
+        source="zh",
+        target="en",
+        what="WMT news test sets of 2017, 2018 and 2019 (no training text)",
+        licence="free for research; cite the WMT overview paper",
+        home="https://www.statmt.org/wmt19/translation-task.html",
+        published=(
+            Published("wmt17.tgz", _WMT.format(17), "md5:86a1724c276004aa25455ae2a04cef26"),
+            Published("wmt18.tgz", _WMT.format(18), "md5:f996c245ecffea23d0006fa4c34e9064"),
+            Published("wmt19.tgz", _WMT.format(19), "md5:84de7162d158e28403103b01aeefc39a"),
+        ),
+        splits=tuple(
+            Split(
+                f"newstest20{year}",
+                f"wmt{year}.tgz/{folder}/newstest20{year}-zhen-src.zh.sgm",
+                f"wmt{year}.tgz/{folder}/newstest20{year}-zhen-ref.en.sgm",
+                "segments",
+            )
+            for year, folder in ((17, "test"), (18, "test"), (19, "sgm"))
+        ),
+    ),
+    Corpus(
+        name="multi30k",
+        source="de",
+        target="en",
+        what="Multi30k task 1: descriptions of photographs",
+        licence="none stated; the English side comes from Flickr30k (research use)",
+        home="https://github.com/multi30k/dataset",
+        published=tuple(
+            Published(name, f"{_MULTI30K}/{name}", f"md5:{md5}")
+            for name, md5 in (
+                ("train.de.gz", "81ff90b99829c0cd4b1b587d394afd39"),
+                ("train.en.gz", "0065d13af80720a55ca8153d126e6627"),
+                ("val.de.gz", "6e0e229eb049e3fc99a1ef02fb2d5f91"),
+                ("val.en.gz", "2b69aa9253948ac9f67e94917272dd40"),
+                ("test_2016_flickr.de.gz", "efd67d314d98489b716b145475101932"),
+                ("test_2016_flickr.en.gz", "ff2c0fcb4893a13bd73414306bc250ae"),
+            )
+        ),
+        splits=tuple(
+            Split(name, f"{stem}.de.gz", f"{stem}.en.gz")
+            for name, stem in (("train", "train"), ("dev", "val"), ("test", "test_2016_flickr"))
+        ),
+    ),
+    Corpus(
+        name="tatoeba-zh-en",
+        source="zh",
+        target="en",
+        what="Tatoeba, as ManyThings exports it: short everyday sentences; grows over time",
+        licence="CC BY 2.0 FR",
+        home="https://www.manythings.org/anki",
+        published=(Published("cmn-eng.zip", "https://www.manythings.org/anki/cmn-eng.zip"),),
+        splits=(
+            Split("train", _TATOEBA, _TATOEBA, "table", share=range(10, 100)),
+            Split("dev", _TATOEBA, _TATOEBA, "table", share=range(5)),
+            Split("test", _TATOEBA, _TATOEBA, "table", share=range(5, 10)),
+        ),
+    ),
+    Corpus(
+        name="iwslt17-zh-en",
+        source="zh",
+        target="en",
+        what="IWSLT 2017: subtitles of TED talks, from WIT3",
+        licence="CC BY-NC-ND 4.0 (TED)",
+        home="https://sites.google.com/site/iwsltevaluation2017",
+        published=(
+            Published(
+                "iwslt17.tgz", f"{_WIT3}/zh/en/zh-en.tgz", "md5:1c0ae40171d52593df8a6963d3828116"
+            ),
+        ),
+        splits=(
+            Split(
+                "train",
+                "iwslt17.tgz/zh-en/train.tags.zh-en.zh",
+                "iwslt17.tgz/zh-en/train.tags.zh-en.en",
+                "talks",
+            ),
+            *(
+                Split(
+                    name,
+                    f"iwslt17.tgz/zh-en/IWSLT17.TED.{talks}.zh-en.zh.xml",
+                    f"iwslt17.tgz/zh-en/IWSLT17.TED.{talks}.zh-en.en.xml",
+                    "segments",
+                )
+                for name, talks in (("dev", "dev2010"), ("tst2014", "tst2014"), ("test", "tst2015"))
+            ),
+        ),
+    ),
+)
+
+
+def listing() -> list[tuple[str, str, str, str, str]]:
+    """For each corpus: name, languages, what it is, licence, home page."""
+    return [(c.name, f"{c.source}-{c.target}", c.what, c.licence, c.home) for c in CORPORA]
+
+
+def get(name: str, directory: Path) -> dict[str, int]:
+    """Fetch a corpus by its name; returns the number of pairs in each split."""
+    known = {corpus.name: corpus for corpus in CORPORA}
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        raise UserError(f"no corpus is called {name}; {hint}")
+    return fetch(known[name], directory)
+
+
+def fetch(corpus: Corpus, directory: Path) -> dict[str, int]:
+    """Download, verify, unpack and write; what is already there is not done again."""
+    record = _claim(corpus, directory)
+    if "pairs" in record and all(path.exists() for path in _outputs(corpus, directory)):
+        return dict(record["pairs"])
+    files: dict[str, dict[str, str]] = {}
+    for item in corpus.published:
+        path = directory / "download" / item.name
+        files[item.name] = {"address": item.address, "sha256": obtain(item, path)}
+    with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=directory) as folder:
+        texts = _unpack_all(corpus, directory / "download", Path(folder))
+        pairs = {split.name: _write(corpus, split, texts, directory) for split in corpus.splits}
+    write_json(
+        directory / RECORD,
+        {
+            "corpus": corpus.name,
+            "licence": corpus.licence,
+            "home": corpus.home,
+            "files": files,
+            "pairs": pairs,
+        },
+    )
+    return pairs
+
+
+def _outputs(corpus: Corpus, directory: Path) -> list[Path]:
+    languages = (corpus.source, corpus.target)
+    return [directory / f"{split.name}.{lang}" for split in corpus.splits for lang in languages]
+
+
+def _claim(corpus: Corpus, directory: Path) -> dict[str, Any]:
+    """The record of an earlier run, or a first one; other people's files are never overwritten."""
+    path = directory / RECORD
+    record = read_json(path) if path.exists() else {"corpus": corpus.name}
+    if not isinstance(record, dict) or record.get("corpus") != corpus.name:
+        raise UserError(f"{path} is not a record of {corpus.name}: choose another directory")
+    foreign = [output.name for output in _outputs(corpus, directory) if output.exists()]
+    if foreign and not path.exists():
+        raise UserError(f"{directory} already has {', '.join(foreign)}: choose another directory")
+    try:
+        (directory / "download").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{directory}: cannot be made ({error.strerror})") from None
+    if not path.exists():
+        write_json(path, record)
+    return record
+
+
+def _unpack_all(corpus: Corpus, download: Path, folder: Path) -> dict[str, Path]:
+    """Unpack the texts of all splits: place -> file."""
+    places = {place for split in corpus.splits for place in (split.source, split.target)}
+    unpacked = {}
+    for item in corpus.published:
+        wanted = {p.partition("/")[2]: p for p in places if p.partition("/")[0] == item.name}
+        for member, path in unpack(download / item.name, wanted, folder).items():
+            unpacked[wanted[member]] = path
+    for place in sorted(places - set(unpacked)):
+        raise UserError(
+            f"{download}/{place} is not there, or not a plain file: the published files have "
+            f"changed, see {corpus.home}"
+        )
+    return unpacked
+
+
+class _Segments(HTMLParser):
+    """Collects the text of each <seg> element; never follows references to anything outside."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: list[str] = []
+        self.inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "seg":
+            self.found.append("")
+            self.inside = True
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "seg":
+            self.inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.found[-1] += data
+
+
+def segments(lines: Iterable[str]) -> list[str]:
+    """The text of the <seg> elements of an SGM or XML test set, one line each."""
+    parser = _Segments()
+    for line in lines:
+        parser.feed(f"{line}\n")
+    parser.close()
+    return [" ".join(text.split()) for text in parser.found]
+
+
+def _sentences(path: Path, form: Form, column: int) -> Iterator[str]:
+    """One language's sentences, and in tables and talks also what `_pairs` leaves out."""
+    lines = read_lines(path)
+    if form == "segments":
+        return iter(segments(lines))
+    if form == "table":
+        return ((*line.split("\t"), "")[column].strip() for line in lines)
+    return map(str.strip, lines)
+
+
+def _pairs(split: Split, source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    rows = zip_longest(_sentences(source, split.form, 1), _sentences(target, split.form, 0))
+    for number, (left, right) in enumerate(rows, 1):
+        if left is None or right is None:
+            raise UserError(
+                f"{split.source} and {split.target}: one ends before line {number} of the other, "
+                "so they are not parallel; the published files have changed"
+            )
+        # An empty row of a table ends an article; a talk begins with lines of markup.
+        empty = split.form == "table" and not (left and right)
+        markup = split.form == "talks" and (left.startswith("<") or right.startswith("<"))
+        if not empty and not markup and zlib.crc32(right.encode()) % 100 in split.share:
+            yield left, right
+
+
+def _write(corpus: Corpus, split: Split, texts: dict[str, Path], directory: Path) -> int:
+    """Write the two plain files of a split; returns how many pairs they have."""
+    pairs = _pairs(split, texts[split.source], texts[split.target])
+    count = 0
+    with (
+        atomic_text(directory / f"{split.name}.{corpus.source}") as left,
+        atomic_text(directory / f"{split.name}.{corpus.target}") as right,
+    ):
+        for source, target in track(pairs, None, split.name, "pairs"):
+            left.write(f"{source}\n")
+            right.write(f"{target}\n")
+            count += 1
+        if not count:
+            raise UserError(f"{split.source}: no sentences found, the published files have changed")
+    return count

@@ -1,0 +1,340 @@
+"""Beam search for one model on a GPU: the rules of `search`, at fixed shapes and addresses.
+
+One step, `DeviceSearch.advance`, is a fixed sequence of tensor operations over the buffers of a
+lane, so that it can be captured. The beam does not shrink as in `search`: hypotheses that ended
+leave an empty slot, which has log-probability -inf. Finished sentences stay until half of a lane
+is done; then the others move to a smaller lane.
+
+The host works one step ahead of what it knows: it waits for the flags of a step only when the next
+one is already on its way, and asks for none before a sentence can have ended. Everything else comes
+back at the end: a trellis in which every step has a row, read backwards from the hypotheses that
+ended.
+
+Where the device search has no advantage (ensembles, very wide beams, the second attempt at
+sentences that did not end) `search.search` does the work. On a CPU the same code runs uncaptured,
+and the tests hold it to `search.search`.
+
+Letters: S sentences and K slots of each in a lane, R = S K rows, V words (padded to whole blocks),
+J source positions (padded), N sentences of a batch.
+"""
+
+import copy
+import math
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from covnmt.base.config import DecodeConfig
+from covnmt.decoding.backtrace import Trellis
+from covnmt.decoding.beam_search import Found, Hypothesis
+from covnmt.decoding.gpu.buffers import SOURCE, Buffers, Fetched, Lane, Request, Rows, round_up
+from covnmt.decoding.penalties import attempts
+from covnmt.kernels import dispatch
+from covnmt.model.decoder import DecoderState, Memory
+from covnmt.model.seq2seq import Readout, Seq2Seq
+
+BLOCK = 128  # words whose best is found first; also the widest beam of this search
+LANES = 24  # lanes kept, with their graphs; the one unused for longest goes first
+SMALLEST = 8  # sentences in the smallest lane worth moving to
+
+
+class Output(NamedTuple):
+    """The output layer, padded with zeros and with words of no probability.
+
+    Products want rows of whole 16 bytes, and `best` whole blocks of words.
+    """
+
+    W: Tensor  # [V, q]
+    b: Tensor  # [V]
+
+    @classmethod
+    def of(cls, readout: Readout) -> "Output":
+        """The model's, as it is now."""
+        words, q = readout.W_2.shape
+        extra = round_up(words, BLOCK) - words
+        W = nn.functional.pad(readout.W_2.detach(), (0, -q % 8, 0, extra))
+        return cls(W, nn.functional.pad(readout.b.detach(), (0, extra), value=-math.inf))
+
+    def logits(self, features: Tensor) -> Tensor:
+        """A score for every word [R, V] from the layer before them [R, q]."""
+        extra = self.W.shape[1] - features.shape[1]
+        padded = nn.functional.pad(features, (0, extra)) if extra else features
+        return nn.functional.linear(padded, self.W, self.b)
+
+
+def choose(buffers: Buffers, logits: Tensor, end: int) -> Tensor:
+    """Choose from logits [S, slots, V] and settle; the rows [S*K] that the new beam continues.
+
+    There are K slots, or one at the first step.
+    """
+    log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
+    forbid(buffers, log_probs, end)
+    S, slots, V = log_probs.shape
+    scores, choices = best(buffers.log_probs[:, :slots], log_probs, buffers.log_probs.shape[1])
+    settle(buffers, scores, choices, choices % V, end)
+    first = torch.arange(0, S * slots, slots, device=logits.device)
+    return (choices // V + first[:, None]).flatten()
+
+
+def best(beam: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best continuations of every sentence: scores and slot * V + word, [S, k] each.
+
+    They have the highest sums of beam and log_probs, equal ones by position. Not all sums are made:
+    rounding keeps order, so the best one of a block is the beam's plus the block's best. beam is
+    [S, slots], log_probs [S, slots, V].
+    """
+    S, _, V = log_probs.shape
+    maxima = log_probs.unflatten(2, (-1, BLOCK)).amax(3) + beam[:, :, None]
+    ranked = maxima.flatten(1).sort(dim=1, descending=True, stable=True)
+    blocks = ranked.indices[:, :k].sort(dim=1).values  # [S, k]
+    inside = torch.arange(BLOCK, device=beam.device)
+    positions = torch.add(inside, blocks[:, :, None], alpha=BLOCK)  # [S, k, BLOCK]
+    behind = beam.gather(1, blocks // (V // BLOCK))
+    scores = log_probs.view(S, -1).gather(1, positions.flatten(1)).view_as(positions)
+    sums = (scores + behind[:, :, None]).flatten(1).sort(dim=1, descending=True, stable=True)
+    return sums.values[:, :k], positions.flatten(1).gather(1, sums.indices[:, :k])
+
+
+def forbid(buffers: Buffers, log_probs: Tensor, end: int) -> None:
+    """Take the probability from what must not follow; log_probs is [S, slots, V]."""
+    log_probs.index_fill_(2, buffers.banned, -math.inf)
+    early = buffers.without_end > buffers.clock[0]
+    log_probs[:, :, end].masked_fill_(early[:, None], -math.inf)
+
+
+def settle(buffers: Buffers, scores: Tensor, choices: Tensor, words: Tensor, end: int) -> None:
+    """See which of the chosen continuations [S, K] end, and note it."""
+    step, row = buffers.clock[0], buffers.clock[1:]
+    rank = torch.arange(scores.shape[1], device=scores.device)
+    chosen = (rank < buffers.widths[:, None]) & (scores > -math.inf)
+    finished = chosen & (words == end)
+    stops = finished | (buffers.most <= step + 1)[:, None]
+    live = chosen & ~stops
+    buffers.widths.sub_(finished.sum(1))
+    buffers.log_probs.copy_(torch.where(live, scores, -math.inf))
+    buffers.ended.index_copy_(0, row, torch.where(chosen & stops, scores, -math.inf)[None])
+    buffers.choices.index_copy_(0, row, choices[None])
+    # an empty slot may have a word of the padding, which lies behind the end symbol
+    torch.clamp(words, max=end, out=buffers.words.view_as(words))
+    torch.any(live, dim=1, out=buffers.open)
+
+
+class Step(Protocol):
+    """One step of the model for all sentences of a lane, the first with one row for each."""
+
+    embedded: int  # columns that it wants in a row behind t and s
+
+    def __call__(self, buffers: Buffers, first: bool, choose: Callable[[Tensor], Tensor]) -> None:
+        """Move on by a word; `choose` turns the layer before the words into rows to go on with."""
+
+
+class PlainStep:
+    """The model's own step."""
+
+    embedded = 0
+
+    def __init__(self, model: Seq2Seq) -> None:
+        self.model = model
+
+    def __call__(self, buffers: Buffers, first: bool, choose: Callable[[Tensor], Tensor]) -> None:
+        """Score, choose and follow."""
+        state, words = (self._start(buffers), None) if first else (buffers.state, buffers.words)
+        features, alpha, state = self.model.step_features(buffers.memory, state, words)
+        rows = choose(features)
+        both = torch.cat([state.t, state.s], dim=1)
+        for mine, theirs in ((buffers.rows, both), (buffers.C, state.C)):
+            torch.index_select(theirs.to(mine.dtype), 0, rows, out=mine)
+        S, K = buffers.log_probs.shape
+        looks = alpha.float().unflatten(0, (S, -1)).expand(S, K, -1)
+        buffers.alpha.index_copy_(0, buffers.clock[1:], looks[None])
+
+    def _start(self, buffers: Buffers) -> DecoderState:
+        state = self.model.decoder.start(buffers.memory)
+        return state._replace(C=state.C.to(buffers.C.dtype))
+
+
+# Searches for source words [N, J] and their mask as `search.search` does.
+Reference = Callable[[Tensor, Tensor, DecodeConfig], Found]
+
+
+class DeviceSearch:
+    """Beam search with one model, whose weights must not change any more; for one thread.
+
+    In another `precision` the steps use a copy of the model; coverage and log-probabilities never
+    have fewer than 32 bits. Lanes of fewer than `smallest` sentences are not worth moving to.
+    """
+
+    def __init__(
+        self,
+        model: Seq2Seq,
+        end: int,
+        unk: int,
+        precision: torch.dtype | None = None,
+        smallest: int = SMALLEST,
+    ) -> None:
+        weights = next(model.parameters())
+        self.dtype = precision or weights.dtype
+        self.half = self.dtype.itemsize < 4
+        as_it_is = self.dtype == weights.dtype and not self.half
+        self.model = model if as_it_is else converted(model, self.dtype)
+        self.output = Output.of(self.model.readout)
+        self.end, self.unk, self.smallest, self.device = end, unk, smallest, weights.device
+        self._memory = self._example()
+        self._plain = PlainStep(self.model)
+        self._fused = dispatch.fused_step(model, self._memory, self.dtype)
+        self._pool = torch.cuda.graph_pool_handle() if weights.is_cuda else None
+        self._lanes: OrderedDict[tuple[int, ...], Lane] = OrderedDict()
+
+    @torch.inference_mode()
+    def search(
+        self, words: Tensor, mask: Tensor, reference: Reference, config: DecodeConfig
+    ) -> Found:
+        """What `search.search` finds for source words [N, J], best on the host already.
+
+        The reference does what is left to that one, with the model as it is.
+        """
+        if not len(words):
+            return Found([], None)
+        if config.beam > BLOCK:
+            return reference(words, mask, config)
+        found = self._first_attempt(words.cpu(), mask.cpu(), config)
+        pending = [k for k, (top, *_) in enumerate(found.hypotheses) if not top.finished]
+        for wider in islice(attempts(config), 1, 2) if pending else ():
+            again = reference(words[pending], mask[pending], wider)
+            hypotheses = replaced(found.hypotheses, pending, again.hypotheses)
+            found = found._replace(hypotheses=hypotheses)
+        return found
+
+    def _first_attempt(self, words: Tensor, mask: Tensor, config: DecodeConfig) -> Found:
+        N, J = words.shape
+        request = Request.of(words, mask, lane_size(N), self.unk, config)
+        with torch.cuda.device_of(self._memory.h):
+            lane = self._lane(lane_size(N), config.beam, round_up(J, SOURCE))
+            lane.buffers.request.copy_(self._send(request.table))
+            lane.step(first=True)
+            fertility = self.model.decoder.coverage.fertility(lane.buffers.memory.Phi[:N, :J])
+            expected = None if fertility is None else Fetched(fertility.float())
+            segments = [rows.arrived() for rows in self._explore(lane, request)]
+        trellis = Trellis.of(segments, request.lengths.numpy(), len(self.output.b), self.end)
+        hypotheses = trellis.hypotheses(config)
+        return Found(hypotheses, None if expected is None else expected.numpy())
+
+    def advance(self, buffers: Buffers, first: bool) -> None:
+        """One step of all sentences of a lane; the first reads them before."""
+        S, K = buffers.log_probs.shape
+        best_of = self._choose(K)
+
+        def choose(features: Tensor) -> Tensor:
+            logits = self.output.logits(features)
+            return best_of(buffers, logits.unflatten(0, (S, -1)), self.end)
+
+        with self._precision():
+            if first:
+                self._read(buffers)
+            self._step(buffers.memory.mask.shape[1])(buffers, first, choose)
+        buffers.clock.add_(1)
+
+    def _read(self, buffers: Buffers) -> None:
+        memory = self.model.encode(buffers.begin(), buffers.memory.mask)
+        for mine, theirs in zip(buffers.memory[:3], memory[:3], strict=True):
+            mine.copy_(theirs)
+
+    def _choose(self, K: int) -> Callable[[Buffers, Tensor, int], Tensor]:
+        if not dispatch.fuses(self.device):
+            return choose
+        from covnmt.kernels.triton import search as triton_search
+
+        return triton_search.choose if triton_search.fits(K, len(self.output.b)) else choose
+
+    def _step(self, J: int) -> Step:
+        return self._fused if self._fused is not None and self._fused.holds(J) else self._plain
+
+    def _precision(self) -> torch.autocast:
+        kind = self.device.type
+        return torch.autocast(kind, self.dtype, enabled=self.half, cache_enabled=False)
+
+    @torch.inference_mode()
+    def _example(self) -> Memory:
+        """The memory of one word; lanes get their shapes and types from it."""
+        h = self.output.W.new_zeros(1, 1, 2 * self.model.config.hidden)
+        with self._precision():
+            return self.model.decoder.remember(h, h[:, :, 0] == 0)
+
+    def _explore(self, lane: Lane, request: Request) -> list[Rows]:
+        """Search until every sentence is done; the trellis in parts, on its way to the host."""
+        numbers: Sequence[int] = range(len(request.lengths))
+        K, J = lane.buffers.log_probs.shape[1], lane.buffers.memory.mask.shape[1]
+        sent: list[Rows] = []
+        begin, done = 0, 1
+        while done < request.longest:
+            flags = Fetched(lane.buffers.open) if done > request.quiet else None
+            lane.step()
+            done += 1
+            places = flags.numpy().nonzero()[0].tolist() if flags else range(len(numbers))
+            if not places:
+                break
+            size = max(self.smallest, lane_size(len(places)))
+            move = 2 * size <= len(lane.buffers.open)
+            if move or done - begin == len(lane.buffers.choices):
+                sent.append(Rows.send(lane.buffers, begin, done, numbers))
+                lane.buffers.clock[1] = 0
+                begin = done
+            if move:
+                smaller = self._lane(size, K, J)
+                smaller.buffers.receive(lane.buffers, self._send(torch.tensor(places)))
+                lane, numbers = smaller, [numbers[place] for place in places]
+        return [*sent, Rows.send(lane.buffers, begin, done, numbers)]
+
+    def _lane(self, S: int, K: int, J: int) -> Lane:
+        key = (S, K, J)
+        if key not in self._lanes:
+            if len(self._lanes) == LANES:
+                self._lanes.popitem(last=False)
+            embedded = self._step(J).embedded
+            buffers = Buffers.allocate(self.model, self._memory, S, K, J, embedded)
+            # lanes that held their search would keep its memory on the GPU, validation after
+            # validation, until Python looks for cycles
+            search = weakref.proxy(self)
+            self._lanes[key] = Lane(buffers, lambda *now: search.advance(*now), self._pool)
+        self._lanes.move_to_end(key)
+        return self._lanes[key]
+
+    def _send(self, values: Tensor) -> Tensor:
+        """Numbers on the device, without waiting for it."""
+        if self.device.type == "cpu":
+            return values
+        return values.pin_memory().to(self.device, non_blocking=True)
+
+
+def converted(model: Seq2Seq, precision: torch.dtype) -> Seq2Seq:
+    """A copy in this precision; what meets the coverage outside of products has 32 bits or more.
+
+    Source words get some zeros, so that products read rows of whole 16 bytes.
+    """
+    made = copy.deepcopy(model).to(precision)
+    for name, weight in (*made.named_parameters(), *made.named_buffers()):
+        if name.startswith("decoder.coverage.") and weight.dim() == 1:
+            weight.data = weight.data.to(torch.promote_types(precision, torch.float32))
+    words, cells = made.source, (made.encoder.ahead, made.encoder.back)
+    for parameter in (words.E, words.b, *(cell.W for cell in cells)):
+        parameter.data = nn.functional.pad(parameter.data, (0, -model.config.embedding % 8))
+    return made
+
+
+def lane_size(sentences: int) -> int:
+    """The next 2^i or 3 * 2^i: few sizes, and at most a third of a lane is empty."""
+    power = 1 << (sentences - 1).bit_length()
+    return power * 3 // 4 if power >= 4 and sentences <= power * 3 // 4 else power
+
+
+def replaced(
+    found: Sequence[list[Hypothesis]], numbers: Sequence[int], again: Sequence[list[Hypothesis]]
+) -> list[list[Hypothesis]]:
+    """The lists with those of these numbers exchanged."""
+    changed = dict(zip(numbers, again, strict=True))
+    return [changed.get(number, hypotheses) for number, hypotheses in enumerate(found)]

@@ -1,0 +1,224 @@
+"""The memory of a beam search at fixed addresses, and its steps as CUDA graphs.
+
+A lane has room for S sentences. Its step is one function over its buffers that never looks at a
+value: it runs plainly once, is then captured in a graph, and from then on replayed. Whatever the
+host wants to know is copied to it without waiting.
+
+A batch comes in one piece, a `Request`; the first step begins with taking it apart. So all of it,
+reading the source included, is in the graph of that step.
+
+Letters: S sentences and K slots of each, R = S K rows, V words, J source positions (padded), N
+sentences that are in a lane; n hidden units, e columns for the last word in a row.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from covnmt.base.config import DecodeConfig
+from covnmt.decoding.backtrace import Segment
+from covnmt.decoding.beam_search import RESERVED
+from covnmt.decoding.penalties import step_limits
+from covnmt.model.decoder import DecoderState, Memory
+from covnmt.model.seq2seq import Seq2Seq
+
+SOURCE = 16  # source positions are padded to multiples of this
+ROWS = 64  # steps that the trellis of a lane holds
+
+
+class Request(NamedTuple):
+    """A batch as the host sends it to a lane; places without a sentence have no steps."""
+
+    table: Tensor  # [S, J + 4] source words and -1s; both limits; both banned words
+    lengths: Tensor  # [N] source words
+    quiet: int  # steps during which no sentence ends
+    longest: int  # steps after which all have ended
+
+    @classmethod
+    def of(cls, words: Tensor, mask: Tensor, S: int, unk: int, config: DecodeConfig) -> "Request":
+        """Words [N, J] that are real where the mask is true; all on the host."""
+        (N, J), lengths = words.shape, mask.sum(dim=1)
+        padded = round_up(J, SOURCE)
+        without_end, most = map(torch.from_numpy, step_limits(lengths.numpy(), config))
+        table = words.new_zeros(S, padded + 4)
+        table[:N, J:padded] = -1
+        table[:N, :J] = words.masked_fill(~mask, -1)
+        table[:N, padded] = without_end
+        table[:N, padded + 1] = most
+        table[:, padded + 2] = RESERVED
+        table[:, padded + 3] = unk if config.forbid_unk else RESERVED
+        return cls(table, lengths, int(without_end.min()), int(most.max()))
+
+
+class Buffers(NamedTuple):
+    """All that a step reads and writes."""
+
+    request: Tensor  # [S, J + 4] as in `Request`
+    memory: Memory  # [S, J, .]
+    rows: Tensor  # [R, 3n + e] t, s and, for some steps, the last word
+    C: Tensor  # [R, J, d]
+    words: Tensor  # [R] chosen last
+    log_probs: Tensor  # [S, K] of the open hypotheses; -inf in empty slots
+    widths: Tensor  # [S] hypotheses that may be open: the beam less the finished ones
+    without_end: Tensor  # [S] steps during which the end symbol is forbidden
+    most: Tensor  # [S] steps
+    open: Tensor  # [S] whether the sentence goes on
+    banned: Tensor  # [2] words that are never generated
+    clock: Tensor  # [2] steps done, and rows of the trellis among them
+    choices: Tensor  # [ROWS, S, K] slot of the parent * V + word
+    ended: Tensor  # [ROWS, S, K] log-probability of hypotheses that end here; -inf for others
+    alpha: Tensor  # [ROWS, S, K, J] by slot of the parent
+
+    @classmethod
+    def allocate(
+        cls, model: Seq2Seq, like: Memory, S: int, K: int, J: int, embedded: int
+    ) -> "Buffers":
+        """For S sentences of J words with a memory like this one, and rows with e = embedded."""
+        t, n, d = like.h, model.config.hidden, model.decoder.coverage.size
+
+        def source(part: Tensor) -> Tensor:
+            # ones, because what lies behind the sentences must do no harm
+            return part.new_ones(S, J, *part.shape[2:])
+
+        def numbers(*shape: int) -> Tensor:
+            return t.new_zeros(shape, dtype=torch.long)
+
+        def scores(*shape: int) -> Tensor:
+            return t.new_zeros(shape, dtype=torch.float32)
+
+        return cls(
+            request=numbers(S, J + 4),
+            memory=Memory(*map(source, like)),
+            rows=t.new_zeros(S * K, 3 * n + embedded),
+            # sums of many small attention weights: never in half precision
+            C=t.new_zeros(S * K, J, d, dtype=torch.promote_types(t.dtype, torch.float32)),
+            words=numbers(S * K),
+            log_probs=scores(S, K),
+            widths=numbers(S),
+            without_end=numbers(S),
+            most=numbers(S),
+            open=t.new_zeros(S, dtype=torch.bool),
+            banned=numbers(2),
+            clock=numbers(2),
+            choices=numbers(ROWS, S, K),
+            ended=scores(ROWS, S, K),
+            alpha=scores(ROWS, S, K, J),
+        )
+
+    @property
+    def state(self) -> DecoderState:
+        """The rows as the model knows them: views."""
+        n = self.memory.keys.shape[2]
+        return DecoderState(self.rows[:, :n], self.rows[:, n : 3 * n], self.C)
+
+    def by_sentence(self) -> Iterator[Tensor]:
+        """What moves with the sentences, each [S, ...]."""
+        by_slot = self.log_probs.shape
+        yield from self.memory
+        yield from (part.unflatten(0, by_slot) for part in (self.rows, self.C, self.words))
+        yield from (self.log_probs, self.widths, self.without_end, self.most, self.open)
+
+    def begin(self) -> Tensor:
+        """Take the request apart; the source words [S, J]."""
+        J = self.memory.mask.shape[1]
+        words, without_end, most, banned = self.request.split([J, 1, 1, 2], dim=1)
+        torch.ge(words, 0, out=self.memory.mask)
+        self.log_probs.fill_(-math.inf)
+        self.log_probs[:, :1].masked_fill_(most > 0, 0.0)
+        self.widths.fill_(self.log_probs.shape[1])
+        self.without_end.copy_(without_end.squeeze(1))
+        self.most.copy_(most.squeeze(1))
+        self.banned.copy_(banned[0])
+        self.clock.zero_()
+        source: Tensor = words.clamp(min=0)
+        return source
+
+    def receive(self, other: "Buffers", kept: Tensor) -> None:
+        """Go on with these sentences of other buffers, at most S of them.
+
+        Places behind them have no hypothesis, and a source that can be looked at.
+        """
+        N = len(kept)
+        for mine, theirs in zip(self.by_sentence(), other.by_sentence(), strict=True):
+            torch.index_select(theirs, 0, kept, out=mine[:N])
+        self.banned.copy_(other.banned)
+        self.clock.copy_(other.clock)
+        self.memory.mask[N:] = True
+        self.log_probs[N:] = -math.inf
+        self.open[N:] = False
+
+
+class Lane:
+    """Buffers of one size, and their step: run plainly once, then captured and replayed."""
+
+    def __init__(
+        self, buffers: Buffers, advance: Callable[[Buffers, bool], None], pool: Any
+    ) -> None:
+        self.buffers, self.advance, self.pool = buffers, advance, pool
+        self._warm: set[bool] = set()
+        self._replay: dict[bool, Callable[[], None]] = {}
+
+    def step(self, first: bool = False) -> None:
+        """Advance all sentences by one word."""
+        if first in self._warm and first not in self._replay:
+            self._replay[first] = self._captured(first)
+        if first in self._replay:
+            self._replay[first]()
+        else:
+            self.advance(self.buffers, first)
+            if self.pool is not None:
+                self._warm.add(first)
+
+    def _captured(self, first: bool) -> Callable[[], None]:
+        try:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+                self.advance(self.buffers, first)
+        except RuntimeError:
+            return partial(self.advance, self.buffers, first)
+        return graph.replay
+
+
+class Fetched:
+    """A tensor on its way to the host."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._event = torch.cuda.Event() if tensor.is_cuda else None
+        self._copy = tensor.to("cpu", non_blocking=True) if self._event else tensor.clone()
+        if self._event:
+            self._event.record()
+
+    def numpy(self) -> NDArray[Any]:
+        """The values, as soon as they are here."""
+        if self._event:
+            self._event.synchronize()
+        array: NDArray[Any] = self._copy.numpy()
+        return array
+
+
+class Rows(NamedTuple):
+    """A segment of the trellis on its way to the host."""
+
+    first: int
+    numbers: Sequence[int]
+    parts: tuple[Fetched, ...]
+
+    @classmethod
+    def send(cls, buffers: Buffers, begin: int, done: int, numbers: Sequence[int]) -> "Rows":
+        """The steps from `begin` on, of a lane that has these sentences in its first places."""
+        parts = (buffers.choices, buffers.ended, buffers.alpha)
+        return cls(begin, numbers, tuple(Fetched(part[: done - begin]) for part in parts))
+
+    def arrived(self) -> Segment:
+        """The segment, as soon as it is here."""
+        return Segment(self.first, self.numbers, *(part.numpy() for part in self.parts))
+
+
+def round_up(number: int, step: int) -> int:
+    """The next multiple."""
+    return number + -number % step

@@ -1,0 +1,144 @@
+"""What `covnmt export` leaves in a directory, and how its matrices are read.
+
+Letters: V words, q the layer before them.
+"""
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covnmt.base.errors import UserError
+from covnmt.base.files import digest, read_json
+from covnmt.decoding.beam_search import Ints
+from covnmt.decoding.protocol import Array
+
+DESCRIPTION = "onnx.json"
+ENCODER, STEP, WEIGHTS = "encoder.onnx", "step.onnx", "weights.bin"
+SHORTLIST = "shortlist.json"  # only where the model has one
+FORMAT = 2
+TABLES = ("parameters", "files", "matrices", "output")
+REMEDY = "copy it again, or export the model anew"
+
+
+def is_exported(directory: Path) -> bool:
+    """Whether this is a directory that `covnmt export` made."""
+    return any((directory / name).exists() for name in (DESCRIPTION, ENCODER, STEP, WEIGHTS))
+
+
+def refuse_exported(target: Path) -> None:
+    """Weights that are put beside an exported model would never be read."""
+    if is_exported(target):
+        raise UserError(f"{target}: holds an exported model; choose another directory")
+
+
+def read_description(directory: Path) -> dict[str, Any]:
+    """What the export says of itself: precision, parameters by block, digests of its files."""
+    path = directory / DESCRIPTION
+    about: Any = read_json(path)
+    found = about.get("format") if isinstance(about, dict) else None
+    if not isinstance(found, int):
+        raise UserError(f"{path}: not made by `covnmt export`; {REMEDY}")
+    if found > FORMAT:
+        raise UserError(f"{path}: made by a newer covnmt (format {found}); please upgrade")
+    if found < FORMAT:
+        raise UserError(f"{path}: made by an older covnmt (format {found}); export the model anew")
+    if not all(isinstance(about.get(key), dict) for key in TABLES) or not _are_counts(about):
+        raise UserError(f"{path}: damaged; {REMEDY}")
+    return dict(about)
+
+
+def _are_counts(about: dict[str, Any]) -> bool:
+    """Whether all numbers are: of parameters, and of rows, columns and bytes before a matrix."""
+    places = [about["parameters"], about["output"], *about["matrices"].values()]
+    return all(
+        isinstance(place, dict) and all(type(n) is int and n >= 0 for n in place.values())
+        for place in places
+    )
+
+
+def check_files(directory: Path) -> None:
+    """All files are there, and are what was written."""
+    files = read_description(directory)["files"]
+    for path in (directory / name for name in {ENCODER, STEP, WEIGHTS, *files}):
+        if digest(path) != files.get(path.name):
+            raise UserError(f"{path}: damaged; {REMEDY}")
+
+
+@dataclass(frozen=True)
+class OutputLayer:
+    """The weights between features and words, where a model does not always use all."""
+
+    W: NDArray[Any]  # [V, q], bytes or numbers
+    vectors: Mapping[str, Array]  # [V] each: b, and scale where W is in bytes
+
+    @classmethod
+    def load(cls, directory: Path) -> "OutputLayer":
+        """Look at it where it lies; with a bit less where products of bytes could overflow."""
+        place = read_description(directory)["output"]
+        in_bytes = "scale" in place
+        kind = np.int8 if in_bytes else np.float32
+        W = _look(directory, kind, place, "W", "rows", "columns")
+        vectors = {
+            name: _look(directory, np.float32, place, name, "rows")
+            for name in (["b", "scale"] if in_bytes else ["b"])
+        }
+        if in_bytes and not multiplies_bytes_exactly():
+            return cls(with_a_bit_less(W), {**vectors, "scale": 2 * vectors["scale"]})
+        return cls(W, vectors)
+
+    def part(self, words: Ints | None) -> dict[str, NDArray[Any]]:
+        """As the graph wants it, of these words; None: of all."""
+        chosen = slice(None) if words is None else words
+        vectors = {f"output.{name}": each[chosen] for name, each in self.vectors.items()}
+        return {"output.W": np.asarray(self.W[chosen].T, order="C"), **vectors}
+
+
+def multiplies_bytes_exactly() -> bool:
+    """Whether products of bytes are exact on this processor.
+
+    Older x86 processors add two products in 16 bits, which overflow where the bytes are large;
+    those with VNNI add in 32 bits.
+    """
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return True
+    try:
+        flags = Path("/proc/cpuinfo").read_text("utf-8").split()
+    except OSError:
+        return False  # it does not say; that costs a little precision and no time
+    return "avx512_vnni" in flags or "avx_vnni" in flags
+
+
+def replacements(directory: Path) -> dict[str, NDArray[Any]]:
+    """What stands in for matrices of bytes on this processor, by name; nothing if it needs none."""
+    return {} if multiplies_bytes_exactly() else halved(directory)
+
+
+def halved(directory: Path) -> dict[str, NDArray[Any]]:
+    """The matrices of bytes with one bit less, so that the sum of two products fits 16 bits."""
+    made: dict[str, NDArray[Any]] = {}
+    for name, place in read_description(directory)["matrices"].items():
+        matrix = _look(directory, np.int8, place, "offset", "rows", "columns")
+        scale = _look(directory, np.float32, place, "scale", "columns")
+        made[name], made[f"{name}.scale"] = with_a_bit_less(matrix), np.float32(2) * scale
+    return made
+
+
+def _look(
+    directory: Path, kind: type[np.generic], place: Mapping[str, int], start: str, *sizes: str
+) -> NDArray[Any]:
+    """An array where it lies; one that cannot lie there is not described as it was written."""
+    try:
+        shape = tuple(place[size] for size in sizes)
+        return np.memmap(directory / WEIGHTS, kind, "r", place[start], shape)
+    except (KeyError, ValueError):
+        raise UserError(f"{directory / DESCRIPTION}: damaged; {REMEDY}") from None
+
+
+def with_a_bit_less(matrix: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Bytes from -64 to 64; their scale doubles."""
+    return np.rint(matrix / np.float32(2)).astype(np.int8)

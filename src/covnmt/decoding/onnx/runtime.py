@@ -1,0 +1,350 @@
+"""ONNX Runtime as the engine: exported models, on a CPU, without PyTorch.
+
+A model is two graphs (see `export`): one reads the source, the other makes a step of the
+search and proposes words. States stay inside the runtime: a state is the values that the last
+step left, and the rows of them that the next step begins with.
+
+Letters: S sentences, R rows, V words, J source positions.
+"""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covnmt.base.config import Config, DecodeConfig, ModelConfig
+from covnmt.base.errors import UserError
+from covnmt.data.padding import Padded
+from covnmt.decoding.beam_search import Floats, Found, Ints, Proposal, Watch, search
+from covnmt.decoding.onnx.format import (
+    DESCRIPTION,
+    ENCODER,
+    REMEDY,
+    SHORTLIST,
+    STEP,
+    OutputLayer,
+    check_files,
+    read_description,
+    replacements,
+)
+from covnmt.decoding.onnx.shortlist import Shortlist
+from covnmt.decoding.protocol import Array, Forced
+from covnmt.model.directory import Description, check_made_with, check_vocabularies, load_config
+from covnmt.text.vocabulary import PAD, UNK
+
+# Nothing about our users leaves their machines; it must be said before the import.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+import onnxruntime as ort
+
+MANY = 16  # sentences, from which on greedy search takes products of contexts, not of annotations
+STRIDE = 4  # source positions that the runtime adds up at once; the last few it adds in other order
+TOGETHER = 8  # hypotheses that look at the source at once
+
+Values = dict[str, ort.OrtValue]  # by name, inside the runtime
+
+
+def value(array: NDArray[Any]) -> ort.OrtValue:
+    """An array as the runtime sees it, where it lies."""
+    return ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
+
+
+@lru_cache(typed=True)
+def single(number: int | bool, *shape: int) -> ort.OrtValue:
+    """One number as the runtime sees it."""
+    return value(np.full(shape, number))
+
+
+class Memory(NamedTuple):
+    """What one model knows of S sentences; shared by all hypotheses of each."""
+
+    arrays: dict[str, Array]  # [S, ..., J, *]: keys, values, bias, and Phi where there is one
+    output: dict[str, NDArray[Any]]  # the part of the output layer that is used, if not all
+    words: Ints | None  # the words of that part
+
+    def select(self, sentences: Ints) -> "Memory":
+        """Only these sentences."""
+        chosen = {name: array[sentences] for name, array in self.arrays.items()}
+        return Memory(chosen, self.output, self.words)
+
+    def values(self, size: int) -> Values:
+        """As the runtime sees it, in groups of so many sentences."""
+        groups = {name: a.reshape(-1, size, *a.shape[1:]) for name, a in self.arrays.items()}
+        return {name: value(array) for name, array in (groups | self.output).items()}
+
+
+class State(NamedTuple):
+    """What every model carries from step to step, and the rows of it that are still of interest."""
+
+    each: tuple[Values, ...]
+    rows: Ints  # [R]
+
+    def select(self, rows: Ints) -> "State":
+        """Only these rows; the next step picks them."""
+        return State(self.each, self.rows[rows])
+
+
+class OnnxModel:
+    """The two graphs of a model, ready to run."""
+
+    def __init__(self, directory: Path, known: Description, threads: int) -> None:
+        # kept for as long as the runtime, which does not copy them, may look at them
+        self.matrices = replacements(directory)
+        self.encoder = open_graph(directory / ENCODER, threads, self.matrices)
+        self.steps = open_graph(directory / STEP, threads, self.matrices)
+        self.config = known.config.model
+        self.has_narrow = "narrow" in {each.name for each in self.encoder.get_inputs()}
+        self.before_first = known.words["target"]  # the table has a row of zeros there
+        shapes = {each.name: each.shape for each in self.steps.get_inputs()}
+        self.carried = [name for name in ("t", "s", "C") if name in shapes]
+        sizes = {name: int(shapes[name][-1]) for name in self.carried}
+        self.context = sizes.get("s", 0)  # products of the last context
+        self.coverage = sizes.get("C", 0)
+        found = (sizes["t"], self.coverage, "Phi" in shapes)
+        if found != _sizes(self.config):
+            raise UserError(f"{directory / 'config.json'}: of another model than {STEP}; {REMEDY}")
+        self.has_first = "first" in shapes
+        listed = "output.W" in shapes
+        self.output = OutputLayer.load(directory) if listed else None
+        self.shortlist = Shortlist.load(directory / SHORTLIST) if listed else None
+
+    def read(self, source: Padded, beam: int, every_word: bool) -> tuple[Memory, Values]:
+        """Read sentences: what steps need of them, and what the first one begins with.
+
+        A short list is not used where every word is asked for.
+        """
+        source = filled(source)
+        S, J = source.words.shape
+        names = [each.name for each in self.encoder.get_outputs()]
+        narrow = {"narrow": np.array(beam == 1 and S >= MANY)} if self.has_narrow else {}
+        arrays = self.encoder.run(names, {**source._asdict(), **narrow})
+        found = dict(zip(names, arrays, strict=True))
+        nothing = float(self.config.coverage.accumulate == "subtract")
+        begin = {
+            "t": found.pop("t").reshape(1, S, 1, -1),
+            "s": np.zeros((1, S, 1, self.context), np.float32),
+            "C": np.full((1, S, 1, J, self.coverage), nothing, np.float32),
+        }
+        found["bias"] = np.where(source.mask, np.float32(0), np.float32(-math.inf))
+        shared = {name: a if name == "values" else a[:, None] for name, a in found.items()}
+        words, output = self._listed(None if every_word else source.words)
+        memory = Memory(shared, output, words)
+        return memory, {name: value(begin[name]) for name in self.carried}
+
+    def _listed(self, source: Ints | None) -> tuple[Ints | None, dict[str, NDArray[Any]]]:
+        """The words that may follow these, and their part of the output layer."""
+        if self.output is None or self.shortlist is None:
+            return None, {}
+        words = None if source is None else self.shortlist.of(source)
+        return words, self.output.part(words)
+
+    def bind(self, memory: Values) -> ort.IOBinding:
+        """Tell the runtime what stays the same for several steps."""
+        binding = self.steps.io_binding()
+        for name, each in memory.items():
+            binding.bind_ortvalue_input(name, each)
+        return binding
+
+    def step(
+        self, binding: ort.IOBinding, inputs: Values, names: Sequence[str]
+    ) -> tuple[list[NDArray[Any]], Values]:
+        """Some outputs of a step as arrays, and what it carries to the next."""
+        for name, each in inputs.items():
+            binding.bind_ortvalue_input(name, each)
+        for name in (*names, *(f"{name}.next" for name in self.carried)):
+            binding.bind_output(name)
+        self.steps.run_with_iobinding(binding)
+        # by number: walking over this vector takes the runtime longer than a small product
+        vector = binding.get_outputs_as_ortvaluevector()
+        found = [ort.OrtValue(vector[number]) for number in range(len(names) + len(self.carried))]
+        arrays = [_by_row(each.numpy()) for each in found[: len(names)]]
+        return arrays, dict(zip(self.carried, found[len(names) :], strict=True))
+
+    def fertility(self, memory: Memory, J: int) -> Array | None:
+        """Target words expected of each source word [S, J], where the model predicts them."""
+        predicts = self.config.coverage.kind == "fertility"
+        return memory.arrays["Phi"][:, 0, :J, 0] if predicts else None
+
+
+class OnnxScorer:
+    """Models that have read certain sentences, as the search sees them.
+
+    Of several, the mean of their probabilities and of their attention counts.
+    """
+
+    def __init__(self, models: Sequence[OnnxModel], memories: Sequence[Memory], end: int) -> None:
+        self.models, self.memories, self.end, self.unk = models, memories, end, UNK
+        self.sentences = len(memories[0].arrays["keys"])
+        # the memories in groups of this size, and as the runtime was told of them
+        self._size, self._values, self._bindings = 0, [Values()], list[ort.IOBinding]()
+
+    @classmethod
+    def read(
+        cls, models: Sequence[OnnxModel], source: Padded, end: int, beam: int, every_word: bool
+    ) -> tuple["OnnxScorer", State]:
+        """Let every model read the source; the scorer and its first state."""
+        read = (model.read(source, beam, every_word) for model in models)
+        memories, begin = zip(*read, strict=True)
+        return cls(models, memories, end), State(begin, np.arange(len(source.words)))
+
+    def step(self, state: State, words: Ints | None, k: int) -> Proposal[State]:
+        """Propose the k best next words of every row."""
+        outputs = ["best", "numbers", "alpha"] if len(self.models) == 1 else ["log_probs", "alpha"]
+        listed = self.memories[0].words
+        found, after = self.run(state, words, k if listed is None else min(k, len(listed)), outputs)
+        if len(found) == 1:
+            log_probs, numbers, attention = found[0]
+            numbers = numbers if listed is None else listed[numbers]
+        else:
+            # behind the end symbol some have words that nobody says, to fill blocks
+            known = [each[0][:, : self.end + 1] for each in found]
+            log_probs, numbers = top(mean_log(known), k)
+            attention = np.mean([each[1] for each in found], axis=0)
+        return Proposal(log_probs, numbers, attention, after)
+
+    def run(
+        self, state: State, words: Ints | None, k: int, outputs: Sequence[str]
+    ) -> tuple[list[list[NDArray[Any]]], State]:
+        """One step of every model: these outputs of each, and the state after it."""
+        size = group_size(self.sentences, len(state.rows) // self.sentences)
+        if size != self._size:
+            self._group(size)
+        shape = (self.sentences // size, size, -1)  # [G, c, K]
+        given = {"parents": value(state.rows.reshape(shape)), "k": single(k, 1)}
+        found, after = [], []
+        for model, binding, carried in zip(self.models, self._bindings, state.each, strict=True):
+            last = np.full(len(state.rows), model.before_first) if words is None else words
+            inputs = {**given, **carried, "words": value(last.reshape(shape))}
+            if model.has_first:
+                inputs["first"] = single(words is None)
+            arrays, carries = model.step(binding, inputs, outputs)
+            found.append(arrays)
+            after.append(carries)
+        return found, State(tuple(after), np.arange(len(state.rows)))
+
+    def _group(self, size: int) -> None:
+        """Look at so many sentences together from now on."""
+        self._size, self._values = size, [memory.values(size) for memory in self.memories]
+        pairs = zip(self.models, self._values, strict=True)
+        self._bindings = [model.bind(values) for model, values in pairs]
+
+    def keep(self, sentences: Ints) -> "OnnxScorer":
+        """The same for fewer sentences."""
+        if len(sentences) == self.sentences:
+            return self
+        return OnnxScorer(self.models, [m.select(sentences) for m in self.memories], self.end)
+
+    def fertility(self, J: int) -> Array | None:
+        """Expected target words [S, J]; the mean where several models predict them."""
+        pairs = zip(self.models, self.memories, strict=True)
+        predicted = [model.fertility(memory, J) for model, memory in pairs]
+        known = [fertility for fertility in predicted if fertility is not None]
+        return np.mean(known, axis=0) if len(known) == len(predicted) else None
+
+
+def _sizes(config: ModelConfig) -> tuple[int, int, bool]:
+    """Of the state and of the coverage, and whether that knows something of each source word."""
+    kind, size = config.coverage.kind, config.coverage.size
+    units = {"none": 0, "tanh": size, "gru": size}.get(kind, 1)
+    return config.hidden, units, kind in ("fertility", "tanh", "gru")
+
+
+def filled(source: Padded) -> Padded:
+    """The same with so much padding that no sentence depends on how long the others are."""
+    missing = ((0, 0), (0, -source.words.shape[1] % STRIDE))
+    return Padded(np.pad(source.words, missing, constant_values=PAD), np.pad(source.mask, missing))
+
+
+def _by_row(array: NDArray[Any]) -> NDArray[Any]:
+    """[G, c, K, ...] as [R, ...]."""
+    return array.reshape(-1, array.shape[-1])
+
+
+@lru_cache
+def group_size(sentences: int, beam: int) -> int:
+    """How many sentences a step looks at together.
+
+    Few, so that the arrays of attention stay in the processor's cache; enough to be worth a round.
+    """
+    sizes = (size for size in range(1, sentences) if sentences % size == 0)
+    return next((size for size in sizes if size * beam >= TOGETHER), sentences)
+
+
+def mean_log(log_probs: Sequence[Floats]) -> Floats:
+    """The logarithm of the mean probability."""
+    total: Floats = np.logaddexp.reduce(log_probs)
+    return total - math.log(len(log_probs))
+
+
+def top(scores: Floats, k: int) -> tuple[Floats, Ints]:
+    """The k highest of every row [R, V], best first; equal scores go to the lower word.
+
+    Only where several are equal to the last of the k it is open which are left out.
+    """
+    words = np.argpartition(-scores, k - 1, axis=1)[:, :k]
+    words.sort(axis=1)
+    chosen = np.take_along_axis(scores, words, axis=1)
+    order = (-chosen).argsort(axis=1, kind="stable")
+    return np.take_along_axis(chosen, order, axis=1), np.take_along_axis(words, order, axis=1)
+
+
+class OnnxEngine:
+    """Exported models at work."""
+
+    device = "cpu"
+
+    def __init__(self, models: Sequence[OnnxModel], end: int) -> None:
+        self.models, self.end = models, end
+
+    def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> Found:
+        """Translate."""
+        alone = len(self.models) == 1  # several would each have a list of their own
+        scorer, start = OnnxScorer.read(
+            self.models, source, self.end, decode.beam, every_word=not alone
+        )
+        found = search(scorer, start, source.lengths, decode, watch)
+        return Found(found, scorer.fertility(source.words.shape[1]))
+
+    def force(self, source: Padded, target: Padded) -> Forced:
+        """Decode these targets with the first model."""
+        scorer, state = OnnxScorer.read(self.models[:1], source, self.end, 1, every_word=True)
+        rows, J = np.arange(len(source.words)), source.words.shape[1]
+        alphas, said = [], np.zeros(len(rows), np.float32)
+        last: Ints | None = None
+        for words, real in zip(target.words.T, target.mask.T, strict=True):
+            [[log_probs, alpha]], state = scorer.run(state, last, 1, ["log_probs", "alpha"])
+            said += np.where(real, log_probs[rows, words], 0)
+            alphas.append(alpha[:, :J])
+            last = words
+        return Forced(np.stack(alphas, axis=1), said, scorer.fertility(J))
+
+
+def open_graph(
+    path: Path, threads: int, matrices: Mapping[str, NDArray[Any]]
+) -> ort.InferenceSession:
+    """Open one graph for so many threads. Some matrices may be replaced."""
+    options = ort.SessionOptions()
+    own = {name: value(each) for name, each in matrices.items() if name.startswith(path.stem)}
+    if own:
+        options.add_external_initializers(list(own), list(own.values()))
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors; they come as exceptions too
+    try:
+        return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # whatever the runtime raises, it is about this file
+        raise UserError(f"{path}: damaged ({error}); {REMEDY}") from None
+
+
+def load_exported(directory: Path, threads: int) -> tuple[OnnxModel, Config]:
+    """An exported model, ready to translate; what is not whole is an error."""
+    known = load_config(directory)
+    check_vocabularies(directory, known)
+    check_files(directory)
+    told = read_description(directory).get("settings")
+    check_made_with(told, known, directory / DESCRIPTION)
+    return OnnxModel(directory, known, threads), known.config

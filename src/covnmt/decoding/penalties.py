@@ -1,0 +1,67 @@
+"""The rules of a search (SPEC 1.5): its limits, what it tries again, what ranks hypotheses.
+
+Letters: I target and J source positions, both with the end symbol.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covnmt.base.config import DecodeConfig
+
+Ints = NDArray[np.int64]
+Floats = NDArray[Any]  # float32, or what the scorer computes in
+
+WIDEST = 100  # a beam this wide is not doubled any more
+
+
+def attempts(config: DecodeConfig) -> Iterator[DecodeConfig]:
+    """What to try while no hypothesis finishes: first allow UNK, then double the beam."""
+    yield config
+    if not config.retry:
+        return
+    if config.forbid_unk:
+        config = config.model_copy(update={"forbid_unk": False})
+        yield config
+    while config.beam < WIDEST:
+        config = config.model_copy(update={"beam": 2 * config.beam})
+        yield config
+
+
+def step_limits(source_lengths: Ints, config: DecodeConfig) -> tuple[Ints, Ints]:
+    """Steps during which the end symbol is forbidden, and most steps, of every sentence."""
+    if config.length_rules:
+        return source_lengths // 2, 3 * source_lengths
+    return np.zeros_like(source_lengths), np.full_like(source_lengths, config.max_length)
+
+
+def length_penalty(length: int, alpha: float) -> float:
+    """What a log-probability is divided by; the length counts the end symbol."""
+    return float(length**alpha)
+
+
+def coverage_penalty(attention: Floats, beta: float) -> float:
+    """What is added for source words that got less than one word's attention (GNMT).
+
+        beta * sum_j log(min(sum_i alpha_ij, 1))
+
+    The last column, the source end symbol, needs no covering.
+    """
+    return beta * uncovered(attention[:, :-1].sum(axis=0)) if beta else 0.0
+
+
+def uncovered(total: Floats) -> float:
+    """That sum, for the attention that each source word got in all [J - 1]; 0: all are covered.
+
+    A word without any attention counts as the smallest positive number, so that the sum stays
+    finite.
+    """
+    return float(np.log(total.clip(np.finfo(total.dtype).tiny, 1)).sum())
+
+
+def penalised(log_prob: float, attention: Floats, config: DecodeConfig) -> float:
+    """The score that ranks hypotheses."""
+    divisor = length_penalty(len(attention), config.length_penalty)
+    return log_prob / divisor + coverage_penalty(attention, config.coverage_penalty)

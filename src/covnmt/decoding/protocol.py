@@ -1,0 +1,35 @@
+"""What every engine does, in arrays on the host: search, and decode a given target.
+
+Letters: S sentences, J source and I target positions, both with the end symbol.
+"""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covnmt.base.config import DecodeConfig
+from covnmt.data.padding import Padded
+from covnmt.decoding.beam_search import Found, Watch
+
+Array = NDArray[np.float32]
+
+
+class Forced(NamedTuple):
+    """What S given targets met with."""
+
+    alpha: Array  # [S, I, J]
+    log_probs: Array  # [S] of the whole target, end symbol included
+    fertility: Array | None  # [S, J]
+
+
+class Engine(Protocol):
+    """One model, or several that vote, ready to work."""
+
+    device: str  # cpu or cuda
+
+    def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> Found:
+        """Translate; `watch` is told after every step, by a GPU's own search in the end."""
+
+    def force(self, source: Padded, target: Padded) -> Forced:
+        """Decode these targets with the first model."""

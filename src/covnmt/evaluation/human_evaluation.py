@@ -1,0 +1,398 @@
+"""The subjective evaluation (paper, section 5.2 and Table 2): people judge, without knowing whom.
+
+`make_sheets` draws sentences, hides which system wrote which output, and writes the same questions
+twice: as a sheet for a spreadsheet and as a form for a browser, whose answers come out as such a
+sheet. `score_sheets` reads filled sheets, looks the systems up in the key, and gives adequacy,
+fluency, and the percentage of source words left out and said twice, with the raters' agreement.
+"""
+
+import csv
+import hashlib
+import json
+import random
+import string
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from itertools import combinations
+from pathlib import Path
+from string import Template
+from textwrap import shorten
+from typing import Any
+
+import numpy as np
+
+from covnmt.base.errors import UserError
+from covnmt.base.files import atomic_text, read_json, read_lines, write_json
+from covnmt.evaluation.system_output import OutputLine
+from covnmt.text.characters import belongs_before, spaceless
+from covnmt.text.tokenize import SPACE
+
+KEY, SHEET, FORM = "key.json", "ratings.csv", "form.html"
+COLUMNS = ("id", "source", "output", "adequacy", "fluency", "left_out", "said_twice")
+LOWEST, HIGHEST = 1, 5
+ADEQUACY = {
+    5: "all of the source's meaning is there",
+    4: "most of it is there; only details are missing or wrong",
+    3: "about half is there; something important is missing or wrong",
+    2: "little is there; scraps of the meaning come through",
+    1: "nothing is there, or it says something else",
+}
+FLUENCY = {
+    5: "reads as if a native speaker had written it",
+    4: "reads well, with a small slip",
+    3: "understandable, but clumsy or with plain mistakes",
+    2: "hard to follow; one has to read it twice",
+    1: "not a sentence of the language",
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One output to rate. Only the key knows the system."""
+
+    id: str
+    sentence: int  # line of the files, from 1
+    system: str
+    words: int  # source words that can be marked
+
+
+@dataclass(frozen=True)
+class Sheets:
+    """What `make_sheets` wrote: hand out the sheet or the form, keep the key."""
+
+    key: Path
+    sheet: Path
+    form: Path
+
+
+def make_sheets(
+    systems: Mapping[str, Sequence[str]],
+    source: Sequence[str],
+    n: int,
+    seed: int,
+    directory: Path,
+    source_words: Sequence[Sequence[str]] | None = None,
+) -> Sheets:
+    """Draw `n` sentences and write key, sheet and form for all systems on them.
+
+    Source words are split at white space unless `source_words` gives them, as it must for
+    languages that write no spaces. Equal arguments give equal files.
+    """
+    words = [list(row) for row in (source_words or [line.split() for line in source])]
+    _check(systems, source, words, n)
+    rng = random.Random(seed)
+    tag = _tag(systems, source, n, seed)
+    full = [k for k, row in enumerate(words) if row]
+    items, questions = [], []
+    for number, k in enumerate(sorted(rng.sample(full, n)), 1):
+        order = rng.sample(sorted(systems), len(systems))
+        drawn = [
+            Item(f"{tag}-{number:03d}-{letter}", k + 1, name, len(words[k]))
+            for letter, name in zip(string.ascii_uppercase, order, strict=False)
+        ]
+        items += drawn
+        outputs = [{"id": item.id, "text": systems[item.system][k]} for item in drawn]
+        questions.append({"words": words[k], "outputs": outputs})
+    key = {"tag": tag, "seed": seed, "systems": list(systems), "items": [asdict(i) for i in items]}
+    sheets = Sheets(directory / KEY, directory / SHEET, directory / FORM)
+    if sheets.sheet.exists():
+        raise UserError(f"{sheets.sheet}: there already, perhaps filled; choose another directory")
+    write_json(sheets.key, key)
+    _write_sheet(sheets.sheet, questions)
+    _write_form(sheets.form, tag, questions)
+    return sheets
+
+
+def known_words(
+    systems: Iterable[Sequence[OutputLine]], source: Sequence[str]
+) -> list[tuple[str, ...]] | None:
+    """The source words that the first system tells which tells those of every full line."""
+    for outputs in systems:
+        rows = zip(outputs, source, strict=False)
+        if all(each.source_tokens or not line.strip() for each, line in rows):
+            return [whole_words(each.source_tokens) for each in outputs]
+    return None
+
+
+def whole_words(tokens: Sequence[str]) -> tuple[str, ...]:
+    """Subwords and characters put together to words, as people read them.
+
+    Chinese, Japanese and Thai have no spaces to tell words by: there each piece stays a word.
+    """
+    if not any(SPACE in token for token in tokens):
+        return tuple(tokens)
+    text = ""
+    for token in tokens:
+        piece = token.replace(SPACE, " ")
+        apart = any(map(spaceless, text[-1:] + piece[:1])) and not belongs_before(piece[0])
+        text += f" {piece}" if apart else piece
+    return tuple(text.split())
+
+
+def _check(
+    systems: Mapping[str, Sequence[str]],
+    source: Sequence[str],
+    words: Sequence[Sequence[str]],
+    n: int,
+) -> None:
+    if not 1 <= len(systems) <= len(string.ascii_uppercase):
+        raise UserError(f"{len(systems)} systems; rate between 1 and 26 of them")
+    for name, lines in {**systems, "list of source words": words}.items():
+        if len(lines) != len(source):
+            raise UserError(
+                f"{name} has {len(lines)} sentences but the source has {len(source)}; "
+                "they must match line by line"
+            )
+    there = sum(map(bool, words))
+    if not 1 <= n <= there:
+        raise UserError(f"cannot draw {n} sentences: the source has {there} that are not empty")
+
+
+def _tag(systems: Mapping[str, Sequence[str]], source: Sequence[str], n: int, seed: int) -> str:
+    """A short name of these very sheets, so that ratings are never read with another key."""
+    content = json.dumps([list(systems.items()), list(source), n, seed], default=list)
+    return "r" + hashlib.sha256(content.encode()).hexdigest()[:5]
+
+
+def _write_sheet(path: Path, questions: Sequence[Mapping[str, Any]]) -> None:
+    with atomic_text(path) as stream:
+        # the mark by which spreadsheets know UTF-8
+        stream.write("\ufeff")
+        writer = csv.writer(stream, lineterminator="\r\n")
+        writer.writerow(COLUMNS)
+        for question in questions:
+            numbered = " ".join(f"{k}:{word}" for k, word in enumerate(question["words"], 1))
+            for output in question["outputs"]:
+                blank = [""] * (len(COLUMNS) - 3)
+                writer.writerow([output["id"], _cell(numbered), _cell(output["text"]), *blank])
+
+
+def _cell(text: str) -> str:
+    """Text that a spreadsheet will not take for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
+
+
+def _write_form(path: Path, tag: str, questions: Sequence[Mapping[str, Any]]) -> None:
+    data = {
+        "tag": tag,
+        "columns": COLUMNS,
+        "scales": {
+            name: [[value, words] for value, words in scale.items()]
+            for name, scale in (("adequacy", ADEQUACY), ("fluency", FLUENCY))
+        },
+        "questions": questions,
+    }
+    # inside a script element only "<" could end it
+    inside = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
+    template = Template((files("covnmt.evaluation") / "form.html").read_text("utf-8"))
+    with atomic_text(path) as stream:
+        stream.write(template.substitute(data=inside))
+
+
+# Reading filled sheets
+
+
+@dataclass(frozen=True)
+class Rating:
+    """What one rater said of one output; marked source words count from 0."""
+
+    item: Item
+    adequacy: int
+    fluency: int
+    left_out: frozenset[int]
+    said_twice: frozenset[int]
+
+
+@dataclass(frozen=True)
+class SystemRating:
+    """A row of the paper's Table 2; the last two are percentages of source words."""
+
+    system: str
+    ratings: int
+    adequacy: float
+    fluency: float
+    left_out: float
+    said_twice: float
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far two raters agree on one question, over what both have answered.
+
+    `same` is the percentage of equal answers. `kappa` is Cohen's, with squared weights, which
+    corrects it for chance: 1 is full agreement, 0 what chance gives. It is None where both gave
+    one and the same answer throughout, so that chance explains everything.
+    """
+
+    question: str
+    raters: tuple[str, str]
+    answers: int
+    same: float
+    kappa: float | None
+
+
+@dataclass(frozen=True)
+class Ratings:
+    """The outcome; `unfilled` names, for each sheet, the outputs without both scales."""
+
+    systems: tuple[SystemRating, ...]
+    agreement: tuple[Agreement, ...]
+    unfilled: Mapping[str, tuple[str, ...]]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return asdict(self)
+
+
+def score_sheets(key: Path, sheets: Sequence[Path]) -> Ratings:
+    """Read the filled sheets of one or more raters and tell whose outputs were judged how."""
+    if not sheets:
+        raise UserError("no filled sheet given")
+    for first, second in combinations(sheets, 2):
+        if first.resolve() == second.resolve():
+            raise UserError(f"{second}: given twice; give the sheet of each rater once")
+    systems, items = _read_key(key)
+    raters = {str(sheet): _read_sheet(sheet, items) for sheet in sheets}
+    everything = [rating for ratings in raters.values() for rating in ratings.values()]
+    if not everything:
+        raise UserError(f"{', '.join(raters)}: nothing filled in yet")
+    by_system = {
+        name: [rating for rating in everything if rating.item.system == name] for name in systems
+    }
+    return Ratings(
+        systems=tuple(_summary(name, rows) for name, rows in by_system.items() if rows),
+        agreement=tuple(
+            agreement
+            for first, second in combinations(raters, 2)
+            for agreement in _agreements((first, second), raters[first], raters[second])
+        ),
+        unfilled={
+            rater: tuple(name for name in items if name not in ratings)
+            for rater, ratings in raters.items()
+        },
+    )
+
+
+def _read_key(path: Path) -> tuple[list[str], dict[str, Item]]:
+    key = read_json(path)
+    try:
+        return list(key["systems"]), {row["id"]: Item(**row) for row in key["items"]}
+    except (KeyError, TypeError):
+        raise UserError(f"{path}: not a key that `covnmt rate make` wrote") from None
+
+
+def _read_sheet(path: Path, items: Mapping[str, Item]) -> dict[str, Rating]:
+    """Filled rows by their id, in any order; rows without both scales are left out."""
+    ratings: dict[str, Rating] = {}
+    seen: set[str] = set()
+    for place, row in _rows(path):
+        name = row["id"].strip()
+        if name not in items:
+            start = shorten(name, 40)
+            raise UserError(
+                f"{place}: id {start!r} is not in the key; is it the key of this sheet?"
+            )
+        if name in seen:
+            raise UserError(f"{place}: id {name!r} is there twice; remove one of the rows")
+        seen.add(name)
+        item = items[name]
+        adequacy, fluency = (_scale(row, scale, place) for scale in ("adequacy", "fluency"))
+        left, twice = (_marked(row, k, item.words, place) for k in ("left_out", "said_twice"))
+        if adequacy is not None and fluency is not None:
+            ratings[name] = Rating(item, adequacy, fluency, left, twice)
+    return ratings
+
+
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Rows of a sheet as spreadsheets save it: with comma, semicolon or tab."""
+    # some spreadsheets on a Mac end lines with a carriage return alone
+    lines = [part for line in read_lines(path) for part in line.split("\r")]
+    if not lines:
+        raise UserError(f"{path}: empty; expected the sheet that `covnmt rate make` wrote")
+    lines[0] = lines[0].removeprefix("\ufeff")
+    delimiter = max(",;\t", key=lines[0].count)
+    reader = csv.DictReader(lines, delimiter=delimiter, restval="")
+    try:
+        # source and output are there for the rater only
+        missing = set(COLUMNS) - {"source", "output"} - set(reader.fieldnames or ())
+        if missing:
+            raise UserError(f"{path}, line 1: no column {', '.join(sorted(missing))}")
+        for row in reader:
+            if any(isinstance(cell, str) and cell.strip() for cell in row.values()):
+                yield f"{path}, line {reader.line_num}", row
+    except csv.Error as error:
+        raise UserError(
+            f"{path}, after line {reader.line_num}: {error}; is a quotation mark left open?"
+        ) from None
+
+
+def _scale(row: Mapping[str, str], name: str, place: str) -> int | None:
+    cell = row[name].strip()
+    if not cell:
+        return None
+    # spreadsheets may write 4 as 4.0
+    value = cell.removesuffix(".0")
+    if value not in map(str, range(LOWEST, HIGHEST + 1)):
+        raise UserError(f"{place}: {name} is {cell!r}; say a whole number {LOWEST} to {HIGHEST}")
+    return int(value)
+
+
+def _marked(row: Mapping[str, str], name: str, words: int, place: str) -> frozenset[int]:
+    """Numbers of source words, from 1 in the sheet and from 0 here."""
+    cells = row[name].replace(",", " ").replace(";", " ").split()
+    numbers = [cell.removesuffix(".0") for cell in cells]
+    positions = {str(j + 1): j for j in range(words)}
+    for number in numbers:
+        if number not in positions:
+            raise UserError(
+                f"{place}: {name} has {shorten(number, 40)!r}; say numbers of source words, "
+                f"1 to {words}"
+            )
+    return frozenset(positions[number] for number in numbers)
+
+
+# Figures
+
+
+def _summary(system: str, ratings: Sequence[Rating]) -> SystemRating:
+    words = sum(rating.item.words for rating in ratings)
+    return SystemRating(
+        system=system,
+        ratings=len(ratings),
+        adequacy=sum(rating.adequacy for rating in ratings) / len(ratings),
+        fluency=sum(rating.fluency for rating in ratings) / len(ratings),
+        left_out=100 * sum(len(rating.left_out) for rating in ratings) / words,
+        said_twice=100 * sum(len(rating.said_twice) for rating in ratings) / words,
+    )
+
+
+def _agreements(
+    raters: tuple[str, str], first: Mapping[str, Rating], second: Mapping[str, Rating]
+) -> Iterator[Agreement]:
+    both = [(first[name], second[name]) for name in first if name in second]
+    answers: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for one, other in both:
+        answers["adequacy"].append((one.adequacy, other.adequacy))
+        answers["fluency"].append((one.fluency, other.fluency))
+        for j in range(one.item.words):
+            answers["left out, by word"].append((j in one.left_out, j in other.left_out))
+            answers["said twice, by word"].append((j in one.said_twice, j in other.said_twice))
+    for question, pairs in answers.items():
+        same = 100 * sum(a == b for a, b in pairs) / len(pairs)
+        yield Agreement(question, raters, len(pairs), same, weighted_kappa(pairs))
+
+
+def weighted_kappa(pairs: Sequence[tuple[int, int]]) -> float | None:
+    """Cohen's kappa with squared weights.
+
+        kappa = 1 - sum over pairs of (a - b)^2 / what it would be were b drawn at random
+
+    For answers yes and no the weights change nothing.
+    """
+    a, b = np.asarray(pairs, dtype=np.float64).T
+    observed = ((a - b) ** 2).mean()
+    # the mean of (a_k - b_l)^2 over all k and l
+    expected = a.var() + b.var() + (a.mean() - b.mean()) ** 2
+    return None if expected == 0 else float(1 - observed / expected)

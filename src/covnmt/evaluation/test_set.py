@@ -1,0 +1,246 @@
+"""What is evaluated: a test set, and what a system made of it; from lists or from files.
+
+Files of other tools work as they are: plain or compressed, any line ends, Pharaoh links counted
+from 0 or 1, one empty line too many at the end. What does not fit together is an error that names
+the file and the line; there is no score for it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from covnmt.base.errors import UserError
+from covnmt.base.files import read_lines
+from covnmt.evaluation.system_output import OutputLine, read_outputs
+from covnmt.metrics.alignment import (
+    Array,
+    Gold,
+    Links,
+    check_links,
+    check_matrices,
+    load_matrices,
+    read_links,
+)
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """Source, references and gold alignment, sentence by sentence.
+
+    `references` holds one list of sentences per set of references. `gold` aligns the words, split
+    at white space, of the source and the first reference. `deterministic` says that the first
+    reference is the only right translation, as in the embedded pair: only then can words left out
+    and said twice be counted exactly. `files` names where each part came from, for messages.
+    """
+
+    references: Sequence[Sequence[str]]
+    source: Sequence[str] | None = None
+    gold: Sequence[Gold] | None = None
+    deterministic: bool = False
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    def lengths(self) -> list[tuple[int, int]]:
+        """Words per sentence, split at white space: (source, first reference)."""
+        assert self.source is not None
+        return [
+            (len(source.split()), len(reference.split()))
+            for source, reference in zip(self.source, self.references[0], strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What one system made of a test set.
+
+    `text` is its translation. `forced` are soft matrices of the first reference under the system
+    (`covnmt align`) and give AER and SAER; `links` of any aligner for the same pairs give AER and
+    go before it; `reverse_links` are those of the opposite direction. `attention` are soft
+    matrices of its own output, `fertility` the predicted fertility of each source word, and
+    `output_links` links of any aligner between the source and its own output.
+    """
+
+    text: Sequence[str]
+    forced: Sequence[Array] | None = None
+    links: Sequence[Links] | None = None
+    reverse_links: Sequence[Links] | None = None
+    attention: Sequence[Array] | None = None
+    output_links: Sequence[Links] | None = None
+    fertility: Sequence[Sequence[float]] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def as_evaluated(lines: Sequence[OutputLine], forced: Sequence[Array] | None = None) -> Output:
+    """A system's lines taken together; what some sentences lack is left out for all."""
+    alignments = [line.alignment for line in lines if line.alignment is not None]
+    fertilities = [line.fertility for line in lines if line.fertility is not None]
+    n = len(lines)
+    return Output(
+        text=[line.text for line in lines],
+        forced=forced,
+        attention=alignments if len(alignments) == n else None,
+        fertility=[f.tolist() for f in fertilities] if len(fertilities) == n else None,
+    )
+
+
+def load_evaluation_set(
+    references: Sequence[Path],
+    source: Path | None = None,
+    gold: Path | None = None,
+    base: Literal[0, 1] = 0,
+    deterministic: bool = False,
+) -> EvaluationSet:
+    """Read a test set; `base` is the number of the first word in the gold alignment."""
+    texts = [_without_last_empty(list(read_lines(path))) for path in references]
+    sentences = len(texts[0])
+    files = {f"reference {n}": str(path) for n, path in enumerate(references, 1)}
+    if source:
+        files["source"] = str(source)
+    if gold:
+        files["gold"] = str(gold)
+    return EvaluationSet(
+        references=texts,
+        source=_trimmed(list(read_lines(source)), sentences) if source else None,
+        gold=_trimmed(read_links(gold, base), sentences) if gold else None,
+        deterministic=deterministic,
+        files=files,
+    )
+
+
+def load_output(
+    hypothesis: Path,
+    evaluation_set: EvaluationSet,
+    forced: Path | None = None,
+    links: Path | None = None,
+    reverse_links: Path | None = None,
+    attention: Path | None = None,
+    output_links: Path | None = None,
+    base: Literal[0, 1] = 0,
+) -> Output:
+    """Read what a system made: text, or JSON lines as `covnmt translate --json` writes them,
+    whose alignment and fertility are then used too. All link files are source first, from `base`.
+    """
+    sentences = len(evaluation_set.references[0])
+    made = as_evaluated(read_outputs(hypothesis, sentences))
+    paths = {
+        "hypothesis": hypothesis,
+        "forced": forced,
+        "links": links,
+        "reverse_links": reverse_links,
+        "attention": attention or (hypothesis if made.attention is not None else None),
+        "output_links": output_links,
+        "fertility": hypothesis if made.fertility is not None else None,
+    }
+
+    def read(path: Path | None) -> list[Links] | None:
+        rows = _trimmed(read_links(path, base), sentences) if path else None
+        return None if rows is None else [row.possible for row in rows]
+
+    return Output(
+        text=made.text,
+        forced=load_matrices(forced) if forced else None,
+        links=read(links),
+        reverse_links=read(reverse_links),
+        attention=load_matrices(attention) if attention else made.attention,
+        output_links=read(output_links),
+        fertility=made.fertility,
+        files={name: str(path) for name, path in paths.items() if path},
+    )
+
+
+def check(evaluation_set: EvaluationSet, output: Output) -> None:
+    """Raise if the parts do not fit together, naming the first place where they do not."""
+    _check_counts(evaluation_set, output)
+    _check_references(evaluation_set)
+    _check_fertility(output)
+    if evaluation_set.source is not None:
+        _check_words(evaluation_set, output)
+    elif evaluation_set.gold is not None:
+        raise UserError("a gold alignment needs the source text too, to check its links against")
+    if output.reverse_links is not None and output.links is None and output.forced is None:
+        raise UserError(
+            f"{output.files.get('reverse_links', 'reverse_links')}: links of the opposite way "
+            "are joined with those of the usual one; give --links or --forced too"
+        )
+
+
+def _check_words(evaluation_set: EvaluationSet, output: Output) -> None:
+    """Links and forced matrices must lie within the words of their sentences."""
+    lengths = evaluation_set.lengths()
+    own = [
+        (source, len(line.split())) for (source, _), line in zip(lengths, output.text, strict=True)
+    ]
+    if evaluation_set.gold is not None:
+        name = evaluation_set.files.get("gold", "gold alignment")
+        check_links(evaluation_set.gold, lengths, name)
+        if not any(alignment.possible for alignment in evaluation_set.gold):
+            raise UserError(f"{name}: no links in it")
+    for part, links, fits in (
+        ("links", output.links, lengths),
+        ("reverse_links", output.reverse_links, lengths),
+        ("output_links", output.output_links, own),
+    ):
+        rows = [Gold(row, row) for row in links] if links is not None else []
+        check_links(rows, fits[: len(rows)], output.files.get(part, part))
+    if output.forced is not None:
+        check_matrices(output.forced, lengths, output.files.get("forced", "forced matrices"))
+
+
+def _check_fertility(output: Output) -> None:
+    """The source words of the output's soft matrices are those of its fertility."""
+    if output.attention is None or output.fertility is None:
+        return
+    for number, (matrix, row) in enumerate(zip(output.attention, output.fertility, strict=True), 1):
+        if len(row) != matrix.shape[1]:
+            raise UserError(
+                f"{output.files.get('fertility', 'fertility')}, sentence {number}: {len(row)} "
+                f"source words, but {output.files.get('attention', 'attention')} has "
+                f"{matrix.shape[1]}"
+            )
+
+
+def _check_counts(evaluation_set: EvaluationSet, output: Output) -> None:
+    parts: dict[str, Sequence[Any] | None] = {
+        **{f"reference {n}": lines for n, lines in enumerate(evaluation_set.references, 1)},
+        "source": evaluation_set.source,
+        "gold": evaluation_set.gold,
+        "hypothesis": output.text,
+        "forced": output.forced,
+        "links": output.links,
+        "reverse_links": output.reverse_links,
+        "attention": output.attention,
+        "output_links": output.output_links,
+        "fertility": output.fertility,
+    }
+    files = {**evaluation_set.files, **output.files}
+    first = files.get("reference 1", "reference 1")
+    expected = len(evaluation_set.references[0])
+    if not expected:
+        raise UserError(f"{first}: empty; there is nothing to compare with")
+    for name, rows in parts.items():
+        if rows is not None and len(rows) != expected:
+            raise UserError(
+                f"{files.get(name, name)} has {len(rows)} sentences but {first} has {expected}; "
+                "they must match line by line"
+            )
+
+
+def _check_references(evaluation_set: EvaluationSet) -> None:
+    for n, lines in enumerate(evaluation_set.references, 1):
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                name = evaluation_set.files.get(f"reference {n}", f"reference {n}")
+                raise UserError(
+                    f"{name}, line {number}: empty reference; remove the sentence from all files"
+                )
+
+
+def _without_last_empty(lines: list[str]) -> list[str]:
+    return lines[:-1] if lines and not lines[-1].strip() else lines
+
+
+def _trimmed(rows: list[Any], sentences: int) -> list[Any]:
+    """Drop one empty line too many at the end; any other surplus is left for `check`."""
+    empty = ("", Gold(frozenset(), frozenset()))
+    one_too_many = len(rows) == sentences + 1 and rows[-1] in empty
+    return rows[:-1] if one_too_many else rows

@@ -1,0 +1,336 @@
+"""What did a translation leave out? Source words that it does not depend on, though it should.
+
+A translation that says a source word becomes less probable when the word is taken out of the
+source; one that leaves it out does not, it rather becomes more probable (contrastive conditioning,
+Vamvas and Sennrich 2022). Words that carry little, such as particles, are missed in neither case:
+so only those count without which the model's own translation would be much less probable. It is
+not what the attention says: forced to speak, it looks at left-out words too.
+
+Where a whole sentence of several is left out, to take one more word out of it changes little. So
+sentences are taken out first, one after the other, and words of those that stay.
+
+Letters: K units of a line, each a word or a number of one or several tokens, or a whole sentence.
+"""
+
+import json
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
+from itertools import chain, groupby, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covnmt.base.console import tell
+from covnmt.base.processes import Piece, by_pieces
+from covnmt.data.padding import batches, pad
+from covnmt.decoding.engines import processes
+from covnmt.inference.translate import Translation, Translator, join
+from covnmt.inference.units import Nats, Source
+
+Floats = NDArray[np.float64]
+Ids = Sequence[int]
+
+BATCH = 64
+WORDS = 2000  # of the targets of a batch: a long one needs room for all words at each of its places
+WINDOW = 16  # pairs at a time; each is many sentences to decode
+NEEDED = 2.0  # what the model's own translation loses without a word that counts, in nats
+LEAST = 1.0  # what the given one gains without it
+SURER = 1.0  # so much less will do for a whole sentence: without one that is said it loses tens
+TRIED = -1.0  # and so much for a trial, as others that are left out too may still hide it
+# Tokens of a side that can be checked: time grows with their third power, here to some seconds.
+CHECKED = 100
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Source words in a row, or a whole sentence, that a translation probably leaves out."""
+
+    text: str
+    start: int  # the first of its tokens
+    end: int  # and the one after the last
+    # in nats: what the translation gains without the most telling of its words, or the sentence
+    gain: float
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """One translation, held against its source."""
+
+    source_tokens: tuple[str, ...]
+    units: list[range]  # of these: words, but for a sentence that is left out as a whole
+    own: str  # the translation that the model would give
+    need: Floats  # [K] what that loses without each unit (of a sentence: a word of it), in nats
+    gain: Floats  # [K] what the given one gains
+    left_out: tuple[LeftOut, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        rows = [asdict(each) | {"gain": round(each.gain, 4)} for each in self.left_out]
+        return {"source_tokens": list(self.source_tokens), "own": self.own, "left_out": rows}
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A pair with a side that is too long to check."""
+
+    tokens: int  # of that side
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values; nobody can take it for a translation that leaves nothing out."""
+        return {"skipped": f"{self.tokens} tokens"}
+
+
+class Trial(NamedTuple):
+    """A line that lacks some parts already, and what else to take out of it, one at a time."""
+
+    source: Source
+    gone: Sequence[range]
+    parts: Sequence[range]
+    target: Ids  # to be scored
+
+    def variants(self) -> Iterator[Ids]:
+        """As it is, and without each of the parts."""
+        yield self._without(*self.gone)
+        for part in self.parts:
+            yield self._without(*self.gone, part)
+
+    def _without(self, *gone: range) -> Ids:
+        places = set(chain.from_iterable(gone))
+        return [word for j, word in enumerate(self.source.ids) if j not in places]
+
+
+class Checker:
+    """A model that reads translations, whoever made them."""
+
+    def __init__(self, translator: Translator) -> None:
+        self.translator = translator
+        self.source, self.target = translator.source, translator.target
+
+    @classmethod
+    def load(cls, directory: Path | str, device: str = "auto", threads: int = 0) -> "Checker":
+        """Open a model directory, or by name one that comes along."""
+        return cls(Translator.load(directory, device=device, threads=threads))
+
+    def check(self, pairs: Iterable[tuple[str, str]], least: float = LEAST) -> list[Check]:
+        """Check every pair of source and translation; words count from a gain of `least`.
+
+        An empty translation leaves out all that is needed.
+        """
+        return list(self.stream(pairs, least))
+
+    def stream(self, pairs: Iterable[tuple[str, str]], least: float = LEAST) -> Iterator[Check]:
+        """The same, in order, a window of pairs at a time."""
+        rest = iter(pairs)
+        while window := list(islice(rest, WINDOW)):
+            sources = [Source.of(line, self.source) for line, _ in window]
+            own = self._translate(sources)
+            needs = self._needs(sources, own)
+            given = [self._ids(line) for _, line in window]
+            rows = zip(sources, needs, given, strict=True)
+            gone = [self._sentences_left_out(*row, least) for row in rows]
+            gains = self._gains(sources, needs, given, gone)
+            for row in zip(sources, own, needs, gone, gains, strict=True):
+                yield self._judge(*row, least)
+
+    def stream_short(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        least: float,
+        longest: int,
+        where: str,
+        first: int = 0,
+    ) -> Iterator[Check | Skipped]:
+        """The same, but for pairs with a side of more than `longest` tokens, which are told.
+
+        `where` is what a message calls a pair, before its number; `first` were before these.
+        """
+        numbered = enumerate(pairs, first + 1)
+        while window := list(islice(numbered, WINDOW)):
+            sizes = [self._tokens(*pair) for _, pair in window]
+            rows = list(zip(window, sizes, strict=True))
+            done = iter(self.check([pair for (_, pair), size in rows if size <= longest], least))
+            for (number, _), size in rows:
+                if size <= longest:
+                    yield next(done)
+                    continue
+                told = f"{size} tokens, not checked; a side may have {longest}: split it, or say"
+                tell(f"{where} {number}: {told} --max-tokens {size}", style="yellow")
+                yield Skipped(size)
+
+    def _tokens(self, source: str, target: str) -> int:
+        """Of the longer side."""
+        return max(len(self.source.tokenize(source)), len(self.target.tokenize(target)))
+
+    def _ids(self, line: str) -> Ids:
+        return self.target.encode(self.target.tokenize(line))
+
+    def _translate(self, sources: Sequence[Source]) -> list[list[Translation]]:
+        """Every sentence by itself, whole, however long it is."""
+        texts = [text for source in sources for text in source.texts]
+        longest = max(1, *(len(source.ids) for source in sources))
+        decode = self.translator.decode.model_copy(update={"max_source": longest})
+        made = iter(self.translator.translate(texts, decode))
+        return [list(islice(made, len(source.texts))) for source in sources]
+
+    def _needs(self, sources: Sequence[Source], own: Sequence[Sequence[Translation]]) -> list[Nats]:
+        """What the model's own translation of a sentence loses without each of its words."""
+        trials = [
+            Trial(source, source.others(sentence), source.words(sentence), self._ids(each.text))
+            for source, made in zip(sources, own, strict=True)
+            for sentence, each in zip(source.sentences, made, strict=True)
+        ]
+        found = zip(trials, self._losses(trials), strict=True)
+        rows = (zip(trial.parts, losses.tolist(), strict=True) for trial, losses in found)
+        return [dict(chain.from_iterable(islice(rows, len(made)))) for made in own]
+
+    def _sentences_left_out(self, source: Source, need: Nats, target: Ids, least: float) -> Nats:
+        """Those to take out, and what the translation gains without each once the others are out.
+
+        Where two are alike, either can be taken out, but not both: so it is one after the other,
+        always the best. One stays, if the translation says anything: its words are looked at.
+        """
+        tops = {each: source.most(need, each) for each in source.sentences if source.words(each)}
+        rest = [sentence for sentence, top in tops.items() if top >= NEEDED]
+        if not target and len(rest) > 1:
+            return {sentence: tops[sentence] for sentence in rest if tops[sentence] >= least}
+        gone: list[range] = []
+        while len(rest) > 1:
+            [losses] = self._losses([Trial(source, gone, rest, target)])
+            best = int(losses.argmin())
+            if -losses[best] < TRIED:
+                break
+            gone.append(rest.pop(best))
+        trials = [
+            Trial(source, [other for other in gone if other != each], [each], target)
+            for each in gone
+        ]
+        gains = [-float(loss) for [loss] in self._losses(trials)]
+        return {each: gain for each, gain in zip(gone, gains, strict=True) if gain >= least - SURER}
+
+    def _gains(
+        self,
+        sources: Sequence[Source],
+        needs: Sequence[Nats],
+        given: Sequence[Ids],
+        gone: Sequence[Nats],
+    ) -> list[Nats]:
+        """Without each word of the sentences that stay; nothing given gains all that is needed."""
+        trials = [
+            Trial(source, list(sentences), source.words_without(sentences), target)
+            for source, sentences, target in zip(sources, gone, given, strict=True)
+        ]
+        rows = zip(trials, self._losses(trials), needs, strict=True)
+        return [
+            {
+                word: -loss if trial.target else need[word]
+                for word, loss in zip(trial.parts, losses.tolist(), strict=True)
+            }
+            for trial, losses, need in rows
+        ]
+
+    def _losses(self, trials: Sequence[Trial]) -> list[Floats]:
+        """log P(y | x) less log P(y | x without a part) for all parts of each trial."""
+        rows = [(x, trial.target) for trial in trials for x in trial.variants()]
+        ends = np.cumsum([1 + len(trial.parts) for trial in trials], dtype=np.int64)
+        parts = np.split(self._log_probs(rows), ends[:-1]) if trials else []
+        return [part[0] - part[1:] for part in parts]
+
+    def _log_probs(self, rows: Sequence[tuple[Ids, Ids]]) -> Floats:
+        """log P(y | x) of all rows (x, y), decoded in batches of similar length."""
+        found = np.zeros(len(rows))
+        longest = max((len(y) for _, y in rows), default=0)
+        size = max(1, min(BATCH, WORDS // (1 + longest)))
+        for chosen in batches([len(x) + len(y) for x, y in rows], size):
+            x = pad([rows[k][0] for k in chosen], self.source.vocabulary.end)
+            y = pad([rows[k][1] for k in chosen], self.target.vocabulary.end)
+            found[chosen] = self.translator.engine.force(x, y).log_probs
+        return found
+
+    def _judge(
+        self,
+        source: Source,
+        own: Sequence[Translation],
+        need: Nats,
+        sentences: Nats,
+        words: Nats,
+        least: float,
+    ) -> Check:
+        """All that was found about a line: sentences that are left out, and words of the others."""
+        gain = sentences | words
+        units = sorted(gain, key=lambda unit: unit.start)
+        out = {
+            unit
+            for unit in units
+            if unit in sentences or (need[unit] >= NEEDED and gain[unit] >= least)
+        }
+        return Check(
+            source_tokens=source.tokens,
+            units=units,
+            own=join(source.line, own, self.target).text,
+            need=np.array([source.most(need, unit) for unit in units]),
+            gain=np.array([gain[unit] for unit in units]),
+            left_out=tuple(self._together(source, units, out, gain)),
+        )
+
+    def _together(
+        self, source: Source, units: Sequence[range], out: set[range], gain: Nats
+    ) -> Iterator[LeftOut]:
+        """Neighbours in a sentence that are left out, as one."""
+        starts = [sentence.start for sentence in source.sentences]
+        keys = {unit: (unit in out, bisect(starts, unit.start)) for unit in units}
+        for (left_out, _), run in groupby(units, keys.__getitem__):
+            if left_out:
+                found = list(run)
+                start, end = found[0].start, found[-1].stop
+                text = self.source.detokenize(source.tokens[start:end])
+                yield LeftOut(text, start, end, max(gain[unit] for unit in found))
+
+
+def check_text(
+    model: Path,
+    pairs: Iterable[tuple[str, str]],
+    least: float,
+    device: str,
+    threads: int,
+    longest: int = CHECKED,
+    where: str = "pair",
+) -> Iterator[Check | Skipped]:
+    """Checks of all pairs, in order; those of an exported model by a process per thread."""
+    _open.cache_clear()
+    workers = processes(model, threads)
+    if workers == 1:
+        return _open(model, device, threads).stream_short(pairs, least, longest, where)
+    check = partial(_check_piece, model, device, least, longest, where)
+    return by_pieces(check, pairs, WINDOW, workers)
+
+
+def _check_piece(
+    model: Path,
+    device: str,
+    least: float,
+    longest: int,
+    where: str,
+    piece: Piece[tuple[str, str]],
+) -> list[Check | Skipped]:
+    checker = _open(model, device, 1)
+    return list(checker.stream_short(piece.lines, least, longest, where, piece.first))
+
+
+@lru_cache(maxsize=1)
+def _open(model: Path, device: str, threads: int) -> Checker:
+    """The checker of this process; kept for one call, as the files of a model may change."""
+    return Checker.load(model, device, threads)
+
+
+def formatted(checks: Iterable[Check | Skipped], as_json: bool) -> Iterator[str]:
+    """Lines to print: as JSON one for each translation, else for those that leave something out."""
+    for number, each in enumerate(checks, 1):
+        if as_json:
+            yield json.dumps(each.to_json(), ensure_ascii=False)
+        elif isinstance(each, Check) and each.left_out:
+            words = (f"{found.text} ({found.gain:.1f})" for found in each.left_out)
+            yield "\t".join([str(number), *words])

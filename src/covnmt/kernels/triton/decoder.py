@@ -1,0 +1,302 @@
+"""Teacher-forced decoding on a GPU: few launches per step, weight gradients after the loop.
+
+One product of the state serves everything that reads it. Its columns, and those of its gradient:
+
+    U t (n, reset_after only) | q = W_a t (n) | given = S t (g d, padded) | R t, G t (2n)
+
+The gradient has n more at the end: the candidate's pre-activation. Its last 3n columns are then
+the gradient of the cell's inputs and of Cx s, and all but the last n that of the product, so
+every gradient of a weight is one product over all steps.
+
+Buffers are [I, B, .]: a step is a contiguous slice, and all steps together one tall matrix.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from covnmt.kernels import reference
+from covnmt.kernels.triton import attention as triton_attention
+from covnmt.kernels.triton import coverage as triton_coverage
+from covnmt.kernels.triton import gru as triton_gru
+from covnmt.kernels.triton.attention import Source
+from covnmt.kernels.triton.coverage import Kind
+from covnmt.kernels.triton.gru import Tape
+
+if TYPE_CHECKING:
+    from covnmt.model.coverage import LinguisticCoverage, NeuralCoverage
+    from covnmt.model.decoder import Decoder, Memory
+
+ALIGN = 8  # columns: rows of the product begin at multiples of 16 bytes if n allows it
+
+
+class Columns(NamedTuple):
+    """Where the parts of the state's product are."""
+
+    q: slice
+    given: slice
+    gates: slice
+    width: int
+
+    @classmethod
+    def of(cls, n: int, inputs: int, after: bool) -> "Columns":
+        """n units, a coverage network with so many inputs, and whether the reset acts after."""
+        q = n if after else 0
+        given = q + n
+        gates = given + inputs + -inputs % ALIGN
+        return cls(
+            slice(q, given),
+            slice(given, given + inputs),
+            slice(gates, gates + 2 * n),
+            gates + 2 * n,
+        )
+
+
+class Loop(NamedTuple):
+    """What the forward loop leaves behind; the tensors that `_Unroll` saves, besides its inputs."""
+
+    product: Tensor  # [I, B, width] the state's products; r and z in the place of their inputs
+    rt: Tensor | None  # [updates, B, n] r * t of the exact cell
+    c: Tensor  # [updates, B, n]
+    t: Tensor  # [updates + 1, B, n]
+    s: Tensor  # [I, B, 2n]
+    alpha: Tensor  # [I, B, J]
+    C: Tensor  # [I + 1, B, J, d]
+
+    def tape(self, i: int, columns: Columns) -> Tape:
+        """Of the update from state i to i + 1, as the one cell of a group."""
+        product = self.product[i : i + 1]
+        n = self.c.shape[-1]
+        return Tape(
+            gates=product[..., columns.gates],
+            Uh=product[..., :n] if self.rt is None else None,
+            rh=None if self.rt is None else self.rt[i : i + 1],
+            c=self.c[i : i + 1],
+            h=self.t[i + 1 : i + 2],
+        )
+
+
+def _allocate(kind: Kind, like: Tensor, steps: int, updates: int, J: int, n: int, width: int,
+              exact: bool) -> Loop:  # fmt: skip
+    B = like.shape[0]
+    C = like.new_empty(steps + 1, B, J, kind.d, dtype=torch.float32)
+    C[0] = kind.start
+    return Loop(
+        product=like.new_empty(steps, B, width),
+        rt=like.new_empty(updates, B, n) if exact else None,
+        c=like.new_empty(updates, B, n),
+        t=like.new_empty(updates + 1, B, n),
+        s=like.new_empty(steps, B, 2 * n),
+        alpha=like.new_empty(steps, B, J, dtype=torch.float32),
+        C=C,
+    )
+
+
+def _run(
+    kind: Kind, columns: Columns, steps: int, t0: Tensor, x: Tensor, source: Source,
+    W: Tensor, U: Tensor | None, Cx: Tensor,
+) -> Loop:  # fmt: skip
+    """Forward over all steps: x [updates, B, 3n] feeds the updates that follow the first looks."""
+    B, J, n = source.keys.shape
+    updates = x.shape[0]
+    loop = _allocate(kind, source.h, steps, updates, J, n, columns.width, U is not None)
+    loop.t[0] = t0
+    state = t0.to(torch.float32, copy=True).unsqueeze(0)  # [1, B, n]
+    context = source.h.new_empty(1, B, 3 * n)
+    recurrent = None if U is None else U.unsqueeze(0)
+    for i in range(steps):
+        product = loop.product[i]
+        torch.mm(loop.t[i], W.T, out=product)
+        triton_attention.forward(
+            kind, source, product[:, columns.q], product[:, columns.given],
+            loop.C[i], loop.alpha[i], loop.s[i], loop.C[i + 1],
+        )  # fmt: skip
+        if i < updates:
+            torch.mm(loop.s[i], Cx.T, out=context[0])
+            tape = loop.tape(i, columns)
+            triton_gru.forward(x[i : i + 1], context, tape, recurrent, state, None)
+    return loop
+
+
+class Gradients(NamedTuple):
+    """What the backward loop leaves behind, for all steps."""
+
+    columns: Tensor  # [I, B, width + n] of the product and of the candidate
+    s: Tensor  # [I, B, 2n]
+    e: Tensor  # [I, B, J]
+    x: Tensor  # [I, B, J, g d] of the coverage network's inputs; linguistic: of C_i
+    t0: Tensor  # [B, n]
+
+
+def _run_back(
+    kind: Kind, columns: Columns, loop: Loop, source: Source, W: Tensor, U: Tensor | None,
+    Cx: Tensor, d_t: Tensor, d_s: Tensor, d_alpha: Tensor | None,
+) -> Gradients:  # fmt: skip
+    """Backward over all steps; d_t and d_s, the gradients from outside, are added to in place."""
+    steps, B, J = loop.alpha.shape
+    updates, n = loop.c.shape[0], loop.c.shape[2]
+    d_all = loop.c.new_empty(steps, B, columns.width + n)
+    d_all[..., columns.given.stop : columns.gates.start] = 0  # padding
+    d_all[updates:] = 0  # no update follows the last look
+    d_e = torch.empty_like(loop.alpha)
+    d_x = loop.alpha.new_empty(steps, B, J, kind.inputs or kind.d)
+    d_C = loop.C.new_zeros(B, J, kind.d)
+    carried = loop.alpha.new_zeros(1, B, n)
+    recurrent = None if U is None else U.unsqueeze(0)
+    for i in reversed(range(steps)):
+        d_step = d_all[i]
+        if i < updates:
+            triton_gru.backward(
+                d_t[i + 1 : i + 2], carried, loop.tape(i, columns), loop.t[i : i + 1], recurrent,
+                None, d_all[i : i + 1, :, columns.gates.start :],
+                d_all[i : i + 1, :, :n] if U is None else None,
+            )  # fmt: skip
+            d_s[i].addmm_(d_step[:, columns.gates.start :], Cx)
+        product = loop.product[i]
+        triton_attention.backward(
+            kind, source, product[:, columns.q], product[:, columns.given], loop.C[i],
+            loop.alpha[i], d_s[i], None if d_alpha is None else d_alpha[i], d_C,
+            d_step[:, columns.q], d_step[:, columns.given], d_e[i], d_x[i],
+        )  # fmt: skip
+        d_t[i].addmm_(d_step[:, : columns.width], W)
+    return Gradients(d_all, d_s, d_e, d_x, carried[0] + d_t[0])
+
+
+def _coverage_gradients(
+    kind: Kind, source: Source, columns: Columns, loop: Loop, d_x: Tensor
+) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """Of Phi, P and the coverage network's gates and candidate."""
+    if kind.name == "none":
+        return None, None, None, None
+    if kind.name == "linguistic":
+        moved = (loop.alpha.unsqueeze(-1) * d_x).sum(0)  # [B, J, 1]
+        d_Phi = -kind.sign * moved / source.Phi.float().square()
+        return d_Phi.to(source.Phi.dtype), None, None, None
+    assert source.P is not None
+    given = loop.product[..., columns.given]
+    d_Phi, d_P, d_W = triton_coverage.sums(
+        kind, source.Phi, source.P, source.gates, given, loop.C, loop.alpha, d_x
+    )
+    d_gates = None if source.gates is None else d_W[: 2 * kind.d]
+    return d_Phi, d_P, d_gates, d_W[-kind.d :]
+
+
+class _Unroll(torch.autograd.Function):
+    """All steps as one node of the graph; weights come packed and in the products' precision."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, kind: Kind, steps: int, t0: Tensor, x: Tensor, W: Tensor, U: Tensor | None,
+        Cx: Tensor, *parts: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+        source = Source(*parts)  # type: ignore[arg-type]
+        if source.V is not None:
+            source = source._replace(V=source.V.to(source.keys.dtype))
+        columns = Columns.of(Cx.shape[0] // 3, kind.inputs, U is None)
+        loop = _run(kind, columns, steps, t0, x, source, W, U, Cx)
+        ctx.kind, ctx.columns = kind, columns
+        ctx.save_for_backward(W, U, Cx, *source, *loop)
+        ctx.set_materialize_grads(False)
+        final = loop.C[-1].clone()
+        ctx.mark_non_differentiable(final)
+        return loop.t, loop.s, loop.alpha, final
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        W, U, Cx, *rest = ctx.saved_tensors
+        source, loop = Source(*rest[: len(Source._fields)]), Loop(*rest[len(Source._fields) :])
+        columns, updates = ctx.columns, loop.c.shape[0]
+        d_t, d_s = _own(gradients[0], loop.t), _own(gradients[1], loop.s)
+        d_alpha = None if gradients[2] is None else gradients[2].contiguous()
+        back = _run_back(ctx.kind, columns, loop, source, W, U, Cx, d_t, d_s, d_alpha)
+        cell = back.columns[:updates, :, columns.gates.start :]  # [updates, B, 3n]
+        states = loop.t[: loop.s.shape[0]]
+        d_keys, d_v, d_V = triton_attention.sums(
+            ctx.kind, source, loop.product[..., columns.q], loop.C, back.e
+        )
+        d_h = torch.bmm(loop.alpha.permute(1, 2, 0).to(loop.s.dtype), back.s.transpose(0, 1))
+        covers = _coverage_gradients(ctx.kind, source, columns, loop, back.x)
+        d_U = None if U is None else _weight(cell[..., -U.shape[0] :], loop.rt)
+        d_W = _weight(back.columns[..., : columns.width], states)
+        d_Phi, *network = covers
+        return (
+            None, None, back.t0, cell, d_W, d_U, _weight(cell, loop.s[:updates]),
+            d_h, d_keys, d_Phi, None, d_v, d_V, *network,
+        )  # fmt: skip
+
+
+def _own(gradient: Tensor | None, like: Tensor) -> Tensor:
+    """A gradient from outside that may be added to."""
+    if gradient is None:
+        return torch.zeros_like(like)
+    return torch.empty_like(like).copy_(gradient)
+
+
+def _weight(d_out: Tensor, inputs: Tensor | None) -> Tensor:
+    """The gradient of a matrix from all steps' [I, B, .] of its output and input."""
+    assert inputs is not None
+    return d_out.flatten(0, 1).T @ inputs.flatten(0, 1)
+
+
+def kind_of(decoder: "Decoder", dtype: torch.dtype) -> Kind:
+    """The decoder's coverage model, as the kernels know it."""
+    coverage, d = decoder.coverage, decoder.coverage.size
+    tf32 = dtype != torch.float32 or torch.backends.cuda.matmul.fp32_precision == "tf32"
+    precision = "tf32" if tf32 else "ieee"
+    if d == 0:
+        return Kind("none", 0, 0.0, 0.0, precision)
+    if hasattr(coverage, "gated"):
+        return Kind("gru" if coverage.gated else "tanh", d, 0.0, 0.0, precision)
+    linguistic = cast("LinguisticCoverage", coverage)
+    return Kind("linguistic", d, linguistic.start, linguistic.sign, precision)
+
+
+def supports(decoder: "Decoder", memory: "Memory") -> bool:
+    """Whether the kernels know this coverage model and can hold sentences this long."""
+    coverage = decoder.coverage
+    extra = ("from_context", "from_current", "from_energies")
+    return (
+        (coverage.size == 0 or hasattr(coverage, "gated") or hasattr(coverage, "sign"))
+        and coverage.size <= triton_coverage.WIDEST
+        and memory.keys.shape[1] <= triton_attention.LONGEST
+        and all(getattr(coverage, name, None) is None for name in extra)
+    )
+
+
+def unroll(
+    decoder: "Decoder", memory: "Memory", y: Tensor, dtype: torch.dtype
+) -> reference.Unrolled:
+    """Decode on embedded previous words y [B, I, m]; products and states in `dtype`."""
+    kind = kind_of(decoder, dtype)
+    network = cast("NeuralCoverage", decoder.coverage) if kind.inputs else None
+    cell, attention = decoder.cell, decoder.attention
+    after = cell.advance is reference.reset_after_gru
+    reading: list[Tensor] = [attention.W_a, cell.gates]
+    if network is not None:
+        reading.insert(1, pad(network.S, (0, 0, 0, -kind.inputs % ALIGN)))
+    if after:
+        reading.insert(0, cell.candidate)
+    # code: the word of step i + 1 goes into the update after look i; paper: that of step i
+    first = 1 if decoder.order == "code" else 0
+    x = cell.project(y.transpose(0, 1)[first:])  # [updates, B, 3n]
+    source = Source(
+        h=memory.h.to(dtype).contiguous(),
+        keys=memory.keys.to(dtype).contiguous(),
+        Phi=memory.Phi.contiguous(),
+        mask=memory.mask.to(torch.uint8).contiguous(),
+        v=attention.v,
+        V=None if attention.V_a is None else attention.V_a.T.contiguous(),
+        P=None if network is None else network.P,
+        gates=None if network is None else network.gates,
+        candidate=None if network is None else network.candidate,
+    )
+    t0 = decoder.start(memory).t
+    with torch.autocast(y.device.type, enabled=False):
+        t, s, alpha, C = _Unroll.apply(
+            kind, y.shape[1], t0, x.to(dtype).contiguous(), torch.cat(reading).to(dtype),
+            None if after else cell.candidate.to(dtype), decoder.Cx.to(dtype), *source,
+        )  # type: ignore[no-untyped-call]  # fmt: skip
+    t = t if decoder.order == "code" else t[1:]
+    return reference.Unrolled(t.transpose(0, 1), s.transpose(0, 1), alpha.transpose(0, 1), C)

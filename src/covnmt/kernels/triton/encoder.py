@@ -1,0 +1,116 @@
+"""The bidirectional encoder on a GPU: both directions in one loop, one batched product per step.
+
+Everything is kept by source position, [2, J, B, .]: step k of the forward direction is at
+position k, step k of the backward one at J - 1 - k. `_step` views the two as one [2, B, .].
+Padding copies the state, so it changes neither the states nor the gradients of other words.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from covnmt.kernels import reference
+from covnmt.kernels.triton import gru as triton_gru
+from covnmt.kernels.triton.gru import Tape
+
+if TYPE_CHECKING:
+    from covnmt.model.encoder import Encoder
+
+
+def _step(buffer: Tensor, k: int) -> Tensor:
+    """Position k of the first direction and J - 1 - k of the second: [2, B, w]."""
+    _, J, B, w = buffer.shape
+    return buffer.as_strided(
+        (2, B, w), ((2 * (J - k) - 1) * B * w, w, 1), buffer.storage_offset() + k * B * w
+    )
+
+
+def _tape(k: int, recurrent: Tensor, rh: Tensor | None, c: Tensor, states: Tensor) -> Tape:
+    """Step k of the buffers. The product has columns R, G; where the reset acts after, U, R, G."""
+    n = c.shape[-1]
+    product = _step(recurrent, k)
+    return Tape(
+        gates=product[..., -2 * n :],
+        Uh=product[..., :n] if rh is None else None,
+        rh=None if rh is None else _step(rh, k),
+        c=_step(c, k),
+        h=_step(states, k),
+    )
+
+
+def _recurrent_gradient(d_product: Tensor, states: Tensor) -> Tensor:
+    """Of the recurrent weights [2, w, n]. Each position read its neighbour's state, or zero."""
+    ahead = d_product[0, 1:].flatten(0, 1).T @ states[0, :-1].flatten(0, 1)
+    back = d_product[1, :-1].flatten(0, 1).T @ states[1, 1:].flatten(0, 1)
+    return torch.stack([ahead, back])
+
+
+class _Read(torch.autograd.Function):
+    """All steps as one node of the graph.
+
+    x [2, J, B, 3n], W = [R; G] or [U; R; G] [2, w, n], U [2, n, n] or None, keep [2, J, B, 1].
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, W: Tensor, U: Tensor | None, keep: Tensor) -> Tensor:
+        _, J, B, _ = x.shape
+        n = W.shape[2]
+        recurrent = x.new_empty(2, J, B, W.shape[1])
+        c, states = x.new_empty(2, J, B, n), x.new_empty(2, J, B, n)
+        rh = None if U is None else torch.empty_like(c)
+        h = x.new_zeros(2, B, n, dtype=torch.float32)
+        before = x.new_zeros(2, B, n)
+        for k in range(J):
+            torch.bmm(before, W.mT, out=_step(recurrent, k))
+            tape = _tape(k, recurrent, rh, c, states)
+            triton_gru.forward(_step(x, k), None, tape, U, h, _step(keep, k))
+            before = tape.h
+        ctx.save_for_backward(W, U, keep, recurrent, rh, c, states)
+        return states.permute(2, 1, 0, 3).flatten(2)  # [B, J, 2n]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        W, U, keep, recurrent, rh, c, states = ctx.saved_tensors
+        _, J, B, n = states.shape
+        w = W.shape[1]
+        d_h = gradients[0].unflatten(2, (2, n)).permute(2, 1, 0, 3)
+        d_h = d_h.clone(memory_format=torch.contiguous_format)
+        d_all = c.new_empty(2, J, B, w + n)  # W's columns, then c
+        carried = c.new_zeros(2, B, n, dtype=torch.float32)
+        for k in reversed(range(J)):
+            before = _step(states, k - 1) if k else c.new_zeros(2, B, n)
+            d_step = _step(d_all, k)
+            triton_gru.backward(
+                _step(d_h, k), carried, _tape(k, recurrent, rh, c, states), before, U,
+                _step(keep, k), d_step[..., -3 * n :], d_step[..., :n] if U is None else None,
+            )  # fmt: skip
+            if k:
+                _step(d_h, k - 1).baddbmm_(d_step[..., :w], W)
+        d_U = None
+        if rh is not None:
+            d_U = torch.bmm(d_all[..., w:].flatten(1, 2).mT, rh.flatten(1, 2))
+        return d_all[..., -3 * n :], _recurrent_gradient(d_all[..., :w], states), d_U, None
+
+
+def read(encoder: "Encoder", x: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Annotations [B, J, 2n] of embedded words [B, J, m]; products and result in `dtype`."""
+    B, J, m = x.shape
+    cells = encoder.ahead, encoder.back
+    weights = torch.stack([cell.W for cell in cells]).to(dtype)  # [2, 3n, m]
+    bias = torch.stack([cell.b for cell in cells])  # [2, n]
+    bias = torch.nn.functional.pad(bias, (2 * encoder.hidden, 0)).to(dtype)
+    words = x.to(dtype).transpose(0, 1).reshape(1, J * B, m).expand(2, -1, -1)
+    projected = torch.baddbmm(bias.unsqueeze(1), words, weights.mT)  # [2, J B, 3n]
+    gates = torch.stack([cell.gates for cell in cells]).to(dtype)
+    U = torch.stack([cell.candidate for cell in cells]).to(dtype)
+    after = encoder.ahead.advance is reference.reset_after_gru
+    keep = mask.T.to(torch.uint8).expand(2, -1, -1).unsqueeze(-1).contiguous()
+    with torch.autocast(x.device.type, enabled=False):
+        h: Tensor = _Read.apply(
+            projected.unflatten(1, (J, B)),
+            torch.cat([U, gates], dim=1) if after else gates,
+            None if after else U,
+            keep,
+        )  # type: ignore[no-untyped-call]
+    return h

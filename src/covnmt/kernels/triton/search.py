@@ -1,0 +1,184 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""One choice of a beam search on a GPU: two Triton kernels between logits and the next beam.
+
+`scan` reads the logits once. It leaves the best allowed logit of every block of words, and what
+the normaliser needs: the peak of every chunk (several blocks) and the sum of exponentials below it.
+`choose` then has one program per sentence. Whatever belongs to the K best continuations lies in one
+of the K blocks with the best maxima, so it takes those blocks, chooses among their words, and
+writes down what became of each; equal scores go to the lower position.
+
+Same results as `search_device.choose`. Letters: S sentences with `slots` rows of logits each, K
+slots of the next beam, V words in blocks.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from covnmt.decoding.gpu.buffers import Buffers
+
+BLOCK = 128  # words
+CHUNK = 16  # blocks that one program of `scan` reads
+SCAN_WARPS, CHOOSE_WARPS = 4, 4
+LARGEST = 2**14  # maxima of a sentence that one program of `choose` can hold
+NOWHERE = tl.constexpr(2**30)  # a position behind all others
+
+
+@triton.jit
+def allowed(x, word, banned, early, END: tl.constexpr):
+    """The logits, without those of words that must not follow."""
+    x = tl.where((word == tl.load(banned)) | (word == tl.load(banned + 1)), float("-inf"), x)
+    return tl.where(word == tl.where(early, END, -1), float("-inf"), x)
+
+
+@triton.jit
+def is_early(without_end, clock, sentence):
+    return tl.load(without_end + sentence) > tl.load(clock)
+
+
+@triton.jit(do_not_specialize=["slots"])
+def scan(
+    logits, banned, without_end, clock, maxima, peaks, sums, slots,
+    V: tl.constexpr, END: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Maxima of blocks, and peak and sum of a chunk, of one row of logits."""
+    row = tl.program_id(0).to(tl.int64)
+    chunk = tl.program_id(1)
+    block = chunk * CHUNK + tl.arange(0, CHUNK)
+    word = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    x = tl.load(logits + row * V + word, mask=word < V, other=float("-inf")).to(tl.float32)
+    peak = tl.max(x)
+    total = tl.sum(tl.exp(x - tl.where(peak > float("-inf"), peak, 0.0)))
+    part = row * tl.num_programs(1) + chunk
+    tl.store(peaks + part, peak)
+    tl.store(sums + part, total)
+    x = allowed(x, word, banned, is_early(without_end, clock, row // slots), END)
+    tl.store(maxima + row * (V // BLOCK) + block, tl.max(x, axis=1), mask=block < V // BLOCK)
+
+
+@triton.jit
+def normalisers(peaks, sums, first, slot, slots, CHUNKS: tl.constexpr, WIDE: tl.constexpr):
+    """log sum exp of every slot's logits; 0 where there are none."""
+    chunk = tl.arange(0, WIDE)
+    at = (first + slot)[:, None] * CHUNKS + chunk[None, :]
+    inside = (slot < slots)[:, None] & (chunk < CHUNKS)[None, :]
+    peak = tl.load(peaks + at, mask=inside, other=float("-inf"))
+    total = tl.load(sums + at, mask=inside, other=0.0)
+    highest = tl.max(peak, axis=1)
+    highest = tl.where(highest > float("-inf"), highest, 0.0)
+    total = tl.sum(total * tl.exp(peak - highest[:, None]), axis=1)
+    return highest + tl.log(tl.where(total > 0, total, 1.0))
+
+
+@triton.jit
+def first_best(scores, positions):
+    """The highest score and the lowest position that has it; nowhere if there is none."""
+    score = tl.max(scores)
+    at = tl.min(tl.where(scores == score, positions, NOWHERE))
+    return score, tl.where(score > float("-inf"), at, NOWHERE)
+
+
+@triton.jit
+def best_of(scores, positions, slot, K: tl.constexpr, WIDE_K: tl.constexpr):
+    """The K highest scores, one in each slot, and their positions; nowhere if there are fewer."""
+    found = tl.full([WIDE_K], float("-inf"), tl.float32)
+    places = tl.full([WIDE_K], NOWHERE, tl.int32)
+    for k in range(K):
+        score, at = first_best(scores, positions)
+        found = tl.where(slot == k, score, found)
+        places = tl.where(slot == k, at, places)
+        scores = tl.where(positions == at, float("-inf"), scores)
+    return found, places
+
+
+@triton.jit(do_not_specialize=["slots"])
+def choose_kernel(
+    logits, banned, without_end, most, clock, maxima, peaks, sums, slots,
+    log_probs, widths, open_, words, choices, ended, rows,
+    K: tl.constexpr, V: tl.constexpr, END: tl.constexpr, BLOCK: tl.constexpr,
+    CHUNKS: tl.constexpr, WIDE_K: tl.constexpr, WIDE_BLOCKS: tl.constexpr,
+    WIDE_CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """The K best continuations of one sentence, and the beam after them."""
+    sentence = tl.program_id(0).to(tl.int64)
+    # before the loops: their barriers keep these apart from the stores at the end
+    step = tl.load(clock)
+    width = tl.load(widths + sentence)
+    slot = tl.arange(0, WIDE_K)
+    here = sentence * K + slot
+    first = sentence * slots
+    beam = tl.load(log_probs + here, mask=(slot < slots) & (slot < K), other=float("-inf"))
+    lse = normalisers(peaks, sums, first, slot, slots, CHUNKS, WIDE_CHUNKS)
+
+    # the blocks with the best maxima
+    block = tl.arange(0, WIDE_BLOCKS)
+    inside = (slot < slots)[:, None] & (block < V // BLOCK)[None, :]
+    number = slot[:, None] * (V // BLOCK) + block[None, :]
+    best = tl.load(maxima + first * (V // BLOCK) + number, mask=inside, other=float("-inf"))
+    best = beam[:, None] + (best - lse[:, None])
+    _, blocks = best_of(best, number, slot, K, WIDE_K)
+
+    # the best of their words
+    found = blocks < NOWHERE
+    parent = tl.where(found, blocks // (V // BLOCK), 0)
+    is_parent = parent[:, None] == slot[None, :]
+    behind = tl.sum(tl.where(is_parent, beam[None, :], 0.0), axis=1)
+    lse = tl.sum(tl.where(is_parent, lse[None, :], 0.0), axis=1)
+    position = tl.where(found, blocks, 0)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    x = tl.load(logits + first * V + position, mask=found[:, None], other=float("-inf"))
+    early = is_early(without_end, clock, sentence)
+    x = allowed(x.to(tl.float32), position - parent[:, None] * V, banned, early, END)
+    x = tl.where(found[:, None], behind[:, None] + (x - lse[:, None]), float("-inf"))
+    scores, choice = best_of(x, position, slot, K, WIDE_K)
+    choice = tl.where(choice < NOWHERE, choice, 0)
+
+    # what becomes of them
+    parent = choice // V
+    word = choice - parent * V
+    chosen = (slot < width) & (scores > float("-inf"))
+    finished = chosen & (word == END)
+    stops = finished | (tl.load(most + sentence) <= step + 1)
+    live = chosen & (stops == 0)
+    tl.store(widths + sentence, width - tl.sum(finished.to(tl.int64)))
+    tl.store(open_ + sentence, tl.max(live.to(tl.int32)) > 0)
+    real = slot < K
+    tl.store(log_probs + here, tl.where(live, scores, float("-inf")), mask=real)
+    tl.store(words + here, word, mask=real)
+    tl.store(rows + here, first + parent, mask=real)
+    row = tl.load(clock + 1) * tl.num_programs(0) * K
+    tl.store(choices + row + here, choice, mask=real)
+    tl.store(ended + row + here, tl.where(chosen & stops, scores, float("-inf")), mask=real)
+
+
+def fits(K: int, V: int) -> bool:
+    """Whether a program can hold a beam this wide over so many words."""
+    wide: int = triton.next_power_of_2(max(BLOCK, V // BLOCK))
+    return V % BLOCK == 0 and wide * int(triton.next_power_of_2(K)) <= LARGEST
+
+
+def choose(buffers: "Buffers", logits: Tensor, end: int) -> Tensor:
+    """Choose from logits [S, slots, V] and settle; the rows [S*K] that the new beam continues."""
+    S, slots, V = logits.shape
+    K = buffers.log_probs.shape[1]
+    chunks = triton.cdiv(V, BLOCK * CHUNK)
+    maxima = logits.new_empty(S * slots, V // BLOCK, dtype=torch.float32)
+    peaks = logits.new_empty(S * slots, chunks, dtype=torch.float32)
+    sums = torch.empty_like(peaks)
+    rows = torch.empty_like(buffers.words)
+    rules = (buffers.banned, buffers.without_end)
+    scan[(S * slots, chunks)](
+        logits, *rules, buffers.clock, maxima, peaks, sums, slots,
+        V=V, END=end, BLOCK=BLOCK, CHUNK=CHUNK, num_warps=SCAN_WARPS,
+    )  # fmt: skip
+    choose_kernel[(S,)](
+        logits, *rules, buffers.most, buffers.clock, maxima, peaks, sums, slots,
+        buffers.log_probs, buffers.widths, buffers.open, buffers.words, buffers.choices,
+        buffers.ended, rows, K=K, V=V, END=end, BLOCK=BLOCK, CHUNKS=chunks,
+        WIDE_K=triton.next_power_of_2(K), WIDE_BLOCKS=triton.next_power_of_2(V // BLOCK),
+        WIDE_CHUNKS=triton.next_power_of_2(chunks), num_warps=CHOOSE_WARPS,
+    )  # fmt: skip
+    return rows

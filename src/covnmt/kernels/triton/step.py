@@ -1,0 +1,263 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""One step of decoding on a GPU, without gradients: from last words to the layer before the next.
+
+A hypothesis is one row that has everything the products read, side by side:
+
+    t (n) | s (2n) | y = E[w] + b (m) | 1 | zeros up to whole 16 bytes
+
+So each product reads a slice of columns and nothing is copied together, and the column that is
+always 1 has the biases as its weights:
+
+    inputs   [R; G; 0] t + Cx s + W y + b    of r and z, and of c without its recurrent share
+    looking  [W_a; S] t                      q and `given` of `triton_attention`
+    readout  U_o t + C_o s + V_o y + b_o
+
+The order of the paper looks, then updates; that of the code updates, then looks. Launches and
+memory traffic: docs/kernels.md. Letters as in `reference`; S sentences with K rows each, R = S K.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn.functional import pad
+
+from covnmt.kernels import reference
+from covnmt.kernels.triton import attention as triton_attention
+from covnmt.kernels.triton import decoder as triton_decoder
+from covnmt.kernels.triton.attention import Source
+from covnmt.kernels.triton.decoder import ALIGN
+from covnmt.kernels.triton.gru import load, my_units, sigmoid, tanh
+
+if TYPE_CHECKING:
+    from covnmt.decoding.gpu.buffers import Buffers
+    from covnmt.model.decoder import Decoder, Memory
+    from covnmt.model.seq2seq import Seq2Seq
+
+BLOCK = 1024  # columns of one program
+
+
+@triton.jit
+def my_row():
+    return tl.program_id(0).to(tl.int64)
+
+
+@triton.jit
+def reset_kernel(rows, inputs, rt, N: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """r * t, which the exact cell multiplies with U."""
+    col, inside = my_units(N, BLOCK)
+    r = sigmoid(load(inputs + my_row() * 3 * N + col, inside))
+    t = load(rows + my_row() * WIDTH + col, inside)
+    tl.store(rt + my_row() * N + col, r * t, mask=inside)
+
+
+@triton.jit
+def update_kernel(
+    rows, inputs, product, updated,
+    N: tl.constexpr, WIDTH: tl.constexpr, RESET_AFTER: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Rows with the next state; product is U (r * t), or U t where the reset acts after."""
+    col, inside = my_units(WIDTH, BLOCK)
+    is_state = col < N
+    inputs += my_row() * 3 * N
+    recurrent = load(product + my_row() * N + col, is_state)
+    if RESET_AFTER:
+        recurrent *= sigmoid(load(inputs + col, is_state))
+    z = sigmoid(load(inputs + N + col, is_state))
+    c = tanh(load(inputs + 2 * N + col, is_state) + recurrent)
+    old = load(rows + my_row() * WIDTH + col, inside)
+    new = tl.where(is_state, old + z * (c - old), old)
+    tl.store(updated + my_row() * WIDTH + col, new, mask=inside)
+
+
+@triton.jit
+def maxout_kernel(o, p, N: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """The larger of units 2k and 2k + 1; zeros behind them."""
+    col, inside = my_units(WIDTH, BLOCK)
+    pair = o + my_row() * N + 2 * col
+    best = tl.maximum(load(pair, col < N // 2), load(pair + 1, col < N // 2))
+    tl.store(p + my_row() * WIDTH + col, best, mask=inside)
+
+
+@triton.jit(do_not_specialize=["slots_seen", "J"])
+def follow_kernel(
+    looked, C_looked, alpha, parents, words, table, clock, rows, C, record, slots_seen, J,
+    N: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One row of the next beam from its parent's, with its own word; and where its slot looked."""
+    col, inside = my_units(WIDTH, BLOCK)
+    parent = tl.load(parents + my_row())
+    word = tl.load(words + my_row()) * (WIDTH - 3 * N)
+    carried = tl.load(looked + parent * WIDTH + col, mask=col < 3 * N, other=0.0)
+    y = tl.load(table + word + col - 3 * N, mask=inside & (col >= 3 * N), other=0.0)
+    tl.store(rows + my_row() * WIDTH + col, tl.where(col < 3 * N, carried, y), mask=inside)
+    for start in range(tl.program_id(1) * BLOCK, J * D, tl.num_programs(1) * BLOCK):
+        unit = start + tl.arange(0, BLOCK)
+        covered = tl.load(C_looked + parent * J * D + unit, mask=unit < J * D)
+        tl.store(C + my_row() * J * D + unit, covered, mask=unit < J * D)
+    # J is less than a block, so only the first program of a row has these
+    place = tl.load(clock + 1) * tl.num_programs(0) + my_row()
+    look = tl.load(alpha + my_row() // slots_seen * J + col, mask=col < J)
+    tl.store(record + place * J + col, look, mask=col < J)
+
+
+def _wide(matrix: Tensor) -> Tensor:
+    """With zeros, so that its rows have whole 16 bytes."""
+    return pad(matrix, (0, -matrix.shape[1] % ALIGN))
+
+
+def _tall(matrix: Tensor) -> Tensor:
+    """With zeros, so that rows of its products have whole 16 bytes."""
+    return pad(matrix, (0, 0, 0, -len(matrix) % ALIGN))
+
+
+def _beside_one(matrix: Tensor, weights: Tensor) -> Tensor:
+    """The matrix [., m] and the weights of the column that is 1, side by side."""
+    return _wide(torch.cat([matrix, weights.unsqueeze(1)], dim=1))
+
+
+class Weights(NamedTuple):
+    """A model's weights as the products want them: packed, padded and in their precision."""
+
+    table: Tensor  # [V, e] the words' y, each with its 1 and zeros
+    inputs: Tensor  # [3n, 3n + e]
+    U: Tensor  # [n, n]
+    looking: Tensor  # [n + g d padded, n]
+    readout: Tensor  # [n, 3n + e]
+    W_1: Tensor | None  # [q padded, n / 2 padded]
+
+    @classmethod
+    def of(cls, model: "Seq2Seq", dtype: torch.dtype) -> "Weights":
+        """The model's, as they are now."""
+        decoder, cell, readout = model.decoder, model.decoder.cell, model.readout
+        n, E = model.config.hidden, model.target.E
+
+        def packed(matrix: Tensor) -> Tensor:
+            return matrix.detach().to(dtype).contiguous()
+
+        word_inputs = _beside_one(cell.W, pad(cell.b, (2 * n, 0)))
+        word_readout = _beside_one(readout.V_o, readout.U_o.bias)
+        S = getattr(decoder.coverage, "S", E.new_empty(0, n))
+        return cls(
+            table=packed(_beside_one(E + model.target.b, E.new_ones(len(E)))),
+            inputs=packed(torch.cat([pad(cell.gates, (0, 0, 0, n)), decoder.Cx, word_inputs], 1)),
+            U=packed(cell.candidate),
+            looking=packed(torch.cat([decoder.attention.W_a, _tall(S)])),
+            readout=packed(torch.cat([readout.U_o.weight, readout.C_o, word_readout], 1)),
+            W_1=None if readout.W_1 is None else packed(_wide(_tall(readout.W_1))),
+        )
+
+
+Small = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+
+
+def _looks_with(decoder: "Decoder", dtype: torch.dtype) -> Small:
+    """The small weights that the look reads itself: v, V_a and the coverage network's."""
+    V_a = decoder.attention.V_a
+    V = None if V_a is None else V_a.detach().T.contiguous().to(dtype)
+    P, gates, candidate = (
+        getattr(decoder.coverage, name, None) for name in ("P", "gates", "candidate")
+    )
+    return decoder.attention.v, V, P, gates, candidate
+
+
+class FusedStep:
+    """A model's step, with the weights it has now; `triton_decoder.supports` says which models."""
+
+    def __init__(self, model: "Seq2Seq", dtype: torch.dtype) -> None:
+        decoder = model.decoder
+        self.decoder, self.n = decoder, model.config.hidden
+        self.weights = Weights.of(model, dtype)
+        self.kind = triton_decoder.kind_of(decoder, dtype)
+        self.looks_with = _looks_with(decoder, dtype)
+        self.reset_after = decoder.cell.advance is reference.reset_after_gru
+        self.one = 3 * self.n + model.config.embedding  # the column that is always 1
+        self.embedded = self.weights.table.shape[1]
+
+    def holds(self, J: int) -> bool:
+        """Whether sentences may be this long."""
+        return J <= triton_attention.LONGEST
+
+    def __call__(self, buffers: "Buffers", first: bool, choose: Callable[[Tensor], Tensor]) -> None:
+        """Score, choose (from the layer before the words: the rows to go on with), and follow."""
+        source = self.source(buffers.memory)
+        rows, C = self.start(buffers.memory) if first else (buffers.rows, buffers.C)
+        rows, C, alpha = self.move(source, rows, C, first)
+        self.follow(buffers, rows, C, alpha, choose(self.features(rows)))
+
+    def source(self, memory: "Memory") -> Source:
+        """What the look reads, besides the rows."""
+        mask = memory.mask.view(torch.uint8)
+        return Source(memory.h, memory.keys, memory.Phi, mask, *self.looks_with)
+
+    def start(self, memory: "Memory") -> tuple[Tensor, Tensor]:
+        """Rows and coverage before the first step, one row for each sentence; y is zero."""
+        S, J = memory.mask.shape
+        rows = memory.h.new_zeros(S, 3 * self.n + self.embedded)
+        rows[:, : self.n] = self.decoder.start(memory).t
+        rows[:, self.one] = 1
+        C = rows.new_full((S, J, self.kind.d), self.kind.start, dtype=torch.float32)
+        return rows, C
+
+    def move(
+        self, source: Source, rows: Tensor, C: Tensor, first: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows from which words can be predicted, coverage after the look, and alpha [R, J].
+
+        In the order of the paper the given rows get the new contexts, too.
+        """
+        if self.decoder.order == "paper":
+            C, alpha = self.look(source, rows, C)
+            return self.update(rows), C, alpha
+        if not first:
+            rows = self.update(rows)
+        return rows, *self.look(source, rows, C)
+
+    def update(self, rows: Tensor) -> Tensor:
+        """New rows with the next state in place of the last."""
+        n, grid = self.n, (len(rows), triton.cdiv(self.n, BLOCK))
+        inputs = rows @ self.weights.inputs.T  # [R, 3n]
+        t = rows[:, :n]
+        if not self.reset_after:
+            t = rows.new_empty(len(rows), n)
+            reset_kernel[grid](rows, inputs, t, n, rows.shape[1], BLOCK)
+        product = t @ self.weights.U.T
+        updated = torch.empty_like(rows)
+        update_kernel[(len(rows), triton.cdiv(rows.shape[1], BLOCK))](
+            rows, inputs, product, updated, n, rows.shape[1], self.reset_after, BLOCK
+        )
+        return updated
+
+    def look(self, source: Source, rows: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+        """Coverage after the look, and alpha; the contexts are written to the rows."""
+        n = self.n
+        product = rows[:, :n] @ self.weights.looking.T
+        C_next = torch.empty_like(C)
+        alpha = rows.new_empty(len(rows), source.mask.shape[1], dtype=torch.float32)
+        triton_attention.forward(
+            self.kind, source, product[:, :n], product[:, n:], C, alpha,
+            rows[:, n : 3 * n], C_next, hypotheses=len(rows) // len(source.h),
+        )  # fmt: skip
+        return C_next, alpha
+
+    def features(self, rows: Tensor) -> Tensor:
+        """The layer before the words [R, q], with zeros up to whole 16 bytes."""
+        width = self.n // 2 + -(self.n // 2) % ALIGN
+        o = rows @ self.weights.readout.T  # [R, n]
+        p = rows.new_empty(len(rows), width)
+        maxout_kernel[(len(rows), triton.cdiv(width, BLOCK))](o, p, self.n, width, BLOCK)
+        return p if self.weights.W_1 is None else p @ self.weights.W_1.T
+
+    def follow(
+        self, buffers: "Buffers", rows: Tensor, C: Tensor, alpha: Tensor, parents: Tensor
+    ) -> None:
+        """Write the beam that continues these rows [R] with the words just chosen."""
+        R, width = buffers.rows.shape
+        follow_kernel[(R, triton.cdiv(width, BLOCK))](
+            rows, C, alpha, parents, buffers.words, self.weights.table, buffers.clock,
+            buffers.rows, buffers.C, buffers.alpha, R // len(rows), C.shape[1],
+            self.n, width, self.kind.d, BLOCK,
+        )  # fmt: skip

@@ -1,0 +1,270 @@
+"""The list of jobs, in a fixed order: prepare, then train and measure each system, then report.
+
+A job is done when its result file exists, wherever it was run; so the same command goes on after a
+stop, and on another machine once the results have been copied there. A training that was stopped
+goes on from its last save, and has only the time that is left of its own.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from covnmt.base.config import Config, DecodeConfig
+from covnmt.base.console import tell
+from covnmt.base.errors import UserError
+from covnmt.base.files import check_writable, read_json, read_lines, write_json
+from covnmt.base.recipe import find_recipe, load_recipe, quoted
+from covnmt.paper.experiments import Experiment, is_tuned
+from covnmt.paper.results import read_result, result_file, write_result
+from covnmt.paper.systems import PHRASE_BASED, changes_of, trained_as
+
+FIRST_SEED, SECOND_SEED = 1, 2
+# Of a job's time, what is kept for the last validation, translation, alignment and scores.
+RESERVE = 0.15
+SHEET_SENTENCES = 200
+TRAINED = "trained.json"
+OUTPUTS = "test.jsonl"  # the translated test set, beside the model
+
+
+@dataclass(frozen=True)
+class Job:
+    """One system, trained with one seed, and measured."""
+
+    system: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its directory."""
+        return f"{self.system}-seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do and where: text in `data`, everything large in `work`, figures in `results`."""
+
+    experiment: Experiment
+    work: Path
+    results: Path
+    data: Path | None = None
+    minutes: float | None = None
+    device: str = "auto"
+    jobs: Sequence[Job] = ()
+    shared: bool = False  # the machine does other work too, so that speeds say nothing
+
+    @property
+    def prepared(self) -> Path:
+        """The prepared directory."""
+        return self.work / self.experiment.name / "data"
+
+    @property
+    def result_directory(self) -> Path:
+        """Where this experiment's results are."""
+        return self.results / self.experiment.name
+
+    def run(self, job: Job) -> Path:
+        """The model directory of a job."""
+        return self.work / self.experiment.name / job.name
+
+    def result(self, job: Job) -> Path:
+        """The result file of a job."""
+        return result_file(self.result_directory, job.system, job.seed)
+
+    def left(self) -> list[Job]:
+        """The jobs still to be done, in order."""
+        return [job for job in self.jobs if not self.result(job).exists()]
+
+    def prepare(self) -> None:
+        """The text, if any job is left; before that, whether a result could be written."""
+        if left := self.left():
+            check_writable(self.result(left[0]))
+            self.experiment.text.prepare(self.data, self.prepared)
+
+
+def choose_jobs(
+    experiment: Experiment, systems: Sequence[str] = (), seeds: Sequence[int] = ()
+) -> list[Job]:
+    """All systems once, then those that have a second seed; or exactly what is asked for."""
+    for system in systems:
+        changes_of(system)
+    chosen = list(dict.fromkeys(systems)) or list(experiment.systems)
+    if systems or seeds:
+        each = list(dict.fromkeys(seeds)) or [FIRST_SEED]
+        return [Job(system, seed) for seed, system in product(each, chosen)]
+    again = [Job(system, SECOND_SEED) for system in experiment.again]
+    return [Job(system, FIRST_SEED) for system in chosen] + again
+
+
+def run_jobs(plan: Plan) -> Iterator[str]:
+    """Do what is left, telling what was done; raises KeyboardInterrupt when stopped by a signal."""
+    plan.prepare()
+    left = plan.left()
+    for number, job in enumerate(left, 1):
+        tell(f"job {number} of {len(left)}: {job.name}")
+        began = time.monotonic()
+        run_job(plan, job)
+        yield f"{plan.result(job)}: done in {time.monotonic() - began:,.0f} seconds"
+
+
+def run_job(plan: Plan, job: Job) -> None:
+    """Train one system, measure it, and write its result."""
+    from covnmt.base.provenance import origin
+    from covnmt.data.corpus import Corpus
+    from covnmt.paper import phrase_based
+
+    if job.system == PHRASE_BASED:
+        found = phrase_based.run_job(plan.experiment, plan.run(job), plan.prepared, job.seed)
+    else:
+        found = run_neural(plan, job)
+    report = Corpus.open(plan.prepared).report
+    content: dict[str, Any] = {
+        "experiment": plan.experiment.name,
+        "system": job.system,
+        "seed": job.seed,
+        "command": command(plan, job, found.pop("minutes", plan.minutes)),
+        **origin(),
+        "data": {name: split.model_dump() for name, split in report.splits.items()},
+        **found,
+    }
+    write_result(plan.result(job), content)
+
+
+def run_neural(plan: Plan, job: Job) -> dict[str, Any]:
+    """Train one of the neural systems, and measure it."""
+    from covnmt.model.checkpoint import write_last
+    from covnmt.paper.measure import describe_run, measure
+
+    trained = Job(trained_as(job.system), job.seed)
+    run = model = plan.run(trained)
+    ended = train_system(plan, trained)
+    config = settings(plan, job, 0.0)
+    began = time.monotonic()
+    if config.train.ema != settings(plan, trained, 0.0).train.ema:
+        model = plan.run(job)
+        write_last(run, model)
+    decode, tried = tuned(plan, job, model, config.decode)
+    outputs = plan.run(job) / OUTPUTS
+    found = measure(plan.experiment, model, plan.prepared, plan.device, decode, outputs)
+    seconds = round(time.monotonic() - began, 1)
+    about = describe_run(run, ended.pop("reason"))
+    about["recipe"]["decode"] = decode.model_dump(mode="json")
+    about["recipe"]["train"]["ema"] = config.train.ema
+    if plan.shared:
+        about["training"]["words_per_second"] = None
+    return {**ended, **about, **tried, "measuring_seconds": seconds, **found}
+
+
+def tuned(
+    plan: Plan, job: Job, model: Path, decode: DecodeConfig
+) -> tuple[DecodeConfig, dict[str, Any]]:
+    """How a system translates, and what was tried on the dev set to find that, if anything.
+
+    A model directory of its own keeps it, so that an export of it translates so too.
+    """
+    from covnmt.inference.tune_penalties import keep
+    from covnmt.paper.measure import tune_on_dev
+
+    if not is_tuned(plan.experiment, job.system):
+        return decode, {}
+    tuning = tune_on_dev(plan.experiment, model, plan.prepared, plan.device, decode)
+    best = tuning.best.decode
+    if model == plan.run(job):
+        keep(model, best)
+    rows = [
+        [trial.decode.length_penalty, round(trial.bleu, 2), round(trial.length_ratio, 3)]
+        for trial in tuning.trials
+    ]
+    return best, {"tuning": rows}
+
+
+def train_system(plan: Plan, job: Job) -> dict[str, Any]:
+    """Train, or go on training; gives why it ended, its time, and where, in what versions."""
+    from covnmt.base.provenance import origin
+    from covnmt.decoding.torch import pick_device
+    from covnmt.training.loop import train
+
+    run = plan.run(job)
+    if (run / TRAINED).exists():
+        return dict(read_json(run / TRAINED))
+    config = settings(plan, job, time_left(plan.minutes, run))
+    outcome = train(config, run, pick_device(plan.device))
+    reason = outcome.reason
+    if plan.minutes and "minutes are over" in reason:
+        reason = f"its time was over ({plan.minutes:g} minutes, measuring included)"
+    ended = {"reason": reason, "minutes": plan.minutes, **origin()}
+    if outcome.finished:
+        write_json(run / TRAINED, ended)
+    if outcome.stopped:
+        raise KeyboardInterrupt
+    return ended
+
+
+def settings(plan: Plan, job: Job, minutes: float) -> Config:
+    """The recipe that all systems share, with what makes this one."""
+    own = [
+        f"data.directory={quoted(plan.prepared)}",
+        f"train.seed={job.seed}",
+        f"train.minutes={minutes:.3f}",
+    ]
+    return load_recipe(find_recipe(plan.experiment.recipe), [*changes_of(job.system), *own])
+
+
+def time_left(minutes: float | None, run: Path) -> float:
+    """Minutes that training may still take, less what it took before a stop; 0 is no limit."""
+    if minutes is None:
+        return 0.0
+    return max((1 - RESERVE) * minutes - minutes_spent(run / "log.jsonl"), 0.01)
+
+
+def minutes_spent(log: Path) -> float:
+    """As the log of a run tells; 0 before there is one."""
+    spent = 0.0
+    for line in read_lines(log) if log.exists() else ():
+        try:
+            spent = json.loads(line)["seconds"] / 60
+        except (ValueError, KeyError):
+            break  # the line that a crash cut off
+    return spent
+
+
+def command(plan: Plan, job: Job, minutes: float | None) -> str:
+    """What gives this result again, with the time of its training; directories are one's own."""
+    slot = f" --minutes {minutes:g}" if minutes else ""
+    corpus, scale = plan.experiment.corpus, plan.experiment.scale
+    chosen = f"--system {job.system} --seed {job.seed}"
+    beside = " --shared" if plan.shared else ""
+    return f"covnmt reproduce {corpus} --scale {scale} {chosen}{slot}{beside}"
+
+
+def progress_rows(plan: Plan) -> Iterator[tuple[str, str, str, str]]:
+    """Each job: system, seed, whether it is done, and its BLEU."""
+    for job in plan.jobs:
+        done = plan.result(job).exists()
+        bleu = ""
+        if done:
+            scores = read_result(plan.result(job), job.system, job.seed).scores
+            bleu = f"{scores['BLEU (paper)']:.2f}" if "BLEU (paper)" in scores else ""
+        yield job.system, str(job.seed), "done" if done else "left", bleu
+
+
+def write_sheet(plan: Plan, systems: Sequence[str], seed: int) -> Path:
+    """Blinded rating sheets of 200 test sentences in WORK: they hold corpus text."""
+    from covnmt.evaluation.human_evaluation import known_words, make_sheets
+    from covnmt.evaluation.system_output import read_outputs
+
+    rows = {}
+    for system in systems:
+        file = plan.run(Job(system, seed)) / OUTPUTS
+        if not file.exists():
+            raise UserError(f"{file}: no such file; run the job on this machine, or copy it here")
+        rows[system] = read_outputs(file)
+    source = list(read_lines(plan.prepared / "test.source.txt"))
+    texts = {system: [each.text for each in lines] for system, lines in rows.items()}
+    directory = plan.work / plan.experiment.name / "sheet"
+    n = min(SHEET_SENTENCES, sum(bool(line.strip()) for line in source))
+    make_sheets(texts, source, n, seed, directory, known_words(rows.values(), source))
+    return directory

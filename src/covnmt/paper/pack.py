@@ -1,0 +1,56 @@
+"""Prepared data as one file, so that training can run where the corpus is not.
+
+A pack holds ids, vocabularies, dev and test text and the gold pairs: corpus text, not to be
+published. It is an ordinary .tar.xz with one folder, named after the experiment.
+"""
+
+import lzma
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+
+from covnmt.base.console import track
+from covnmt.base.errors import UserError
+from covnmt.base.files import atomic_write
+
+
+def pack(prepared: Path, name: str, file: Path) -> None:
+    """Write all files of a prepared directory; equal data give equal packs."""
+    paths = sorted(path for path in prepared.iterdir() if path.is_file())
+    with (
+        atomic_write(file) as stream,
+        tarfile.open(fileobj=stream, mode="w:xz", preset=6) as archive,
+    ):
+        for path in track(paths, len(paths), "packing", "files"):
+            entry = tarfile.TarInfo(f"{name}/{path.name}")
+            entry.size = path.stat().st_size
+            with path.open("rb") as content:
+                archive.addfile(entry, content)
+
+
+def unpack(file: Path, name: str, prepared: Path) -> None:
+    """Fill the prepared directory from a pack, unless it is complete already."""
+    if (prepared / "corpus.json").exists():
+        return
+    prepared.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=prepared.parent, prefix=".unpack"))
+    try:
+        _extract(file, temporary)
+        found = sorted(path.name for path in temporary.iterdir())
+        if found != [name] or not (temporary / name / "corpus.json").exists():
+            raise UserError(f"{file}: holds {', '.join(found) or 'nothing'}, not a pack of {name}")
+        shutil.rmtree(prepared, ignore_errors=True)
+        (temporary / name).rename(prepared)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _extract(file: Path, directory: Path) -> None:
+    try:
+        with tarfile.open(file, "r:xz") as archive:
+            archive.extractall(directory, filter="data")
+    except FileNotFoundError:
+        raise UserError(f"{file}: no such file; make it with --pack") from None
+    except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
+        raise UserError(f"{file}: cannot be unpacked ({error}); pack it again") from None

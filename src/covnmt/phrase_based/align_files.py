@@ -1,0 +1,77 @@
+"""Word alignment of two text files (`covnmt words align`): a reference line for AER and DROP.
+
+Words are what stands between spaces. The aligner learns from the lines it links and, where a
+prepared corpus is named, from its training pairs too; words that are not in its vocabulary keep
+their identity.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from covnmt.base.errors import UserError
+from covnmt.base.files import read_parallel
+from covnmt.data.corpus import Corpus, Sentences
+from covnmt.metrics.alignment import NO_LINKS, Links
+from covnmt.phrase_based.aligner import align_words, longest_side
+from covnmt.phrase_based.bitext import Bitext, lay_out
+from covnmt.phrase_based.settings import AlignSettings
+from covnmt.text.codec import Side
+from covnmt.text.vocabulary import NAMES
+
+WordPair = tuple[Sequence[str], Sequence[str]]
+
+
+def align_files(
+    source: Path,
+    target: Path,
+    corpus: Corpus | None,
+    settings: AlignSettings,
+    learn: int = 0,
+    processes: int = 1,
+) -> list[Links]:
+    """The links of each line, (source word, target word) from 0; none where a side is empty."""
+    lines = read_parallel(source, target)
+    pairs = [(one.split(), other.split()) for one, other in lines]
+    if not any(one and other for one, other in pairs):
+        raise UserError(f"{source} and {target}: no line has words on both sides")
+    longest = longest_side(settings.kind)
+    for number, (one, other) in enumerate(pairs, 1):
+        if one and other and max(len(one), len(other)) > longest:
+            raise UserError(
+                f"{source} and {target}, line {number}: {len(one):,} and {len(other):,} words, but "
+                f"{settings.kind} takes {longest:,} a side at most; empty the line, or split it"
+            )
+    return align_pairs(pairs, corpus, settings, learn, processes)
+
+
+def align_pairs(
+    pairs: Sequence[WordPair],
+    corpus: Corpus | None,
+    settings: AlignSettings,
+    learn: int,
+    processes: int,
+) -> list[Links]:
+    """The same of pairs in memory; `learn` limits the pairs of the corpus, 0 takes all."""
+    full = [n for n, (source, target) in enumerate(pairs) if source and target]
+    bitext = Bitext(
+        numbered([pairs[n][0] for n in full], known_words(corpus, "source")),
+        numbered([pairs[n][1] for n in full], known_words(corpus, "target")),
+    )
+    if corpus:
+        bitext = bitext.and_then(Bitext.of(corpus.split("train"), learn))
+    links = align_words(bitext, settings, processes)
+    found = {n: links[place] for place, n in enumerate(full)}
+    return [found.get(n, NO_LINKS) for n in range(len(pairs))]
+
+
+def known_words(corpus: Corpus | None, side: Side) -> dict[str, int]:
+    """The ids of a prepared corpus; without one, no word has an id yet."""
+    if corpus is None:
+        return {}
+    vocabulary = corpus.codec(side).vocabulary
+    return dict(zip((*NAMES, *vocabulary.words, ""), range(len(vocabulary)), strict=True))
+
+
+def numbered(lines: Sequence[Sequence[str]], known: dict[str, int]) -> Sentences:
+    """Lines as ids; a word without one gets the next."""
+    return lay_out([[known.setdefault(word, len(known)) for word in line] for line in lines])

@@ -1,0 +1,121 @@
+"""The phrase table of a text: only source phrases that occur in it, with the best of their
+translations, and what the search weighs (Koehn et al., 2003 and 2005).
+
+    p(target | source), p(source | target)   counts of the pair over counts of the phrase
+    lexicon, both ways                       for each word the best word of the other phrase
+    orientation                              how likely the pair follows the phrase before it so
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covnmt.data.corpus import Sentences
+from covnmt.phrase_based.bitext import Bitext, Integers, load_arrays, save_arrays
+from covnmt.phrase_based.lexicon import Lexicon
+from covnmt.phrase_based.phrases import Hashes, Occurrences, Spans, hashes, mixed, position, runs
+
+Floats = NDArray[np.float64]
+
+ORIENTATIONS = 3
+PRIOR = 1.5  # occurrences that the orientation of all pairs counts for
+LEAST = 1e-7  # the lexicon's probability of words that were never linked
+
+
+@dataclass(frozen=True)
+class Table:
+    """Phrase pairs, those of one source phrase together; T target words at most."""
+
+    sources: Hashes  # [phrases] sorted
+    bounds: Integers  # [phrases + 1] the rows of each
+    words: Integers  # [rows, T] target ids, 0 after the last
+    scores: Floats  # [rows, 4] log-probabilities: phrases, then lexicon, each in both directions
+    orientation: Floats  # [rows, 3] log-probabilities
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def save(self, path: Path) -> None:
+        """To one file."""
+        save_arrays(path, dict(self.__dict__))
+
+    @classmethod
+    def load(cls, path: Path) -> "Table":
+        """Read what `save` wrote."""
+        return cls(**load_arrays(path))
+
+
+def make_table(
+    bitext: Bitext,
+    found: Occurrences,
+    lexicon: Lexicon,
+    text: Sentences,
+    longest: int,
+    options: int,
+) -> Table:
+    """The phrase pairs whose source occurs in the text, the `options` best of each."""
+    wanted = np.unique(hashes(text.ids, runs(text, longest)))
+    source = hashes(bitext.source.ids, found.source)
+    target = hashes(bitext.target.ids, found.target)
+    chosen = np.flatnonzero(position(source, wanted) >= 0)
+    source = source[chosen]
+    _, first, pair, joint = np.unique(
+        mixed(source) + target[chosen], return_index=True, return_inverse=True, return_counts=True
+    )
+    rows = chosen[first]
+    given_source = joint / counts(source, source[first])
+    given_target = joint / counts(target, target[rows])
+    kept = best_of_each(source[first], given_source * given_target, first, options)
+    turned = np.full(len(first), -1)
+    turned[kept] = np.arange(len(kept))
+    orientation = orientations(turned[pair], found.orientation[chosen], len(kept))
+    pairs = found[rows[kept]]
+    words = padded(bitext.source, pairs.source), padded(bitext.target, pairs.target)
+    lexical = lexical_weight(*words, lexicon), lexical_weight(*words[::-1], lexicon.turned())
+    scores = np.log(np.stack([given_source[kept], given_target[kept], *lexical], axis=1))
+    sources, bounds = np.unique(source[first[kept]], return_index=True)
+    return Table(sources, np.append(bounds, len(kept)), words[1], scores, orientation)
+
+
+def counts(values: Hashes, of: Hashes) -> Integers:
+    """How often each of `of` occurs among the values."""
+    different, which = np.unique(of, return_inverse=True)
+    places = position(values, different)
+    return np.bincount(places[places >= 0], minlength=len(different))[which]
+
+
+def best_of_each(group: Hashes, score: Floats, first: Integers, number: int) -> Integers:
+    """Rows that are among the `number` best of their group, by group; ties to the first seen."""
+    order = np.lexsort((first, -score, group))
+    new = np.concatenate([[True], group[order][1:] != group[order][:-1]])[: len(order)]
+    begin = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    return np.asarray(order[np.arange(len(order)) - begin < number])
+
+
+def orientations(pair: Integers, seen: NDArray[np.int8], pairs: int) -> Floats:
+    """Log-probabilities of each pair's orientations; -1 is a pair that counts only for all."""
+    overall = np.bincount(seen, minlength=ORIENTATIONS) + 1.0
+    known = pair >= 0
+    keys = pair[known] * ORIENTATIONS + seen[known]
+    count = np.bincount(keys, minlength=pairs * ORIENTATIONS).reshape(pairs, ORIENTATIONS)
+    smoothed = count + PRIOR * overall / overall.sum()
+    return np.asarray(np.log(smoothed / smoothed.sum(axis=1, keepdims=True)))
+
+
+def padded(side: Sentences, spans: Spans) -> Integers:
+    """The words of runs as rows, with 0 after the last."""
+    inside = np.arange(int(spans.lengths.max(initial=1))) < spans.lengths[:, None]
+    places = np.minimum(spans.starts[:, None] + np.arange(inside.shape[1]), len(side.ids) - 1)
+    return np.where(inside, side.ids[places], 0).astype(np.int64)
+
+
+def lexical_weight(source: Integers, target: Integers, lexicon: Lexicon) -> Floats:
+    """The product over target words of w(t | s) for the best source word, or for none."""
+    best = lexicon.weight(np.zeros_like(target), target)
+    for column in source.T:
+        best = np.maximum(
+            best, lexicon.weight(np.broadcast_to(column[:, None], target.shape), target)
+        )
+    return np.asarray(np.where(target > 0, np.maximum(best, LEAST), 1.0).prod(axis=1))

@@ -1,0 +1,92 @@
+"""Start the server, tell where it listens, and stop it gracefully."""
+
+import errno
+import logging
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from covnmt.base.console import tell
+from covnmt.base.errors import UserError, installing
+from covnmt.base.files import read_lines
+from covnmt.serve.settings import ServeSettings, bracketed
+
+GRACE = 30  # seconds to finish what was accepted
+
+
+def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> None:
+    """Serve these models until interrupted; then finish what was accepted."""
+    try:
+        import uvicorn
+
+        from covnmt.serve.app import create_app
+    except ImportError as error:
+        raise UserError(
+            f"the server needs {error.name}, which is not installed: {installing('serve')}"
+        ) from None
+    from covnmt.serve.model_pool import load_engines, parse_spec
+    from covnmt.serve.prometheus import Metrics
+    from covnmt.serve.worker import settle
+
+    metrics = Metrics()
+    specs = [parse_spec(text) for text in models]
+    # a taken port is told before the models are loaded
+    listening = listen(settings.host, settings.port)
+    try:
+        engines = load_engines(specs, device, settings, metrics.observe_batch)
+    except OSError as error:
+        if "AF_UNIX path too long" not in str(error):
+            raise
+        raise UserError(
+            f"{tempfile.gettempdir()}: too long a name for the place where processes meet; give "
+            "a shorter one, TMPDIR=/tmp for example"
+        ) from None
+    app = create_app(engines, settings, metrics)
+    _log_to_stderr()
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=GRACE,
+    )
+    settle()
+    host, port = listening.getsockname()[:2]
+    tell(f"listening on http://{bracketed(host)}:{port}")
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        # also after a second Ctrl-C, which waits for nothing
+        for engine in engines.values():
+            engine.abandon()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket bound to this address."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        made = socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, UnicodeError) as error:
+        taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+        remedy = "try --port 0" if taken else "give --host an address of this machine"
+        raise UserError(f"cannot listen on {host}, port {port}: {error}; {remedy}") from None
+    # connections inherit it; asyncio sets it only on sockets made another way, and without it the
+    # body of every answer waits 40 ms for the client to confirm the head
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return made
+
+
+def read_key(path: Path) -> str:
+    """The API key: the first line of a file, so that no list of processes shows it."""
+    key = next(iter(read_lines(path)), "").strip()
+    if len(key) < 8 or not key.isascii():
+        raise UserError(f"{path}, line 1: an API key needs at least 8 ASCII characters")
+    return key
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+    logging.getLogger("covnmt.serve").setLevel(logging.INFO)

@@ -1,0 +1,246 @@
+"""Training: `train(config, directory)` is a loop of small functions (paper, section 4; SPEC 1.4).
+
+A run can be stopped at any moment, by Ctrl-C, a time limit or a power cut, and goes on from its
+last save when the same command is given again. On a CPU in fp32 it then ends with the very same
+weights: the batches are a function of their number, and a save holds all that changes.
+"""
+
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+from covnmt.base.config import Config, TrainConfig
+from covnmt.base.console import Meter, tell
+from covnmt.base.errors import UserError
+from covnmt.data.batching import Batch, Place, PlannedBatch, prefetch, read_batch, train_batches
+from covnmt.kernels import dispatch
+from covnmt.model.checkpoint import load_weights, weights_of
+from covnmt.training.distributed import ALONE, World
+from covnmt.training.state import Counters, Run, diverged, open_run, save_best, save_run, write_log
+from covnmt.training.tensorboard import Curves, open_curves
+from covnmt.training.validation import validate
+
+# On a GPU batches are padded to multiples of so many pairs and words: few graphs serve them all.
+SHAPES = (8, 4)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call of `train` ended."""
+
+    reason: str
+    counters: Counters
+    finished: bool  # False when a signal stopped it; the same command would go on
+    stopped: bool  # a signal came, be it too late for this run: nothing else should begin
+
+
+def train(config: Config, directory: Path, device: torch.device, world: World = ALONE) -> Outcome:
+    """Train the model that the settings describe, from the start or from the last save.
+
+    Every worker calls it; what makes them stop, validate or save is the same for all.
+    """
+    with open_run(config, directory, device, world) as run:
+        return work_on(run)
+
+
+def work_on(run: Run) -> Outcome:
+    """The loop: from where the run stands to a reason to end, or to a signal."""
+    config, began, stopped = run.config, time.monotonic(), 0.0
+    wanted = config.train.tensorboard and run.world.first
+    points = open_curves(run.directory / "tensorboard", wanted, run.counters.update)
+    bar = Meter(config.train.updates, "training")
+    with stop_signals() as stop, points as curves, bar as meter:
+        meter.show(run.counters.update, "")
+        if run.counters.unchecked:  # the call before was stopped in it
+            stopped = check(run, curves, stop)
+            save_run(run, keep=why_stop(run, 0.0) is not None)
+        reason = why_stop(run, 0.0)
+        recent = Recent()
+        updates = update_batches(run) if reason is None and not stopped else iter(())
+        for batches, words in updates:
+            make_update(run, batches, words)
+            recent.words += words
+            elapsed, stopped = run.world.greatest(time.monotonic() - began, stop.number)
+            run.counters.seconds = run.before + elapsed
+            reason = why_stop(run, elapsed)
+            due = what_is_due(run.counters.update, config.train, last=reason is not None)
+            run.counters.unchecked = "check" in due
+            if due or stopped:
+                recent.settle(run)
+            if "report" in due:
+                meter.show(run.counters.update, report(run, recent, curves))
+                recent = Recent()
+            paused = time.monotonic()
+            if "check" in due and not stopped:
+                if not run.saved:
+                    save_run(run)
+                stopped = check(run, curves, stop)
+                reason = reason or why_stop(run, elapsed)
+            if reason or stopped or "save" in due:
+                save_run(run, keep=reason is not None or "save" in due)
+            recent.since += time.monotonic() - paused
+            if reason or stopped:
+                break
+    if reason is None or run.counters.unchecked:
+        name = signal.Signals(int(stopped)).name
+        return Outcome(f"stopped by {name}", run.counters, finished=False, stopped=True)
+    return Outcome(reason, run.counters, finished=True, stopped=stop.number > 0)
+
+
+def update_batches(run: Run) -> Iterator[tuple[list[Batch], int]]:
+    """The batches of each update, from where the run stands; always the same.
+
+    They are this worker's rows; the number is the target words of all workers together.
+    """
+    split, shape = run.corpus.split("train"), SHAPES if dispatch.fuses(run.device) else (1, 1)
+    start = Place(run.counters.block, run.counters.batch)
+    planned = train_batches(split, run.config.data, run.config.train.seed, start)
+
+    def load(plan: PlannedBatch) -> tuple[Batch, int]:
+        source, target = split.lengths(plan.indices)
+        mine = plan.indices[run.world.share(source + target)]
+        return read_batch(split, mine, shape), int((target + 1).sum())
+
+    # each batch with the one after it, which knows the passes made by then
+    loaded = prefetch(((after, *load(plan)) for plan, after in pairwise(planned)), depth=4)
+    while group := list(islice(loaded, run.config.train.accumulate)):
+        after = group[-1][0]
+        run.counters.block, run.counters.batch = after.place
+        run.counters.epoch = after.epoch
+        yield [batch.to(run.device) for _, batch, _ in group], sum(words for _, _, words in group)
+
+
+def time_spent(run: Run) -> float:
+    """The share of its time that the run has used, earlier calls counted in."""
+    limit = run.config.train.minutes * 60
+    return run.counters.seconds / (run.before + limit) if limit else 0.0
+
+
+def make_update(run: Run, batches: list[Batch], words: int) -> None:
+    """One step of the optimiser."""
+    run.updater(batches, words, run.counters.update, time_spent(run))
+    run.counters.update += 1
+    run.counters.words += words
+
+
+@dataclass
+class Recent:
+    """Loss and speed since the last report; `since` leaves out what is no update."""
+
+    nll: float = 0.0
+    words: int = 0
+    since: float = field(default_factory=time.monotonic)
+
+    def settle(self, run: Run) -> None:
+        """Take over the loss of the updates made; what is no number ends the run."""
+        self.nll += run.updater.take_loss()
+        if not math.isfinite(self.nll):
+            made = f"update {run.counters.update}"
+            raise UserError(diverged(run, f"by {made} the loss has become {self.nll}"))
+
+
+def report(run: Run, recent: Recent, curves: Curves) -> str:
+    """Log how it goes; gives the short form for the bar."""
+    loss = recent.nll / recent.words
+    rate = recent.words / (time.monotonic() - recent.since)
+    values = {"loss": loss, "words_per_second": round(rate)}
+    write_log(run, values | run.updater.graphs.warm_up())
+    curves.add(run.counters.update, values)
+    return f"epoch {run.counters.epoch + 1}  loss {loss:.3f}  {rate:,.0f} words/s"
+
+
+def what_is_due(update: int, config: TrainConfig, last: bool) -> set[str]:
+    """What to do after this update; the last one is always validated."""
+    regular = update % config.validate_every == 0 and update >= config.validate_from
+    due = {
+        "report": update % config.report_every == 0,
+        "check": last or regular,
+        "save": update % config.checkpoint_every == 0,
+    }
+    return {what for what, now in due.items() if now}
+
+
+def check(run: Run, curves: Curves, stop: "Stop") -> float:
+    """Validate, and keep the weights if they are the best so far.
+
+    A signal breaks it off, to be made by the next call; gives the signal's number, or 0.
+    """
+    config, counters = run.config.train, run.counters
+    with averaged(run):
+        result = validate(
+            run.model, run.dev, run.config, run.device, run.world, lambda: stop.number > 0
+        )
+        if result is None:
+            return run.world.greatest(stop.number)[0]
+        if not math.isfinite(result.loss):
+            raise UserError(diverged(run, f"the dev loss is {result.loss}"))
+        score = [-result.loss]
+        if config.select == "bleu" and result.bleu is not None:
+            score = [result.bleu, *score]
+        if better := counters.best is None or score > counters.best:
+            counters.best, counters.best_update, counters.stale = score, counters.update, 0
+            about = {"update": counters.update, "loss": result.loss, "bleu": result.bleu}
+            save_best(run, weights_of(run.model), about)
+        else:
+            counters.stale += 1
+    write_log(run, {"validation": result.to_json(), "best": better})
+    curves.add(counters.update, {"dev/loss": result.loss, "dev/bleu": result.bleu})
+    tell(f"update {counters.update:,}: {result.summary()}{'  best' if better else ''}")
+    counters.unchecked = False
+    return 0.0
+
+
+@contextmanager
+def averaged(run: Run) -> Iterator[None]:
+    """The averaged weights in place of the current ones, where there are any."""
+    current = {name: w.clone() for name, w in weights_of(run.model).items()}
+    if run.average:
+        load_weights(run.model, run.average, run.directory)
+    yield
+    load_weights(run.model, current, run.directory)
+
+
+def why_stop(run: Run, seconds: float) -> str | None:
+    """The reason to end here, if there is one."""
+    config, counters = run.config.train, run.counters
+    if counters.update >= config.updates:
+        return f"made {config.updates:,} updates"
+    if config.epochs and counters.epoch >= config.epochs:
+        return f"read the corpus {config.epochs} times"
+    if config.patience and counters.stale >= config.patience:
+        return f"no gain in {counters.stale} validations"
+    if config.minutes and seconds >= config.minutes * 60:
+        return f"{config.minutes:g} minutes are over"
+    return None
+
+
+@dataclass
+class Stop:
+    """Set by a signal; looked at after every update, and all along a validation."""
+
+    number: int = 0
+
+
+@contextmanager
+def stop_signals() -> Iterator[Stop]:
+    """Ctrl-C and SIGTERM end the run soon, with a save; a second Ctrl-C at once, without one."""
+    stop = Stop()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop.number = number
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

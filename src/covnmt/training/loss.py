@@ -1,0 +1,44 @@
+"""What training minimises: the words' negative log-likelihood, and the fertility objective.
+
+All terms are sums over the batch (SPEC 1.4); `train` divides where a recipe asks for a mean.
+"""
+
+import torch
+from torch import Tensor
+
+from covnmt.base.config import TrainConfig
+from covnmt.data.batching import Batch
+from covnmt.kernels import dispatch
+from covnmt.model.seq2seq import Forced, Readout, Seq2Seq
+
+
+def token_loss(
+    readout: Readout, features: Tensor, target: Tensor, mask: Tensor, smoothing: float
+) -> tuple[Tensor, Tensor]:
+    """Summed loss to differentiate, and the plain negative log-likelihood to report."""
+    return dispatch.cross_entropy(features, readout.W_2, readout.b, target, mask, smoothing)
+
+
+def fertility_loss(forced: Forced, batch: Batch, detach: bool) -> Tensor:
+    """sum_j (Phi_j - sum_i alpha_ij)^2 over real words (section 4); Phi is 1 if not predicted.
+
+    With `detach` the attention is taken as given: only Phi, with the encoder below it, learns.
+    """
+    alpha = forced.alpha.detach() if detach else forced.alpha
+    received = (alpha * batch.target_mask.unsqueeze(-1)).sum(dim=1)  # [B, J]
+    Phi = torch.ones_like(received) if forced.fertility is None else forced.fertility
+    # rows without target words only pad the batch
+    real = batch.source_mask & batch.target_mask.any(dim=1, keepdim=True)
+    return ((Phi - received) ** 2 * real).sum()
+
+
+def batch_loss(model: Seq2Seq, batch: Batch, config: TrainConfig) -> tuple[Tensor, Tensor]:
+    """The batch's summed objective, and its plain negative log-likelihood."""
+    forced: Forced = model(batch)
+    loss, nll = token_loss(
+        model.readout, forced.features, batch.target, batch.target_mask, config.label_smoothing
+    )
+    if config.fertility_weight:
+        auxiliary = fertility_loss(forced, batch, config.fertility_detach)
+        loss = loss + config.fertility_weight * auxiliary
+    return loss, nll

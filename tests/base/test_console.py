@@ -1,0 +1,168 @@
+"""Progress: items pass untouched, and people see how far it is, on a terminal or in a log."""
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from covnmt.base import console
+from covnmt.base.console import Meter, tell, track
+
+
+@pytest.fixture(params=["terminal", "log"])
+def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What is shown, once as on a terminal and once as in a file."""
+    stream = io.StringIO()
+    terminal = request.param == "terminal"
+    monkeypatch.setattr(
+        console, "console", Console(file=stream, force_terminal=terminal, width=100)
+    )
+    return stream
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look at the clock finds it four seconds later."""
+    now = count(0.0, 4.0)
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(now)))
+
+
+@pytest.mark.parametrize("total", [None, 5, 7])
+def test_items_pass_untouched(total: int | None, screen: io.StringIO) -> None:
+    assert list(track((n * n for n in range(5)), total, "squares")) == [0, 1, 4, 9, 16]
+    assert list(track([], total, "nothing")) == []
+
+
+def test_track_is_lazy(screen: io.StringIO) -> None:
+    seen = []
+
+    def source() -> Iterator[int]:
+        for n in range(3):
+            seen.append(n)
+            yield n
+
+    items = track(source(), 3, "numbers")
+    assert seen == []
+    assert next(items) == 0
+    assert seen == [0]
+    items.close()  # type: ignore[attr-defined]
+
+
+def test_one_inside_another(screen: io.StringIO) -> None:
+    rows = [list(track(range(n), n, "columns")) for n in track([1, 2], 2, "rows")]
+    assert rows == [[0], [0, 1]]
+
+
+def test_what_is_printed_meanwhile_goes_where_it_should(
+    screen: io.StringIO, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Into its file or its pipe, though a bar is on the screen: `covnmt check ... > found`."""
+    for n in track(range(3), 3, "numbers"):
+        print("number", n)
+    with Meter(3, "training"):
+        print("trained")
+    assert capsys.readouterr().out == "number 0\nnumber 1\nnumber 2\ntrained\n"
+    assert "number 0" not in screen.getvalue()
+
+
+def test_errors_pass(screen: io.StringIO) -> None:
+    def source() -> Iterator[int]:
+        yield 1
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        list(track(source(), 2, "numbers"))
+
+
+@pytest.mark.usefixtures("clock")
+def test_lines_tell_count_rate_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    list(track(range(8), 8, "reading"))
+    lines = capsys.readouterr().err.splitlines()
+    # the clock advances 4 s per item: a line at most every 10 s is one in three
+    assert lines == [
+        "reading: 4 of 8 lines, 0/s, 16 s left",
+        "reading: 7 of 8 lines, 0/s, 4 s left",
+    ]
+
+
+def test_the_first_item_says_nothing_of_the_rate(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lines come in windows: the first two after 60 seconds, and two more after another 20."""
+    times = iter([60.0, 60.0, 80.0, 80.0])
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    list(track(range(4), 6, "reading"))
+    assert capsys.readouterr().err == "reading: 3 of 6 lines, 0/s, 30 s left\n"
+
+
+@pytest.mark.usefixtures("clock")
+def test_lines_without_a_total(capsys: pytest.CaptureFixture[str]) -> None:
+    list(track(range(4), None, "reading", "pairs"))
+    assert capsys.readouterr().err == "reading: 4 pairs, 0/s\n"
+
+
+def test_quick_jobs_say_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    list(track(range(100), 100, "reading"))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_line_beside_a_meter_stays(screen: io.StringIO) -> None:
+    with Meter(1000, "training") as meter:
+        meter.show(100, "")
+        meter.show(300, "loss 2.5")
+        tell("update 300: [dev] loss 2.4  best")
+    shown = screen.getvalue()
+    assert "loss 2.5" in shown
+    assert "update 300: [dev] loss 2.4  best" in shown
+
+
+@pytest.mark.usefixtures("clock")
+def test_meter_counts_from_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed run's speed is that of this part alone."""
+    stream = io.StringIO()
+    monkeypatch.setattr(console, "console", Console(file=stream, width=100))
+    with Meter(1000, "training") as meter:
+        meter.show(600, "")
+        meter.show(700, "loss 2.5")  # 100 updates in 4 s
+    assert stream.getvalue() == "training 700/1,000  loss 2.5  12 s left\n"
+
+
+GOES_ON = """
+from covnmt import progress
+progress.SECONDS_BETWEEN_LINES = 0
+for line in progress.track(range(9), 9, "reading"):
+    progress.tell(f"line {line}")
+print("done")
+"""
+
+
+def _deserted_pipe() -> int:
+    there, here = os.pipe()
+    os.close(there)
+    return here
+
+
+def _closed_terminal() -> int:
+    there, here = os.openpty()
+    os.close(there)
+    return here
+
+
+def _full_disk() -> int:
+    return os.open("/dev/full", os.O_WRONLY)
+
+
+@pytest.mark.parametrize("deaf", [_deserted_pipe, _closed_terminal, _full_disk])
+def test_the_work_goes_on_when_nobody_listens(deaf: Callable[[], int]) -> None:
+    """Whoever read standard error has gone, or it has no room left."""
+    here = deaf()
+    command = [sys.executable, "-c", GOES_ON]
+    ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=here, check=False)
+    os.close(here)
+    assert (ended.returncode, ended.stdout) == (0, b"done\n")

@@ -1,0 +1,328 @@
+"""Reading what people bring, and writing so that nothing is lost."""
+
+import errno
+import gzip
+import io
+import lzma
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covnmt.base.errors import UserError
+from covnmt.base.files import (
+    atomic_text,
+    atomic_write,
+    check_apart,
+    check_writable,
+    decode_lines,
+    into_file,
+    output_lines,
+    read_json,
+    read_lines,
+    read_parallel,
+    write_json,
+    write_lines,
+)
+
+LINES = [
+    (b"one\ntwo\n", ["one", "two"]),
+    (b"one\r\ntwo\r\n", ["one", "two"]),
+    (b"one\rtwo\r\rfour\r", ["one", "two", "", "four"]),
+    (b"\xef\xbb\xbfone\rtwo", ["one", "two"]),
+    (b"one\nstill \r one\r\nthree\r", ["one", "still \r one", "three"]),
+    (b"still \r one\ntwo \r two", ["still \r one", "two \r two"]),
+    (b"\r", [""]),
+    (b"no end", ["no end"]),
+    (b"\n\n", ["", ""]),
+    (b"", []),
+    ("one\u2028line\x0bstill\x85one\n".encode(), ["one\u2028line\x0bstill\x85one"]),
+    (b"\xef\xbb\xbfmarked\nnext\n", ["marked", "next"]),
+]
+
+
+def pack(content: bytes, suffix: str) -> bytes:
+    match suffix:
+        case "gz":
+            return gzip.compress(content)
+        case "xz":
+            return lzma.compress(content)
+    return content
+
+
+@pytest.mark.parametrize(("content", "expected"), LINES)
+@pytest.mark.parametrize("suffix", ["txt", "gz", "xz"])
+def test_read_lines(tmp_path: Path, content: bytes, expected: list[str], suffix: str) -> None:
+    path = tmp_path / f"text.{suffix}"
+    path.write_bytes(pack(content, suffix))
+    assert list(read_lines(path)) == expected
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\n\r\ufeff", exclude_categories=["Cs"]))))
+def test_written_lines_come_back(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str]
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "text"
+    write_lines(path, lines)
+    assert list(read_lines(path)) == lines
+
+
+@pytest.mark.parametrize(("suffix", "unpack"), [("gz", gzip.decompress), ("xz", lzma.decompress)])
+def test_a_name_says_how_lines_are_packed(
+    tmp_path: Path, suffix: str, unpack: Callable[[bytes], bytes]
+) -> None:
+    path, again = tmp_path / f"text.{suffix}", tmp_path / f"again.{suffix}"
+    for each in (path, again):
+        write_lines(each, ["a", "b"])
+    assert unpack(path.read_bytes()) == b"a\nb\n"
+    assert path.read_bytes() == again.read_bytes()
+    assert list(read_lines(path)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("raw", [[b"good\n", b"b\xff\n"], [b"good\rb\xff\r"]])
+def test_bad_bytes_are_told_with_their_line(raw: list[bytes]) -> None:
+    lines = decode_lines(raw, "some.txt")
+    assert next(lines) == "good"
+    with pytest.raises(UserError, match=r"some\.txt, line 2: not UTF-8 \(byte 1"):
+        next(lines)
+
+
+TEXT = b"a line of text that is worth compressing\n" * 500
+
+
+@pytest.mark.parametrize("suffix", ["gz", "xz"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "foreign"])
+def test_damaged_archives(tmp_path: Path, suffix: str, damage: str) -> None:
+    packed = pack(TEXT, suffix)
+    content = {
+        "cut": packed[:-20],
+        "flipped": packed[:20] + bytes(byte ^ 255 for byte in packed[20:40]) + packed[40:],
+        "foreign": TEXT,
+    }[damage]
+    path = tmp_path / f"text.{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=rf"text\.{suffix}"):
+        list(read_lines(path))
+
+
+def test_missing_files_and_directories(tmp_path: Path) -> None:
+    for suffix in ("txt", "gz", "xz"):
+        with pytest.raises(UserError, match="no such file"):
+            list(read_lines(tmp_path / f"none.{suffix}"))
+    with pytest.raises(UserError, match="cannot be read"):
+        list(read_lines(tmp_path))
+    with pytest.raises(UserError, match="no such file"):
+        read_json(tmp_path / "none.json")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_json(tmp_path)
+
+
+def test_read_parallel(tmp_path: Path) -> None:
+    for name, lines in {"a": "1 2 3", "b": "4 5 6", "c": "7 8"}.items():
+        write_lines(tmp_path / name, lines.split())
+    assert list(read_parallel(tmp_path / "a", tmp_path / "b")) == [
+        ("1", "4"),
+        ("2", "5"),
+        ("3", "6"),
+    ]
+    rows = read_parallel(tmp_path / "a", tmp_path / "c", tmp_path / "b")
+    assert [next(rows), next(rows)] == [("1", "7", "4"), ("2", "8", "5")]
+    with pytest.raises(UserError, match=r"c ends after line 2 but .*a, .*b goes on"):
+        next(rows)
+
+
+def test_json(tmp_path: Path) -> None:
+    value = {"é": [1, None, 2.5]}
+    write_json(tmp_path / "x.json", value)
+    assert read_json(tmp_path / "x.json") == value
+    assert "é" in (tmp_path / "x.json").read_text("utf-8")
+    for damaged in ('{"cut": ', "9" * 5000, "[" * 100_000):
+        (tmp_path / "x.json").write_text(damaged)
+        with pytest.raises(UserError, match=r"x\.json: not valid JSON"):
+            read_json(tmp_path / "x.json")
+
+
+def test_writing_makes_directories_and_leaves_no_temporary_files(tmp_path: Path) -> None:
+    with atomic_write(tmp_path / "new" / "deep" / "file") as stream:
+        stream.write(b"content")
+    assert (tmp_path / "new" / "deep" / "file").read_bytes() == b"content"
+    assert len(list((tmp_path / "new" / "deep").iterdir())) == 1
+
+
+def test_an_interrupted_write_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def interrupted() -> None:
+        with atomic_text(path) as stream:
+            stream.write("new")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_is_interrupted_as_it_begins_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def create(path: Path, mode: str) -> NoReturn:
+        path.touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "open", create)
+    with pytest.raises(KeyboardInterrupt), atomic_write(tmp_path / "file"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match=r"No space left on device.*unchanged"):
+        write_lines(path, ["new"])
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        write_lines(tmp_path / "file" / "below", ["text"])
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [("file/below", "Not a directory"), ("file/far/below", "Not a dir"), ("locked/new", "Perm")],
+)
+def test_a_place_that_cannot_be_written_is_told_before_the_work(
+    place: str, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "locked").mkdir(mode=0o500)
+    if os.access(tmp_path / "locked", os.W_OK) and "locked" in place:
+        pytest.skip("this user may write anywhere")
+    with pytest.raises(UserError, match=rf"{place}: cannot be written \({reason}"):
+        check_writable(tmp_path / place)
+
+
+def test_to_ask_for_a_place_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "below")
+    before = sorted(tmp_path.rglob("*"))
+    for name in ("file", "new", "new/deep/file", "link"):
+        check_writable(tmp_path / name)
+    check_writable(Path("/dev/null"))
+    assert sorted(tmp_path.rglob("*")) == before
+    assert (tmp_path / "file").read_text() == "old"
+
+
+def test_outputs_lie_apart(tmp_path: Path) -> None:
+    """By whatever name; a device or "-" may be named twice."""
+    (tmp_path / "text").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "text")
+    one, link = tmp_path / "text", tmp_path / "link"
+    new, again = tmp_path / "new", tmp_path / "." / "sub" / ".." / "new"
+    for outputs, inputs in ([[one, link], []], [[link], [one]], [[new, again], []]):
+        with pytest.raises(UserError, match=f"^{outputs[-1]}: .* would replace"):
+            check_apart(outputs, inputs)
+    check_apart([one, new, None, None], [None, tmp_path / "other"])
+    for free in (Path("-"), Path("/dev/null")):
+        check_apart([free, free], [free])
+
+
+def test_a_link_is_written_through(tmp_path: Path) -> None:
+    file, link = tmp_path / "deep" / "file", tmp_path / "link"
+    file.parent.mkdir()
+    link.symlink_to(file)
+    for text in ("into nothing", "over the old"):
+        write_lines(link, [text])
+        assert link.is_symlink()
+        assert file.read_text() == f"{text}\n"
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    write_lines(pipe, ["one", "two"])
+    reader.join()
+    assert read == ["one\ntwo\n"]
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_pipe_that_nobody_reads_to_the_end(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: pipe.open("rb").close())
+    reader.start()
+    with pytest.raises(UserError, match=r"pipe: cannot be written \(Broken pipe\)$"):
+        write_lines(pipe, ["more than a pipe holds"] * 100_000)
+    reader.join()
+    assert pipe.is_fifo()
+
+
+def test_a_device_is_written_to() -> None:
+    """A terminal of its own: unlike /dev/null, it is safe from a mistake here."""
+    reader, device = os.openpty()
+    path = Path(os.ttyname(device))
+    write_lines(path, ["one", "two"])
+    assert path.is_char_device()
+    assert os.read(reader, 100).split() == [b"one", b"two"]
+    for handle in (reader, device):
+        os.close(handle)
+
+
+def test_a_directory_is_refused_before_any_work(tmp_path: Path) -> None:
+    def lines() -> Iterator[str]:
+        raise AssertionError("work was done")
+        yield ""
+
+    with pytest.raises(UserError, match=r"cannot be written \(Is a directory\)"):
+        write_lines(tmp_path, lines())
+
+
+@pytest.mark.parametrize("path", [None, Path("-")])
+def test_lines_to_standard_output(
+    path: Path | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    output_lines(path, ["one", "two"])
+    assert capsys.readouterr().out == "one\ntwo\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_goes_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is named, and standard output where it is a file; no screen, no pipe."""
+    assert into_file(Path("file"))
+    for there, here in (os.openpty(), os.pipe()):
+        with os.fdopen(here, "w") as stream:
+            monkeypatch.setattr(sys, "stdout", stream)
+            assert not into_file(None)
+            assert not into_file(Path("-"))
+        os.close(there)
+    with (tmp_path / "file").open("w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert into_file(None)
+    for other in (io.StringIO(), None):
+        monkeypatch.setattr(sys, "stdout", other)
+        assert not into_file(None)

@@ -1,0 +1,263 @@
+"""One function over many items: results, their order, errors, and processes that die."""
+
+import errno
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from covnmt.base import processes
+from covnmt.base.errors import UserError
+from covnmt.base.processes import AHEAD, Seat, in_order, seat, spread
+from tests.system.workers import alive
+
+PATIENCE = 60  # seconds
+
+
+class Job(NamedTuple):
+    """A file to write, and how often the one who does so dies first."""
+
+    path: Path
+    deaths: int = 0
+
+
+def work(job: Job) -> tuple[str, Seat]:
+    """Leaves a mark for every attempt."""
+    with job.path.open("a") as stream:
+        stream.write("x")
+    if len(job.path.read_text()) <= job.deaths:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return job.path.name, seat()
+
+
+def slow_at_first(number: int) -> int:
+    time.sleep(0.4 if number == 0 else 0)
+    return number
+
+
+def refuse(job: Job) -> None:
+    raise UserError(f"{job.path}, line 7: bad")
+
+
+def stuck_while_sending(job: Job) -> str:
+    """The second sends half of its result, once the first has been seen."""
+
+    def send_half(connection: Connection, content: bytes) -> None:
+        os.write(connection.fileno(), content[:2])
+        (job.path.parent / "half").touch()
+        time.sleep(PATIENCE)
+
+    if job.path.name == "second":
+        wait_for(job.path.parent / "seen")
+        Connection._send = send_half  # type: ignore[attr-defined]
+    return job.path.name
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + PATIENCE
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_every_item_once(count: int, tmp_path: Path) -> None:
+    jobs = [Job(tmp_path / str(k)) for k in range(count)]
+    found = list(spread(work, jobs, workers=2))
+    assert sorted(name for name, _ in found) == [job.path.name for job in jobs]
+    assert {path.read_text() for path in tmp_path.iterdir()} <= {"x"}
+    several = count > 1
+    assert {where for _, where in found} <= {Seat(k, 1 + several) for k in range(1 + several)}
+
+
+def test_results_wait_for_those_before_them() -> None:
+    assert list(in_order(slow_at_first, range(9), workers=2)) == list(range(9))
+
+
+def test_items_are_taken_as_there_is_room() -> None:
+    """Their number may be endless."""
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        while True:
+            taken.append(len(taken))
+            yield taken[-1]
+
+    results = spread(abs, items(), workers=2)
+    assert len({next(results) for _ in range(20)}) == 20
+    assert len(taken) <= 20 + AHEAD * 2
+    results.close()  # type: ignore[attr-defined]
+
+
+def test_nobody_waits_for_the_rest_of_a_result(tmp_path: Path) -> None:
+    """`covnmt translate file | head` kills workers in the midst of what they send."""
+    results = spread(stuck_while_sending, [Job(tmp_path / n) for n in ("first", "second")], 2)
+    assert next(results) == "first"
+    (tmp_path / "seen").touch()
+    wait_for(tmp_path / "half")
+    leaving = threading.Thread(target=results.close, daemon=True)  # type: ignore[attr-defined]
+    leaving.start()
+    leaving.join(PATIENCE)
+    assert not leaving.is_alive()
+
+
+def test_results_do_not_wait_for_items_that_have_not_come() -> None:
+    """Whoever makes items may first want to see what came of the last."""
+    seen = [threading.Event() for _ in range(6)]
+
+    def items() -> Iterator[int]:
+        yield 0
+        for number in range(1, 6):
+            yield number
+            assert seen[number].wait(300)
+
+    results = in_order(abs, items(), workers=2)
+    for number in results:
+        seen[number].set()
+    assert all(event.is_set() for event in seen)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("good", range(4))
+def test_items_that_cannot_be_had(good: int, workers: int) -> None:
+    """What came before them is done, by however many."""
+
+    def items() -> Iterator[int]:
+        yield from range(good)
+        raise UserError("text, line 7: bad")
+
+    results = in_order(slow_at_first, items(), workers)
+    assert list(islice(results, good)) == list(range(good))
+    with pytest.raises(UserError, match="line 7: bad"):
+        next(results)
+
+
+def test_alone_there_is_no_other_process(tmp_path: Path) -> None:
+    assert list(spread(lambda item: item + 1, [1, 2], workers=1)) == [2, 3]
+
+
+def test_without_semaphores_there_is_none_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where /dev/shm may not be written to."""
+
+    def no_semaphore(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr("_multiprocessing.SemLock", no_semaphore)
+    jobs = [Job(tmp_path / name) for name in ("first", "second")]
+    assert list(spread(work, jobs, workers=2)) == [("first", Seat()), ("second", Seat())]
+    told = capsys.readouterr().err
+    assert "Permission denied; is /dev/shm there" in told
+    assert len(told.splitlines()) == 1
+
+
+def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
+    """Nothing is lost; what had come before is not asked for again."""
+    jobs = [Job(tmp_path / str(k), deaths=2 * (k == 8)) for k in range(9)]
+    assert [name for name, _ in in_order(work, jobs, workers=2)] == list("012345678")
+    *others, last = [job.path.read_text() for job in jobs]
+    assert last == "xxx"
+    assert others.count("x") > len(others) - AHEAD * 2  # beside the last there was room for three
+
+
+def test_an_item_that_always_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "DEATHS", 1)
+    jobs = [Job(tmp_path / str(k), deaths=9 * (k == 0)) for k in range(2)]
+    with pytest.raises(UserError, match=r"/0.*: workers died 2 times .* fewer processes"):
+        list(spread(work, jobs, workers=2))
+    assert (tmp_path / "0").read_text() == "xx"
+
+
+def test_bad_input_in_a_worker_is_raised_here(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="line 7: bad"):
+        list(spread(refuse, [Job(tmp_path / "a"), Job(tmp_path / "b")], workers=2))
+
+
+def endless(job: Job) -> None:
+    job.path.write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def keep_busy(directory: Path) -> None:
+    for _ in spread(endless, [Job(directory / name) for name in "ab"], workers=2):
+        pass
+
+
+def test_other_processes_are_left_alone(tmp_path: Path) -> None:
+    other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
+    other.start()
+    results = spread(work, [Job(tmp_path / str(k)) for k in range(9)], workers=2)
+    next(results)
+    results.close()  # type: ignore[attr-defined]
+    assert other.is_alive()
+    other.kill()
+    other.join()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_whom_they_work_for(number: signal.Signals, tmp_path: Path) -> None:
+    """Whatever ended it, and though the signal reached it alone."""
+    code = f"from tests.base.test_processes import *; keep_busy(Path({str(tmp_path)!r}))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL
+    )
+    marks = [tmp_path / name for name in "ab"]
+    while not all(mark.exists() and mark.read_text() for mark in marks):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(number)
+    assert process.wait(120) != 0
+    workers = [int(mark.read_text()) for mark in marks]
+    for _ in range(12_000):
+        if not any(map(alive, workers)):
+            return
+        time.sleep(0.01)
+    for worker in filter(alive, workers):
+        os.kill(worker, signal.SIGKILL)
+    raise AssertionError("workers were left behind")
+
+
+def test_every_worker_begins_with_stops_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those that are started when there is more to do."""
+    process = multiprocessing.get_context("spawn").Process
+    start, blocked = process.start, list[set[signal.Signals]]()
+
+    def noting(self: multiprocessing.Process) -> None:
+        blocked.append({signal.Signals(n) for n in signal.pthread_sigmask(signal.SIG_BLOCK, ())})
+        start(self)
+
+    monkeypatch.setattr(process, "start", noting)
+    assert sorted(spread(slow_at_first, range(6), workers=2)) == list(range(6))
+    assert blocked
+    assert all(each >= set(processes.STOPS) for each in blocked)
+
+
+@pytest.mark.parametrize("told", ["this thread", "another"])
+def test_a_stop_waits_until_workers_have_begun(told: str) -> None:
+    reached: list[str] = []
+    with ThreadPoolExecutor(1) as another:
+        another.submit(int).result()  # a thread begun within the block would hold signals back too
+
+        def start() -> None:
+            with processes.held_back():
+                if told == "another":
+                    another.submit(signal.raise_signal, signal.SIGINT).result()
+                else:
+                    signal.raise_signal(signal.SIGINT)
+                reached.append("the end of the block")
+            reached.append("what follows")
+
+        with pytest.raises(KeyboardInterrupt):
+            start()
+    assert reached == ["the end of the block"]

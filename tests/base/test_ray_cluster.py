@@ -1,0 +1,130 @@
+"""A Ray cluster of two nodes on this machine: workers and a node are killed while it works."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covnmt.base.errors import UserError
+from covnmt.base.ray_cluster import spread
+from covnmt.inference.parallel import Job, translate_files
+from covnmt.model.directory import load_config
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own are not ours to mend
+
+PATIENCE = 120
+NODE = {"num_cpus": 2, "wait": False}  # we wait; Ray would for half a minute at most
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster
+
+    nodes: Any = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **NODE})
+    nodes.wait_for_nodes(PATIENCE)
+    yield nodes
+    nodes.shutdown()
+
+
+def work(directory: Path, item: int) -> int:
+    """Leaves a mark for every attempt, waits until three have begun, and takes a moment."""
+    (directory / f"{item}.{os.getpid()}.{time.monotonic_ns()}").touch()
+    end = time.monotonic() + PATIENCE
+    while len(workers(directory)) < 3 and time.monotonic() < end:
+        time.sleep(0.1)
+    time.sleep(0.3)
+    return item
+
+
+def workers(directory: Path) -> set[str]:
+    """Who has left a mark."""
+    return {path.name.split(".")[1] for path in directory.glob("*.*")}
+
+
+def die_once(directory: Path, item: int) -> int:
+    mark = directory / "died"
+    if item == 2 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return work(directory, item)
+
+
+def die(item: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+class Stillborn:
+    """A function that kills whoever opens it, as what is missing on a machine does."""
+
+    def __reduce__(self) -> tuple[object, tuple[int]]:
+        return os._exit, (1,)
+
+    def __call__(self, item: int) -> int:
+        return item
+
+
+def refuse(item: int) -> int:
+    raise UserError(f"line {item}: bad")
+
+
+def test_a_worker_and_a_node_are_killed(cluster: Any, tmp_path: Path) -> None:
+    """Every item comes once, though some were begun twice."""
+    second = cluster.add_node(**NODE)
+    cluster.wait_for_nodes(PATIENCE)
+    items = list(range(16))
+    made = spread(partial(die_once, tmp_path), items, cluster.address, cores=1)
+    found = [next(made) for _ in range(5)]
+    cluster.remove_node(second, allow_graceful=False)
+    found += made
+    assert sorted(found) == items
+    begun = [int(path.name.split(".")[0]) for path in tmp_path.glob("*.*")]
+    assert set(begun) == set(items)
+    assert (tmp_path / "died").exists()
+    assert len(workers(tmp_path)) > 2
+
+
+def test_files_are_translated(cluster: Any, tiny_model: Path, tmp_path: Path) -> None:
+    lines = ["ka lo", "", "zu"]
+    (tmp_path / "a").write_text("".join(f"{line}\n" for line in lines))
+    decode = load_config(tiny_model).config.decode
+    job = Job((tiny_model,), decode, device="cpu", threads=1)
+    translate_files(job, [tmp_path / "a"], tmp_path / "alone", 1)
+    done = translate_files(job, [tmp_path / "a"], tmp_path / "out", 1, ray=cluster.address)
+    assert (done.files, done.lines) == (1, 3)
+    assert (tmp_path / "out" / "a").read_text() == (tmp_path / "alone" / "a").read_text()
+
+
+def test_bad_input_is_raised_here(cluster: Any) -> None:
+    with pytest.raises(UserError, match="line 3: bad"):
+        list(spread(refuse, [3], cluster.address, cores=1))
+
+
+def test_an_item_that_always_kills(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covnmt.base.ray_cluster.DEATHS", 1)
+    with pytest.raises(UserError, match="7: workers died 2 times over it"):
+        list(spread(die, [7], cluster.address, cores=1))
+
+
+def test_workers_that_never_begin(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covnmt.base.ray_cluster.DEATHS", 1)
+    with pytest.raises(UserError, match="2 workers in a row died before they had begun"):
+        list(spread(Stillborn(), [7], cluster.address, cores=1))
+
+
+def test_nothing_to_do() -> None:
+    assert list(spread(refuse, [], "nowhere:1", cores=1)) == []
+
+
+def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"pip install .*\[cluster\]"):
+        list(spread(refuse, [1], "auto", cores=1))

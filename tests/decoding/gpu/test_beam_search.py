@@ -1,0 +1,350 @@
+"""The device search against `search.search`: the same hypotheses, scores and attention.
+
+The models are small and random, in float64, so that rounding cannot change a choice. Tables with
+many ties are tried on `best` alone. On a machine with a GPU the same tests run there, in graphs.
+"""
+
+import gc
+import math
+import weakref
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from covnmt.base.config import SYSTEMS, DecodeConfig
+from covnmt.decoding.beam_search import Found, Hypothesis
+from covnmt.decoding.gpu import beam_search
+from covnmt.decoding.gpu import buffers as lane
+from covnmt.decoding.gpu.beam_search import BLOCK, DeviceSearch, best, lane_size
+from covnmt.decoding.gpu.buffers import Buffers, Lane, round_up
+from covnmt.decoding.torch import TorchEngine, top
+from covnmt.model.seq2seq import Seq2Seq
+from covnmt.text.vocabulary import UNK
+from tests.model.small import COVERAGES, END, small_batch, small_config, small_model
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+RAGGED = (1, 7, 3, 17, 2)  # source words of a batch
+
+CONFIGS = {
+    "greedy": DecodeConfig(beam=1),
+    "beam 3": DecodeConfig(beam=3),
+    "beam 10": DecodeConfig(beam=10),
+    "n best": DecodeConfig(beam=10, nbest=7),
+    "no length rules": DecodeConfig(beam=4, nbest=4, length_rules=False, max_length=9),
+    "length penalty": DecodeConfig(beam=5, nbest=5, length_penalty=1.0),
+    "coverage penalty": DecodeConfig(beam=5, nbest=5, coverage_penalty=0.3, length_penalty=0.6),
+    "no unk": DecodeConfig(beam=3, nbest=3, forbid_unk=True),
+    "one attempt": DecodeConfig(beam=2, nbest=2, retry=False),
+    "wider than the vocabulary": DecodeConfig(beam=20, nbest=20),
+    "too wide for the device": DecodeConfig(beam=BLOCK + 1, length_rules=False, max_length=3),
+}
+
+Hypotheses = list[list[Hypothesis]]
+Task = tuple[Tensor, Tensor]  # source words and where they are real, on the host
+
+
+def model_of(kind: str = "gru10", seed: int = 0, **changes: str) -> Seq2Seq:
+    model = small_model(small_config(COVERAGES[kind], **changes), seed).to(DEVICE)
+    model.readout.b.data[END] += 2.5  # long and repeated searches are for a few tests only
+    return model
+
+
+def task(lengths: Sequence[int], seed: int = 0) -> Task:
+    batch = small_batch([(length, 1) for length in lengths], seed)
+    return batch.source, batch.source_mask
+
+
+def on_device(model: Seq2Seq, smallest: int = beam_search.SMALLEST) -> DeviceSearch:
+    return DeviceSearch(model, END, UNK, smallest=smallest)
+
+
+def reference(model: Seq2Seq) -> Callable[[Tensor, Tensor, DecodeConfig], Found]:
+    return TorchEngine([model], END).by_steps
+
+
+def found(device: DeviceSearch, task: Task, config: DecodeConfig) -> Hypotheses:
+    return device.search(*task, reference(device.model), config).hypotheses
+
+
+@torch.no_grad()
+def expected(model: Seq2Seq, task: Task, config: DecodeConfig) -> Hypotheses:
+    return reference(model)(*task, config).hypotheses
+
+
+def assert_same(found: Hypotheses, wanted: Hypotheses) -> None:
+    assert len(found) == len(wanted)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert [mine.words for mine in ours] == [other.words for other in theirs]
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine.finished == other.finished
+            assert mine.log_prob == pytest.approx(other.log_prob, abs=1e-5)
+            assert mine.score == pytest.approx(other.score, abs=1e-5)
+            np.testing.assert_allclose(mine.attention, other.attention, rtol=1e-4, atol=1e-6)
+
+
+# --- whole searches ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["code", "paper"])
+@pytest.mark.parametrize("kind", COVERAGES)
+def test_every_model(kind: str, order: str) -> None:
+    model = model_of(kind, order=order)
+    given = task(RAGGED)
+    config = DecodeConfig(beam=4, nbest=3)
+    assert_same(found(on_device(model), given, config), expected(model, given, config))
+
+
+@pytest.mark.parametrize(("part", "kind"), [("cell", "reset_after"), ("output", "full")])
+def test_other_layers(part: str, kind: str) -> None:
+    model = model_of("gru10", 0, **{part: kind})
+    given = task(RAGGED)
+    config = DecodeConfig(beam=4, nbest=3)
+    assert_same(found(on_device(model), given, config), expected(model, given, config))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_setting(name: str, seed: int) -> None:
+    model = model_of(seed=seed)
+    given = task(RAGGED, seed)
+    config = CONFIGS[name]
+    assert_same(found(on_device(model), given, config), expected(model, given, config))
+
+
+@settings(max_examples=12)
+@given(
+    batches=st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=9), min_size=1, max_size=2),
+    beam=st.integers(1, 6),
+    forbid_unk=st.booleans(),
+    smallest=st.integers(1, 4),
+    rows=st.integers(2, 8),
+    seed=st.integers(0, 10**6),
+)
+def test_random_batches(
+    batches: list[list[int]], beam: int, forbid_unk: bool, smallest: int, rows: int, seed: int
+) -> None:
+    """With lanes that become small quickly and are used again, and a trellis in many segments."""
+    model = model_of("fertility", seed)
+    device = on_device(model, smallest)
+    config = DecodeConfig(beam=beam, nbest=beam, forbid_unk=forbid_unk)
+    for lengths in batches:
+        given = task(lengths, seed)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lane, "ROWS", rows)
+            result = found(device, given, config)
+        assert_same(result, expected(model, given, config))
+
+
+def test_company_does_not_matter() -> None:
+    model = model_of()
+    config = DecodeConfig(beam=5, nbest=5)
+    words, mask = task(RAGGED)
+    together = found(on_device(model), (words, mask), config)
+    for number, hypotheses in enumerate(together):
+        alone = (words[number : number + 1], mask[number : number + 1])
+        assert_same(found(on_device(model), alone, config), [hypotheses])
+
+
+def test_no_sentences() -> None:
+    words, mask = task([3])
+    assert found(on_device(model_of()), (words[:0], mask[:0]), DecodeConfig()) == []
+
+
+def test_words_may_be_on_the_device_already() -> None:
+    model, config = model_of(), DecodeConfig(beam=3)
+    words, mask = task(RAGGED)
+    moved = (words.to(DEVICE), mask.to(DEVICE))
+    assert_same(found(on_device(model), moved, config), expected(model, moved, config))
+
+
+@pytest.mark.parametrize("beam", [2, BLOCK + 1])
+@pytest.mark.parametrize("kind", ["fertility", "gru10"])
+def test_fertility(kind: str, beam: int) -> None:
+    """As the model predicts it, whoever searches."""
+    model = model_of(kind)
+    words, mask = task(RAGGED)
+    config = DecodeConfig(beam=beam, length_rules=False, max_length=2, retry=False)
+    result = on_device(model).search(words, mask, reference(model), config)
+    with torch.no_grad():
+        memory = model.encode(words.to(DEVICE), mask.to(DEVICE))
+    wanted = model.decoder.coverage.fertility(memory.Phi)
+    assert (result.fertility is None) == (wanted is None)
+    if result.fertility is not None and wanted is not None:
+        np.testing.assert_allclose(result.fertility[mask], wanted.float().cpu()[mask], atol=1e-6)
+
+
+def test_buffers_are_used_again() -> None:
+    """A second batch finds nothing of the first, though it has fewer and shorter sentences."""
+    model = model_of("fertility")
+    device = on_device(model)
+    config = DecodeConfig(beam=3, nbest=3)
+    for lengths, seed in [((9, 14, 12, 15), 1), ((2, 1, 4), 2), ((8, 5, 9, 3), 3)]:
+        given = task(lengths, seed)
+        assert_same(found(device, given, config), expected(model, given, config))
+    assert len(device._lanes) == 2
+
+
+def test_a_bounded_number_of_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beam_search, "LANES", 2)
+    model, config = model_of(), DecodeConfig()
+    device = on_device(model)
+    for sentences in (1, 2, 1, 3):  # the lane of two is the one unused for longest
+        given = task([4] * sentences)
+        assert_same(found(device, given, config), expected(model, given, config))
+    assert [key[0] for key in device._lanes] == [1, 3]
+
+
+def test_a_search_that_nobody_needs_is_gone_at_once() -> None:
+    """Every validation has one, and what it holds on a GPU must not wait for the next one."""
+    device = DeviceSearch(model_of().float(), END, UNK, precision=torch.bfloat16)
+    found(device, task(RAGGED), DecodeConfig(retry=False))
+    held = [device, *device._lanes.values(), *device.model.modules()]
+    seen = [weakref.ref(each) for each in held]
+    gc.disable()
+    try:
+        del device, held
+        assert not [each() for each in seen if each() is not None]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("order", ["code", "paper"])
+@pytest.mark.parametrize("kind", COVERAGES)
+def test_half_precision_stays_near(kind: str, order: str) -> None:
+    """First words look at the same places, and what is found has the score of the whole model."""
+    model = model_of(kind, seed=1, order=order).float()
+    given = task(RAGGED)
+    config = DecodeConfig(beam=1, retry=False)
+    halved = found(DeviceSearch(model, END, UNK, precision=torch.bfloat16), given, config)
+    assert next(model.parameters()).dtype == torch.float32
+    for (near,), (exact,) in zip(halved, expected(model, given, config), strict=True):
+        np.testing.assert_allclose(near.attention[0], exact.attention[0], atol=0.03)
+        if near.words == exact.words:
+            assert near.score == pytest.approx(exact.score, rel=0.05)
+
+
+# --- how it gets there -------------------------------------------------------------------------
+
+
+def without_end(model: Seq2Seq) -> Seq2Seq:
+    """A model that never ends."""
+    model.readout.b.data[END] = -math.inf
+    return model
+
+
+def test_step_limits() -> None:
+    model = without_end(model_of())
+    config = DecodeConfig(beam=2, retry=False)
+    result = found(on_device(model), task((1, 4, 2)), config)
+    assert [len(top.words) for (top,) in result] == [6, 15, 9]  # 3 J
+    assert not any(top.finished for (top,) in result)
+
+
+def test_what_does_not_end_is_tried_again_by_the_reference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    retried: list[tuple[int, int]] = []
+
+    by_steps = TorchEngine.by_steps
+
+    def spy(engine: TorchEngine, words: Tensor, mask: Tensor, config: DecodeConfig) -> Found:
+        retried.append((len(words), config.beam))
+        return by_steps(engine, words, mask, config)
+
+    model = without_end(model_of())
+    given = task((2, 1))
+    config = DecodeConfig(beam=3)
+    wanted = expected(model, given, config)
+    monkeypatch.setattr(TorchEngine, "by_steps", spy)
+    assert_same(found(on_device(model), given, config), wanted)
+    assert retried == [(2, 6)]
+
+
+def test_sentences_move_to_smaller_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = without_end(model_of()).cpu()
+    sizes: list[int] = []
+    device = on_device(model, smallest=1)
+
+    def spy(buffers: Buffers, first: bool) -> None:
+        sizes.append(len(buffers.open))
+        DeviceSearch.advance(device, buffers, first)
+
+    monkeypatch.setattr(device, "advance", spy)
+    given = task((0, 1, 2, 3))
+    config = DecodeConfig(beam=2, retry=False)
+    assert_same(found(device, given, config), expected(model, given, config))
+    # the limits are 3, 6, 9 and 12 steps; the host learns of them one step late, but knows the last
+    assert sizes == [4] * 7 + [2] * 3 + [1] * 2
+
+
+def test_what_a_lane_had_before_is_gone() -> None:
+    """Behind the sentences that move in there is no hypothesis, and a source to look at."""
+    device = on_device(model_of())
+    large, small = (device._lane(size, 2, 16).buffers for size in (4, 3))
+    large.banned.fill_(UNK)
+    large.clock.fill_(5)
+    small.open.fill_(True)
+    small.log_probs.fill_(0)
+    small.memory.mask.fill_(False)
+    small.receive(large, torch.tensor([3, 1], device=DEVICE))
+    assert not small.open[2]
+    assert (small.log_probs[2] == -math.inf).all()
+    assert small.memory.mask[2].all()
+    assert small.banned.tolist() == [UNK, UNK]
+    assert small.clock.tolist() == [5, 5]
+
+
+def test_a_step_that_cannot_be_captured_runs_plainly() -> None:
+    if DEVICE.type == "cuda":
+        pytest.skip("here it can")
+    device, calls = on_device(model_of()), []
+    buffers = device._lane(1, 1, 16).buffers
+    plain = Lane(buffers, lambda buffers, first: calls.append(first), pool=(0, 0))
+    for first in (True, False, False, False, True):
+        plain.step(first)
+    assert calls == [True, False, False, False, True]
+    seen = weakref.ref(plain)
+    del plain
+    assert seen() is None
+
+
+# --- the parts ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 3), st.integers(1, 5), st.integers(1, 3), st.integers(1, 9), st.integers())
+def test_best_is_the_top_of_the_sums(S: int, slots: int, blocks: int, k: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed % 2**32)
+    V = blocks * BLOCK
+    log_probs = torch.randint(-6, 0, (S, slots, V), generator=generator) / 4
+    log_probs[log_probs < -1] = -math.inf
+    beam = torch.randint(-3, 0, (S, slots), generator=generator).float()
+    beam[beam == -3] = -math.inf
+    scores, choices = best(beam, log_probs, k)
+    k = min(k, scores.shape[1])
+    wanted = top((beam[:, :, None] + log_probs).flatten(1), k)
+    assert torch.equal(scores[:, :k], wanted[0])
+    finite = wanted[0] > -math.inf
+    assert torch.equal(choices[:, :k][finite], wanted[1][finite])
+
+
+@pytest.mark.parametrize(
+    ("sentences", "size"),
+    [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (7, 8), (9, 12), (13, 16), (80, 96), (128, 128)],
+)
+def test_lane_size(sentences: int, size: int) -> None:
+    assert lane_size(sentences) == size
+
+
+@pytest.mark.parametrize(("number", "step", "result"), [(1, 16, 16), (16, 16, 16), (17, 16, 32)])
+def test_round_up(number: int, step: int, result: int) -> None:
+    assert round_up(number, step) == result
+
+
+def test_six_systems_are_among_the_models() -> None:
+    assert set(SYSTEMS) <= set(COVERAGES)

@@ -1,0 +1,33 @@
+"""Bounds of the layers before the words: they hold on other words, and are not much too large."""
+
+import numpy as np
+import pytest
+import torch
+
+from covnmt.base.config import SYSTEMS
+from covnmt.decoding.onnx.activation_ranges import ROOM, measure_reach
+from tests.model.small import END, small_config, small_model
+
+
+@pytest.mark.parametrize("changes", [{"rank": 2}, {"output": "full"}])
+def test_other_words_reach_about_as_far(changes: dict[str, object]) -> None:
+    model = small_model(small_config(SYSTEMS["gru1"], **changes)).float()
+    seen: dict[str, list[float]] = {"maxout": [], "features": []}
+    draw = np.random.default_rng(1)
+    with torch.inference_mode():
+        for _ in range(30):
+            source = torch.from_numpy(draw.integers(1, END, (20, 9)))
+            memory = model.encode(source, torch.ones_like(source, dtype=torch.bool))
+            state = model.decoder.start(memory)
+            words = torch.from_numpy(draw.integers(1, END, 20))
+            features, _, state = model.step_features(memory, state, words)
+            p = model.readout.maxout(state.t, state.s, model.target(words))
+            seen["maxout"].append(float(p.abs().max()))
+            seen["features"].append(float(features.abs().max()))
+    for bound, found in zip(measure_reach(model), seen.values(), strict=True):
+        assert max(found) < bound < 2 * ROOM * max(found)
+
+
+def test_a_model_always_gets_the_same() -> None:
+    model = small_model(small_config(SYSTEMS["fertility"])).float()
+    assert measure_reach(model) == measure_reach(model)

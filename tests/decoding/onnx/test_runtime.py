@@ -1,0 +1,360 @@
+"""ONNX Runtime against PyTorch: the same translations, attention and probabilities.
+
+The models are small, random and in float32, with weights so large that every part matters. Two
+engines add up in different orders, so where two hypotheses are equally likely but for rounding,
+either may win; the tests count how often that is the excuse.
+"""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from covnmt.base.config import SYSTEMS, Config, CoverageConfig, DecodeConfig, ModelConfig
+from covnmt.base.errors import UserError
+from covnmt.data.padding import Padded, pad
+from covnmt.decoding.beam_search import Found, Hypothesis
+from covnmt.decoding.onnx import format as directories
+from covnmt.decoding.onnx import runtime
+from covnmt.decoding.onnx.export import write_graphs
+from covnmt.decoding.onnx.format import STEP
+from covnmt.decoding.onnx.runtime import (
+    OnnxEngine,
+    OnnxModel,
+    OnnxScorer,
+    group_size,
+    mean_log,
+    top,
+)
+from covnmt.decoding.torch import TorchEngine
+from covnmt.model.directory import Description
+from covnmt.model.initialize import initialise
+from covnmt.model.seq2seq import Seq2Seq
+from covnmt.text.codec import Side
+from tests.decoding.exported import exported
+from tests.model.small import COVERAGES, END, small_config, small_model
+
+VARIANTS = list(itertools.product(("code", "paper"), ("exact", "reset_after")))
+SENTENCES = 500
+ROUNDING = 2e-5  # of a log-probability, between the engines
+
+
+def model_of(coverage: CoverageConfig, seed: int = 0, **changes: object) -> Seq2Seq:
+    model = small_model(small_config(coverage, **changes), seed).float()
+    model.readout.b.data[END] += 2  # sentences end before their steps are used up
+    return model
+
+
+def sentences(number: int, seed: int = 0, longest: int = 12) -> Padded:
+    random = np.random.default_rng(seed)
+    lengths = random.integers(1, longest, number)
+    return pad([random.integers(1, END, length).tolist() for length in lengths], END)
+
+
+def engines(directory: Path, *models: Seq2Seq) -> tuple[TorchEngine, OnnxEngine]:
+    graphs = [exported(model, directory / str(number)) for number, model in enumerate(models)]
+    return TorchEngine(models, END), OnnxEngine(graphs, END)
+
+
+def is_tie(one: Hypothesis, other: Hypothesis) -> bool:
+    return abs(one.score - other.score) < ROUNDING * max(1, len(one.words))
+
+
+def assert_same(found: Found, wanted: Found, ties: int) -> None:
+    """The same hypotheses, but for so many sentences where rounding decides."""
+    excused = 0
+    for ours, theirs in zip(found.hypotheses, wanted.hypotheses, strict=True):
+        assert len(ours) == len(theirs)
+        if [mine.words for mine in ours] != [other.words for other in theirs]:
+            excused += 1
+            assert all(map(is_tie, ours, theirs))
+            continue
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine.finished == other.finished
+            assert mine.score == pytest.approx(other.score, abs=1e-4)
+            np.testing.assert_allclose(mine.attention, other.attention, atol=1e-4)
+    assert excused <= ties
+
+
+@pytest.mark.parametrize(("order", "cell"), VARIANTS)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_translates_like_pytorch(system: str, order: str, cell: str, tmp_path: Path) -> None:
+    """Token for token on 500 sentences, in one batch from which the finished ones leave."""
+    one, other = engines(tmp_path, model_of(SYSTEMS[system], order=order, cell=cell))
+    source = sentences(SENTENCES)
+    decode = DecodeConfig(beam=4, retry=False)
+    assert_same(other.search(source, decode, None), one.search(source, decode, None), ties=2)
+
+
+@pytest.mark.parametrize(("order", "cell"), VARIANTS)
+@pytest.mark.parametrize("kind", COVERAGES)
+def test_forced_like_pytorch(kind: str, order: str, cell: str, tmp_path: Path) -> None:
+    """Every coverage model with every option: attention, probabilities and fertility."""
+    one, other = engines(tmp_path, model_of(COVERAGES[kind], order=order, cell=cell))
+    source, target = sentences(20), sentences(20, seed=1)
+    found, wanted = other.force(source, target), one.force(source, target)
+    for row, expected, real in zip(found.alpha, wanted.alpha, target.mask, strict=True):
+        np.testing.assert_allclose(row[real], expected[real], atol=1e-5)
+    np.testing.assert_allclose(found.log_probs, wanted.log_probs, atol=1e-4)
+    assert (found.fertility is None) == (wanted.fertility is None)
+    if found.fertility is not None and wanted.fertility is not None:
+        inside = source.mask
+        np.testing.assert_allclose(found.fertility[inside], wanted.fertility[inside], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"output": "full"}, {"rank": 2}, {"tie_target": True, "rank": 5}]
+)
+def test_other_output_layers(changes: dict[str, object], tmp_path: Path) -> None:
+    one, other = engines(tmp_path, model_of(SYSTEMS["gru1"], 0, **changes))
+    source = sentences(50)
+    decode = DecodeConfig(beam=3, nbest=3)
+    assert_same(other.search(source, decode, None), one.search(source, decode, None), ties=1)
+
+
+SETTINGS = {
+    "greedy": DecodeConfig(beam=1),
+    "wider than the vocabulary": DecodeConfig(beam=20, nbest=20),
+    "penalties": DecodeConfig(beam=5, nbest=5, coverage_penalty=0.3, length_penalty=0.6),
+    "no unk": DecodeConfig(beam=3, nbest=3, forbid_unk=True),
+    "no length rules": DecodeConfig(beam=4, length_rules=False, max_length=9),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting(name: str, tmp_path: Path) -> None:
+    one, other = engines(tmp_path, model_of(SYSTEMS["fertility"]))
+    source, decode = sentences(30), SETTINGS[name]
+    assert_same(other.search(source, decode, None), one.search(source, decode, None), ties=2)
+
+
+def test_what_does_not_end_is_tried_again(tmp_path: Path) -> None:
+    model = model_of(SYSTEMS["gru10"])
+    model.readout.b.data[END] = -1000
+    one, other = engines(tmp_path, model)
+    source, decode = sentences(4, longest=4), DecodeConfig(beam=30)
+    assert_same(other.search(source, decode, None), one.search(source, decode, None), ties=1)
+
+
+def test_ensemble_like_pytorch(tmp_path: Path) -> None:
+    models = [model_of(SYSTEMS["fertility"], seed) for seed in range(3)]
+    one, other = engines(tmp_path, *models)
+    source, decode = sentences(60), DecodeConfig(beam=4, nbest=2)
+    found, wanted = other.search(source, decode, None), one.search(source, decode, None)
+    assert_same(found, wanted, ties=1)
+    assert found.fertility is not None
+    assert wanted.fertility is not None
+    np.testing.assert_allclose(
+        found.fertility[source.mask], wanted.fertility[source.mask], atol=1e-5
+    )
+
+
+def test_ensemble_of_one_kind_that_predicts_fertility_and_one_that_does_not(tmp_path: Path) -> None:
+    _, other = engines(tmp_path, model_of(SYSTEMS["fertility"]), model_of(SYSTEMS["gru1"]))
+    assert other.search(sentences(2), DecodeConfig(beam=1), None).fertility is None
+
+
+def test_a_state_stays_what_it_was(tmp_path: Path) -> None:
+    """A step from a state gives the same twice, whatever happened between."""
+    model = exported(model_of(SYSTEMS["gru10"]), tmp_path)
+    scorer, state = OnnxScorer.read([model], sentences(3), END, beam=3, every_word=False)
+    after = scorer.step(state, None, 3).state.select(np.array([0, 0, 1, 2, 2, 1]))
+    words = np.array([2, 3, 4, 5, 6, 7])
+    first = scorer.step(after, words, 3)
+    scorer.step(first.state.select(np.array([5, 4, 3, 2, 1, 0])), words, 3)
+    again = scorer.step(after, words, 3)
+    for one, other in zip(first[:3], again[:3], strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+# --- int8 --------------------------------------------------------------------------------------
+
+
+def realistic(coverage: CoverageConfig, seed: int = 0, **changes: object) -> Seq2Seq:
+    """Large enough, and with weights small enough, that rounding to bytes is a small change."""
+    torch.manual_seed(seed)
+    sizes = {"embedding": 48, "hidden": 64, "rank": 48, "coverage": coverage}
+    config = ModelConfig.model_validate(sizes | changes)
+    model = Seq2Seq(config, END + 1, END + 1)
+    initialise(model, "modern")
+    return model.eval()
+
+
+@pytest.mark.parametrize("exact_bytes", [True, False])
+@pytest.mark.parametrize(
+    ("system", "changes"),
+    [
+        *((system, {}) for system in SYSTEMS),
+        ("gru10", {"tie_target": True}),
+        ("gru10", {"cell": "reset_after"}),
+        ("gru10", {"order": "paper"}),
+    ],
+)
+def test_int8_stays_near(
+    system: str,
+    changes: dict[str, object],
+    exact_bytes: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Much nearer than another model, also with a bit less for older processors."""
+    monkeypatch.setattr(directories, "multiplies_bytes_exactly", lambda: exact_bytes)
+    model = realistic(SYSTEMS[system], 0, **changes)
+    model.target.b.data.normal_(std=0.1)
+    source, target = sentences(20), sentences(20, seed=1)
+    exact = TorchEngine([model], END).force(source, target)
+    near = OnnxEngine([exported(model, tmp_path, "int8")], END).force(source, target)
+    far = TorchEngine([realistic(SYSTEMS[system], seed=1)], END).force(source, target)
+    per_word = np.abs(near.log_probs - exact.log_probs) / target.lengths
+    assert per_word.max() < 0.05
+    assert per_word.max() < 0.1 * (np.abs(far.log_probs - exact.log_probs) / target.lengths).max()
+    np.testing.assert_allclose(near.alpha[target.mask], exact.alpha[target.mask], atol=0.05)
+
+
+def each_alone(many: Padded) -> list[Padded]:
+    """Each sentence alone, without padding."""
+    rows = zip(many.words, many.lengths, strict=True)
+    return [pad([words[: length - 1].tolist()], END) for words, length in rows]
+
+
+SMALL_RANK: dict[str, object] = {
+    "embedding": 24,
+    "rank": 24,
+}  # with less than half of the states W_1 stays
+ALONE: list[tuple[str, dict[str, object]]] = [
+    ("linguistic", {}),
+    ("fertility", {"cell": "reset_after"}),
+    ("gru10", SMALL_RANK),
+    ("gru10", {"tie_target": True, **SMALL_RANK}),
+    ("gru10", {"order": "paper"}),
+]
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+@pytest.mark.parametrize(("system", "changes"), ALONE)
+def test_int8_does_not_depend_on_neighbours(
+    system: str, changes: dict[str, object], beam: int, tmp_path: Path
+) -> None:
+    """Alone, beside three others and beside many: the same words and scores."""
+    model = realistic(SYSTEMS[system], 0, **changes)
+    for weights in (model.source.E, model.target.E, model.readout.C_o):
+        weights.data *= 3  # so that sentences differ more
+    engine = OnnxEngine([exported(model, tmp_path, "int8")], END)
+    decode = DecodeConfig(beam=beam, nbest=beam, length_rules=False, max_length=12, retry=False)
+    many = sentences(runtime.MANY + 5, longest=30)
+    few = Padded(many.words[:4], many.mask[:4])
+    alone = [engine.search(one, decode, None).hypotheses[0] for one in each_alone(many)]
+    for source in (many, few):
+        together = engine.search(source, decode, None).hypotheses
+        for ours, theirs in zip(together, alone, strict=False):
+            assert [mine.words for mine in ours] == [other.words for other in theirs]
+            for mine, other in zip(ours, theirs, strict=True):
+                assert mine.score == pytest.approx(other.score, rel=1e-6)
+    assert len({round(best.score, 4) for best, *_ in alone}) > len(alone) / 2
+
+
+@pytest.mark.parametrize("length", range(1, 10))
+def test_sources_are_filled_to_what_is_added_up_at_once(length: int) -> None:
+    """Sums over the last few positions, taken in another order, would differ in the last bit."""
+    source = pad([[2] * length, [3]], END)
+    words, mask = runtime.filled(source)
+    J = length + 1
+    assert words.shape[1] == mask.shape[1] == J + -J % runtime.STRIDE
+    assert (words[:, :J] == source.words).all()
+    assert (mask[:, :J] == source.mask).all()
+    assert not mask[:, J:].any()
+
+
+def test_words_that_go_in_and_out_are_stored_once(tmp_path: Path) -> None:
+    sizes = {}
+    for tied in (True, False):
+        torch.manual_seed(0)
+        config = ModelConfig(embedding=16, hidden=32, rank=16, tie_target=tied)
+        model = Seq2Seq(config, END + 1, 1000)
+        initialise(model, "modern")
+        sizes[tied] = sum(write_graphs(model, tmp_path, "int8").values())
+    assert 1000 * 16 < sizes[False] - sizes[True] < 1000 * 24
+
+
+# --- the parts ---------------------------------------------------------------------------------
+
+TOP: list[tuple[Sequence[float], int, list[int]]] = [
+    ([0.1, 0.5, 0.3], 1, [1]),
+    ([0.1, 0.5, 0.3], 3, [1, 2, 0]),
+    ([0.5, 0.5, 0.1, 0.5], 3, [0, 1, 3]),
+    ([-np.inf, 0.2, -np.inf], 2, [1, 0]),
+]
+
+
+@pytest.mark.parametrize(("scores", "k", "expected"), TOP)
+def test_top(scores: Sequence[float], k: int, expected: list[int]) -> None:
+    table = np.array([scores, scores[::-1]], dtype=np.float32)
+    values, words = top(table, k)
+    assert values[0].tolist() == [table[0][word] for word in expected]
+    if k == len(expected) and -np.inf not in scores:
+        assert words[0].tolist() == expected
+
+
+def test_mean_log() -> None:
+    probabilities = np.array([[[0.2, 0.8]], [[0.6, 0.4]]])
+    np.testing.assert_allclose(np.exp(mean_log(list(np.log(probabilities)))), [[0.4, 0.6]])
+
+
+GROUPS = [  # sentences, beam, and how many of the sentences make a group
+    (1, 1, 1),
+    (1, 10, 1),
+    (32, 10, 1),
+    (32, 5, 2),
+    (32, 1, 8),
+    (30, 1, 10),
+    (31, 1, 31),
+    (31, 5, 31),
+    (3, 1, 3),
+]
+
+
+@pytest.mark.parametrize(("sentences", "beam", "size"), GROUPS)
+def test_groups_are_small_and_equal(sentences: int, beam: int, size: int) -> None:
+    assert group_size(sentences, beam) == size
+
+
+@pytest.mark.parametrize("order", ["code", "paper"])
+@pytest.mark.parametrize("kind", COVERAGES)
+def test_groups_and_products_change_nothing(
+    kind: str, order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many sentences are looked at together, and whatever the mean is taken of."""
+    engine = OnnxEngine([exported(model_of(COVERAGES[kind], order=order), tmp_path)], END)
+    source, target = sentences(12), sentences(12, seed=1)
+    found = []
+    for together, many in [(1, 1), (1, 100), (3, 1), (100, 100)]:
+        monkeypatch.setattr(runtime, "TOGETHER", together)
+        monkeypatch.setattr(runtime, "MANY", many)
+        group_size.cache_clear()
+        found.append(engine.force(source, target))
+    group_size.cache_clear()
+    for other in found[1:]:
+        np.testing.assert_allclose(other.alpha[target.mask], found[0].alpha[target.mask], atol=1e-5)
+        np.testing.assert_allclose(other.log_probs, found[0].log_probs, atol=1e-4)
+
+
+# settings that are not those of the graphs
+OTHERS = {
+    "gru10": small_config(SYSTEMS["tanh1"]),
+    "baseline": small_config(SYSTEMS["fertility"]),
+    "linguistic": small_config(SYSTEMS["fertility"]),
+    "fertility": small_config(SYSTEMS["baseline"]),
+    "tanh1": small_config(SYSTEMS["tanh1"], hidden=8),
+}
+
+
+@pytest.mark.parametrize("system", OTHERS)
+def test_settings_of_another_model(system: str, tmp_path: Path) -> None:
+    exported(model_of(COVERAGES[system]), tmp_path)
+    words: dict[Side, int] = {"source": END + 1, "target": END + 1}
+    other = Description(Config(model=OTHERS[system]), words, fingerprint="")
+    with pytest.raises(UserError, match=rf"config\.json: of another model than {STEP}; copy it"):
+        OnnxModel(tmp_path, other, threads=1)

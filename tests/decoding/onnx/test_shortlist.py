@@ -1,0 +1,198 @@
+"""Short lists: what is in them, and that a search keeps to them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covnmt.base.config import SYSTEMS, DecodeConfig
+from covnmt.base.errors import UserError
+from covnmt.base.files import read_lines, write_json, write_lines
+from covnmt.data.padding import pad
+from covnmt.decoding.beam_search import Found
+from covnmt.decoding.onnx import format as directories
+from covnmt.decoding.onnx import shortlist as module
+from covnmt.decoding.onnx.builder import Precision
+from covnmt.decoding.onnx.export import export_model
+from covnmt.decoding.onnx.format import OutputLayer
+from covnmt.decoding.onnx.runtime import OnnxEngine
+from covnmt.decoding.onnx.shortlist import LinkedText, Shortlist, count_links
+from covnmt.inference.align import Aligner
+from covnmt.inference.translate import Translator
+from covnmt.metrics.alignment import format_links, links_from_attention
+from covnmt.text.codec import Codec
+from covnmt.text.vocabulary import UNK
+from tests.decoding.exported import exported
+from tests.decoding.onnx.test_runtime import model_of
+from tests.model.small import END
+
+PARTNERS = {2: [5, 6], 3: [7], 4: [5, 9]}
+FEW = Shortlist([UNK, END], PARTNERS)
+EVERYTHING = Shortlist([*range(UNK, END + 1)], {})
+# source words, words of every list, the list
+LISTS = [
+    ([2], [UNK, END], [UNK, 5, 6, END]),
+    ([4, 2, 2, END], [UNK, END], [UNK, 5, 6, 9, END]),
+    ([8], [UNK, END], [UNK, END]),
+    ([8], [3, UNK, END, 2], [UNK, 2, 3, END]),
+    ([3], [7], [7]),
+]
+
+
+@pytest.mark.parametrize(("words", "always", "expected"), LISTS)
+def test_list_of_a_sentence(words: list[int], always: list[int], expected: list[int]) -> None:
+    found = Shortlist(always, PARTNERS).of(np.array([words, words]))
+    assert found.tolist() == expected
+
+
+def search(directory: Path, shortlist: Shortlist | None, precision: Precision) -> Found:
+    model = exported(model_of(SYSTEMS["gru10"]), directory, precision, shortlist)
+    source = pad([[2, 3], [4], [2, 4, 3, 3, 2]], END)
+    return OnnxEngine([model], END).search(source, DecodeConfig(beam=3, nbest=2), None)
+
+
+PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_list_of_everything_changes_nothing(precision: Precision, tmp_path: Path) -> None:
+    """But for the reserved word, which has no part in the probabilities then."""
+    everything = search(tmp_path / "list", EVERYTHING, precision)
+    plain = search(tmp_path / "plain", None, precision)
+    for ours, theirs in zip(everything.hypotheses, plain.hypotheses, strict=True):
+        assert ours[0].words == theirs[0].words
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_only_words_of_the_list(precision: Precision, tmp_path: Path) -> None:
+    allowed = set(FEW.of(np.array([2, 3, 4])).tolist())
+    for hypotheses in search(tmp_path, FEW, precision).hypotheses:
+        for hypothesis in hypotheses:
+            assert set(hypothesis.words) <= allowed
+            assert hypothesis.finished
+
+
+def test_given_targets_know_no_list(tmp_path: Path) -> None:
+    model = model_of(SYSTEMS["gru10"])
+    target = pad([[8, 9, 3]], END)
+    plain, listed = (
+        OnnxEngine([exported(model, tmp_path / str(n), "fp32", each)], END)
+        for n, each in enumerate([None, FEW])
+    )
+    one, other = plain.force(target, target), listed.force(target, target)
+    np.testing.assert_allclose(one.log_probs, other.log_probs, rtol=1e-6)
+
+
+def test_several_models_use_all_words(tmp_path: Path) -> None:
+    """Whether one of them has a list or not."""
+    model, source = model_of(SYSTEMS["gru10"]), pad([[2, 3], [4]], END)
+    plain, listed = (
+        exported(model, tmp_path / str(n), "fp32", each) for n, each in enumerate([None, FEW])
+    )
+    one, other = (
+        OnnxEngine(pair, END).search(source, DecodeConfig(beam=3), None).hypotheses
+        for pair in ([plain, plain], [plain, listed])
+    )
+    assert [each[0].words for each in one] == [each[0].words for each in other]
+
+
+def test_a_bit_less_for_older_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported(model_of(SYSTEMS["gru10"]), tmp_path, "int8", FEW)
+    layers = []
+    for exact in (True, False):
+        monkeypatch.setattr(directories, "multiplies_bytes_exactly", lambda exact=exact: exact)
+        layers.append(OutputLayer.load(tmp_path).part(np.array([3, 5])))
+    whole, less = (each["output.W"] * each["output.scale"] for each in layers)
+    assert np.abs(layers[1]["output.W"].astype(int)).max() <= 64
+    np.testing.assert_allclose(less, whole, atol=1.01 * layers[0]["output.scale"].max())
+
+
+def test_kept_on_disk(tmp_path: Path) -> None:
+    FEW.save(tmp_path / "list.json")
+    assert Shortlist.load(tmp_path / "list.json") == FEW
+    write_json(tmp_path / "list.json", {"always": [7]})
+    with pytest.raises(UserError, match="not a short list; export the model anew"):
+        Shortlist.load(tmp_path / "list.json")
+
+
+@pytest.fixture(scope="module")
+def linked(
+    tiny_text: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> LinkedText:
+    """The test set with the model's own links."""
+    sides = tiny_text / "test.src", tiny_text / "test.tgt"
+    pairs = zip(*map(read_lines, sides), strict=True)
+    links = tmp_path_factory.mktemp("links") / "test.links"
+    found = Aligner.load(tiny_model).align(pairs)
+    write_lines(links, (format_links(links_from_attention(pair.matrix)) for pair in found))
+    return LinkedText(*sides, links)
+
+
+def codecs(directory: Path) -> tuple[Codec, Codec]:
+    return Codec.load(directory, "source"), Codec.load(directory, "target")
+
+
+# target words of every list, partners at most, the partners of a and b
+COUNTED = [
+    (0, 9, {2: [3, 2, 4], 3: [3]}),
+    (0, 1, {2: [3], 3: [3]}),
+    (1, 1, {2: [2], 3: []}),
+    (2, 9, {2: [4], 3: []}),
+]
+
+
+@pytest.mark.parametrize(("frequent", "most", "partners"), COUNTED)
+def test_links_are_counted(
+    frequent: int,
+    most: int,
+    partners: dict[int, list[int]],
+    tiny_model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source, target = codecs(tiny_model)
+    a, b = source.vocabulary.words[:2]
+    x, y, z = target.vocabulary.words[:3]
+    write_lines(tmp_path / "s", [f"{a} {b}", f"{a}", f"{b}"])
+    write_lines(tmp_path / "t", [f"{x} {y} {z}", f"{y} {y}", f"{x}"])
+    write_lines(tmp_path / "l", ["0-0 0-1 1-1 0-2", "0-0", ""])
+    monkeypatch.setattr(module, "FREQUENT", frequent)
+    monkeypatch.setattr(module, "PARTNERS", most)
+    found = count_links(LinkedText(*(tmp_path / name for name in "stl")), (source, target))
+    assert found.partners == partners
+    assert found.always == sorted([UNK, target.vocabulary.end, *[3, 2][:frequent]])
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"), [("0-9", "a link to a word that is not there"), ("x", "'x' is not a link")]
+)
+def test_wrong_links(line: str, reason: str, tiny_model: Path, tmp_path: Path) -> None:
+    write_lines(tmp_path / "s", ["a"])
+    write_lines(tmp_path / "l", [line])
+    text = LinkedText(tmp_path / "s", tmp_path / "s", tmp_path / "l")
+    told = f"l, line 1: {reason}.*make the links with `covnmt align`"
+    with pytest.raises(UserError, match=told):
+        count_links(text, codecs(tiny_model))
+
+
+def test_no_links(tiny_model: Path, tmp_path: Path) -> None:
+    """A list without partners would leave only frequent words to say."""
+    write_lines(tmp_path / "s", ["a"])
+    write_lines(tmp_path / "l", [""])
+    text = LinkedText(tmp_path / "s", tmp_path / "s", tmp_path / "l")
+    with pytest.raises(UserError, match="l: no links in it"):
+        count_links(text, codecs(tiny_model))
+
+
+def test_whole_export(
+    tiny_model: Path, tiny_text: Path, linked: LinkedText, tmp_path: Path
+) -> None:
+    """The vocabulary is small, so the list has everything and the translations are the same."""
+    export_model(tiny_model, tmp_path / "list", "fp32", linked)
+    lines = list(read_lines(tiny_text / "test.src"))
+    found = Translator.load(tmp_path / "list").translate(lines)
+    wanted = Translator.load(tiny_model).translate(lines)
+    assert [t.tokens for t in found] == [t.tokens for t in wanted]
+    (tmp_path / "list" / "shortlist.json").unlink()
+    with pytest.raises(UserError, match=r"shortlist\.json: cannot be read"):
+        Translator.load(tmp_path / "list")

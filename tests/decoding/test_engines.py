@@ -1,0 +1,32 @@
+"""Opening model directories: what is chosen where nothing is said."""
+
+from pathlib import Path
+
+import pytest
+
+from covnmt.decoding.engines import load_models
+from covnmt.decoding.onnx.export import export_model
+from covnmt.decoding.onnx.runtime import OnnxModel
+
+
+@pytest.mark.parametrize(("asked", "used"), [(0, 1), (1, 1), (2, 2)])
+def test_an_exported_model_has_one_thread_unless_told(
+    asked: int, used: int, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("covnmt.decoding.engines.cores", lambda: 2)
+    export_model(tiny_model, tmp_path, "fp32")
+    [model], _ = load_models([tmp_path], "auto", asked)
+    assert isinstance(model, OnnxModel)
+    for graph in (model.encoder, model.steps):
+        assert graph.get_session_options().intra_op_num_threads == used
+
+
+def test_never_more_threads_than_cores(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for each other busily: a thousand on two cores got nowhere."""
+    monkeypatch.setattr("covnmt.decoding.engines.cores", lambda: 3)
+    export_model(tiny_model, tmp_path, "fp32")
+    [model], _ = load_models([tmp_path], "auto", 1000)
+    assert isinstance(model, OnnxModel)
+    assert model.steps.get_session_options().intra_op_num_threads == 3

@@ -1,0 +1,82 @@
+"""PyTorch as an engine: devices, the best words of a row, and several models as one."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from covnmt.base.config import SYSTEMS, DecodeConfig
+from covnmt.base.errors import UserError
+from covnmt.decoding.torch import ModelScorer, TorchEngine, pick_device, top
+from tests.model.small import END, small_batch, small_config, small_model
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 3), st.integers(1, 200), st.integers(1, 30), st.integers(0, 10**6))
+def test_top_breaks_ties_by_position(S: int, N: int, k: int, seed: int) -> None:
+    k = min(k, N)
+    scores = torch.randint(-3, 3, (S, N), generator=torch.Generator().manual_seed(seed)).float()
+    scores[scores == -3] = -math.inf
+    values, positions = top(scores, k)
+    for row, row_values, row_positions in zip(
+        scores.tolist(), values.tolist(), positions.tolist(), strict=True
+    ):
+        expected = sorted(range(N), key=lambda n: (-row[n], n))[:k]
+        assert row_positions == expected
+        assert row_values == [row[n] for n in expected]
+
+
+@torch.no_grad()
+def test_ensemble_averages_probabilities_and_attention() -> None:
+    models = [small_model(small_config(SYSTEMS["gru10"]), seed) for seed in range(3)]
+    batch = small_batch([(4, 1), (2, 1)])
+    scorer, state = ModelScorer.read(models, batch.source, batch.source_mask, END)
+    found = scorer.step(state, None, END + 1)
+    each = []
+    for model in models:
+        memory = model.encode(batch.source, batch.source_mask)
+        each.append(model.step(memory, model.decoder.start(memory), None))
+    probabilities = np.mean([one.log_probs.exp().numpy() for one in each], axis=0)
+    again = np.take_along_axis(probabilities, found.words, axis=1)
+    np.testing.assert_allclose(np.exp(found.log_probs), again, rtol=1e-5)
+    attention = np.mean([one.alpha.numpy() for one in each], axis=0)
+    np.testing.assert_allclose(found.attention, attention, rtol=1e-5)
+    assert (np.sort(found.words, axis=1) == np.arange(END + 1)).all()
+
+
+def test_nothing_keeps_a_gradient() -> None:
+    model = small_model(small_config(SYSTEMS["gru1"]))
+    batch = small_batch([(3, 1)])
+    [(best, *_)] = (
+        TorchEngine([model], END)
+        .by_steps(batch.source, batch.source_mask, DecodeConfig(beam=2))
+        .hypotheses
+    )
+    assert isinstance(best.attention, np.ndarray)
+
+
+@pytest.mark.parametrize("name", ["cpu", "auto", "cpu:0"])
+def test_devices(name: str) -> None:
+    assert pick_device(name).type in ("cpu", "cuda")
+
+
+@pytest.mark.parametrize("name", ["gpu", "mps"])
+def test_unknown_devices(name: str) -> None:
+    with pytest.raises(UserError, match=f"'{name}': no such device; say auto, cpu or cuda"):
+        pick_device(name)
+
+
+def test_a_gpu_with_a_number_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are launched there, wherever their arrays are."""
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    for name in ("auto", "cpu", "cuda", "cuda:1"):
+        pick_device(name)
+    assert current == [torch.device("cuda:1")]
+    with pytest.raises(UserError, match="cuda:2: no such GPU; there are 2"):
+        pick_device("cuda:2")

@@ -1,0 +1,313 @@
+"""The documents are true: keys, links, files, functions, commands, examples, the rules of style.
+
+python -m tests.docs.test_docs    writes the tables of keys in docs/recipes.md anew
+"""
+
+import ast
+import re
+import shlex
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import typer
+from torch import Tensor, nn
+from typer.core import TyperGroup
+
+from covnmt import __version__
+from covnmt.base.config import ModelConfig, describe
+from covnmt.base.errors import installing
+from covnmt.base.files import atomic_text, write_lines
+from covnmt.base.recipe import find_recipe, load_recipe
+from covnmt.cli.main import app
+from covnmt.metrics.alignment import save_matrices
+from covnmt.model import decoder
+from covnmt.model.coverage import Psi
+from covnmt.model.initialize import initialise
+from covnmt.serve import schemas
+from covnmt.training import state
+from tests.model.small import small_batch, small_config, small_model
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src/covnmt"
+DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *PACKAGE.rglob("*.md")])
+NAMES = [str(path.relative_to(ROOT)) for path in DOCS]
+HISTORY = ("CHANGELOG.md", "docs/LOG.md")  # what they say was true once
+# options that the pages name of other programs: grep, torchrun, mypy, docker
+OTHERS = {"--help", "--line-buffered", "--max-restarts", "--strict", "--tmpfs"}
+
+KEYS = re.compile(r"(<!-- keys: .* -->\n).*(<!-- end of keys -->)", re.DOTALL)
+TYPES = {"int": "whole number", "float": "number", "bool": "true, false", "tuple": "two numbers"}
+
+
+def key_tables() -> str:
+    """The tables of docs/recipes.md, as the settings themselves describe them."""
+    text = "\n"
+    for branch, rows in groupby(describe(), key=lambda row: row[0].rpartition(".")[0]):
+        text += (
+            f"### {branch}\n\n| key | choices | default | meaning |\n| --- | --- | --- | --- |\n"
+        )
+        for key, kind, default, meaning in rows:
+            text += f"| `{key}` | {choices(kind)} | `{default}` | {meaning} |\n"
+        text += "\n"
+    return text
+
+
+def choices(kind: str) -> str:
+    if " | " in kind:
+        return ", ".join(f"`{choice}`" for choice in kind.split(" | "))
+    return TYPES.get(kind, kind)
+
+
+def with_key_tables(page: str) -> str:
+    return KEYS.sub(lambda found: found[1] + key_tables() + found[2], page)
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The contents of the fenced blocks of this language ("" for none)."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    return [content for name, content in found if name == language]
+
+
+def prose(page: str) -> str:
+    return re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_recipe_keys() -> None:
+    page = read("docs/recipes.md")
+    assert page == with_key_tables(page), "run: .venv/bin/python -m tests.docs.test_docs"
+
+
+def test_keys_that_may_change_are_told() -> None:
+    told = read("docs/recipes.md").partition("## Going on")[2].partition("##")[0]
+    assert [key for key in state.MAY_CHANGE if f"`{key}`" not in told] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"), [("README.md", "train"), ("docs/serve.md", "serve"), ("docs/smt.md", "smt")]
+)
+def test_messages_install_as_the_pages_do(name: str, extra: str) -> None:
+    assert installing(extra).removesuffix(" in the clone") in read(name)
+
+
+def test_citation_has_the_version() -> None:
+    assert f"\nversion: {__version__}\n" in read("CITATION.cff")
+
+
+def anchors(path: Path) -> set[str]:
+    """What the headings of a page are called in links."""
+    headings = re.findall(r"^#+ (.*)$", prose(path.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links(name: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(read(name))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        place, _, anchor = target.partition("#")
+        path = (ROOT / name).parent / place if place else ROOT / name
+        assert path.exists(), f"{name} links to {target}"
+        assert not anchor or anchor in anchors(path), f"{name} links to {target}"
+
+
+def named_files(page: str) -> Iterator[tuple[str, str]]:
+    """Files of the project in backticks, each with the name after ::, if there is one."""
+    for text in re.findall(r"`([^`\n]+)`", prose(page)):
+        if found := re.fullmatch(
+            r"([\w./-]+\.(?:py|toml|md)|[\w-]+/[\w./-]+/)(?:::([\w.]+))?", text
+        ):
+            yield found[1], found[2] or ""
+
+
+def defined_in(path: Path) -> set[str]:
+    """Functions, classes, Class.method and constants of a module."""
+    names: set[str] = set()
+    for node in ast.parse(path.read_text("utf-8")).body:
+        match node:
+            case ast.FunctionDef(name=name):
+                names.add(name)
+            case ast.ClassDef(name=name, body=body):
+                methods = [part.name for part in body if isinstance(part, ast.FunctionDef)]
+                names |= {name, *(f"{name}.{method}" for method in methods)}
+            case ast.Assign(targets=targets):
+                names |= {target.id for target in targets if isinstance(target, ast.Name)}
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
+    return names
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_named_files_and_functions_exist(name: str) -> None:
+    missing = []
+    for place, function in named_files(read(name)):
+        known = [base / place for base in (ROOT, PACKAGE, ROOT / "docs") if (base / place).exists()]
+        if not known or (function and function not in defined_in(known[0])):
+            missing.append(f"{place}::{function}")
+    assert missing == []
+
+
+def shell_lines(page: str) -> Iterator[list[str]]:
+    """The words of every `covnmt` command in a page."""
+    for block in blocks(page, "console"):
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.startswith("$ ") and "covnmt" in line:
+                for part in re.split(r" \| | && ", line.removeprefix("$ ")):
+                    words = shlex.split(part.partition(" > ")[0], comments=True)
+                    if words and words[0] == "covnmt":
+                        yield words[1:]
+
+
+def check_command(words: list[str]) -> None:
+    """Do what the command line does before it runs a command; raises where it would complain."""
+    command, group = typer.main.get_command(app), ""
+    while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
+        assert words[0] in command.commands, f"no command {words[0]}"
+        group = command.name or ""
+        command, words = command.commands[words[0]], words[1:]
+    if "--help" not in words:
+        command.make_context("covnmt", list(words))
+    of_a_recipe = command.name in ("train", "show", "info") and group != "smt"
+    if of_a_recipe and words and not words[0].startswith("runs/"):
+        load_recipe(find_recipe(words[0]), [word for word in words[1:] if "=" in word])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_exist(name: str) -> None:
+    for words in shell_lines(read(name)):
+        check_command(words)
+
+
+def options(command: Any, name: str) -> Iterator[tuple[str, list[str]]]:
+    """Of every command: its name, and the names of each option it has."""
+    if isinstance(command, TyperGroup):
+        for part in command.commands.values():
+            yield from options(part, f"{name} {part.name}")
+        return
+    for option in command.params:
+        if option.opts[0].startswith("-"):
+            yield name, option.opts + option.secondary_opts
+
+
+def test_every_option_is_told() -> None:
+    """By one of its names, on a page that also has its command."""
+    pages = [read(name) for name in NAMES if name not in HISTORY]
+    untold = [
+        f"{command} {names[0]}"
+        for command, names in options(typer.main.get_command(app), "covnmt")
+        if not any(command in page and has_word(page, names) for page in pages)
+    ]
+    assert untold == []
+
+
+def test_every_option_that_is_told_exists() -> None:
+    known = {each for _, names in options(typer.main.get_command(app), "") for each in names}
+    for name in NAMES:
+        told = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", prose(read(name))))
+        assert name in HISTORY or told <= known | OTHERS, name
+
+
+def test_every_field_of_the_server_is_told() -> None:
+    page = read("docs/serve.md")
+    kinds = [kind for kind in vars(schemas).values() if hasattr(kind, "model_fields")]
+    fields = {each.alias or name for kind in kinds for name, each in kind.model_fields.items()}
+    assert [name for name in sorted(fields) if f"`{name}`" not in page] == []
+
+
+def has_word(page: str, words: Iterable[str]) -> bool:
+    return any(re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", page) for word in words)
+
+
+WRONG = {
+    "trian": "no command trian",
+    "train paper/gru10 --rum x": "No such option",
+    "train paper/gru11": "no such recipe",
+    "train paper/gru10 model.hiden=8": "unknown key model.hiden",
+    "prepare x": "Missing",
+    "align a b --method c": "is not one of",
+}
+
+
+@pytest.mark.parametrize("command", WRONG)
+def test_the_check_of_commands_can_fail(command: str) -> None:
+    with pytest.raises(Exception, match=WRONG[command]):
+        check_command(command.split())
+
+
+def test_commands_are_found() -> None:
+    assert list(shell_lines("```console\n$ cat a | covnmt translate \\\n  -m x > y\n```\n")) == [
+        ["translate", "-m", "x"]
+    ]
+
+
+def test_python_of_the_readme(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/mine").symlink_to(tiny_model)
+    monkeypatch.chdir(tmp_path)
+    [example] = blocks(read("README.md"), "python")
+    exec(example, {})
+
+
+def test_python_of_check(capsys: pytest.CaptureFixture[str]) -> None:
+    [example] = blocks(read("docs/check.md"), "python")
+    exec(example, {})
+    assert "京都" in capsys.readouterr().out
+
+
+def test_python_of_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("test.ref0", "test.ref1", "test.src", "base.txt", "cover.jsonl"):
+        write_lines(Path(name), ["a b c d e", "f g h i"])
+    write_lines(Path("test.align"), ["0-0 1p2", "3-3"])
+    for name in ("base.npz", "cover.npz"):
+        save_matrices(Path(name), [np.eye(n, dtype=np.float32) for n in (5, 4)])
+    [example] = blocks(read("docs/evaluation.md"), "python")
+    exec(example, {})
+    assert "coverage [('BLEU (paper)', 100.0)" in capsys.readouterr().out
+
+
+def test_files_have_at_most_400_lines() -> None:
+    """CONTRIBUTING.md says so."""
+    files = [path for room in ("src", "tests", "benchmarks") for path in (ROOT / room).rglob("*")]
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines())
+        for path in files
+        if path.suffix in (".py", ".js")
+    }
+    assert {name: length for name, length in lengths.items() if length > 400} == {}
+
+
+@pytest.mark.parametrize("scheme", ["paper", "modern"])
+def test_worked_coverage_model(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model that docs/architecture.md adds as an example works, from start to gradient."""
+    [example] = [b for b in blocks(read("docs/architecture.md"), "python") if "nn.Module" in b]
+    names: dict[str, Any] = {"nn": nn, "torch": torch, "Tensor": Tensor, "Psi": Psi}
+    exec(example, names)
+    monkeypatch.setattr(decoder, "build_coverage", lambda *sizes: names["FadingCoverage"]())
+    config: ModelConfig = small_config(ModelConfig().coverage)
+    model = small_model(config)
+    initialise(model, "paper" if scheme == "paper" else "modern")
+    forced = model(small_batch([(4, 3), (2, 5)]))
+    torch.testing.assert_close(forced.alpha.sum(dim=-1), torch.ones(2, 6).double())
+    nn.init.normal_(model.decoder.attention.v)
+    model(small_batch([(4, 3), (2, 5)])).features.sum().backward()
+    gradient = dict(model.named_parameters())["decoder.coverage.fade"].grad
+    assert gradient is not None
+    assert gradient != 0
+
+
+if __name__ == "__main__":
+    with atomic_text(ROOT / "docs/recipes.md") as stream:
+        stream.write(with_key_tables(read("docs/recipes.md")))

@@ -1,0 +1,208 @@
+"""All scores of a system, and of several side by side."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from covnmt.base.errors import UserError
+from covnmt.evaluation.evaluate import MARKS, Options, compare, evaluate
+from covnmt.evaluation.test_set import EvaluationSet, Output
+from covnmt.metrics.alignment import Links, link_matrix, parse_links
+from covnmt.metrics.bleu import paper_bleu, sacre_bleu
+
+WORDS = ["kappa", "delta", "omega", "sigma", "theta", "gamma"]
+
+
+def sentence(start: int, length: int) -> list[str]:
+    return [WORDS[(start + k * k) % len(WORDS)] for k in range(length)]
+
+
+REFERENCES = [" ".join(sentence(n, 4 + n % 20)) for n in range(60)]
+SOURCE = [line.upper() for line in REFERENCES]
+# word for word, so that every gold link is (k, k)
+DIAGONAL: list[Links] = [frozenset((k, k) for k in range(len(s.split()))) for s in SOURCE]
+SET = EvaluationSet(
+    [REFERENCES],
+    SOURCE,
+    [parse_links(" ".join(f"{k}-{k}" for k, _ in sorted(links))) for links in DIAGONAL],
+    deterministic=True,
+)
+MATRICES = [link_matrix(links, (len(links), len(links))) for links in DIAGONAL]
+PERFECT = Output(REFERENCES, forced=MATRICES, attention=MATRICES)
+# every sentence without its last word
+SHORT = Output([" ".join(line.split()[:-1]) for line in REFERENCES])
+
+
+def value(
+    output: Output, name: str, on: EvaluationSet = SET, options: Options | None = None
+) -> float:
+    return evaluate(output, on, options).scores[name].value
+
+
+def test_a_perfect_system() -> None:
+    result = evaluate(PERFECT, SET)
+    figures = {s.name: s.value for group in result.groups().values() for s in group}
+    expected = {
+        "BLEU (paper)": 100,
+        "BLEU": 100,
+        "chrF": 100,
+        "TER": 0,
+        "AER": 0,
+        "SAER": 0,
+        "alignment precision": 100,
+        "alignment recall": 100,
+        "alignment F1": 100,
+        "left out": 0,
+        "said twice": 0,
+        "DROP": 0,
+        "little attention": 0,
+        "attention entropy": 0,
+    }
+    assert {name: figures[name] for name in expected} == pytest.approx(expected)
+    assert figures["coverage-attention correlation"] < 0
+    assert result.scores["little attention"].signature.startswith("below:0.2|")
+    assert all(bucket.bleu == pytest.approx(100) for bucket in result.by_length)
+    assert [bucket.label for bucket in result.by_length] == ["1-10", "11-20", "21-30"]
+    assert sum(bucket.sentences for bucket in result.by_length) == 60
+
+
+def test_only_what_the_inputs_allow() -> None:
+    result = evaluate(Output(REFERENCES), EvaluationSet([REFERENCES]))
+    assert list(result.groups()) == ["translation", "proxies"]
+    assert not result.by_length
+    assert not {"AER", "DROP"} & result.scores.keys()
+
+
+def test_scores_are_those_of_the_measures() -> None:
+    references = [REFERENCES, SHORT.text]
+    result = evaluate(SHORT, EvaluationSet(references))
+    assert result.translation[0] == paper_bleu(SHORT.text, references)
+    assert result.translation[1] == sacre_bleu(SHORT.text, references)
+
+
+def test_left_out_by_length() -> None:
+    result = evaluate(SHORT, SET)
+    words = sum(len(line.split()) for line in SOURCE)
+    assert value(SHORT, "left out") == pytest.approx(100 * 60 / words)
+    for bucket in result.by_length:
+        assert bucket.measures["left out"] == pytest.approx(100 / bucket.reference_length)
+    assert result.by_length[0].output_length < result.by_length[0].reference_length
+
+
+def test_links_of_another_aligner_go_before_matrices() -> None:
+    nothing = [frozenset[tuple[int, int]]()] * 60
+    assert value(replace(PERFECT, links=nothing), "AER") == 100
+    assert value(replace(PERFECT, links=nothing), "SAER") == 0
+    joined = replace(PERFECT, links=nothing, reverse_links=DIAGONAL)
+    assert value(joined, "AER", options=Options(symmetry="union")) == 0
+    assert value(joined, "AER", options=Options(symmetry="intersection")) == 100
+
+
+def test_drop_needs_one_aligner_for_both() -> None:
+    nothing = [frozenset[tuple[int, int]]()] * 60
+    assert "DROP" not in evaluate(replace(PERFECT, links=DIAGONAL), SET).scores
+    assert value(replace(PERFECT, links=DIAGONAL, output_links=nothing), "DROP") == 100
+    assert value(replace(PERFECT, links=DIAGONAL, output_links=DIAGONAL), "DROP") == 0
+
+
+def test_attention_over_subwords_gives_no_drop() -> None:
+    """Its links are not over the words of the reference's matrices; the rest stays."""
+    pieces = [np.pad(matrix, ((0, 0), (0, 1))) for matrix in MATRICES]
+    result = evaluate(replace(PERFECT, attention=pieces), SET)
+    assert "DROP" not in result.scores
+    assert value(replace(PERFECT, attention=pieces), "AER") == 0
+    assert value(replace(PERFECT, attention=pieces), "little attention") > 0
+
+
+def test_options_reach_the_measures_and_the_signatures() -> None:
+    faint = replace(PERFECT, forced=[soft * 0.4 for soft in MATRICES])
+    threshold = Options(extraction="threshold", threshold=0.5, renormalise=True)
+    assert value(faint, "AER", options=threshold) == 100
+    assert value(faint, "SAER", options=threshold) == pytest.approx(0)
+    assert value(faint, "SAER") == pytest.approx(100 * (1 - 0.8 / 1.4), abs=1e-4)
+    result = evaluate(faint, SET, threshold)
+    signatures = {score.name: score.signature for score in result.alignment}
+    assert "links:threshold(0.5)" in signatures["AER"]
+    assert "rows:renormalised" in signatures["SAER"]
+    assert "TER" not in evaluate(SHORT, SET, Options(ter=False)).scores
+
+
+def test_fertility() -> None:
+    fertility = [soft.sum(axis=0).tolist() for soft in MATRICES]
+    result = evaluate(replace(PERFECT, fertility=fertility), SET)
+    score = result.scores["fertility-attention correlation"]
+    assert score.details["mean_absolute_difference"] == 0
+
+
+def test_exact_rates_need_gold() -> None:
+    with pytest.raises(UserError, match="need source and gold"):
+        evaluate(SHORT, EvaluationSet([REFERENCES], deterministic=True))
+
+
+def test_counts_are_checked() -> None:
+    with pytest.raises(UserError, match="hypothesis has 59 sentences but reference 1 has 60"):
+        evaluate(Output(REFERENCES[:-1]), SET)
+
+
+def test_comparison() -> None:
+    result = compare({"short": SHORT, "perfect": PERFECT, "again": SHORT}, SET)
+    assert result.baselines == ("short",)
+    assert [result.marks(name) for name in result.systems] == ["", MARKS[0], ""]
+    assert len(result.sign_tests) == 6
+    assert result.sign_tests["short", "perfect"].up == 60
+    assert result.sign_tests["perfect", "short"].down == 60
+    p_values = {row.system: row.p_value for row in result.bootstrap if row.metric == "BLEU"}
+    assert p_values["short"] is None
+    assert (p_values["perfect"] or 1) < 0.01
+    assert p_values["again"] == 1
+    assert len(result.randomisation) == len(result.bootstrap) == 6
+
+
+def test_marks_need_less_than_one_percent() -> None:
+    """In 8 of 8 sentences better: p = 1/128, enough; in 7 of 7: 1/64, too little."""
+    for better, mark in ((8, "†"), (7, "")):
+        mixed = Output([*REFERENCES[:better], *SHORT.text[better:]])
+        assert compare({"short": SHORT, "mixed": mixed}, SET).marks("mixed") == mark
+
+
+def test_marks_for_each_baseline() -> None:
+    outputs = {"perfect": PERFECT, "short": SHORT, "third": PERFECT}
+    result = compare(outputs, SET, baselines=["short", "perfect"])
+    # worse than a baseline, however surely, earns no mark
+    assert [result.marks(name) for name in outputs] == ["†", "", "†"]
+    twice = compare(outputs, SET, baselines=["short", "short"])
+    assert twice.baselines == ("short",)
+
+
+@pytest.mark.parametrize(
+    ("names", "baselines", "message"),
+    [
+        (["a"], [], "at least two"),
+        (["a", "b"], ["c"], "baseline 'c' is not among the systems: a, b"),
+        (list("abcde"), list("abcde"), "at most 4 baselines"),
+    ],
+)
+def test_impossible_comparisons(names: list[str], baselines: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        compare(dict.fromkeys(names, SHORT), SET, baselines)
+
+
+def test_json_is_plain_and_complete() -> None:
+    result = compare({"short": SHORT, "perfect": PERFECT}, SET)
+    text = json.dumps(result.to_json(), allow_nan=False)
+    back = json.loads(text)
+    assert back["systems"]["perfect"]["marks"] == "†"
+    assert back["marks"] == {"†": "short"}
+    perfect = back["systems"]["perfect"]
+    for group in ("translation", "alignment", "adequacy", "proxies", "diagnostics"):
+        assert all(score["signature"] for score in perfect[group])
+    assert perfect["by_length"][0]["label"] == "1-10"
+    assert {row["alternative"] for row in back["sign_tests"]} == {"two-sided"}
+
+
+def test_empty_output_is_scored_not_refused() -> None:
+    result = evaluate(Output([""] * 60, attention=[np.zeros((0, 3), np.float32)] * 60), SET)
+    assert result.translation[0].value == 0
+    assert result.scores["left out"].value == 100

@@ -1,0 +1,131 @@
+"""The right sentences are picked, by exact counts where there are some."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covnmt.evaluation.evaluate import Comparison, Options, evaluate
+from covnmt.evaluation.interesting_sentences import (
+    LEFT_OUT,
+    LITTLE,
+    REPEATED,
+    SAID_TWICE,
+    SHORT,
+    most_different,
+    over_translated,
+    said_before,
+    sentence_bleu,
+    under_translated,
+)
+from covnmt.evaluation.system_output import OutputLine
+from covnmt.evaluation.test_set import EvaluationSet, as_evaluated
+from covnmt.metrics.alignment import Gold
+from covnmt.metrics.bleu import sentence_statistics
+
+SOURCE = ["ka mo ti su", "ka ka mo", "ti su ka"]
+REFERENCE = ["big house now here", "big big house", "now here big"]
+LINKS = [frozenset((k, k) for k in range(len(line.split()))) for line in SOURCE]
+GOLD = [Gold(links, links) for links in LINKS]
+PERFECT = list(REFERENCE)
+# the first loses two words, the second none; the third says one too often
+LOSSY = ["big now", "big big house", "now here here big"]
+
+EXACT = EvaluationSet([REFERENCE], SOURCE, GOLD, deterministic=True)
+PLAIN = EvaluationSet([REFERENCE], SOURCE)
+
+
+def plain(lines: list[str]) -> list[OutputLine]:
+    return [OutputLine(text=line) for line in lines]
+
+
+def with_attention(lines: list[str]) -> list[OutputLine]:
+    """Every output word looks at the source word in its place, the last word at none."""
+    outputs = []
+    for source, line in zip(SOURCE, lines, strict=True):
+        matrix = np.eye(len(line.split()), len(source.split()), dtype=np.float32)
+        outputs.append(
+            OutputLine(line, tuple(source.split()), tuple(line.split()), 0.0, matrix, matrix.sum(0))
+        )
+    return outputs
+
+
+def comparison(systems: dict[str, list[OutputLine]], on: EvaluationSet) -> Comparison:
+    options = Options(samples=2, ter=False)
+    scored = {name: evaluate(as_evaluated(rows), on, options) for name, rows in systems.items()}
+    return Comparison(scored, (), {}, (), ())
+
+
+SYSTEMS = {"perfect": plain(PERFECT), "lossy": plain(LOSSY)}
+
+
+def test_most_different_first_and_equal_ones_never() -> None:
+    found = most_different(comparison(SYSTEMS, PLAIN), 10)
+    assert found == [0, 2]
+    assert most_different(comparison(SYSTEMS, PLAIN), 1) == [0]
+    assert most_different(comparison({"only": plain(LOSSY)}, PLAIN), 10) == []
+
+
+def test_exact_counts_go_first() -> None:
+    scored = comparison(SYSTEMS, EXACT)
+    lost = under_translated(scored, SYSTEMS, EXACT, 10)
+    assert lost.measure == LEFT_OUT
+    (finding,) = lost.findings
+    assert (finding.system, finding.sentence, finding.amount) == ("lossy", 0, 2)
+    assert {finding.source[j] for j in finding.marked} == {"mo", "su"}
+    twice = over_translated(scored, SYSTEMS, EXACT, 10)
+    assert twice.measure == SAID_TWICE
+    (finding,) = twice.findings
+    assert (finding.sentence, [finding.source[j] for j in finding.marked]) == (2, ["su"])
+
+
+def test_attention_stands_in() -> None:
+    systems = {"lossy": with_attention(LOSSY)}
+    lost = under_translated(comparison(systems, PLAIN), systems, PLAIN, 10)
+    assert lost.measure == LITTLE
+    assert [(f.sentence, f.amount, sorted(f.marked)) for f in lost.findings] == [(0, 2, [2, 3])]
+
+
+def test_length_stands_in_where_one_system_has_no_attention() -> None:
+    systems = {"soft": with_attention(PERFECT), "plain": plain(LOSSY)}
+    lost = under_translated(comparison(systems, PLAIN), systems, PLAIN, 10)
+    assert lost.measure == SHORT
+    assert [(f.system, f.sentence, f.amount) for f in lost.findings] == [("plain", 0, 2)]
+
+
+def test_repetitions_stand_in() -> None:
+    lines = ["big house big house now here", "big big big house", "now here big"]
+    systems = {"loop": plain(lines)}
+    twice = over_translated(comparison(systems, PLAIN), systems, PLAIN, 10)
+    assert twice.measure == REPEATED
+    # one bigram too many that is also a word at once (1 + 2), then one bigram (1)
+    assert [(f.sentence, f.amount) for f in twice.findings] == [(1, 3), (0, 1)]
+    assert len(over_translated(comparison(systems, PLAIN), systems, PLAIN, 1).findings) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("", ""), ("a b c", ""), ("a b a b", "23"), ("a a a", "12"), ("x a b y a b", "45")],
+)
+def test_said_before(text: str, expected: str) -> None:
+    assert said_before(text.split()) == set(map(int, expected))
+
+
+WORDS = st.lists(st.sampled_from("abc"), min_size=1, max_size=8)
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=8), WORDS)
+def test_sentence_bleu(hypothesis: list[str], reference: list[str]) -> None:
+    counts = sentence_statistics(hypothesis, [reference])
+    matched, total = counts[2:6], counts[6:]
+    value = 0.0
+    if matched[0]:
+        smoothed = [matched[0] / total[0]]
+        smoothed += [(m + 1) / (t + 1) for m, t in zip(matched[1:], total[1:], strict=True)]
+        penalty = min(1.0, math.exp(1 - len(reference) / len(hypothesis)))
+        value = 100 * penalty * math.prod(smoothed) ** 0.25
+    assert sentence_bleu(np.array([counts]))[0] == pytest.approx(value)
+    if hypothesis == reference:
+        assert value == pytest.approx(100)

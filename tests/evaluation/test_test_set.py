@@ -1,0 +1,219 @@
+"""Files as people bring them: what is read as it is, and what is refused with its place."""
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covnmt.base.errors import UserError
+from covnmt.evaluation.test_set import (
+    EvaluationSet,
+    Output,
+    check,
+    load_evaluation_set,
+    load_output,
+)
+from covnmt.metrics.alignment import Array, Gold, parse_links, save_matrices
+
+SOURCE, REFERENCE, HYPOTHESIS = ["s t", "u v w"], ["a b", "c d"], ["a b", "c"]
+GOLD = ["0-0 1-1", "0-0 2p1"]
+
+
+def write(path: Path, lines: list[str], end: str = "\n", extra: str = "") -> Path:
+    data = "".join(line + end for line in lines) + extra
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(data.encode()))
+    else:
+        path.write_bytes(data.encode())
+    return path
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> dict[str, Path]:
+    lines = {"source": SOURCE, "reference": REFERENCE, "hypothesis": HYPOTHESIS, "gold": GOLD}
+    return {name: write(tmp_path / name, text) for name, text in lines.items()}
+
+
+def ones(*shape: int) -> Array:
+    return np.ones(shape, np.float32)
+
+
+def load(paths: dict[str, Path], **options: Any) -> tuple[EvaluationSet, Output]:
+    on = load_evaluation_set([paths["reference"]], paths["source"], paths["gold"], **options)
+    output = load_output(paths["hypothesis"], on)
+    check(on, output)
+    return on, output
+
+
+@pytest.mark.parametrize("name", ["source", "reference", "hypothesis", "gold"])
+@pytest.mark.parametrize(
+    ("suffix", "end", "extra"),
+    [
+        (".gz", "\n", ""),
+        ("", "\r\n", ""),
+        ("", "\n", "\n"),
+        ("", "\r\n", "\r\n"),
+        (".gz", "\n", "\n"),
+    ],
+)
+def test_any_one_file_may_be_odd(
+    paths: dict[str, Path], name: str, suffix: str, end: str, extra: str
+) -> None:
+    expected = load(paths)
+    lines = paths[name].read_text().splitlines()
+    paths[name] = write(paths[name].with_name(name + "-odd" + suffix), lines, end, extra)
+    on, output = load(paths)
+    assert replace(on, files={}) == replace(expected[0], files={})
+    assert replace(output, files={}) == replace(expected[1], files={})
+
+
+def test_a_last_line_without_its_end(paths: dict[str, Path]) -> None:
+    paths["hypothesis"].write_text("a b\nc")
+    assert load(paths)[1].text == HYPOTHESIS
+
+
+def test_empty_last_output_is_kept(paths: dict[str, Path]) -> None:
+    write(paths["hypothesis"], ["a b", ""])
+    assert load(paths)[1].text == ["a b", ""]
+
+
+def test_gold_counted_from_one(paths: dict[str, Path]) -> None:
+    write(paths["gold"], ["1-1 2-2", "1-1 3p2"])
+    assert load(paths, base=1)[0].gold == [parse_links(line) for line in GOLD]
+
+
+# file, its new lines, the message
+BAD = [
+    ("hypothesis", ["a"], r"hypothesis has 1 sentences but .*reference has 2"),
+    ("hypothesis", ["a", "b", "c"], r"hypothesis has 3 sentences but .*reference has 2"),
+    ("hypothesis", ["a", "b", "", ""], r"hypothesis has 4 sentences"),
+    ("source", ["s t"], r"source has 1 sentences"),
+    ("gold", ["0-0"], r"gold has 1 sentences"),
+    ("reference", ["", "c d"], r"reference, line 1: empty reference"),
+    ("reference", ["  ", "c d"], r"reference, line 1: empty reference"),
+    ("reference", [], r"reference: empty"),
+    ("gold", ["0-0", "3-0"], r"gold, line 2: link 3-0 .*outside the sentence of 3 source and 2"),
+    ("gold", ["0-2", "0-0"], r"gold, line 1: link 0-2 .*outside"),
+    ("gold", ["0-0", "0:0"], r"gold, line 2: '0:0' is not a link"),
+    ("gold", ["", ""], r"gold: no links"),
+]
+
+
+@pytest.mark.parametrize(("name", "lines", "message"), BAD)
+def test_what_does_not_fit_is_named(
+    paths: dict[str, Path], name: str, lines: list[str], message: str
+) -> None:
+    write(paths[name], lines)
+    with pytest.raises(UserError, match=message):
+        load(paths)
+
+
+def test_a_missing_file(paths: dict[str, Path]) -> None:
+    paths["source"].unlink()
+    with pytest.raises(UserError, match="source: no such file"):
+        load(paths)
+
+
+def test_links_of_the_opposite_direction_alone() -> None:
+    with pytest.raises(UserError, match="give --links or --forced too"):
+        check(EvaluationSet([["a"]]), Output(["a"], reverse_links=[frozenset()]))
+
+
+def test_gold_without_source() -> None:
+    on = EvaluationSet([["a"]], gold=[Gold(frozenset({(0, 0)}), frozenset())])
+    with pytest.raises(UserError, match="needs the source"):
+        check(on, Output(["a"]))
+
+
+def test_system_links_and_matrices(paths: dict[str, Path], tmp_path: Path) -> None:
+    on, _ = load(paths)
+    links = write(tmp_path / "links", ["0-0", "1p1"])
+    own = write(tmp_path / "own", ["0-0", "1-0"])
+    save_matrices(tmp_path / "forced.npz", [ones(2, 2), ones(2, 3)])
+    output = load_output(
+        paths["hypothesis"],
+        on,
+        forced=tmp_path / "forced.npz",
+        links=links,
+        reverse_links=links,
+        output_links=own,
+    )
+    check(on, output)
+    assert output.links == output.reverse_links == [frozenset({(0, 0)}), frozenset({(1, 1)})]
+    assert output.output_links == [frozenset({(0, 0)}), frozenset({(1, 0)})]
+    assert output.forced is not None
+    assert [soft.shape for soft in output.forced] == [(2, 2), (2, 3)]
+
+
+@pytest.mark.parametrize("part", ["links", "reverse_links", "output_links"])
+def test_system_links_outside_the_sentence(
+    paths: dict[str, Path], tmp_path: Path, part: str
+) -> None:
+    on, output = load(paths)
+    bad = write(tmp_path / "bad", ["0-0", "1-2"])
+    wrong = load_output(
+        paths["hypothesis"],
+        on,
+        links=bad if part == "links" else None,
+        reverse_links=bad if part == "reverse_links" else None,
+        output_links=bad if part == "output_links" else None,
+    )
+    check(on, output)
+    with pytest.raises(UserError, match=r"bad, line 2: link 1-2"):
+        check(on, wrong)
+
+
+def test_forced_matrices_of_other_words(paths: dict[str, Path], tmp_path: Path) -> None:
+    on, _ = load(paths)
+    save_matrices(tmp_path / "forced.npz", [ones(2, 2), ones(3, 3)])
+    output = load_output(paths["hypothesis"], on, forced=tmp_path / "forced.npz")
+    with pytest.raises(UserError, match=r"forced\.npz, sentence 2: a matrix of 3 target by 3"):
+        check(on, output)
+
+
+def translation(text: str, words: int, fertility: list[float] | None) -> dict[str, Any]:
+    tokens = text.split()
+    return {
+        "source": "",
+        "source_tokens": ["s"] * words,
+        "text": text,
+        "tokens": tokens,
+        "score": -1.0,
+        "alignment": [[1 / words] * words for _ in tokens],
+        "coverage": [0.0] * words,
+        "fertility": fertility,
+    }
+
+
+def test_json_lines_bring_attention_and_fertility(paths: dict[str, Path], tmp_path: Path) -> None:
+    rows = [translation("a b", 2, [1.0, 0.5]), translation("", 3, [1.0, 1.0, 1.0])]
+    path = write(tmp_path / "out.jsonl.gz", [json.dumps(row) for row in rows])
+    on, _ = load(paths)
+    output = load_output(path, on)
+    check(on, output)
+    assert output.text == ["a b", ""]
+    assert output.fertility == [[1.0, 0.5], [1.0, 1.0, 1.0]]
+    assert output.attention is not None
+    assert [soft.shape for soft in output.attention] == [(2, 2), (0, 3)]
+    rows[1]["fertility"] = None
+    write(path, [json.dumps(row) for row in rows])
+    assert load_output(path, on).fertility is None
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "{}", '"a"', '{"text": "a", "alignment": [[1, 2]]}'])
+def test_bad_json_lines(paths: dict[str, Path], tmp_path: Path, line: str) -> None:
+    path = write(tmp_path / "out.jsonl", [json.dumps(translation("a", 1, None)), line])
+    with pytest.raises(UserError, match=r"out\.jsonl, line 2: "):
+        load_output(path, load(paths)[0])
+
+
+def test_fertility_of_other_words() -> None:
+    soft = [ones(1, 2)]
+    on = EvaluationSet([["a"]])
+    check(on, Output(["a"], attention=soft, fertility=[[1.0, 1.0]]))
+    with pytest.raises(UserError, match="fertility, sentence 1: 3 source words"):
+        check(on, Output(["a"], attention=soft, fertility=[[1.0, 1.0, 1.0]]))

@@ -1,0 +1,245 @@
+"""Forced decoding, against a model that is led through each target one word at a time."""
+
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from covnmt.base.config import SYSTEMS, Config, CoverageConfig
+from covnmt.base.errors import UserError
+from covnmt.base.files import read_lines, read_parallel
+from covnmt.base.processes import Piece
+from covnmt.inference import align as align_module
+from covnmt.inference.align import Aligner, Alignment
+from covnmt.metrics.alignment import format_links, links_from_attention, parse_links
+from covnmt.model.seq2seq import Seq2Seq
+from covnmt.text.codec import Codec
+from covnmt.text.tokenize import TokenizerSettings, build_tokenizer
+from covnmt.text.vocabulary import Vocabulary, train_sentencepiece
+
+Pair = tuple[str, str]
+Make = Callable[[CoverageConfig], Aligner]
+
+# pairs that cannot be aligned, and their number
+HALF_EMPTY: list[tuple[list[Pair], int]] = [
+    ([("", "a")], 1),
+    ([("a", " ")], 1),
+    ([("a", "b"), ("a", "b"), ("\x00", "b")], 3),
+]
+
+
+@pytest.fixture(scope="session")
+def pairs(tiny_text: Path) -> list[Pair]:
+    return [(s, t) for s, t in read_parallel(tiny_text / "test.src", tiny_text / "test.tgt")]
+
+
+@pytest.fixture(scope="session")
+def make(tiny_config: Config, tiny_corpus: Path) -> Make:
+    """An untrained model with weights large enough that everything matters."""
+    source, target = Codec.load(tiny_corpus, "source"), Codec.load(tiny_corpus, "target")
+
+    def make(coverage: CoverageConfig) -> Aligner:
+        torch.manual_seed(0)
+        config = tiny_config.model.model_copy(update={"coverage": coverage})
+        model = Seq2Seq(config, len(source.vocabulary), len(target.vocabulary))
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.5)
+        return Aligner(model.eval(), source, target)
+
+    return make
+
+
+@torch.inference_mode()
+def led(aligner: Aligner, source: str, target: str) -> tuple[NDArray[np.float32], float]:
+    """Attention and log-probability of one target, step by step and alone."""
+    ids = [*aligner.source.encode(source.split()), aligner.source.vocabulary.end]
+    words = [*aligner.target.encode(target.split()), aligner.target.vocabulary.end]
+    model = aligner.model
+    assert isinstance(model, Seq2Seq)
+    memory = model.encode(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))
+    state, last = model.decoder.start(memory), None
+    rows, total = [], 0.0
+    for word in words:
+        log_probs, alpha, state = model.step(memory, state, last)
+        rows.append(alpha[0].numpy())
+        total += log_probs[0, word].item()
+        last = torch.tensor([word])
+    return np.stack(rows)[:-1, :-1], total
+
+
+def assert_same(one: Alignment, other: Alignment) -> None:
+    assert one.source_tokens == other.source_tokens
+    assert one.target_tokens == other.target_tokens
+    np.testing.assert_allclose(one.matrix, other.matrix, atol=1e-5)
+    assert one.log_prob == pytest.approx(other.log_prob, abs=1e-3)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_equals_leading_the_model(system: str, make: Make, pairs: list[Pair]) -> None:
+    aligner = make(SYSTEMS[system])
+    for (source, target), found in zip(pairs, aligner.align(pairs), strict=True):
+        matrix, log_prob = led(aligner, source, target)
+        assert found.source_tokens == tuple(source.split())
+        assert found.target_tokens == tuple(target.split())
+        assert found.matrix.dtype == np.float32
+        np.testing.assert_allclose(found.matrix, matrix, atol=1e-5)
+        assert found.log_prob == pytest.approx(log_prob, abs=1e-3)
+
+
+def test_rows_are_shares(make: Make, pairs: list[Pair]) -> None:
+    for found in make(SYSTEMS["gru10"]).align(pairs):
+        assert found.matrix.shape == (len(found.target_tokens), len(found.source_tokens))
+        assert (found.matrix >= 0).all()
+        assert (found.matrix.sum(axis=1) <= 1 + 1e-5).all()
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_fertility(system: str, make: Make, pairs: list[Pair]) -> None:
+    """One number per source word, between 0 and N = 2, where the model has it."""
+    for found in make(SYSTEMS[system]).align(pairs[:3]):
+        assert (found.fertility is None) == (system != "fertility")
+        if found.fertility is not None:
+            assert found.fertility.shape == (len(found.source_tokens),)
+            assert ((found.fertility > 0) & (found.fertility < 2)).all()
+
+
+def test_batches_and_windows_change_nothing(
+    make: Make, pairs: list[Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aligner = make(SYSTEMS["fertility"])
+    alone = [aligner.align([pair])[0] for pair in pairs]
+    together = aligner.align(pairs)
+    monkeypatch.setattr(align_module, "BATCH", 3)
+    monkeypatch.setattr(align_module, "WINDOW", 2)
+    in_parts = aligner.align(pairs)
+    for one, two, three in zip(alone, together, in_parts, strict=True):
+        assert_same(one, two)
+        assert_same(one, three)
+
+
+def test_only_a_window_is_read_ahead(
+    make: Make, pairs: list[Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(align_module, "BATCH", 2)
+    monkeypatch.setattr(align_module, "WINDOW", 3)
+    read = 0
+
+    def many() -> Iterator[Pair]:
+        nonlocal read
+        for number in range(200):
+            read += 1
+            yield pairs[number % 5]
+
+    found = list(islice(make(SYSTEMS["baseline"]).stream(many()), 8))
+    assert read == 12
+    assert found[7].source_tokens == tuple(pairs[2][0].split())
+
+
+def split_finer(aligner: Aligner, kind: str, text: Path, directory: Path) -> Aligner:
+    """The same model behind tokenizers that split words further."""
+    settings = TokenizerSettings.model_validate({"kind": kind})
+    path = directory / "pieces.spm"
+    if kind == "sentencepiece":
+        train_sentencepiece(read_lines(text / "train.src"), path, size=40)
+    tokenizer = build_tokenizer(settings, path)
+    some = [piece for line in read_lines(text / "dev.src") for piece in tokenizer.tokenize(line)]
+    # as many rows as the model has, some of them in use
+    words = list(dict.fromkeys(some))[:10]
+    words += [f"<{k}>" for k in range(len(aligner.source.vocabulary) - 3 - len(words))]
+    source = Codec(settings, tokenizer, Vocabulary(tuple(words)))
+    target = Codec(settings, tokenizer, aligner.target.vocabulary)
+    return Aligner(aligner.model, source, target)
+
+
+def folded(matrix: NDArray[np.float32], source: list[int], target: list[int]) -> list[list[float]]:
+    """A matrix over pieces as one over words of so many pieces, one entry at a time."""
+    rows = []
+    for i, height in enumerate(target):
+        row = []
+        for j, width in enumerate(source):
+            entries = [
+                float(matrix[sum(target[:i]) + y, sum(source[:j]) + x])
+                for y in range(height)
+                for x in range(width)
+            ]
+            row.append(sum(entries) / height)
+        rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["whitespace", "characters", "sentencepiece", "moses"])
+def test_given_words_are_kept(
+    kind: str, make: Make, pairs: list[Pair], tiny_text: Path, tmp_path: Path
+) -> None:
+    """However a model splits them, alignments are over the words of the line."""
+    aligner = split_finer(make(SYSTEMS["fertility"]), kind, tiny_text, tmp_path)
+    given = [*pairs[:4], ("one, two's", "three (four) \x00")]
+    finest = 0
+    for (source, target), found in zip(given, aligner.align(given, tokenized=True), strict=True):
+        assert found.source_tokens == tuple(source.split())
+        assert found.target_tokens == tuple(target.split())
+        pieces = [
+            [codec.tokenize(word) or ["<nothing>"] for word in line.split()]
+            for line, codec in ((source, aligner.source), (target, aligner.target))
+        ]
+        sizes = [[len(word) for word in side] for side in pieces]
+        finest = max(finest, *chain(*sizes))
+        matrix, log_prob = led(aligner, *(" ".join(chain(*side)) for side in pieces))
+        np.testing.assert_allclose(found.matrix, folded(matrix, *sizes), atol=1e-5)
+        assert found.log_prob == pytest.approx(log_prob, abs=1e-3)
+        assert found.fertility is not None
+        assert found.fertility.shape == (len(source.split()),)
+        assert (found.fertility < 2 * np.array(sizes[0])).all()
+    assert (finest > 1) == (kind != "whitespace")
+
+
+def test_given_words_are_read_as_the_model_reads_text(make: Make) -> None:
+    """In lower case, where it was trained so."""
+    plain = make(SYSTEMS["baseline"])
+    settings = TokenizerSettings(kind="whitespace", lowercase=True)
+    lower = Codec(settings, build_tokenizer(settings), plain.source.vocabulary)
+    word = plain.source.vocabulary.words[0]
+    aligner = Aligner(plain.model, lower, plain.target)
+    [found] = aligner.align([(word.upper(), "a")], tokenized=True)
+    [expected] = plain.align([(word, "a")])
+    assert found.source_tokens == (word.upper(),)
+    assert found.log_prob == pytest.approx(expected.log_prob)
+
+
+def test_likelier_translations_score_higher(tiny_model: Path, pairs: list[Pair]) -> None:
+    """A trained model prefers the true translation to the same words backwards."""
+    aligner = Aligner.load(tiny_model, device="cpu")
+    turned = [(source, " ".join(target.split()[::-1])) for source, target in pairs]
+    true, false = aligner.align(pairs), aligner.align(turned)
+    better = sum(a.log_prob > b.log_prob for a, b in zip(true, false, strict=True))
+    assert better >= 0.9 * len(pairs)
+
+
+@pytest.mark.parametrize(("rows", "number"), HALF_EMPTY)
+def test_nothing_to_align(make: Make, rows: list[Pair], number: int) -> None:
+    aligner = make(SYSTEMS["baseline"])
+    with pytest.raises(UserError, match=f"^pair {number}: one side is empty"):
+        aligner.align(rows)
+    with pytest.raises(UserError, match=f"^s and t, line {number}: one side is empty"):
+        aligner.align(rows, where="s and t, line")
+
+
+def test_no_pairs(make: Make) -> None:
+    assert make(SYSTEMS["baseline"]).align([]) == []
+
+
+def test_links_come_from_the_matrix(make: Make, pairs: list[Pair]) -> None:
+    """Each target word has one link, to the source word it looks at most."""
+    for found in make(SYSTEMS["tanh1"]).align(pairs[:5]):
+        links = parse_links(format_links(links_from_attention(found.matrix))).sure
+        assert links == {(int(row.argmax()), i) for i, row in enumerate(found.matrix)}
+
+
+def test_a_piece_of_a_text_counts_from_its_place(tiny_model: Path) -> None:
+    piece = Piece(10, [("a", "b"), ("a", "")])
+    with pytest.raises(UserError, match="s and t, line 12: one side is empty"):
+        align_module._align_piece(tiny_model, "cpu", False, "s and t, line", piece)

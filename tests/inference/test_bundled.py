@@ -1,0 +1,181 @@
+"""Models that come along: found by name; and those there are, small, at work without PyTorch."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covnmt.base.errors import UserError
+from covnmt.base.files import write_lines
+from covnmt.cli import main
+from covnmt.decoding.onnx.export import export_model
+from covnmt.decoding.onnx.format import read_description
+from covnmt.inference import align
+from covnmt.inference.align import Aligner, align_text
+from covnmt.inference.info import describe_target
+from covnmt.inference.omissions import Checker, check_text, formatted
+from covnmt.inference.translate import Translator
+from covnmt.model import directory
+from covnmt.model.directory import BUNDLED, CARD, bundled_models, find_model, model_rows
+from covnmt.paper import demo
+from covnmt.serve import model_pool
+from covnmt.serve.model_pool import ModelSpec, parse_spec
+
+MOST_BYTES = 16 * 2**20
+# Sentences of our own, as a person may type them, and what their translations cannot do without.
+SAID = [
+    ("zh-en", "申请人应于三十日内补正。", ["applicant", "thirty|30", "days"]),
+    ("zh-en", "申請人應於三十日內補正。", ["applicant", "thirty|30", "days"]),
+    ("zh-en", "靐", []),
+    ("zh-en", "罚锾为新台币１２，５００元。", ["12,500"]),
+    ("zh-en", "應於2023年5月1日前依第12條申報。", ["May 1, 2023", "Article 12"]),
+    ("zh-en", "图书馆应保存阅览纪录", ["ibrar", "record"]),
+    ("ja-en", "この寺は京都市の北にある。", ["temple", "Kyoto"]),
+    ("ja-en", "この 橋 は 江戸 時代 に 作ら れ た", ["bridge", "Edo"]),
+    ("ja-en", "彼は１８６８年に生まれた。", ["1868"]),
+]
+# Translations by others, and what they leave out.
+LEFT_OUT = [
+    ("ja-en", "金閣寺は京都にある有名な寺です。", "Kinkaku-ji is a famous temple.", "京都"),
+    ("ja-en", "彼は1868年に江戸で生まれた。", "He was born in Edo.", "1868"),
+    ("ja-en", "この橋は江戸時代に作られた。", "This bridge was built in the Edo period.", ""),
+    ("zh-en", "申请人应于三十日内补正。", "The applicant shall make corrections.", "三十日内"),
+    ("zh-en", "申请人应于三十日内补正。", "The applicant shall correct it within 30 days.", ""),
+]
+# Makes the import of PyTorch impossible, then runs the command.
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from covnmt.cli import main; main()"
+
+
+@pytest.fixture
+def along(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tiny model that comes along as xx-en; the test runs in an empty directory."""
+    folder, here = tmp_path / "shipped", tmp_path / "here"
+    export_model(tiny_model, folder / "xx-en", "int8")
+    write_lines(folder / "xx-en" / CARD, ["# Xish to English, tiny"])
+    here.mkdir()
+    monkeypatch.chdir(here)
+    for module in (directory, model_pool):
+        monkeypatch.setattr(module, "BUNDLED", folder)
+    return folder / "xx-en"
+
+
+def test_names(along: Path) -> None:
+    assert bundled_models() == ["xx-en"]
+    assert model_rows() == [("xx-en", "Xish to English, tiny", str(along))]
+    assert find_model("xx-en") == along
+    assert find_model("other/xx-en") == Path("other/xx-en")
+    assert Translator.load("xx-en").translate(["anything"])[0].source == "anything"
+    assert Aligner.load("xx-en").align([("a b", "c")])[0].source_tokens == ("a", "b")
+    assert describe_target("xx-en", words=0).config.data.directory == Path("data")
+
+
+def test_a_directory_of_that_name_comes_first(along: Path) -> None:
+    Path("xx-en").mkdir()
+    assert find_model("xx-en") == Path("xx-en")
+    with pytest.raises(UserError, match=r"^xx-en: not a model .* hides the model of this name"):
+        Translator.load("xx-en")
+    with pytest.raises(UserError, match=r"fr-en: not a model.* one that comes along: xx-en$"):
+        Translator.load("fr-en")
+
+
+def test_the_server_knows_its_languages(along: Path) -> None:
+    for text, name in (("xx-en", "xx-en"), ("law=xx-en", "law")):
+        assert parse_spec(text) == ModelSpec(name, along, "xx", "en")
+
+
+def test_without_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(directory, "BUNDLED", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert (bundled_models(), model_rows()) == ([], [])
+    with pytest.raises(UserError, match=r"zh-en: not a model directory .* `covnmt train` made$"):
+        Translator.load("zh-en")
+    main.models()
+    assert "no model comes along" in capsys.readouterr().err
+
+
+def test_the_demo_shows_those_there_are(along: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "example_sentences", lambda language: [f"a {language}", *"bcde"])
+    shown = [str(text) for text in demo.translate_examples()]
+    assert len(shown) == demo.EXAMPLES
+    assert shown[0].startswith("xx-en  axx\n")
+
+
+# Those there are
+
+
+@pytest.mark.parametrize("name", bundled_models())
+def test_a_model_is_small_and_whole(name: str) -> None:
+    files = [path for path in (BUNDLED / name).rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= MOST_BYTES
+    assert read_description(BUNDLED / name)["precision"] == "int8"
+    info = describe_target(name, words=0)
+    assert info.config.model.coverage.kind == "gru"
+    assert str(info.config.data.directory) == "data"  # not a place on the machine of its training
+    card = (BUNDLED / name / CARD).read_text("utf-8")
+    for part in ("## Learnt from", "## Scores", "## Limits", "## Licence"):
+        assert part in card
+
+
+@pytest.mark.parametrize("name", bundled_models())
+def test_it_says_what_matters(name: str) -> None:
+    translator = Translator.load(name, threads=1)
+    mine = [(line, words) for model, line, words in SAID if model == name]
+    for (line, words), found in zip(mine, translator.translate([l for l, _ in mine]), strict=True):
+        assert found.text
+        assert not any(sign in found.text for sign in ("UNK", "▁", "<0x"))
+        for word in words:
+            assert any(each in found.text for each in word.split("|")), (line, found.text)
+
+
+@pytest.mark.parametrize("name", bundled_models())
+def test_it_finds_what_others_left_out(name: str) -> None:
+    checker = Checker.load(name)
+    mine = [(line, text, words) for model, line, text, words in LEFT_OUT if model == name]
+    found = checker.check((line, text) for line, text, _ in mine)
+    for each, (_, _, words) in zip(found, mine, strict=True):
+        assert words in " ".join(part.text for part in each.left_out)
+        assert bool(each.left_out) == bool(words)
+
+
+def test_several_processes_find_the_same() -> None:
+    mine = [(line, text) for model, line, text, _ in LEFT_OUT if model == "ja-en"]
+    pairs = [*mine, *reversed(mine)] * 4  # more than a piece
+    alone, together = (check_text(find_model(Path("ja-en")), pairs, 1.0, "cpu", n) for n in (1, 2))
+    assert list(formatted(together, as_json=True)) == list(formatted(alone, as_json=True))
+    with pytest.raises(UserError, match="leave --device out"):
+        list(check_text(find_model(Path("ja-en")), pairs, 1.0, "cuda", 2))
+
+
+def test_several_processes_align_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(align, "PIECE", 1)
+    pairs = [(line, text) for model, line, text, _ in LEFT_OUT if model == "ja-en"] * 30
+    model = find_model(Path("ja-en"))
+    alone, together = (align_text(model, pairs, False, "pair", "cpu", n) for n in (1, 2))
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_allclose(one.matrix, other.matrix, atol=1e-5)
+    with pytest.raises(UserError, match="leave --device out"):
+        list(align_text(model, pairs, False, "pair", "cuda", 2))
+    wrong = align_text(model, [*pairs, ("京都", "")], False, "line", "cpu", 2)
+    with pytest.raises(UserError, match="line 91: one side is empty"):
+        list(wrong)
+
+
+@pytest.mark.parametrize("name", bundled_models())
+def test_the_command_needs_no_torch(name: str) -> None:
+    line = next(line for model, line, _ in SAID if model == name)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, "translate", "--model", name],
+        input=f"{line}\n",
+        capture_output=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) > 3

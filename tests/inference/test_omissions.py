@@ -1,0 +1,230 @@
+"""Words left out, found by a model that translates word by word and knows what is missing."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from covnmt.base.config import DecodeConfig
+from covnmt.data.padding import Padded
+from covnmt.decoding.beam_search import Found, Watch
+from covnmt.decoding.protocol import Forced
+from covnmt.inference import omissions, translate
+from covnmt.inference.omissions import Checker, formatted
+from covnmt.inference.translate import Translation, Translator
+from covnmt.text.codec import Codec
+from covnmt.text.tokenize import TokenizerSettings, WhitespaceTokenizer
+from covnmt.text.vocabulary import Vocabulary
+
+# Source, a translation, and what it leaves out; `wa` and `.` are never said.
+CASES = [
+    ("a wa b c .", "A B C", []),
+    ("a wa b c .", "A C", ["b"]),
+    ("a wa b c .", "C", ["a", "b"]),
+    ("a b c d", "A D", ["b c"]),
+    ("a b a c", "A C", ["b"]),
+    ("d wa", "D", []),
+    ("a wa b", "", ["a", "b"]),
+    ("", "A", []),
+    ("wa .", "", []),
+    ("a x", "A", []),  # a word that the model itself leaves out, and is better off without
+]
+
+# Lines with several sentences: what is left out, and the gains.
+SENTENCES = [
+    ("a b 。 c d 。", "A B C D", []),
+    ("a b 。 c d 。", "A B", [("c d 。", 6.0)]),
+    ("a b 。 c d 。", "A C D", [("b", 3.0)]),
+    ("a 。 b 。 c 。", "B", [("a 。", 3.0), ("c 。", 3.0)]),
+    ("a b 。 c d 。", "D", [("a b 。", 6.0), ("c", 3.0)]),  # neighbours, but not one
+    ("a b 。 c d 。", "A D", [("b", 3.0), ("c", 3.0)]),  # as above
+    ("wa 。 a b 。 。 c 。", "A", [("b", 3.0), ("c 。", 3.0)]),
+    ("a 。 x 。", "A", []),
+    ("a b 。 c d 。", "", [("a b 。", 8.0), ("c d 。", 8.0)]),
+    ("wa 。 a b 。", "", [("a b", 8.0)]),
+    ("wa 。 。", "", []),
+]
+
+SOURCE, TARGET = Vocabulary(("a", "b", "c", "d", "x", "wa", ".")), Vocabulary(tuple("ABCD"))
+[DOUBTFUL] = SOURCE.encode(["x"])
+SAID = {SOURCE.encode([word.lower()])[0]: TARGET.encode([word])[0] for word in "ABCD"}
+
+
+class WordByWord:
+    """Says each word it knows, at little cost; dear are words without source, and missing ones.
+
+    `x` makes it doubt whatever it says.
+    """
+
+    device = "cpu"
+
+    def force(self, source: Padded, target: Padded) -> Forced:
+        assert len(target.words) == 1 or target.words.size <= omissions.WORDS
+        rows = [
+            self.log_prob(x[: int(J) - 1].tolist(), y[: int(I) - 1].tolist())
+            for x, J, y, I in zip(
+                source.words, source.mask.sum(1), target.words, target.mask.sum(1), strict=True
+            )
+        ]
+        return Forced(np.zeros((len(rows), 1, 1), np.float32), np.array(rows, np.float32), None)
+
+    def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> Found:
+        raise AssertionError("the stand-in translates")
+
+    def log_prob(self, x: Sequence[int], y: Sequence[int]) -> float:
+        meant = [SAID[word] for word in x if word in SAID]
+        unfounded = sum(word not in meant for word in y)
+        missing = sum(word not in y for word in meant)
+        return -0.1 * len(y) - 8.0 * unfounded - 3.0 * missing - 5.0 * x.count(DOUBTFUL)
+
+
+class WordForWord(WordByWord):
+    """Misses a word that is said less often than it is meant."""
+
+    def log_prob(self, x: Sequence[int], y: Sequence[int]) -> float:
+        meant = Counter(SAID[word] for word in x if word in SAID)
+        said = Counter(y)
+        return -8.0 * (said - meant).total() - 3.0 * (meant - said).total()
+
+
+class Hiding(WordByWord):
+    """Leaves sentences out itself: the first to go is taken amiss a little, the next one is not."""
+
+    def log_prob(self, x: Sequence[int], y: Sequence[int]) -> float:
+        meant = [SAID[word] for word in x if word in SAID]
+        missing = sum(word not in y for word in meant)
+        unfounded = sum(word not in meant for word in y)
+        return -8.0 * unfounded - {0: 0.0, 1: 3.0, 2: 2.5}.get(missing, 9.0)
+
+
+class StandIn(Translator):
+    """Translates with that model."""
+
+    def __init__(self, engine: WordByWord | None = None) -> None:
+        settings, plain = TokenizerSettings(kind="whitespace"), WhitespaceTokenizer()
+        self.source, self.target = Codec(settings, plain, SOURCE), Codec(settings, plain, TARGET)
+        self.decode, self.engine = DecodeConfig(), engine or WordByWord()
+
+    def translate(
+        self,
+        lines: Iterable[str],
+        decode: DecodeConfig | None = None,
+        overlong: Literal["cut", "split"] = "cut",
+        watch: translate.Watch | None = None,
+        sentences: bool = False,
+    ) -> list[Translation]:
+        known = [[SAID[w] for w in SOURCE.encode(line.split()) if w in SAID] for line in lines]
+        texts = [" ".join(TARGET.decode(words)) for words in known]
+        nothing = np.zeros(0, np.float32)
+        return [
+            Translation("", (), text, tuple(text.split()), 0.0, (), nothing, None) for text in texts
+        ]
+
+
+@pytest.fixture
+def checker() -> Checker:
+    return Checker(StandIn())
+
+
+@pytest.mark.parametrize(("source", "target", "left_out"), CASES)
+def test_what_is_left_out(checker: Checker, source: str, target: str, left_out: list[str]) -> None:
+    [found] = checker.check([(source, target)])
+    assert [each.text for each in found.left_out] == left_out
+    for each in found.left_out:
+        assert " ".join(found.source_tokens[each.start : each.end]) == each.text
+        assert each.gain == pytest.approx(3.0 if target else 8.0)
+
+
+@pytest.mark.parametrize(("source", "target", "left_out"), SENTENCES)
+def test_whole_sentences_that_are_left_out(
+    checker: Checker, source: str, target: str, left_out: list[tuple[str, float]]
+) -> None:
+    """Each is one finding, and its words are none."""
+    [found] = checker.check([(source, target)])
+    assert [(each.text, round(each.gain, 3)) for each in found.left_out] == left_out
+    assert list(found.source_tokens) == source.split()
+    for each in found.left_out:
+        assert " ".join(found.source_tokens[each.start : each.end]) == each.text
+    assert len(found.units) == len(found.need) == len(found.gain)
+
+
+def test_of_two_sentences_that_are_alike_one_is_left_out() -> None:
+    [found] = Checker(StandIn(WordForWord())).check([("a b 。 a b 。 c 。", "A B C")])
+    assert [(each.text, each.gain) for each in found.left_out] == [("a b 。", 6.0)]
+
+
+def test_one_sentence_may_hide_that_another_is_left_out() -> None:
+    """The gain of each is what it is when the others are out."""
+    [found] = Checker(StandIn(Hiding())).check([("a 。 b 。 c 。", "A")])
+    assert [(each.text, each.gain) for each in found.left_out] == [("b 。", 3.0), ("c 。", 3.0)]
+
+
+def test_a_higher_bound_counts_for_sentences_too(checker: Checker) -> None:
+    pair = ("a b 。 c d 。", "A B")
+    assert checker.check([pair], least=6.9)[0].left_out
+    assert not checker.check([pair], least=7.1)[0].left_out
+    assert not checker.check([("a b 。 c d 。", "")], least=8.1)[0].left_out
+
+
+def test_a_line_of_one_sentence_costs_two_decodings_for_each_word() -> None:
+    class Counting(WordByWord):
+        rows = 0
+
+        def force(self, source: Padded, target: Padded) -> Forced:
+            self.rows += len(source.words)
+            return super().force(source, target)
+
+    engine = Counting()
+    Checker(StandIn(engine)).check([("a wa b c .", "A C")])
+    assert engine.rows == 2 * (1 + 4)
+
+
+def test_many_are_checked_like_one(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [(source, target) for source, target, *_ in [*CASES, *SENTENCES]]
+    alone = [checker.check([pair])[0].to_json() for pair in pairs]
+    monkeypatch.setattr(omissions, "BATCH", 3)
+    monkeypatch.setattr(omissions, "WINDOW", 4)
+    monkeypatch.setattr(omissions, "WORDS", 5)
+    assert [each.to_json() for each in checker.check(iter(pairs))] == alone
+
+
+def test_a_higher_bound_finds_less(checker: Checker) -> None:
+    assert checker.check([("a b", "A")], least=2.9)[0].left_out
+    assert not checker.check([("a b", "A")], least=3.1)[0].left_out
+
+
+def test_lines_to_print(checker: Checker) -> None:
+    found = checker.check([("a b", "A B"), ("a b c d", "B"), ("a b", "A")])
+    assert list(formatted(found, as_json=False)) == ["2\ta (3.0)\tc d (3.0)", "3\tb (3.0)"]
+    rows = [json.loads(line) for line in formatted(found, as_json=True)]
+    assert [len(row["left_out"]) for row in rows] == [0, 2, 1]
+    assert rows[1]["own"] == "A B C D"
+    assert rows[1]["left_out"][1] == {"text": "c d", "start": 2, "end": 4, "gain": 3.0}
+
+
+def test_long_pairs_are_passed_over(
+    checker: Checker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever side is long; they are named, and the others are what they were."""
+    monkeypatch.setattr(omissions, "WINDOW", 2)
+    pairs = [("a b", "A"), ("a b c d", "A"), ("a", "A A A A"), ("", ""), ("a b c", "A B")]
+    found = list(checker.stream_short(pairs, 1.0, longest=3, where="s and t, line", first=10))
+    assert list(formatted(found, as_json=False)) == ["1\tb (3.0)", "5\tc (3.0)"]
+    rows = [json.loads(line) for line in formatted(found, as_json=True)]
+    assert [row.get("skipped") for row in rows] == [None, "4 tokens", "4 tokens", None, None]
+    told = " ".join(capsys.readouterr().err.split())
+    for number in (12, 13):
+        assert f"s and t, line {number}: 4 tokens, not checked; a side may have 3" in told
+
+
+def test_every_sentence_of_a_line_is_in_the_models_own_translation() -> None:
+    """Of lines with several a model leaves out much, which then could not be missed."""
+    checker = Checker.load("ja-en")
+    sentences = ["清水寺は東山にある。", "本尊は千手観音である。", "彼は寺で茶の湯を学んだ。"]
+    [found] = checker.check([("".join(sentences), "Kiyomizu-dera is in Higashiyama.")])
+    each = [translation.text for translation in checker.translator.translate(sentences)]
+    assert found.own == " ".join(each)
+    assert [left_out.text for left_out in found.left_out] == sentences[1:]

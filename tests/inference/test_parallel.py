@@ -1,0 +1,313 @@
+"""Many files: which go where, one line for each line, and going on after whatever happens.
+
+And one file by several processes: what one would make of it, in the same order.
+"""
+
+import gzip
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from covnmt.base import processes
+from covnmt.base.config import DecodeConfig
+from covnmt.base.errors import UserError
+from covnmt.base.files import read_lines, write_json
+from covnmt.base.processes import Seat
+from covnmt.decoding.onnx.export import export_model
+from covnmt.inference import parallel as module
+from covnmt.inference.parallel import ABOUT, Job, plan, translate_files, translate_text
+from covnmt.inference.translate import Translator
+from covnmt.model.directory import load_config
+from tests.conftest import RunCli
+
+
+@pytest.fixture(scope="module")
+def shards(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six files: one is empty, one has empty lines, one is compressed."""
+    directory = tmp_path_factory.mktemp("shards")
+    lines = (tiny_text / "train.src").read_text("utf-8").splitlines()
+    for number in range(4):
+        part = lines[30 * number : 30 * number + 20 + number]
+        (directory / f"{number}.txt").write_text("".join(f"{line}\n" for line in part), "utf-8")
+    (directory / "4.txt").write_text("")
+    with gzip.open(directory / "5.txt.gz", "wt") as stream:
+        stream.write("\n".join(["", lines[0], "", "", lines[1]]) + "\n")
+    (directory / ".hidden").write_text("not one of them\n")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def job(tiny_model: Path) -> Job:
+    decode = load_config(tiny_model).config.decode.model_copy(update={"beam": 2})
+    return Job((tiny_model,), decode, device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def expected(job: Job, shards: Path) -> dict[str, list[str]]:
+    """What one process makes of each file by itself."""
+    translator = Translator.load(*job.models, device="cpu")
+    texts = {path.name: path.read_text("utf-8") for path in shards.glob("?.txt")}
+    texts["5.txt"] = gzip.decompress((shards / "5.txt.gz").read_bytes()).decode()
+    return {
+        name: [done.text for done in translator.translate(text.splitlines(), job.decode)]
+        for name, text in texts.items()
+    }
+
+
+def test_every_worker_has_a_gpu_and_its_share_of_the_threads(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[tuple[str, int]] = []
+
+    def load(*models: Path, device: str, dictionary: Path | None, threads: int) -> None:
+        opened.append((device, threads))
+
+    monkeypatch.setattr(Translator, "load", load)
+    monkeypatch.setattr(module, "gpus", lambda job: 2)
+    for number in range(3):
+        monkeypatch.setattr(processes, "_seat", Seat(number, 3))
+        module._open.__wrapped__(replace(job, threads=7))
+    assert opened == [("cuda:0", 2), ("cuda:1", 2), ("cuda:0", 2)]
+
+
+def results(directory: Path) -> dict[str, list[str]]:
+    """The lines of every file that a person sees there."""
+    return {
+        path.name: path.read_text("utf-8").split("\n")[:-1]
+        for path in sorted(directory.iterdir())
+        if not path.name.startswith(".")
+    }
+
+
+def test_every_line_once_and_in_order(
+    job: Job, shards: Path, expected: dict[str, list[str]], tmp_path: Path
+) -> None:
+    done = translate_files(job, [shards], tmp_path, 1)
+    assert results(tmp_path) == expected
+    lines = sum(map(len, expected.values()))
+    assert (done.files, done.lines, done.before) == (6, lines, 0)
+
+
+def test_what_is_there_is_not_done_again(
+    job: Job, shards: Path, expected: dict[str, list[str]], tmp_path: Path
+) -> None:
+    translate_files(job, [shards / "0.txt", shards / "5.txt.gz"], tmp_path, 1)
+    (tmp_path / "0.txt").write_text("mine\n")
+    done = translate_files(job, [shards], tmp_path, 1)
+    assert (done.files, done.before) == (4, 2)
+    assert str(done).endswith("4 files, 66 lines; 2 were there already")
+    assert results(tmp_path) == expected | {"0.txt": ["mine"]}
+
+
+def test_other_settings_are_refused(job: Job, shards: Path, tmp_path: Path) -> None:
+    translate_files(job, [shards / "4.txt"], tmp_path, 1)
+    other = Job(job.models, job.decode, "split", device="cpu")
+    with pytest.raises(UserError, match=r"made with other settings \(overlong\)"):
+        translate_files(other, [shards], tmp_path, 1)
+    (tmp_path / ABOUT).write_text("[]")
+    with pytest.raises(UserError, match="other settings"):
+        translate_files(job, [shards], tmp_path, 1)
+
+
+def test_settings_of_a_call_that_made_nothing_bind_nobody(
+    job: Job, shards: Path, tmp_path: Path
+) -> None:
+    stopped = Job(job.models, job.decode, "split", device="cpu")
+    write_json(tmp_path / ABOUT, stopped.identity())
+    (tmp_path / ".0.txt.half.tmp").write_text("what it had begun")
+    assert translate_files(job, [shards / "5.txt.gz"], tmp_path, 1).files == 1
+    with pytest.raises(UserError, match=r"other settings \(overlong\)"):
+        translate_files(stopped, [shards], tmp_path, 1)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "step.onnx", "shortlist.json", "dictionary"])
+def test_what_translations_depend_on(name: str, tmp_path: Path) -> None:
+    (tmp_path / "dictionary").write_text("a\tb\n")
+    job = Job((tmp_path,), DecodeConfig(), dictionary=tmp_path / "dictionary")
+    known = []
+    for content in ("one", "another"):
+        (tmp_path / name).write_text(content)
+        known.append(job.identity())
+    assert known[0] != known[1]
+
+
+def test_several_translations_need_json(job: Job, shards: Path, tmp_path: Path) -> None:
+    several = Job(job.models, job.decode.model_copy(update={"nbest": 2}), device="cpu", threads=1)
+    with pytest.raises(UserError, match="with --nbest say --json"):
+        translate_files(several, [shards], tmp_path, 1)
+    as_json = Job(job.models, several.decode, as_json=True, device="cpu", threads=1)
+    assert translate_files(as_json, [shards / "5.txt.gz"], tmp_path, 1).lines == 5
+    assert len(results(tmp_path)["5.txt"]) == 5
+
+
+def test_where_translations_go(tmp_path: Path) -> None:
+    inputs, other, out = tmp_path / "in", tmp_path / "other", tmp_path / "out"
+    for path in (inputs / "a", inputs / "b.xz", other / "c", other / "a"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("")
+    found = plan([inputs, other / "c"], out)
+    assert [(shard.source.name, shard.target) for shard in found] == [
+        ("a", out / "a"),
+        ("b.xz", out / "b"),
+        ("c", out / "c"),
+    ]
+    with pytest.raises(UserError, match="would both go to"):
+        plan([inputs, other], out)
+    with pytest.raises(UserError, match="would replace it"):
+        plan([other], other)
+    with pytest.raises(UserError, match="no such file or directory"):
+        plan([tmp_path / "none"], out)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no files"):
+        plan([tmp_path / "empty"], out)
+
+
+def test_the_command(
+    shards: Path, expected: dict[str, list[str]], tiny_model: Path, tmp_path: Path, run_cli: RunCli
+) -> None:
+    words = ("translate", "--model", tiny_model, "--beam", 2, "--device", "cpu", "--out", tmp_path)
+    incomplete = run_cli(*words)
+    assert incomplete.returncode == 2
+    assert "give both" in incomplete.stderr
+    done = run_cli(*words, "--shards", shards / "0.txt", "--shards", shards / "1.txt")
+    assert done.returncode == 0, done.stderr
+    assert "2 files, 41 lines" in done.stderr
+    assert results(tmp_path) == {name: expected[name] for name in ("0.txt", "1.txt")}
+
+
+KILLED_IN = """
+import os, signal, sys
+from pathlib import Path
+from covnmt import shards
+plain = shards.translate_shard
+
+def dying(job, shard):
+    mark = Path(sys.argv[3]) / shard.source.name
+    if shard.source.name == "2.txt" and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(job, shard)
+
+shards.translate_shard = dying
+if __name__ == "__main__":
+    from covnmt.checkpoint import load_config
+    models, inputs, _, out = map(Path, sys.argv[1:5])
+    decode = load_config(models).config.decode.model_copy(update={"beam": 2})
+    job = shards.Job((models,), decode, device="cpu", threads=1)
+    print(shards.translate_files(job, [inputs], out, int(sys.argv[5])))
+"""
+
+
+def killed(job: Job, shards: Path, here: Path, workers: int) -> subprocess.CompletedProcess[str]:
+    """Translate into `out` with so many workers, of which the first to open 2.txt is killed."""
+    (here / "script.py").write_text(KILLED_IN)
+    (here / "marks").mkdir()
+    paths = [here / "script.py", job.models[0], shards, here / "marks", here / "out"]
+    command = [sys.executable, *map(str, paths), str(workers)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert (here / "marks" / "2.txt").exists()
+    return done
+
+
+def test_a_worker_is_killed(
+    job: Job, shards: Path, expected: dict[str, list[str]], tmp_path: Path
+) -> None:
+    """One of two processes; another takes over, nothing is lost, nothing doubled."""
+    done = killed(job, shards, tmp_path, workers=2)
+    assert done.returncode == 0, done.stderr
+    assert "6 files, 91 lines" in done.stdout
+    assert results(tmp_path / "out") == expected
+
+
+def test_everything_is_killed_and_goes_on(
+    job: Job, shards: Path, expected: dict[str, list[str]], tmp_path: Path, run_cli: RunCli
+) -> None:
+    assert killed(job, shards, tmp_path, workers=1).returncode == -signal.SIGKILL
+    out = tmp_path / "out"
+    assert results(out) == {"3.txt": expected["3.txt"]}  # the largest comes first
+    words = ("translate", "--model", job.models[0], "--beam", 2, "--device", "cpu", "--workers", 1)
+    done = run_cli(*words, "--shards", shards, "--out", out)
+    assert "5 files, 68 lines; 1 were there already" in done.stderr
+    assert results(out) == expected
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("onnx")
+    export_model(tiny_model, directory, "fp32")
+    return directory
+
+
+def text_job(model: Path, **changes: int) -> Job:
+    decode = load_config(model).config.decode
+    return Job((model,), decode.model_copy(update={"beam": 2, "batch_size": 3} | changes))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_file_in_pieces(
+    workers: int, exported: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BATCHES", 2)
+    monkeypatch.setattr("covnmt.base.processes.cores", lambda: 2)
+    lines = ["", *read_lines(tiny_text / "test.src")]
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    job = text_job(exported)
+    found = list(translate_text(job, tmp_path / "text", workers))
+    wanted = Translator.load(exported).translate(lines, job.decode)
+    assert [t.source for t in found] == lines
+    assert [t.tokens for t in found] == [t.tokens for t in wanted]
+
+
+def test_a_model_is_opened_anew_by_every_call(
+    exported: Path, tiny_text: Path, tmp_path: Path
+) -> None:
+    """It may have been trained on, or replaced, under the same name."""
+    model, text = tmp_path / "model", tiny_text / "test.src"
+    shutil.copytree(exported, model)
+    job = text_job(model)
+    assert len(list(translate_text(job, text, 1))) == 20
+    translate_files(job, [text], tmp_path / "before", 1)
+    next(model.glob("*.onnx")).unlink()
+    with pytest.raises(UserError, match="model"):
+        translate_files(job, [text], tmp_path / "after", 1)
+    with pytest.raises(UserError, match="model"):
+        list(translate_text(job, text, 1))
+
+
+def test_nothing_in_nothing_out(exported: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").touch()
+    assert list(translate_text(text_job(exported), tmp_path / "text", 2)) == []
+
+
+def test_a_dash_is_a_pipe(exported: Path, tiny_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has one process unless told."""
+    monkeypatch.setattr("covnmt.base.processes._attempt", None)
+    with (tiny_text / "test.src").open() as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        assert len(list(translate_text(text_job(exported), Path("-"), 0))) == 20
+
+
+def test_warnings_count_the_lines_of_the_file(
+    exported: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(module, "BATCHES", 1)
+    (tmp_path / "text").write_text("\na b\na b\na b\na b c d e\n")
+    list(translate_text(text_job(exported, batch_size=2, max_source=4), tmp_path / "text", 2))
+    assert "line 5: 5 tokens" in capfd.readouterr().err
+
+
+def test_trouble_in_a_process_is_told(
+    exported: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BATCHES", 1)
+    job = replace(text_job(exported), dictionary=tmp_path / "none.tsv")
+    with pytest.raises(UserError, match=r"none\.tsv: no such file"):
+        list(translate_text(job, tiny_text / "test.src", 2))

@@ -1,0 +1,337 @@
+"""Translating lines: what comes out for each, in which order, and in which form."""
+
+import json
+import tracemalloc
+from collections.abc import Iterator
+from itertools import islice, product
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covnmt.base.config import DecodeConfig
+from covnmt.base.errors import UserError
+from covnmt.base.files import write_lines
+from covnmt.inference import translate as translate_module
+from covnmt.inference.translate import (
+    BREAKS,
+    Translation,
+    Translator,
+    change_decoding,
+    formatted,
+    join,
+    read_dictionary,
+    replace_unknown,
+    split_tokens,
+)
+from covnmt.text.vocabulary import UNK
+from tests.inference.translations import assert_same, change, texts
+
+# tokens, limit, pieces
+SPLITS = [
+    ("", 3, []),
+    ("a b c", 3, ["a b c"]),
+    ("a b c d", 3, ["a b c", "d"]),
+    ("a , b c", 3, ["a ,", "b c"]),
+    ("a , b , c d", 4, ["a , b ,", "c d"]),
+    ("هل ؟ نعم ، ثم", 4, ["هل ؟ نعم ،", "ثم"]),
+    ("▁वह ▁गया। ▁फिर ▁आया", 3, ["▁वह ▁गया।", "▁फिर ▁आया"]),
+    ("a b , c d", 2, ["a b", ",", "c d"]),
+    ("so: on and on", 3, ["so:", "on and on"]),
+    ("好 。 很 好", 3, ["好 。", "很 好"]),
+    ("a b", 1, ["a", "b"]),
+]
+
+# target words, where they look, dictionary, result
+REPLACEMENTS = [
+    ("x UNK", [[0.9, 0.1], [0.2, 0.7]], {}, "x b"),
+    ("x UNK", [[0.9, 0.1], [0.2, 0.7]], {"b": "y"}, "x y"),
+    ("x UNK", [[0.9, 0.1], [0.2, 0.7]], {"a": "y"}, "x b"),
+    ("UNK UNK", [[0.6, 0.3], [0.5, 0.4]], {"a": "z"}, "z z"),
+    ("x y", [[0.9, 0.1], [0.2, 0.7]], {"a": "z", "b": "z"}, "x y"),
+    ("", np.zeros((0, 2)), {}, ""),
+]
+
+# lines of a dictionary, and what is wrong with them
+BAD_DICTIONARIES = [
+    (["a\tb", "c d"], "line 2"),
+    (["\tb"], "line 1"),
+    (["a\t"], "line 1"),
+    (["a\tb", ""], "line 2"),
+]
+
+
+@pytest.mark.parametrize(("text", "limit", "pieces"), SPLITS)
+def test_split(text: str, limit: int, pieces: list[str]) -> None:
+    assert [" ".join(piece) for piece in split_tokens(tuple(text.split()), limit)] == pieces
+
+
+@given(st.lists(st.sampled_from(["a", "b", ",", "c.", "。"])), st.integers(1, 6))
+def test_split_loses_nothing(tokens: list[str], limit: int) -> None:
+    pieces = split_tokens(tuple(tokens), limit)
+    assert [token for piece in pieces for token in piece] == tokens
+    assert all(1 <= len(piece) <= limit for piece in pieces)
+    for piece in pieces[:-1]:
+        assert piece[-1][-1] in BREAKS or not any(token[-1] in BREAKS for token in piece)
+
+
+@pytest.mark.parametrize(("said", "looks", "dictionary", "result"), REPLACEMENTS)
+def test_unknown_words_are_replaced(
+    said: str, looks: list[list[float]], dictionary: dict[str, str], result: str
+) -> None:
+    tokens = said.split()
+    words = [UNK if token == "UNK" else 5 for token in tokens]
+    alignment = np.array(looks, dtype=np.float32)
+    assert " ".join(replace_unknown(tokens, words, ["a", "b"], alignment, dictionary)) == result
+
+
+def test_dictionary_keeps_the_first_entry(tmp_path: Path) -> None:
+    write_lines(tmp_path / "d", ["a\tb", "a\tc", "d\te f"])
+    assert read_dictionary(tmp_path / "d") == {"a": "b", "d": "e f"}
+
+
+@pytest.mark.parametrize(("rows", "place"), BAD_DICTIONARIES)
+def test_bad_dictionary(rows: list[str], place: str, tmp_path: Path) -> None:
+    write_lines(tmp_path / "d", rows)
+    with pytest.raises(UserError, match=f"d, {place}: write a source word, a tab"):
+        read_dictionary(tmp_path / "d")
+
+
+def test_options_are_checked() -> None:
+    assert change_decoding(DecodeConfig(), {"beam": 3, "nbest": None}).beam == 3
+    with pytest.raises(UserError, match="nbest = 5 is more than beam = 3"):
+        change_decoding(DecodeConfig(), {"beam": 3, "nbest": 5})
+
+
+def test_order_is_kept(translator: Translator, lines: list[str]) -> None:
+    """Lines are sorted by length inside; each still gets its own translation."""
+    together = translator.translate(lines)
+    assert [t.source for t in together] == lines
+    assert_same(together, [translator.translate([line])[0] for line in lines])
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_batch_size_changes_nothing(
+    translator: Translator, lines: list[str], batch_size: int
+) -> None:
+    changed = change(translator, batch_size=batch_size)
+    assert_same(translator.translate(lines), translator.translate(lines, changed))
+
+
+@pytest.mark.parametrize("line", ["──────", "* * *", "。", "……！？", "😀"])
+def test_what_has_no_words_stays_as_it_is(line: str) -> None:
+    """A model would invent a sentence for it."""
+    rule, said = Translator.load("zh-en").translate([f" {line} ", f"{line}三十日"])
+    assert (rule.source, rule.text, rule.tokens) == (f" {line} ", line, ())
+    assert rule.alignment.shape == (0, 0)
+    assert "30" in said.text or "thirty" in said.text
+
+
+@pytest.mark.parametrize("empty", ["", " ", "\t \u3000", "\x00"])
+def test_empty_lines_stay_empty(translator: Translator, lines: list[str], empty: str) -> None:
+    found = translator.translate([empty, lines[0], empty, lines[1], empty])
+    assert texts(found)[1::2] == texts(translator.translate(lines[:2]))
+    for translation in found[::2]:
+        assert translation.source == empty
+        assert (translation.text, translation.tokens, translation.score) == ("", (), 0.0)
+        assert translation.alignment.shape == (0, 0)
+        assert translation.coverage.shape == (0,)
+
+
+def test_nothing_in_nothing_out(translator: Translator) -> None:
+    assert translator.translate([]) == []
+
+
+def test_overlong_lines_are_cut(
+    translator: Translator, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    short = change(translator, max_source=3)
+    found = translator.translate(["", lines[0]], short)[1]
+    assert "line 2: " in (warning := capsys.readouterr().err)
+    assert "only the first 3 are translated (--overlong split" in warning
+    assert len(warning.splitlines()) == 1
+    assert found.source == lines[0]
+    assert_same([found], translator.translate([" ".join(lines[0].split()[:3])]))
+    assert capsys.readouterr().err == ""
+
+
+def test_overlong_lines_are_split(
+    translator: Translator, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The pieces are translated alone, and no word of one looks at another."""
+    first, second, third = (" ".join(line.split()[:4]) for line in lines[:3])
+    long, limit = f"{first} , {second} , {third}", change(translator, max_source=6)
+    [whole] = translator.translate([long], limit, overlong="split")
+    parts = translator.translate([f"{first} ,", f"{second} ,", third])
+    assert capsys.readouterr().err == ""
+    assert whole.source == long
+    assert whole.source_tokens == tuple(long.split())
+    assert whole.tokens == tuple(token for part in parts for token in part.tokens)
+    assert whole.score == pytest.approx(sum(part.score for part in parts), abs=1e-3)
+    i = j = 0
+    outside = whole.alignment.copy()
+    for part in parts:
+        rows, columns = part.alignment.shape
+        block = whole.alignment[i : i + rows, j : j + columns]
+        np.testing.assert_allclose(block, part.alignment, atol=1e-4)
+        np.testing.assert_allclose(whole.coverage[j : j + columns], part.coverage, atol=1e-4)
+        outside[i : i + rows, j : j + columns] = 0
+        i, j = i + rows, j + columns
+    assert (i, j) == whole.alignment.shape
+    assert not outside.any()
+
+
+def test_a_line_of_many_pieces_takes_no_more_room_than_they(translator: Translator) -> None:
+    """All pairs of its words would be 1.6 GB."""
+    tokens, block = ("w",) * 200, np.ones((200, 200), dtype=np.float32)
+    part = Translation("", tokens, "", tokens, -1.0, (block,), block[0], None)
+    tracemalloc.start()
+    whole = join("a line", [part] * 100, translator.target)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 10**7
+    assert len(whole.blocks) == 100
+
+
+def test_sentences_of_a_line_are_translated_one_by_one(
+    translator: Translator, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each with the limit of a line; a message names the line."""
+    first, second = (" ".join(line.split()[:4]) + " 。" for line in lines[:2])
+    many, limit = [lines[2], f"{first} {second}", " "], change(translator, max_source=5)
+    alone, whole, empty = translator.translate(many, limit, sentences=True)
+    assert capsys.readouterr().err.count("line 1: ") == (len(lines[2].split()) > 5)
+    parts = translator.translate([first, second])
+    assert whole.source == many[1]
+    assert whole.tokens == tuple(token for part in parts for token in part.tokens)
+    assert whole.source_tokens == (*first.split(), *second.split())
+    assert whole.tokens != translator.translate([many[1]])[0].tokens
+    assert (empty.source, empty.text) == (" ", "")
+    assert_same([alone], translator.translate([" ".join(lines[2].split()[:5])]))
+
+
+def test_only_a_window_is_read_ahead(
+    translator: Translator, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So memory does not grow with the input."""
+    monkeypatch.setattr(translate_module, "WINDOW", 2)
+    read = 0
+
+    def many() -> Iterator[str]:
+        nonlocal read
+        for number in range(200):
+            read += 1
+            yield lines[number % 4]
+
+    found = list(islice(translator.stream(many(), change(translator, batch_size=3)), 13))
+    assert read == 18
+    assert [t.source for t in found] == [lines[number % 4] for number in range(13)]
+
+
+def test_nbest(translator: Translator, lines: list[str]) -> None:
+    """The list is sorted, has no doubles, and begins with what comes without it."""
+    lists = translator.translate(lines, change(translator, nbest=3))
+    for best, plain in zip(lists, translator.translate(lines), strict=True):
+        every = (best, *best.alternatives)
+        assert 1 <= len(every) <= 3
+        assert best.tokens == plain.tokens
+        assert [t.score for t in every] == sorted((t.score for t in every), reverse=True)
+        assert len({t.tokens for t in every}) == len(every)
+        assert all(not t.alternatives for t in best.alternatives)
+
+
+def test_nbest_of_several_sentences(translator: Translator, lines: list[str]) -> None:
+    """The best sums of what the sentences can be, found by trying all."""
+    settings = change(translator, nbest=3)
+    parts = [" ".join(line.split()[:4]) + " 。" for line in lines[:2]]
+    [best] = translator.translate([" ".join(parts)], settings, sentences=True)
+    lists = [(t, *t.alternatives) for t in translator.translate(parts, settings)]
+    ways = sorted(product(*lists), key=lambda way: -sum(each.score for each in way))[:3]
+    every = (best, *best.alternatives)
+    assert [t.tokens for t in every] == [sum((t.tokens for t in way), ()) for way in ways]
+    for one, way in zip(every, ways, strict=True):
+        assert one.score == pytest.approx(sum(each.score for each in way))
+        assert one.source == best.source
+        assert len(one.alignment) == len(one.tokens)
+
+
+def test_a_text_in_place_of_lines_is_refused(translator: Translator) -> None:
+    with pytest.raises(TypeError, match=r"give it \[text\]"):
+        translator.translate("not its letters")
+
+
+def test_json(translator: Translator, lines: list[str]) -> None:
+    """Plain values under the documented keys; numbers to four places."""
+    for translation in translator.translate([*lines, ""]):
+        form = translation.to_json()
+        assert json.loads(json.dumps(form)) == form
+        keys = "source source_tokens text tokens score alignment coverage fertility"
+        assert list(form) == keys.split()
+        assert tuple(form["tokens"]) == translation.tokens
+        assert tuple(form["source_tokens"]) == translation.source_tokens
+        assert isinstance(form["score"], float)
+        assert [len(row) for row in form["alignment"]] == [len(form["source_tokens"])] * len(
+            form["tokens"]
+        )
+        matrix = np.array(form["alignment"]).reshape(translation.alignment.shape)
+        np.testing.assert_allclose(matrix, translation.alignment, atol=5.1e-5)
+        np.testing.assert_allclose(form["coverage"], translation.coverage, atol=5.1e-5)
+        assert form["fertility"] is None or len(form["fertility"]) == len(form["source_tokens"])
+
+
+def test_json_of_nbest(translator: Translator, lines: list[str]) -> None:
+    line = f"  {lines[0]} "  # as it is, whatever the tokenizer makes of it
+    [best] = translator.translate([line], change(translator, nbest=2))
+    assert best.to_json()["nbest"] == [best.alternatives[0].to_json()]
+    assert best.source == best.alternatives[0].source == line
+
+
+def test_output_lines(translator: Translator, lines: list[str]) -> None:
+    found = translator.translate(["", lines[0]], change(translator, nbest=2))
+    assert list(formatted(found, as_json=False, nbest=1)) == texts(found)
+    assert [json.loads(row) for row in formatted(found, as_json=True, nbest=1)] == [
+        t.to_json() for t in found
+    ]
+    listed = [row.split(" ||| ") for row in formatted(found, as_json=False, nbest=2)]
+    assert [row[:2] for row in listed] == [
+        ["0", ""],
+        ["1", found[1].text],
+        ["1", found[1].alternatives[0].text],
+    ]
+    assert float(listed[1][2]) >= float(listed[2][2])
+
+
+def watched(
+    translator: Translator,
+    lines: list[str],
+    decode: DecodeConfig,
+    overlong: Literal["cut", "split"],
+) -> tuple[list[Translation], dict[int, list[tuple[str, ...]]]]:
+    told: dict[int, list[tuple[str, ...]]] = {}
+
+    def watch(line: int, tokens: tuple[str, ...]) -> None:
+        told.setdefault(line, []).append(tokens)
+
+    return translator.translate(lines, decode, overlong, watch), told
+
+
+def test_watched_greedy_translations_grow_word_by_word(
+    translator: Translator, lines: list[str]
+) -> None:
+    decode = change(translator, beam=1, retry=False, batch_size=3)
+    found, told = watched(translator, ["", *lines], decode, "cut")
+    assert sorted(told) == list(range(1, len(lines) + 1))
+    for number, steps in told.items():
+        tokens = found[number].tokens
+        assert steps[: len(tokens)] == [tokens[:i] for i in range(1, len(tokens) + 1)]
+        assert steps[-1] == tokens
+
+
+def test_watched_line_in_several_pieces(translator: Translator, lines: list[str]) -> None:
+    decode = change(translator, beam=1, retry=False, max_source=3)
+    [found], told = watched(translator, [lines[0]], decode, "split")
+    assert told[0][-1] == found.tokens
+    assert len(found.source_tokens) > 3

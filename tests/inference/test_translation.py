@@ -1,0 +1,211 @@
+"""Translations of every system, and of ensembles: is what they say of themselves true?
+
+Most tests use untrained models with large weights: every part of the model matters in them, and
+what they say is as good as any other sentence for checking the account.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from covnmt.base.config import SYSTEMS, Config, CoverageConfig
+from covnmt.data.batching import collate
+from covnmt.inference.align import Aligner
+from covnmt.inference.translate import Translation, Translator
+from covnmt.model.seq2seq import Seq2Seq
+from covnmt.text.codec import Codec
+from covnmt.text.vocabulary import UNK
+from tests.inference.translations import assert_same, change, texts
+
+Make = Callable[..., Translator]
+
+
+@pytest.fixture(scope="session")
+def make(tiny_config: Config, tiny_corpus: Path) -> Make:
+    """Untrained models of these kinds of coverage, one or an ensemble."""
+    source, target = Codec.load(tiny_corpus, "source"), Codec.load(tiny_corpus, "target")
+
+    def make(*coverages: CoverageConfig) -> Translator:
+        models = []
+        for seed, coverage in enumerate(coverages):
+            torch.manual_seed(seed)
+            config = tiny_config.model.model_copy(update={"coverage": coverage})
+            model = Seq2Seq(config, len(source.vocabulary), len(target.vocabulary))
+            for parameter in model.parameters():
+                torch.nn.init.normal_(parameter, std=0.5)
+            with torch.no_grad():
+                # the end is always about as likely as the best word, else it talks for ever
+                model.readout.W_2[-1] = 0
+                model.readout.b[-1] = 8
+            models.append(model.eval())
+        decode = tiny_config.decode.model_copy(update={"retry": False})
+        return Translator(models, source, target, decode)
+
+    return make
+
+
+def is_finished(translation: Translation) -> bool:
+    """Whether the end symbol was said before the steps ran out."""
+    return len(translation.tokens) < 3 * (len(translation.source_tokens) + 1)
+
+
+def network(translator: Translator) -> Seq2Seq:
+    [model] = translator.models
+    assert isinstance(model, Seq2Seq)
+    return model
+
+
+@torch.inference_mode()
+def forced_coverage(translator: Translator, translation: Translation) -> torch.Tensor:
+    """The coverage vectors of the model itself [J, d], after it was made to say the translation."""
+    model = network(translator)
+    source = translator.source.encode(translation.source_tokens)
+    target = translator.target.encode(translation.tokens)
+    ends = (translator.source.vocabulary.end, translator.target.vocabulary.end)
+    batch = collate([(source, target)], *ends)
+    memory = model.encode(batch.source, batch.source_mask)
+    y = torch.nn.functional.pad(model.target(batch.target[:, :-1]), (0, 0, 1, 0))
+    return model.decoder.unroll(memory, y).C[0, : len(source)]
+
+
+@torch.inference_mode()
+def greedy_words(translator: Translator, line: str) -> list[int]:
+    """Always the best word that is allowed, one sentence at a time."""
+    model = network(translator)
+    ids = [*translator.source.encode(line.split()), translator.source.vocabulary.end]
+    end = translator.target.vocabulary.end
+    memory = model.encode(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))
+    state, said = model.decoder.start(memory), list[int]()
+    while len(said) < 3 * len(ids):
+        log_probs, _, state = model.step(memory, state, torch.tensor(said[-1:]) if said else None)
+        log_probs[0, 0] = -torch.inf
+        if len(said) < len(ids) // 2:
+            log_probs[0, end] = -torch.inf
+        word = int(log_probs[0].argmax())
+        if word == end:
+            break
+        said.append(word)
+    return said
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_account_is_that_of_the_model(system: str, make: Make, lines: list[str]) -> None:
+    """Score, alignment and fertility are what forced decoding of the same words gives."""
+    translator = make(SYSTEMS[system])
+    aligner = Aligner(translator.models[0], translator.source, translator.target)
+    lists = translator.translate(lines, change(translator, nbest=3))
+    found = [each for t in lists for each in (t, *t.alternatives) if is_finished(each)]
+    assert len(found) >= len(lines)
+    forced = aligner.align((" ".join(t.source_tokens), " ".join(t.tokens)) for t in found)
+    for translation, again in zip(found, forced, strict=True):
+        assert translation.score == pytest.approx(again.log_prob, abs=1e-3)
+        np.testing.assert_allclose(translation.alignment, again.matrix, atol=1e-4)
+        assert (translation.fertility is None) == (system != "fertility")
+        if translation.fertility is not None and again.fertility is not None:
+            np.testing.assert_allclose(translation.fertility, again.fertility, atol=1e-4)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_alignment_rows_are_shares(system: str, make: Make, lines: list[str]) -> None:
+    for translation in make(SYSTEMS[system]).translate(lines):
+        I, J = len(translation.tokens), len(translation.source_tokens)
+        assert translation.alignment.shape == (I, J)
+        assert (translation.alignment >= 0).all()
+        assert (translation.alignment.sum(axis=1) <= 1 + 1e-5).all()
+        assert translation.coverage.shape == (J,)
+
+
+@pytest.mark.parametrize("kind", ["linguistic", "fertility"])
+def test_coverage_is_that_of_the_model(kind: str, make: Make, lines: list[str]) -> None:
+    translator = make(SYSTEMS[kind])
+    for translation in filter(is_finished, translator.translate(lines)):
+        C = forced_coverage(translator, translation).squeeze(-1).numpy()
+        np.testing.assert_allclose(translation.coverage, C, atol=1e-4)
+
+
+def test_coverage_is_received_attention_over_fertility(make: Make, lines: list[str]) -> None:
+    """The end symbol looks too, so the words' own rows give at most the coverage."""
+    for translation in make(SYSTEMS["fertility"]).translate(lines):
+        assert translation.fertility is not None
+        received = translation.coverage * translation.fertility
+        by_words = translation.alignment.sum(axis=0)
+        assert (received >= by_words - 1e-4).all()
+        assert (received - by_words).sum() <= 1 + 1e-4
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_beam_of_one_is_greedy(system: str, make: Make, lines: list[str]) -> None:
+    translator = make(SYSTEMS[system])
+    decode = change(translator, beam=1)
+    for translation in translator.translate(lines[:8], decode):
+        words = greedy_words(translator, translation.source)
+        assert translation.tokens == tuple(translator.target.decode(words))
+
+
+def test_ensemble_of_a_model_with_itself(
+    tiny_model: Path, translator: Translator, lines: list[str]
+) -> None:
+    twice = Translator.load(tiny_model, str(tiny_model), device="cpu")
+    assert len(twice.models) == 2
+    assert_same(twice.translate(lines), translator.translate(lines))
+
+
+def test_ensemble_has_no_order_and_is_no_member(make: Make, lines: list[str]) -> None:
+    both = make(SYSTEMS["gru10"], SYSTEMS["fertility"])
+    members = [Translator([model], both.source, both.target, both.decode) for model in both.models]
+    turned = Translator(both.models[::-1], both.source, both.target, both.decode)
+    found = both.translate(lines)
+    assert_same(found, turned.translate(lines))
+    assert all(texts(found) != texts(member.translate(lines)) for member in members)
+
+
+def test_fertility_of_ensembles(make: Make, lines: list[str]) -> None:
+    """The mean, where all predict one."""
+    fertility = SYSTEMS["fertility"]
+    assert make(fertility, SYSTEMS["gru1"]).translate(lines[:1])[0].fertility is None
+    both = make(fertility, fertility)
+    one, other, mean = (
+        Translator(models, both.source, both.target, both.decode).translate(lines[:1])[0].fertility
+        for models in (both.models[:1], both.models[1:], both.models)
+    )
+    assert one is not None
+    assert other is not None
+    assert mean is not None
+    np.testing.assert_allclose(mean, (one + other) / 2, atol=1e-5)
+
+
+@pytest.fixture(scope="session")
+def ignorant(make: Make) -> Translator:
+    """A translator that would rather say UNK than anything else."""
+    translator = make(SYSTEMS["gru10"])
+    with torch.no_grad():
+        network(translator).readout.b[UNK] += 20
+    return translator
+
+
+def test_unk_is_said(ignorant: Translator, lines: list[str]) -> None:
+    for translation in ignorant.translate(lines):
+        assert set(translation.tokens) == {"UNK"}
+
+
+def test_unk_can_be_forbidden(ignorant: Translator, lines: list[str]) -> None:
+    decode = change(ignorant, forbid_unk=True)
+    found = ignorant.translate(lines, decode)
+    assert not any("UNK" in t.tokens for t in found)
+    assert all(t.tokens for t in found)
+
+
+def test_unk_can_be_replaced(ignorant: Translator, lines: list[str]) -> None:
+    """By the source word it looks at most, or by what the dictionary says of that."""
+    decode = change(ignorant, replace_unk=True)
+    [plain] = ignorant.translate(lines[:1], decode)
+    looked_at = tuple(plain.source_tokens[j] for j in plain.alignment.argmax(axis=1))
+    assert plain.tokens == looked_at
+    entries = {looked_at[0]: "word"}
+    models, sides = ignorant.models, (ignorant.source, ignorant.target)
+    [found] = Translator(models, *sides, decode, entries).translate(lines[:1])
+    assert found.tokens == tuple(entries.get(word, word) for word in looked_at)
+    assert found.text == " ".join(found.tokens)

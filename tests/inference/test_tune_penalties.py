@@ -1,0 +1,211 @@
+"""Penalties chosen on a dev set: what is tried, what it scores, what is kept."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covnmt.base.config import DecodeConfig
+from covnmt.base.errors import UserError
+from covnmt.base.files import read_lines, write_lines
+from covnmt.decoding.onnx.export import export_model
+from covnmt.decoding.penalties import attempts, penalised
+from covnmt.inference.parallel import Job
+from covnmt.inference.translate import Translation, Translator
+from covnmt.inference.tune_penalties import (
+    LENGTH_PENALTIES,
+    Candidate,
+    Trial,
+    Tuning,
+    check_keeps,
+    every_hypothesis,
+    keep,
+    settings_to_try,
+    tune,
+    tune_files,
+)
+from covnmt.metrics.bleu import paper_bleu
+from covnmt.model.directory import BUNDLED, bundled_models, load_config
+
+LENGTHS, COVERAGES = (0.0, 0.7, 3.0), (0.0, 0.3)
+# length penalties with their BLEU, and the best of them
+BEST: list[tuple[dict[float, float], float]] = [
+    ({0.0: 20.0, 0.5: 21.0, 1.0: 20.5}, 0.5),
+    ({0.0: 20.0, 0.5: 21.0, 1.0: 21.0}, 0.5),
+    ({0.0: 0.0, 0.5: 0.0, 1.0: 0.0}, 0.0),
+    ({0.0: 20.0, 0.5: 21.0, 1.0: 22.0}, 1.0),
+]
+# length penalties, coverage penalties, and what is wrong with them
+REFUSED: list[tuple[list[float], list[float], str]] = [
+    ([-1.0], [], "length_penalty: .* greater than or equal to 0"),
+    ([1.0, 11.0], [], "length_penalty: .* less than or equal to 10"),
+    ([], [-0.1], "coverage_penalty: .* greater than or equal to 0"),
+]
+
+
+def tuning(scores: dict[float, float]) -> Tuning:
+    trials = [Trial(DecodeConfig(length_penalty=p), bleu, 1.0) for p, bleu in scores.items()]
+    return Tuning(trials, "signature")
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("models") / "exported"
+    export_model(tiny_model, directory, "int8")
+    return directory
+
+
+@pytest.mark.parametrize("kind", ["trained", "exported"])
+@pytest.mark.parametrize("beam", [3, 8])
+def test_a_trial_is_a_translation_with_its_settings(
+    tiny_model: Path, exported: Path, tiny_text: Path, kind: str, beam: int
+) -> None:
+    """Translated once and ranked anew, or translated under every setting: it is the same."""
+    translator = Translator.load(tiny_model if kind == "trained" else exported)
+    decode = translator.decode.model_copy(update={"beam": beam})
+    lines = [*read_lines(tiny_text / "dev.src"), ""]
+    references = [*read_lines(tiny_text / "dev.tgt"), ""]
+    settings = settings_to_try(decode, LENGTHS, COVERAGES)
+    assert len(settings) == 6
+    whole = translator.stream(lines, every_hypothesis(decode))
+    # by characters, for the tiny model gets too few words right
+    found = tune(whole, references, settings, tokenize="char")
+    outputs = set()
+    for trial, setting in zip(found.trials, settings, strict=True):
+        texts = [each.text for each in translator.translate(lines, setting)]
+        outputs.add(tuple(texts))
+        score = paper_bleu(texts, [references], tokenize="char")
+        assert trial.decode == setting
+        assert (trial.bleu, found.signature) == (score.value, score.signature)
+        assert trial.length_ratio == score.details["length_ratio"]
+    assert len(outputs) > 2
+    assert len({trial.bleu for trial in found.trials}) > 2
+
+
+@given(
+    st.floats(-50, 0),
+    st.lists(st.lists(st.floats(0, 1), min_size=3, max_size=3), min_size=1, max_size=6),
+    st.booleans(),
+    st.floats(0, 3),
+    st.floats(0, 3),
+)
+def test_a_candidate_is_scored_by_the_rules(
+    log_prob: float, rows: list[list[float]], fertile: bool, length: float, coverage: float
+) -> None:
+    """Of attention [I + 1, J + 1] a translation tells less, and it is enough."""
+    attention = np.array(rows, dtype=np.float32)
+    J, tokens = attention.shape[1] - 1, ("w",) * (len(rows) - 1)
+    fertility = np.array([0.5, 2.0], dtype=np.float32) if fertile else None
+    received = attention[:, :J].sum(axis=0)
+    expected = received if fertility is None else received / fertility
+    made = Translation(
+        "", ("s",) * J, "w", tokens, log_prob, (attention[:-1, :J],), expected, fertility
+    )
+    decode = DecodeConfig(length_penalty=length, coverage_penalty=coverage)
+    score = Candidate.of(made).score(decode)
+    assert score == pytest.approx(penalised(log_prob, attention, decode), abs=1e-4)
+
+
+@pytest.mark.parametrize(("scores", "best"), BEST)
+def test_the_best(scores: dict[float, float], best: float) -> None:
+    """Of equal ones that nearer to 0."""
+    for order in (list(scores), list(scores)[::-1]):
+        found = tuning({penalty: scores[penalty] for penalty in order})
+        assert found.best.decode.length_penalty == best
+        assert found.best_is_last == (best == 1.0)
+
+
+def test_one_value_is_not_the_edge_of_anything() -> None:
+    assert not tuning({1.0: 20.0}).best_is_last
+
+
+def test_what_is_tried() -> None:
+    decode = DecodeConfig(beam=4, length_penalty=0.3, coverage_penalty=0.1)
+    usual = settings_to_try(decode)
+    assert [each.length_penalty for each in usual] == list(LENGTH_PENALTIES)
+    assert {each.coverage_penalty for each in usual} == {0.1}
+    assert {each.beam for each in usual} == {4}
+    pairs = [
+        (each.length_penalty, each.coverage_penalty)
+        for each in settings_to_try(decode, [1.0, 0.5, 1.0], [0.2, 0.0])
+    ]
+    assert pairs == [(0.5, 0.0), (0.5, 0.2), (1.0, 0.0), (1.0, 0.2)]
+
+
+@pytest.mark.parametrize(("lengths", "coverages", "message"), REFUSED)
+def test_values_out_of_range(lengths: list[float], coverages: list[float], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        settings_to_try(DecodeConfig(), lengths, coverages)
+
+
+def test_a_beam_of_one_leaves_no_choice() -> None:
+    with pytest.raises(UserError, match="a beam of 1"):
+        settings_to_try(DecodeConfig(beam=1))
+
+
+def test_files(tiny_model: Path, tiny_text: Path, tmp_path: Path) -> None:
+    translator = Translator.load(tiny_model)
+    decode, settings = translator.decode, settings_to_try(translator.decode)
+    source, reference = tiny_text / "dev.src", tiny_text / "dev.tgt"
+    # pieces of four lines: each is a batch of one, four times
+    job = Job((tiny_model,), decode.model_copy(update={"batch_size": 1}))
+    found = tune_files(job, source, reference, settings, "char")
+    whole = translator.stream(read_lines(source), every_hypothesis(decode))
+    assert found.best == tune(whole, list(read_lines(reference)), settings, "char").best
+    assert "tok:char" in found.signature
+    write_lines(tmp_path / "short", ["a"])
+    with pytest.raises(UserError, match=r"short ends after line 1 but .* goes on"):
+        tune_files(job, source, tmp_path / "short", settings)
+    write_lines(tmp_path / "other", ["x"] * len(list(read_lines(source))))
+    with pytest.raises(UserError, match="other: BLEU is 0 whatever is tried"):
+        tune_files(job, source, tmp_path / "other", settings)
+    write_lines(tmp_path / "none", [])
+    with pytest.raises(UserError, match="none are empty"):
+        tune_files(job, tmp_path / "none", tmp_path / "none", settings)
+
+
+@pytest.mark.parametrize("kind", ["trained", "exported"])
+def test_what_is_kept(tiny_model: Path, exported: Path, kind: str, tmp_path: Path) -> None:
+    """Nothing else changes, and the directory still opens."""
+    directory = tmp_path / "model"
+    shutil.copytree(tiny_model if kind == "trained" else exported, directory)
+    before = load_config(directory)
+    decode = before.config.decode.model_copy(update={"length_penalty": 0.6, "beam": 7})
+    check_keeps(directory)
+    keep(directory, decode)
+    after = load_config(directory)
+    assert after.config.decode == Translator.load(directory).decode == decode
+    own = after.config.model_copy(update={"decode": before.config.decode})
+    assert replace(after, config=own) == before
+
+
+def test_what_comes_along_stays_as_it_is() -> None:
+    name = bundled_models()[0]
+    with pytest.raises(UserError, match=f"^{name} comes along .* copy {BUNDLED / name} and tune"):
+        check_keeps(Path(name))
+
+
+def test_what_is_told() -> None:
+    found = tuning({0.0: 20.0, 0.5: 21.0, 1.0: 20.5})
+    assert [row[0] for row in found.rows()] == ["0", "0.5", "1"]
+    assert [row[-1] for row in found.rows()] == ["", "best", ""]
+    options = "--length-penalty 0.5 --coverage-penalty 0 --beam 10"
+    assert found.advice() == f"BLEU: signature\nbest: covnmt translate {options}"
+    assert "try larger" in tuning({0.0: 20.0, 1.0: 21.0}).advice()
+    both = Trial(DecodeConfig(length_penalty=1, coverage_penalty=0.2), 30.0, 1.0)
+    assert "--length-penalty 1 --coverage-penalty 0.2" in Tuning([both], "s").advice()
+    told = json.loads(json.dumps(found.to_json()))
+    assert told["best"] == told["trials"][1]
+    assert told["best"]["bleu"] == 21.0
+
+
+@pytest.mark.parametrize("beam", [2, 10, 99, 300])
+def test_all_that_a_search_finds_is_asked_for(beam: int) -> None:
+    """Also where nothing ended at first, and the beam was doubled."""
+    decode = DecodeConfig(beam=beam)
+    assert every_hypothesis(decode).nbest >= max(attempt.beam for attempt in attempts(decode))

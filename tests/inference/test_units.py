@@ -1,0 +1,85 @@
+"""Sentences and words of a line, as ranges of tokens."""
+
+import pytest
+
+from covnmt.inference.units import Source, find_units
+from covnmt.model.directory import find_model
+from covnmt.text.codec import Codec
+from covnmt.text.moses import MosesTokenizer
+from covnmt.text.tokenize import Tokenizer, TokenizerSettings, WhitespaceTokenizer
+from covnmt.text.vocabulary import Vocabulary
+
+# Settings, tokens, and which of them stand together.
+UNITS = [
+    ({"kind": "whitespace"}, "18 68 , a", ["18", "68", "a"]),
+    ({"kind": "sentencepiece"}, "▁He ▁was ▁bor n ▁in ▁1 8 68 .", "▁He ▁was ▁born ▁in ▁1868."),
+    ({"kind": "sentencepiece", "unspaced": True}, "▁ 京都 で 1 8 68 年に 。", "京都 で 1868 年に"),
+    ({"kind": "sentencepiece", "unspaced": True}, "", ""),
+    (
+        {"kind": "sentencepiece", "language": "th"},
+        "▁แม วด \u0e37\u0e48 มน ้ำ ▁ใน 1 9 98",
+        "▁แม วด\u0e37\u0e48 มน้ำ ▁ใน 1998",
+    ),
+]
+
+NO_WORDS = Vocabulary(())
+
+
+@pytest.mark.parametrize(("settings", "tokens", "words"), UNITS)
+def test_units(settings: dict[str, str], tokens: str, words: str | list[str]) -> None:
+    tokenizer: Tokenizer = WhitespaceTokenizer()
+    codec = Codec(TokenizerSettings.model_validate(settings), tokenizer, NO_WORDS)
+    row = tokens.split()
+    units = ["".join(row[unit.start : unit.stop]) for unit in find_units(row, codec)]
+    assert units == (words.split() if isinstance(words, str) else words)
+
+
+def test_characters_in_bytes_are_words_unless_they_are_punctuation() -> None:
+    codec = Codec.load(find_model("ja-en"), "source")
+    tokens = codec.tokenize("驫木神社◎鼉太鼓")
+    assert "<0xE9>" in tokens
+    units = [codec.detokenize(tokens[unit.start : unit.stop]) for unit in find_units(tokens, codec)]
+    assert units == ["驫", "木", "神社", "鼉", "太鼓"]
+
+
+def test_sentences_of_a_line() -> None:
+    """By themselves, as the tokenizer ends a sentence; all of them are ranges of one line."""
+    codec = Codec(TokenizerSettings(), MosesTokenizer("en"), NO_WORDS)
+    line = Source.of("The dog barks. ... It is late.", codec)
+    assert line.tokens == ("The", "dog", "barks", ".", "...", "It", "is", "late", ".")
+    assert line.sentences == [range(4), range(4, 5), range(5, 9)]
+    assert line.words(line.sentences[2]) == [range(5, 6), range(6, 7), range(7, 8)]
+    assert line.words_without(line.sentences[:1]) == line.words(line.sentences[2])
+    assert line.others(line.sentences[1]) == [range(4), range(5, 9)]
+
+
+@pytest.mark.parametrize("model", ["ja-en", "zh-en"])
+def test_what_follows_a_full_stop_without_space_is_read_as_it_stands(model: str) -> None:
+    """By itself it would begin with a space, and be taken for something else."""
+    codec = Codec.load(find_model(model), "source")
+    text = "彼は寺で学んだ。しかし「月」を得た。其他有关事项。"
+    line = Source.of(text, codec)
+    assert list(line.tokens) == codec.tokenize(text)
+    assert [codec.detokenize(line.tokens[each.start : each.stop]) for each in line.sentences] == [
+        f"{sentence}。" for sentence in text.split("。")[:-1]
+    ]
+
+
+@pytest.mark.parametrize(("unspaced", "tokens"), [(True, "▁今。明。"), (False, "▁今。▁明。")])
+def test_a_language_with_spaces_has_one_after_a_full_stop(unspaced: bool, tokens: str) -> None:
+    class Subwords(WhitespaceTokenizer):
+        def tokenize(self, line: str) -> list[str]:
+            return list(f"▁{line}")
+
+    settings = TokenizerSettings(kind="sentencepiece", unspaced=unspaced)
+    assert Source.of("今。 明。", Codec(settings, Subwords(), NO_WORDS)).tokens == tuple(tokens)
+
+
+def test_a_piece_that_holds_a_full_stop_and_more_is_no_trouble() -> None:
+    class Greedy(WhitespaceTokenizer):
+        def tokenize(self, line: str) -> list[str]:
+            return list(line.replace("。「", "@"))
+
+    settings = TokenizerSettings(kind="characters", unspaced=True)
+    line = Source.of("あ。「い」。", Codec(settings, Greedy(), NO_WORDS))
+    assert line.tokens == tuple("あ。「い」。")

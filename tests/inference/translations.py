@@ -1,0 +1,24 @@
+"""Translations: made with other settings, and compared."""
+
+import numpy as np
+import pytest
+
+from covnmt.base.config import DecodeConfig
+from covnmt.inference.translate import Translation, Translator, change_decoding
+
+
+def change(translator: Translator, **changes: object) -> DecodeConfig:
+    return change_decoding(translator.decode, changes)
+
+
+def texts(translations: list[Translation]) -> list[str]:
+    return [translation.text for translation in translations]
+
+
+def assert_same(one: list[Translation], other: list[Translation]) -> None:
+    assert [t.tokens for t in one] == [t.tokens for t in other]
+    for a, b in zip(one, other, strict=True):
+        assert a.score == pytest.approx(b.score, abs=1e-3)
+        np.testing.assert_allclose(a.alignment, b.alignment, atol=1e-4)
+        np.testing.assert_allclose(a.coverage, b.coverage, atol=1e-4)
+        assert_same(list(a.alternatives), list(b.alternatives))

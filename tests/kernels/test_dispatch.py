@@ -1,0 +1,127 @@
+"""Which implementation is used: the environment, the precision and the model decide."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from covnmt.base.config import CoverageConfig, ModelConfig
+from covnmt.base.errors import UserError
+from covnmt.kernels import dispatch, reference
+from covnmt.model import decoder as model_decoder
+from covnmt.model.coverage import Psi
+from covnmt.model.decoder import Decoder, Memory
+
+from .compare import random_weights
+
+# What the kernels do not know, so that the reference answers whatever was asked for.
+UNKNOWN = {
+    "energies": CoverageConfig(kind="gru", size=2, energies=True),
+    "previous context": CoverageConfig(kind="tanh", size=2, previous_context=True),
+    "current context": CoverageConfig(kind="tanh", size=2, current_context=True),
+    "many units": CoverageConfig(kind="gru", size=17),
+}
+
+
+def decode(coverage: CoverageConfig, dtype: torch.dtype = torch.float32) -> dispatch.Unrolled:
+    torch.manual_seed(0)
+    decoder = Decoder(ModelConfig(embedding=3, hidden=4, coverage=coverage)).to(dtype)
+    random_weights(decoder)
+    h, y = torch.randn(2, 3, 8, dtype=dtype), torch.randn(2, 2, 3, dtype=dtype)
+    return decoder.unroll(decoder.remember(h, torch.ones(2, 3, dtype=torch.bool)), y)
+
+
+@pytest.fixture
+def references(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
+    """The precision of every call of the reference."""
+    calls: list[torch.dtype] = []
+    original = reference.unroll
+
+    def recorded(decoder: Decoder, memory: Memory, y: Tensor) -> dispatch.Unrolled:
+        calls.append(y.dtype)
+        return original(decoder, memory, y)
+
+    monkeypatch.setattr(reference, "unroll", recorded)
+    return calls
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_unknown_models_use_the_reference(
+    name: str, references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton", reason="the fast path needs Triton")
+    monkeypatch.setenv("COVNMT_OPS", "triton")
+    decode(UNKNOWN[name])
+    assert references == [torch.float32]
+
+
+def test_long_sentences_use_the_reference(
+    references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attention = pytest.importorskip("covnmt.kernels.triton.attention", reason="Triton is needed")
+    monkeypatch.setattr(attention, "LONGEST", 2)
+    monkeypatch.setenv("COVNMT_OPS", "triton")
+    decode(CoverageConfig())
+    assert references == [torch.float32]
+
+
+class LastLook(nn.Module):
+    """A coverage model as somebody may add it: C_i = alpha_i."""
+
+    size = 1
+
+    def prepare(self, h: Tensor) -> Tensor:
+        return h.new_empty(*h.shape[:2], 0)
+
+    def initial(self, h: Tensor) -> Tensor:
+        return h.new_zeros(h.shape[0], 1, h.shape[1], 1)
+
+    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: Psi) -> Tensor:
+        return alpha.unsqueeze(-1)
+
+
+def test_a_coverage_model_of_ones_own_uses_the_reference(
+    references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton", reason="the fast path needs Triton")
+    monkeypatch.setattr(model_decoder, "build_coverage", lambda *_: LastLook())
+    monkeypatch.setenv("COVNMT_OPS", "triton")
+    decode(CoverageConfig())
+    assert references == [torch.float32]
+
+
+@pytest.mark.parametrize(
+    ("choice", "dtype"),
+    [("reference", torch.float32), ("auto", torch.float32), ("triton", torch.float64)],
+)
+def test_reference_on_request_on_a_cpu_and_in_float64(
+    choice: str, dtype: torch.dtype, references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COVNMT_OPS", choice)
+    decode(CoverageConfig(), dtype)
+    assert references == [dtype]
+
+
+def test_triton_on_request(references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="the fast path needs Triton")
+    if torch.cuda.is_available():
+        pytest.skip("the interpreter was not asked for, and the tensors are on the CPU")
+    monkeypatch.setenv("COVNMT_OPS", "triton")
+    decode(CoverageConfig())
+    assert references == []
+
+
+def test_a_wrong_choice_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COVNMT_OPS", "cuda")
+    with pytest.raises(UserError, match="COVNMT_OPS is 'cuda'; set it to"):
+        decode(CoverageConfig())
+
+
+def test_triton_where_it_cannot_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COVNMT_OPS", "triton")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr(dispatch, "_triton_installed", lambda: True)
+    with pytest.raises(UserError, match=r"runs on a CPU; unset it, or .* TRITON_INTERPRET=1"):
+        decode(CoverageConfig())
+    monkeypatch.setattr(dispatch, "_triton_installed", lambda: False)
+    with pytest.raises(UserError, match=r"not installed: pip install .*\[gpu\]"):
+        decode(CoverageConfig())

@@ -1,0 +1,93 @@
+"""Output layer and loss in one: values and every gradient against the float64 reference."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("triton", reason="the fast path needs Triton")
+
+from covnmt.kernels import dispatch
+from covnmt.kernels.triton import loss as triton_loss
+from tests.kernels.compare import (
+    DEVICE,
+    ON_GPU,
+    Results,
+    check_against_reference,
+    gather,
+    precision,
+    storage,
+)
+
+
+class Shape(NamedTuple):
+    B: int
+    I: int
+    q: int
+    V: int
+
+
+SHAPES = [Shape(1, 1, 1, 2), Shape(3, 4, 5, 13), Shape(2, 7, 8, 65), Shape(5, 3, 7, 64)]
+GPU_SHAPES = [Shape(7, 17, 33, 1001), Shape(80, 28, 620, 30_001)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("shape", SHAPES + GPU_SHAPES * ON_GPU, ids=str)
+def test_equals_reference(
+    shape: Shape, smoothing: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In chunks of a few rows and blocks of a few words, so that several are summed up."""
+    B, I, q, V = shape
+    torch.manual_seed(sum(shape))
+    output = nn.Linear(q, V)
+    features, target = torch.randn(B, I, q), torch.randint(0, V, (B, I))
+    mask = torch.rand(B, I) < 0.7
+    if B < 80:
+        monkeypatch.setattr(triton_loss, "CHUNK", 3 * V)
+        monkeypatch.setattr(triton_loss, "BLOCK", 32)
+
+    def run(dtype: torch.dtype) -> Results:
+        layer = nn.Linear(q, V).to(DEVICE, storage(dtype))
+        layer.load_state_dict(output.state_dict())
+        x = features.to(DEVICE, storage(dtype), copy=True).requires_grad_()
+        with precision(dtype):
+            loss, nll = dispatch.cross_entropy(
+                x, layer.weight, layer.bias, target.to(DEVICE), mask.to(DEVICE), smoothing
+            )
+        (0.5 * loss).backward()
+        return gather({"loss": loss, "nll": nll}, layer, {"features": x})
+
+    check_against_reference(run, dtype, monkeypatch)
+
+
+def test_padding_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COVNMT_OPS", "triton")
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 5, device=DEVICE, requires_grad=True)
+    mask = torch.tensor([[True, True, False], [False, False, False]], device=DEVICE)
+    target = torch.zeros(2, 3, dtype=torch.long, device=DEVICE)
+    W = torch.randn(9, 5, device=DEVICE)
+    loss, _ = dispatch.cross_entropy(x, W, torch.zeros(9, device=DEVICE), target, mask, 0.1)
+    loss.backward()
+    assert x.grad is not None
+    assert ((x.grad != 0).any(dim=-1) == mask).all()
+
+
+@pytest.mark.parametrize(("inner", "outer"), [(8, 16), (5, 16), (8, 7), (5, 7)])
+def test_padded_products(inner: int, outer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the sizes are padded to, values and gradients are those of the plain product."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, inner, device=DEVICE, requires_grad=True)
+    layer = nn.Linear(inner, outer).to(DEVICE)
+    found = {}
+    for choice in ("reference", "triton"):
+        monkeypatch.setenv("COVNMT_OPS", choice)
+        with precision(torch.bfloat16):
+            y = dispatch.linear(x, layer.weight, layer.bias)
+        assert y.shape == (2, 3, outer)
+        gradients = torch.autograd.grad(y.float().square().sum(), (x, *layer.parameters()))
+        found[choice] = (y, *gradients)
+    for plain, fast in zip(*found.values(), strict=True):
+        torch.testing.assert_close(fast, plain, rtol=2e-2, atol=2e-2)

@@ -1,0 +1,252 @@
+"""The fused step of decoding against the model's own, and whole searches with it.
+
+Steps are compared in the middle of a search: K hypotheses of every sentence with random states,
+contexts and coverage. Uninitialised memory is full of NaN.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton", reason="the kernels need Triton")
+
+from covnmt.base.config import CoverageConfig, DecodeConfig, ModelConfig
+from covnmt.decoding.gpu.beam_search import DeviceSearch, Output, PlainStep
+from covnmt.decoding.gpu.buffers import Buffers
+from covnmt.decoding.torch import TorchEngine
+from covnmt.kernels import dispatch
+from covnmt.kernels.triton import search as triton_search
+from covnmt.kernels.triton import step as triton_step
+from covnmt.kernels.triton.step import FusedStep
+from covnmt.model.decoder import DecoderState, Memory
+from covnmt.model.seq2seq import Seq2Seq
+from covnmt.text.vocabulary import UNK
+from tests.kernels.compare import DEVICE, ON_GPU, poison, ragged_mask, random_weights
+from tests.model.small import small_batch
+
+COVERAGES = {
+    "none": CoverageConfig(),
+    "linguistic": CoverageConfig(kind="linguistic"),
+    "fertility-subtract": CoverageConfig(kind="fertility", accumulate="subtract"),
+    "tanh1": CoverageConfig(kind="tanh"),
+    "tanh3": CoverageConfig(kind="tanh", size=3, bias=True),
+    "gru2": CoverageConfig(kind="gru", size=2, bias=True),
+    "gru10": CoverageConfig(kind="gru", size=10),
+}
+UNKNOWN = {
+    "energies": CoverageConfig(kind="gru", size=2, energies=True),
+    "previous context": CoverageConfig(kind="tanh", size=2, previous_context=True),
+    "current context": CoverageConfig(kind="tanh", size=2, current_context=True),
+    "many units": CoverageConfig(kind="gru", size=17),
+}
+VARIANTS = [(order, cell) for order in ("code", "paper") for cell in ("exact", "reset_after")]
+SIZES: dict[str, object] = {"embedding": 5, "hidden": 6, "rank": 4}
+OTHER_SIZES: list[dict[str, object]] = [
+    {"embedding": 7, "hidden": 16, "rank": 8},  # nothing is padded
+    {"embedding": 8, "hidden": 10, "rank": 3},
+    {"embedding": 3, "hidden": 12, "output": "full"},
+    {"embedding": 6, "hidden": 4, "rank": 6, "tie_target": True},
+]
+PAPER: dict[str, object] = {"embedding": 620, "hidden": 1000, "rank": 620}
+WORDS, END = 11, 10
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
+
+
+@pytest.fixture(autouse=True)
+def on_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COVNMT_OPS", "triton")
+
+
+def model_of(
+    coverage: CoverageConfig, order: str, cell: str, sizes: dict[str, object] = SIZES
+) -> Seq2Seq:
+    torch.manual_seed(0)
+    settings = {"coverage": coverage, "order": order, "cell": cell, **sizes}
+    config = ModelConfig.model_validate(settings)
+    model = Seq2Seq(config, WORDS, WORDS)
+    random_weights(model)
+    return model.to(DEVICE).eval()
+
+
+class Moment(NamedTuple):
+    """K hypotheses of each sentence somewhere in a search, or its beginning."""
+
+    memory: Memory
+    state: DecoderState
+    words: Tensor | None
+
+
+def moment(model: Seq2Seq, S: int, K: int, J: int, first: bool) -> Moment:
+    mask = ragged_mask(S, J).to(DEVICE)
+    n, d = model.config.hidden, model.decoder.coverage.size
+    memory = model.decoder.remember(torch.randn(S, J, 2 * n).to(DEVICE), mask)
+    if first:
+        return Moment(memory, model.decoder.start(memory), None)
+    shapes = (S * K, n), (S * K, 2 * n), (S * K, J, d)
+    state = DecoderState(*(torch.rand(shape).to(DEVICE) for shape in shapes))
+    return Moment(memory, state, torch.randint(WORDS, (S * K,)).to(DEVICE))
+
+
+class Scored(NamedTuple):
+    """What a step finds before any word is chosen."""
+
+    log_probs: Tensor
+    alpha: Tensor
+    t: Tensor
+    s: Tensor
+    C: Tensor
+
+
+def plainly(model: Seq2Seq, now: Moment) -> Scored:
+    found = model.step(now.memory, now.state, now.words)
+    return Scored(found.log_probs, found.alpha, *found.state)
+
+
+def fused(model: Seq2Seq, now: Moment, dtype: torch.dtype) -> Scored:
+    step, n = FusedStep(model, dtype), model.config.hidden
+    h, keys, Phi = (part.to(dtype) for part in now.memory[:3])
+    memory = Memory(h, keys, Phi, now.memory.mask)
+    if now.words is None:
+        rows, C = step.start(memory)
+    else:
+        y = step.weights.table[now.words]
+        rows = torch.cat([now.state.t.to(dtype), now.state.s.to(dtype), y], dim=1)
+        C = now.state.C
+    rows, C, alpha = step.move(step.source(memory), rows, C, now.words is None)
+    output = Output.of(model.readout)
+    logits = Output(output.W.to(dtype), output.b.to(dtype)).logits(step.features(rows))
+    log_probs = torch.log_softmax(logits.float(), dim=-1)[:, :WORDS]
+    return Scored(log_probs, alpha, rows[:, :n], rows[:, n : 3 * n], C)
+
+
+def assert_near(found: Scored, wanted: Scored, tolerance: float) -> None:
+    for name, ours, theirs in zip(Scored._fields, found, wanted, strict=True):
+        error = torch.linalg.vector_norm(ours.float() - theirs) / max(1.0, theirs.norm().item())
+        assert error < tolerance, f"{name}: {error:.1e}"
+
+
+@pytest.mark.parametrize("K", [1, 3, 10])
+@pytest.mark.parametrize(("order", "cell"), VARIANTS)
+@pytest.mark.parametrize("kind", COVERAGES)
+@torch.no_grad()
+def test_a_step(kind: str, order: str, cell: str, K: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(COVERAGES[kind], order, cell)
+    for first in (False, True)[: 2 if K == 1 else 1]:
+        now = moment(model, 2, K, 5, first)
+        wanted = plainly(model, now)
+        with monkeypatch.context() as patch:
+            poison(patch)
+            assert_near(fused(model, now, torch.float32), wanted, TOLERANCE[torch.float32])
+
+
+@pytest.mark.parametrize("sizes", OTHER_SIZES)
+@torch.no_grad()
+def test_other_sizes(sizes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that several programs share, as they do at the paper's size."""
+    monkeypatch.setattr(triton_step, "BLOCK", 8)
+    model = model_of(COVERAGES["gru2"], "code", "exact", sizes)
+    now = moment(model, 3, 2, 7, first=False)
+    assert_near(fused(model, now, torch.float32), plainly(model, now), TOLERANCE[torch.float32])
+
+
+@pytest.mark.parametrize(("order", "cell"), VARIANTS)
+@torch.no_grad()
+def test_half_precision_stays_near(order: str, cell: str) -> None:
+    model = model_of(COVERAGES["gru2"], order, cell)
+    now = moment(model, 2, 3, 5, first=False)
+    assert_near(fused(model, now, torch.bfloat16), plainly(model, now), TOLERANCE[torch.bfloat16])
+
+
+@pytest.mark.skipif(not ON_GPU, reason="minutes in the interpreter")
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("kind", ["none", "fertility-subtract", "gru10"])
+@torch.no_grad()
+def test_paper_size(kind: str, dtype: torch.dtype) -> None:
+    model = model_of(COVERAGES[kind], "code", "exact", PAPER)
+    for parameter in model.parameters():
+        parameter.mul_(0.1)
+    for S, K, J in [(1, 10, 32), (33, 3, 130), (128, 10, 32)]:
+        now = moment(model, S, K, J, first=False)
+        assert_near(fused(model, now, dtype), plainly(model, now), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("block", [triton_step.BLOCK, 16])  # 16: several programs and rounds
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("kind", ["none", "gru10"])
+@torch.no_grad()
+def test_what_the_beam_follows(
+    kind: str, first: bool, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows, coverage and attention land where the plain step puts them, with the new words."""
+    monkeypatch.setattr(triton_step, "BLOCK", block)
+    model = model_of(COVERAGES[kind], "code", "exact")
+    S, K, J, n = 2, 3, 16, model.config.hidden
+    step, mask = FusedStep(model, torch.float32), ragged_mask(S, J).to(DEVICE)
+    memory = model.decoder.remember(torch.randn(S, J, 2 * n).to(DEVICE), mask)
+    parents = torch.randint(S if first else S * K, (S * K,)).to(DEVICE)
+    words = torch.randint(WORDS, (S * K,)).to(DEVICE)
+    before = torch.randint(WORDS, (S * K,)).to(DEVICE)
+    made: list[Buffers] = []
+    for each in (step, PlainStep(model)):
+        buffers = Buffers.allocate(model, memory, S, K, J, each.embedded)
+        buffers = buffers._replace(memory=memory, words=before.clone())
+        buffers.clock.fill_(5)
+        if isinstance(each, FusedStep):
+            buffers.rows[:, 3 * n :] = each.weights.table[before]
+
+        def choose(features: Tensor, chosen: Tensor = buffers.words) -> Tensor:
+            chosen.copy_(words)
+            return parents
+
+        each(buffers, first, choose)
+        made.append(buffers)
+    ours, theirs = made
+    for mine, other in zip(ours.state, theirs.state, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-5)
+    torch.testing.assert_close(ours.alpha, theirs.alpha, rtol=0, atol=1e-5)
+    assert torch.equal(ours.rows[:, 3 * n :], step.weights.table[words])
+
+
+@pytest.mark.parametrize("kind", ["none", "fertility-subtract", "gru2"])
+@pytest.mark.parametrize(("order", "cell"), VARIANTS[::3])
+def test_whole_search(kind: str, order: str, cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything in kernels: reading, stepping and choosing."""
+    monkeypatch.setattr(DeviceSearch, "_choose", lambda self, K: triton_search.choose)
+    model = model_of(COVERAGES[kind], order, cell)
+    model.readout.b.data[END] += 1.0
+    batch = small_batch([(length, 1) for length in (2, 5, 3)]).to(DEVICE)
+    words, mask = batch.source, batch.source_mask
+    config = DecodeConfig(beam=3, nbest=3, length_rules=False, max_length=4, retry=False)
+
+    reference = TorchEngine([model], END).by_steps
+    device = DeviceSearch(model, END, UNK, smallest=1)
+    assert isinstance(device._step(16), FusedStep)
+    found = device.search(words, mask, reference, config)
+    with torch.no_grad():
+        wanted = reference(words, mask, config).hypotheses
+    for ours, theirs in zip(found.hypotheses, wanted, strict=True):
+        assert [mine.words for mine in ours] == [other.words for other in theirs]
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine.score == pytest.approx(other.score, abs=1e-4)
+            np.testing.assert_allclose(mine.attention, other.attention, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_the_kernels_do_not_know_has_no_fused_step(name: str) -> None:
+    device = DeviceSearch(model_of(UNKNOWN[name], "code", "exact"), END, UNK)
+    assert isinstance(device._step(16), PlainStep)
+
+
+def test_long_sentences_and_other_precisions_have_no_fused_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = model_of(COVERAGES["gru2"], "code", "exact")
+    device = DeviceSearch(model, END, UNK)
+    assert isinstance(device._step(512), FusedStep)
+    assert isinstance(device._step(528), PlainStep)
+    assert isinstance(DeviceSearch(model.double(), END, UNK)._step(16), PlainStep)
+    monkeypatch.setenv("COVNMT_OPS", "reference")
+    assert dispatch.fused_step(model, device._memory, torch.float32) is None

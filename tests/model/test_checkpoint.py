@@ -1,0 +1,317 @@
+"""A model directory: what goes in comes out, and what is not whole or not ours is refused."""
+
+import errno
+import fcntl
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from covnmt.base.config import Config
+from covnmt.base.errors import UserError
+from covnmt.decoding.onnx.export import export_model
+from covnmt.model.checkpoint import (
+    BEST,
+    LAST,
+    average_run,
+    load_model,
+    load_tensors,
+    load_weights,
+    new_model,
+    only_writer,
+    remove_leftovers,
+    save_tensors,
+    weights_of,
+    write_last,
+)
+from covnmt.model.directory import load_config
+from covnmt.text.codec import copy_codecs
+
+CPU = torch.device("cpu")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def cut_in_the_header(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:50])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def random_bytes(path: Path) -> None:
+    path.write_bytes(np.random.default_rng(1).bytes(10_000))
+
+
+def json_instead(path: Path) -> None:
+    path.write_text(json.dumps({"weights": [1, 2, 3]}), "utf-8")
+
+
+def other_tensors(path: Path) -> None:
+    save_file({"a": torch.ones(2)}, path)
+
+
+def note_of_another_kind(path: Path) -> None:
+    save_file({"a": torch.ones(2)}, path, metadata={"about": "[1]"})
+
+
+def note_without_end(path: Path) -> None:
+    save_file({"a": torch.ones(2)}, path, metadata={"about": "[" * 100_000})
+
+
+def renamed_tensor(path: Path) -> None:
+    tensors, about = load_tensors(path)
+    tensors["readout.Q"] = tensors.pop("readout.b")
+    save_tensors(path, tensors, about)
+
+
+def reshaped_tensor(path: Path) -> None:
+    tensors, about = load_tensors(path)
+    tensors["readout.b"] = tensors["readout.b"][:-1]
+    save_tensors(path, tensors, about)
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+DAMAGE: dict[Callable[[Path], None], str] = {
+    cut: "damaged or not a safetensors file",
+    cut_in_the_header: "damaged or not a safetensors file",
+    empty: "damaged or not a safetensors file",
+    random_bytes: "damaged or not a safetensors file",
+    json_instead: "damaged or not a safetensors file",
+    note_without_end: "damaged or not a safetensors file",
+    note_of_another_kind: "damaged or not a safetensors file",
+    other_tensors: "these weights are of another model: a is unknown",
+    renamed_tensor: "readout.Q is unknown; readout.b is missing",
+    reshaped_tensor: r"readout.b is \[",
+    gone: "no such file",
+}
+
+# What config.json holds instead, and what is said about it.
+FOREIGN: dict[str, tuple[str, str]] = {
+    "no JSON": ("{", "config.json: not valid JSON"),
+    "a list": ("[1, 2]", "not made by `covnmt train`"),
+    "another program's": ('{"hidden_size": 768}', "not made by `covnmt train`"),
+    "format is text": ('{"format": "1", "words": {}}', "not made by `covnmt train`"),
+    "newer": ('{"format": 99, "anything": 1}', r"newer covnmt \(format 99\); please upgrade"),
+    "no words": ('{"format": 1}', "words must give the size"),
+    "too many": ('{"format": 1, "words": {"source": 5, "target": 1000000001}}', "words must give"),
+    "no number": ('{"format": 1, "words": {"source": 5, "target": true}}', "words must give"),
+    "one side": ('{"format": 1, "words": {"source": 5}}', "words must give the size"),
+    "too wide": (
+        '{"format": 1, "words": {"source": 5, "target": 5}, "model": {"hidden": 1000002}}',
+        "model.hidden: Input should be less than or equal to 1000000, not 1000002",
+    ),
+    "unknown key": (
+        '{"format": 1, "words": {"source": 5, "target": 5}, "model": {"hiden": 3}}',
+        "unknown key model.hiden; did you mean model.hidden?",
+    ),
+}
+
+
+@pytest.fixture
+def model_copy(tiny_model: Path, tmp_path: Path) -> Path:
+    """A model directory that a test may damage."""
+    return shutil.copytree(tiny_model, tmp_path / "model")
+
+
+def test_tensors_and_notes_survive(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "x.safetensors"
+    tensors = {"a": torch.arange(6.0).reshape(2, 3).T, "b": torch.tensor(3), "c": torch.zeros(0)}
+    about = {"update": 3, "best": 0.1 + 0.2, "text": "ä\u2028"}
+    save_tensors(path, tensors, about)
+    found, note = load_tensors(path)
+    assert note == about
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    assert [p.name for p in path.parent.iterdir()] == ["x.safetensors"]
+
+
+def test_a_model_loads_as_it_was_saved(tiny_model: Path, tiny_config: Config) -> None:
+    model, config = load_model(tiny_model, CPU)
+    assert config == tiny_config
+    assert not model.training
+    weights, _ = load_tensors(tiny_model / BEST)
+    assert all(torch.equal(weight, weights[name]) for name, weight in weights_of(model).items())
+
+
+def test_new_models_depend_on_the_seed_alone(tiny_config: Config) -> None:
+    first = weights_of(new_model(tiny_config, 9, 9))
+    torch.rand(5)
+    again = weights_of(new_model(tiny_config, 9, 9))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    train = tiny_config.train.model_copy(update={"seed": 2})
+    other = weights_of(new_model(tiny_config.model_copy(update={"train": train}), 9, 9))
+    assert not torch.equal(first["source.E"], other["source.E"])
+
+
+def test_a_shared_matrix_is_saved_once_and_stays_shared(
+    tiny_config: Config, tmp_path: Path
+) -> None:
+    tied = tiny_config.model.model_copy(update={"tie_target": True})
+    config = tiny_config.model_copy(update={"model": tied})
+    model = new_model(config, 9, 9)
+    save_tensors(tmp_path / BEST, weights_of(model), {})
+    with safe_open(tmp_path / BEST, "pt") as stream:
+        names = set(stream.keys())
+    assert ("readout.W_2" in names) + ("target.E" in names) == 1
+    other = new_model(config, 9, 9)
+    with torch.no_grad():
+        other.target.E.zero_()
+    load_weights(other, load_tensors(tmp_path / BEST)[0], tmp_path / BEST)
+    assert other.readout.W_2 is other.target.E
+    assert torch.equal(other.target.E, model.target.E)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_weights(damage: Callable[[Path], None], model_copy: Path) -> None:
+    damage(model_copy / BEST)
+    with pytest.raises(UserError, match=DAMAGE[damage]) as caught:
+        load_model(model_copy, CPU)
+    assert str(caught.value).startswith(str(model_copy / BEST))
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_foreign_settings(case: str, model_copy: Path) -> None:
+    text, message = FOREIGN[case]
+    (model_copy / "config.json").write_text(text, "utf-8")
+    with pytest.raises(UserError, match=message) as caught:
+        load_config(model_copy)
+    assert str(caught.value).startswith(str(model_copy / "config.json"))
+
+
+def test_settings_for_another_vocabulary(model_copy: Path) -> None:
+    """However large: the message is not about memory."""
+    path = model_copy / "config.json"
+    for words in (7, 10**9):
+        tree = json.loads(path.read_text("utf-8"))
+        path.write_text(json.dumps(tree | {"words": tree["words"] | {"target": words}}), "utf-8")
+        with pytest.raises(UserError, match=rf"^{path}: damaged: words gives {words} for target"):
+            load_model(model_copy, CPU)
+
+
+def test_not_a_model_directory(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "gone"):
+        with pytest.raises(UserError, match="not a model directory"):
+            load_model(path, CPU)
+
+
+def without_last_line(path: Path) -> None:
+    path.write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[:-1]), "utf-8")
+
+
+def with_lines_swapped(path: Path) -> None:
+    first, second, *rest = path.read_text("utf-8").splitlines(keepends=True)
+    path.write_text("".join([second, first, *rest]), "utf-8")
+
+
+def in_lower_case(path: Path) -> None:
+    settings = path.with_suffix(".json")
+    settings.write_text(settings.read_text("utf-8").replace("false", "true"), "utf-8")
+
+
+@pytest.mark.parametrize("edit", [without_last_line, with_lines_swapped, in_lower_case])
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_vocabulary_or_tokenizer_of_another_model(
+    side: str, edit: Callable[[Path], None], model_copy: Path, tiny_corpus: Path
+) -> None:
+    edit(model_copy / f"{side}.vocab")
+    with pytest.raises(UserError, match=f"^{model_copy}: .*not those.*from the data directory"):
+        load_model(model_copy, CPU)
+    copy_codecs(tiny_corpus, model_copy)
+    load_model(model_copy, CPU)
+
+
+def test_average_is_the_mean_of_the_kept_weights(tiny_model: Path, tmp_path: Path) -> None:
+    kept = sorted((tiny_model / "recent").iterdir())
+    assert [path.stem for path in kept] == ["00000030", "00000040"]
+    assert average_run(tiny_model, tmp_path / "mean", 2) == ["00000030", "00000040"]
+    model, _ = load_model(tmp_path / "mean", CPU)
+    first, second = (load_tensors(path)[0] for path in kept)
+    for name, weight in weights_of(model).items():
+        mean = (first[name].double().numpy() + second[name].double().numpy()) / 2
+        np.testing.assert_allclose(weight.numpy(), mean, rtol=1e-6, err_msg=name)
+    assert load_tensors(tmp_path / "mean" / BEST)[1]["averaged"] == ["00000030", "00000040"]
+
+
+def exported(run: Path, target: Path) -> None:
+    export_model(run, target, "fp32")
+
+
+def mean_of_one(run: Path, target: Path) -> None:
+    assert average_run(run, target, 1) == ["00000040"]
+
+
+@pytest.mark.parametrize("write", [mean_of_one, write_last])
+def test_the_last_weights_are_those_of_the_last_save(
+    write: Callable[[Path, Path], None], tiny_model: Path, tmp_path: Path
+) -> None:
+    write(tiny_model, tmp_path / "last")
+    model, _ = load_model(tmp_path / "last", CPU)
+    weights, _ = load_tensors(tiny_model / "recent" / "00000040.safetensors")
+    assert all(torch.equal(weight, weights[name]) for name, weight in weights_of(model).items())
+
+
+@pytest.mark.parametrize(
+    ("last", "message"), [(3, "train with train.keep=3"), (0, "one or more"), (-1, "one or more")]
+)
+def test_average_of_too_many_or_none(
+    last: int, message: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        average_run(tiny_model, tmp_path / "mean", last)
+    assert not (tmp_path / "mean").exists()
+
+
+@pytest.mark.parametrize("damage", [cut, reshaped_tensor, renamed_tensor])
+def test_average_of_damaged_weights(
+    damage: Callable[[Path], None], model_copy: Path, tmp_path: Path
+) -> None:
+    damage(model_copy / "recent" / "00000040.safetensors")
+    with pytest.raises(UserError, match=r"00000040\.safetensors: (these weights are of|damaged)"):
+        average_run(model_copy, tmp_path / "mean", 2)
+    assert not (tmp_path / "mean").exists()
+
+
+@pytest.mark.parametrize("write", [mean_of_one, write_last, exported])
+def test_a_directory_with_a_training_in_it_is_left_alone(
+    write: Callable[[Path, Path], None], tiny_model: Path, tmp_path: Path
+) -> None:
+    """One that has not saved anything yet looks like any other."""
+    run = tmp_path / "run"
+    with only_writer(run):
+        (tmp_path / "link").symlink_to(run)
+        for name in ("run", "link"):
+            with pytest.raises(UserError, match=f"{name}: another train, average or export is"):
+                write(tiny_model, tmp_path / name)
+        assert not list(run.iterdir())
+        write(tiny_model, tmp_path / "other")
+    write(tiny_model, run)
+
+
+def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(place: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with only_writer(tmp_path), only_writer(tmp_path):
+        pass
+
+
+def test_leftovers_of_a_killed_run_are_removed(model_copy: Path) -> None:
+    before = {path for path in model_copy.rglob("*") if path.is_file()}
+    for name in (f".{LAST}.ab12.tmp", "recent/.00000050.safetensors.x_y.tmp", f".{BEST}.0.tmp"):
+        (model_copy / name).write_bytes(b"half")
+    remove_leftovers(model_copy)
+    assert {path for path in model_copy.rglob("*") if path.is_file()} == before

@@ -1,0 +1,179 @@
+"""Weights tell what they were made with, and other settings beside them are refused."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from covnmt.base.errors import UserError
+from covnmt.base.files import read_json, write_json
+from covnmt.decoding.onnx.export import export_model
+from covnmt.decoding.onnx.format import DESCRIPTION
+from covnmt.decoding.onnx.runtime import load_exported
+from covnmt.model.checkpoint import (
+    BEST,
+    LAST,
+    average_run,
+    load_model,
+    load_tensors,
+    save_tensors,
+    write_last,
+)
+from covnmt.model.directory import check_made_with, load_config, made_with
+from covnmt.text.codec import fingerprint
+from covnmt.training.loop import train
+
+CPU = torch.device("cpu")
+
+# What changes no shape, and what it becomes.
+SILENT: dict[str, object] = {
+    "model.order": "paper",
+    "model.cell": "reset_after",
+    "model.coverage.accumulate": "subtract",
+    "model.coverage.max_fertility": 3.0,
+}
+HARMLESS: dict[str, object] = {"model.dropout": 0.3, "model.init": "paper", "decode.beam": 2}
+
+
+def load(directory: Path) -> None:
+    load_model(directory, CPU)
+
+
+def average(directory: Path) -> None:
+    average_run(directory, directory.with_name("made"), 2)
+
+
+def keep_last(directory: Path) -> None:
+    write_last(directory, directory.with_name("made"))
+
+
+def export(directory: Path) -> None:
+    export_model(directory, directory.with_name("made"), "fp32")
+
+
+def resume(directory: Path) -> None:
+    train(load_config(directory).config, directory, CPU)
+
+
+def open_export(directory: Path) -> None:
+    load_exported(directory, threads=1)
+
+
+# Who opens a model, and the file whose weights it reads first.
+OPENED: dict[Callable[[Path], None], str] = {
+    load: BEST,
+    export: BEST,
+    average: "recent/00000030.safetensors",
+    keep_last: LAST,
+    resume: LAST,
+    open_export: DESCRIPTION,
+}
+
+
+Copied = Callable[[Callable[[Path], None]], Path]
+
+
+@pytest.fixture
+def copied(tiny_model: Path, tmp_path: Path) -> Copied:
+    """A model directory that a test may change, exported where that is what is opened."""
+
+    def copied(opened: Callable[[Path], None]) -> Path:
+        if opened is open_export:
+            export_model(tiny_model, tmp_path / "model", "fp32")
+            return tmp_path / "model"
+        return shutil.copytree(tiny_model, tmp_path / "model")
+
+    return copied
+
+
+def set_key(directory: Path, key: str, value: object) -> Any:
+    """Change config.json; gives what was there."""
+    tree = branch = read_json(directory / "config.json")
+    *groups, last = key.split(".")
+    for group in groups:
+        branch = branch[group]
+    before, branch[last] = branch[last], value
+    write_json(directory / "config.json", tree)
+    return before
+
+
+def forget(directory: Path) -> None:
+    """Make the weights those of an older covnmt, which told nothing of their settings."""
+    for path in directory.rglob("*.safetensors"):
+        tensors, about = load_tensors(path)
+        del about["settings"]
+        save_tensors(path, tensors, about)
+    if (path := directory / DESCRIPTION).exists():
+        about = read_json(path)
+        del about["settings"]
+        write_json(path, about)
+
+
+@pytest.mark.parametrize("key", SILENT)
+@pytest.mark.parametrize("opened", OPENED)
+def test_settings_that_no_shape_tells(
+    opened: Callable[[Path], None], key: str, copied: Copied
+) -> None:
+    directory = copied(opened)
+    before = set_key(directory, key, SILENT[key])
+    told = rf"{key}: {before!r} for them, {SILENT[key]!r} there"
+    with pytest.raises(UserError, match=told) as caught:
+        opened(directory)
+    assert str(caught.value).startswith(str(directory / OPENED[opened]))
+    assert not directory.with_name("made").exists()
+
+
+# a run knows its data by a digest of their own
+@pytest.mark.parametrize("opened", [each for each in OPENED if each is not resume])
+def test_vocabularies_of_another_model_with_as_many_words(
+    opened: Callable[[Path], None], copied: Copied
+) -> None:
+    directory = copied(opened)
+    path = directory / "source.vocab"
+    first, second, *rest = path.read_text("utf-8").splitlines(keepends=True)
+    path.write_text("".join([second, first, *rest]), "utf-8")
+    set_key(directory, "fingerprint", fingerprint(directory))
+    with pytest.raises(UserError, match=re.escape(OPENED[opened]) + ": .*vocabularies: "):
+        opened(directory)
+
+
+@pytest.mark.parametrize("opened", OPENED)
+def test_weights_that_tell_nothing_open_as_they_did(
+    opened: Callable[[Path], None], copied: Copied
+) -> None:
+    directory = copied(opened)
+    forget(directory)
+    set_key(directory, "model.order", "paper")
+    opened(directory)
+
+
+@pytest.mark.parametrize("opened", [load, export, average, keep_last, open_export])
+@pytest.mark.parametrize("key", HARMLESS)
+def test_settings_that_no_translation_depends_on(
+    opened: Callable[[Path], None], key: str, copied: Copied
+) -> None:
+    directory = copied(opened)
+    set_key(directory, key, HARMLESS[key])
+    opened(directory)
+
+
+def test_a_model_made_of_another_tells_the_same(tiny_model: Path, tmp_path: Path) -> None:
+    average_run(tiny_model, tmp_path / "mean", 2)
+    write_last(tiny_model, tmp_path / "last")
+    export_model(tmp_path / "mean", tmp_path / "exported", "fp32")
+    told = [load_tensors(tmp_path / name / BEST)[1]["settings"] for name in ("mean", "last")]
+    told.append(read_json(tmp_path / "exported" / DESCRIPTION)["settings"])
+    known = made_with(load_config(tiny_model))
+    assert told == [json.loads(json.dumps(known))] * 3
+    assert {*SILENT, "model.hidden", "vocabularies"} <= known.keys()
+    assert not HARMLESS.keys() & known.keys()
+
+
+@pytest.mark.parametrize("told", [None, [], "x", {}, {"model.colour": "red"}])
+def test_what_is_not_told_is_taken_as_it_is(told: object, tiny_model: Path) -> None:
+    check_made_with(told, load_config(tiny_model), tiny_model)

@@ -1,0 +1,36 @@
+"""Fixtures of made-up results and of a small corpus in KFTT's places."""
+
+from pathlib import Path
+
+import pytest
+
+from covnmt.evaluation.evaluate import Comparison, compare
+from covnmt.evaluation.test_set import EvaluationSet, Output
+from covnmt.paper.results import Result
+from tests.paper.made_up import (
+    KFTT,
+    OUTPUTS,
+    REFERENCES,
+    as_result,
+    made_up,
+    write_open_corpus,
+)
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    outputs = {system: Output(lines) for system, lines in OUTPUTS.items()}
+    return compare(outputs, EvaluationSet([REFERENCES], REFERENCES))
+
+
+@pytest.fixture
+def results(comparison: Comparison) -> list[Result]:
+    done = [("gru10", 1), ("baseline", 1), ("fertility", 1), ("tanh1", 1), ("baseline", 2)]
+    return [as_result(made_up(comparison, *job)) for job in [*done, ("gru10", 2)]]
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Path:
+    write_open_corpus(tmp_path)
+    KFTT.text.prepare(tmp_path, tmp_path / "prepared")
+    return tmp_path / "prepared"

@@ -1,0 +1,103 @@
+"""Made-up results, text and plans that the tests of this folder share."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from covnmt.base.files import write_lines
+from covnmt.evaluation.evaluate import Comparison
+from covnmt.paper.experiments import find_experiment
+from covnmt.paper.jobs import Job, Plan, choose_jobs
+from covnmt.paper.results import Result
+
+KFTT, TINY = find_experiment("kftt"), find_experiment("embedded", "tiny")
+
+# The test set of the made-up results: its systems differ in what they get wrong.
+WORDS = ["kappa", "delta", "omega", "sigma", "theta", "gamma"]
+REFERENCES = [
+    " ".join(WORDS[(start + k * k) % len(WORDS)] for k in range(5 + start % 50))
+    for start in range(120)
+]
+OUTPUTS = {
+    "baseline": [" ".join(line.split()[:-2]) for line in REFERENCES],
+    "fertility": [" ".join(line.split()[:-1]) for line in REFERENCES],
+    "gru10": REFERENCES,
+    # better than the baseline here, worse there
+    "tanh1": [line[: -6 - 6 * (k % 2) * 2] for k, line in enumerate(REFERENCES)],
+}
+
+
+def made_up(comparison: Comparison, system: str, seed: int, **changes: Any) -> dict[str, Any]:
+    """A result as a job would write it, of the made-up test set."""
+    found = comparison.systems[system if system in OUTPUTS else "baseline"]
+    alignment = [{"name": "AER", "value": 50.0 + seed}, {"name": "SAER", "value": 60.0}]
+    tokens = ["a", "b", "a", "b"] if system == "baseline" else ["a", "b", "c", "d"]
+    return {
+        "experiment": "kftt",
+        "system": system,
+        "seed": seed,
+        "commit": "abc1234",
+        "machine": {"gpu": "A GPU", "cpu": "A CPU", "cores": 8},
+        "data": {"train": {"kept": 1000}},
+        "recipe": {"model": {"hidden": 8, "coverage": {"kind": system}}, "train": {"seed": seed}},
+        "parameters": {"total": 1000 if system == "baseline" else 1100},
+        "training": {
+            "reason": "made 20 updates",
+            "update": 20,
+            "words_per_second": 960 if system == "baseline" else 800,
+            "curve": [[10, 3.0, 900], [20, 2.0, 960]],
+            "validations": [[20, 2.5, 12.0]],
+        },
+        "scores": {
+            "translation": [score.to_json() for score in found.translation],
+            "alignment": alignment,
+            "proxies": [score.to_json() for score in found.proxies],
+        },
+        "gold": {"pairs": 3, "what": "made-up pairs"},
+        "test": {
+            "statistics": found.statistics.tolist(),
+            "source_lengths": [len(line.split()) for line in REFERENCES],
+        },
+        "examples": [
+            {
+                "source_tokens": ["x", "y"],
+                "tokens": tokens,
+                "text": " ".join(tokens),
+                "alignment": [[0.9, 0.1]] * 4,
+                "coverage": [3.6, 0.4],
+            }
+        ],
+    } | changes
+
+
+def as_result(content: dict[str, Any]) -> Result:
+    return Result(content["system"], content["seed"], content)
+
+
+def names(chosen: list[Job]) -> list[str]:
+    return [job.name for job in chosen]
+
+
+def tiny_plan(directory: Path, **changes: Any) -> Plan:
+    plan = Plan(TINY, directory / "work", directory / "results", jobs=choose_jobs(TINY))
+    return replace(plan, **changes)
+
+
+def write_open_corpus(directory: Path, gold: bool = True) -> None:
+    """Text in the places where that of KFTT is."""
+    for part, size in (("train", 30), ("dev", 4), ("test", 5)):
+        write_lines(directory / f"kftt-ja-en/{part}.ja", [f"寺 は {k} 。" for k in range(size)])
+        write_lines(directory / f"kftt-ja-en/{part}.en", [f"Temple {k}." for k in range(size)])
+    if gold:
+        folder = directory / "gold-align/ja-en-kftt"
+        for ending, line in (("ja", "寺 \u3000 。"), ("en", "temple ."), ("talp", "0-0 2-1")):
+            write_lines(folder / f"test.{ending}", [line])
+
+
+def rows_of(table: str) -> Iterator[dict[str, str]]:
+    """A Markdown table as dictionaries by its head."""
+    head, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()
+    ]
+    return (dict(zip(head, row, strict=True)) for row in rows)

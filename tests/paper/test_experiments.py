@@ -1,0 +1,78 @@
+"""Corpora and scales: how their text is prepared, what is said where it is missing."""
+
+from pathlib import Path
+
+import pytest
+
+from covnmt.base.errors import UserError
+from covnmt.base.recipe import find_recipe, load_recipe
+from covnmt.data.corpus import Corpus
+from covnmt.paper.experiments import EXPERIMENTS, GOLD, Experiment, OpenText, find_experiment
+from covnmt.paper.systems import changes_of
+from tests.paper.made_up import KFTT, write_open_corpus
+
+
+def test_open_corpora_are_prepared_as_words(tmp_path: Path) -> None:
+    write_open_corpus(tmp_path)
+    prepared = tmp_path / "prepared"
+    for _ in range(2):  # the second time there is nothing to do
+        KFTT.text.prepare(tmp_path, prepared)
+    corpus = Corpus.open(prepared)
+    assert corpus.codec("target").tokenize("Temple 3.") == ["temple", "3", "."]
+    assert corpus.codec("source").tokenize("寺 は 3 。") == ["寺", "は", "3", "。"]
+    assert corpus.split("test").target_text()[0] == "Temple 0."
+    assert [(prepared / name).read_text("utf-8") for name in GOLD] == [
+        "寺 ␣ 。\n",  # a wide space counts as a word there
+        "temple .\n",
+        "0-0 2-1\n",
+    ]
+
+
+def test_files_may_lie_right_in_the_directory(tmp_path: Path) -> None:
+    write_open_corpus(tmp_path, gold=False)
+    KFTT.text.prepare(tmp_path / "kftt-ja-en", tmp_path / "prepared")
+    assert not (tmp_path / "prepared" / GOLD[2]).exists()
+
+
+MISSING = {
+    "kftt": r"train\.ja: no such file .*covnmt corpus get kftt DIR",
+    "twlaw": r"train\.seg\.zh: no such file .*unpack twlaw-zh-en\.tar\.xz",
+}
+
+
+@pytest.mark.parametrize("corpus", MISSING)
+def test_a_missing_corpus_says_how_to_get_it(corpus: str, tmp_path: Path) -> None:
+    text = find_experiment(corpus).text
+    with pytest.raises(UserError, match=MISSING[corpus]):
+        text.prepare(tmp_path, tmp_path / "prepared")
+    with pytest.raises(UserError, match="give --data, or --unpack FILE"):
+        text.prepare(None, tmp_path / "prepared")
+
+
+@pytest.mark.parametrize(
+    ("corpus", "scale", "message"),
+    [
+        ("kfft", None, "kfft: no such corpus; choose from kftt, twlaw, embedded"),
+        ("kftt", "tiny", "kftt has no scale 'tiny'; it is run at scale paper"),
+        ("embedded", "paper", "embedded has no scale 'paper'; it is run at scale small or tiny"),
+    ],
+)
+def test_unknown_experiments(corpus: str, scale: str | None, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        find_experiment(corpus, scale)
+
+
+def test_every_experiment_has_its_own_folder_and_a_recipe() -> None:
+    assert len({each.name for each in EXPERIMENTS}) == len(EXPERIMENTS)
+    for each in EXPERIMENTS:
+        assert find_experiment(each.corpus, each.scale) == each
+        assert set(each.again) <= set(each.systems)
+        load_recipe(find_recipe(each.recipe), changes_of(each.systems[-1]))
+
+
+@pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if isinstance(e.text, OpenText)])
+def test_example_sentences(experiment: Experiment, tmp_path: Path) -> None:
+    lines = experiment.text.examples(tmp_path)
+    assert 10 <= len(lines) <= 15
+    assert sum(len(line.split()) > 30 for line in lines) >= 4
+    assert all(line == " ".join(line.split()) and line.endswith("。") for line in lines)

@@ -1,0 +1,116 @@
+"""The page of an experiment, whatever results there are."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from covnmt.base.errors import UserError
+from covnmt.evaluation.evaluate import Comparison
+from covnmt.paper.experiments import find_experiment
+from covnmt.paper.markdown_report import one_seed, trouble, write_page
+from covnmt.paper.results import Result, write_result
+from covnmt.paper.systems import PHRASE_BASED
+from tests.paper.made_up import (
+    KFTT,
+    as_result,
+    made_up,
+)
+
+
+def test_the_page(results: list[Result], tmp_path: Path, comparison: Comparison) -> None:
+    extra = as_result(made_up(comparison, "gru4", 1))
+    for result in [*results, extra]:
+        write_result(tmp_path / f"{result.system}-seed{result.seed}.json", result.content)
+    page = write_page(KFTT, tmp_path).read_text("utf-8")
+    for part in (
+        "# KFTT, Japanese to English",
+        "## Translation (Table 1)",
+        "On 3 made-up pairs;",
+        "a proxy cannot confirm",
+        "| `gru4` | d = 4 |",
+        "- `baseline`: a b a b",
+        "![Sentence 1](example-1.png)",
+        "Not run yet: `linguistic-seed1`, `gru1-seed1`, `fertility-seed2`.",
+        "0.833 | 0.833 |",
+        "`gru10`: made 20 updates.",
+    ):
+        assert part in page
+    assert "Not one recipe" not in page
+    assert "the same for all systems of a table" in page
+    headings = [line for line in page.splitlines() if line.startswith("## ")]
+    assert all(first != second for first, second in pairwise(headings))
+    for file in ("lengths.png", "lengths.svg", "training.png", "training.svg", "example-1.png"):
+        assert (tmp_path / file).stat().st_size > 1000
+    summary = json.loads((tmp_path / "summary.json").read_text("utf-8"))
+    assert summary["missing"] == ["linguistic-seed1", "gru1-seed1", "fertility-seed2"]
+    again = write_page(KFTT, tmp_path).read_text("utf-8")
+    assert again == page
+
+
+def test_a_page_of_two_recipes(
+    results: list[Result], tmp_path: Path, comparison: Comparison
+) -> None:
+    other = made_up(comparison, "gru10", 7)
+    other["recipe"]["model"]["hidden"] = 16
+    for result in [*results, as_result(other)]:
+        write_result(tmp_path / f"{result.system}-seed{result.seed}.json", result.content)
+    page = write_page(KFTT, tmp_path).read_text("utf-8")
+    assert "Not one recipe" in page
+    assert "the same for all systems" not in page
+
+
+def test_a_page_of_one_result(tmp_path: Path, comparison: Comparison) -> None:
+    nothing = {"gold": {"pairs": 0, "what": None}, "examples": []}
+    content = made_up(comparison, "gru10", 1, **nothing)
+    write_result(tmp_path / "gru10-seed1.json", content)
+    page = write_page(KFTT, tmp_path).read_text("utf-8")
+    assert "No gold alignments were given" in page
+    assert "Example sentences" not in page
+    shipped = write_page(find_experiment("kftt", "shipped"), tmp_path).read_text("utf-8")
+    assert "There is no AER: these subwords" in shipped
+    with pytest.raises(UserError, match="no result files yet"):
+        write_page(KFTT, tmp_path / "empty")
+
+
+def test_a_page_of_the_phrase_based_system_alone(tmp_path: Path, comparison: Comparison) -> None:
+    write_result(tmp_path / "pbsmt-seed1.json", made_up(comparison, PHRASE_BASED, 1))
+    page = write_page(KFTT, tmp_path).read_text("utf-8")
+    assert "| `pbsmt`, phrase-based | - |" in page
+    assert "lengths.png" not in page
+    assert "Not run yet: `baseline-seed1`" in page
+
+
+@pytest.mark.parametrize(
+    ("done", "shown"),
+    [
+        ([("baseline", 2), ("gru10", 1), ("gru10", 2)], {"baseline": 2, "gru10": 2}),
+        (
+            [("baseline", 1), ("baseline", 2), ("gru10", 1), ("gru10", 2)],
+            {"baseline": 1, "gru10": 1},
+        ),
+        ([("baseline", 1), ("gru1", 2), ("gru10", 2)], {"baseline": 1, "gru1": 2, "gru10": 2}),
+        ([(PHRASE_BASED, 1)], {}),
+    ],
+)
+def test_systems_are_shown_with_one_seed(
+    done: list[tuple[str, int]], shown: dict[str, int], comparison: Comparison
+) -> None:
+    results = [as_result(made_up(comparison, *job)) for job in done]
+    assert {name: result.seed for name, result in one_seed(results).items()} == shown
+
+
+# translation, attention to "x" and "y", source words hardly seen and target words said again
+TROUBLES = [
+    ("a b", [[1.0, 0.0], [0.9, 0.1]], 1),
+    ("a b a b", [[0.5, 0.5]] * 4, 2),
+    ("a a a", [[1.0, 0.0]] * 3, 3),
+    ("", [], 2),
+]
+
+
+@pytest.mark.parametrize(("text", "alignment", "expected"), TROUBLES)
+def test_trouble(text: str, alignment: list[list[float]], expected: int) -> None:
+    example = {"source_tokens": ["x", "y"], "tokens": text.split(), "alignment": alignment}
+    assert trouble(example) == expected

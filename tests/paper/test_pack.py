@@ -1,0 +1,39 @@
+"""Prepared data that travels as one file."""
+
+from pathlib import Path
+
+import pytest
+
+from covnmt.base.errors import UserError
+from covnmt.paper.pack import pack, unpack
+from tests.paper.made_up import KFTT
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_a_pack_comes_back_as_it_was(prepared: Path, tmp_path: Path) -> None:
+    for name in ("one.tar.xz", "two.tar.xz"):
+        pack(prepared, "kftt", tmp_path / name)
+    assert (tmp_path / "one.tar.xz").read_bytes() == (tmp_path / "two.tar.xz").read_bytes()
+    there = tmp_path / "elsewhere/kftt/data"
+    unpack(tmp_path / "one.tar.xz", "kftt", there)
+    assert contents(there) == contents(prepared)
+    assert [path.name for path in there.parent.iterdir()] == ["data"]
+    KFTT.text.prepare(None, there)
+    unpack(tmp_path / "nothing", "kftt", there)  # is not asked for
+
+
+def test_packs_that_are_none(prepared: Path, tmp_path: Path) -> None:
+    pack(prepared, "kftt", tmp_path / "good.tar.xz")
+    whole = (tmp_path / "good.tar.xz").read_bytes()
+    (tmp_path / "cut.tar.xz").write_bytes(whole[: len(whole) // 2])
+    for file, name, message in (
+        ("none.tar.xz", "kftt", "no such file; make it with --pack"),
+        ("cut.tar.xz", "kftt", "cannot be unpacked"),
+        ("good.tar.xz", "twlaw", "holds kftt, not a pack of twlaw"),
+    ):
+        with pytest.raises(UserError, match=message):
+            unpack(tmp_path / file, name, tmp_path / "new/data")
+        assert list((tmp_path / "new").iterdir()) == []

@@ -1,0 +1,57 @@
+"""The phrase-based system as a job of `covnmt reproduce`."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from covnmt.base.files import read_lines, write_lines
+from covnmt.paper import phrase_based
+from covnmt.paper.experiments import GOLD, EmbeddedText, Experiment
+from covnmt.paper.jobs import Job, Plan, run_jobs
+from covnmt.paper.results import read_results
+from covnmt.paper.systems import PHRASE_BASED
+from covnmt.phrase_based.settings import SearchSettings, TuneSettings
+
+TEXT = EmbeddedText(train=300, dev=20, test=20, example_count=0)
+EXPERIMENT = Experiment("tiny", "embedded", "tiny", "Tiny", "reproduce/embedded-tiny", TEXT)
+
+
+@pytest.fixture
+def plan(tiny_corpus: Path, tiny_text: Path, tmp_path: Path) -> Plan:
+    """One job on the tiny corpus, whose test set has gold links."""
+    made = Plan(EXPERIMENT, tmp_path / "work", tmp_path / "results", jobs=[Job(PHRASE_BASED, 1)])
+    shutil.copytree(tiny_corpus, made.prepared)
+    for ending, name in zip(("src", "tgt", "align"), GOLD, strict=True):
+        write_lines(made.prepared / name, read_lines(tiny_text / f"test.{ending}"))
+    return made
+
+
+def test_the_job(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def quick(search: SearchSettings, iterations: int, seed: int) -> TuneSettings:
+        assert (iterations, seed) == (phrase_based.ROUNDS, 1)
+        one = search.model_copy(update={"processes": 1})
+        return TuneSettings(search=one, iterations=2, nbest=10, restarts=1)
+
+    monkeypatch.setattr(phrase_based, "TuneSettings", quick)
+    [told] = run_jobs(plan)
+    assert "pbsmt-seed1.json: done" in told
+    [found] = read_results(plan.result_directory)
+    names = {score["name"] for scores in found.content["scores"].values() for score in scores}
+    assert names >= {"BLEU (paper)", "AER", "left out", "said twice", "DROP", "REP"}
+    aer = found.scores["AER"]
+    assert aer is not None
+    assert aer < 25
+    assert found.statistics.shape == (20, 10)
+    course = found.content["training"]
+    assert [bleu for _, _, bleu in course["validations"]] != []
+    ways = {f"{way}-{n}" for way in ("forward", "backward") for n in (1, 2, 3)}
+    assert set(course["stages"]) == {*ways, "links", "phrases", "language-model"}
+    assert course["seconds"] > 0
+    assert course["cpu_seconds"] > 0
+    assert course["tuning"]["phrase_pairs"] > 0
+    text = plan.result(plan.jobs[0]).read_text("utf-8")
+    assert str(plan.work) not in text
+    assert json.loads(text)["command"].endswith("--system pbsmt --seed 1")
+    assert list(run_jobs(plan)) == []

@@ -1,0 +1,50 @@
+"""Result files: their layout, and what is said of damaged ones."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covnmt.base.errors import UserError
+from covnmt.evaluation.evaluate import Comparison
+from covnmt.paper.results import Result, layout, read_results
+from tests.paper.made_up import (
+    REFERENCES,
+    made_up,
+)
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(VALUES)
+def test_layout_is_json(value: Any) -> None:
+    assert json.loads(layout(value)) == value
+
+
+def test_rows_of_figures_stand_on_one_line() -> None:
+    text = layout({"a": [[1, 2], [3, 4]], "b": ["x", "y"]})
+    assert text == '{\n  "a": [\n    [1, 2],\n    [3, 4]\n  ],\n  "b": ["x", "y"]\n}'
+
+
+def test_damaged_results_are_named(tmp_path: Path, comparison: Comparison) -> None:
+    good = made_up(comparison, "gru10", 1)
+    for content, message in (
+        ({"format": 9}, "gru10-seed1.json: not a result of `covnmt reproduce`"),
+        ({"format": 1, **good, "seed": 2}, "holds gru10, seed 2"),
+        ({"format": 1, "system": "gru10", "seed": 1, "test": {}}, "has no parameters, training"),
+    ):
+        (tmp_path / "gru10-seed1.json").write_text(json.dumps(content), "utf-8")
+        with pytest.raises(UserError, match=message):
+            read_results(tmp_path)
+
+
+def test_statistics_keep_their_shape(results: list[Result]) -> None:
+    assert results[0].statistics.shape == (len(REFERENCES), 10)
+    assert results[0].statistics.dtype == np.int64

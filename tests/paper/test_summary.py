@@ -1,0 +1,69 @@
+"""Results put together: who is compared with whom."""
+
+import pytest
+
+from covnmt.evaluation.evaluate import Comparison
+from covnmt.paper import tables
+from covnmt.paper.results import Result
+from covnmt.paper.summary import summarise
+from tests.paper.made_up import KFTT, as_result, made_up
+
+
+def test_marks_are_those_of_compare(results: list[Result], comparison: Comparison) -> None:
+    summary = summarise(KFTT, results)
+    assert [each.system for each in summary.systems] == ["baseline", "fertility", "tanh1", "gru10"]
+    for each in summary.systems[1:]:
+        expected = comparison.sign_tests["baseline", each.system]
+        assert set(each.sign_tests.values()) == {expected}
+        assert (each.better() > 0) == bool(comparison.marks(each.system))
+    assert [tables.mark(each) for each in summary.systems] == ["", "†", "", "† 2 of 2"]
+
+
+def test_gains_ratios_and_spreads(results: list[Result], comparison: Comparison) -> None:
+    summary = summarise(KFTT, results)
+    gru10, fertility = summary.find("gru10"), summary.find("fertility")
+    assert gru10 is not None
+    assert fertility is not None
+    bleu = {name: found.translation[0].value for name, found in comparison.systems.items()}
+    assert gru10.gain == pytest.approx(bleu["gru10"] - bleu["baseline"])
+    assert gru10.gain_band is not None
+    low, high = gru10.gain_band
+    assert low < bleu["gru10"] - bleu["baseline"] < high
+    assert gru10.speed_ratio == pytest.approx(800 / 960)
+    aer = gru10.scores["AER"]
+    assert (aer.mean, aer.low, aer.high, aer.seeds) == (51.5, 51, 52, 2)
+    assert tables.spread(aer) == "51.50 [51.00, 52.00]"
+    assert tables.spread(fertility.scores["AER"]) == "51.00"
+    assert summary.missing == ("linguistic-seed1", "gru1-seed1", "fertility-seed2")
+
+
+def test_only_equals_are_compared(comparison: Comparison) -> None:
+    baseline = as_result(made_up(comparison, "baseline", 1))
+    elsewhere = {"gpu": "Another GPU", "cpu": "A CPU", "cores": 8}
+    moved = as_result(made_up(comparison, "gru10", 1, machine=elsewhere))
+    newer = as_result(made_up(comparison, "gru1", 1, commit="another"))
+    other_seed = as_result(made_up(comparison, "fertility", 2))
+    other_size = made_up(comparison, "tanh1", 1)
+    other_size["recipe"]["model"]["hidden"] = 16
+    summary = summarise(KFTT, [baseline, moved, newer, other_seed, as_result(other_size)])
+    found = {each.system: each for each in summary.systems}
+    assert found["gru10"].speed_ratio is None
+    assert found["gru1"].speed_ratio is None
+    assert found["tanh1"].speed_ratio is not None
+    assert found["gru10"].gain is not None
+    assert (found["fertility"].gain, found["fertility"].gain_band) == (None, None)
+    assert found["fertility"].sign_tests == {}
+    assert summary.unequal == ("model.hidden: 16 or 8",)
+    assert summary.machines == ("A GPU", "Another GPU")
+
+
+def test_variants_are_set_against_what_they_are_made_of(comparison: Comparison) -> None:
+    """With the same seeds: the other seed of its base is another training."""
+    weak = made_up(comparison, "baseline", 2) | {"system": "gru10"}
+    made = [("gru10", 1), ("gru4", 1), ("gru16", 3)]
+    done = [as_result(made_up(comparison, *job)) for job in made]
+    summary = summarise(KFTT, [*done, as_result(weak)])
+    bleu = {name: found.translation[0].value for name, found in comparison.systems.items()}
+    changes = {each.system: each.change for each in summary.systems}
+    assert changes["gru4"] == pytest.approx(bleu["baseline"] - bleu["gru10"])
+    assert (changes["gru16"], changes["gru10"]) == (None, None)

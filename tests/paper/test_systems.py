@@ -1,0 +1,42 @@
+"""What makes each system of the shared recipe."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from covnmt.base.config import SYSTEMS
+from covnmt.base.recipe import find_recipe, load_recipe
+from covnmt.paper.experiments import find_experiment, is_tuned
+from covnmt.paper.jobs import Job, Plan, settings
+from covnmt.paper.systems import VARIANTS
+from tests.paper.made_up import KFTT
+
+
+@pytest.mark.parametrize("system", [*SYSTEMS, *VARIANTS])
+def test_systems_differ_only_in_what_makes_them(system: str, tmp_path: Path) -> None:
+    plan = Plan(KFTT, tmp_path, tmp_path)
+    config = settings(plan, Job(system, 5), minutes=1.5)
+    assert (config.train.seed, config.train.minutes) == (5, 1.5)
+    assert config.data.directory == plan.prepared
+    if system in SYSTEMS:
+        assert config.model.coverage == SYSTEMS[system]
+        shared = load_recipe(find_recipe(KFTT.recipe)).model
+        assert config.model.model_copy(update={"coverage": shared.coverage}) == shared
+    else:
+        modern = replace(plan, experiment=find_experiment("kftt", "modern"))
+        base = VARIANTS[system].base
+        pairs = [
+            [
+                (settings(p, Job(name, 5), 1.5), is_tuned(p.experiment, name))
+                for name in (system, base)
+            ]
+            for p in (plan, modern)
+        ]
+        assert any(one != other for one, other in pairs)
+
+
+def test_recipes_have_the_sizes_of_the_paper() -> None:
+    for corpus in ("kftt", "twlaw"):
+        model = load_recipe(find_recipe(find_experiment(corpus).recipe)).model
+        assert (model.embedding, model.hidden, model.rank) == (620, 1000, 620)

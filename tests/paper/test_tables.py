@@ -1,0 +1,100 @@
+"""The tables of a page, ours beside the paper's."""
+
+from dataclasses import replace
+
+import pytest
+
+from covnmt.base.config import SYSTEMS
+from covnmt.evaluation.evaluate import Comparison
+from covnmt.paper import tables
+from covnmt.paper.results import Result
+from covnmt.paper.summary import summarise
+from covnmt.paper.systems import PHRASE_BASED, changes_of
+from tests.paper.made_up import KFTT, as_result, made_up, rows_of
+
+
+def test_table_one(results: list[Result], comparison: Comparison) -> None:
+    rows = {
+        row["system"].split("`")[1]: row
+        for row in rows_of(tables.translation_table(summarise(KFTT, results)))
+    }
+    assert rows["baseline"]["parameters"] == "1,000"
+    assert rows["gru10"]["parameters"] == "+100"
+    assert rows["gru10"]["BLEU (paper's)"] == "100.00 [100.00, 100.00]"
+    expected = comparison.systems["tanh1"]
+    assert rows["tanh1"]["BLEU (paper's)"] == f"{expected.translation[0].value:.2f}"
+    assert rows["tanh1"]["sacreBLEU"] == f"{expected.translation[1].value:.2f}"
+    assert (rows["gru10"]["paper: BLEU"], rows["gru10"]["paper: gain"]) == ("30.14", "+1.82")
+    assert rows["baseline"]["95%"] == "-"
+    assert rows["gru10"]["95%"].startswith("+")
+    assert " to +" in rows["gru10"]["95%"]
+
+
+def test_the_phrase_based_row(results: list[Result], comparison: Comparison) -> None:
+    """It comes first, has no parameters, and those who beat it get a mark of their own."""
+    # as good as `fertility`: better than the baseline, worse than gru10
+    phrases = made_up(comparison, "fertility", 1) | {"system": PHRASE_BASED}
+    summary = summarise(KFTT, [*results, as_result(phrases)])
+    assert [each.system for each in summary.systems][:2] == [PHRASE_BASED, "baseline"]
+    assert [tables.mark(each) for each in summary.systems] == [
+        "†",
+        "",
+        "†",
+        "",
+        "† 2 of 2 ‡ 2 of 2",
+    ]
+    first, *_ = rows_of(tables.translation_table(summary))
+    alone, *_ = rows_of(tables.translation_table(summarise(KFTT, results)))
+    assert ("† ‡" in first, "† ‡" in alone, "†" in alone) == (True, False, True)
+    assert first["system"] == "`pbsmt`, phrase-based"
+    assert (first["parameters"], first["paper: BLEU"]) == ("-", "28.41")
+    aligned, *_ = rows_of(tables.alignment_table(summary))
+    assert (aligned["AER ↓"], aligned["paper: AER"]) == ("51.00", "-")
+    assert "pbsmt" not in tables.speed_table(summary) + tables.attention_table(summary)
+    assert changes_of(PHRASE_BASED) == []
+
+
+def test_figures_of_the_paper_agree_with_each_other() -> None:
+    assert list(tables.PAPER) == [PHRASE_BASED, *SYSTEMS]
+    baseline = tables.PAPER["baseline"].bleu
+    for system, row in tables.PAPER.items():
+        if row.gain is not None:
+            assert row.bleu - baseline == pytest.approx(row.gain), system
+    for before, after, fewer in zip(*tables.PAPER_RATES.values(), (33.2, 40.0), strict=True):
+        assert 100 * (1 - after / before) == pytest.approx(fewer, abs=0.05)
+
+
+def test_changes_against_the_baseline(results: list[Result]) -> None:
+    summary = summarise(KFTT, results)
+    base, gru10 = summary.find("baseline"), summary.find("gru10")
+    assert base is not None
+    assert gru10 is not None
+    changed = replace(gru10, scores={"DROP": replace(gru10.scores["AER"], mean=15.0)})
+    before = replace(base, scores={"DROP": replace(gru10.scores["AER"], mean=20.0)})
+    assert tables.versus(changed, before, "DROP") == "15.00 (-25%)"
+    assert tables.versus(changed, None, "DROP").startswith("15.00 [")
+    assert tables.versus(changed, before, "REP") == "-"
+
+
+def test_variants_stand_after_what_they_are_read_beside(comparison: Comparison) -> None:
+    """Sizes of coverage after GRU d=1 and d=10; how long each was trained is told."""
+    systems = ("baseline", "tanh1", "gru1", "gru10", "gru4")
+    results = [as_result(made_up(comparison, system, 1)) for system in systems]
+    rows = list(rows_of(tables.variants_table(summarise(KFTT, results))))
+    assert [row["system"] for row in rows] == ["`gru1`", "`gru10`", "`gru4`"]
+    assert [row["what"] for row in rows] == ["as above", "as above", "d = 4"]
+    assert [(row["change"], row["95%"]) for row in rows[:2]] == [("-", "-")] * 2
+    low, high = map(float, rows[2]["95%"].split(" to "))
+    assert low <= float(rows[2]["change"]) <= high < 0
+    assert {row["updates"] for row in rows} == {"20"}
+    assert tables.variants_table(summarise(KFTT, results[:2])) == ""
+
+
+def test_speeds_of_those_that_were_alone(comparison: Comparison) -> None:
+    results = [as_result(made_up(comparison, system, 1)) for system in ("baseline", "gru10")]
+    told = [row["ratio"] for row in rows_of(tables.speed_table(summarise(KFTT, results)))]
+    assert told == ["1.000", "0.833"]
+    for result in results:
+        result.content["training"]["words_per_second"] = None
+    [baseline, gru10] = rows_of(tables.speed_table(summarise(KFTT, results)))
+    assert (baseline["words/s"], baseline["ratio"], gru10["ratio"]) == ("-", "-", "-")

@@ -1,0 +1,17 @@
+"""A phrase-based model of the tiny corpus, made once per worker; tests must not change it."""
+
+from pathlib import Path
+
+import pytest
+
+from covnmt.phrase_based.engine import train
+from covnmt.phrase_based.model import SmtModel
+from covnmt.phrase_based.settings import AlignSettings, TrainSettings
+
+SETTINGS = TrainSettings(align=AlignSettings(samplers=1), max_phrase=4, order=3)
+
+
+@pytest.fixture(scope="session")
+def tiny_smt(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> SmtModel:
+    """Trained, not tuned."""
+    return train(tiny_corpus, tmp_path_factory.mktemp("smt") / "model", SETTINGS)

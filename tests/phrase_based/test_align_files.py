@@ -1,0 +1,66 @@
+"""Word alignment of files: links by line, a corpus that helps, and errors that name the line."""
+
+from pathlib import Path
+
+import pytest
+
+from covnmt.base.errors import UserError
+from covnmt.data.corpus import Corpus
+from covnmt.metrics.alignment import aer, read_links
+from covnmt.phrase_based.align_files import align_files, known_words, numbered
+from covnmt.phrase_based.settings import AlignSettings
+
+SETTINGS = AlignSettings(samplers=1)
+
+
+def test_a_corpus_helps(tiny_text: Path, tiny_corpus: Path) -> None:
+    """Twenty pairs are too few to learn from; three hundred more are not."""
+    gold = read_links(tiny_text / "test.align")
+    files = tiny_text / "test.src", tiny_text / "test.tgt"
+    alone = aer(align_files(*files, None, SETTINGS), gold)
+    helped = aer(align_files(*files, Corpus.open(tiny_corpus), SETTINGS), gold)
+    assert helped < alone
+    assert helped < 0.25
+
+
+def test_words_outside_the_vocabulary_keep_their_identity(tiny_corpus: Path) -> None:
+    corpus = Corpus.open(tiny_corpus)
+    vocabulary = corpus.codec("source").vocabulary
+    known = vocabulary.words[0]
+    rows = numbered([[known, "new", "newer", "new"]], known_words(corpus, "source"))
+    assert rows.ids[0] == vocabulary.encode([known])[0]
+    assert rows.ids[1] == rows.ids[3] == len(vocabulary)
+    assert rows.ids[2] == len(vocabulary) + 1
+
+
+def test_empty_lines_have_no_links(tiny_text: Path, tmp_path: Path) -> None:
+    files = []
+    for ending in ("src", "tgt"):
+        lines = (tiny_text / f"test.{ending}").read_text().splitlines()
+        lines[1 if ending == "src" else 3] = ""
+        files.append(tmp_path / ending)
+        files[-1].write_text("\n".join(lines) + "\n")
+    found = align_files(files[0], files[1], None, SETTINGS)
+    assert [n for n, links in enumerate(found) if not links] == [1, 3]
+    assert len(found) == 20
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "message"),
+    [
+        ("a\nb\n", "x\n", r"b.txt ends after line 1"),
+        (
+            "\na\n" + "b " * 1025,
+            "\nx\ny",
+            r"a.txt and .*b.txt, line 3: 1,025 and 1 words, but eflo",
+        ),
+        ("", "", r"a.txt and .*b.txt: no line has words on both sides"),
+        ("a\n\n", "\nx\n", r"a.txt and .*b.txt: no line has words on both sides"),
+    ],
+)
+def test_bad_files(tmp_path: Path, source: str, target: str, message: str) -> None:
+    one, other = tmp_path / "a.txt", tmp_path / "b.txt"
+    one.write_text(source)
+    other.write_text(target)
+    with pytest.raises(UserError, match=message):
+        align_files(one, other, None, SETTINGS)

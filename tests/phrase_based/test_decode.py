@@ -1,0 +1,40 @@
+"""Several processes that decode: how they begin."""
+
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import pytest
+
+from covnmt.base.processes import STOPS
+from covnmt.phrase_based.decode import PooledDecoder
+from covnmt.phrase_based.model import SmtModel
+from covnmt.phrase_based.settings import SearchSettings
+from covnmt.phrase_based.translate import load_weights, prepared_decoder
+
+
+def held_back() -> set[int]:
+    """The signals to stop that do not reach this thread."""
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, ())) & set(STOPS)
+
+
+def test_a_stop_waits_until_they_have_begun(
+    tiny_smt: SmtModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is stopped while it imports ends with a traceback."""
+    at_the_start: list[set[int]] = []
+    start = ProcessPoolExecutor.map
+
+    def noted(pool: ProcessPoolExecutor, work: Callable[..., Any], tasks: Any) -> Iterator[Any]:
+        at_the_start.append(held_back())
+        return start(pool, work, tasks)
+
+    monkeypatch.setattr(ProcessPoolExecutor, "map", noted)
+    settings = SearchSettings(processes=2)
+    with prepared_decoder(tiny_smt, [["a"]], settings) as (decoder, _):
+        assert isinstance(decoder, PooledDecoder)
+        list(decoder.nbest([[2], [3]], load_weights(tiny_smt), 1, "translating"))
+        assert at_the_start == [set(STOPS)]
+        assert held_back() == set()
+        assert decoder.pool.submit(held_back).result() == set()

@@ -1,0 +1,65 @@
+"""The lexicon: counts of links, and the weights of words by them."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from covnmt.phrase_based.bitext import Bitext, lay_out
+from covnmt.phrase_based.lexicon import NOTHING, Lexicon, count_links
+
+from .test_phrases import Pair, corpus, linked_pairs
+
+ROWS = 8
+
+
+def entries(lexicon: Lexicon) -> dict[tuple[int, int], int]:
+    keys = zip(lexicon.source.tolist(), lexicon.target.tolist(), strict=True)
+    return dict(zip(keys, lexicon.count.tolist(), strict=True))
+
+
+@given(st.lists(linked_pairs(), min_size=1, max_size=4))
+@settings(deadline=None)
+def test_counts(pairs: list[Pair]) -> None:
+    expected: Counter[tuple[int, int]] = Counter()
+    for source, target, links in pairs:
+        expected.update((source[j], target[i]) for j, i in links)
+        expected.update(
+            (w, NOTHING) for j, w in enumerate(source) if j not in {a for a, _ in links}
+        )
+        expected.update(
+            (NOTHING, w) for i, w in enumerate(target) if i not in {b for _, b in links}
+        )
+    lexicon = count_links(*corpus(pairs), ROWS, ROWS)
+    assert entries(lexicon) == expected
+    assert entries(lexicon.turned()) == {(t, s): count for (s, t), count in expected.items()}
+    for each in (lexicon, lexicon.turned()):
+        sums = np.bincount(each.source, weights=each.probabilities())
+        linked = {s for (s, t) in entries(each) if t != NOTHING}
+        assert [sums[s] for s in sorted(linked)] == pytest.approx([1.0] * len(linked))
+
+
+def test_weights_of_words() -> None:
+    pairs: list[Pair] = [
+        ([2, 3], [4, 5, 6], frozenset({(0, 0), (1, 1), (1, 2)})),
+        ([2, 3], [5, 4, 6], frozenset({(0, 0)})),
+    ]
+    lexicon = count_links(*corpus(pairs), ROWS, ROWS)
+    known = {(2, 4): 0.5, (2, 5): 0.5, (3, 5): 0.5, (3, 6): 0.5, (NOTHING, 4): 0.5}
+    cells = np.array([(s, t) for s in range(ROWS) for t in range(1, ROWS)])
+    found = lexicon.weight(cells[:, 0], cells[:, 1]).tolist()
+    expected = [known.get((s, t), 0.5 if (s, t) == (NOTHING, 6) else 0.0) for s, t in cells]
+    assert found == expected
+
+
+def test_survives_a_file() -> None:
+    lexicon = count_links(*corpus([([2], [3], frozenset({(0, 0)}))]), ROWS, ROWS)
+    assert entries(Lexicon.of(lexicon.arrays())) == {(2, 3): 1}
+
+
+def test_empty_sides_are_counted_as_nothing() -> None:
+    bitext = Bitext(lay_out([[2]]), lay_out([[3]]))
+    lexicon = count_links(bitext, corpus([([2], [3], frozenset())])[1], ROWS, ROWS)
+    assert entries(lexicon) == {(2, NOTHING): 1, (NOTHING, 3): 1}

@@ -1,0 +1,129 @@
+"""MERT: the exact line search against trying every interval, and what optimising promises."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from covnmt.metrics.bleu import Counts, corpus_bleu, sentence_statistics
+from covnmt.phrase_based.mert import Floats, Lists, envelope, line_search, optimise, step_limits
+
+WORDS = [*"abcdefgh"]
+FREE = np.full(3, -np.inf)
+
+
+def random_lists(seed: int, sentences: int = 4, longest: int = 6, ties: bool = False) -> Lists:
+    """Lists of different lengths with whole-number features, so that lines often cross together."""
+    draw = np.random.default_rng(seed)
+    features, statistics = [], []
+    for _ in range(sentences):
+        n = int(draw.integers(1, longest + 1))
+        values = draw.integers(-2, 3, size=(n, 3)) if ties else draw.normal(size=(n, 3))
+        features.append(values.astype(np.float64))
+        reference = draw.choice(WORDS, size=8).tolist()
+        rows = []
+        for _ in range(n):
+            kept = draw.random(8) < 0.8
+            noisy = [
+                w if k else str(draw.choice(WORDS)) for w, k in zip(reference, kept, strict=True)
+            ]
+            rows.append(sentence_statistics(noisy[: int(draw.integers(5, 9))], [reference]))
+        statistics.append(np.array(rows, dtype=np.int64))
+    return Lists.of(features, statistics)
+
+
+def by_trying(lists: Lists, weights: Floats, direction: Floats, least: float, most: float) -> float:
+    """The best BLEU on the line: every crossing of every two lines, and a step between each."""
+    crossings = []
+    for rows, real in zip(lists.features, lists.real, strict=True):
+        height, slope = rows[real] @ weights, rows[real] @ direction
+        for h, s in zip(height, slope, strict=True):
+            other = slope != s
+            crossings += ((h - height[other]) / (slope[other] - s)).tolist()
+    inside = sorted({c for c in crossings if least < c < most})
+    low = least if np.isfinite(least) else min([*inside, 0.0, most]) - 1
+    high = most if np.isfinite(most) else max([*inside, low]) + 1
+    edges = [low, *inside, high]
+    middles = [(a + b) / 2 for a, b in pairwise(edges) if b - a > 1e-9]
+    return max(lists.bleu(weights + step * direction) for step in middles)
+
+
+@given(st.integers(0, 10_000), st.booleans())
+@settings(max_examples=150)
+def test_line_search_is_exact(seed: int, bounded: bool) -> None:
+    lists = random_lists(seed)
+    draw = np.random.default_rng(seed)
+    weights, direction = np.abs(draw.normal(size=3)), draw.normal(size=3)
+    lower = np.array([0.0, -np.inf, 0.0]) if bounded else FREE
+    least, most = step_limits(weights, direction, lower)
+    step, bleu = line_search(lists, weights, direction, lower)
+    assert least <= step <= most
+    assert bleu == pytest.approx(by_trying(lists, weights, direction, least, most))
+    assert lists.bleu(weights + step * direction) == pytest.approx(bleu)
+
+
+@given(st.integers(0, 10_000), st.booleans(), st.sampled_from([-np.inf, -2.0, 0.5]))
+@settings(deadline=None)
+def test_the_envelope_is_never_below_a_line(seed: int, ties: bool, least: float) -> None:
+    """Also where three and more lines meet in a point, and where several are the same."""
+    lists = random_lists(seed, ties=ties)
+    weights, direction = np.array([1.0, 2.0, -1.0]), np.array([0.5, 1.0, 1.0])
+    sentence, where, before, after, first = envelope(lists, weights, direction, least)
+    low = least if np.isfinite(least) else where.min(initial=0.0) - 1
+    for step in np.linspace(low, max(low, where.max(initial=0.0)) + 1, 23):
+        scores = np.where(lists.real, lists.features @ (weights + step * direction), -np.inf)
+        for n in range(len(first)):
+            passed = (sentence == n) & (where <= step)
+            now = after[passed][-1] if passed.any() else first[n]
+            assert scores[n, now] == pytest.approx(scores[n].max())
+    for n in range(len(first)):  # one change begins where the one before it has ended
+        own = sentence == n
+        assert before[own].tolist() == [first[n], *after[own][:-1]][: own.sum()]
+
+
+@pytest.mark.parametrize(
+    ("weights", "direction", "expected"),
+    [
+        ([1.0, 1.0, 1.0], [1.0, 0.0, 0.0], (-1.0, np.inf)),
+        ([1.0, 1.0, 1.0], [-2.0, 0.0, 0.0], (-np.inf, 0.5)),
+        ([1.0, 1.0, 1.0], [1.0, 5.0, -1.0], (-1.0, 1.0)),
+        ([1.0, 1.0, 1.0], [0.0, 5.0, 0.0], (-np.inf, np.inf)),
+        ([0.0, 1.0, 1.0], [1.0, 0.0, 0.0], (0.0, np.inf)),
+    ],
+)
+def test_limits_of_a_step(
+    weights: list[float], direction: list[float], expected: tuple[float, float]
+) -> None:
+    lower = np.array([0.0, -np.inf, 0.0])
+    assert step_limits(np.array(weights), np.array(direction), lower) == expected
+
+
+@given(st.integers(0, 1_000))
+@settings(max_examples=20)
+def test_optimising_never_loses_and_keeps_its_limits(seed: int) -> None:
+    lists = random_lists(seed, sentences=6)
+    start, lower = np.array([0.2, 0.5, 0.3]), np.array([0.0, -np.inf, 0.0])
+    weights, bleu = optimise(lists, start, lower, restarts=2, seed=seed)
+    assert bleu >= lists.bleu(start)
+    assert lists.bleu(weights) == pytest.approx(bleu)
+    assert (weights >= lower - 1e-12).all()
+    assert np.abs(weights).sum() == pytest.approx(1.0)
+
+
+def test_optimising_is_repeatable_and_seeded() -> None:
+    lists = random_lists(7, sentences=8)
+    start = np.ones(3) / 3
+    one, again = (optimise(lists, start, FREE, restarts=3, seed=5) for _ in range(2))
+    assert one[0].tolist() == again[0].tolist()
+    assert one[1] == again[1]
+
+
+def test_padding_is_never_chosen() -> None:
+    features = [np.array([[-5.0]]), np.array([[-1.0], [-2.0], [-3.0]])]
+    statistics: list[Counts] = [np.full((1, 10), 4), np.full((3, 10), 4)]
+    lists = Lists.of(features, statistics)
+    assert lists.best(np.array([1.0])).tolist() == [0, 0]
+    assert lists.best(np.array([-1.0])).tolist() == [0, 2]
+    assert lists.bleu(np.array([1.0])) == pytest.approx(float(corpus_bleu(np.full(10, 8))))

@@ -1,0 +1,153 @@
+"""Stages: done once, done again when what they depend on changes, and the same every time."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covnmt.base.errors import UserError
+from covnmt.base.files import read_json
+from covnmt.data.corpus import Corpus
+from covnmt.phrase_based import aligner, phrases
+from covnmt.phrase_based.bitext import Bitext, load_arrays
+from covnmt.phrase_based.engine import train
+from covnmt.phrase_based.model import SmtModel, stages
+from covnmt.phrase_based.settings import TrainSettings
+
+from .conftest import SETTINGS
+
+STAGES = stages(SETTINGS)
+
+# what a change of settings makes anew
+CHANGES: list[tuple[dict[str, object], set[str]]] = [
+    ({}, set()),
+    ({"options": 3}, set()),
+    ({"max_phrase": 3}, {"phrases"}),
+    ({"order": 2}, {"language-model"}),
+    ({"align": SETTINGS.align.model_copy(update={"joining": "union"})}, {"links", "phrases"}),
+    ({"align": SETTINGS.align.model_copy(update={"seed": 7})}, set(STAGES) - {"language-model"}),
+    ({"pairs": 200}, set(STAGES)),
+]
+
+
+def changed(settings: dict[str, object]) -> TrainSettings:
+    return SETTINGS.model_copy(update=settings)
+
+
+@pytest.mark.parametrize(("settings", "anew"), CHANGES)
+def test_stages_made_anew(
+    settings: dict[str, object],
+    anew: set[str],
+    tiny_smt: SmtModel,
+    tiny_corpus: Path,
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(tiny_smt.directory, directory)
+    before = {name: (directory / f"{name}.json").stat().st_mtime_ns for name in STAGES}
+    model = train(tiny_corpus, directory, changed(settings))
+    after = {name: (directory / f"{name}.json").stat().st_mtime_ns for name in STAGES}
+    assert {name for name in STAGES if before[name] != after[name]} == anew
+    assert SmtModel.open(directory) == model
+
+
+def test_the_same_again(tiny_smt: SmtModel, tiny_corpus: Path, tmp_path: Path) -> None:
+    again = train(tiny_corpus, tmp_path / "model", SETTINGS)
+    for path in sorted(tiny_smt.directory.rglob("*")):
+        other = again.directory / path.relative_to(tiny_smt.directory)
+        if path.suffix == ".npz":
+            one, two = load_arrays(path), load_arrays(other)
+            assert one.keys() == two.keys()
+            assert all(np.array_equal(one[name], two[name]) for name in one)
+        elif path.is_file() and path.stem not in STAGES:
+            assert path.read_bytes() == other.read_bytes(), path
+
+
+def test_an_interrupted_stage_is_done_again(
+    tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(aligner, "join_chains", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train(tiny_corpus, tmp_path, SETTINGS)
+    assert [name for name in STAGES if (tmp_path / f"{name}.json").exists()] == [*STAGES[:2]]
+    with pytest.raises(UserError, match="holds no phrase-based model"):
+        SmtModel.open(tmp_path)
+    kept = (tmp_path / "forward-1.json").stat().st_mtime_ns
+    train(tiny_corpus, tmp_path, SETTINGS)
+    assert (tmp_path / "forward-1.json").stat().st_mtime_ns == kept
+
+
+def test_half_a_training_is_no_model(
+    tiny_smt: SmtModel, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    directory = tmp_path / "model"
+    shutil.copytree(tiny_smt.directory, directory)
+    monkeypatch.setattr(phrases, "extract", stop)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_corpus, directory, changed({"pairs": 200}))
+    with pytest.raises(UserError, match="holds no phrase-based model"):
+        SmtModel.open(directory)
+
+
+@pytest.mark.parametrize(
+    ("file", "stage"),
+    [
+        ("forward-1.npz", "forward-1"),
+        ("links.npz", "links"),
+        ("lexicon.npz", "phrases"),
+        ("lm/keys.npy", "language-model"),
+    ],
+)
+def test_what_was_removed_is_made_again(
+    file: str, stage: str, tiny_smt: SmtModel, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    directory = tmp_path / "model"
+    shutil.copytree(tiny_smt.directory, directory)
+    (directory / file).unlink()
+    before = {name: (directory / f"{name}.json").stat().st_mtime_ns for name in STAGES}
+    train(tiny_corpus, directory, SETTINGS)
+    after = {name: (directory / f"{name}.json").stat().st_mtime_ns for name in STAGES}
+    assert {name for name in STAGES if before[name] != after[name]} == {stage}
+    assert (directory / file).exists()
+
+
+def test_figures(tiny_smt: SmtModel) -> None:
+    found = tiny_smt.figures()
+    assert list(found) == list(STAGES)
+    assert all(each["seconds"] >= 0 and each["peak_mib"] > 0 for each in found.values())
+    assert all(each["cpu_seconds"] >= 0 for each in found.values())
+    assert found["phrases"]["occurrences"] == len(tiny_smt.occurrences())
+    assert 1 < found["language-model"]["dev_perplexity"] < 60
+
+
+def test_some_of_the_pairs(tiny_corpus: Path) -> None:
+    split = Corpus.open(tiny_corpus).split("train")
+    some = Bitext.of(split, 10)
+    rows = sorted(split.order[:10].tolist())
+    assert [some.source[n].tolist() for n in range(10)] == [split.source(n).tolist() for n in rows]
+    assert [some.target[n].tolist() for n in range(10)] == [split.target(n).tolist() for n in rows]
+    assert len(Bitext.of(split, 10_000)) == len(split)
+
+
+def test_damaged_files_are_named(tiny_smt: SmtModel, tmp_path: Path) -> None:
+    whole = (tiny_smt.directory / "bitext.npz").read_bytes()
+    for damaged in (b"", b"nothing", whole[:500], whole[:-500]):
+        (tmp_path / "bitext.npz").write_bytes(damaged)
+        with pytest.raises(UserError, match=r"bitext.npz: cannot be read .*remove it"):
+            SmtModel(tmp_path, SETTINGS).bitext()
+    assert read_json(tiny_smt.directory / "smt.json")["order"] == SETTINGS.order
+
+
+def test_a_neural_model_keeps_its_directory(tiny_model: Path, tiny_corpus: Path) -> None:
+    before = sorted(tiny_model.iterdir())
+    with pytest.raises(UserError, match=r"holds a neural model; choose another directory"):
+        train(tiny_corpus, tiny_model, SETTINGS)
+    assert sorted(tiny_model.iterdir()) == before

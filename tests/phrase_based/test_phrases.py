@@ -1,0 +1,141 @@
+"""Phrases: the vectorised extraction against the textbook's loops."""
+
+from collections import Counter
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from covnmt.data.corpus import Sentences
+from covnmt.phrase_based import phrases
+from covnmt.phrase_based.aligner import WordLinks
+from covnmt.phrase_based.bitext import Bitext, lay_out
+from covnmt.phrase_based.phrases import (
+    MONOTONE,
+    OTHER,
+    SWAP,
+    Occurrences,
+    Spans,
+    extract,
+    hashes,
+    position,
+    runs,
+)
+from covnmt.text.vocabulary import UNK
+
+Pair = tuple[list[int], list[int], frozenset[tuple[int, int]]]
+Key = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def corpus(pairs: list[Pair]) -> tuple[Bitext, WordLinks]:
+    bitext = Bitext(lay_out([s for s, _, _ in pairs]), lay_out([t for _, t, _ in pairs]))
+    flat = [link for _, _, links in pairs for link in sorted(links)]
+    source, target = (np.array([link[k] for link in flat], dtype=np.int64) for k in (0, 1))
+    return bitext, WordLinks(source, target, np.cumsum([0, *(len(p[2]) for p in pairs)]))
+
+
+def orientation(links: frozenset[tuple[int, int]], a: int, b: int, c: int) -> int:
+    """Of source words [a, b) that became target words from c on; only words with links count."""
+    before = [i for _, i in links if i < c]
+    if not before:
+        return OTHER if any(j < a for j, _ in links) else MONOTONE
+    last = [j for j, i in links if i == max(before)]
+    if max(last) == max((j for j, _ in links if j < a), default=None):
+        return MONOTONE
+    return SWAP if min(last) == min((j for j, _ in links if j >= b), default=None) else OTHER
+
+
+def textbook(pair: Pair, longest: int) -> Counter[tuple[Key, int]]:
+    """Every pair of runs with a link inside and none that leaves, and its orientation."""
+    source, target, links = pair
+    found: Counter[tuple[Key, int]] = Counter()
+    for a, c in product(range(len(source)), range(len(target))):
+        for b, d in product(range(a + 1, a + longest + 1), range(c + 1, c + longest + 1)):
+            if b > len(source) or d > len(target):
+                continue
+            inside = [(a <= j < b) and (c <= i < d) for j, i in links]
+            leaves = [(a <= j < b) != (c <= i < d) for j, i in links]
+            if any(inside) and not any(leaves):
+                key = tuple(source[a:b]), tuple(target[c:d])
+                if UNK not in key[0] + key[1]:
+                    found[key, orientation(links, a, b, c)] += 1
+    return found
+
+
+def keys(bitext: Bitext, found: Occurrences) -> list[Key]:
+    def run(side: Sentences, spans: Spans, n: int) -> tuple[int, ...]:
+        start = int(spans.starts[n])
+        return tuple(side.ids[start : start + int(spans.lengths[n])].tolist())
+
+    return [
+        (run(bitext.source, found.source, n), run(bitext.target, found.target, n))
+        for n in range(len(found))
+    ]
+
+
+@st.composite
+def linked_pairs(draw: st.DrawFn) -> Pair:
+    source = draw(st.lists(st.integers(1, 6), min_size=1, max_size=7))
+    target = draw(st.lists(st.integers(1, 6), min_size=1, max_size=7))
+    places = st.tuples(st.integers(0, len(source) - 1), st.integers(0, len(target) - 1))
+    return source, target, frozenset(draw(st.sets(places, max_size=8)))
+
+
+@given(st.lists(linked_pairs(), min_size=1, max_size=5), st.integers(1, 4), st.integers(1, 3))
+@settings(deadline=None)
+def test_extraction_is_the_textbooks(pairs: list[Pair], longest: int, chunk: int) -> None:
+    bitext, links = corpus(pairs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(phrases, "CHUNK", chunk)
+        found = extract(bitext, links, longest)
+    expected = sum((textbook(pair, longest) for pair in pairs), Counter[tuple[Key, int]]())
+    assert Counter(zip(keys(bitext, found), found.orientation.tolist(), strict=True)) == expected
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=6))
+@settings(deadline=None)
+def test_hashes_tell_runs_apart_wherever_they_stand(rows: list[list[int]]) -> None:
+    text = lay_out(rows)
+    spans = runs(text, 4)
+    values = hashes(text.ids, spans)
+    words = [
+        tuple(text.ids[start : start + length].tolist())
+        for start, length in zip(spans.starts.tolist(), spans.lengths.tolist(), strict=True)
+    ]
+    expected = [
+        tuple(row[a : a + n]) for n in range(1, 5) for row in rows for a in range(len(row) - n + 1)
+    ]
+    assert words == expected
+    assert (
+        len(set(zip(words, values.tolist(), strict=True)))
+        == len(set(words))
+        == len(set(values.tolist()))
+    )
+
+
+# small numbers share their first bits, and the last is the largest that there is
+numbers = st.one_of(st.integers(0, 9), st.integers(0, 2**64 - 1), st.just(2**64 - 1))
+
+
+@given(st.lists(numbers, max_size=30), st.sets(numbers, max_size=30), st.integers(1, 7))
+@settings(deadline=None)
+def test_positions(values: list[int], among: set[int], block: int) -> None:
+    values += list(among)[::2]
+    ordered = sorted(among)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(phrases, "BLOCK", block)
+        found = position(*(np.array(each, dtype=np.uint64) for each in (values, ordered)))
+    assert found.tolist() == [ordered.index(v) if v in among else -1 for v in values]
+
+
+def test_occurrences_survive_a_file() -> None:
+    bitext, links = corpus([([2, 3], [4, 5], frozenset({(0, 1), (1, 0)}))])
+    found = extract(bitext, links, 7)
+    assert keys(bitext, Occurrences.of(found.arrays())) == keys(bitext, found)
+    assert dict(zip(keys(bitext, found), found.orientation.tolist(), strict=True)) == {
+        ((2,), (5,)): SWAP,
+        ((3,), (4,)): OTHER,
+        ((2, 3), (4, 5)): MONOTONE,
+    }

@@ -1,0 +1,196 @@
+"""The search: against trying everything where that is possible, and its promises elsewhere."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from covnmt.phrase_based.bitext import lay_out
+from covnmt.phrase_based.features import (
+    FEATURES,
+    JUMPS,
+    LANGUAGE_MODEL,
+    ORIENTATION,
+    OWN,
+    START,
+    Floats,
+)
+from covnmt.phrase_based.language_model import LanguageModel, count_ngrams, smooth
+from covnmt.phrase_based.nbest import Hypothesis, best_translations
+from covnmt.phrase_based.phrase_table import Table
+from covnmt.phrase_based.phrases import MONOTONE, OTHER, SWAP, hashes, runs
+from covnmt.phrase_based.stack import StackSearch
+from covnmt.phrase_based.translation_options import Options, collect
+from covnmt.text.vocabulary import UNK
+
+WORDS, END = 8, 9  # target ids 2 to 8
+ALL = 10_000  # a stack that nothing is dropped from
+Way = tuple[int, ...]  # options, in the order in which they are said
+
+
+def random_options(seed: int, length: int, model: LanguageModel) -> Options:
+    """A sentence of different words whose phrases of up to two words have random translations."""
+    draw = np.random.default_rng(seed)
+    ids = list(range(2, 2 + length))
+    text = lay_out([ids])
+    sources = np.unique(hashes(text.ids, runs(text, 2)))
+    known = np.sort(draw.permutation(sources)[: max(1, len(sources) - 2)])
+    numbers = draw.integers(1, 3, size=len(known))
+    rows = int(numbers.sum())
+    words = draw.integers(2, WORDS + 1, size=(rows, 2))
+    words[draw.random(rows) < 0.5, 1] = 0
+    orientation = np.log(draw.dirichlet(np.ones(3), size=rows))
+    bounds = np.concatenate([[0], np.cumsum(numbers)])
+    table = Table(known, bounds, words, -draw.exponential(size=(rows, 4)), orientation)
+    return collect(ids, table, model, 2)
+
+
+def random_model(seed: int) -> LanguageModel:
+    draw = np.random.default_rng(seed)
+    rows = [draw.integers(1, WORDS + 1, size=draw.integers(1, 9)).tolist() for _ in range(20)]
+    return smooth(count_ngrams(lay_out(rows), END, 3))
+
+
+def ways(options: Options, reach: int, way: Way = ()) -> Iterator[Way]:
+    """Every order of options that covers each word once and obeys the limit on jumps."""
+    spans = [(int(options.begin[s]), int(options.end[s])) for s in options.span[list(way)]]
+    covered = {j for a, b in spans for j in range(a, b)}
+    if len(covered) == options.length:
+        yield way
+        return
+    last = spans[-1][1] if spans else 0
+    gap = min(set(range(options.length)) - covered)
+    for option, s in enumerate(options.span.tolist()):
+        a, b = int(options.begin[s]), int(options.end[s])
+        near = abs(a - last) <= reach and (a == gap or b - gap <= reach)
+        if near and covered.isdisjoint(range(a, b)):
+            yield from ways(options, reach, (*way, option))
+
+
+def features(options: Options, way: Way, model: LanguageModel) -> Floats:
+    """One after the other, from what the features are called."""
+    found = np.zeros(len(FEATURES))
+    history, begin, end = np.array([model.beginning]), 0, 0
+    for option in way:
+        s = options.span[option]
+        a, b = int(options.begin[s]), int(options.end[s])
+        moved = MONOTONE if a == end else SWAP if b == begin else OTHER
+        found[OWN] += options.own[option]
+        found[JUMPS] -= abs(a - end)
+        found[ORIENTATION.start + moved] += options.orientation[option, moved]
+        for word in options.words[option]:
+            if word:
+                score, history = model.step(history, np.array([word]))
+                found[LANGUAGE_MODEL] += score[0]
+        begin, end = a, b
+    found[LANGUAGE_MODEL] += model.step(history, np.array([model.end]))[0][0]
+    return found
+
+
+def said(options: Options, way: Way) -> tuple[int, ...]:
+    return tuple(word for option in way for word in options.words[option].tolist() if word)
+
+
+def random_weights(seed: int) -> Floats:
+    draw = np.random.default_rng(seed)
+    return START * draw.uniform(0.2, 3.0, size=len(START))
+
+
+@given(st.integers(0, 999), st.integers(1, 4), st.integers(0, 4))
+@settings(deadline=None, max_examples=60)
+def test_a_large_stack_finds_the_best(seed: int, length: int, reach: int) -> None:
+    model, weights = random_model(seed), random_weights(seed)
+    options = random_options(seed, length, model)
+    expected: dict[tuple[int, ...], float] = {}
+    for way in ways(options, reach):
+        score = float(features(options, way, model) @ weights)
+        text = said(options, way)
+        expected[text] = max(score, expected.get(text, -np.inf))
+    found = best_translations(StackSearch(options, weights, model, reach, ALL), 5)
+    scores = [float(np.dot(each.features, weights)) for each in found]
+    best = sorted(expected.values(), reverse=True)[: len(scores)]
+    assert scores == pytest.approx(best, abs=1e-4)
+    assert [expected[each.words] for each in found] == pytest.approx(best, abs=1e-4)
+    assert len(found) == min(5, len(expected))
+
+
+@given(st.integers(0, 999), st.integers(1, 12), st.integers(0, 6), st.integers(1, 20))
+@settings(deadline=None, max_examples=40)
+def test_any_stack_tells_the_truth(seed: int, length: int, reach: int, size: int) -> None:
+    """Whatever is found covers each word once, keeps to the limit, and has the features it says."""
+    model, weights = random_model(seed), random_weights(seed)
+    options = random_options(seed, length, model)
+    found = best_translations(StackSearch(options, weights, model, reach, size), 3)
+    assert found
+    scores = [float(np.dot(each.features, weights)) for each in found]
+    assert scores == sorted(scores, reverse=True)
+    for each in found:
+        way = as_way(options, each)
+        assert each.features == pytest.approx(features(options, way, model).tolist(), abs=1e-4)
+        covered = sorted(j for p in each.phrases for j in range(p.source, p.source_end))
+        assert covered == list(range(length))
+        places = [0, *(p.source_end for p in each.phrases)]
+        assert all(
+            abs(p.source - end) <= reach for p, end in zip(each.phrases, places, strict=False)
+        )
+
+
+def as_way(options: Options, found: Hypothesis) -> Way:
+    """The options that a translation was made of: those of its spans that say its words."""
+    way = []
+    for phrase in found.phrases:
+        words = list(found.words[phrase.target : phrase.target_end])
+        fitting = [
+            option
+            for option, s in enumerate(options.span.tolist())
+            if (options.begin[s], options.end[s]) == (phrase.source, phrase.source_end)
+            and [word for word in options.words[option].tolist() if word] == words
+        ]
+        # of options that say the same, the one whose own features complete the sum is meant
+        way.append(fitting)
+    return _matching(options, way, found)
+
+
+def _matching(options: Options, choices: list[list[int]], found: Hypothesis) -> Way:
+    ways_so_far: list[Way] = [()]
+    for fitting in choices:
+        ways_so_far = [(*way, option) for way in ways_so_far for option in fitting]
+    own = np.array(found.features)[OWN]
+    return min(
+        ways_so_far, key=lambda way: float(np.abs(options.own[list(way)].sum(axis=0) - own).sum())
+    )
+
+
+def test_a_larger_stack_is_never_worse_here() -> None:
+    model, weights = random_model(1), random_weights(1)
+    options = random_options(1, 10, model)
+    best = [
+        float(
+            np.dot(
+                best_translations(StackSearch(options, weights, model, 4, size), 1)[0].features,
+                weights,
+            )
+        )
+        for size in (1, 5, 50, 500)
+    ]
+    assert all(b >= a - 1e-9 for a, b in pairwise(best))
+
+
+def test_words_without_a_phrase_are_copied() -> None:
+    model = random_model(2)
+    text = lay_out([[2]])
+    table = Table(
+        hashes(text.ids, runs(text, 1)),
+        np.array([0, 1]),
+        np.array([[5]]),
+        np.zeros((1, 4)),
+        np.zeros((1, 3)),
+    )
+    options = collect([2, UNK, 3], table, model, 1)
+    assert options.words.tolist() == [[5], [UNK], [UNK]]
+    assert options.begin[options.span].tolist() == [0, 1, 2]
+    [found] = best_translations(StackSearch(options, START, model, 0, 10), 1)
+    assert found.words == (5, UNK, UNK)

@@ -1,0 +1,76 @@
+"""Remarks on what became of the words."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from covnmt.inference.translate import Translation
+from covnmt.serve.remarks import remarks
+
+# target words, attention [I, J], fertility, the remarks as (side, position, kind)
+CASES = {
+    "all well": ("x y", [[0.9, 0.1], [0.1, 0.9]], None, []),
+    "left out": ("x", [[0.95, 0.05]], None, [("source", 1, "left out")]),
+    "twice in a row": ("x x", [[0.9, 0.1], [0.8, 0.2]], None, [("target", 1, "said twice")]),
+    "the same word from elsewhere": ("x x", [[0.9, 0.1], [0.1, 0.9]], None, []),
+    "hardly looked at": ("x x", [[0.35, 0.3], [0.35, 0.3]], None, []),
+    "more than expected": (
+        "x y z",
+        [[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]],
+        [1.0, 1.0],
+        [("source", 0, "too much")],
+    ),
+    "as much as expected": ("x y z", [[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]], [2.0, 1.0], []),
+    "much, with nothing expected": ("v w x y", [[0.9, 0.1]] * 4, None, []),
+    "too much, with nothing expected": (
+        "v w x y z",
+        [[0.9, 0.1]] * 5,
+        None,
+        [("source", 0, "too much")],
+    ),
+    "nothing said": ("", np.zeros((0, 2)), None, [("source", j, "left out") for j in (0, 1)]),
+}
+
+
+def translation(target: str, attention: object, fertility: list[float] | None) -> Translation:
+    alignment = np.array(attention, dtype=np.float32)
+    received = alignment.sum(axis=0)
+    expected = None if fertility is None else np.array(fertility, dtype=np.float32)
+    return Translation(
+        source="a b",
+        source_tokens=("a", "b"),
+        text=target,
+        tokens=tuple(target.split()),
+        score=-1.0,
+        blocks=(alignment,),
+        coverage=received if expected is None else received / expected,
+        fertility=expected,
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_remarks(case: str) -> None:
+    target, attention, fertility, expected = CASES[case]
+    found = remarks(translation(target, attention, fertility))
+    assert [(each.side, each.position, each.kind) for each in found] == expected
+
+
+def test_reasons_name_what_was_seen() -> None:
+    [twice] = remarks(translation("x x", [[0.9, 0.1], [0.8, 0.2]], None))
+    assert twice.reason == "word 1 is the same and comes from “a” too"
+    [much] = remarks(translation("x y z", [[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]], [1.0, 1.0]))
+    assert much.reason == "attention 2.00 in all, 1.00 expected: more than its share"
+
+
+def test_reasons_read_like_words() -> None:
+    made = translation("x x", [[0.9, 0.1], [0.8, 0.2]], None)
+    [space] = remarks(replace(made, source_tokens=("▁cat", "b")))
+    assert "comes from “cat” too" in space.reason
+    [byte] = remarks(replace(made, source_tokens=("<0x24>", "b")))
+    assert "comes from “$” too" in byte.reason
+
+
+def test_an_empty_sentence_has_none() -> None:
+    empty = Translation("", (), "", (), 0.0, (), np.zeros(0, dtype=np.float32), None)
+    assert remarks(empty) == []

@@ -1,0 +1,182 @@
+"""Starting and stopping the server, and what its options mean."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from covnmt.base.errors import UserError
+from covnmt.serve.model_pool import ModelSpec, load_engines, parse_spec
+from covnmt.serve.prometheus import Metrics
+from covnmt.serve.server import listen, read_key, run_server
+from covnmt.serve.settings import ServeSettings, read_host, read_origin
+
+from .server import PATIENCE, wait_until
+
+SPECS = {
+    "models/gru10": ModelSpec("gru10", Path("models/gru10")),
+    "best=models/gru10": ModelSpec("best", Path("models/gru10")),
+    "best:ja-en=models/gru10": ModelSpec("best", Path("models/gru10"), "ja", "en"),
+}
+
+
+@pytest.mark.parametrize("text", SPECS)
+def test_specs(text: str) -> None:
+    assert parse_spec(text) == SPECS[text]
+
+
+def test_a_model_is_looked_for_among_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs/mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert parse_spec("mine") == ModelSpec("mine", Path("runs/mine"))
+
+
+def test_languages_of_a_model_that_comes_along() -> None:
+    """Its own, unless others are told: clients may have other codes for them."""
+    found = [parse_spec(text) for text in ("ja-en", "kyoto=ja-en", "kyoto:jpn-eng=ja-en")]
+    told = [(spec.name, spec.source, spec.target) for spec in found]
+    assert told == [("ja-en", "ja", "en"), ("kyoto", "ja", "en"), ("kyoto", "jpn", "eng")]
+
+
+@pytest.mark.parametrize("text", ["", "my name=models/x", "models/a=b", "=x"])
+def test_bad_specs(text: str) -> None:
+    with pytest.raises(UserError, match="--model"):
+        parse_spec(text)
+
+
+def test_a_temporary_directory_whose_name_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("AF_UNIX path too long")  # as Python says it, without a number
+
+    monkeypatch.setattr("covnmt.serve.server.listen", lambda *_: None)
+    monkeypatch.setattr("covnmt.serve.model_pool.load_engines", fail)
+    with pytest.raises(UserError, match=r"too long a name .* TMPDIR="):
+        run_server(["zh-en"], ServeSettings(), "cpu")
+
+
+def test_two_models_of_one_name(tiny_model: Path) -> None:
+    specs = [parse_spec(str(tiny_model))] * 2
+    with pytest.raises(UserError, match="two models are called tiny"):
+        load_engines(specs, "cpu", ServeSettings(), Metrics().observe_batch)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid", "a..b"])
+def test_an_address_of_another_machine(host: str) -> None:
+    with pytest.raises(UserError, match=f"cannot listen on {host}.* give --host an address"):
+        listen(host, 0)
+
+
+def test_a_port_that_is_taken() -> None:
+    with listen("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"port {port}.*--port 0"):
+            listen("127.0.0.1", port)
+    with pytest.raises(UserError, match="cannot listen"):
+        listen("no such host", 0)
+
+
+@pytest.mark.parametrize("content", ["", "short\n", "schlüssel-schlüssel\n"])
+def test_bad_keys(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "key"
+    path.write_text(content, "utf-8")
+    with pytest.raises(UserError, match="line 1"):
+        read_key(path)
+
+
+def test_a_key(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("a-secret-key\nanother line\n", "utf-8")
+    assert read_key(tmp_path / "key") == "a-secret-key"
+
+
+HOSTS = {
+    "Translate.Example.org": "translate.example.org",
+    "*": "*",
+    "2001:DB8::1": "[2001:db8::1]",
+    "[2001:db8::1]": "[2001:db8::1]",
+}
+ORIGINS = {
+    "https://Example.org/": "https://example.org",
+    "http://localhost:3000": "http://localhost:3000",
+    "http://[::1]:3000": "http://[::1]:3000",
+}
+
+
+def test_names_and_sites_are_read_as_browsers_send_them() -> None:
+    assert {text: read_host(text) for text in HOSTS} == HOSTS
+    assert {text: read_origin(text) for text in ORIGINS} == ORIGINS
+
+
+@pytest.mark.parametrize("text", ["", "example.org:8000", "https://example.org", "a b", "*.org"])
+def test_names_that_no_browser_would_send(text: str) -> None:
+    with pytest.raises(UserError, match="--allow-host"):
+        read_host(text)
+
+
+@pytest.mark.parametrize("text", ["", "*", "null", "example.org", "https://example.org/page"])
+def test_sites_that_no_browser_would_send(text: str) -> None:
+    with pytest.raises(UserError, match="--allow-origin"):
+        read_origin(text)
+
+
+def test_defaults_are_safe() -> None:
+    settings = ServeSettings()
+    assert settings.host == "127.0.0.1"
+    assert settings.rate > 0
+    assert settings.allow_origins == ()
+    assert not settings.log_text
+
+
+@contextmanager
+def command(model: Path, *options: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+    """`covnmt serve` in a process of its own, and where it listens."""
+    code = "from covnmt.cli_serve import app; app()"
+    words = [sys.executable, "-c", code, "--model", str(model), "--port", "0", *options]
+    with subprocess.Popen(
+        words, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+", process.stderr.readline())
+        assert found is not None
+        try:
+            yield process, found[0]
+        finally:
+            process.kill()
+
+
+def test_the_command(tiny_model: Path) -> None:
+    """Starts, tells where, listens on this machine only, and ends well when asked to."""
+    with command(tiny_model) as (process, url):
+        assert process.stderr is not None
+        body = {"text": "not for the log"}
+        assert httpx.post(f"{url}/v1/translate", json=body, timeout=PATIENCE).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+        # uvicorn hands the signal on when all is done
+        assert process.wait(PATIENCE) in (0, -signal.SIGTERM)
+    assert '"status": 200' in rest
+    assert "not for the log" not in rest
+    assert "Traceback" not in rest
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), PATIENCE)
+
+
+def test_a_signal_while_it_translates(tiny_model: Path, lines: list[str]) -> None:
+    """What was accepted is answered, though Ctrl-C reaches the workers too."""
+    with command(tiny_model, "--wait", "500") as (process, url):
+        with httpx.Client(base_url=url, timeout=PATIENCE) as client, ThreadPoolExecutor() as thread:
+            asked = thread.submit(client.post, "/v1/translate", json={"text": lines})
+            wait_until(lambda: f" {len(lines)}\n" in client.get("/metrics").text)
+            os.killpg(process.pid, signal.SIGINT)
+            assert asked.result().status_code == 200
+        assert process.wait(PATIENCE) in (130, -signal.SIGINT)

@@ -1,0 +1,24 @@
+"""What kind of character one is."""
+
+import pytest
+
+from covnmt.text.characters import belongs_before, spaceless, wide
+
+# a letter; whether it belongs to the one before, is of a script without spaces, is wide
+KINDS = [
+    ("a", False, False, False),
+    ("\u0301", True, False, False),
+    ("\u200d", True, False, False),
+    ("ก", False, True, False),
+    ("\u0e49", True, True, False),
+    ("寺", False, True, True),
+    ("。", False, True, True),
+    ("ｱ", False, True, False),
+    ("학", False, False, True),
+    ("ا", False, False, False),
+]
+
+
+@pytest.mark.parametrize(("letter", "before", "unspaced", "full"), KINDS)
+def test_kinds(letter: str, before: bool, unspaced: bool, full: bool) -> None:
+    assert (belongs_before(letter), spaceless(letter), wide(letter)) == (before, unspaced, full)

@@ -1,0 +1,84 @@
+"""Numbers in Chinese characters: as laws write them, and only where they are numbers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from covnmt.text.chinese_numbers import in_characters
+
+WRITTEN = [
+    ("第12条第3项", "第十二条第三项"),
+    ("第48条之1", "第四十八条之一"),
+    ("第1、2款", "第一、二款"),
+    ("新台币12,500元", "新台币一万二千五百元"),
+    ("1,234,567元", "一百二十三万四千五百六十七元"),
+    ("3万元以上15万元以下", "三万元以上十五万元以下"),
+    ("105年", "一百零五年"),
+    ("112年及110年", "一百十二年及一百十年"),
+    ("2023年05月01日前", "2023年五月一日前"),
+    ("1900公尺", "一千九百公尺"),
+    ("5人,3人", "五人,三人"),
+    ("3.5%以上,50%以下", "百分之三点五以上,百分之五十以下"),
+    ("0.05公克", "零点零五公克"),
+    ("2/3以上", "三分之二以上"),
+    ("0", "零"),
+    ("100005000元", "一亿零五千元"),
+    ("A4纸2张", "A4纸二张"),
+]
+
+# names, dates and lists of digits, and what has no digits at all
+KEPT = [
+    "依ISO 9001标准",
+    "CNS15030分类",
+    "3300MHz至4.9GHz",
+    "4x6吋",
+    "1,2-二氯苯",
+    "3.7×10",
+    "10:30",
+    "02-2345678",
+    "0912345678",
+    "1.2.3",
+    "1.申请书",
+    "2023/5/1",
+    "5/1前",
+    "12345678901234567",
+    "1/12345678901234567",
+    "2023年",
+    "三十日",
+    "",
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), WRITTEN)
+def test_numbers_are_written_as_in_laws(text: str, expected: str) -> None:
+    assert in_characters(text) == expected
+
+
+@pytest.mark.parametrize("text", KEPT)
+def test_what_is_no_number_stays(text: str) -> None:
+    assert in_characters(text) == text
+
+
+VALUES = {"十": 10, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8, "兆": 10**12}
+
+
+def read(written: str) -> int:
+    """What a person reads: each part before the largest unit is so many of it."""
+    unit = max(written, key=lambda character: VALUES.get(character, 0))
+    if unit not in VALUES:
+        return "零一二三四五六七八九".index(written.lstrip("零") or "零")
+    many, rest = written.split(unit, 1)
+    many = many.lstrip("零") or "一"  # 十 is 一十
+    return read(many) * VALUES[unit] + read(rest or "零")
+
+
+@given(st.integers(0, 10**16 - 1))
+def test_every_number_can_be_read_again(number: int) -> None:
+    assert read(in_characters(f"{number}元")[:-1]) == number
+    assert in_characters(f"{number:,}元") == in_characters(f"{number}元")
+
+
+@given(st.text("0123456789,.%/:-年月元第 A"))
+def test_a_second_time_changes_nothing(text: str) -> None:
+    once = in_characters(text)
+    assert in_characters(once) == once

@@ -1,0 +1,65 @@
+"""Short runs of training: start them with other settings, stop them, compare what they leave."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from covnmt.base.config import Config
+from covnmt.model.checkpoint import BEST, LAST, load_tensors
+from covnmt.training import loop as training
+from covnmt.training.loop import Outcome, make_update, train
+from covnmt.training.state import Run
+
+CPU = torch.device("cpu")
+
+
+def changed(config: Config, **values: object) -> Config:
+    """The settings with these keys set (`train__updates=3`)."""
+    tree = config.model_dump()
+    for key, value in values.items():
+        *groups, last = key.split("__")
+        branch = tree
+        for group in groups:
+            branch = branch[group]
+        branch[last] = value
+    return Config.model_validate(tree)
+
+
+def go(config: Config, directory: Path, **values: object) -> Outcome:
+    return train(changed(config, **values), directory, CPU)
+
+
+def log_of(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
+
+
+def assert_same(first: Path, second: Path) -> None:
+    """Bit-identical: the best model, and all that the last save holds but the time it took."""
+    for name in (BEST, LAST):
+        (one, about), (two, note) = load_tensors(first / name), load_tensors(second / name)
+        assert one.keys() == two.keys()
+        assert [key for key in one if not torch.equal(one[key], two[key])] == []
+        for counters in (about.get("counters", {}), note.get("counters", {})):
+            counters.pop("seconds", None)
+        assert about == note
+
+
+def at_update(number: int, happens: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have something happen when this update (from 1) begins."""
+
+    def update(run: Run, batches: list[Any], words: int) -> None:
+        if run.counters.update + 1 == number:
+            happens()
+        make_update(run, batches, words)
+
+    monkeypatch.setattr(training, "make_update", update)
+
+
+def stop_at(update: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send this process a signal in the middle of an update."""
+    at_update(update, lambda: os.kill(os.getpid(), number), monkeypatch)

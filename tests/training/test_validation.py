@@ -1,0 +1,170 @@
+"""Validation: the loss by hand, BLEU as `translate` gives it, and samples with their links."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from covnmt.base.config import Config
+from covnmt.data.batching import collate
+from covnmt.data.corpus import Corpus
+from covnmt.decoding.beam_search import Found
+from covnmt.decoding.gpu.beam_search import DeviceSearch
+from covnmt.decoding.torch import TorchEngine
+from covnmt.inference.translate import Translator
+from covnmt.metrics.bleu import paper_bleu
+from covnmt.model.checkpoint import load_model
+from covnmt.model.seq2seq import Seq2Seq
+from covnmt.training.distributed import ALONE, World
+from covnmt.training.validation import SAMPLES, Dev, Validation, total_loss, validate
+from tests.training.runs import CPU, changed
+
+
+def validated(model: Seq2Seq, data: Path, config: Config) -> Validation:
+    found = validate(model, Dev.open(Corpus.open(data)), config, CPU)
+    assert found is not None
+    return found
+
+
+def mean_loss(model: Seq2Seq, data: Path) -> float:
+    split = Corpus.open(data).split("dev")
+    nll, words = total_loss(model, split, CPU, ALONE, lambda: None)
+    return nll / words
+
+
+def test_mean_loss_by_hand(tiny_model: Path, tiny_corpus: Path) -> None:
+    """Sentence by sentence: minus the log-probability of every word and end symbol."""
+    model, _ = load_model(tiny_model, CPU)
+    dev = Corpus.open(tiny_corpus).split("dev")
+    total, words = 0.0, 0
+    for k in range(len(dev)):
+        batch = collate([(dev.source(k), dev.target(k))], dev.source_end, dev.target_end)
+        with torch.no_grad():
+            log_probs = model.readout.logits(model(batch).features[0]).log_softmax(-1)
+        total -= sum(float(row[word]) for row, word in zip(log_probs, batch.target[0], strict=True))
+        words += len(dev.target(k)) + 1
+    assert mean_loss(model, tiny_corpus) == pytest.approx(total / words, rel=1e-5)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_bleu_is_that_of_the_translator(ends: bool, tiny_model: Path, tiny_corpus: Path) -> None:
+    """Where nothing ends, too: there it does not try wider beams."""
+    model, config = load_model(tiny_model, CPU)
+    if not ends:
+        model.readout.b.data[-1] = -100
+    config = changed(config, train__validate_beam=2, train__validate_lines=7)
+    corpus = Corpus.open(tiny_corpus)
+    found = validated(model.train(), tiny_corpus, config)
+    assert not model.training
+    dev = corpus.split("dev")
+    decode = config.decode.model_copy(update={"beam": 2, "retry": False})
+    translator = Translator([model], corpus.codec("source"), corpus.codec("target"), decode)
+    outputs = translator.translate(dev.source_text()[:7])
+    expected = paper_bleu([output.text for output in outputs], [dev.target_text()[:7]])
+    assert found.bleu == expected.value
+    assert found.loss == mean_loss(model, tiny_corpus)  # of all lines
+    assert [sample.output for sample in found.samples] == [
+        " ".join(output.tokens) for output in outputs[:SAMPLES]
+    ]
+    assert [sample.reference for sample in found.samples] == dev.target_text()[:SAMPLES]
+
+
+def test_samples_link_each_output_word(tiny_model: Path, tiny_corpus: Path) -> None:
+    model, config = load_model(tiny_model, CPU)
+    for sample in validated(model, tiny_corpus, config).samples:
+        links = [tuple(map(int, link.split("-"))) for link in sample.links.split()]
+        assert sorted(i for _, i in links) == list(range(len(sample.output.split())))
+        assert all(j < len(sample.source.split()) for j, _ in links)
+
+
+def test_without_bleu_nothing_is_translated(
+    tiny_model: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, config = load_model(tiny_model, CPU)
+    monkeypatch.delattr(Translator, "translate")
+    config = changed(config, train__validate_bleu=False, train__select="loss")
+    found = validated(model, tiny_corpus, config)
+    assert found.bleu is None
+    assert found.samples == ()
+    assert math.isfinite(found.loss)
+
+
+def test_random_state_is_left_alone(tiny_model: Path, tiny_corpus: Path) -> None:
+    """Or else when a run validates would change how it goes on."""
+    model, config = load_model(tiny_model, CPU)
+    before = torch.get_rng_state()
+    validate(model, Dev.open(Corpus.open(tiny_corpus)), config, CPU)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_it_stops_between_two_steps(batch_size: int, tiny_model: Path, tiny_corpus: Path) -> None:
+    """At once, in the loss, and in the midst of translating."""
+    model, config = load_model(tiny_model, CPU)
+    config = changed(config, decode__batch_size=batch_size)
+    dev = Dev.open(Corpus.open(tiny_corpus))
+    asked = 0
+
+    def stopped() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > patience
+
+    for patience in (0, 1, 7):
+        asked = 0
+        assert validate(model, dev, config, CPU, ALONE, stopped) is None
+        assert asked == patience + 1
+    patience = 10**6
+    assert validate(model, dev, config, CPU, ALONE, stopped) is not None
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_it_stops_between_two_batches_of_a_gpu(
+    batch_size: int, tiny_model: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose search cannot be looked into; here it runs on the CPU."""
+    begin, search, searched = TorchEngine.__init__, DeviceSearch.search, list[int]()
+
+    def pretend(engine: TorchEngine, models: Sequence[Seq2Seq], end: int) -> None:
+        begin(engine, models, end)
+        engine.device = "cuda"
+
+    def count(device_search: DeviceSearch, words: torch.Tensor, *others: Any) -> Found:
+        searched.append(len(words))
+        return search(device_search, words, *others)
+
+    monkeypatch.setattr(TorchEngine, "__init__", pretend)
+    monkeypatch.setattr(DeviceSearch, "search", count)
+    model, config = load_model(tiny_model, CPU)
+    config = changed(config, decode__batch_size=batch_size)
+    dev = Dev.open(Corpus.open(tiny_corpus))
+    assert validate(model, dev, config, CPU, ALONE, lambda: len(searched) == 2) is None
+    assert searched == [batch_size] * 2
+    searched.clear()
+    assert validate(model, dev, config, CPU) is not None
+    assert sum(searched) == 5
+
+
+def test_where_one_worker_is_stopped_none_has_a_result(
+    tiny_model: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This one was not; it waits for the other, and learns of it."""
+    model, config = load_model(tiny_model, CPU)
+    monkeypatch.setattr(World, "gather", lambda _, mine: [mine, None])
+    assert validate(model, Dev.open(Corpus.open(tiny_corpus)), config, CPU, World(0, 2)) is None
+
+
+def test_summary_and_json() -> None:
+    shown = Validation(math.log(8), 12.346, ()).summary()
+    assert shown == "dev loss 2.079  perplexity 8.0  BLEU 12.35"
+    assert Validation(math.log(8), None, ()).summary() == "dev loss 2.079  perplexity 8.0"
+    assert "perplexity" in Validation(1e6, None, ()).summary()  # no overflow
+    assert json.loads(json.dumps(Validation(1.0, None, ()).to_json())) == {
+        "loss": 1.0,
+        "bleu": None,
+        "samples": [],
+    }
