@@ -22,7 +22,7 @@ from sacremoses import MosesDetokenizer
 
 from covnmt.base.files import read_parallel
 from covnmt.inference.align import Aligner
-from covnmt.inference.omissions import Check, Checker
+from covnmt.inference.omissions import OmissionChecker, OmissionReport
 from covnmt.metrics.alignment import read_links
 from covnmt.paper.experiments import GOLD, SHOWN_SPACE
 
@@ -74,7 +74,7 @@ def possible_cuts(
                 yield gone, away
 
 
-def truth(cut: Cut, check: Check) -> list[bool] | None:
+def truth(cut: Cut, check: OmissionReport) -> list[bool] | None:
     """Whether each unit is of the words that are gone; nothing where letters were changed."""
     owners = [number for number, word in enumerate(cut.words) for _ in word]
     tokens = [token.lstrip("▁") for token in check.source_tokens]
@@ -95,14 +95,17 @@ def area(scores: Sequence[float], true: Sequence[bool]) -> float:
     return float((order[positive].sum() - p * (p + 1) / 2) / (p * n))
 
 
-def flagged(check: Check) -> list[bool]:
+def flagged(check: OmissionReport) -> list[bool]:
     """Units that are told to be left out."""
     return [any(f.start <= unit.start < f.end for f in check.left_out) for unit in check.units]
 
 
 def measure(model: str, chosen: Sequence[Cut], threads: int) -> dict[str, Any]:
     """Everything that is told."""
-    checker, aligner = Checker.load(model, "cpu", threads), Aligner.load(model, "cpu", threads)
+    checker, aligner = (
+        OmissionChecker.load(model, "cpu", threads),
+        Aligner.load(model, "cpu", threads),
+    )
     part = checker.check((cut.source, cut.part) for cut in chosen)
     whole = checker.check((cut.source, cut.whole) for cut in chosen)
     looks = aligner.align((cut.source, cut.part) for cut in chosen)

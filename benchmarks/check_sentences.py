@@ -20,7 +20,7 @@ from unicodedata import normalize
 from machine import save
 
 from covnmt.base.files import read_parallel
-from covnmt.inference.omissions import CHECKED, LEAST, Check, Checker, Skipped
+from covnmt.inference.omissions import CHECKED, LEAST, OmissionChecker, OmissionReport, Skipped
 
 LETTERS = range(8, 41)  # of a source sentence
 SENTENCES = (2, 3, 4)  # of a line
@@ -61,7 +61,7 @@ def short_sentences(source: Path, target: Path) -> list[tuple[str, str]]:
     ]
 
 
-def shares(line: Line, check: Check | Skipped) -> list[float] | None:
+def shares(line: Line, check: OmissionReport | Skipped) -> list[float] | None:
     """Of the letters of each sentence, those that are reported; nothing where some were changed."""
     if isinstance(check, Skipped):
         return None
@@ -78,7 +78,7 @@ def shares(line: Line, check: Check | Skipped) -> list[float] | None:
     return rows
 
 
-def measure(checker: Checker, chosen: Sequence[Line]) -> dict[str, Any]:
+def measure(checker: OmissionChecker, chosen: Sequence[Line]) -> dict[str, Any]:
     """Everything that is told."""
     parts, wholes = (
         checker.stream_short([line.pair(whole) for line in chosen], LEAST, CHECKED, "line")
@@ -131,7 +131,7 @@ def main() -> None:
     options = parser.parse_args()
     pairs = short_sentences(*(options.data / name for name in options.files))
     chosen = list(islice(lines(pairs, options.seed), options.lines))
-    row = measure(Checker.load(options.model, "cpu", options.threads), chosen)
+    row = measure(OmissionChecker.load(options.model, "cpu", options.threads), chosen)
     for key, value in row.items():
         print(f"{key:22} {value:,.3f}" if isinstance(value, float) else f"{key:22} {value:,}")
     settings = {k: str(v) for k, v in vars(options).items() if k in ("model", "lines", "seed")}

@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from covnmt.base.provenance import origin
+from covnmt.base.provenance import collect_provenance
 
 RESULTS = Path(__file__).parent / "results"
 
 
 def machine() -> dict[str, Any]:
     """Hardware, commit, versions and command."""
-    found = origin()
+    found = collect_provenance()
     return {**found.pop("machine"), **found, "command": command()}
 
 

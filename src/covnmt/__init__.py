@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from covnmt.inference.align import Aligner
-    from covnmt.inference.omissions import Checker
+    from covnmt.inference.omissions import OmissionChecker
     from covnmt.inference.translate import Translator
 
 __version__ = "0.1.0.dev0"
-__all__ = ["Aligner", "Checker", "Translator", "__version__"]
+__all__ = ["Aligner", "OmissionChecker", "Translator", "__version__"]
 
-_PLACES = {"Aligner": "inference.align", "Checker": "inference.omissions", "Translator": "inference.translate"}
+_PLACES = {
+    "Aligner": "inference.align",
+    "OmissionChecker": "inference.omissions",
+    "Translator": "inference.translate",
+}
 
 
 def __getattr__(name: str) -> Any:

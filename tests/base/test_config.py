@@ -2,7 +2,7 @@
 
 import pytest
 
-from covnmt.base.config import Config, describe, differences, flatten
+from covnmt.base.config import Config, describe_keys, differences, flatten
 
 
 def test_defaults_are_the_papers() -> None:
@@ -31,7 +31,7 @@ def test_defaults_are_the_papers() -> None:
 
 
 def test_every_key_is_described() -> None:
-    rows = describe()
+    rows = describe_keys()
     assert [name for name, *_ in rows] == list(flatten(Config().model_dump()))
     assert [name for name, _, _, meaning in rows if len(meaning) < 5] == []
     by_name = {name: (kind, default) for name, kind, default, _ in rows}

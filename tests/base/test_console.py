@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from covnmt.base import console
-from covnmt.base.console import Meter, tell, track
+from covnmt.base.console import ProgressBar, log, track
 
 
 @pytest.fixture(params=["terminal", "log"])
@@ -65,7 +65,7 @@ def test_what_is_printed_meanwhile_goes_where_it_should(
     """Into its file or its pipe, though a bar is on the screen: `covnmt check ... > found`."""
     for n in track(range(3), 3, "numbers"):
         print("number", n)
-    with Meter(3, "training"):
+    with ProgressBar(3, "training"):
         print("trained")
     assert capsys.readouterr().out == "number 0\nnumber 1\nnumber 2\ntrained\n"
     assert "number 0" not in screen.getvalue()
@@ -113,10 +113,10 @@ def test_quick_jobs_say_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_line_beside_a_meter_stays(screen: io.StringIO) -> None:
-    with Meter(1000, "training") as meter:
+    with ProgressBar(1000, "training") as meter:
         meter.show(100, "")
         meter.show(300, "loss 2.5")
-        tell("update 300: [dev] loss 2.4  best")
+        log("update 300: [dev] loss 2.4  best")
     shown = screen.getvalue()
     assert "loss 2.5" in shown
     assert "update 300: [dev] loss 2.4  best" in shown
@@ -127,7 +127,7 @@ def test_meter_counts_from_where_it_began(monkeypatch: pytest.MonkeyPatch) -> No
     """A resumed run's speed is that of this part alone."""
     stream = io.StringIO()
     monkeypatch.setattr(console, "console", Console(file=stream, width=100))
-    with Meter(1000, "training") as meter:
+    with ProgressBar(1000, "training") as meter:
         meter.show(600, "")
         meter.show(700, "loss 2.5")  # 100 updates in 4 s
     assert stream.getvalue() == "training 700/1,000  loss 2.5  12 s left\n"

@@ -19,10 +19,10 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import (
     atomic_text,
     atomic_write,
-    check_apart,
+    check_distinct_paths,
     check_writable,
     decode_lines,
-    into_file,
+    output_is_file,
     output_lines,
     read_json,
     read_lines,
@@ -237,10 +237,10 @@ def test_outputs_lie_apart(tmp_path: Path) -> None:
     new, again = tmp_path / "new", tmp_path / "." / "sub" / ".." / "new"
     for outputs, inputs in ([[one, link], []], [[link], [one]], [[new, again], []]):
         with pytest.raises(UserError, match=f"^{outputs[-1]}: .* would replace"):
-            check_apart(outputs, inputs)
-    check_apart([one, new, None, None], [None, tmp_path / "other"])
+            check_distinct_paths(outputs, inputs)
+    check_distinct_paths([one, new, None, None], [None, tmp_path / "other"])
     for free in (Path("-"), Path("/dev/null")):
-        check_apart([free, free], [free])
+        check_distinct_paths([free, free], [free])
 
 
 def test_a_link_is_written_through(tmp_path: Path) -> None:
@@ -313,16 +313,16 @@ def test_lines_to_standard_output(
 
 def test_what_goes_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is named, and standard output where it is a file; no screen, no pipe."""
-    assert into_file(Path("file"))
+    assert output_is_file(Path("file"))
     for there, here in (os.openpty(), os.pipe()):
         with os.fdopen(here, "w") as stream:
             monkeypatch.setattr(sys, "stdout", stream)
-            assert not into_file(None)
-            assert not into_file(Path("-"))
+            assert not output_is_file(None)
+            assert not output_is_file(Path("-"))
         os.close(there)
     with (tmp_path / "file").open("w") as stream:
         monkeypatch.setattr(sys, "stdout", stream)
-        assert into_file(None)
+        assert output_is_file(None)
     for other in (io.StringIO(), None):
         monkeypatch.setattr(sys, "stdout", other)
-        assert not into_file(None)
+        assert not output_is_file(None)

@@ -19,7 +19,7 @@ import pytest
 
 from covnmt.base import processes
 from covnmt.base.errors import UserError
-from covnmt.base.processes import AHEAD, Seat, in_order, seat, spread
+from covnmt.base.processes import AHEAD, WorkerRank, map_in_order, map_unordered, worker_rank
 from tests.system.workers import alive
 
 PATIENCE = 60  # seconds
@@ -32,13 +32,13 @@ class Job(NamedTuple):
     deaths: int = 0
 
 
-def work(job: Job) -> tuple[str, Seat]:
+def work(job: Job) -> tuple[str, WorkerRank]:
     """Leaves a mark for every attempt."""
     with job.path.open("a") as stream:
         stream.write("x")
     if len(job.path.read_text()) <= job.deaths:
         os.kill(os.getpid(), signal.SIGKILL)
-    return job.path.name, seat()
+    return job.path.name, worker_rank()
 
 
 def slow_at_first(number: int) -> int:
@@ -73,15 +73,15 @@ def wait_for(path: Path) -> None:
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
 def test_every_item_once(count: int, tmp_path: Path) -> None:
     jobs = [Job(tmp_path / str(k)) for k in range(count)]
-    found = list(spread(work, jobs, workers=2))
+    found = list(map_unordered(work, jobs, workers=2))
     assert sorted(name for name, _ in found) == [job.path.name for job in jobs]
     assert {path.read_text() for path in tmp_path.iterdir()} <= {"x"}
     several = count > 1
-    assert {where for _, where in found} <= {Seat(k, 1 + several) for k in range(1 + several)}
+    assert {where for _, where in found} <= {WorkerRank(k, 1 + several) for k in range(1 + several)}
 
 
 def test_results_wait_for_those_before_them() -> None:
-    assert list(in_order(slow_at_first, range(9), workers=2)) == list(range(9))
+    assert list(map_in_order(slow_at_first, range(9), workers=2)) == list(range(9))
 
 
 def test_items_are_taken_as_there_is_room() -> None:
@@ -93,7 +93,7 @@ def test_items_are_taken_as_there_is_room() -> None:
             taken.append(len(taken))
             yield taken[-1]
 
-    results = spread(abs, items(), workers=2)
+    results = map_unordered(abs, items(), workers=2)
     assert len({next(results) for _ in range(20)}) == 20
     assert len(taken) <= 20 + AHEAD * 2
     results.close()  # type: ignore[attr-defined]
@@ -101,7 +101,9 @@ def test_items_are_taken_as_there_is_room() -> None:
 
 def test_nobody_waits_for_the_rest_of_a_result(tmp_path: Path) -> None:
     """`covnmt translate file | head` kills workers in the midst of what they send."""
-    results = spread(stuck_while_sending, [Job(tmp_path / n) for n in ("first", "second")], 2)
+    results = map_unordered(
+        stuck_while_sending, [Job(tmp_path / n) for n in ("first", "second")], 2
+    )
     assert next(results) == "first"
     (tmp_path / "seen").touch()
     wait_for(tmp_path / "half")
@@ -121,7 +123,7 @@ def test_results_do_not_wait_for_items_that_have_not_come() -> None:
             yield number
             assert seen[number].wait(300)
 
-    results = in_order(abs, items(), workers=2)
+    results = map_in_order(abs, items(), workers=2)
     for number in results:
         seen[number].set()
     assert all(event.is_set() for event in seen)
@@ -136,14 +138,14 @@ def test_items_that_cannot_be_had(good: int, workers: int) -> None:
         yield from range(good)
         raise UserError("text, line 7: bad")
 
-    results = in_order(slow_at_first, items(), workers)
+    results = map_in_order(slow_at_first, items(), workers)
     assert list(islice(results, good)) == list(range(good))
     with pytest.raises(UserError, match="line 7: bad"):
         next(results)
 
 
 def test_alone_there_is_no_other_process(tmp_path: Path) -> None:
-    assert list(spread(lambda item: item + 1, [1, 2], workers=1)) == [2, 3]
+    assert list(map_unordered(lambda item: item + 1, [1, 2], workers=1)) == [2, 3]
 
 
 def test_without_semaphores_there_is_none_either(
@@ -156,7 +158,10 @@ def test_without_semaphores_there_is_none_either(
 
     monkeypatch.setattr("_multiprocessing.SemLock", no_semaphore)
     jobs = [Job(tmp_path / name) for name in ("first", "second")]
-    assert list(spread(work, jobs, workers=2)) == [("first", Seat()), ("second", Seat())]
+    assert list(map_unordered(work, jobs, workers=2)) == [
+        ("first", WorkerRank()),
+        ("second", WorkerRank()),
+    ]
     told = capsys.readouterr().err
     assert "Permission denied; is /dev/shm there" in told
     assert len(told.splitlines()) == 1
@@ -165,23 +170,23 @@ def test_without_semaphores_there_is_none_either(
 def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
     """Nothing is lost; what had come before is not asked for again."""
     jobs = [Job(tmp_path / str(k), deaths=2 * (k == 8)) for k in range(9)]
-    assert [name for name, _ in in_order(work, jobs, workers=2)] == list("012345678")
+    assert [name for name, _ in map_in_order(work, jobs, workers=2)] == list("012345678")
     *others, last = [job.path.read_text() for job in jobs]
     assert last == "xxx"
     assert others.count("x") > len(others) - AHEAD * 2  # beside the last there was room for three
 
 
 def test_an_item_that_always_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "DEATHS", 1)
+    monkeypatch.setattr(processes, "MAX_DEATHS", 1)
     jobs = [Job(tmp_path / str(k), deaths=9 * (k == 0)) for k in range(2)]
     with pytest.raises(UserError, match=r"/0.*: workers died 2 times .* fewer processes"):
-        list(spread(work, jobs, workers=2))
+        list(map_unordered(work, jobs, workers=2))
     assert (tmp_path / "0").read_text() == "xx"
 
 
 def test_bad_input_in_a_worker_is_raised_here(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="line 7: bad"):
-        list(spread(refuse, [Job(tmp_path / "a"), Job(tmp_path / "b")], workers=2))
+        list(map_unordered(refuse, [Job(tmp_path / "a"), Job(tmp_path / "b")], workers=2))
 
 
 def endless(job: Job) -> None:
@@ -190,14 +195,14 @@ def endless(job: Job) -> None:
 
 
 def keep_busy(directory: Path) -> None:
-    for _ in spread(endless, [Job(directory / name) for name in "ab"], workers=2):
+    for _ in map_unordered(endless, [Job(directory / name) for name in "ab"], workers=2):
         pass
 
 
 def test_other_processes_are_left_alone(tmp_path: Path) -> None:
     other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
     other.start()
-    results = spread(work, [Job(tmp_path / str(k)) for k in range(9)], workers=2)
+    results = map_unordered(work, [Job(tmp_path / str(k)) for k in range(9)], workers=2)
     next(results)
     results.close()  # type: ignore[attr-defined]
     assert other.is_alive()
@@ -238,7 +243,7 @@ def test_every_worker_begins_with_stops_held_back(monkeypatch: pytest.MonkeyPatc
         start(self)
 
     monkeypatch.setattr(process, "start", noting)
-    assert sorted(spread(slow_at_first, range(6), workers=2)) == list(range(6))
+    assert sorted(map_unordered(slow_at_first, range(6), workers=2)) == list(range(6))
     assert blocked
     assert all(each >= set(processes.STOPS) for each in blocked)
 
@@ -250,7 +255,7 @@ def test_a_stop_waits_until_workers_have_begun(told: str) -> None:
         another.submit(int).result()  # a thread begun within the block would hold signals back too
 
         def start() -> None:
-            with processes.held_back():
+            with processes.defer_signals():
                 if told == "another":
                     another.submit(signal.raise_signal, signal.SIGINT).result()
                 else:

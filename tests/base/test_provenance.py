@@ -2,7 +2,7 @@
 
 import pytest
 
-from covnmt.base.provenance import commit, origin
+from covnmt.base.provenance import collect_provenance, commit
 
 
 def test_a_told_commit_overrules_git(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,6 +17,6 @@ def test_nothing_is_known_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_result_says_where_it_came_from() -> None:
-    found = origin()
+    found = collect_provenance()
     assert set(found) == {"commit", "machine", "versions"}
     assert found["versions"]["torch"]

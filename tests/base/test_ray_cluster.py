@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from covnmt.base.errors import UserError
-from covnmt.base.ray_cluster import spread
-from covnmt.inference.parallel import Job, translate_files
+from covnmt.base.ray_cluster import map_on_cluster
+from covnmt.inference.parallel import TranslationJob, translate_files
 from covnmt.model.directory import load_config
 
 pytest.importorskip("ray")
@@ -81,7 +81,7 @@ def test_a_worker_and_a_node_are_killed(cluster: Any, tmp_path: Path) -> None:
     second = cluster.add_node(**NODE)
     cluster.wait_for_nodes(PATIENCE)
     items = list(range(16))
-    made = spread(partial(die_once, tmp_path), items, cluster.address, cores=1)
+    made = map_on_cluster(partial(die_once, tmp_path), items, cluster.address, cores=1)
     found = [next(made) for _ in range(5)]
     cluster.remove_node(second, allow_graceful=False)
     found += made
@@ -96,7 +96,7 @@ def test_files_are_translated(cluster: Any, tiny_model: Path, tmp_path: Path) ->
     lines = ["ka lo", "", "zu"]
     (tmp_path / "a").write_text("".join(f"{line}\n" for line in lines))
     decode = load_config(tiny_model).config.decode
-    job = Job((tiny_model,), decode, device="cpu", threads=1)
+    job = TranslationJob((tiny_model,), decode, device="cpu", threads=1)
     translate_files(job, [tmp_path / "a"], tmp_path / "alone", 1)
     done = translate_files(job, [tmp_path / "a"], tmp_path / "out", 1, ray=cluster.address)
     assert (done.files, done.lines) == (1, 3)
@@ -105,26 +105,26 @@ def test_files_are_translated(cluster: Any, tiny_model: Path, tmp_path: Path) ->
 
 def test_bad_input_is_raised_here(cluster: Any) -> None:
     with pytest.raises(UserError, match="line 3: bad"):
-        list(spread(refuse, [3], cluster.address, cores=1))
+        list(map_on_cluster(refuse, [3], cluster.address, cores=1))
 
 
 def test_an_item_that_always_kills(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("covnmt.base.ray_cluster.DEATHS", 1)
     with pytest.raises(UserError, match="7: workers died 2 times over it"):
-        list(spread(die, [7], cluster.address, cores=1))
+        list(map_on_cluster(die, [7], cluster.address, cores=1))
 
 
 def test_workers_that_never_begin(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("covnmt.base.ray_cluster.DEATHS", 1)
     with pytest.raises(UserError, match="2 workers in a row died before they had begun"):
-        list(spread(Stillborn(), [7], cluster.address, cores=1))
+        list(map_on_cluster(Stillborn(), [7], cluster.address, cores=1))
 
 
 def test_nothing_to_do() -> None:
-    assert list(spread(refuse, [], "nowhere:1", cores=1)) == []
+    assert list(map_on_cluster(refuse, [], "nowhere:1", cores=1)) == []
 
 
 def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"pip install .*\[cluster\]"):
-        list(spread(refuse, [1], "auto", cores=1))
+        list(map_on_cluster(refuse, [1], "auto", cores=1))

@@ -9,7 +9,14 @@ import torch
 
 from covnmt.base.config import SYSTEMS, Config, CoverageConfig, DecodeConfig, differences, flatten
 from covnmt.base.errors import UserError
-from covnmt.base.recipe import build, bundled_recipes, checked, find_recipe, load_recipe, quoted
+from covnmt.base.recipe import (
+    build_config,
+    bundled_recipes,
+    find_recipe,
+    load_recipe,
+    quoted,
+    validate_settings,
+)
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
 from tests.paper.worked_example import ADDED, TOTAL
 
@@ -261,15 +268,15 @@ def test_modern_recipes_share_everything_but_coverage(system: str) -> None:
 def test_settings_survive_json() -> None:
     for system, coverage in SYSTEMS.items():
         config = load_recipe(find_recipe(f"modern/{system}"))
-        again = build(config.model_dump(mode="json"), where="config.json")
+        again = build_config(config.model_dump(mode="json"), where="config.json")
         assert again == config
         assert again.model.coverage == coverage
 
 
 def test_checked_tells_problems_in_words() -> None:
-    assert checked(DecodeConfig, {"beam": 3, "nbest": 2}).nbest == 2
+    assert validate_settings(DecodeConfig, {"beam": 3, "nbest": 2}).nbest == 2
     with pytest.raises(UserError, match="beam: Input should be greater than 0, not 0"):
-        checked(DecodeConfig, {"beam": 0})
+        validate_settings(DecodeConfig, {"beam": 0})
 
 
 def test_bundled_recipes_hold_only_what_differs() -> None:

@@ -20,14 +20,14 @@ from rich.console import Console
 
 from covnmt import __version__
 from covnmt.base import console as progress
-from covnmt.base.config import SYSTEMS, describe
+from covnmt.base.config import SYSTEMS, describe_keys
 from covnmt.base.files import read_lines, read_parallel, write_lines
 from covnmt.base.recipe import bundled_recipes, find_recipe, load_recipe
 from covnmt.cli import main
 from covnmt.data.corpus import Corpus
 from covnmt.inference import align, info, omissions
 from covnmt.inference.align import Aligner
-from covnmt.inference.omissions import Checker, formatted
+from covnmt.inference.omissions import OmissionChecker, formatted
 from covnmt.inference.translate import Translator
 from covnmt.metrics.alignment import format_links, links_from_attention, load_matrices
 from covnmt.model.checkpoint import load_tensors
@@ -101,7 +101,7 @@ def test_recipe_keys(run: Run) -> None:
     """Elsewhere than on a terminal tables are tab-separated, so that other programs can read."""
     head, *rows = [line.split("\t") for line in run("recipe", "keys").out.splitlines()]
     assert head == ["key", "choices", "default", "meaning"]
-    assert rows == [list(row) for row in describe()]
+    assert rows == [list(row) for row in describe_keys()]
 
 
 def test_recipe_show(run: Run) -> None:
@@ -302,7 +302,7 @@ def test_check(
     monkeypatch.setattr(omissions, "NEEDED", -100.0)  # the tiny model needs nothing
     files = tiny_text / "test.src", tiny_text / "test.tgt"
     pairs = ((s, t) for s, t in read_parallel(*files))
-    expected = Checker.load(tiny_model).check(pairs, least=0.01)
+    expected = OmissionChecker.load(tiny_model).check(pairs, least=0.01)
     assert 0 < sum(bool(each.left_out) for each in expected) < len(expected)
     printed = run("check", *files, "--model", tiny_model, "--least", 0.01).out.splitlines()
     assert printed == list(formatted(expected, as_json=False))

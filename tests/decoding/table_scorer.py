@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from covnmt.decoding.beam_search import Floats, Ints, Proposal
+from covnmt.base.arrays import AnyArray, IntArray
+from covnmt.decoding.beam_search import Proposal
 
 UNK, A, B, END = 1, 2, 3, 4
 V = 5
@@ -40,9 +41,9 @@ class Table:
 class Rows:
     """Hashes of the hypotheses so far."""
 
-    numbers: Ints  # [R]
+    numbers: IntArray  # [R]
 
-    def select(self, rows: Ints) -> "Rows":
+    def select(self, rows: IntArray) -> "Rows":
         return Rows(self.numbers[rows])
 
 
@@ -50,14 +51,14 @@ class Rows:
 class TableScorer:
     """Tables of the same number of rows, batched; notes how many rows each step scored."""
 
-    log_probs: Floats  # [S, P, V]
-    attention: Floats  # [S, P, J]
+    log_probs: AnyArray  # [S, P, V]
+    attention: AnyArray  # [S, P, J]
     factor: int
     end: int = END
     unk: int = UNK
     sizes: list[tuple[int, int]] = field(default_factory=list)  # (sentences, rows) of every step
 
-    def step(self, state: Rows, words: Ints | None, k: int) -> Proposal[Rows]:
+    def step(self, state: Rows, words: IntArray | None, k: int) -> Proposal[Rows]:
         S, P, _ = self.log_probs.shape
         numbers = state.numbers
         assert S == 0 or len(numbers) % S == 0
@@ -70,12 +71,12 @@ class TableScorer:
         chosen = np.take_along_axis(log_probs, best, axis=1)
         return Proposal(chosen, best, self.attention[sentences, numbers], Rows(numbers))
 
-    def keep(self, sentences: Ints) -> "TableScorer":
+    def keep(self, sentences: IntArray) -> "TableScorer":
         log_probs, attention = self.log_probs[sentences], self.attention[sentences]
         return TableScorer(log_probs, attention, self.factor, self.end, self.unk, self.sizes)
 
 
-def batch(tables: list[Table]) -> tuple[TableScorer, Rows, Ints]:
+def batch(tables: list[Table]) -> tuple[TableScorer, Rows, IntArray]:
     """What `search` takes: scorer, first state, source lengths."""
     widest = max(table.J for table in tables)
     padded = [[row + [PADDING] * (widest - table.J) for row in table.attention] for table in tables]

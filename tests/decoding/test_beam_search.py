@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from covnmt.base.arrays import AnyArray
 from covnmt.base.config import DecodeConfig
-from covnmt.decoding.beam_search import Floats, Hypothesis, search
+from covnmt.decoding.beam_search import Hypothesis, beam_search
 
 from .table_scorer import END, NEVER, UNK, A, B, Table, V, batch, markov, random_table
 
 
 def run(tables: list[Table], config: DecodeConfig) -> list[list[Hypothesis]]:
-    return search(*batch(tables), config)
+    return beam_search(*batch(tables), config)
 
 
 # --- the rules again, slowly -------------------------------------------------------------------
@@ -99,7 +100,7 @@ def same(one: Hypothesis, other: Hypothesis) -> bool:
     )
 
 
-def attention_of(table: Table, found: tuple[int, ...]) -> Floats:
+def attention_of(table: Table, found: tuple[int, ...]) -> AnyArray:
     rows = [table.attention[table.row(found[:i])] for i in range(len(found))]
     return np.array(rows, dtype=np.float32).reshape(len(found), table.J)
 
@@ -197,7 +198,7 @@ def test_greedy_takes_the_best_word_every_time(seed: int) -> None:
 def test_no_sentences() -> None:
     scorer, state, lengths = batch([random_table(1, J=2)])
     none = np.array([], dtype=np.int64)
-    assert search(scorer.keep(none), state.select(none), lengths[none], DecodeConfig()) == []
+    assert beam_search(scorer.keep(none), state.select(none), lengths[none], DecodeConfig()) == []
 
 
 # --- single rules ------------------------------------------------------------------------------
@@ -252,7 +253,7 @@ def test_nan_is_no_candidate() -> None:
 def test_beam_shrinks_with_every_finished_hypothesis() -> None:
     likes_ends = {END: -0.1, A: -1.0, B: -1.5}
     scorer, state, lengths = batch([markov({0: likes_ends, A: likes_ends, B: likes_ends}, J=1)])
-    (hypotheses,) = search(scorer, state, lengths, DecodeConfig(beam=3, nbest=3))
+    (hypotheses,) = beam_search(scorer, state, lengths, DecodeConfig(beam=3, nbest=3))
     # first step: the end, A and B; second: A and B both end; nothing is left for the third
     assert [hypothesis.words for hypothesis in hypotheses] == [(), (A,), (B,)]
     assert scorer.sizes == [(1, 1), (1, 2)]
@@ -262,7 +263,7 @@ def test_finished_sentences_leave_the_batch() -> None:
     short = markov({0: {A: 0.0}, A: {END: 0.0}}, J=2)
     long = markov({0: {A: 0.0}, A: {B: 0.0}, B: {UNK: 0.0}, UNK: {END: 0.0}}, J=2)
     scorer, state, lengths = batch([short, long, short])
-    found = search(scorer, state, lengths, DecodeConfig(beam=1))
+    found = beam_search(scorer, state, lengths, DecodeConfig(beam=1))
     assert [hypotheses[0].words for hypotheses in found] == [(A,), (A, B, UNK), (A,)]
     assert [sentences for sentences, _ in scorer.sizes] == [3, 3, 1, 1]
 
@@ -283,7 +284,7 @@ def test_unk_is_allowed_when_nothing_ends_without() -> None:
 
 def test_beam_doubles_only_for_sentences_that_do_not_end() -> None:
     scorer, state, lengths = batch([ENDS, NEEDS_BEAM_2, ENDS])
-    found = search(scorer, state, lengths, DecodeConfig(beam=1))
+    found = beam_search(scorer, state, lengths, DecodeConfig(beam=1))
     assert [hypothesis.words for (hypothesis,) in found] == [(A,), (B,), (A,)]
     together = 2  # steps until both others have ended; from then on one sentence is alone
     assert scorer.sizes[:together] == [(3, 3)] * together
@@ -294,7 +295,7 @@ def test_wider_beams_take_no_more_rows_than_the_first() -> None:
     tables = [random_table(seed, J=3) for seed in range(8)]
     endless = [Table([[*r[:END], NEVER] for r in t.log_probs], t.attention) for t in tables]
     scorer, state, lengths = batch(endless)
-    search(scorer, state, lengths, DecodeConfig(beam=20))
+    beam_search(scorer, state, lengths, DecodeConfig(beam=20))
     assert max(rows for _, rows in scorer.sizes) <= 8 * 20
 
 
@@ -319,7 +320,7 @@ def test_watched_step_by_step(sentences: list[Table], config: DecodeConfig) -> N
     config = config.model_copy(update={"retry": False})
     told: list[list[tuple[int, ...]]] = [[] for _ in sentences]
     scorer, state, lengths = batch(sentences)
-    watched = search(scorer, state, lengths, config, lambda n, words: told[n].append(words))
+    watched = beam_search(scorer, state, lengths, config, lambda n, words: told[n].append(words))
     for ours, theirs in zip(watched, run(sentences, config), strict=True):
         assert all(map(same, ours, theirs))
     for table, steps in zip(sentences, told, strict=True):
@@ -337,7 +338,7 @@ def test_watched_step_by_step(sentences: list[Table], config: DecodeConfig) -> N
 def test_a_sentence_that_is_tried_again_keeps_its_number() -> None:
     told: list[tuple[int, tuple[int, ...]]] = []
     scorer, state, lengths = batch([ENDS, NEEDS_BEAM_2, ENDS])
-    search(scorer, state, lengths, DecodeConfig(beam=1), lambda *news: told.append(news))
+    beam_search(scorer, state, lengths, DecodeConfig(beam=1), lambda *news: told.append(news))
     again = told[told.index((1, (A,)), 2) :]
     assert {number for number, _ in again} == {1}
     assert again[-1] == (1, (B,))

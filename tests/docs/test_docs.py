@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from typer.core import TyperGroup
 
 from covnmt import __version__
-from covnmt.base.config import ModelConfig, describe
-from covnmt.base.errors import installing
+from covnmt.base.config import ModelConfig, describe_keys
+from covnmt.base.errors import install_command
 from covnmt.base.files import atomic_text, write_lines
 from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.cli.main import app
@@ -47,7 +47,7 @@ TYPES = {"int": "whole number", "float": "number", "bool": "true, false", "tuple
 def key_tables() -> str:
     """The tables of docs/recipes.md, as the settings themselves describe them."""
     text = "\n"
-    for branch, rows in groupby(describe(), key=lambda row: row[0].rpartition(".")[0]):
+    for branch, rows in groupby(describe_keys(), key=lambda row: row[0].rpartition(".")[0]):
         text += (
             f"### {branch}\n\n| key | choices | default | meaning |\n| --- | --- | --- | --- |\n"
         )
@@ -95,7 +95,7 @@ def test_keys_that_may_change_are_told() -> None:
     ("name", "extra"), [("README.md", "train"), ("docs/serve.md", "serve"), ("docs/smt.md", "smt")]
 )
 def test_messages_install_as_the_pages_do(name: str, extra: str) -> None:
-    assert installing(extra).removesuffix(" in the clone") in read(name)
+    assert install_command(extra).removesuffix(" in the clone") in read(name)
 
 
 def test_citation_has_the_version() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
 from covnmt.evaluation.test_set import (
     EvaluationSet,
@@ -17,7 +18,7 @@ from covnmt.evaluation.test_set import (
     load_evaluation_set,
     load_output,
 )
-from covnmt.metrics.alignment import Array, Gold, parse_links, save_matrices
+from covnmt.metrics.alignment import Gold, parse_links, save_matrices
 
 SOURCE, REFERENCE, HYPOTHESIS = ["s t", "u v w"], ["a b", "c d"], ["a b", "c"]
 GOLD = ["0-0 1-1", "0-0 2p1"]
@@ -38,7 +39,7 @@ def paths(tmp_path: Path) -> dict[str, Path]:
     return {name: write(tmp_path / name, text) for name, text in lines.items()}
 
 
-def ones(*shape: int) -> Array:
+def ones(*shape: int) -> FloatArray:
     return np.ones(shape, np.float32)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from covnmt.base.config import SYSTEMS, Config, CoverageConfig
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines, read_parallel
-from covnmt.base.processes import Piece
+from covnmt.base.processes import Chunk
 from covnmt.inference import align as align_module
 from covnmt.inference.align import Aligner, Alignment
 from covnmt.metrics.alignment import format_links, links_from_attention, parse_links
@@ -240,6 +240,6 @@ def test_links_come_from_the_matrix(make: Make, pairs: list[Pair]) -> None:
 
 
 def test_a_piece_of_a_text_counts_from_its_place(tiny_model: Path) -> None:
-    piece = Piece(10, [("a", "b"), ("a", "")])
+    piece = Chunk(10, [("a", "b"), ("a", "")])
     with pytest.raises(UserError, match="s and t, line 12: one side is empty"):
         align_module._align_piece(tiny_model, "cpu", False, "s and t, line", piece)

@@ -16,7 +16,7 @@ from covnmt.decoding.onnx.format import read_description
 from covnmt.inference import align
 from covnmt.inference.align import Aligner, align_text
 from covnmt.inference.info import describe_target
-from covnmt.inference.omissions import Checker, check_text, formatted
+from covnmt.inference.omissions import OmissionChecker, check_text, formatted
 from covnmt.inference.translate import Translator
 from covnmt.model import directory
 from covnmt.model.directory import BUNDLED, CARD, bundled_models, find_model, model_rows
@@ -134,7 +134,7 @@ def test_it_says_what_matters(name: str) -> None:
 
 @pytest.mark.parametrize("name", bundled_models())
 def test_it_finds_what_others_left_out(name: str) -> None:
-    checker = Checker.load(name)
+    checker = OmissionChecker.load(name)
     mine = [(line, text, words) for model, line, text, words in LEFT_OUT if model == name]
     found = checker.check((line, text) for line, text, _ in mine)
     for each, (_, _, words) in zip(found, mine, strict=True):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covnmt.base.errors import UserError
-from covnmt.base.processes import Piece
+from covnmt.base.processes import Chunk
 from covnmt.inference.input_lines import Arriving, input_pieces
 
 TEXT = b"one\r\n\ntwo\nno end"
@@ -47,17 +47,17 @@ def test_lines_do_not_depend_on_chunks(chunks: list[bytes]) -> None:
 def test_a_piece_ends_where_the_input_pauses(writer: io.FileIO) -> None:
     pieces = input_pieces(None, 3)
     writer.write(b"a\nb\nbeg")
-    assert next(pieces) == Piece(0, ["a", "b"], paused=True)
+    assert next(pieces) == Chunk(0, ["a", "b"], paused=True)
     writer.write(b"un\n")
-    assert next(pieces) == Piece(2, ["begun"], paused=True)
+    assert next(pieces) == Chunk(2, ["begun"], paused=True)
     writer.write(b"c\nd\ne\nf\n")
-    assert next(pieces) == Piece(3, ["c", "d", "e"])
-    assert next(pieces) == Piece(6, ["f"], paused=True)
+    assert next(pieces) == Chunk(3, ["c", "d", "e"])
+    assert next(pieces) == Chunk(6, ["f"], paused=True)
     writer.write(b"c\nd\ne\n")
-    assert next(pieces) == Piece(7, ["c", "d", "e"], paused=True)
+    assert next(pieces) == Chunk(7, ["c", "d", "e"], paused=True)
     writer.write(b"the end")
     writer.close()
-    assert list(pieces) == [Piece(10, ["the end"])]
+    assert list(pieces) == [Chunk(10, ["the end"])]
 
 
 @pytest.mark.parametrize("kind", ["file", "gz", "dash", "pipe", "memory"])
@@ -72,7 +72,7 @@ def test_what_is_there_fills_its_pieces(
     if kind == "memory":
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT)))
     found = list(input_pieces(paths.get(kind), 3))
-    assert found == [Piece(0, LINES[:3]), Piece(3, LINES[3:])]
+    assert found == [Chunk(0, LINES[:3]), Chunk(3, LINES[3:])]
 
 
 def test_bad_bytes_are_told_with_their_line(writer: io.FileIO) -> None:

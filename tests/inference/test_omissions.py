@@ -10,10 +10,10 @@ import pytest
 
 from covnmt.base.config import DecodeConfig
 from covnmt.data.padding import Padded
-from covnmt.decoding.beam_search import Found, Watch
+from covnmt.decoding.beam_search import SearchResult, Watch
 from covnmt.decoding.protocol import Forced
 from covnmt.inference import omissions, translate
-from covnmt.inference.omissions import Checker, formatted
+from covnmt.inference.omissions import OmissionChecker, formatted
 from covnmt.inference.translate import Translation, Translator
 from covnmt.text.codec import Codec
 from covnmt.text.tokenize import TokenizerSettings, WhitespaceTokenizer
@@ -71,7 +71,7 @@ class WordByWord:
         ]
         return Forced(np.zeros((len(rows), 1, 1), np.float32), np.array(rows, np.float32), None)
 
-    def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> Found:
+    def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> SearchResult:
         raise AssertionError("the stand-in translates")
 
     def log_prob(self, x: Sequence[int], y: Sequence[int]) -> float:
@@ -125,12 +125,14 @@ class StandIn(Translator):
 
 
 @pytest.fixture
-def checker() -> Checker:
-    return Checker(StandIn())
+def checker() -> OmissionChecker:
+    return OmissionChecker(StandIn())
 
 
 @pytest.mark.parametrize(("source", "target", "left_out"), CASES)
-def test_what_is_left_out(checker: Checker, source: str, target: str, left_out: list[str]) -> None:
+def test_what_is_left_out(
+    checker: OmissionChecker, source: str, target: str, left_out: list[str]
+) -> None:
     [found] = checker.check([(source, target)])
     assert [each.text for each in found.left_out] == left_out
     for each in found.left_out:
@@ -140,7 +142,7 @@ def test_what_is_left_out(checker: Checker, source: str, target: str, left_out: 
 
 @pytest.mark.parametrize(("source", "target", "left_out"), SENTENCES)
 def test_whole_sentences_that_are_left_out(
-    checker: Checker, source: str, target: str, left_out: list[tuple[str, float]]
+    checker: OmissionChecker, source: str, target: str, left_out: list[tuple[str, float]]
 ) -> None:
     """Each is one finding, and its words are none."""
     [found] = checker.check([(source, target)])
@@ -152,17 +154,17 @@ def test_whole_sentences_that_are_left_out(
 
 
 def test_of_two_sentences_that_are_alike_one_is_left_out() -> None:
-    [found] = Checker(StandIn(WordForWord())).check([("a b 。 a b 。 c 。", "A B C")])
+    [found] = OmissionChecker(StandIn(WordForWord())).check([("a b 。 a b 。 c 。", "A B C")])
     assert [(each.text, each.gain) for each in found.left_out] == [("a b 。", 6.0)]
 
 
 def test_one_sentence_may_hide_that_another_is_left_out() -> None:
     """The gain of each is what it is when the others are out."""
-    [found] = Checker(StandIn(Hiding())).check([("a 。 b 。 c 。", "A")])
+    [found] = OmissionChecker(StandIn(Hiding())).check([("a 。 b 。 c 。", "A")])
     assert [(each.text, each.gain) for each in found.left_out] == [("b 。", 3.0), ("c 。", 3.0)]
 
 
-def test_a_higher_bound_counts_for_sentences_too(checker: Checker) -> None:
+def test_a_higher_bound_counts_for_sentences_too(checker: OmissionChecker) -> None:
     pair = ("a b 。 c d 。", "A B")
     assert checker.check([pair], least=6.9)[0].left_out
     assert not checker.check([pair], least=7.1)[0].left_out
@@ -178,11 +180,13 @@ def test_a_line_of_one_sentence_costs_two_decodings_for_each_word() -> None:
             return super().force(source, target)
 
     engine = Counting()
-    Checker(StandIn(engine)).check([("a wa b c .", "A C")])
+    OmissionChecker(StandIn(engine)).check([("a wa b c .", "A C")])
     assert engine.rows == 2 * (1 + 4)
 
 
-def test_many_are_checked_like_one(checker: Checker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_are_checked_like_one(
+    checker: OmissionChecker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pairs = [(source, target) for source, target, *_ in [*CASES, *SENTENCES]]
     alone = [checker.check([pair])[0].to_json() for pair in pairs]
     monkeypatch.setattr(omissions, "BATCH", 3)
@@ -191,12 +195,12 @@ def test_many_are_checked_like_one(checker: Checker, monkeypatch: pytest.MonkeyP
     assert [each.to_json() for each in checker.check(iter(pairs))] == alone
 
 
-def test_a_higher_bound_finds_less(checker: Checker) -> None:
+def test_a_higher_bound_finds_less(checker: OmissionChecker) -> None:
     assert checker.check([("a b", "A")], least=2.9)[0].left_out
     assert not checker.check([("a b", "A")], least=3.1)[0].left_out
 
 
-def test_lines_to_print(checker: Checker) -> None:
+def test_lines_to_print(checker: OmissionChecker) -> None:
     found = checker.check([("a b", "A B"), ("a b c d", "B"), ("a b", "A")])
     assert list(formatted(found, as_json=False)) == ["2\ta (3.0)\tc d (3.0)", "3\tb (3.0)"]
     rows = [json.loads(line) for line in formatted(found, as_json=True)]
@@ -206,7 +210,7 @@ def test_lines_to_print(checker: Checker) -> None:
 
 
 def test_long_pairs_are_passed_over(
-    checker: Checker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    checker: OmissionChecker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whichever side is long; they are named, and the others are what they were."""
     monkeypatch.setattr(omissions, "WINDOW", 2)
@@ -222,7 +226,7 @@ def test_long_pairs_are_passed_over(
 
 def test_every_sentence_of_a_line_is_in_the_models_own_translation() -> None:
     """Of lines with several a model leaves out much, which then could not be missed."""
-    checker = Checker.load("ja-en")
+    checker = OmissionChecker.load("ja-en")
     sentences = ["清水寺は東山にある。", "本尊は千手観音である。", "彼は寺で茶の湯を学んだ。"]
     [found] = checker.check([("".join(sentences), "Kiyomizu-dera is in Higashiyama.")])
     each = [translation.text for translation in checker.translator.translate(sentences)]

@@ -17,10 +17,10 @@ from covnmt.base import processes
 from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines, write_json
-from covnmt.base.processes import Seat
+from covnmt.base.processes import WorkerRank
 from covnmt.decoding.onnx.export import export_model
 from covnmt.inference import parallel as module
-from covnmt.inference.parallel import ABOUT, Job, plan, translate_files, translate_text
+from covnmt.inference.parallel import ABOUT, TranslationJob, plan, translate_files, translate_text
 from covnmt.inference.translate import Translator
 from covnmt.model.directory import load_config
 from tests.conftest import RunCli
@@ -42,13 +42,13 @@ def shards(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def job(tiny_model: Path) -> Job:
+def job(tiny_model: Path) -> TranslationJob:
     decode = load_config(tiny_model).config.decode.model_copy(update={"beam": 2})
-    return Job((tiny_model,), decode, device="cpu", threads=1)
+    return TranslationJob((tiny_model,), decode, device="cpu", threads=1)
 
 
 @pytest.fixture(scope="module")
-def expected(job: Job, shards: Path) -> dict[str, list[str]]:
+def expected(job: TranslationJob, shards: Path) -> dict[str, list[str]]:
     """What one process makes of each file by itself."""
     translator = Translator.load(*job.models, device="cpu")
     texts = {path.name: path.read_text("utf-8") for path in shards.glob("?.txt")}
@@ -60,7 +60,7 @@ def expected(job: Job, shards: Path) -> dict[str, list[str]]:
 
 
 def test_every_worker_has_a_gpu_and_its_share_of_the_threads(
-    job: Job, monkeypatch: pytest.MonkeyPatch
+    job: TranslationJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[tuple[str, int]] = []
 
@@ -70,7 +70,7 @@ def test_every_worker_has_a_gpu_and_its_share_of_the_threads(
     monkeypatch.setattr(Translator, "load", load)
     monkeypatch.setattr(module, "gpus", lambda job: 2)
     for number in range(3):
-        monkeypatch.setattr(processes, "_seat", Seat(number, 3))
+        monkeypatch.setattr(processes, "_seat", WorkerRank(number, 3))
         module._open.__wrapped__(replace(job, threads=7))
     assert opened == [("cuda:0", 2), ("cuda:1", 2), ("cuda:0", 2)]
 
@@ -85,7 +85,7 @@ def results(directory: Path) -> dict[str, list[str]]:
 
 
 def test_every_line_once_and_in_order(
-    job: Job, shards: Path, expected: dict[str, list[str]], tmp_path: Path
+    job: TranslationJob, shards: Path, expected: dict[str, list[str]], tmp_path: Path
 ) -> None:
     done = translate_files(job, [shards], tmp_path, 1)
     assert results(tmp_path) == expected
@@ -94,7 +94,7 @@ def test_every_line_once_and_in_order(
 
 
 def test_what_is_there_is_not_done_again(
-    job: Job, shards: Path, expected: dict[str, list[str]], tmp_path: Path
+    job: TranslationJob, shards: Path, expected: dict[str, list[str]], tmp_path: Path
 ) -> None:
     translate_files(job, [shards / "0.txt", shards / "5.txt.gz"], tmp_path, 1)
     (tmp_path / "0.txt").write_text("mine\n")
@@ -104,9 +104,9 @@ def test_what_is_there_is_not_done_again(
     assert results(tmp_path) == expected | {"0.txt": ["mine"]}
 
 
-def test_other_settings_are_refused(job: Job, shards: Path, tmp_path: Path) -> None:
+def test_other_settings_are_refused(job: TranslationJob, shards: Path, tmp_path: Path) -> None:
     translate_files(job, [shards / "4.txt"], tmp_path, 1)
-    other = Job(job.models, job.decode, "split", device="cpu")
+    other = TranslationJob(job.models, job.decode, "split", device="cpu")
     with pytest.raises(UserError, match=r"made with other settings \(overlong\)"):
         translate_files(other, [shards], tmp_path, 1)
     (tmp_path / ABOUT).write_text("[]")
@@ -115,9 +115,9 @@ def test_other_settings_are_refused(job: Job, shards: Path, tmp_path: Path) -> N
 
 
 def test_settings_of_a_call_that_made_nothing_bind_nobody(
-    job: Job, shards: Path, tmp_path: Path
+    job: TranslationJob, shards: Path, tmp_path: Path
 ) -> None:
-    stopped = Job(job.models, job.decode, "split", device="cpu")
+    stopped = TranslationJob(job.models, job.decode, "split", device="cpu")
     write_json(tmp_path / ABOUT, stopped.identity())
     (tmp_path / ".0.txt.half.tmp").write_text("what it had begun")
     assert translate_files(job, [shards / "5.txt.gz"], tmp_path, 1).files == 1
@@ -128,7 +128,7 @@ def test_settings_of_a_call_that_made_nothing_bind_nobody(
 @pytest.mark.parametrize("name", ["model.safetensors", "step.onnx", "shortlist.json", "dictionary"])
 def test_what_translations_depend_on(name: str, tmp_path: Path) -> None:
     (tmp_path / "dictionary").write_text("a\tb\n")
-    job = Job((tmp_path,), DecodeConfig(), dictionary=tmp_path / "dictionary")
+    job = TranslationJob((tmp_path,), DecodeConfig(), dictionary=tmp_path / "dictionary")
     known = []
     for content in ("one", "another"):
         (tmp_path / name).write_text(content)
@@ -136,11 +136,13 @@ def test_what_translations_depend_on(name: str, tmp_path: Path) -> None:
     assert known[0] != known[1]
 
 
-def test_several_translations_need_json(job: Job, shards: Path, tmp_path: Path) -> None:
-    several = Job(job.models, job.decode.model_copy(update={"nbest": 2}), device="cpu", threads=1)
+def test_several_translations_need_json(job: TranslationJob, shards: Path, tmp_path: Path) -> None:
+    several = TranslationJob(
+        job.models, job.decode.model_copy(update={"nbest": 2}), device="cpu", threads=1
+    )
     with pytest.raises(UserError, match="with --nbest say --json"):
         translate_files(several, [shards], tmp_path, 1)
-    as_json = Job(job.models, several.decode, as_json=True, device="cpu", threads=1)
+    as_json = TranslationJob(job.models, several.decode, as_json=True, device="cpu", threads=1)
     assert translate_files(as_json, [shards / "5.txt.gz"], tmp_path, 1).lines == 5
     assert len(results(tmp_path)["5.txt"]) == 5
 
@@ -203,7 +205,9 @@ if __name__ == "__main__":
 """
 
 
-def killed(job: Job, shards: Path, here: Path, workers: int) -> subprocess.CompletedProcess[str]:
+def killed(
+    job: TranslationJob, shards: Path, here: Path, workers: int
+) -> subprocess.CompletedProcess[str]:
     """Translate into `out` with so many workers, of which the first to open 2.txt is killed."""
     (here / "script.py").write_text(KILLED_IN)
     (here / "marks").mkdir()
@@ -215,7 +219,7 @@ def killed(job: Job, shards: Path, here: Path, workers: int) -> subprocess.Compl
 
 
 def test_a_worker_is_killed(
-    job: Job, shards: Path, expected: dict[str, list[str]], tmp_path: Path
+    job: TranslationJob, shards: Path, expected: dict[str, list[str]], tmp_path: Path
 ) -> None:
     """One of two processes; another takes over, nothing is lost, nothing doubled."""
     done = killed(job, shards, tmp_path, workers=2)
@@ -225,7 +229,11 @@ def test_a_worker_is_killed(
 
 
 def test_everything_is_killed_and_goes_on(
-    job: Job, shards: Path, expected: dict[str, list[str]], tmp_path: Path, run_cli: RunCli
+    job: TranslationJob,
+    shards: Path,
+    expected: dict[str, list[str]],
+    tmp_path: Path,
+    run_cli: RunCli,
 ) -> None:
     assert killed(job, shards, tmp_path, workers=1).returncode == -signal.SIGKILL
     out = tmp_path / "out"
@@ -243,9 +251,11 @@ def exported(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return directory
 
 
-def text_job(model: Path, **changes: int) -> Job:
+def text_job(model: Path, **changes: int) -> TranslationJob:
     decode = load_config(model).config.decode
-    return Job((model,), decode.model_copy(update={"beam": 2, "batch_size": 3} | changes))
+    return TranslationJob(
+        (model,), decode.model_copy(update={"beam": 2, "batch_size": 3} | changes)
+    )
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
@@ -253,7 +263,7 @@ def test_a_file_in_pieces(
     workers: int, exported: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "BATCHES", 2)
-    monkeypatch.setattr("covnmt.base.processes.cores", lambda: 2)
+    monkeypatch.setattr("covnmt.base.processes.available_cpus", lambda: 2)
     lines = ["", *read_lines(tiny_text / "test.src")]
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines), "utf-8")
     job = text_job(exported)

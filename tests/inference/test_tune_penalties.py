@@ -15,7 +15,7 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines, write_lines
 from covnmt.decoding.onnx.export import export_model
 from covnmt.decoding.penalties import attempts, penalised
-from covnmt.inference.parallel import Job
+from covnmt.inference.parallel import TranslationJob
 from covnmt.inference.translate import Translation, Translator
 from covnmt.inference.tune_penalties import (
     LENGTH_PENALTIES,
@@ -153,7 +153,7 @@ def test_files(tiny_model: Path, tiny_text: Path, tmp_path: Path) -> None:
     decode, settings = translator.decode, settings_to_try(translator.decode)
     source, reference = tiny_text / "dev.src", tiny_text / "dev.tgt"
     # pieces of four lines: each is a batch of one, four times
-    job = Job((tiny_model,), decode.model_copy(update={"batch_size": 1}))
+    job = TranslationJob((tiny_model,), decode.model_copy(update={"batch_size": 1}))
     found = tune_files(job, source, reference, settings, "char")
     whole = translator.stream(read_lines(source), every_hypothesis(decode))
     assert found.best == tune(whole, list(read_lines(reference)), settings, "char").best

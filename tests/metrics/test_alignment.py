@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
 from covnmt.metrics.alignment import (
-    Array,
     Extraction,
     Gold,
     Links,
@@ -38,7 +38,7 @@ gold = st.builds(Gold, links, links)
 pairs = st.lists(st.tuples(links, gold), min_size=1, max_size=5)
 
 
-def matrix(*rows: list[float]) -> Array:
+def matrix(*rows: list[float]) -> FloatArray:
     return np.array(rows, dtype=np.float32)
 
 

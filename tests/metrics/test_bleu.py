@@ -155,7 +155,7 @@ def die(rows: object) -> None:
 
 
 def test_ter_whose_workers_die_tells_none_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "DEATHS", 0)
+    monkeypatch.setattr(processes, "MAX_DEATHS", 0)
     monkeypatch.setattr(bleu, "_edits", die)
     with pytest.raises(UserError, match=r"^lines 1 to 100: workers died"):
         ter(["secret"] * 150, [["reference"] * 150], workers=2)

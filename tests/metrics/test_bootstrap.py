@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from covnmt.metrics.bleu import corpus_bleu, statistics
-from covnmt.metrics.bootstrap import Band, band, draws, gain_band
+from covnmt.metrics.bootstrap import ConfidenceInterval, confidence_interval, draws, gain_interval
 
 SENTENCES = 80
 WORDS = [f"w{number}" for number in range(12)]
@@ -23,7 +23,9 @@ def counts(wrong: float, seed: int, sentences: int = SENTENCES) -> NDArray[np.in
     return statistics(outputs, [[" ".join(words) for words in references]])
 
 
-def slow_band(base: NDArray[np.int64], system: NDArray[np.int64], samples: int = 2000) -> Band:
+def slow_band(
+    base: NDArray[np.int64], system: NDArray[np.int64], samples: int = 2000
+) -> ConfidenceInterval:
     """One sample after the other, by sentence numbers."""
     rng = np.random.default_rng(99)
     gains = []
@@ -31,7 +33,7 @@ def slow_band(base: NDArray[np.int64], system: NDArray[np.int64], samples: int =
         chosen = rng.integers(0, len(base), len(base))
         totals = [rows[chosen].sum(axis=0) for rows in (base, system)]
         gains.append(float(corpus_bleu(totals[1]) - corpus_bleu(totals[0])))
-    return band(np.array(gains))
+    return confidence_interval(np.array(gains))
 
 
 def test_a_sample_has_as_many_sentences_as_the_set() -> None:
@@ -42,27 +44,27 @@ def test_a_sample_has_as_many_sentences_as_the_set() -> None:
 
 
 def test_a_band_leaves_out_the_extremes() -> None:
-    assert band(np.arange(1001.0)) == (25, 975)
+    assert confidence_interval(np.arange(1001.0)) == (25, 975)
 
 
 def test_the_band_is_that_of_samples_drawn_one_by_one() -> None:
     base, system = counts(0.3, 2), counts(0.25, 3)
-    assert gain_band([(base, system)]) == pytest.approx(slow_band(base, system), abs=0.7)
+    assert gain_interval([(base, system)]) == pytest.approx(slow_band(base, system), abs=0.7)
 
 
 def test_a_system_gains_nothing_over_itself() -> None:
     base = counts(0.3, 2)
-    assert gain_band([(base, base)]) == (0, 0)
+    assert gain_interval([(base, base)]) == (0, 0)
 
 
 def test_turned_round_gains_are_losses() -> None:
     base, system = counts(0.4, 2), counts(0.1, 3)
-    low, high = gain_band([(base, system)])
+    low, high = gain_interval([(base, system)])
     assert 0 < low < high
-    assert gain_band([(system, base)]) == pytest.approx((-high, -low))
+    assert gain_interval([(system, base)]) == pytest.approx((-high, -low))
 
 
 def test_more_seeds_narrow_the_band_though_sentences_are_the_same() -> None:
     seeds = [(counts(0.3, 10 + seed), counts(0.3, 20 + seed)) for seed in range(6)]
-    (low, high), (all_low, all_high) = gain_band(seeds[:1]), gain_band(seeds)
+    (low, high), (all_low, all_high) = gain_interval(seeds[:1]), gain_interval(seeds)
     assert all_high - all_low < 0.7 * (high - low)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from covnmt.metrics.bleu import Counts, corpus_bleu, paper_bleu, statistics
+from covnmt.base.arrays import IntArray
+from covnmt.metrics.bleu import corpus_bleu, paper_bleu, statistics
 from covnmt.metrics.significance import (
     PairedMethod,
     binomial_tail,
@@ -71,7 +72,7 @@ def test_swaps_equal_brute_force(rows: list[tuple[str, str, str]]) -> None:
     assert result.p_value == binomial_two_sided(up, down)
 
 
-def counts(sentences: int, errors: float, seed: int) -> Counts:
+def counts(sentences: int, errors: float, seed: int) -> IntArray:
     references, output = corpus(sentences, errors, seed)
     return statistics(output, [references])
 

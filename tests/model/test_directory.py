@@ -25,7 +25,7 @@ from covnmt.model.checkpoint import (
     write_last,
 )
 from covnmt.model.directory import check_made_with, load_config, made_with
-from covnmt.text.codec import fingerprint
+from covnmt.text.codec import vocabulary_fingerprint
 from covnmt.training.loop import train
 
 CPU = torch.device("cpu")
@@ -137,7 +137,7 @@ def test_vocabularies_of_another_model_with_as_many_words(
     path = directory / "source.vocab"
     first, second, *rest = path.read_text("utf-8").splitlines(keepends=True)
     path.write_text("".join([second, first, *rest]), "utf-8")
-    set_key(directory, "fingerprint", fingerprint(directory))
+    set_key(directory, "fingerprint", vocabulary_fingerprint(directory))
     with pytest.raises(UserError, match=re.escape(OPENED[opened]) + ": .*vocabularies: "):
         opened(directory)
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covnmt.metrics.bleu import Counts, corpus_bleu, sentence_statistics
-from covnmt.phrase_based.mert import Floats, Lists, envelope, line_search, optimise, step_limits
+from covnmt.base.arrays import DoubleArray, IntArray
+from covnmt.metrics.bleu import corpus_bleu, sentence_statistics
+from covnmt.phrase_based.mert import Lists, envelope, line_search, optimise, step_limits
 
 WORDS = [*"abcdefgh"]
 FREE = np.full(3, -np.inf)
@@ -34,7 +35,9 @@ def random_lists(seed: int, sentences: int = 4, longest: int = 6, ties: bool = F
     return Lists.of(features, statistics)
 
 
-def by_trying(lists: Lists, weights: Floats, direction: Floats, least: float, most: float) -> float:
+def by_trying(
+    lists: Lists, weights: DoubleArray, direction: DoubleArray, least: float, most: float
+) -> float:
     """The best BLEU on the line: every crossing of every two lines, and a step between each."""
     crossings = []
     for rows, real in zip(lists.features, lists.real, strict=True):
@@ -122,7 +125,7 @@ def test_optimising_is_repeatable_and_seeded() -> None:
 
 def test_padding_is_never_chosen() -> None:
     features = [np.array([[-5.0]]), np.array([[-1.0], [-2.0], [-3.0]])]
-    statistics: list[Counts] = [np.full((1, 10), 4), np.full((3, 10), 4)]
+    statistics: list[IntArray] = [np.full((1, 10), 4), np.full((3, 10), 4)]
     lists = Lists.of(features, statistics)
     assert lists.best(np.array([1.0])).tolist() == [0, 0]
     assert lists.best(np.array([-1.0])).tolist() == [0, 2]

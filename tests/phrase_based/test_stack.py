@@ -8,16 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from covnmt.base.arrays import DoubleArray
 from covnmt.phrase_based.bitext import lay_out
-from covnmt.phrase_based.features import (
-    FEATURES,
-    JUMPS,
-    LANGUAGE_MODEL,
-    ORIENTATION,
-    OWN,
-    START,
-    Floats,
-)
+from covnmt.phrase_based.features import FEATURES, JUMPS, LANGUAGE_MODEL, ORIENTATION, OWN, START
 from covnmt.phrase_based.language_model import LanguageModel, count_ngrams, smooth
 from covnmt.phrase_based.nbest import Hypothesis, best_translations
 from covnmt.phrase_based.phrase_table import Table
@@ -70,7 +63,7 @@ def ways(options: Options, reach: int, way: Way = ()) -> Iterator[Way]:
             yield from ways(options, reach, (*way, option))
 
 
-def features(options: Options, way: Way, model: LanguageModel) -> Floats:
+def features(options: Options, way: Way, model: LanguageModel) -> DoubleArray:
     """One after the other, from what the features are called."""
     found = np.zeros(len(FEATURES))
     history, begin, end = np.array([model.beginning]), 0, 0
@@ -94,7 +87,7 @@ def said(options: Options, way: Way) -> tuple[int, ...]:
     return tuple(word for option in way for word in options.words[option].tolist() if word)
 
 
-def random_weights(seed: int) -> Floats:
+def random_weights(seed: int) -> DoubleArray:
     draw = np.random.default_rng(seed)
     return START * draw.uniform(0.2, 3.0, size=len(START))
 

@@ -19,7 +19,7 @@ from covnmt.data.corpus import Corpus
 from covnmt.data.prepare import prepare
 from covnmt.model.checkpoint import load_tensors, save_tensors
 from covnmt.model.directory import find_model
-from covnmt.text.codec import fingerprint
+from covnmt.text.codec import vocabulary_fingerprint
 
 Damage = Callable[[Path], object]
 CUT_OFF = gzip.compress(b"a b c\n" * 20)[:-4]
@@ -75,7 +75,9 @@ def data_without_dev(desk: Path) -> None:
 def other_vocabulary(desk: Path) -> None:
     shutil.copytree(desk / "model", desk / "other")
     change("other/target.vocab", backwards)(desk)
-    change("other/config.json", set_key("fingerprint", fingerprint(desk / "other")))(desk)
+    change("other/config.json", set_key("fingerprint", vocabulary_fingerprint(desk / "other")))(
+        desk
+    )
     weights = desk / "other" / "model.safetensors"
     save_tensors(weights, load_tensors(weights)[0], {})
 

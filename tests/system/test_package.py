@@ -28,10 +28,14 @@ def test_exports(name: str) -> None:
 
 def test_exports_are_the_real_ones() -> None:
     from covnmt.inference.align import Aligner
-    from covnmt.inference.omissions import Checker
+    from covnmt.inference.omissions import OmissionChecker
     from covnmt.inference.translate import Translator
 
-    assert (covnmt.Aligner, covnmt.Checker, covnmt.Translator) == (Aligner, Checker, Translator)
+    assert (covnmt.Aligner, covnmt.Checker, covnmt.Translator) == (
+        Aligner,
+        OmissionChecker,
+        Translator,
+    )
 
 
 def test_other_names_are_no_exports() -> None:

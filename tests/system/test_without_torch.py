@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covnmt.base.errors import UserError, installing
+from covnmt.base.errors import UserError, install_command
 from covnmt.base.files import read_json, read_lines, write_json
 from covnmt.decoding.onnx.format import DESCRIPTION, ENCODER, STEP, WEIGHTS
 from covnmt.inference.align import Aligner
@@ -94,7 +94,7 @@ def test_tells_what_it_is(exported: Path, tiny_model: Path) -> None:
 def test_what_needs_torch_says_so(command: tuple[str, ...]) -> None:
     done = plain(*command)
     assert done.returncode == 2
-    message = f"this needs torch, which is not installed: {installing('train')}"
+    message = f"this needs torch, which is not installed: {install_command('train')}"
     assert message in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 

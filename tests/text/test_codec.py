@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from covnmt.base.errors import UserError
-from covnmt.text.codec import Codec, Side, copy_codecs, fingerprint
+from covnmt.text.codec import Codec, Side, copy_codecs, vocabulary_fingerprint
 from covnmt.text.tokenize import SentencePieceTokenizer, TokenizerSettings, build_tokenizer
 from covnmt.text.vocabulary import Vocabulary, train_sentencepiece
 
@@ -68,28 +68,28 @@ def test_copies_are_whole(directory: Path, tmp_path: Path) -> None:
         "target.spm",
         "target.vocab",
     ]
-    assert fingerprint(copy) == fingerprint(directory)
+    assert vocabulary_fingerprint(copy) == vocabulary_fingerprint(directory)
     assert Codec.load(copy, "target").tokenize(LINE) == Codec.load(directory, "target").tokenize(
         LINE
     )
 
 
 def test_saving_over_itself_keeps_the_model(directory: Path) -> None:
-    before = fingerprint(directory)
+    before = vocabulary_fingerprint(directory)
     Codec.load(directory, "target").save(directory, "target")
-    assert fingerprint(directory) == before
+    assert vocabulary_fingerprint(directory) == before
 
 
 def test_the_fingerprint_sees_every_file(directory: Path) -> None:
-    seen = {fingerprint(directory)}
+    seen = {vocabulary_fingerprint(directory)}
     Vocabulary(("the", "small", "dog")).save(directory / "source.vocab")
-    seen.add(fingerprint(directory))
+    seen.add(vocabulary_fingerprint(directory))
     words("the", "small", "dog").save(directory, "target")
-    seen.add(fingerprint(directory))
+    seen.add(vocabulary_fingerprint(directory))
     words("the", "small").save(directory, "target")
-    seen.add(fingerprint(directory))
+    seen.add(vocabulary_fingerprint(directory))
     (directory / "source.json").write_text('{"kind": "whitespace"}')
-    seen.add(fingerprint(directory))
+    seen.add(vocabulary_fingerprint(directory))
     assert len(seen) == 5
 
 
@@ -99,7 +99,7 @@ def test_missing_files(directory: Path, tmp_path: Path, missing: str) -> None:
     with pytest.raises(UserError, match=missing):
         Codec.load(directory, "target" if missing.startswith("target") else "source")
     with pytest.raises(UserError, match=missing):
-        fingerprint(directory)
+        vocabulary_fingerprint(directory)
     with pytest.raises(UserError, match=missing):
         copy_codecs(directory, tmp_path / "copy")
 

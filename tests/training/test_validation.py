@@ -12,7 +12,7 @@ import torch
 from covnmt.base.config import Config
 from covnmt.data.batching import collate
 from covnmt.data.corpus import Corpus
-from covnmt.decoding.beam_search import Found
+from covnmt.decoding.beam_search import SearchResult
 from covnmt.decoding.gpu.beam_search import DeviceSearch
 from covnmt.decoding.torch import TorchEngine
 from covnmt.inference.translate import Translator
@@ -133,7 +133,7 @@ def test_it_stops_between_two_batches_of_a_gpu(
         begin(engine, models, end)
         engine.device = "cuda"
 
-    def count(device_search: DeviceSearch, words: torch.Tensor, *others: Any) -> Found:
+    def count(device_search: DeviceSearch, words: torch.Tensor, *others: Any) -> SearchResult:
         searched.append(len(words))
         return search(device_search, words, *others)
 

@@ -258,7 +258,7 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def describe() -> list[tuple[str, str, str, str]]:
+def describe_keys() -> list[tuple[str, str, str, str]]:
     """Every key with its choices, default and meaning, in the order of the tree."""
     return _describe(Config, prefix="")
 

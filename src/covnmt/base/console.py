@@ -54,9 +54,14 @@ output = Console(
 SECONDS_BETWEEN_LINES = 10.0
 
 
-def tell(text: str, style: str = "") -> None:
-    """A line for a person, as it is: a path in it is never broken or taken for markup."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+def log(message: str, style: str = "") -> None:
+    """Print one line to standard error. Paths are neither wrapped nor taken for markup."""
+    console.print(message, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def warn(message: str) -> None:
+    """Print a warning to standard error, in yellow on a terminal."""
+    log(message, style="yellow")
 
 
 class RateColumn(ProgressColumn):
@@ -110,10 +115,10 @@ def _lines(items: Iterable[T], total: int | None, what: str, unit: str) -> Itera
             rate = (count - 1) / (now - started)
             left = f", {(total - count) / rate:,.0f} s left" if total else ""
             of = f" of {total:,}" if total else ""
-            tell(f"{what}: {count:,}{of} {unit}, {rate:,.0f}/s{left}")
+            log(f"{what}: {count:,}{of} {unit}, {rate:,.0f}/s{left}")
 
 
-class Meter:
+class ProgressBar:
     """Progress of a long job that reports at its own pace: a live bar, or plain lines."""
 
     def __init__(self, total: int, what: str) -> None:
@@ -128,7 +133,7 @@ class Meter:
         self.task = self.progress.add_task(what, total=total, status="")
         self.started: tuple[float, int] | None = None
 
-    def __enter__(self) -> "Meter":
+    def __enter__(self) -> "ProgressBar":
         if console.is_terminal:
             self.progress.start()
         return self
@@ -147,4 +152,4 @@ class Meter:
         elif status:
             rate = (done - self.started[1]) / max(now - self.started[0], 1e-9)
             left = (self.total - done) / rate if rate else 0.0
-            tell(f"{self.what} {done:,}/{self.total:,}  {status}  {left:,.0f} s left")
+            log(f"{self.what} {done:,}/{self.total:,}  {status}  {left:,.0f} s left")

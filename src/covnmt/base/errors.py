@@ -8,6 +8,6 @@ class UserError(Exception):
     """
 
 
-def installing(extra: str) -> str:
+def install_command(extra: str) -> str:
     """How to get what an extra brings; covnmt itself is in no package registry."""
     return f"pip install -c constraints.txt '.[{extra}]' in the clone"

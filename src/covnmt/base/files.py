@@ -42,7 +42,7 @@ def open_binary(path: Path) -> IO[bytes]:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """The SHA-256 of a file as it lies there."""
     if path.is_fifo():
         raise UserError(f"{path}: a pipe, which can be read only once; write it to a file first")
@@ -91,7 +91,7 @@ def read_lines(path: Path) -> Iterator[str]:
         yield from decode_lines(stream, str(path))
 
 
-def is_named(path: Path | None) -> TypeGuard[Path]:
+def is_file_path(path: Path | None) -> TypeGuard[Path]:
     """Whether it is a file; standard input or output where there is no name, or "-"."""
     return path is not None and str(path) != "-"
 
@@ -99,7 +99,7 @@ def is_named(path: Path | None) -> TypeGuard[Path]:
 @contextmanager
 def open_input(path: Path | None) -> Iterator[tuple[IO[bytes], str]]:
     """A file, or standard input where none is named; and what messages call it."""
-    if is_named(path):
+    if is_file_path(path):
         with open_binary(path) as stream:
             yield stream, str(path)
     elif sys.stdin is None:
@@ -140,7 +140,9 @@ def check_writable(path: Path) -> None:
         raise UserError(f"{path}: cannot be written ({error.strerror})") from None
 
 
-def check_apart(outputs: Iterable[Path | None], inputs: Iterable[Path | None] = ()) -> None:
+def check_distinct_paths(
+    outputs: Iterable[Path | None], inputs: Iterable[Path | None] = ()
+) -> None:
     """Refuse, before the work, outputs that would replace each other, or what is read.
 
     Links are followed. Devices, pipes and "-" keep all that is written to them.
@@ -158,7 +160,7 @@ def check_apart(outputs: Iterable[Path | None], inputs: Iterable[Path | None] = 
 
 def _place(path: Path | None) -> Path | None:
     """Where a file really lies; nowhere if it is none."""
-    if not is_named(path) or (path.exists() and not path.is_file()):
+    if not is_file_path(path) or (path.exists() and not path.is_file()):
         return None
     return Path(os.path.realpath(path))
 
@@ -224,10 +226,10 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
         stream.writelines(f"{line}\n" for line in lines)
 
 
-def into_file(path: Path | None) -> bool:
+def output_is_file(path: Path | None) -> bool:
     """Whether this output goes to a file: not to the screen, nor to a pipe, whose reader may have
     the screen."""
-    if is_named(path):
+    if is_file_path(path):
         return True
     try:
         return stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
@@ -237,7 +239,7 @@ def into_file(path: Path | None) -> bool:
 
 def output_lines(path: Path | None, lines: Iterable[str]) -> None:
     """Write one line each to a file, or as they come to standard output where none is named."""
-    if is_named(path):
+    if is_file_path(path):
         write_lines(path, lines)
         return
     if sys.stdout is None:

@@ -18,42 +18,42 @@ from itertools import chain, islice
 from multiprocessing.queues import SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from covnmt.base.console import tell
+from covnmt.base.console import log
 from covnmt.base.errors import UserError
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 # So often workers may die over one item: enough for accidents, too few for an item that kills.
-DEATHS = 3
+MAX_DEATHS = 3
 # Items in hand or at hand for every worker: none is idle while we are busy with results.
 AHEAD = 2
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
-def cores() -> int:
+def available_cpus() -> int:
     """How many this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-class Seat(NamedTuple):
+class WorkerRank(NamedTuple):
     """Which worker this process is, and of how many; a process that has none is the only one."""
 
     number: int = 0
     workers: int = 1
 
 
-_seat = Seat()
+_seat = WorkerRank()
 
 
-def seat() -> Seat:
+def worker_rank() -> WorkerRank:
     """Of this process."""
     return _seat
 
 
-class Piece(NamedTuple, Generic[T]):
+class Chunk(NamedTuple, Generic[T]):
     """Some lines of a text, or what there is of each; messages name it without telling them."""
 
     first: int  # from 0
@@ -64,20 +64,20 @@ class Piece(NamedTuple, Generic[T]):
         return f"lines {self.first + 1:,} to {self.first + len(self.lines):,}"
 
 
-def pieces(lines: Iterable[T], size: int) -> Iterator[Piece[T]]:
+def chunked(lines: Iterable[T], size: int) -> Iterator[Chunk[T]]:
     """So many lines at a time."""
     rest, first = iter(lines), 0
     while part := list(islice(rest, size)):
-        yield Piece(first, part)
+        yield Chunk(first, part)
         first += len(part)
 
 
-def spread(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
+def map_unordered(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
     """The results of all items, as they come; an exception in a worker is raised here."""
     return (result for _, result in _numbered(function, items, workers))
 
 
-def in_order(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
+def map_in_order(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
     """The same, in the order of the items."""
     early: dict[int, R] = {}
     following = 0
@@ -88,11 +88,11 @@ def in_order(function: Callable[[T], R], items: Iterable[T], workers: int) -> It
             following += 1
 
 
-def by_pieces(
-    function: Callable[[Piece[T]], list[R]], items: Iterable[T], size: int, workers: int
+def map_chunks(
+    function: Callable[[Chunk[T]], list[R]], items: Iterable[T], size: int, workers: int
 ) -> Iterator[R]:
     """What a function makes of every item, in order, when it is given so many at a time."""
-    return chain.from_iterable(in_order(function, pieces(items, size), workers))
+    return chain.from_iterable(map_in_order(function, chunked(items, size), workers))
 
 
 def _numbered(
@@ -117,9 +117,9 @@ def _numbered(
             return
         deaths.update(taken.keys())
         number = max(taken, key=deaths.__getitem__)
-        if deaths[number] > DEATHS:
+        if deaths[number] > MAX_DEATHS:
             raise UserError(
-                f"{taken[number]}: workers died {DEATHS + 1} times while it was to be done; is "
+                f"{taken[number]}: workers died {MAX_DEATHS + 1} times while it was to be done; is "
                 "there too little memory? Try again with more of it, or with fewer processes"
             )
 
@@ -129,7 +129,7 @@ def _can_be_several() -> bool:
     try:
         multiprocessing.get_context("spawn").Lock()
     except OSError as error:
-        tell(
+        log(
             f"processes have no semaphores here ({error.strerror}; is /dev/shm there, and may it "
             "be written to?): one does all the work"
         )
@@ -180,9 +180,9 @@ def _attempt(
     """Results until all are there or a worker dies."""
     # a fresh interpreter each: threads and GPUs do not survive a fork
     context = multiprocessing.get_context("spawn")
-    seats: SimpleQueue[Seat] = context.SimpleQueue()
+    seats: SimpleQueue[WorkerRank] = context.SimpleQueue()
     for number in range(workers):
-        seats.put(Seat(number, workers))
+        seats.put(WorkerRank(number, workers))
     others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(workers, context, _begin, (seats,))
     items, futures = list(taken.items()), dict[Future[R], int]()
@@ -190,7 +190,7 @@ def _attempt(
         while True:
             for number, item in items:
                 taken[number] = item
-                with held_back():  # it may start a worker
+                with defer_signals():  # it may start a worker
                     futures[pool.submit(function, item)] = number
             awaited: set[Future[Any]] = set(futures)
             if len(futures) < AHEAD * workers and not coming.ended:
@@ -225,17 +225,17 @@ def _hang_up(pool: ProcessPoolExecutor) -> None:
     results._writer.close()
 
 
-def _begin(seats: "SimpleQueue[Seat]") -> None:
+def _begin(seats: "SimpleQueue[WorkerRank]") -> None:
     """Take a seat; leave Ctrl-C to the process that waits for us, and die of it quietly."""
     global _seat
     _seat = seats.get()
-    end_with_parent()
+    exit_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Signals to stop wait for the end of this block, and in processes that it starts until they
     let them in: a process that is stopped while it begins ends with a traceback."""
     came: list[int] = []
@@ -252,7 +252,7 @@ def held_back() -> Iterator[None]:
         signal.raise_signal(each)
 
 
-def end_with_parent() -> None:
+def exit_with_parent() -> None:
     """Have this process end when the one that started it does, however that ended."""
 
     def wait_and_end() -> None:

@@ -12,7 +12,7 @@ import torch
 PACKAGES = ("covnmt", "torch", "triton", "onnxruntime", "numpy", "sacrebleu", "sacremoses")
 
 
-def origin() -> dict[str, Any]:
+def collect_provenance() -> dict[str, Any]:
     """The commit, the machine and the versions that a result came from."""
     return {
         "commit": commit(),

@@ -15,14 +15,16 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from covnmt.base.errors import UserError, installing
-from covnmt.base.processes import DEATHS
+from covnmt.base.errors import UserError, install_command
+from covnmt.base.processes import MAX_DEATHS
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-def spread(function: Callable[[T], R], items: Iterable[T], address: str, cores: int) -> Iterator[R]:
+def map_on_cluster(
+    function: Callable[[T], R], items: Iterable[T], address: str, cores: int
+) -> Iterator[R]:
     """The results of all items, as they come; an exception in a worker is raised here."""
     waiting = deque(items)
     if waiting:
@@ -94,15 +96,15 @@ class Dispatch(Generic[T, R]):
         self.ray.kill(actor)
         if item is None:
             self.stillborn += 1
-            if self.stillborn > DEATHS * self.places:
+            if self.stillborn > MAX_DEATHS * self.places:
                 raise UserError(
                     f"{self.stillborn} workers in a row died before they had begun; is covnmt "
                     "installed on all machines of the cluster, in the same version?"
                 )
         else:
             self.deaths[item] += 1
-            if self.deaths[item] > DEATHS:
-                raise UserError(f"{item}: workers died {DEATHS + 1} times over it; split it")
+            if self.deaths[item] > MAX_DEATHS:
+                raise UserError(f"{item}: workers died {MAX_DEATHS + 1} times over it; split it")
             self.waiting.appendleft(item)
         if self.waiting:
             self._start()
@@ -117,7 +119,7 @@ def _connected(address: str) -> Iterator[ModuleType]:
         import ray
     except ImportError:
         raise UserError(
-            f"--ray needs a package that is not installed: {installing('cluster')}"
+            f"--ray needs a package that is not installed: {install_command('cluster')}"
         ) from None
     try:
         if re.fullmatch(r"[^/:]+:\d+", address):  # Ray itself would knock for minutes

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from covnmt.base.config import Config, Settings, describe
+from covnmt.base.config import Config, Settings, describe_keys
 from covnmt.base.errors import UserError
 from covnmt.base.files import UNREADABLE
 
@@ -35,7 +35,7 @@ def load_recipe(path: Path, overrides: Sequence[str] | None = None) -> Config:
         # a group that the command line changes is no longer what the file says
         places = {k: place for k, place in places.items() if not key.startswith(k)}
         places[key] = f"command line, {text}"
-    return build(tree, " ".join([str(path), *(overrides or [])]), places)
+    return build_config(tree, " ".join([str(path), *(overrides or [])]), places)
 
 
 def quoted(path: Path) -> str:
@@ -44,7 +44,9 @@ def quoted(path: Path) -> str:
     return json.dumps(str(path), ensure_ascii=False)
 
 
-def build(tree: dict[str, Any], where: str, places: Mapping[str, str] | None = None) -> Config:
+def build_config(
+    tree: dict[str, Any], where: str, places: Mapping[str, str] | None = None
+) -> Config:
     """Validate a tree; every problem is told with its key and the place that sets it."""
     try:
         return Config.model_validate(tree)
@@ -56,7 +58,7 @@ def build(tree: dict[str, Any], where: str, places: Mapping[str, str] | None = N
         raise UserError("\n".join(problems)) from None
 
 
-def checked(kind: type[AnySettings], values: dict[str, Any]) -> AnySettings:
+def validate_settings(kind: type[AnySettings], values: dict[str, Any]) -> AnySettings:
     """Settings of one kind, from values that a person gave; what does not fit is told in words."""
     try:
         return kind.model_validate(values)
@@ -165,7 +167,7 @@ def _explain(problem: dict[str, Any], place: str) -> str:
 
 def _nearest(key: str, group: bool) -> str | None:
     """The key, or group of keys, that was probably meant; its last part says most."""
-    known = [name for name, *_ in describe()]
+    known = [name for name, *_ in describe_keys()]
     if group:
         known = sorted({name.rpartition(".")[0] for name in known})
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from covnmt.base.console import tell
+from covnmt.base.console import log
 from covnmt.base.errors import UserError
-from covnmt.base.processes import cores
+from covnmt.base.processes import available_cpus
 from covnmt.cli.options import finite
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def synthetic(
     from covnmt.data.synthetic import write_corpus
 
     write_corpus(directory, seed=seed, train=train, dev=dev, test=test)
-    tell(f"wrote {train:,} + {dev:,} + {test:,} pairs to {directory}")
+    log(f"wrote {train:,} + {dev:,} + {test:,} pairs to {directory}")
 
 
 @app.command()
@@ -90,14 +90,14 @@ def prepare(
     workers: Annotated[int, typer.Option(min=0, help="training files at a time; 0: cores")] = 0,
 ) -> None:
     """Tokenise a parallel corpus, build vocabularies, write id arrays."""
-    from covnmt.base.recipe import checked
+    from covnmt.base.recipe import validate_settings
     from covnmt.data.corpus import PrepareSettings
     from covnmt.data.prepare import prepare as run
 
     chinese = {"simplified": simplify, "numerals": numerals}
     if any(chinese.values()) and CHINESE not in (source_language, target_language):
         raise UserError("--simplify and --numerals are for Chinese: say --source-language zh")
-    settings = checked(
+    settings = validate_settings(
         PrepareSettings,
         {
             "source": _side(source_tokenizer, source_language, lowercase, plain, chinese),
@@ -115,7 +115,7 @@ def prepare(
             "seed": seed,
         },
     )
-    for line in run(settings, directory, overwrite, workers or cores()).lines():
+    for line in run(settings, directory, overwrite, workers or available_cpus()).lines():
         print(line)
 
 
@@ -123,7 +123,7 @@ def _side(
     kind: Tokenisation, language: str | None, lowercase: bool, plain: bool, chinese: dict[str, bool]
 ) -> "TokenizerSettings":
     """How one side of the corpus is split."""
-    from covnmt.base.recipe import checked
+    from covnmt.base.recipe import validate_settings
     from covnmt.text.tokenize import UNPARTED, TokenizerSettings, plain_subwords
 
     if plain and not language:
@@ -131,9 +131,11 @@ def _side(
     if plain and kind not in ("moses", "sentencepiece"):
         raise UserError("--plain makes subwords: leave out the tokenizers")
     if kind == "moses" and not plain and language in UNPARTED:
-        tell(f"{language}: no spaces part its words, so moses finds few; try --plain", "yellow")
+        log(f"{language}: no spaces part its words, so moses finds few; try --plain", "yellow")
     changes = {"lowercase": lowercase} | (chinese if language == CHINESE else {})
-    chosen = checked(TokenizerSettings, {"kind": kind, "language": language or "en", **changes})
+    chosen = validate_settings(
+        TokenizerSettings, {"kind": kind, "language": language or "en", **changes}
+    )
     return plain_subwords(chosen.language).model_copy(update=changes) if plain else chosen
 
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from covnmt.base.console import output, tell
+from covnmt.base.console import log, output, warn
 from covnmt.base.errors import UserError
-from covnmt.base.files import check_apart, read_lines, write_json
-from covnmt.base.processes import cores
+from covnmt.base.files import check_distinct_paths, read_lines, write_json
+from covnmt.base.processes import available_cpus
 from covnmt.cli.options import ExtractionOption, finite, text, writable
 
 app = typer.Typer()
@@ -90,14 +90,14 @@ def evaluate(
     from covnmt.evaluation.test_set import load_evaluation_set, load_output
 
     read = [hypothesis, *reference, source, gold, forced, links, reverse_links, attention]
-    check_apart([json_file], [*read, output_links])
+    check_distinct_paths([json_file], [*read, output_links])
     first = _base(base)
     on = load_evaluation_set(reference, source, gold, first, deterministic)
     system = load_output(
         hypothesis, on, forced, links, reverse_links, attention, output_links, first
     )
     options = Options(
-        tokenize, extraction, threshold, symmetry, renormalise, ter=ter, workers=cores()
+        tokenize, extraction, threshold, symmetry, renormalise, ter=ter, workers=available_cpus()
     )
     found = run(system, on, options)
     tables = [evaluation_table(found)]
@@ -131,11 +131,13 @@ def compare(
 
     files = _named(systems)
     matrices = _matrices(forced, files)
-    check_apart([json_file], [*files.values(), *matrices.values(), *reference, source, gold])
+    check_distinct_paths(
+        [json_file], [*files.values(), *matrices.values(), *reference, source, gold]
+    )
     on = load_evaluation_set(reference, source, gold, _base(base), deterministic)
     outputs = {name: load_output(path, on, matrices.get(name)) for name, path in files.items()}
     alternative: Literal["greater", "two-sided"] = "greater" if one_sided else "two-sided"
-    options = Options(tokenize, alternative=alternative, ter=ter, workers=cores())
+    options = Options(tokenize, alternative=alternative, ter=ter, workers=available_cpus())
     found = run(outputs, on, baseline or (), options)
     tables = [comparison_table(found), significance_table(found)]
     if source:
@@ -172,11 +174,11 @@ def report(
     files = _named(systems)
     rows = {name: read_outputs(path, n) for name, path in files.items()}
     matrices = {name: load_matrices(path) for name, path in _matrices(forced, files).items()}
-    options = Options(tokenize, ter=ter, workers=cores())
+    options = Options(tokenize, ter=ter, workers=available_cpus())
     page = write_report(
         directory, title, on, rows, matrices, baseline or (), options, sentences, maps
     )
-    tell(f"wrote {page}")
+    log(f"wrote {page}")
 
 
 @plot_app.command("heat-maps")
@@ -242,7 +244,7 @@ def rate_make(
     rows = {name: read_outputs(path, len(lines)) for name, path in _named(systems).items()}
     texts = {name: [each.text for each in outputs] for name, outputs in rows.items()}
     made = make_sheets(texts, lines, n, seed, directory, known_words(rows.values(), lines))
-    tell(f"for the raters: {made.form} or {made.sheet}; keep to yourself: {made.key}")
+    log(f"for the raters: {made.form} or {made.sheet}; keep to yourself: {made.key}")
 
 
 @rate_app.command("score")
@@ -255,14 +257,14 @@ def rate_score(
     from covnmt.evaluation.human_evaluation import score_sheets
     from covnmt.evaluation.tables import agreement_table, ratings_table
 
-    check_apart([json_file], [key, *sheets])
+    check_distinct_paths([json_file], [key, *sheets])
     found = score_sheets(key, sheets)
     tables = [ratings_table(found)]
     if found.agreement:
         tables.append(agreement_table(found))
     for sheet, missing in found.unfilled.items():
         if missing:
-            tell(f"{sheet}: {len(missing)} outputs not rated", style="yellow")
+            warn(f"{sheet}: {len(missing)} outputs not rated")
     _show(tables, found.to_json(), json_file)
 
 

@@ -18,9 +18,9 @@ import typer
 from rich.table import Column, Table
 
 from covnmt import __version__
-from covnmt.base.console import output, tell, track
-from covnmt.base.errors import UserError, installing
-from covnmt.base.files import check_apart, into_file, is_named, output_lines
+from covnmt.base.console import log, output, track
+from covnmt.base.errors import UserError, install_command
+from covnmt.base.files import check_distinct_paths, is_file_path, output_is_file, output_lines
 from covnmt.cli import data, evaluate, phrase_based, reproduce, serve, train
 from covnmt.cli.options import (
     DeviceOption,
@@ -74,7 +74,7 @@ def main() -> None:
             sys.exit(130)
         if not isinstance(error, ModuleNotFoundError) or error.name not in TRAINING_ONLY:
             raise
-        _refuse(f"this needs {error.name}, which is not installed: {installing('train')}")
+        _refuse(f"this needs {error.name}, which is not installed: {install_command('train')}")
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_ROOM):
             raise
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def _refuse(reason: str) -> NoReturn:
-    tell(f"error: {reason}", style="red")
+    log(f"error: {reason}", style="red")
     sys.exit(2)
 
 
@@ -151,9 +151,9 @@ def recipe_list() -> None:
 @recipe_app.command("keys")
 def recipe_keys() -> None:
     """Every key with its choices, default and meaning."""
-    from covnmt.base.config import describe
+    from covnmt.base.config import describe_keys
 
-    _print_table(("key", "choices", "default", "meaning"), describe())
+    _print_table(("key", "choices", "default", "meaning"), describe_keys())
 
 
 @recipe_app.command("show")
@@ -200,7 +200,7 @@ def translate(
     threads: ThreadsOption = 0,
 ) -> None:
     """Translate a file, a pipe or what is typed, line by line; order and empty lines are kept."""
-    from covnmt.inference.parallel import Job, translate_files, translate_text
+    from covnmt.inference.parallel import TranslationJob, translate_files, translate_text
     from covnmt.inference.translate import change_decoding, formatted
     from covnmt.model.directory import load_config
 
@@ -215,24 +215,26 @@ def translate(
         "max_source": max_source,
         "batch_size": batch_size,
     }
-    check_apart([out], [file, dictionary])
+    check_distinct_paths([out], [file, dictionary])
     model = given(model)
     decode = change_decoding(load_config(model[0]).config.decode, options)
     if dictionary and not decode.replace_unk:
         raise UserError("--dictionary is of use only with --replace-unk: give both, or neither")
-    job = Job(tuple(model), decode, overlong, as_json, dictionary, device, threads, sentences)
+    job = TranslationJob(
+        tuple(model), decode, overlong, as_json, dictionary, device, threads, sentences
+    )
     if shards or into:
         if file or out:
             raise UserError(
                 "--shards and --out take the place of a file and of --output; for several files "
                 "say --shards before each"
             )
-        tell(str(translate_files(job, shards or [], into, workers, ray)))
+        log(str(translate_files(job, shards or [], into, workers, ray)))
         return
     if ray:
         raise UserError("--ray is for many files: name them with --shards, and their --out")
     done = translate_text(job, file, workers)
-    if is_named(file) and into_file(out):  # a pipe may pause for days
+    if is_file_path(file) and output_is_file(out):  # a pipe may pause for days
         done = track(done, None, "translating")
     output_lines(out, formatted(done, as_json, decode.nbest))
 
@@ -258,7 +260,7 @@ def align(
     from covnmt.inference.align import Alignment, align_text
     from covnmt.metrics.alignment import format_links, links_from_attention, save_matrices
 
-    check_apart([out, matrices], [source, target])
+    check_distinct_paths([out, matrices], [source, target])
     pairs = ((s, t) for s, t in read_parallel(source, target))
     where = f"{source} and {target}, line"
     made = align_text(single(model, "align"), pairs, tokenized, where, device, threads)
@@ -289,7 +291,7 @@ def check(
     from covnmt.base.files import read_parallel
     from covnmt.inference.omissions import check_text, formatted
 
-    check_apart([out], [source, target])
+    check_distinct_paths([out], [source, target])
     pairs = ((s, t) for s, t in read_parallel(source, target))
     where = f"{source} and {target}, line"
     checks = check_text(single(model, "check"), pairs, least, device, threads, max_tokens, where)
@@ -319,7 +321,7 @@ def tune(
     threads: ThreadsOption = 0,
 ) -> None:
     """Find the penalties of the search that suit a model best, on a dev set."""
-    from covnmt.inference.parallel import Job
+    from covnmt.inference.parallel import TranslationJob
     from covnmt.inference.translate import change_decoding
     from covnmt.inference.tune_penalties import check_keeps, keep, settings_to_try, tune_files
     from covnmt.model.directory import load_config
@@ -330,16 +332,16 @@ def tune(
     found = given(model)
     decode = change_decoding(load_config(found[0]).config.decode, {"beam": beam})
     settings = settings_to_try(decode, length_penalty or (), coverage_penalty or ())
-    job = Job(tuple(found), decode, device=device, threads=threads)
+    job = TranslationJob(tuple(found), decode, device=device, threads=threads)
     tuning = tune_files(job, source, reference, settings, tokenize)
     if as_json:
         print(json.dumps(tuning.to_json(), indent=2))
     else:
         _print_table(("length penalty", "coverage penalty", "BLEU", "length", ""), tuning.rows())
-        tell(tuning.advice())
+        log(tuning.advice())
     if write:
         keep(found[0], tuning.best.decode)
-        tell(f"{found[0]}: has it from now on")
+        log(f"{found[0]}: has it from now on")
 
 
 @app.command()
@@ -348,7 +350,7 @@ def models() -> None:
     from covnmt.model.directory import model_rows
 
     if not (rows := model_rows()):
-        tell("no model comes along with this version; `covnmt train` makes one")
+        log("no model comes along with this version; `covnmt train` makes one")
     _print_table(("name", "what", "directory"), rows)
 
 

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from covnmt.base.console import tell
+from covnmt.base.console import log
 from covnmt.base.errors import UserError
-from covnmt.base.files import check_writable, is_named
+from covnmt.base.files import check_writable, is_file_path
 
 
 def finite(value: float | None) -> float | None:
@@ -30,7 +30,7 @@ def all_finite(values: list[float] | None) -> list[float] | None:
 
 def writable(path: Path | None) -> Path | None:
     """The callback of every option that names a file to write: better told before the work."""
-    if is_named(path):
+    if is_file_path(path):
         check_writable(path)
     return path
 
@@ -46,7 +46,7 @@ def text(value: str) -> str:
 
 def given(models: list[Path]) -> list[Path]:
     """The directories of models, at least one."""
-    from covnmt.model.directory import find_model, bundled_models
+    from covnmt.model.directory import bundled_models, find_model
 
     if not models:
         along = ", ".join(bundled_models())
@@ -67,7 +67,7 @@ def stoppable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        tell("stopped; give the same command again to go on")
+        log("stopped; give the same command again to go on")
         raise typer.Exit(130) from None
 
 

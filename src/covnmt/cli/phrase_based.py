@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from covnmt.base.console import tell
+from covnmt.base.console import log
 from covnmt.cli.options import OutputOption, stoppable, writable
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def train(
     )
     with stoppable():
         run(data, model, settings, processes)
-    tell(f"{model}: ready; next: covnmt smt tune {model}")
+    log(f"{model}: ready; next: covnmt smt tune {model}")
 
 
 @app.command()
@@ -91,7 +91,7 @@ def tune(
         seed=seed,
     )
     with stoppable():
-        tell(run(model, settings))
+        log(run(model, settings))
 
 
 @app.command()
@@ -109,11 +109,11 @@ def translate(
     processes: ProcessesOption = 1,
 ) -> None:
     """Translate a file or a pipe, line by line; order and empty lines are kept."""
-    from covnmt.base.files import check_apart, input_lines, output_lines
+    from covnmt.base.files import check_distinct_paths, input_lines, output_lines
     from covnmt.metrics.alignment import format_links
     from covnmt.phrase_based.engine import translate as run
 
-    check_apart([out, links], [file])
+    check_distinct_paths([out, links], [file])
     done = run(model, list(input_lines(file)), _search(reorder, stack, processes))
     told = (json.dumps(e.to_json(), ensure_ascii=False) if as_json else e.text for e in done)
     output_lines(out, told)
@@ -137,13 +137,13 @@ def align(
     seed: SeedOption = 1234,
 ) -> None:
     """Link the words of two parallel files; prints Pharaoh links."""
-    from covnmt.base.files import check_apart, output_lines
+    from covnmt.base.files import check_distinct_paths, output_lines
     from covnmt.data.corpus import Corpus
     from covnmt.metrics.alignment import format_links
     from covnmt.phrase_based.align_files import align_files
     from covnmt.phrase_based.settings import AlignSettings
 
-    check_apart([out], [source, target])
+    check_distinct_paths([out], [source, target])
     settings = AlignSettings(kind=aligner, samplers=samplers, joining=joining, seed=seed)
     corpus = Corpus.open(data) if data else None
     found = align_files(source, target, corpus, settings, pairs, processes)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from covnmt.base.console import tell
+from covnmt.base.console import log
 from covnmt.cli.options import DeviceOption, finite, stoppable, writable
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ def reproduce(
     if pack:
         experiment.text.prepare(data, plan.prepared)
         write_pack(plan.prepared, experiment.name, pack)
-        tell(f"wrote {pack} ({pack.stat().st_size / 2**20:.1f} MiB)")
+        log(f"wrote {pack} ({pack.stat().st_size / 2**20:.1f} MiB)")
     elif sheet:
         pair = system or ["baseline", "gru10"]
         where = jobs.write_sheet(plan, pair, (seed or [jobs.FIRST_SEED])[0])
-        tell(f"rating sheets: {where}")
+        log(f"rating sheets: {where}")
     else:
         _run(plan, at_once, report)
 
@@ -84,7 +84,7 @@ def _run(plan: "Plan", at_once: int, report: bool) -> None:
 
     with stoppable():
         for line in run_at_once(plan, at_once) if at_once > 1 else run_jobs(plan):
-            tell(line)
+            log(line)
     if report:
         _write_page(plan)
 
@@ -92,4 +92,4 @@ def _run(plan: "Plan", at_once: int, report: bool) -> None:
 def _write_page(plan: "Plan") -> None:
     from covnmt.paper.markdown_report import write_page
 
-    tell(f"report: {write_page(plan.experiment, plan.result_directory)}")
+    log(f"report: {write_page(plan.experiment, plan.result_directory)}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from covnmt.base.console import tell
+from covnmt.base.console import log
 from covnmt.cli.options import DeviceOption, TrainingThreadsOption
 
 app = typer.Typer()
@@ -42,9 +42,9 @@ def train(
     with joined(pick_device(device)) as (world, own):
         outcome = run_training(config, directory, own, world)
         done = f"{outcome.counters.update:,} updates, {outcome.counters.words:,} target words"
-        tell(f"{directory}: {outcome.reason} ({done})")
+        log(f"{directory}: {outcome.reason} ({done})")
         if not outcome.finished:
-            tell("give the same command again to go on")
+            log("give the same command again to go on")
     if not outcome.finished:
         raise typer.Exit(130)
 
@@ -61,7 +61,7 @@ def average(
 
     refuse_exported(target)
     used = average_run(run, target, last)
-    tell(f"{target}: the mean of {', '.join(used)}")
+    log(f"{target}: the mean of {', '.join(used)}")
 
 
 @app.command()
@@ -84,4 +84,4 @@ def export(
     refuse_run(directory)
     linked = LinkedText(*shortlist) if shortlist else None
     sizes = export_model(model, directory, "int8" if int8 else "fp32", linked)
-    tell(f"{directory}: {sum(sizes.values()) / 2**20:,.1f} MiB")
+    log(f"{directory}: {sum(sizes.values()) / 2**20:,.1f} MiB")

@@ -19,9 +19,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from covnmt.base.arrays import IntArray
 from covnmt.base.config import DataConfig
 from covnmt.base.errors import UserError
-from covnmt.data.corpus import Ids, Integers, Split
+from covnmt.data.corpus import Ids, Split
 from covnmt.data.padding import batches as by_length
 from covnmt.data.padding import pad
 from covnmt.text.vocabulary import PAD
@@ -112,7 +113,7 @@ class PlannedBatch(NamedTuple):
 
     place: Place
     epoch: int
-    indices: Integers
+    indices: IntArray
 
 
 def collate(
@@ -126,7 +127,7 @@ def collate(
     return Batch(*map(torch.from_numpy, (*source, *target)))
 
 
-def read_batch(split: Split, indices: Integers, shape: tuple[int, int] = (1, 1)) -> Batch:
+def read_batch(split: Split, indices: IntArray, shape: tuple[int, int] = (1, 1)) -> Batch:
     """Read these pairs, rounded up to `shape`; into pinned memory where a GPU takes them."""
     pairs = [(split.source(i), split.target(i)) for i in indices.tolist()]
     batch = collate(pairs, split.source_end, split.target_end) if pairs else no_pairs()
@@ -143,7 +144,7 @@ def no_pairs() -> Batch:
     return Batch(source, torch.ones_like(source, dtype=torch.bool), target, target != PAD)
 
 
-def eval_batches(split: Split, batch_size: int) -> Iterator[Integers]:
+def eval_batches(split: Split, batch_size: int) -> Iterator[IntArray]:
     """Every pair once, those of similar length together, shortest first."""
     for batch in by_length(_longer_side(split, slice(None)).tolist(), batch_size):
         yield np.array(batch)
@@ -166,7 +167,7 @@ def train_batches(
 class Batching(Protocol):
     """An endless sequence of batches, cut into blocks."""
 
-    def block(self, number: int) -> list[Integers]:
+    def block(self, number: int) -> list[IntArray]:
         """The batches of one block: indices of pairs."""
 
     def epoch(self, place: Place) -> int:
@@ -186,14 +187,14 @@ def build_batching(split: Split, config: DataConfig, seed: int) -> Batching:
     return TokenBatching(split, pairs, config.batch_tokens, seed)
 
 
-def _fitting(split: Split, max_length: int) -> Integers:
+def _fitting(split: Split, max_length: int) -> IntArray:
     """The pairs that are not too long, shuffled; looks at them only if some might be."""
     if split.longest is not None and split.longest <= max_length:
         return split.order
     return split.order[_longer_side(split, slice(None))[split.order] <= max_length]
 
 
-def _longer_side(split: Split, pairs: Integers | slice) -> Integers:
+def _longer_side(split: Split, pairs: IntArray | slice) -> IntArray:
     return np.maximum(*split.lengths(pairs))
 
 
@@ -203,11 +204,11 @@ class PaperBatching:
     The corpus is read as a ring: the last pool of an epoch goes on with the first pairs.
     """
 
-    def __init__(self, split: Split, pairs: Integers, batch_size: int, pool: int) -> None:
+    def __init__(self, split: Split, pairs: IntArray, batch_size: int, pool: int) -> None:
         self._split, self._pairs = split, pairs
         self._batch_size, self._pool = batch_size, pool
 
-    def block(self, number: int) -> list[Integers]:
+    def block(self, number: int) -> list[IntArray]:
         size = self._pool * self._batch_size
         pairs = self._pairs[np.arange(number * size, (number + 1) * size) % len(self._pairs)]
         shortest_first = np.argsort(_longer_side(self._split, pairs), kind="stable")
@@ -226,13 +227,13 @@ class TokenBatching:
     and shuffles those. All cuts are the same in every epoch.
     """
 
-    def __init__(self, split: Split, pairs: Integers, batch_tokens: int, seed: int) -> None:
+    def __init__(self, split: Split, pairs: IntArray, batch_tokens: int, seed: int) -> None:
         self._split, self._pairs = split, pairs
         self._batch_tokens, self._seed = batch_tokens, seed
         self._sections = -(-len(pairs) // SECTION)
         self._held: tuple[int, Section] | None = None
 
-    def block(self, number: int) -> list[Integers]:
+    def block(self, number: int) -> list[IntArray]:
         section = self._section(number % self._sections)
         random = np.random.default_rng([self._seed, number])
         shuffled = random.permutation(len(section.pairs))
@@ -254,12 +255,12 @@ class TokenBatching:
 class Section(NamedTuple):
     """Pairs sorted into cells, and where their batches begin."""
 
-    pairs: Integers
+    pairs: IntArray
     cells: npt.NDArray[np.int32]  # of each pair
-    cuts: Integers
+    cuts: IntArray
 
 
-def divide(split: Split, pairs: Integers, batch_tokens: int) -> Section:
+def divide(split: Split, pairs: IntArray, batch_tokens: int) -> Section:
     """Divide these pairs into cells of similar length."""
     source, target = split.lengths(pairs)
     longer = np.maximum(source, target) + 1  # with the end symbol
@@ -280,7 +281,7 @@ def _bucket_edges(longest: int) -> list[int]:
     return edges
 
 
-def _cut(buckets: Iterable[Integers], batch_tokens: int) -> tuple[list[int], list[int]]:
+def _cut(buckets: Iterable[IntArray], batch_tokens: int) -> tuple[list[int], list[int]]:
     """The number of pairs in each cell and in each batch, given the lengths in each bucket."""
     cells, batches = [], []
     for lengths in buckets:

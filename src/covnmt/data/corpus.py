@@ -22,9 +22,10 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from covnmt.base import files
+from covnmt.base.arrays import IntArray
 from covnmt.base.config import Count, Positive, Settings
 from covnmt.base.errors import UserError
-from covnmt.text.codec import SIDES, Codec, Side, fingerprint, read_settings
+from covnmt.text.codec import SIDES, Codec, Side, read_settings, vocabulary_fingerprint
 from covnmt.text.tokenize import TokenizerSettings
 
 SplitName = Literal["train", "dev", "test"]
@@ -32,7 +33,6 @@ SPLITS: tuple[SplitName, ...] = get_args(SplitName)
 Fault = Literal["empty", "too_long", "ratio"]
 PathPair = tuple[Path, Path]
 Ids = npt.NDArray[np.unsignedinteger[Any]]
-Integers = npt.NDArray[np.int64]
 
 FAULTS: dict[Fault, str] = {
     "empty": "with an empty side",
@@ -144,12 +144,12 @@ class Sentences:
     """One side of a split: ragged rows of ids, mapped from disk."""
 
     ids: Ids
-    offsets: Integers
+    offsets: IntArray
 
     def __getitem__(self, i: int) -> Ids:
         return self.ids[self.offsets[i] : self.offsets[i + 1]]
 
-    def lengths(self, rows: Integers | slice = ALL) -> Integers:
+    def lengths(self, rows: IntArray | slice = ALL) -> IntArray:
         """Tokens of these sentences, known without reading them."""
         return self.offsets[1:][rows] - self.offsets[:-1][rows]
 
@@ -162,7 +162,7 @@ class Split:
     directory: Path
     source_sentences: Sentences
     target_sentences: Sentences
-    order: Integers
+    order: IntArray
     source_end: int
     target_end: int
     longest: int | None = None  # no side has more tokens, where that is known
@@ -178,7 +178,7 @@ class Split:
         """The target ids of pair i."""
         return self.target_sentences[i]
 
-    def lengths(self, pairs: Integers | slice) -> tuple[Integers, Integers]:
+    def lengths(self, pairs: IntArray | slice) -> tuple[IntArray, IntArray]:
         """Source and target tokens of these pairs."""
         return self.source_sentences.lengths(pairs), self.target_sentences.lengths(pairs)
 
@@ -220,7 +220,7 @@ class Corpus:
         corpus = cls(directory, read_settings(path, PrepareReport))
         if corpus.report.version != VERSION:
             raise UserError(f"{path}: layout {corpus.report.version}, not {VERSION}; {REMEDY}")
-        if fingerprint(directory) != corpus.report.fingerprint:
+        if vocabulary_fingerprint(directory) != corpus.report.fingerprint:
             raise UserError(f"{directory}: the vocabularies are not those of its ids; {REMEDY}")
         return corpus
 
@@ -272,9 +272,9 @@ def _open_sentences(stem: Path, number: int, rows: int) -> Sentences:
     return Sentences(ids, offsets)
 
 
-def _open_array(path: Path, length: int) -> Integers:
+def _open_array(path: Path, length: int) -> IntArray:
     try:
-        array: Integers = np.load(path, mmap_mode="r")
+        array: IntArray = np.load(path, mmap_mode="r")
     except (OSError, EOFError, ValueError) as error:
         raise UserError(f"{path}: cannot be read ({error}); {REMEDY}") from None
     if array.shape != (length,) or array.dtype != np.int64:

@@ -10,7 +10,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from covnmt import __version__
-from covnmt.base.console import tell, track
+from covnmt.base.console import log, track
 from covnmt.base.errors import UserError
 
 MEBIBYTE = 1 << 20
@@ -38,7 +38,7 @@ def obtain(item: Published, path: Path) -> str:
         _download(item.address, path)
     sha256 = _digest(path, "sha256")
     if item.checksum is None:
-        tell(f"{path}: sha256 {sha256} (no published checksum to compare with)")
+        log(f"{path}: sha256 {sha256} (no published checksum to compare with)")
         return sha256
     algorithm, _, expected = item.checksum.partition(":")
     found = _digest(path, algorithm)

@@ -15,16 +15,16 @@ from typing import IO, Any
 import numpy as np
 
 from covnmt.base import files
+from covnmt.base.arrays import IntArray
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
-from covnmt.base.processes import spread
+from covnmt.base.processes import map_unordered
 from covnmt.data.corpus import (
     FAULTS,
     SPLITS,
     VERSION,
     Corpus,
     Fault,
-    Integers,
     PrepareReport,
     PrepareSettings,
     SplitName,
@@ -32,7 +32,7 @@ from covnmt.data.corpus import (
     in_words,
 )
 from covnmt.data.tokenize_files import Encoding, Part, add_counts, encode, tokenise
-from covnmt.text.codec import SIDES, Codec, Side, fingerprint
+from covnmt.text.codec import SIDES, Codec, Side, vocabulary_fingerprint
 from covnmt.text.tokenize import SentencePieceTokenizer, build_tokenizer, clean
 from covnmt.text.vocabulary import (
     SPM_LONGEST,
@@ -53,7 +53,7 @@ def prepare(
     So many processes work on the training files. What they make does not depend on their number.
     """
     inputs = {
-        name: tuple(files.digest(path) for pair in pairs for path in pair)
+        name: tuple(files.file_digest(path) for pair in pairs for path in pair)
         for name, pairs in settings.files().items()
     }
     if (output / "corpus.json").exists() and not overwrite:
@@ -61,7 +61,7 @@ def prepare(
     if (output / "config.json").exists():
         raise UserError(f"{output}: holds a model, with its vocabularies; choose another directory")
     read = chain.from_iterable(chain(*settings.files().values()))
-    files.check_apart((text for text, _ in _texts(settings, output)), read)
+    files.check_distinct_paths((text for text, _ in _texts(settings, output)), read)
     work = output / ".prepare"
     _clear(output)
     splits, rows = _fill(settings, inputs, output, work, workers)
@@ -71,7 +71,7 @@ def prepare(
         inputs=inputs,
         splits=splits,
         rows=rows,
-        fingerprint=fingerprint(output),
+        fingerprint=vocabulary_fingerprint(output),
     )
     files.write_json(output / "corpus.json", report.model_dump(mode="json"))
     shutil.rmtree(work, ignore_errors=True)
@@ -152,7 +152,7 @@ def _fill(
 def _tokenise(parts: Sequence[Part], workers: int) -> Counter[str]:
     """Tokenise all parts of a split; the pairs that are kept and dropped."""
     tally: Counter[str] = Counter()
-    made = spread(tokenise, parts, workers)
+    made = map_unordered(tokenise, parts, workers)
     for found in track(made, len(parts), f"tokenising {parts[0].name}", "files"):
         tally.update(found)
     return tally
@@ -229,7 +229,7 @@ def _write_header(stream: IO[bytes], length: int) -> None:
     np.lib.format.write_array_header_1_0(stream, header)
 
 
-def shuffled(number: int, seed: int, work: Path) -> Iterator[Integers]:
+def shuffled(number: int, seed: int, work: Path) -> Iterator[IntArray]:
     """All numbers below `number` in random order, some at a time.
 
     Too many for memory are first dealt to piles at random, and the piles are shuffled one by one:
@@ -274,7 +274,7 @@ def _encode(
     unknown: Counter[Side] = Counter()
     jobs = [Encoding(part, side, vocabularies[side]) for side in SIDES for part in parts]
     for side, ids, unks in track(
-        spread(encode, jobs, workers), len(jobs), f"encoding {name}", "files"
+        map_unordered(encode, jobs, workers), len(jobs), f"encoding {name}", "files"
     ):
         tokens[side] += ids
         unknown[side] += unks

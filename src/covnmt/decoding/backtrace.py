@@ -14,14 +14,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covnmt.base.arrays import DoubleArray, FloatArray, IntArray
 from covnmt.base.config import DecodeConfig
 from covnmt.decoding.beam_search import Hypothesis, nothing
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
 
 
 class Segment(NamedTuple):
@@ -29,20 +25,20 @@ class Segment(NamedTuple):
 
     first: int  # the step of its first row
     numbers: Sequence[int]  # of the sentences in its first places; other places are empty
-    choices: Ints  # [rows, S, K] slot of the parent * V + word
-    ended: Floats  # [rows, S, K] log-probability of hypotheses that end here; -inf for others
-    alpha: Floats  # [rows, S, K, J] attention, by slot of the parent
+    choices: IntArray  # [rows, S, K] slot of the parent * V + word
+    ended: FloatArray  # [rows, S, K] log-probability of hypotheses that end here; -inf for others
+    alpha: FloatArray  # [rows, S, K, J] attention, by slot of the parent
 
 
 class Leaves(NamedTuple):
     """Hypotheses by where they end, [L] each."""
 
-    sentences: Ints
-    steps: Ints
-    slots: Ints
-    log_probs: Floats
+    sentences: IntArray
+    steps: IntArray
+    slots: IntArray
+    log_probs: FloatArray
 
-    def take(self, chosen: Ints) -> "Leaves":
+    def take(self, chosen: IntArray) -> "Leaves":
         """Only these."""
         return Leaves._make(part[chosen] for part in self)
 
@@ -51,16 +47,16 @@ class Leaves(NamedTuple):
 class Trellis:
     """All segments as one: slot k of sentence n at step i is node first[i, n] + k."""
 
-    first: Ints  # [T, N]
-    choices: Ints  # [nodes]
-    alpha: Floats  # [nodes, J]
+    first: IntArray  # [T, N]
+    choices: IntArray  # [nodes]
+    alpha: FloatArray  # [nodes, J]
     leaves: Leaves  # by step, then slot
-    lengths: Ints  # [N] source positions
+    lengths: IntArray  # [N] source positions
     V: int
     end: int
 
     @classmethod
-    def of(cls, segments: Sequence[Segment], lengths: Ints, V: int, end: int) -> "Trellis":
+    def of(cls, segments: Sequence[Segment], lengths: IntArray, V: int, end: int) -> "Trellis":
         """Put the segments together; they follow each other in time."""
         T = segments[-1].first + len(segments[-1].choices)
         first, size = np.zeros((T, len(lengths)), dtype=np.int64), 0
@@ -96,25 +92,25 @@ class Trellis:
         pairs = zip(found, lengths, strict=True)
         return [hypotheses or [nothing(length)] for hypotheses, length in pairs]
 
-    def _scores(self, config: DecodeConfig) -> Doubles:
+    def _scores(self, config: DecodeConfig) -> DoubleArray:
         """Log-probabilities with the penalties of `rules.penalised` [L]."""
         divisors = (self.leaves.steps + 1.0) ** config.length_penalty
-        scores: Doubles = self.leaves.log_probs.astype(np.float64) / divisors
+        scores: DoubleArray = self.leaves.log_probs.astype(np.float64) / divisors
         if config.coverage_penalty:
             scores += config.coverage_penalty * self._uncovered()
         return scores
 
-    def _uncovered(self) -> Floats:
+    def _uncovered(self) -> FloatArray:
         """sum_j log(min(sum_i alpha_ij, 1)) of every leaf [L], the end symbol left out."""
         total = np.zeros((len(self.leaves.steps), self.alpha.shape[1]), dtype=np.float32)
         for i, looks in enumerate(self._paths(self.leaves)[1].T):
             total += np.where((i <= self.leaves.steps)[:, None], self.alpha[looks], 0)
         covered = np.log(np.clip(total, np.finfo(np.float32).tiny, 1))
         words = np.arange(total.shape[1]) < self.lengths[self.leaves.sentences, None] - 1
-        uncovered: Floats = np.where(words, covered, 0).sum(axis=1)
+        uncovered: FloatArray = np.where(words, covered, 0).sum(axis=1)
         return uncovered
 
-    def _ranked(self, scores: Doubles, nbest: int) -> Ints:
+    def _ranked(self, scores: DoubleArray, nbest: int) -> IntArray:
         """The best leaves of each sentence; unfinished ones only where none is finished."""
         sentences, steps, slots, _ = self.leaves
         unfinished = self.choices[self.first[steps, sentences] + slots] % self.V != self.end
@@ -123,10 +119,10 @@ class Trellis:
         of, missing = sentences[order], unfinished[order]
         begin = np.searchsorted(of, of)  # where the leaves of the same sentence begin
         near = np.arange(len(order)) - begin < nbest
-        chosen: Ints = order[near & (missing == missing[begin])]
+        chosen: IntArray = order[near & (missing == missing[begin])]
         return chosen
 
-    def _paths(self, leaves: Leaves) -> tuple[Ints, Ints]:
+    def _paths(self, leaves: Leaves) -> tuple[IntArray, IntArray]:
         """Words and nodes with the attention, [L, T] each; all leaves walk back together."""
         T = int(leaves.steps.max(initial=-1)) + 1
         words, looks = np.zeros((2, len(leaves.steps), T), dtype=np.int64)

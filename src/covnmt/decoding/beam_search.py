@@ -19,17 +19,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covnmt.base.arrays import AnyArray, BoolArray, IntArray
 from covnmt.base.config import DecodeConfig
 from covnmt.decoding.penalties import attempts, penalised, step_limits
-
-Ints = NDArray[np.int64]
-Floats = NDArray[Any]  # float32, or what the scorer computes in
-Bools = NDArray[np.bool_]
 
 RESERVED = 0  # the word number that is never generated
 ROOT = -1  # the parent of first words
@@ -44,7 +40,7 @@ Watch = Callable[[int, tuple[int, ...]], None]
 class State(Protocol):
     """What a scorer remembers of its rows; never changed in place."""
 
-    def select(self, rows: Ints) -> Self:
+    def select(self, rows: IntArray) -> Self:
         """The state with these rows, in this order; rows may repeat."""
 
 
@@ -54,9 +50,9 @@ StateT = TypeVar("StateT", bound=State)
 class Proposal(NamedTuple, Generic[StateT]):
     """What a scorer says about R rows."""
 
-    log_probs: Floats  # [R, k] the best words of each row, best first
-    words: Ints  # [R, k]; of equally likely words the lower number comes first
-    attention: Floats  # [R, J]
+    log_probs: AnyArray  # [R, k] the best words of each row, best first
+    words: IntArray  # [R, k]; of equally likely words the lower number comes first
+    attention: AnyArray  # [R, J]
     state: StateT
 
 
@@ -75,10 +71,10 @@ class Scorer(Protocol[StateT]):
     def unk(self) -> int:
         """The number of the unknown word."""
 
-    def step(self, state: StateT, words: Ints | None, k: int) -> Proposal[StateT]:
+    def step(self, state: StateT, words: IntArray | None, k: int) -> Proposal[StateT]:
         """The k best next words of every row, given the word chosen last (None at the start)."""
 
-    def keep(self, sentences: Ints) -> "Scorer[StateT]":
+    def keep(self, sentences: IntArray) -> "Scorer[StateT]":
         """A scorer for only these of the S sentences, in this order."""
 
 
@@ -89,21 +85,21 @@ class Hypothesis:
     words: tuple[int, ...]  # without the end symbol
     score: float  # after penalties
     log_prob: float
-    attention: Floats  # [I + 1, J]
+    attention: AnyArray  # [I + 1, J]
     finished: bool
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """What a search found for S sentences."""
 
     hypotheses: list[list[Hypothesis]]  # the n best of each, best first
-    fertility: Floats | None  # [S, J], where the models predict it
+    fertility: AnyArray | None  # [S, J], where the models predict it
 
 
-def search(
+def beam_search(
     scorer: Scorer[StateT],
     state: StateT,
-    source_lengths: Ints,
+    source_lengths: IntArray,
     config: DecodeConfig,
     watch: Watch | None = None,
 ) -> list[list[Hypothesis]]:
@@ -140,47 +136,47 @@ def nothing(J: int) -> Hypothesis:
 class _Beam(NamedTuple):
     """The open hypotheses of the sentences still at work, best first; empty slots have -inf."""
 
-    sentences: Ints  # [S] their numbers
-    without_end: Ints  # [S] steps during which the end symbol is forbidden
-    most: Ints  # [S] steps in all
-    widths: Ints  # [S] hypotheses that may be open: the beam less the finished ones
-    log_probs: Floats  # [S, K]
-    nodes: Ints  # [S, K] where each ends in the trellis
+    sentences: IntArray  # [S] their numbers
+    without_end: IntArray  # [S] steps during which the end symbol is forbidden
+    most: IntArray  # [S] steps in all
+    widths: IntArray  # [S] hypotheses that may be open: the beam less the finished ones
+    log_probs: AnyArray  # [S, K]
+    nodes: IntArray  # [S, K] where each ends in the trellis
 
 
 class _Nodes(NamedTuple):
     """A trellis or the part of it that one step adds."""
 
-    sentences: Ints  # [N]
-    parents: Ints  # [N]
-    words: Ints  # [N]
-    log_probs: Floats  # [N] of the whole hypothesis
-    attention: Floats  # [N, J]
-    finished: Bools  # [N] chose the end symbol
-    cut: Bools  # [N] open when the steps are used up
+    sentences: IntArray  # [N]
+    parents: IntArray  # [N]
+    words: IntArray  # [N]
+    log_probs: AnyArray  # [N] of the whole hypothesis
+    attention: AnyArray  # [N, J]
+    finished: BoolArray  # [N] chose the end symbol
+    cut: BoolArray  # [N] open when the steps are used up
 
 
 class _Candidates(NamedTuple):
     """The best continuations of a beam, best first, and what becomes of each."""
 
-    log_probs: Floats  # [S, K]
-    rows: Ints  # [S, K] of the state each continues
-    words: Ints  # [S, K]
-    finished: Bools  # [S, K] chose the end symbol
-    cut: Bools  # [S, K] open when the steps are used up
-    live: Bools  # [S, K] goes on
+    log_probs: AnyArray  # [S, K]
+    rows: IntArray  # [S, K] of the state each continues
+    words: IntArray  # [S, K]
+    finished: BoolArray  # [S, K] chose the end symbol
+    cut: BoolArray  # [S, K] open when the steps are used up
+    live: BoolArray  # [S, K] goes on
 
 
 def _explore(
     scorer: Scorer[StateT],
     state: StateT,
-    lengths: Ints,
+    lengths: IntArray,
     config: DecodeConfig,
     told: "_Told | None",
 ) -> _Nodes:
     """Search until every beam is empty or out of steps; the whole trellis."""
     beam = _first(lengths, config)
-    words: Ints | None = None
+    words: IntArray | None = None
     trellis: list[_Nodes] = []
     size = 0
     for step in count():
@@ -207,7 +203,7 @@ def _explore(
     return _Nodes(*map(np.concatenate, zip(*trellis, strict=True)))
 
 
-def _first(lengths: Ints, config: DecodeConfig) -> _Beam:
+def _first(lengths: IntArray, config: DecodeConfig) -> _Beam:
     S = len(lengths)
     without_end, most = step_limits(lengths, config)
     widths = np.full(S, config.beam)
@@ -218,7 +214,7 @@ def _first(lengths: Ints, config: DecodeConfig) -> _Beam:
 
 def _allowed(
     beam: _Beam, proposal: Proposal[StateT], step: int, scorer: Scorer[StateT], config: DecodeConfig
-) -> Floats:
+) -> AnyArray:
     """Log-probabilities of the proposed continuations [S, K k]; forbidden ones have -inf."""
     S = len(beam.sentences)
     words = proposal.words.reshape(S, -1)  # [S, K k]
@@ -234,7 +230,7 @@ def _allowed(
 
 
 def _judge(
-    beam: _Beam, scores: Floats, words: Ints, step: int, widest: int, end: int
+    beam: _Beam, scores: AnyArray, words: IntArray, step: int, widest: int, end: int
 ) -> _Candidates:
     """Choose as many continuations as each beam is wide, and see which end."""
     S, K = beam.log_probs.shape
@@ -251,7 +247,7 @@ def _judge(
     return _Candidates(log_probs, rows, words, finished, open_ & is_last, open_ & ~is_last)
 
 
-def _record(beam: _Beam, candidates: _Candidates, attention: Floats) -> _Nodes:
+def _record(beam: _Beam, candidates: _Candidates, attention: AnyArray) -> _Nodes:
     rows = candidates.rows.ravel()
     return _Nodes(
         sentences=beam.sentences.repeat(candidates.rows.shape[1]),
@@ -264,7 +260,7 @@ def _record(beam: _Beam, candidates: _Candidates, attention: Floats) -> _Nodes:
     )
 
 
-def _survivors(live: Bools) -> tuple[Ints, Ints]:
+def _survivors(live: BoolArray) -> tuple[IntArray, IntArray]:
     """Sentences that go on, and their live candidates' slots, best first [S, K]."""
     remaining = live.sum(axis=1)
     (kept,) = remaining.nonzero()
@@ -272,11 +268,13 @@ def _survivors(live: Bools) -> tuple[Ints, Ints]:
     return kept, slots
 
 
-def _take(table: Floats, kept: Ints, slots: Ints) -> Floats:
+def _take(table: AnyArray, kept: IntArray, slots: IntArray) -> AnyArray:
     return table[kept[:, None], slots]
 
 
-def _next(beam: _Beam, candidates: _Candidates, nodes: Ints, kept: Ints, slots: Ints) -> _Beam:
+def _next(
+    beam: _Beam, candidates: _Candidates, nodes: IntArray, kept: IntArray, slots: IntArray
+) -> _Beam:
     log_probs = np.where(candidates.live, candidates.log_probs, -math.inf)
     return _Beam(
         sentences=beam.sentences[kept],
@@ -330,7 +328,7 @@ def _read(nodes: _Nodes, lengths: list[int], config: DecodeConfig) -> list[list[
     ]
 
 
-def _paths(parents: Ints, leaves: Ints) -> list[Ints]:
+def _paths(parents: IntArray, leaves: IntArray) -> list[IntArray]:
     """The nodes from the first word to each leaf; all leaves walk up together."""
     steps = [leaves]
     while (leaves != ROOT).any():
@@ -339,7 +337,7 @@ def _paths(parents: Ints, leaves: Ints) -> list[Ints]:
     return [path[path != ROOT] for path in np.stack(steps[::-1], axis=1)]
 
 
-def _hypothesis(nodes: _Nodes, path: Ints, J: int, config: DecodeConfig) -> Hypothesis:
+def _hypothesis(nodes: _Nodes, path: IntArray, J: int, config: DecodeConfig) -> Hypothesis:
     leaf = path[-1]
     finished = bool(nodes.finished[leaf])
     words = nodes.words[path].tolist()

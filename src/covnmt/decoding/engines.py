@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Union, cast
 
 from covnmt.base.config import DecodeConfig
-from covnmt.base.errors import UserError, installing
-from covnmt.base.processes import cores
+from covnmt.base.errors import UserError, install_command
+from covnmt.base.processes import available_cpus
 from covnmt.decoding.onnx.format import is_exported
 from covnmt.decoding.onnx.runtime import OnnxEngine, OnnxModel, load_exported
 from covnmt.decoding.protocol import Engine
@@ -19,14 +19,14 @@ from covnmt.model.directory import load_config
 if TYPE_CHECKING:
     from covnmt.model.seq2seq import Seq2Seq
 
-__all__ = ["Engine", "Model", "build_engine", "is_exported", "load_models", "processes"]
+__all__ = ["Engine", "Network", "build_engine", "default_processes", "is_exported", "load_models"]
 
-Model = Union["Seq2Seq", OnnxModel]
+Network = Union["Seq2Seq", OnnxModel]
 
 
 def load_models(
     directories: Sequence[Path], device: str, threads: int
-) -> tuple[list[Model], DecodeConfig]:
+) -> tuple[list[Network], DecodeConfig]:
     """Open model directories, all of one kind, and how the first one likes to decode.
 
     0 threads are as many as suit: one per core for PyTorch, one for an exported model.
@@ -39,7 +39,7 @@ def load_models(
             )
         # its operations are so small that two threads mostly wait for each other, and they wait
         # busily: more of them than cores would stand in their own way for minutes
-        threads = min(threads or 1, cores())
+        threads = min(threads or 1, available_cpus())
         loaded = [load_exported(directory, threads) for directory in directories]
         return [model for model, _ in loaded], loaded[0][1].decode
     if any(exported):
@@ -47,14 +47,14 @@ def load_models(
     return _load_trained(directories, device, threads)
 
 
-def processes(directory: Path, threads: int) -> int:
+def default_processes(directory: Path, threads: int) -> int:
     """How many suit a long text: one per thread of an exported model; 0 threads: one per core."""
-    return (threads or cores()) if is_exported(directory) else 1
+    return (threads or available_cpus()) if is_exported(directory) else 1
 
 
 def _load_trained(
     directories: Sequence[Path], device: str, threads: int
-) -> tuple[list[Model], DecodeConfig]:
+) -> tuple[list[Network], DecodeConfig]:
     try:
         import torch
     except ImportError:
@@ -62,7 +62,7 @@ def _load_trained(
             load_config(directory)  # what is no model is not mended by PyTorch
         raise UserError(
             f"{directories[0]}: needs PyTorch, which is not installed: "
-            f"{installing('train')}, or use an exported model (covnmt export)"
+            f"{install_command('train')}, or use an exported model (covnmt export)"
         ) from None
     from covnmt.decoding.torch import pick_device
     from covnmt.model.checkpoint import load_model
@@ -73,7 +73,7 @@ def _load_trained(
     return [model for model, _ in loaded], loaded[0][1].decode
 
 
-def build_engine(models: Sequence[Model], end: int) -> Engine:
+def build_engine(models: Sequence[Network], end: int) -> Engine:
     """What runs these models, which are all of one kind; `end` is the target's end symbol."""
     if isinstance(models[0], OnnxModel):
         return OnnxEngine(cast(Sequence[OnnxModel], models), end)

@@ -4,15 +4,11 @@ Letters: I target and J source positions, both with the end symbol.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covnmt.base.arrays import AnyArray, IntArray
 from covnmt.base.config import DecodeConfig
-
-Ints = NDArray[np.int64]
-Floats = NDArray[Any]  # float32, or what the scorer computes in
 
 WIDEST = 100  # a beam this wide is not doubled any more
 
@@ -30,7 +26,7 @@ def attempts(config: DecodeConfig) -> Iterator[DecodeConfig]:
         yield config
 
 
-def step_limits(source_lengths: Ints, config: DecodeConfig) -> tuple[Ints, Ints]:
+def step_limits(source_lengths: IntArray, config: DecodeConfig) -> tuple[IntArray, IntArray]:
     """Steps during which the end symbol is forbidden, and most steps, of every sentence."""
     if config.length_rules:
         return source_lengths // 2, 3 * source_lengths
@@ -42,7 +38,7 @@ def length_penalty(length: int, alpha: float) -> float:
     return float(length**alpha)
 
 
-def coverage_penalty(attention: Floats, beta: float) -> float:
+def coverage_penalty(attention: AnyArray, beta: float) -> float:
     """What is added for source words that got less than one word's attention (GNMT).
 
         beta * sum_j log(min(sum_i alpha_ij, 1))
@@ -52,7 +48,7 @@ def coverage_penalty(attention: Floats, beta: float) -> float:
     return beta * uncovered(attention[:, :-1].sum(axis=0)) if beta else 0.0
 
 
-def uncovered(total: Floats) -> float:
+def uncovered(total: AnyArray) -> float:
     """That sum, for the attention that each source word got in all [J - 1]; 0: all are covered.
 
     A word without any attention counts as the smallest positive number, so that the sum stays
@@ -61,7 +57,7 @@ def uncovered(total: Floats) -> float:
     return float(np.log(total.clip(np.finfo(total.dtype).tiny, 1)).sum())
 
 
-def penalised(log_prob: float, attention: Floats, config: DecodeConfig) -> float:
+def penalised(log_prob: float, attention: AnyArray, config: DecodeConfig) -> float:
     """The score that ranks hypotheses."""
     divisor = length_penalty(len(attention), config.length_penalty)
     return log_prob / divisor + coverage_penalty(attention, config.coverage_penalty)

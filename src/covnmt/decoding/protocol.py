@@ -5,22 +5,18 @@ Letters: S sentences, J source and I target positions, both with the end symbol.
 
 from typing import NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from covnmt.base.arrays import FloatArray
 from covnmt.base.config import DecodeConfig
 from covnmt.data.padding import Padded
-from covnmt.decoding.beam_search import Found, Watch
-
-Array = NDArray[np.float32]
+from covnmt.decoding.beam_search import SearchResult, Watch
 
 
 class Forced(NamedTuple):
     """What S given targets met with."""
 
-    alpha: Array  # [S, I, J]
-    log_probs: Array  # [S] of the whole target, end symbol included
-    fertility: Array | None  # [S, J]
+    alpha: FloatArray  # [S, I, J]
+    log_probs: FloatArray  # [S] of the whole target, end symbol included
+    fertility: FloatArray | None  # [S, J]
 
 
 class Engine(Protocol):
@@ -28,7 +24,7 @@ class Engine(Protocol):
 
     device: str  # cpu or cuda
 
-    def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> Found:
+    def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> SearchResult:
         """Translate; `watch` is told after every step, by a GPU's own search in the end."""
 
     def force(self, source: Padded, target: Padded) -> Forced:

@@ -11,13 +11,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from covnmt.base.arrays import FloatArray, IntArray
 from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.data.batching import Batch
 from covnmt.data.padding import Padded
-from covnmt.decoding.beam_search import Found, Ints, Proposal, Watch, search
+from covnmt.decoding.beam_search import Proposal, SearchResult, Watch, beam_search
 from covnmt.decoding.gpu.beam_search import DeviceSearch
-from covnmt.decoding.protocol import Array, Forced
+from covnmt.decoding.protocol import Forced
 from covnmt.kernels import gpu
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Seq2Seq
@@ -29,7 +30,7 @@ class States(NamedTuple):
 
     each: tuple[DecoderState, ...]
 
-    def select(self, rows: Ints) -> "States":
+    def select(self, rows: IntArray) -> "States":
         """The same rows of every state."""
         index = torch.from_numpy(rows).to(self.each[0].t.device)
         return States(tuple(state.select(index) for state in self.each))
@@ -55,7 +56,7 @@ class ModelScorer:
         )
         return cls(models, memories, end), States(tuple(starts))
 
-    def step(self, state: States, words: Ints | None, k: int) -> Proposal[States]:
+    def step(self, state: States, words: IntArray | None, k: int) -> Proposal[States]:
         """Propose the k best next words of every row."""
         last = None if words is None else torch.from_numpy(words).to(state.each[0].t.device)
         members = zip(self.models, self.memories, state.each, strict=True)
@@ -73,19 +74,19 @@ class ModelScorer:
             States(tuple(each.state for each in found)),
         )
 
-    def keep(self, sentences: Ints) -> "ModelScorer":
+    def keep(self, sentences: IntArray) -> "ModelScorer":
         """The same for fewer sentences."""
         index = torch.from_numpy(sentences).to(self.memories[0].h.device)
         return ModelScorer(self.models, [m.select(index) for m in self.memories], self.end)
 
-    def fertility(self) -> Array | None:
+    def fertility(self) -> FloatArray | None:
         """Expected target words [S, J]; the mean where several models predict them."""
         pairs = zip(self.models, self.memories, strict=True)
         predicted = [model.decoder.coverage.fertility(memory.Phi) for model, memory in pairs]
         known = [fertility for fertility in predicted if fertility is not None]
         if len(known) < len(predicted):
             return None
-        mean: Array = torch.stack(known).mean(dim=0).float().cpu().numpy()
+        mean: FloatArray = torch.stack(known).mean(dim=0).float().cpu().numpy()
         return mean
 
 
@@ -117,7 +118,7 @@ class TorchEngine:
         self.device = self._place.type
 
     @torch.inference_mode()
-    def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> Found:
+    def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> SearchResult:
         """Translate; on a GPU one model has a search of its own, which tells only its results."""
         words, mask = map(torch.from_numpy, source)
         if len(self.models) > 1 or self.device != "cuda":
@@ -131,12 +132,12 @@ class TorchEngine:
     @torch.inference_mode()
     def by_steps(
         self, words: Tensor, mask: Tensor, decode: DecodeConfig, watch: Watch | None = None
-    ) -> Found:
+    ) -> SearchResult:
         """What `search.search` finds, on any device, for words [S, J] that may be anywhere."""
         place = (words.to(self._place), mask.to(self._place))
         scorer, start = ModelScorer.read(self.models, *place, self.end)
         lengths = mask.sum(dim=1).cpu().numpy()
-        return Found(search(scorer, start, lengths, decode, watch), scorer.fertility())
+        return SearchResult(beam_search(scorer, start, lengths, decode, watch), scorer.fertility())
 
     @cached_property
     def _on_device(self) -> DeviceSearch:

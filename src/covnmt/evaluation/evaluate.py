@@ -11,13 +11,14 @@ from itertools import permutations
 from typing import Any
 
 from covnmt import __version__
+from covnmt.base.arrays import FloatArray, IntArray
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.evaluation.test_set import EvaluationSet, Output, check
 from covnmt.metrics import adequacy, alignment, attention_statistics, bleu
 from covnmt.metrics.adequacy import LITTLE_ATTENTION, SourceWords
-from covnmt.metrics.alignment import Array, Extraction, Links, Symmetry
-from covnmt.metrics.bleu import Counts, Score
+from covnmt.metrics.alignment import Extraction, Links, Symmetry
+from covnmt.metrics.bleu import Score
 from covnmt.metrics.by_length import Bucket, Measure, by_length
 from covnmt.metrics.significance import Alternative, Paired, SignTest, paired_tests, sign_test
 
@@ -56,7 +57,7 @@ class Evaluation:
     proxies: tuple[Score, ...]
     diagnostics: tuple[Score, ...]
     by_length: tuple[Bucket, ...]
-    statistics: Counts = field(repr=False, compare=False)
+    statistics: IntArray = field(repr=False, compare=False)
     words: tuple[SourceWords, ...] = field(repr=False)
 
     def groups(self) -> dict[str, tuple[Score, ...]]:
@@ -177,7 +178,7 @@ def compare(
 
 
 def _translation_scores(
-    output: Output, on: EvaluationSet, statistics: Counts, options: Options
+    output: Output, on: EvaluationSet, statistics: IntArray, options: Options
 ) -> tuple[Score, ...]:
     scores = [
         bleu.paper_bleu_score(statistics, len(on.references), options.tokenize),
@@ -205,7 +206,7 @@ def _links(output: Output, options: Options) -> list[Links] | None:
     ]
 
 
-def _extracted(matrices: Sequence[Array], options: Options) -> list[Links]:
+def _extracted(matrices: Sequence[FloatArray], options: Options) -> list[Links]:
     return [
         alignment.links_from_attention(matrix, options.extraction, options.threshold)
         for matrix in matrices
@@ -338,7 +339,7 @@ def _diagnostics(output: Output) -> tuple[Score, ...]:
 def _by_length(
     output: Output,
     on: EvaluationSet,
-    statistics: Counts,
+    statistics: IntArray,
     links: list[Links] | None,
     words: Sequence[SourceWords],
     options: Options,

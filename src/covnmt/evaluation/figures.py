@@ -23,17 +23,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
+from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import UNREADABLE, atomic_write, read_lines
 from covnmt.evaluation.fonts import em_width, families, without_invisible
-from covnmt.metrics.bootstrap import Band
+from covnmt.metrics.bootstrap import ConfidenceInterval
 from covnmt.metrics.by_length import Bucket
 from covnmt.text.characters import wide
 from covnmt.text.tokenize import spelt
-
-Array = NDArray[np.float32]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "osD^vP"
@@ -64,8 +62,8 @@ class HeatMap:
     title: str
     source: Sequence[str]  # J words
     target: Sequence[str]  # I words
-    matrix: Array  # [I, J]
-    coverage: Array | None = None  # [J]
+    matrix: FloatArray  # [I, J]
+    coverage: FloatArray | None = None  # [J]
 
     def __post_init__(self) -> None:
         I, J = len(self.target), len(self.source)
@@ -303,7 +301,7 @@ def _column_labels(axes: Axes, labels: Sequence[str], upright: bool, size: float
         tick.set_rotation(0 if upright or stands(label) else 90)
 
 
-def _bars(axes: Axes, coverage: Array, tallest: float) -> None:
+def _bars(axes: Axes, coverage: FloatArray, tallest: float) -> None:
     """How much each source word was covered, with a line where it is covered once."""
     J = len(coverage)
     axes.bar(range(J), coverage, width=0.8, color=COLOURS[0])
@@ -349,7 +347,9 @@ def _looks() -> Iterator[dict[str, Any]]:
             yield {"color": color, "marker": marker, "linestyle": style, "markersize": 5}
 
 
-def _band(axes: Axes, x: Sequence[int], bands: Sequence[Band], look: dict[str, Any]) -> None:
+def _band(
+    axes: Axes, x: Sequence[int], bands: Sequence[ConfidenceInterval], look: dict[str, Any]
+) -> None:
     low, high = zip(*bands, strict=True)
     axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
 

@@ -14,7 +14,7 @@ import matplotlib
 from matplotlib import font_manager
 from matplotlib.font_manager import FontProperties
 
-from covnmt.base.console import tell
+from covnmt.base.console import warn
 from covnmt.text.characters import JOINERS, wide
 
 BASE = "DejaVu Sans"  # comes with matplotlib
@@ -47,7 +47,7 @@ def families(text: str) -> list[str]:
     if missing and not _told:
         sample = " ".join(sorted(missing)[:8])
         hint = HINT.format(count=len(missing), sample=sample)
-        tell(hint, style="yellow")
+        warn(hint)
         _told.add(hint)
     return chosen
 

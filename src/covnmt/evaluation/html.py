@@ -15,12 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from covnmt import __version__
+from covnmt.base.arrays import FloatArray
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_text, check_writable, write_json
 from covnmt.evaluation import svg
 from covnmt.evaluation.evaluate import Comparison, Options, compare, evaluate
-from covnmt.evaluation.figures import Array, HeatMap, heat_maps, length_curves, tallest_bar
+from covnmt.evaluation.figures import HeatMap, heat_maps, length_curves, tallest_bar
 from covnmt.evaluation.interesting_sentences import (
     Finding,
     Ranking,
@@ -58,7 +59,7 @@ def write_report(
     title: str,
     on: EvaluationSet,
     systems: Systems,
-    forced: Mapping[str, Sequence[Array]] | None = None,
+    forced: Mapping[str, Sequence[FloatArray]] | None = None,
     baselines: Sequence[str] = (),
     options: Options | None = None,
     sentences: int = 10,
@@ -121,7 +122,7 @@ def read_panels(paths: Mapping[str, Path], number: int) -> list[HeatMap]:
 def _compare(
     on: EvaluationSet,
     systems: Systems,
-    forced: Mapping[str, Sequence[Array]],
+    forced: Mapping[str, Sequence[FloatArray]],
     baselines: Sequence[str],
     options: Options | None,
 ) -> Comparison:

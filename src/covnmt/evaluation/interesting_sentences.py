@@ -12,11 +12,12 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from covnmt.base.arrays import IntArray
 from covnmt.evaluation.evaluate import Comparison
 from covnmt.evaluation.system_output import OutputLine
 from covnmt.evaluation.test_set import EvaluationSet
 from covnmt.metrics.adequacy import LITTLE_ATTENTION, SourceWords, rep
-from covnmt.metrics.bleu import MATCHED, TOTAL, Counts, brevity
+from covnmt.metrics.bleu import MATCHED, TOTAL, brevity
 
 LEFT_OUT = "source words left out (exact)"
 SAID_TWICE = "source words said twice (exact)"
@@ -44,7 +45,7 @@ class Ranking:
     findings: tuple[Finding, ...]
 
 
-def sentence_bleu(statistics: Counts) -> NDArray[np.float64]:
+def sentence_bleu(statistics: IntArray) -> NDArray[np.float64]:
     """BLEU of single sentences [N] from their counts, one added to 2-grams and longer."""
     matched, total = (statistics[:, part].astype(np.float64) for part in (MATCHED, TOTAL))
     matched[:, 1:] += 1

@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from covnmt.evaluation.figures import COLOURS, LONGEST_LABEL, HeatMap, shortened, stands
 from covnmt.evaluation.fonts import em_width
 from covnmt.evaluation.markup import Markup, element, join
-from covnmt.metrics.bootstrap import Band
+from covnmt.metrics.bootstrap import ConfidenceInterval
 from covnmt.metrics.by_length import Bucket
 
 FONT = 12  # size of labels
@@ -213,7 +213,9 @@ def _line(points: Iterable[tuple[float, float]], colour: str, dashed: bool = Fal
     )
 
 
-def _band(bands: Sequence[tuple[float, Band]], below: float, scale: float, colour: str) -> Markup:
+def _band(
+    bands: Sequence[tuple[float, ConfidenceInterval]], below: float, scale: float, colour: str
+) -> Markup:
     there = [(x, high) for x, (_, high) in bands]
     back = [(x, low) for x, (low, _) in reversed(bands)]
     path = " ".join(f"{x:.1f},{below - scale * value:.1f}" for x, value in there + back)

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import UNREADABLE, input_lines
 
-Array = NDArray[np.float32]
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -28,9 +27,9 @@ class OutputLine:
     source_tokens: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
     score: float | None = None
-    alignment: Array | None = None  # [I, J]
-    coverage: Array | None = None  # [J]
-    fertility: Array | None = None  # [J]
+    alignment: FloatArray | None = None  # [I, J]
+    coverage: FloatArray | None = None  # [J]
+    fertility: FloatArray | None = None  # [J]
 
 
 def read_outputs(path: Path, sentences: int | None = None) -> list[OutputLine]:
@@ -87,7 +86,9 @@ def _words(row: dict[str, Any], name: str, place: str) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _numbers(row: dict[str, Any], name: str, shape: tuple[int, ...], place: str) -> Array | None:
+def _numbers(
+    row: dict[str, Any], name: str, shape: tuple[int, ...], place: str
+) -> FloatArray | None:
     if row.get(name) is None:
         return None
     try:

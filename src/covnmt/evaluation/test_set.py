@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines
 from covnmt.evaluation.system_output import OutputLine, read_outputs
 from covnmt.metrics.alignment import (
-    Array,
     Gold,
     Links,
     check_links,
@@ -61,16 +61,16 @@ class Output:
     """
 
     text: Sequence[str]
-    forced: Sequence[Array] | None = None
+    forced: Sequence[FloatArray] | None = None
     links: Sequence[Links] | None = None
     reverse_links: Sequence[Links] | None = None
-    attention: Sequence[Array] | None = None
+    attention: Sequence[FloatArray] | None = None
     output_links: Sequence[Links] | None = None
     fertility: Sequence[Sequence[float]] | None = None
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def as_evaluated(lines: Sequence[OutputLine], forced: Sequence[Array] | None = None) -> Output:
+def as_evaluated(lines: Sequence[OutputLine], forced: Sequence[FloatArray] | None = None) -> Output:
     """A system's lines taken together; what some sentences lack is left out for all."""
     alignments = [line.alignment for line in lines if line.alignment is not None]
     fertilities = [line.fertility for line in lines if line.fertility is not None]

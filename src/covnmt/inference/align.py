@@ -12,19 +12,15 @@ from functools import lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
+from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
-from covnmt.base.processes import Piece, by_pieces
+from covnmt.base.processes import Chunk, map_chunks
 from covnmt.data.padding import batches, pad
-from covnmt.decoding.engines import Model, build_engine, load_models, processes
+from covnmt.decoding.engines import Network, build_engine, default_processes, load_models
 from covnmt.metrics.alignment import fold_subwords
 from covnmt.model.directory import find_model
 from covnmt.text.codec import Codec
 from covnmt.text.vocabulary import UNK
-
-Array = NDArray[np.float32]
 
 BATCH = 64
 WINDOW = 50  # batches, to sort pairs by length
@@ -37,9 +33,9 @@ class Alignment:
 
     source_tokens: tuple[str, ...]
     target_tokens: tuple[str, ...]
-    matrix: Array  # [I, J]
+    matrix: FloatArray  # [I, J]
     log_prob: float  # of the target, end symbol included
-    fertility: Array | None  # [J]
+    fertility: FloatArray | None  # [J]
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ Pair = tuple[Sentence, Sentence]
 class Aligner:
     """A model that aligns what it is given."""
 
-    def __init__(self, model: Model, source: Codec, target: Codec) -> None:
+    def __init__(self, model: Network, source: Codec, target: Codec) -> None:
         self.model, self.source, self.target = model, source, target
         self.engine = build_engine([model], target.vocabulary.end)
 
@@ -142,15 +138,15 @@ def align_text(
 ) -> Iterator[Alignment]:
     """Alignments of all pairs, in order; those of an exported model by a process per thread."""
     _open.cache_clear()
-    workers = processes(model, threads)
+    workers = default_processes(model, threads)
     if workers == 1:
         return _open(model, device, threads).stream(pairs, tokenized, where)
     align = partial(_align_piece, model, device, tokenized, where)
-    return by_pieces(align, pairs, PIECE * BATCH, workers)
+    return map_chunks(align, pairs, PIECE * BATCH, workers)
 
 
 def _align_piece(
-    model: Path, device: str, tokenized: bool, where: str, piece: Piece[tuple[str, str]]
+    model: Path, device: str, tokenized: bool, where: str, piece: Chunk[tuple[str, str]]
 ) -> list[Alignment]:
     return list(_open(model, device, 1).stream(piece.lines, tokenized, where, piece.first))
 
@@ -162,7 +158,11 @@ def _open(model: Path, device: str, threads: int) -> Aligner:
 
 
 def _over_words(
-    source: Sentence, target: Sentence, alpha: Array, log_prob: float, fertility: Array | None
+    source: Sentence,
+    target: Sentence,
+    alpha: FloatArray,
+    log_prob: float,
+    fertility: FloatArray | None,
 ) -> Alignment:
     """What was found over pieces, end symbols and padding, told over words."""
     I, J = len(target.ids), len(source.ids)

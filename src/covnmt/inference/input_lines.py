@@ -13,7 +13,7 @@ from pathlib import Path
 from select import select
 
 from covnmt.base.files import decode_lines, open_input
-from covnmt.base.processes import Piece
+from covnmt.base.processes import Chunk
 
 # Seconds that a piece waits for more, for each line that it has and in all: one line is answered
 # at once, and whatever comes faster than it can be translated still fills its pieces.
@@ -66,7 +66,7 @@ class Arriving:
                 self.lines.append(bytes(self.begun))
 
 
-def input_pieces(path: Path | None, size: int) -> Iterator[Piece[str]]:
+def input_pieces(path: Path | None, size: int) -> Iterator[Chunk[str]]:
     """The lines of a file or of standard input, so many at a time or as many as have come."""
     with open_input(path) as (stream, name):
         if isinstance(getattr(stream, "raw", None), io.FileIO):
@@ -78,7 +78,7 @@ def input_pieces(path: Path | None, size: int) -> Iterator[Piece[str]]:
 
 def _pieces(
     lines: Iterable[str], size: int, waiting: Callable[[float], bool]
-) -> Iterator[Piece[str]]:
+) -> Iterator[Chunk[str]]:
     first, part, began = 0, list[str](), 0.0
     for line in lines:
         began = began if part else time.monotonic()
@@ -86,7 +86,7 @@ def _pieces(
         patience = min(IN_ALL, PER_LINE * len(part))
         paused = not waiting(began + patience - time.monotonic())
         if paused or len(part) == size:
-            yield Piece(first, part, paused)
+            yield Chunk(first, part, paused)
             first, part = first + len(part), []
     if part:
-        yield Piece(first, part)
+        yield Chunk(first, part)

@@ -22,16 +22,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covnmt.base.console import tell
-from covnmt.base.processes import Piece, by_pieces
+from covnmt.base.arrays import DoubleArray
+from covnmt.base.console import warn
+from covnmt.base.processes import Chunk, map_chunks
 from covnmt.data.padding import batches, pad
-from covnmt.decoding.engines import processes
+from covnmt.decoding.engines import default_processes
 from covnmt.inference.translate import Translation, Translator, join
 from covnmt.inference.units import Nats, Source
 
-Floats = NDArray[np.float64]
 Ids = Sequence[int]
 
 BATCH = 64
@@ -57,14 +56,16 @@ class LeftOut:
 
 
 @dataclass(frozen=True, eq=False)
-class Check:
+class OmissionReport:
     """One translation, held against its source."""
 
     source_tokens: tuple[str, ...]
     units: list[range]  # of these: words, but for a sentence that is left out as a whole
     own: str  # the translation that the model would give
-    need: Floats  # [K] what that loses without each unit (of a sentence: a word of it), in nats
-    gain: Floats  # [K] what the given one gains
+    need: (
+        DoubleArray  # [K] what that loses without each unit (of a sentence: a word of it), in nats
+    )
+    gain: DoubleArray  # [K] what the given one gains
     left_out: tuple[LeftOut, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -103,7 +104,7 @@ class Trial(NamedTuple):
         return [word for j, word in enumerate(self.source.ids) if j not in places]
 
 
-class Checker:
+class OmissionChecker:
     """A model that reads translations, whoever made them."""
 
     def __init__(self, translator: Translator) -> None:
@@ -111,18 +112,22 @@ class Checker:
         self.source, self.target = translator.source, translator.target
 
     @classmethod
-    def load(cls, directory: Path | str, device: str = "auto", threads: int = 0) -> "Checker":
+    def load(
+        cls, directory: Path | str, device: str = "auto", threads: int = 0
+    ) -> "OmissionChecker":
         """Open a model directory, or by name one that comes along."""
         return cls(Translator.load(directory, device=device, threads=threads))
 
-    def check(self, pairs: Iterable[tuple[str, str]], least: float = LEAST) -> list[Check]:
+    def check(self, pairs: Iterable[tuple[str, str]], least: float = LEAST) -> list[OmissionReport]:
         """Check every pair of source and translation; words count from a gain of `least`.
 
         An empty translation leaves out all that is needed.
         """
         return list(self.stream(pairs, least))
 
-    def stream(self, pairs: Iterable[tuple[str, str]], least: float = LEAST) -> Iterator[Check]:
+    def stream(
+        self, pairs: Iterable[tuple[str, str]], least: float = LEAST
+    ) -> Iterator[OmissionReport]:
         """The same, in order, a window of pairs at a time."""
         rest = iter(pairs)
         while window := list(islice(rest, WINDOW)):
@@ -143,7 +148,7 @@ class Checker:
         longest: int,
         where: str,
         first: int = 0,
-    ) -> Iterator[Check | Skipped]:
+    ) -> Iterator[OmissionReport | Skipped]:
         """The same, but for pairs with a side of more than `longest` tokens, which are told.
 
         `where` is what a message calls a pair, before its number; `first` were before these.
@@ -158,7 +163,7 @@ class Checker:
                     yield next(done)
                     continue
                 told = f"{size} tokens, not checked; a side may have {longest}: split it, or say"
-                tell(f"{where} {number}: {told} --max-tokens {size}", style="yellow")
+                warn(f"{where} {number}: {told} --max-tokens {size}")
                 yield Skipped(size)
 
     def _tokens(self, source: str, target: str) -> int:
@@ -232,14 +237,14 @@ class Checker:
             for trial, losses, need in rows
         ]
 
-    def _losses(self, trials: Sequence[Trial]) -> list[Floats]:
+    def _losses(self, trials: Sequence[Trial]) -> list[DoubleArray]:
         """log P(y | x) less log P(y | x without a part) for all parts of each trial."""
         rows = [(x, trial.target) for trial in trials for x in trial.variants()]
         ends = np.cumsum([1 + len(trial.parts) for trial in trials], dtype=np.int64)
         parts = np.split(self._log_probs(rows), ends[:-1]) if trials else []
         return [part[0] - part[1:] for part in parts]
 
-    def _log_probs(self, rows: Sequence[tuple[Ids, Ids]]) -> Floats:
+    def _log_probs(self, rows: Sequence[tuple[Ids, Ids]]) -> DoubleArray:
         """log P(y | x) of all rows (x, y), decoded in batches of similar length."""
         found = np.zeros(len(rows))
         longest = max((len(y) for _, y in rows), default=0)
@@ -258,7 +263,7 @@ class Checker:
         sentences: Nats,
         words: Nats,
         least: float,
-    ) -> Check:
+    ) -> OmissionReport:
         """All that was found about a line: sentences that are left out, and words of the others."""
         gain = sentences | words
         units = sorted(gain, key=lambda unit: unit.start)
@@ -267,7 +272,7 @@ class Checker:
             for unit in units
             if unit in sentences or (need[unit] >= NEEDED and gain[unit] >= least)
         }
-        return Check(
+        return OmissionReport(
             source_tokens=source.tokens,
             units=units,
             own=join(source.line, own, self.target).text,
@@ -298,14 +303,14 @@ def check_text(
     threads: int,
     longest: int = CHECKED,
     where: str = "pair",
-) -> Iterator[Check | Skipped]:
+) -> Iterator[OmissionReport | Skipped]:
     """Checks of all pairs, in order; those of an exported model by a process per thread."""
     _open.cache_clear()
-    workers = processes(model, threads)
+    workers = default_processes(model, threads)
     if workers == 1:
         return _open(model, device, threads).stream_short(pairs, least, longest, where)
     check = partial(_check_piece, model, device, least, longest, where)
-    return by_pieces(check, pairs, WINDOW, workers)
+    return map_chunks(check, pairs, WINDOW, workers)
 
 
 def _check_piece(
@@ -314,23 +319,23 @@ def _check_piece(
     least: float,
     longest: int,
     where: str,
-    piece: Piece[tuple[str, str]],
-) -> list[Check | Skipped]:
+    piece: Chunk[tuple[str, str]],
+) -> list[OmissionReport | Skipped]:
     checker = _open(model, device, 1)
     return list(checker.stream_short(piece.lines, least, longest, where, piece.first))
 
 
 @lru_cache(maxsize=1)
-def _open(model: Path, device: str, threads: int) -> Checker:
+def _open(model: Path, device: str, threads: int) -> OmissionChecker:
     """The checker of this process; kept for one call, as the files of a model may change."""
-    return Checker.load(model, device, threads)
+    return OmissionChecker.load(model, device, threads)
 
 
-def formatted(checks: Iterable[Check | Skipped], as_json: bool) -> Iterator[str]:
+def formatted(checks: Iterable[OmissionReport | Skipped], as_json: bool) -> Iterator[str]:
     """Lines to print: as JSON one for each translation, else for those that leave something out."""
     for number, each in enumerate(checks, 1):
         if as_json:
             yield json.dumps(each.to_json(), ensure_ascii=False)
-        elif isinstance(each, Check) and each.left_out:
+        elif isinstance(each, OmissionReport) and each.left_out:
             words = (f"{found.text} ({found.gain:.1f})" for found in each.left_out)
             yield "\t".join([str(number), *words])

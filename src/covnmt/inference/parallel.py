@@ -20,9 +20,16 @@ from covnmt.base import ray_cluster
 from covnmt.base.config import DecodeConfig
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
-from covnmt.base.files import digest, is_named, read_json, read_lines, write_json, write_lines
-from covnmt.base.processes import Piece
-from covnmt.decoding.engines import is_exported, processes
+from covnmt.base.files import (
+    file_digest,
+    is_file_path,
+    read_json,
+    read_lines,
+    write_json,
+    write_lines,
+)
+from covnmt.base.processes import Chunk
+from covnmt.decoding.engines import default_processes, is_exported
 from covnmt.inference.input_lines import input_pieces
 from covnmt.inference.translate import WINDOW, Translation, Translator, formatted
 
@@ -33,7 +40,7 @@ ABOUT = ".translate.json"  # how the files of an output directory were made
 
 
 @dataclass(frozen=True)
-class Job:
+class TranslationJob:
     """How to translate, the same for all workers."""
 
     models: tuple[Path, ...]
@@ -48,12 +55,12 @@ class Job:
     def identity(self) -> dict[str, Any]:
         """All that the translations depend on."""
         return {
-            "models": [digest(path) for model in self.models for path in _weights(model)],
+            "models": [file_digest(path) for model in self.models for path in _weights(model)],
             "decode": self.decode.model_dump(mode="json"),
             "overlong": self.overlong,
             "sentences": self.sentences,
             "json": self.as_json,
-            "dictionary": digest(self.dictionary) if self.dictionary else None,
+            "dictionary": file_digest(self.dictionary) if self.dictionary else None,
         }
 
 
@@ -83,7 +90,11 @@ class Done:
 
 
 def translate_files(
-    job: Job, inputs: Sequence[Path], directory: Path | None, workers: int, ray: str | None = None
+    job: TranslationJob,
+    inputs: Sequence[Path],
+    directory: Path | None,
+    workers: int,
+    ray: str | None = None,
 ) -> Done:
     """Translate all files that have no translation yet; so many at a time, or on a Ray cluster."""
     if not inputs or directory is None:
@@ -92,18 +103,22 @@ def translate_files(
         raise UserError("--shards gives one line for each line: with --nbest say --json")
     shards = plan(inputs, directory)
     _check_same(job, directory)
-    workers = workers or gpus(job) or max(1, pool.cores() // CORES_PER_WORKER)
+    workers = workers or gpus(job) or max(1, pool.available_cpus() // CORES_PER_WORKER)
     waiting = [shard for shard in shards if not shard.target.exists()]
     # the largest first, so that no worker is left alone with it in the end
     waiting.sort(key=lambda shard: -shard.source.stat().st_size)
     _open.cache_clear()
     made: Iterator[int]
     if ray is None:
-        made = pool.spread(partial(translate_shard, job), waiting, min(workers, len(waiting)))
+        made = pool.map_unordered(
+            partial(translate_shard, job), waiting, min(workers, len(waiting))
+        )
     else:
         models = tuple(path.absolute() for path in job.models)  # wherever a worker runs
         job = replace(job, models=models, threads=job.threads or CORES_PER_WORKER)
-        made = ray_cluster.spread(partial(translate_shard, job), waiting, ray, CORES_PER_WORKER)
+        made = ray_cluster.map_on_cluster(
+            partial(translate_shard, job), waiting, ray, CORES_PER_WORKER
+        )
     lines = sum(track(made, len(waiting), "translating", "files"))
     return Done(directory, len(waiting), lines, len(shards) - len(waiting))
 
@@ -131,7 +146,7 @@ def plan(inputs: Sequence[Path], directory: Path) -> list[Shard]:
     return list(shards.values())
 
 
-def _check_same(job: Job, directory: Path) -> None:
+def _check_same(job: TranslationJob, directory: Path) -> None:
     """A directory holds translations of one kind."""
     path, now = directory / ABOUT, job.identity()
     if not path.exists() or all(each.name.startswith(".") for each in directory.iterdir()):
@@ -151,7 +166,7 @@ def _weights(model: Path) -> list[Path]:
     return sorted(path for path in model.iterdir() if path.name in WEIGHTS)
 
 
-def translate_shard(job: Job, shard: Shard) -> int:
+def translate_shard(job: TranslationJob, shard: Shard) -> int:
     """Translate one file; gives the number of its lines."""
     done = _stream(job, read_lines(shard.source))
     lines, written = formatted(done, job.as_json, job.decode.nbest), count()
@@ -159,13 +174,13 @@ def translate_shard(job: Job, shard: Shard) -> int:
     return next(written)
 
 
-def translate_text(job: Job, path: Path | None, workers: int) -> Iterator[Translation]:
+def translate_text(job: TranslationJob, path: Path | None, workers: int) -> Iterator[Translation]:
     """Translations of a file or of standard input, in order.
 
     Without a wish, a file has as many processes as suit.
     """
-    if not workers and is_named(path):
-        workers = processes(job.models[0], job.threads)
+    if not workers and is_file_path(path):
+        workers = default_processes(job.models[0], job.threads)
     _open.cache_clear()
     if workers <= 1:
         _open(job)  # before anybody types
@@ -174,50 +189,52 @@ def translate_text(job: Job, path: Path | None, workers: int) -> Iterator[Transl
 
 
 def _answers(
-    job: Job, pieces: Iterator[Piece[str]], workers: int
+    job: TranslationJob, pieces: Iterator[Chunk[str]], workers: int
 ) -> Iterator[Iterable[Translation]]:
     """Those of each piece. Other processes begin when there is more than one piece at a time."""
     for piece in pieces:
         if piece.paused:
             yield translate_piece(job, piece)
         else:
-            yield from pool.in_order(partial(translate_piece, job), chain([piece], pieces), workers)
+            yield from pool.map_in_order(
+                partial(translate_piece, job), chain([piece], pieces), workers
+            )
 
 
 def translate_pieces(
-    job: Job, lines: Iterable[str], workers: int, batches: int
+    job: TranslationJob, lines: Iterable[str], workers: int, batches: int
 ) -> Iterator[Translation]:
     """Translations of lines, in order, by so many processes, a few batches at a time."""
     _open.cache_clear()
     size = batches * job.decode.batch_size
-    return pool.by_pieces(partial(translate_piece, job), lines, size, workers)
+    return pool.map_chunks(partial(translate_piece, job), lines, size, workers)
 
 
-def translate_piece(job: Job, piece: Piece[str]) -> list[Translation]:
+def translate_piece(job: TranslationJob, piece: Chunk[str]) -> list[Translation]:
     """Translate some lines; warnings name them by their place in the text."""
     return list(_stream(job, piece.lines, piece.first))
 
 
-def _stream(job: Job, lines: Iterable[str], first: int = 0) -> Iterator[Translation]:
+def _stream(job: TranslationJob, lines: Iterable[str], first: int = 0) -> Iterator[Translation]:
     translator = _open(job)
     return translator.stream(lines, job.decode, job.overlong, sentences=job.sentences, first=first)
 
 
 @lru_cache(maxsize=1)
-def _open(job: Job) -> Translator:
+def _open(job: TranslationJob) -> Translator:
     """The translator of this process; every worker takes a GPU of its own where there are some.
 
     It is kept for the rest of a call, not for the next one: the files of a model may change.
     """
-    seat, device, threads = pool.seat(), job.device, job.threads
+    seat, device, threads = pool.worker_rank(), job.device, job.threads
     if seat.workers > 1:
-        threads = max(1, (threads or pool.cores()) // seat.workers)
+        threads = max(1, (threads or pool.available_cpus()) // seat.workers)
         if found := gpus(job):
             device = f"cuda:{seat.number % found}"
     return Translator.load(*job.models, device=device, dictionary=job.dictionary, threads=threads)
 
 
-def gpus(job: Job) -> int:
+def gpus(job: TranslationJob) -> int:
     """GPUs that this job can use; exported models use none."""
     if job.device not in ("auto", "cuda") or is_exported(job.models[0]):
         return 0

@@ -16,24 +16,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covnmt.base.arrays import FloatArray
 from covnmt.base.config import DecodeConfig
-from covnmt.base.console import tell
+from covnmt.base.console import warn
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines
-from covnmt.base.recipe import checked
+from covnmt.base.recipe import validate_settings
 from covnmt.data.padding import batches, pad
 from covnmt.decoding.beam_search import Hypothesis
 from covnmt.decoding.beam_search import Watch as WatchWords
-from covnmt.decoding.engines import Model, build_engine, load_models
+from covnmt.decoding.engines import Network, build_engine, load_models
 from covnmt.model.directory import find_model
-from covnmt.text.codec import Codec, fingerprint
+from covnmt.text.codec import Codec, vocabulary_fingerprint
 from covnmt.text.sentences import split_text
 from covnmt.text.tokenize import clean
 from covnmt.text.vocabulary import UNK
-
-Array = NDArray[np.float32]
 
 # Told after every step: the number of a line, from 0, and the tokens of its translation so far.
 Watch = Callable[[int, tuple[str, ...]], None]
@@ -53,13 +51,13 @@ class Translation:
     text: str
     tokens: tuple[str, ...]
     score: float
-    blocks: tuple[Array, ...]  # the alignment of each piece that was translated by itself
-    coverage: Array  # [J] attention received in all, over the fertility where there is one
-    fertility: Array | None  # [J] target words expected, where the model predicts them
+    blocks: tuple[FloatArray, ...]  # the alignment of each piece that was translated by itself
+    coverage: FloatArray  # [J] attention received in all, over the fertility where there is one
+    fertility: FloatArray | None  # [J] target words expected, where the model predicts them
     alternatives: tuple["Translation", ...] = ()  # the rest of the n-best list
 
     @property
-    def alignment(self) -> Array:
+    def alignment(self) -> FloatArray:
         """[I, J] attention of every target word, end symbols left out; it stays within a piece.
 
         Made when asked for: of a line with many pieces it takes far more room than they do.
@@ -90,7 +88,7 @@ class Translation:
         }
 
 
-def rounded(values: Array) -> Any:
+def rounded(values: FloatArray) -> Any:
     """As plain numbers, to four places."""
     return np.round(values.astype(np.float64), 4).tolist()
 
@@ -100,7 +98,7 @@ class Translator:
 
     def __init__(
         self,
-        models: Sequence[Model],
+        models: Sequence[Network],
         source: Codec,
         target: Codec,
         decode: DecodeConfig,
@@ -127,7 +125,7 @@ class Translator:
         paths = [find_model(each) for each in (directory, *others)]
         models, decode = load_models(paths, device, threads)
         for path in paths[1:]:
-            if fingerprint(path) != fingerprint(paths[0]):
+            if vocabulary_fingerprint(path) != vocabulary_fingerprint(paths[0]):
                 raise UserError(
                     f"{path}: other vocabularies than {paths[0]}; the models of an ensemble must "
                     "be trained on one data directory"
@@ -200,10 +198,9 @@ class Translator:
             return [tokens] if tokens else []
         if overlong == "split":
             return split_tokens(tokens, decode.max_source)
-        tell(
+        warn(
             f"line {number + 1}: {len(tokens)} tokens, only the first {decode.max_source} are "
             "translated (--overlong split translates all; --sentences each, if these are several)",
-            style="yellow",
         )
         return [tokens[: decode.max_source]]
 
@@ -231,7 +228,7 @@ class Translator:
         self,
         source: tuple[str, ...],
         hypotheses: Sequence[Hypothesis],
-        fertility: Array | None,
+        fertility: FloatArray | None,
         decode: DecodeConfig,
     ) -> Translation:
         made = [self._account(source, hypothesis, fertility, decode) for hypothesis in hypotheses]
@@ -241,7 +238,7 @@ class Translator:
         self,
         source: tuple[str, ...],
         hypothesis: Hypothesis,
-        fertility: Array | None,
+        fertility: FloatArray | None,
         decode: DecodeConfig,
     ) -> Translation:
         J, words = len(source), hypothesis.words
@@ -279,21 +276,21 @@ class _Partial:
     def of(self, sentences: Sequence[int]) -> WatchWords:
         """For a search over these sentences."""
 
-        def tell(place: int, words: tuple[int, ...]) -> None:
+        def partial(place: int, words: tuple[int, ...]) -> None:
             self.said[sentences[place]] = tuple(self.target.decode(words))
             line = self.owners[sentences[place]]
             first, end = bisect_left(self.owners, line), bisect_right(self.owners, line)
             parts = (self.said.get(sentence, ()) for sentence in range(first, end))
             self.watch(line, tuple(chain.from_iterable(parts)))
 
-        return tell
+        return partial
 
 
 def replace_unknown(
     tokens: Sequence[str],
     words: Sequence[int],
     source: Sequence[str],
-    alignment: Array,
+    alignment: FloatArray,
     dictionary: dict[str, str],
 ) -> tuple[str, ...]:
     """Unknown words become the dictionary's entry for the word they look at most, or that word."""
@@ -354,7 +351,7 @@ def _joined(line: str, parts: Sequence[Translation], target: Codec) -> Translati
 def change_decoding(decode: DecodeConfig, options: dict[str, Any]) -> DecodeConfig:
     """The settings with those options changed that are not None; checked again."""
     changes = {name: value for name, value in options.items() if value is not None}
-    return checked(DecodeConfig, {**decode.model_dump(), **changes})
+    return validate_settings(DecodeConfig, {**decode.model_dump(), **changes})
 
 
 def formatted(translations: Iterable[Translation], as_json: bool, nbest: int) -> Iterator[str]:

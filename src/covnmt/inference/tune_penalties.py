@@ -17,9 +17,9 @@ from covnmt.base.config import DecodeConfig
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.files import check_writable, read_parallel
-from covnmt.decoding.engines import processes
+from covnmt.decoding.engines import default_processes
 from covnmt.decoding.penalties import WIDEST, length_penalty, uncovered
-from covnmt.inference.parallel import Job, translate_pieces
+from covnmt.inference.parallel import TranslationJob, translate_pieces
 from covnmt.inference.translate import Translation, change_decoding
 from covnmt.metrics.bleu import paper_bleu_score, statistics
 from covnmt.model.directory import find_model, load_config, save_config
@@ -165,7 +165,7 @@ def _best(beam: Sequence[Candidate], decode: DecodeConfig) -> int:
 
 
 def tune_files(
-    job: Job,
+    job: TranslationJob,
     source: Path,
     reference: Path,
     settings: Sequence[DecodeConfig],
@@ -176,7 +176,7 @@ def tune_files(
     if not pairs:
         raise UserError(f"{source} and {reference} are empty; expected a sentence on each line")
     job = replace(job, decode=every_hypothesis(job.decode))
-    workers = processes(job.models[0], job.threads)
+    workers = default_processes(job.models[0], job.threads)
     found = translate_pieces(job, (line for line, _ in pairs), workers, BATCHES)
     references = [translation for _, translation in pairs]
     tuning = tune(track(found, len(pairs), "translating"), references, settings, tokenize)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from covnmt.base.errors import UserError, installing
+from covnmt.base.errors import UserError, install_command
 from covnmt.kernels import gpu, reference
 from covnmt.kernels.reference import Unrolled
 
@@ -133,7 +133,7 @@ def _use_triton(x: Tensor) -> bool:
 def _check_forced(x: Tensor) -> None:
     """What Triton itself would say of these comes with a traceback."""
     if not _triton_installed():
-        raise UserError(f"COVNMT_OPS is triton, which is not installed: {installing('gpu')}")
+        raise UserError(f"COVNMT_OPS is triton, which is not installed: {install_command('gpu')}")
     if not x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         raise UserError(
             "COVNMT_OPS is triton, but this runs on a CPU; unset it, or try the kernels there, "

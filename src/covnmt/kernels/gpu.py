@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from covnmt.base.console import tell
+from covnmt.base.console import warn
 
 OLDEST = (8, 0)  # compute capability; Triton supports no older one, nor do tensor cores know bf16
 H200 = 227 * 1024  # bytes of shared memory for one program
@@ -40,11 +40,10 @@ def runs_kernels(device: torch.device) -> bool:
     if not found.amd and found.capability >= OLDEST:
         return True
     of = "an AMD GPU" if found.amd else "compute capability {}.{}".format(*found.capability)
-    tell(
+    warn(
         f"{found.name} ({of}): the Triton kernels need an NVIDIA GPU of "
         "compute capability {}.{} or later; ".format(*OLDEST)
         + "going on with plain PyTorch, which is slower. COVNMT_OPS=triton tries them all the same",
-        style="yellow",
     )
     return False
 

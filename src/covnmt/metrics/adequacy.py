@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covnmt.metrics.alignment import Array, Gold, Links
+from covnmt.base.arrays import FloatArray
+from covnmt.metrics.alignment import Gold, Links
 from covnmt.metrics.bleu import ngrams
 
 # A source word that receives less attention than this in total counts as hardly looked at.
@@ -153,7 +154,7 @@ def repeated_ngrams(hypotheses: Sequence[Sequence[str]], order: int = 4) -> floa
     return _percent(total - sum(map(len, counts)), total)
 
 
-def little_attention(attention: Sequence[Array]) -> float:
+def little_attention(attention: Sequence[FloatArray]) -> float:
     """Proxy for under-translation: percentage of source words that are hardly looked at.
 
     `attention` holds one soft matrix [I, J] per sentence, of the output with its source.

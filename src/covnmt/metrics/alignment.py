@@ -16,11 +16,11 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write, open_binary, read_lines
 
 Links = frozenset[tuple[int, int]]
-Array = NDArray[np.float32]
 
 Extraction = Literal["argmax", "argmax_with_end", "threshold"]
 Symmetry = Literal["union", "intersection", "grow-diag-final"]
@@ -106,7 +106,7 @@ def check_links(
 
 
 def links_from_attention(
-    matrix: Array, method: Extraction = "argmax", threshold: float = 0.5
+    matrix: FloatArray, method: Extraction = "argmax", threshold: float = 0.5
 ) -> Links:
     """Links of one soft matrix [I, J].
 
@@ -194,7 +194,7 @@ def aer(links: Sequence[Links], gold: Sequence[Gold]) -> float:
     return quality(links, gold).aer
 
 
-def saer(attention: Sequence[Array], gold: Sequence[Gold], renormalise: bool = False) -> float:
+def saer(attention: Sequence[FloatArray], gold: Sequence[Gold], renormalise: bool = False) -> float:
     """Corpus soft alignment error rate, 0 to 1; lower is better.
 
         SAER = 1 - (|A*S| + |A*P|) / (|A| + |S|)
@@ -212,13 +212,13 @@ def saer(attention: Sequence[Array], gold: Sequence[Gold], renormalise: bool = F
     return 1.0 - _ratio(hit, mass)
 
 
-def renormalised(matrix: Array) -> Array:
+def renormalised(matrix: FloatArray) -> FloatArray:
     """Each row [J] scaled to sum to 1; rows of zeros stay."""
     sums = matrix.sum(axis=1, keepdims=True)
     return np.asarray(np.divide(matrix, sums, out=np.zeros_like(matrix), where=sums > 0))
 
 
-def link_matrix(links: Links, shape: tuple[int, ...]) -> Array:
+def link_matrix(links: Links, shape: tuple[int, ...]) -> FloatArray:
     """Links as a 0/1 matrix [I, J]."""
     matrix = np.zeros(shape, dtype=np.float32)
     for j, i in links:
@@ -226,7 +226,9 @@ def link_matrix(links: Links, shape: tuple[int, ...]) -> Array:
     return matrix
 
 
-def fold_subwords(matrix: Array, source_words: Sequence[int], target_words: Sequence[int]) -> Array:
+def fold_subwords(
+    matrix: FloatArray, source_words: Sequence[int], target_words: Sequence[int]
+) -> FloatArray:
     """A matrix over pieces as one over words: sum over source pieces, mean over target pieces.
 
     `source_words` holds for each source piece the number of its word, counted from 0 and in
@@ -237,21 +239,21 @@ def fold_subwords(matrix: Array, source_words: Sequence[int], target_words: Sequ
     return np.asarray(sums / np.maximum(pieces, 1))  # a word without pieces has a row of zeros
 
 
-def _summed(rows: Array, words: Sequence[int]) -> Array:
+def _summed(rows: FloatArray, words: Sequence[int]) -> FloatArray:
     """Rows of pieces [P, n] as rows of words [W, n]; `words` holds each piece's word."""
     sums = np.zeros((max(words, default=-1) + 1, rows.shape[1]), np.float32)
     np.add.at(sums, np.asarray(words, np.int64), rows)
     return sums
 
 
-def save_matrices(path: Path, matrices: Iterable[Array]) -> None:
+def save_matrices(path: Path, matrices: Iterable[FloatArray]) -> None:
     """Write soft matrices to an .npz file, one array per sentence under "0", "1", ..."""
     arrays = {str(number): np.asarray(m, dtype=np.float32) for number, m in enumerate(matrices)}
     with atomic_write(path) as stream:
         np.savez(stream, **arrays)  # type: ignore[arg-type]
 
 
-def load_matrices(path: Path) -> list[Array]:
+def load_matrices(path: Path) -> list[FloatArray]:
     """Read what `save_matrices` wrote; nothing in the file is executed."""
     try:
         with open_binary(path) as stream, np.load(stream, allow_pickle=False) as arrays:
@@ -275,7 +277,7 @@ def _check_matrix(matrix: NDArray[Any], name: str) -> None:
 
 
 def check_matrices(
-    matrices: Sequence[Array], lengths: Sequence[tuple[int, int]], name: str | Path
+    matrices: Sequence[FloatArray], lengths: Sequence[tuple[int, int]], name: str | Path
 ) -> None:
     """Raise on the first matrix that does not fit; lengths are (source words, target words)."""
     for number, (matrix, (source, target)) in enumerate(zip(matrices, lengths, strict=True), 1):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from covnmt.metrics.alignment import Array
+from covnmt.base.arrays import FloatArray
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class FertilityFit:
     mean_absolute_difference: float
 
 
-def coverage_correlation(attention: Sequence[Array]) -> float:
+def coverage_correlation(attention: Sequence[FloatArray]) -> float:
     """Pearson correlation of C_{i-1,j} with alpha_ij over all steps but the first.
 
     The paper finds it negative: what has been covered is looked at less.
@@ -36,7 +36,9 @@ def coverage_correlation(attention: Sequence[Array]) -> float:
     return _correlation(_joined(coverage), _joined(following))
 
 
-def fertility_fit(fertility: Sequence[Sequence[float]], attention: Sequence[Array]) -> FertilityFit:
+def fertility_fit(
+    fertility: Sequence[Sequence[float]], attention: Sequence[FloatArray]
+) -> FertilityFit:
     """Compare Phi_j with the attention each source word received, sum over i of alpha_ij."""
     predicted = _joined(fertility)
     received = _joined([alpha.sum(axis=0, dtype=np.float64) for alpha in attention])
@@ -50,7 +52,7 @@ def fertility_fit(fertility: Sequence[Sequence[float]], attention: Sequence[Arra
     )
 
 
-def attention_entropy(attention: Sequence[Array]) -> float:
+def attention_entropy(attention: Sequence[FloatArray]) -> float:
     """Mean entropy of attention per target word, in bits: 0 looks at one word, higher at many.
 
     What a row lacks to 1 is weight on the source end symbol and counts as one more word.
@@ -58,7 +60,7 @@ def attention_entropy(attention: Sequence[Array]) -> float:
     return _mean(_joined([_row_entropies(alpha) for alpha in attention]))
 
 
-def _row_entropies(alpha: Array) -> NDArray[np.float64]:
+def _row_entropies(alpha: FloatArray) -> NDArray[np.float64]:
     rows = alpha.astype(np.float64)
     end = np.maximum(0.0, 1.0 - rows.sum(axis=1, keepdims=True))  # [I, 1]
     weights = np.concatenate([rows, end], axis=1)  # [I, J + 1]

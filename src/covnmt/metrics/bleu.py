@@ -23,12 +23,10 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from covnmt import __version__
+from covnmt.base.arrays import DoubleArray, IntArray
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
-from covnmt.base.processes import Piece, by_pieces
-
-Counts = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from covnmt.base.processes import Chunk, map_chunks
 
 ORDER = 4
 OUTPUT_LENGTH, REFERENCE_LENGTH = 0, 1
@@ -58,7 +56,7 @@ class Score:
 
 def statistics(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str = "13a"
-) -> Counts:
+) -> IntArray:
     """Ten counts per sentence; `references` is one list of sentences per set of references."""
     tokenizer = _sacre_bleu(tokenize).tokenizer
 
@@ -96,7 +94,7 @@ def ngrams(
     )
 
 
-def corpus_bleu(totals: NDArray[Any]) -> Floats:
+def corpus_bleu(totals: NDArray[Any]) -> DoubleArray:
     """BLEU from 0 to 100 of summed statistics [..., 10]; 0 where some order has no match."""
     totals = np.asarray(totals, dtype=np.float64)
     matched, total = totals[..., MATCHED], totals[..., TOTAL]
@@ -105,7 +103,7 @@ def corpus_bleu(totals: NDArray[Any]) -> Floats:
     return np.where(some, 100 * np.exp(np.log(precisions).mean(axis=-1)) * brevity(totals), 0.0)
 
 
-def brevity(totals: NDArray[Any]) -> Floats:
+def brevity(totals: NDArray[Any]) -> DoubleArray:
     """The penalty for output shorter than the reference: exp(1 - reference / output), at most 1."""
     output, reference = totals[..., OUTPUT_LENGTH], totals[..., REFERENCE_LENGTH]
     ratio = np.divide(reference, output, out=np.full(output.shape, np.inf), where=output > 0)
@@ -119,7 +117,7 @@ def paper_bleu(
     return paper_bleu_score(statistics(hypotheses, references, tokenize), len(references), tokenize)
 
 
-def paper_bleu_score(rows: Counts, reference_sets: int, tokenize: str) -> Score:
+def paper_bleu_score(rows: IntArray, reference_sets: int, tokenize: str) -> Score:
     """The same from counts already made."""
     totals = rows.sum(axis=0)
     signature = (
@@ -154,7 +152,7 @@ def ter(hypotheses: Sequence[str], references: Sequence[Sequence[str]], workers:
     It is slow (20 long lines a second), so many lines are shared out among `workers` processes.
     """
     rows = zip(hypotheses, *references, strict=True)
-    counts = by_pieces(_edits, rows, TER_LINES, workers)
+    counts = map_chunks(_edits, rows, TER_LINES, workers)
     edits, words = np.array(list(track(counts, len(hypotheses), "TER"))).reshape(-1, 2).sum(axis=0)
     rate = edits / words if words else float(edits > 0)
     metric = TER()
@@ -162,7 +160,7 @@ def ter(hypotheses: Sequence[str], references: Sequence[Sequence[str]], workers:
     return Score("TER", 100 * float(rate), str(metric.get_signature()))
 
 
-def _edits(piece: Piece[tuple[str, ...]]) -> list[tuple[float, float]]:
+def _edits(piece: Chunk[tuple[str, ...]]) -> list[tuple[float, float]]:
     """Edits and reference words of each line, which is followed by its references."""
     scores = [TER().sentence_score(output, references) for output, *references in piece.lines]
     return [(score.num_edits, score.ref_length) for score in scores]
@@ -181,7 +179,7 @@ def _sacre_bleu(tokenize: str) -> BLEU:
         ) from None
 
 
-def _bleu_details(totals: Counts) -> dict[str, float]:
+def _bleu_details(totals: IntArray) -> dict[str, float]:
     matched, total = totals[MATCHED], totals[TOTAL]
     reference = int(totals[REFERENCE_LENGTH])
     return {

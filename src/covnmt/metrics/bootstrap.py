@@ -7,30 +7,29 @@ figure in 95% of these samples.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covnmt.metrics.bleu import Counts, corpus_bleu
+from covnmt.base.arrays import DoubleArray, IntArray
+from covnmt.metrics.bleu import corpus_bleu
 
-Floats = NDArray[np.float64]
-Band = tuple[float, float]
+ConfidenceInterval = tuple[float, float]
 
 SAMPLES, SEED = 1000, 1234
 
 
-def draws(sentences: int, samples: int, rng: np.random.Generator) -> Floats:
+def draws(sentences: int, samples: int, rng: np.random.Generator) -> DoubleArray:
     """How often each sentence is in each sample [samples, sentences]."""
     # whole numbers this small are exact as floats
     each = np.full(sentences, 1 / sentences)
     return rng.multinomial(sentences, each, size=samples).astype(np.float64)
 
 
-def band(values: Floats) -> Band:
+def confidence_interval(values: DoubleArray) -> ConfidenceInterval:
     """What lies between the lowest and the highest 2.5%."""
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
 
 
-def gain_band(pairs: Sequence[tuple[Counts, Counts]]) -> Band:
+def gain_interval(pairs: Sequence[tuple[IntArray, IntArray]]) -> ConfidenceInterval:
     """Of the gain in BLEU over a baseline, as the mean over pairs of baseline and system.
 
     Pairs are BLEU counts [N, 10] of the same N sentences, as of several seeds; a sample has the
@@ -38,4 +37,4 @@ def gain_band(pairs: Sequence[tuple[Counts, Counts]]) -> Band:
     """
     drawn = draws(len(pairs[0][0]), SAMPLES, np.random.default_rng(SEED))  # [samples, N]
     gains = [corpus_bleu(drawn @ system) - corpus_bleu(drawn @ base) for base, system in pairs]
-    return band(np.mean(gains, axis=0))
+    return confidence_interval(np.mean(gains, axis=0))

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from covnmt.metrics.bleu import OUTPUT_LENGTH, REFERENCE_LENGTH, Counts, corpus_bleu
-from covnmt.metrics.bootstrap import SAMPLES, SEED, Band, Floats, band, draws
+from covnmt.base.arrays import DoubleArray, IntArray
+from covnmt.metrics.bleu import OUTPUT_LENGTH, REFERENCE_LENGTH, corpus_bleu
+from covnmt.metrics.bootstrap import SAMPLES, SEED, ConfidenceInterval, confidence_interval, draws
 
 Measure = Callable[[Sequence[int]], float]
 
@@ -27,9 +28,9 @@ class Bucket:
     high: int | None
     sentences: int
     bleu: float
-    bleu_band: Band
+    bleu_band: ConfidenceInterval
     output_length: float
-    output_length_band: Band
+    output_length_band: ConfidenceInterval
     reference_length: float
     measures: Mapping[str, float]
 
@@ -49,7 +50,7 @@ class Bucket:
 
 
 def by_length(
-    statistics: Counts,
+    statistics: IntArray,
     source_lengths: Sequence[int],
     measures: Mapping[str, Measure] | None = None,
     samples: int = SAMPLES,
@@ -75,9 +76,9 @@ def by_length(
                 high=None if number == last else (number + 1) * WIDTH,
                 sentences=len(rows),
                 bleu=float(corpus_bleu(rows.sum(axis=0))),
-                bleu_band=band(scores),
+                bleu_band=confidence_interval(scores),
                 output_length=float(rows[:, OUTPUT_LENGTH].mean()),
-                output_length_band=band(lengths),
+                output_length_band=confidence_interval(lengths),
                 reference_length=float(rows[:, REFERENCE_LENGTH].mean()),
                 measures={name: f(chosen.tolist()) for name, f in (measures or {}).items()},
             )
@@ -85,7 +86,9 @@ def by_length(
     return tuple(buckets)
 
 
-def _resampled(rows: Counts, samples: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def _resampled(
+    rows: IntArray, samples: int, rng: np.random.Generator
+) -> tuple[DoubleArray, DoubleArray]:
     """BLEU and mean output length of as many sentences drawn anew, `samples` times."""
     totals = draws(len(rows), samples, rng) @ rows  # [samples, 10]
     return corpus_bleu(totals), totals[:, OUTPUT_LENGTH] / len(rows)

@@ -19,7 +19,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result
 
-from covnmt.metrics.bleu import Counts, corpus_bleu
+from covnmt.base.arrays import IntArray
+from covnmt.metrics.bleu import corpus_bleu
 
 Alternative = Literal["two-sided", "greater"]
 PairedMethod = Literal["bootstrap", "randomisation"]
@@ -60,7 +61,9 @@ class Paired:
         return asdict(self)
 
 
-def sign_test(baseline: Counts, system: Counts, alternative: Alternative = "two-sided") -> SignTest:
+def sign_test(
+    baseline: IntArray, system: IntArray, alternative: Alternative = "two-sided"
+) -> SignTest:
     """Compare two outputs by their BLEU statistics [N, 10] (see `covnmt.metrics.bleu`).
 
     `greater` asks only whether the system is better, not whether it differs.

@@ -11,8 +11,8 @@ from typing import Any
 from covnmt.base.config import Config, flatten
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_json, read_lines, write_json
-from covnmt.base.recipe import build
-from covnmt.text.codec import SIDES, Side, fingerprint
+from covnmt.base.recipe import build_config
+from covnmt.text.codec import SIDES, Side, vocabulary_fingerprint
 from covnmt.text.vocabulary import Vocabulary
 
 FORMAT = 1
@@ -78,7 +78,7 @@ def load_config(directory: Path) -> Description:
             f"{path}: damaged: words must give the size of both vocabularies; "
             "restore it from a copy, or train again"
         )
-    return Description(build(tree, where=str(path)), words, str(mark))
+    return Description(build_config(tree, where=str(path)), words, str(mark))
 
 
 def _remedy(directory: Path) -> str:
@@ -95,7 +95,7 @@ def _remedy(directory: Path) -> str:
 
 def check_vocabularies(directory: Path, known: Description) -> None:
     """Refuse a directory whose words are not those of its model."""
-    if fingerprint(directory) != known.fingerprint:
+    if vocabulary_fingerprint(directory) != known.fingerprint:
         raise UserError(
             f"{directory}: its vocabularies or tokenizers are not those it was trained with; "
             "copy source.* and target.* from the data directory of its training"

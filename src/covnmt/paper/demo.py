@@ -13,7 +13,7 @@ import torch
 from rich.console import RenderableType
 from rich.text import Text
 
-from covnmt.base.console import tell, track
+from covnmt.base.console import log, track
 from covnmt.base.files import read_parallel, write_lines
 from covnmt.base.recipe import find_recipe, load_recipe, quoted
 from covnmt.data.corpus import PrepareSettings
@@ -81,7 +81,7 @@ def make_data(text: Path, data: Path) -> None:
 
 def train_system(system: str, data: Path, run: Path) -> None:
     """Train by the demo's recipe, or go on where an earlier call stopped."""
-    tell(f"training {system}")
+    log(f"training {system}")
     config = load_recipe(find_recipe(f"demo/{system}"), [f"data.directory={quoted(data)}"])
     outcome = train(config, run, torch.device("cpu"))
     if outcome.stopped:

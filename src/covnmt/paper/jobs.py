@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from covnmt.base.config import Config, DecodeConfig
-from covnmt.base.console import tell
+from covnmt.base.console import log
 from covnmt.base.errors import UserError
 from covnmt.base.files import check_writable, read_json, read_lines, write_json
 from covnmt.base.recipe import find_recipe, load_recipe, quoted
@@ -104,7 +104,7 @@ def run_jobs(plan: Plan) -> Iterator[str]:
     plan.prepare()
     left = plan.left()
     for number, job in enumerate(left, 1):
-        tell(f"job {number} of {len(left)}: {job.name}")
+        log(f"job {number} of {len(left)}: {job.name}")
         began = time.monotonic()
         run_job(plan, job)
         yield f"{plan.result(job)}: done in {time.monotonic() - began:,.0f} seconds"
@@ -112,7 +112,7 @@ def run_jobs(plan: Plan) -> Iterator[str]:
 
 def run_job(plan: Plan, job: Job) -> None:
     """Train one system, measure it, and write its result."""
-    from covnmt.base.provenance import origin
+    from covnmt.base.provenance import collect_provenance
     from covnmt.data.corpus import Corpus
     from covnmt.paper import phrase_based
 
@@ -126,7 +126,7 @@ def run_job(plan: Plan, job: Job) -> None:
         "system": job.system,
         "seed": job.seed,
         "command": command(plan, job, found.pop("minutes", plan.minutes)),
-        **origin(),
+        **collect_provenance(),
         "data": {name: split.model_dump() for name, split in report.splits.items()},
         **found,
     }
@@ -183,7 +183,7 @@ def tuned(
 
 def train_system(plan: Plan, job: Job) -> dict[str, Any]:
     """Train, or go on training; gives why it ended, its time, and where, in what versions."""
-    from covnmt.base.provenance import origin
+    from covnmt.base.provenance import collect_provenance
     from covnmt.decoding.torch import pick_device
     from covnmt.training.loop import train
 
@@ -195,7 +195,7 @@ def train_system(plan: Plan, job: Job) -> dict[str, Any]:
     reason = outcome.reason
     if plan.minutes and "minutes are over" in reason:
         reason = f"its time was over ({plan.minutes:g} minutes, measuring included)"
-    ended = {"reason": reason, "minutes": plan.minutes, **origin()}
+    ended = {"reason": reason, "minutes": plan.minutes, **collect_provenance()}
     if outcome.finished:
         write_json(run / TRAINED, ended)
     if outcome.stopped:

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from covnmt.base.arrays import FloatArray
 from covnmt.base.config import SYSTEMS
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_text, write_json, write_lines
-from covnmt.evaluation.figures import Array, HeatMap, heat_maps, length_curves, training_curves
+from covnmt.evaluation.figures import HeatMap, heat_maps, length_curves, training_curves
 from covnmt.evaluation.interesting_sentences import said_before
 from covnmt.metrics.adequacy import LITTLE_ATTENTION
 from covnmt.metrics.by_length import by_length
@@ -285,7 +286,7 @@ def _panel(result: Result, number: int) -> HeatMap:
     return HeatMap(result.system, row["source_tokens"], row["tokens"], _matrix(row), coverage)
 
 
-def _matrix(row: Mapping[str, Any]) -> Array:
+def _matrix(row: Mapping[str, Any]) -> FloatArray:
     """Attention [I, J]; an empty translation has no rows, and JSON cannot say how long they are."""
     shape = (len(row["tokens"]), len(row["source_tokens"]))
     return np.array(row["alignment"], dtype=np.float32).reshape(shape)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from covnmt.base.config import DecodeConfig
 from covnmt.base.files import read_lines, read_parallel, write_lines
-from covnmt.base.processes import cores
+from covnmt.base.processes import available_cpus
 from covnmt.data.corpus import Corpus, Split
 from covnmt.evaluation.evaluate import Evaluation, Options, evaluate
 from covnmt.evaluation.test_set import EvaluationSet, Output
@@ -120,7 +120,7 @@ def score_text(outputs: Sequence[str], test: Split) -> Evaluation:
     references = [line.lower() for line in test.target_text()]
     output = Output([text.lower() for text in outputs])
     on = EvaluationSet([references], test.source_text())
-    found = evaluate(output, on, Options(workers=cores()))
+    found = evaluate(output, on, Options(workers=available_cpus()))
     return replace(found, translation=case_insensitive(found.translation))
 
 
@@ -135,7 +135,7 @@ def case_insensitive(scores: Sequence[Score]) -> tuple[Score, ...]:
 def score_plain(outputs: Sequence[str], source: Sequence[str], test: Split) -> Evaluation:
     """The test set as people read it; the source is in subwords, for its lengths."""
     on = EvaluationSet([test.target_text()], source)
-    return evaluate(Output(outputs), on, Options(workers=cores()))
+    return evaluate(Output(outputs), on, Options(workers=available_cpus()))
 
 
 def score_words(

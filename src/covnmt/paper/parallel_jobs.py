@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-from covnmt.base.console import tell
+from covnmt.base.console import log
 from covnmt.base.errors import UserError
-from covnmt.base.processes import cores
+from covnmt.base.processes import available_cpus
 from covnmt.paper.jobs import Job, Plan
 from covnmt.paper.systems import trained_as
 
@@ -85,7 +85,7 @@ class Crew:
 
     def _run(self, jobs: Sequence[Job], device: str) -> None:
         """In a process, telling what it tells."""
-        threads = str(max(1, cores() // self.number))
+        threads = str(max(1, available_cpus() // self.number))
         with subprocess.Popen(
             [sys.executable, "-c", CHILD, *arguments(self.plan, jobs, device, self.shared)],
             stdin=subprocess.PIPE,
@@ -101,10 +101,10 @@ class Crew:
             if self.stopped:
                 self.stop()
             for line in process.stdout or ():
-                tell(f"{jobs[0].name}: {line.rstrip()}")
+                log(f"{jobs[0].name}: {line.rstrip()}")
         if process.returncode < 0 and not self.stopped:
             name = signal.Signals(-process.returncode).name
-            tell(f"{jobs[0].name}: its process died ({name})", style="red")
+            log(f"{jobs[0].name}: its process died ({name})", style="red")
 
     def stop(self) -> None:
         """Have all of them save what they do, and end."""

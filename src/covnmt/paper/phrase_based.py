@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from covnmt.base.files import read_parallel
-from covnmt.base.processes import cores
+from covnmt.base.processes import available_cpus
 from covnmt.data.corpus import Corpus
 from covnmt.evaluation.evaluate import Evaluation, Options, evaluate
 from covnmt.evaluation.test_set import EvaluationSet, Output
@@ -34,7 +34,7 @@ TUNING = ("weights", "dev_bleu", "seconds", "cpu_seconds", "peak_mib", "phrase_p
 
 def run_job(experiment: Experiment, run: Path, prepared: Path, seed: int) -> dict[str, Any]:
     """Train, tune and measure; what is done already is not done again."""
-    search = SearchSettings(processes=cores())
+    search = SearchSettings(processes=available_cpus())
     settings = TrainSettings(align=AlignSettings(seed=seed))
     tuning = TuneSettings(search=search, iterations=ROUNDS, seed=seed)
     model = engine.train(prepared, run, settings, search.processes)

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from covnmt.base.arrays import IntArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_text, read_json
-from covnmt.metrics.bleu import Counts
 
 FORMAT = 1
 NAME = re.compile(r"(.+)-seed(\d+)\.json")
@@ -37,7 +37,7 @@ class Result:
         return {each["name"]: each["value"] for kind in KINDS for each in kinds.get(kind, [])}
 
     @cached_property
-    def statistics(self) -> Counts:
+    def statistics(self) -> IntArray:
         """The BLEU counts [N, 10] of the test set."""
         return np.array(self.content["test"]["statistics"], dtype=np.int64)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from covnmt.base.config import SYSTEMS, flatten
 from covnmt.evaluation.evaluate import LEVEL
-from covnmt.metrics.bootstrap import Band, gain_band
+from covnmt.metrics.bootstrap import ConfidenceInterval, gain_interval
 from covnmt.metrics.significance import SignTest, sign_test
 from covnmt.paper.experiments import Experiment
 from covnmt.paper.jobs import choose_jobs
@@ -49,14 +49,14 @@ class SystemSummary:
     parameters: int
     scores: Mapping[str, Spread]
     gain: float | None
-    gain_band: Band | None  # 95% of bootstrap samples of the test set
+    gain_band: ConfidenceInterval | None  # 95% of bootstrap samples of the test set
     sign_tests: Mapping[int, SignTest]  # by seed
     phrase_tests: Mapping[int, SignTest]
     words_per_second: Spread | None
     speed_ratio: float | None
     updates: Spread
     change: float | None  # of a variant: BLEU against what it is made of, same seeds
-    change_band: Band | None
+    change_band: ConfidenceInterval | None
 
     def better(self) -> int:
         """Seeds with which it is better than the baseline, p below 0.01."""
@@ -162,12 +162,14 @@ def summarise_system(
     )
 
 
-def _against(pairs: Sequence[tuple[Result, Result]]) -> tuple[float | None, Band | None]:
+def _against(
+    pairs: Sequence[tuple[Result, Result]],
+) -> tuple[float | None, ConfidenceInterval | None]:
     """By how much BLEU the first of each pair is ahead, in the mean, and within what band."""
     if not pairs:
         return None, None
     ahead = mean(_bleu(one) - _bleu(other) for one, other in pairs)
-    return ahead, gain_band([(other.statistics, one.statistics) for one, other in pairs])
+    return ahead, gain_interval([(other.statistics, one.statistics) for one, other in pairs])
 
 
 def machine(result: Result) -> str:

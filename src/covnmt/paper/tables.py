@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from covnmt.base.config import SYSTEMS
 from covnmt.metrics.adequacy import LITTLE_ATTENTION
-from covnmt.metrics.bootstrap import Band
+from covnmt.metrics.bootstrap import ConfidenceInterval
 from covnmt.paper.results import Result
 from covnmt.paper.summary import BASELINE, Spread, Summary, SystemSummary
 from covnmt.paper.systems import PHRASE_BASED, VARIANTS
@@ -239,7 +239,7 @@ def signed(value: float | None) -> str:
     return NOTHING if value is None else f"{value:+.2f}"
 
 
-def between(band: Band | None) -> str:
+def between(band: ConfidenceInterval | None) -> str:
     """From where to where, with signs."""
     return NOTHING if band is None else f"{band[0]:+.2f} to {band[1]:+.2f}"
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from covnmt.base.arrays import IntArray
 from covnmt.base.console import track
-from covnmt.base.errors import UserError, installing
-from covnmt.base.processes import in_order
-from covnmt.phrase_based.bitext import Arrays, Bitext, Integers
+from covnmt.base.errors import UserError, install_command
+from covnmt.base.processes import map_in_order
+from covnmt.phrase_based.bitext import Arrays, Bitext
 from covnmt.phrase_based.settings import AlignerKind, AlignSettings, Joining
 
 if TYPE_CHECKING:
@@ -42,9 +43,9 @@ CHAINS: dict[AlignerKind, tuple[str, ...]] = {
 class WordLinks:
     """Links of every pair, laid end to end."""
 
-    source: Integers
-    target: Integers
-    offsets: Integers
+    source: IntArray
+    target: IntArray
+    offsets: IntArray
 
     def __getitem__(self, n: int) -> frozenset[tuple[int, int]]:
         chosen = slice(self.offsets[n], self.offsets[n + 1])
@@ -71,7 +72,7 @@ def thot_module(name: str) -> Any:
         return importlib.import_module(f"thot.{name}")
     except ModuleNotFoundError:
         raise UserError(
-            f"this command needs Thot: {installing('smt')} (or pip install sil-thot)"
+            f"this command needs Thot: {install_command('smt')} (or pip install sil-thot)"
         ) from None
 
 
@@ -189,5 +190,5 @@ MERGE: dict[Joining, Merge] = {
 def align_words(bitext: Bitext, settings: AlignSettings, processes: int = 1) -> WordLinks:
     """Links of the pairs by an aligner trained on these very pairs, both ways."""
     every = chains(settings)
-    found = in_order(partial(train_chain, bitext, settings), every, processes)
+    found = map_in_order(partial(train_chain, bitext, settings), every, processes)
     return join_chains(dict(zip(every, found, strict=True)), bitext, settings.joining)

@@ -9,11 +9,11 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from covnmt.base.arrays import IntArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write
 from covnmt.data.corpus import Sentences, Split
 
-Integers = NDArray[np.int64]
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -67,7 +67,7 @@ class Bitext:
         return cls(source, target)
 
 
-def take(sentences: Sentences, chosen: Integers) -> Sentences:
+def take(sentences: Sentences, chosen: IntArray) -> Sentences:
     """Some sentences, laid end to end again."""
     offsets = np.concatenate([[0], np.cumsum(sentences.lengths(chosen))])
     return Sentences(flat(sentences[int(i)] for i in chosen), offsets)

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from covnmt.base.arrays import DoubleArray
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
-from covnmt.base.processes import STOPS, end_with_parent, held_back
-from covnmt.phrase_based.features import Floats
+from covnmt.base.processes import STOPS, defer_signals, exit_with_parent
 from covnmt.phrase_based.language_model import LanguageModel
 from covnmt.phrase_based.nbest import Hypothesis, best_translations
 from covnmt.phrase_based.phrase_table import Table
@@ -43,7 +43,7 @@ class Decoder(Protocol):
     cpu_seconds: float
 
     def nbest(
-        self, sentences: Sequence[Sentence], weights: Floats, number: int, what: str
+        self, sentences: Sequence[Sentence], weights: DoubleArray, number: int, what: str
     ) -> Iterator[list[Hypothesis]]:
         """The best translations of each sentence, best first; none of an empty one."""
 
@@ -58,7 +58,7 @@ class LocalDecoder:
         self.cpu_seconds = 0.0
 
     def nbest(
-        self, sentences: Sequence[Sentence], weights: Floats, number: int, what: str
+        self, sentences: Sequence[Sentence], weights: DoubleArray, number: int, what: str
     ) -> Iterator[list[Hypothesis]]:
         """See `Decoder`."""
         for ids in track(sentences, len(sentences), what, "sentences"):
@@ -67,7 +67,7 @@ class LocalDecoder:
             yield found
 
     def translate(
-        self, ids: Sentence, weights: Floats, number: int
+        self, ids: Sentence, weights: DoubleArray, number: int
     ) -> tuple[list[Hypothesis], float]:
         """The best translations of one sentence, and the seconds that they cost."""
         if not len(ids):
@@ -87,12 +87,12 @@ class PooledDecoder:
         self.cpu_seconds = 0.0
 
     def nbest(
-        self, sentences: Sequence[Sentence], weights: Floats, number: int, what: str
+        self, sentences: Sequence[Sentence], weights: DoubleArray, number: int, what: str
     ) -> Iterator[list[Hypothesis]]:
         """See `Decoder`."""
         tasks = [(ids, weights, number) for ids in sentences]
         try:
-            with held_back():  # the first time it starts the processes
+            with defer_signals():  # the first time it starts the processes
                 done = self.pool.map(_translate_here, tasks)
             for found, seconds in track(done, len(tasks), what, "sentences"):
                 self.cpu_seconds += seconds
@@ -109,13 +109,13 @@ _here: LocalDecoder  # of a process of the pool
 
 def _load_here(search: Search) -> None:
     global _here
-    end_with_parent()
+    exit_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that people see
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     _here = LocalDecoder(search)
 
 
-def _translate_here(task: tuple[Sentence, Floats, int]) -> tuple[list[Hypothesis], float]:
+def _translate_here(task: tuple[Sentence, DoubleArray, int]) -> tuple[list[Hypothesis], float]:
     return _here.translate(*task)
 
 

@@ -1,9 +1,6 @@
 """What a translation is scored by: the sum of its features times their weights."""
 
 import numpy as np
-from numpy.typing import NDArray
-
-Floats = NDArray[np.float64]
 
 # Name, weight before tuning (as Moses has them), and the least weight: a penalty may turn into a
 # bonus, but a negative weight on a probability is noise.

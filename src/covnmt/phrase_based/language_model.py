@@ -21,12 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covnmt.base.arrays import DoubleArray, IntArray
 from covnmt.base.console import track
 from covnmt.base.files import atomic_write
 from covnmt.data.corpus import Sentences
-from covnmt.phrase_based.bitext import Integers, map_array
-
-Floats = NDArray[np.float64]
+from covnmt.phrase_based.bitext import map_array
 
 CLASSES = 3  # of discounts: for 1, for 2, for more
 USUAL_DISCOUNTS = np.array([0.0, 0.5, 1.0, 1.5])  # where a text is too small to tell
@@ -36,16 +35,16 @@ USUAL_DISCOUNTS = np.array([0.0, 0.5, 1.0, 1.5])  # where a text is too small to
 class Order:
     """The n-grams of one length, sorted: number of the (n-1)-gram before, last word, count."""
 
-    prefix: Integers
-    word: Integers
-    count: Integers
+    prefix: IntArray
+    word: IntArray
+    count: IntArray
 
 
 @dataclass(frozen=True)
 class LanguageModel:
     """The tree; row n of each array belongs to node n."""
 
-    keys: Integers  # parent * rows + word; -1 for the root
+    keys: IntArray  # parent * rows + word; -1 for the root
     score: NDArray[np.float32]  # log p(last word | parent)
     fallback: NDArray[np.float32]  # log g
     shorter: NDArray[np.int32]  # the n-gram without its first word
@@ -62,7 +61,7 @@ class LanguageModel:
         """The history of the first word of a sentence."""
         return int(self.history[self.rows])
 
-    def step(self, histories: Integers, words: Integers) -> tuple[Floats, Integers]:
+    def step(self, histories: IntArray, words: IntArray) -> tuple[DoubleArray, IntArray]:
         """log p of each word after its history, and the history after it."""
         scores, found = np.zeros(len(words)), np.zeros(len(words), dtype=np.int64)
         left, here = np.arange(len(words)), histories
@@ -111,7 +110,7 @@ class LanguageModel:
         )
 
 
-def find(keys: Integers, wanted: Integers) -> Integers:
+def find(keys: IntArray, wanted: IntArray) -> IntArray:
     """Where each value stands among sorted keys, -1 for nowhere."""
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[at] == wanted, at, -1)
@@ -135,7 +134,7 @@ def count_ngrams(text: Sentences, end: int, longest: int) -> list[Order]:
     return orders
 
 
-def _with_ends(text: Sentences, end: int) -> tuple[Integers, Integers]:
+def _with_ends(text: Sentences, end: int) -> tuple[IntArray, IntArray]:
     """All words with a beginning and an end of each sentence, and their places in it."""
     lengths = text.lengths() + 2
     starts = np.cumsum(lengths) - lengths
@@ -172,8 +171,8 @@ def smooth(orders: Sequence[Order]) -> LanguageModel:
 
 
 def _probabilities(
-    parent: Integers, shorter: Integers, count: Integers, rows: int, levels: Sequence[slice]
-) -> tuple[Floats, Floats]:
+    parent: IntArray, shorter: IntArray, count: IntArray, rows: int, levels: Sequence[slice]
+) -> tuple[DoubleArray, DoubleArray]:
     """p of each node's last word after its parent, and g of each node."""
     before = np.bincount(shorter[rows + 1 :], minlength=len(count))
     amount = np.where(before > 0, before, count)
@@ -193,7 +192,7 @@ def _probabilities(
     return p, g
 
 
-def discounts(amounts: Integers) -> Floats:
+def discounts(amounts: IntArray) -> DoubleArray:
     """For 0, 1, 2 and more, from how many n-grams have 1, 2, 3 and 4."""
     ones, twos, threes, fours = np.bincount(np.minimum(amounts, 5), minlength=6)[1:5]
     if min(ones, twos, threes, fours) == 0:

@@ -11,8 +11,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from covnmt.base.arrays import IntArray
 from covnmt.phrase_based.aligner import WordLinks
-from covnmt.phrase_based.bitext import Arrays, Bitext, Integers
+from covnmt.phrase_based.bitext import Arrays, Bitext
 
 NOTHING = 0
 
@@ -21,9 +22,9 @@ NOTHING = 0
 class Lexicon:
     """Linked words with their counts, by source and then target id."""
 
-    source: Integers
-    target: Integers
-    count: Integers
+    source: IntArray
+    target: IntArray
+    count: IntArray
     source_rows: int  # of the vocabularies
     target_rows: int
 
@@ -47,12 +48,12 @@ class Lexicon:
         return np.asarray(words * self.count / np.maximum(totals[self.source], 1))
 
     @cached_property
-    def _lookup(self) -> tuple[Integers, NDArray[np.float64]]:
+    def _lookup(self) -> tuple[IntArray, NDArray[np.float64]]:
         """Sorted keys of the entries and their w; a last one for what is unknown."""
         keys = self.source * self.target_rows + self.target
         return np.append(keys, np.iinfo(np.int64).max), np.append(self.probabilities(), 0.0)
 
-    def weight(self, source: Integers, target: Integers) -> NDArray[np.float64]:
+    def weight(self, source: IntArray, target: IntArray) -> NDArray[np.float64]:
         """w(t | s) of words in arrays of one shape; 0 where they were never linked."""
         keys, values = self._lookup
         wanted = source * self.target_rows + target

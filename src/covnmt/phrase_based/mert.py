@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covnmt.base.processes import in_order
-from covnmt.metrics.bleu import Counts, corpus_bleu
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+from covnmt.base.arrays import DoubleArray, IntArray
+from covnmt.base.processes import map_in_order
+from covnmt.metrics.bleu import corpus_bleu
 
 MARGIN = 1.0  # how far beyond the outermost crossing a step goes
 PASSES = 20  # over all directions, at most
@@ -29,23 +27,23 @@ GAIN = 1e-3  # BLEU; what a pass must gain to be followed by another
 class Lists:
     """The n-best lists of a dev set."""
 
-    features: Floats  # [S, N, F]
-    statistics: Counts  # [S, N, 10] BLEU counts
+    features: DoubleArray  # [S, N, F]
+    statistics: IntArray  # [S, N, 10] BLEU counts
     real: NDArray[np.bool_]  # [S, N] not padding
 
     @classmethod
-    def of(cls, features: Sequence[Floats], statistics: Sequence[Counts]) -> "Lists":
+    def of(cls, features: Sequence[DoubleArray], statistics: Sequence[IntArray]) -> "Lists":
         """From one array [n, F] and one [n, 10] for each sentence."""
         longest = max(map(len, features))
         real = np.arange(longest) < np.array([[len(rows)] for rows in features])
         return cls(_padded(features, real), _padded(statistics, real), real)
 
-    def best(self, weights: Floats) -> Integers:
+    def best(self, weights: DoubleArray) -> IntArray:
         """The hypothesis with the highest score in each list; the first of equals."""
         scores = np.where(self.real, self.features @ weights, -np.inf)
         return np.asarray(scores.argmax(axis=1))
 
-    def bleu(self, weights: Floats) -> float:
+    def bleu(self, weights: DoubleArray) -> float:
         """Of the best hypotheses."""
         rows = np.arange(len(self.real))
         return float(corpus_bleu(self.statistics[rows, self.best(weights)].sum(axis=0)))
@@ -58,21 +56,26 @@ def _padded(rows: Sequence[NDArray[Any]], real: NDArray[np.bool_]) -> NDArray[An
 
 
 def optimise(
-    lists: Lists, start: Floats, lower: Floats, restarts: int, seed: int, processes: int = 1
-) -> tuple[Floats, float]:
+    lists: Lists,
+    start: DoubleArray,
+    lower: DoubleArray,
+    restarts: int,
+    seed: int,
+    processes: int = 1,
+) -> tuple[DoubleArray, float]:
     """The best weights found from `start` and from random ones, none below `lower`; their BLEU.
 
     Weights are scaled to a sum of 1 in absolute value: only their ratios matter.
     """
     climb = partial(_climb, lists, start, lower, seed)
-    reached = in_order(climb, range(restarts + 1), processes)
+    reached = map_in_order(climb, range(restarts + 1), processes)
     weights, score = max(reached, key=lambda each: each[1])  # of equal ones the first
     return weights / np.abs(weights).sum(), score
 
 
 def _climb(
-    lists: Lists, start: Floats, lower: Floats, seed: int, number: int
-) -> tuple[Floats, float]:
+    lists: Lists, start: DoubleArray, lower: DoubleArray, seed: int, number: int
+) -> tuple[DoubleArray, float]:
     """Line searches along each weight and along random directions, while they gain.
 
     The first climb is from `start`; each has random numbers of its own.
@@ -92,13 +95,13 @@ def _climb(
     return weights, score
 
 
-def _random_start(draw: np.random.Generator, lower: Floats) -> Floats:
+def _random_start(draw: np.random.Generator, lower: DoubleArray) -> DoubleArray:
     free = draw.normal(size=len(lower))
     return np.where(np.isfinite(lower), np.abs(free), free)
 
 
 def line_search(
-    lists: Lists, weights: Floats, direction: Floats, lower: Floats
+    lists: Lists, weights: DoubleArray, direction: DoubleArray, lower: DoubleArray
 ) -> tuple[float, float]:
     """The step along a direction that gives the best BLEU, and that BLEU.
 
@@ -121,7 +124,9 @@ def line_search(
     return float(bounds[chosen] + width[chosen] / 2), float(scores[chosen])
 
 
-def step_limits(weights: Floats, direction: Floats, lower: Floats) -> tuple[float, float]:
+def step_limits(
+    weights: DoubleArray, direction: DoubleArray, lower: DoubleArray
+) -> tuple[float, float]:
     """The steps for which no weight falls below its lower limit."""
     moving = np.isfinite(lower) & (direction != 0)
     room = (lower[moving] - weights[moving]) / direction[moving]
@@ -129,7 +134,7 @@ def step_limits(weights: Floats, direction: Floats, lower: Floats) -> tuple[floa
     return max(room[up], default=-np.inf), min(room[~up], default=np.inf)
 
 
-def _bounds(where: Floats, least: float, most: float) -> Floats:
+def _bounds(where: DoubleArray, least: float, most: float) -> DoubleArray:
     """The ends of the intervals; where there is no limit, a little beyond the last crossing."""
     inner = where if len(where) else np.array([0.0])
     low = least if np.isfinite(least) else min(inner[0], most) - MARGIN
@@ -138,8 +143,8 @@ def _bounds(where: Floats, least: float, most: float) -> Floats:
 
 
 def envelope(
-    lists: Lists, weights: Floats, direction: Floats, least: float
-) -> tuple[Integers, Floats, Integers, Integers, Integers]:
+    lists: Lists, weights: DoubleArray, direction: DoubleArray, least: float
+) -> tuple[IntArray, DoubleArray, IntArray, IntArray, IntArray]:
     """Where the best hypothesis changes, walking from step `least` upwards, all sentences abreast.
 
     Gives for each change its sentence, its step, the hypothesis before and the one after; and the
@@ -167,7 +172,7 @@ def envelope(
     return sentence, where, before, after, first
 
 
-def _best_at(height: Floats, slope: Floats, step: float) -> Integers:
+def _best_at(height: DoubleArray, slope: DoubleArray, step: float) -> IntArray:
     """The best hypothesis at a step; infinitely far back it is the flattest, then the highest."""
     if np.isfinite(step):
         value = height + np.where(np.isfinite(slope), slope, 0.0) * step

@@ -23,10 +23,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from covnmt.base.console import tell
+from covnmt.base.console import log
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_json, write_json, write_lines
-from covnmt.base.processes import spread
+from covnmt.base.processes import map_unordered
 from covnmt.data.corpus import Corpus
 from covnmt.phrase_based import aligner, language_model, lexicon, phrases
 from covnmt.phrase_based.aligner import Chain, WordLinks
@@ -124,7 +124,7 @@ class Builder:
         note = self.directory / f"{name}.json"
         whole = all((self.directory / each).exists() for each in (note.name, *files))
         if whole and read_json(note).get("made_from") == made_from:
-            tell(f"{name}: done already")
+            log(f"{name}: done already")
             return
         note.unlink(missing_ok=True)
         began, cpu = time.monotonic(), cpu_seconds()
@@ -135,7 +135,7 @@ class Builder:
             "peak_mib": peak_mib(),
         }
         write_json(note, {"made_from": made_from, **figures, **cost})
-        tell(f"{name}: {cost['seconds']:,.0f} s")
+        log(f"{name}: {cost['seconds']:,.0f} s")
 
     def bitext(self) -> Bitext:
         """The pairs to train on."""
@@ -152,7 +152,7 @@ class Builder:
     def link_words(self, processes: int) -> None:
         """The stages up to joined links; chains are trained side by side."""
         align = self.settings.align.model_dump(mode="json")
-        for _ in spread(self.train_chain, aligner.chains(self.settings.align), processes):
+        for _ in map_unordered(self.train_chain, aligner.chains(self.settings.align), processes):
             pass
         self.stage("links", align, ["links.npz"], self.join_links)
 

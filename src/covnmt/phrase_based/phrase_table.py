@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from covnmt.base.arrays import DoubleArray, IntArray
 from covnmt.data.corpus import Sentences
-from covnmt.phrase_based.bitext import Bitext, Integers, load_arrays, save_arrays
+from covnmt.phrase_based.bitext import Bitext, load_arrays, save_arrays
 from covnmt.phrase_based.lexicon import Lexicon
 from covnmt.phrase_based.phrases import Hashes, Occurrences, Spans, hashes, mixed, position, runs
-
-Floats = NDArray[np.float64]
 
 ORIENTATIONS = 3
 PRIOR = 1.5  # occurrences that the orientation of all pairs counts for
@@ -29,10 +28,12 @@ class Table:
     """Phrase pairs, those of one source phrase together; T target words at most."""
 
     sources: Hashes  # [phrases] sorted
-    bounds: Integers  # [phrases + 1] the rows of each
-    words: Integers  # [rows, T] target ids, 0 after the last
-    scores: Floats  # [rows, 4] log-probabilities: phrases, then lexicon, each in both directions
-    orientation: Floats  # [rows, 3] log-probabilities
+    bounds: IntArray  # [phrases + 1] the rows of each
+    words: IntArray  # [rows, T] target ids, 0 after the last
+    scores: (
+        DoubleArray  # [rows, 4] log-probabilities: phrases, then lexicon, each in both directions
+    )
+    orientation: DoubleArray  # [rows, 3] log-probabilities
 
     def __len__(self) -> int:
         return len(self.words)
@@ -79,14 +80,14 @@ def make_table(
     return Table(sources, np.append(bounds, len(kept)), words[1], scores, orientation)
 
 
-def counts(values: Hashes, of: Hashes) -> Integers:
+def counts(values: Hashes, of: Hashes) -> IntArray:
     """How often each of `of` occurs among the values."""
     different, which = np.unique(of, return_inverse=True)
     places = position(values, different)
     return np.bincount(places[places >= 0], minlength=len(different))[which]
 
 
-def best_of_each(group: Hashes, score: Floats, first: Integers, number: int) -> Integers:
+def best_of_each(group: Hashes, score: DoubleArray, first: IntArray, number: int) -> IntArray:
     """Rows that are among the `number` best of their group, by group; ties to the first seen."""
     order = np.lexsort((first, -score, group))
     new = np.concatenate([[True], group[order][1:] != group[order][:-1]])[: len(order)]
@@ -94,7 +95,7 @@ def best_of_each(group: Hashes, score: Floats, first: Integers, number: int) -> 
     return np.asarray(order[np.arange(len(order)) - begin < number])
 
 
-def orientations(pair: Integers, seen: NDArray[np.int8], pairs: int) -> Floats:
+def orientations(pair: IntArray, seen: NDArray[np.int8], pairs: int) -> DoubleArray:
     """Log-probabilities of each pair's orientations; -1 is a pair that counts only for all."""
     overall = np.bincount(seen, minlength=ORIENTATIONS) + 1.0
     known = pair >= 0
@@ -104,14 +105,14 @@ def orientations(pair: Integers, seen: NDArray[np.int8], pairs: int) -> Floats:
     return np.asarray(np.log(smoothed / smoothed.sum(axis=1, keepdims=True)))
 
 
-def padded(side: Sentences, spans: Spans) -> Integers:
+def padded(side: Sentences, spans: Spans) -> IntArray:
     """The words of runs as rows, with 0 after the last."""
     inside = np.arange(int(spans.lengths.max(initial=1))) < spans.lengths[:, None]
     places = np.minimum(spans.starts[:, None] + np.arange(inside.shape[1]), len(side.ids) - 1)
     return np.where(inside, side.ids[places], 0).astype(np.int64)
 
 
-def lexical_weight(source: Integers, target: Integers, lexicon: Lexicon) -> Floats:
+def lexical_weight(source: IntArray, target: IntArray, lexicon: Lexicon) -> DoubleArray:
     """The product over target words of w(t | s) for the best source word, or for none."""
     best = lexicon.weight(np.zeros_like(target), target)
     for column in source.T:

@@ -15,20 +15,18 @@ n^2 / 2^64.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from covnmt.base.arrays import AnyArray, BoolArray, IntArray
 from covnmt.base.console import track
 from covnmt.data.corpus import Sentences
 from covnmt.phrase_based.aligner import WordLinks
-from covnmt.phrase_based.bitext import Arrays, Bitext, Integers
+from covnmt.phrase_based.bitext import Arrays, Bitext
 from covnmt.text.vocabulary import UNK
 
 Hashes = NDArray[np.uint64]
-Mask = NDArray[np.bool_]
-Ids = NDArray[Any]
 
 CHUNK = 20_000  # pairs looked at together
 BLOCK = 1_000_000  # phrases looked at together
@@ -41,13 +39,13 @@ BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so it has an inverse modulo 2^64
 class Spans:
     """Runs of words in a corpus laid end to end: where each starts, and how long it is."""
 
-    starts: Integers
-    lengths: Integers
+    starts: IntArray
+    lengths: IntArray
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    def __getitem__(self, chosen: Integers | Mask | slice) -> "Spans":
+    def __getitem__(self, chosen: IntArray | BoolArray | slice) -> "Spans":
         return Spans(self.starts[chosen], self.lengths[chosen])
 
 
@@ -62,7 +60,7 @@ class Occurrences:
     def __len__(self) -> int:
         return len(self.source)
 
-    def __getitem__(self, chosen: Integers | Mask) -> "Occurrences":
+    def __getitem__(self, chosen: IntArray | BoolArray) -> "Occurrences":
         return Occurrences(self.source[chosen], self.target[chosen], self.orientation[chosen])
 
     def arrays(self) -> Arrays:
@@ -110,9 +108,9 @@ class Side:
     """One side of some of the sentences."""
 
     begin: int  # where they lie in the corpus
-    unknown: Integers  # [words + 1] unknown words before each place
-    sentence: Integers  # [words] the sentence of each word
-    starts: Integers  # [sentences] where each begins
+    unknown: IntArray  # [words + 1] unknown words before each place
+    sentence: IntArray  # [words] the sentence of each word
+    starts: IntArray  # [sentences] where each begins
 
     @classmethod
     def of(cls, sentences: Sentences, part: slice) -> "Side":
@@ -123,15 +121,15 @@ class Side:
         sentence = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         return cls(int(offsets[0]), unknown, sentence, offsets[:-1] - offsets[0])
 
-    def known(self, starts: Integers, lengths: Integers) -> Mask:
+    def known(self, starts: IntArray, lengths: IntArray) -> BoolArray:
         """Whether these runs have no unknown word."""
         return np.asarray(self.unknown[starts + lengths] == self.unknown[starts])
 
-    def start(self, words: Integers) -> Integers:
+    def start(self, words: IntArray) -> IntArray:
         """Where the sentence of each word begins."""
         return self.starts[self.sentence[words]]
 
-    def spans(self, starts: Integers, lengths: Integers) -> Spans:
+    def spans(self, starts: IntArray, lengths: IntArray) -> Spans:
         """These runs as places of the whole corpus, in few bytes."""
         return Spans((starts + self.begin).astype(np.int32), lengths.astype(np.int8))
 
@@ -164,16 +162,16 @@ def _extract_chunk(
 class Neighbours:
     """What the orientation of a phrase pair depends on; words without a link are passed over."""
 
-    before_source: Integers  # [words + 1] the last linked word before each place
-    after_source: Integers  # [words + 1] the first linked word from each place on
-    before_target: Integers
-    low: Integers  # [target words] the first and the last source word of each
-    high: Integers
+    before_source: IntArray  # [words + 1] the last linked word before each place
+    after_source: IntArray  # [words + 1] the first linked word from each place on
+    before_target: IntArray
+    low: IntArray  # [target words] the first and the last source word of each
+    high: IntArray
     source: Side
     target: Side
 
     @classmethod
-    def of(cls, source: Side, target: Side, j: Integers, i: Integers) -> "Neighbours":
+    def of(cls, source: Side, target: Side, j: IntArray, i: IntArray) -> "Neighbours":
         """From the links (j, i) of these sides."""
         before = [
             np.maximum.accumulate(np.append(-1, np.where(linked, np.arange(len(linked)), -1)))
@@ -184,7 +182,7 @@ class Neighbours:
         reach = _reach(i, j, len(target.sentence))
         return cls(before[0], after, before[1], *reach, source, target)
 
-    def orientation(self, a: Integers, b: Integers, length: int) -> NDArray[np.int8]:
+    def orientation(self, a: IntArray, b: IntArray, length: int) -> NDArray[np.int8]:
         """Of pairs whose source phrase begins at `a` and whose target phrase begins at `b`."""
         last = self.before_target[b]
         monotone = np.where(
@@ -196,17 +194,17 @@ class Neighbours:
         return np.where(monotone, MONOTONE, np.where(swap, SWAP, OTHER)).astype(np.int8)
 
 
-def _linked(here: Integers, side: Side) -> Mask:
+def _linked(here: IntArray, side: Side) -> BoolArray:
     return np.asarray(np.bincount(here, minlength=len(side.sentence)) > 0)
 
 
 def _widened(
-    starts: Integers,
-    first: Integers,
-    width: Integers,
-    room: tuple[Integers, Integers],
+    starts: IntArray,
+    first: IntArray,
+    width: IntArray,
+    room: tuple[IntArray, IntArray],
     longest: int,
-) -> Iterator[tuple[Integers, Integers, Integers]]:
+) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
     """The same pairs with any number of the free words before and after the target run."""
     for before in range(longest):
         for after in range(longest - before):
@@ -216,8 +214,8 @@ def _widened(
 
 
 def _tight(
-    source: Side, target_words: int, j: Integers, i: Integers, longest: int
-) -> Iterator[tuple[int, Integers, Integers, Integers]]:
+    source: Side, target_words: int, j: IntArray, i: IntArray, longest: int
+) -> Iterator[tuple[int, IntArray, IntArray, IntArray]]:
     """Phrase pairs whose target run begins and ends with linked words, for every source length:
     where the source run starts, where the target run starts, and its length."""
     low, high = _reach(j, i, len(source.sentence))
@@ -235,7 +233,7 @@ def _tight(
         yield length, starts[closed], begin[closed], width[closed]
 
 
-def _reach(here: Integers, there: Integers, words: int) -> tuple[Integers, Integers]:
+def _reach(here: IntArray, there: IntArray, words: int) -> tuple[IntArray, IntArray]:
     """For each word the first and the last word of the other side that it is linked to."""
     low, high = np.full(words, FAR), np.full(words, -1)
     np.minimum.at(low, here, there)
@@ -243,7 +241,7 @@ def _reach(here: Integers, there: Integers, words: int) -> tuple[Integers, Integ
     return low, high
 
 
-def _windows(low: Integers, high: Integers, longest: int) -> tuple[Integers, Integers]:
+def _windows(low: IntArray, high: IntArray, longest: int) -> tuple[IntArray, IntArray]:
     """The reach of every run of words: row k holds the runs of k + 1 words by their start."""
     least, most = np.tile(low, (longest, 1)), np.tile(high, (longest, 1))
     for k in range(1, min(longest, len(low))):
@@ -252,7 +250,7 @@ def _windows(low: Integers, high: Integers, longest: int) -> tuple[Integers, Int
     return least, most
 
 
-def _free_before(linked: Mask, sentence: Integers, longest: int) -> Integers:
+def _free_before(linked: BoolArray, sentence: IntArray, longest: int) -> IntArray:
     """How many words without a link stand right before each word, up to `longest`."""
     count = np.zeros(len(linked), dtype=np.int64)
     free = np.ones(len(linked), dtype=bool)
@@ -275,7 +273,7 @@ def runs(text: Sentences, longest: int) -> Spans:
     return _joined(parts)
 
 
-def hashes(ids: Ids, spans: Spans) -> Hashes:
+def hashes(ids: AnyArray, spans: Spans) -> Hashes:
     """A number for each run of words, the same wherever the run stands.
 
     The sum of scattered ids times powers of a base, divided by the power at the run's start; all
@@ -301,7 +299,7 @@ def mixed(values: Hashes) -> Hashes:
     return np.asarray(values ^ (values >> np.uint64(32)))
 
 
-def position(values: Hashes, among: Hashes) -> Integers:
+def position(values: Hashes, among: Hashes) -> IntArray:
     """Where each value stands in a sorted array, -1 for nowhere.
 
     Hashes are spread evenly, so the first bits of one tell nearly where it must be.

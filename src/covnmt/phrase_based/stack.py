@@ -15,15 +15,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covnmt.phrase_based.bitext import Integers
-from covnmt.phrase_based.features import JUMPS, LANGUAGE_MODEL, ORIENTATION, OWN, Floats
+from covnmt.base.arrays import BoolArray, DoubleArray, IntArray
+from covnmt.phrase_based.features import JUMPS, LANGUAGE_MODEL, ORIENTATION, OWN
 from covnmt.phrase_based.language_model import LanguageModel
 from covnmt.phrase_based.phrases import MONOTONE, OTHER, SWAP
 from covnmt.phrase_based.translation_options import Options, say
-
-Mask = NDArray[np.bool_]
 
 TRIES = 6  # exact scores for each hypothesis that a stack can hold
 NEVER = -np.inf
@@ -32,14 +29,14 @@ NEVER = -np.inf
 class Hypotheses(NamedTuple):
     """Row n of each array belongs to hypothesis n."""
 
-    score: Floats
-    future: Floats  # estimate of what is left
-    covered: Mask  # [n, J]
-    begin: Integers  # the last span
-    end: Integers
-    history: Integers  # of the language model
+    score: DoubleArray
+    future: DoubleArray  # estimate of what is left
+    covered: BoolArray  # [n, J]
+    begin: IntArray  # the last span
+    end: IntArray
+    history: IntArray  # of the language model
 
-    def take(self, rows: Integers | slice) -> "Hypotheses":
+    def take(self, rows: IntArray | slice) -> "Hypotheses":
         """Some of them."""
         return Hypotheses._make(each[rows] for each in self)
 
@@ -47,24 +44,24 @@ class Hypotheses(NamedTuple):
 class Arcs(NamedTuple):
     """Steps of the search: hypothesis `parent` and an option make hypothesis `child`."""
 
-    parent: Integers
-    child: Integers
-    option: Integers
-    score: Floats  # of the best way that ends with this step
-    language: Floats  # log-probability of the option's words
-    jump: Integers
-    orientation: Integers
+    parent: IntArray
+    child: IntArray
+    option: IntArray
+    score: DoubleArray  # of the best way that ends with this step
+    language: DoubleArray  # log-probability of the option's words
+    jump: IntArray
+    orientation: IntArray
 
 
 class Candidates(NamedTuple):
     """Hypotheses that may come to be: row n of each."""
 
-    estimate: Floats
-    future: Floats
-    parent: Integers
-    option: Integers
-    jump: Integers
-    orientation: Integers
+    estimate: DoubleArray
+    future: DoubleArray
+    parent: IntArray
+    option: IntArray
+    jump: IntArray
+    orientation: IntArray
 
     def best(self, number: int) -> "Candidates":
         """Those with the highest estimates, in no order."""
@@ -79,13 +76,13 @@ class Weighted:
     """The options of a sentence under certain weights."""
 
     options: Options
-    weights: Floats
-    rows: Integers  # [S, L] options, -1 for none
-    estimate: Floats  # [3, S, L] for each orientation
-    future: Floats  # [J + 1, J + 1] of the best way through from place a to place b
+    weights: DoubleArray
+    rows: IntArray  # [S, L] options, -1 for none
+    estimate: DoubleArray  # [3, S, L] for each orientation
+    future: DoubleArray  # [J + 1, J + 1] of the best way through from place a to place b
 
     @classmethod
-    def of(cls, options: Options, weights: Floats) -> "Weighted":
+    def of(cls, options: Options, weights: DoubleArray) -> "Weighted":
         """Weigh them."""
         plain = options.own @ weights[OWN] + weights[LANGUAGE_MODEL] * options.alone  # [O]
         rows = _by_span(options.span, len(options.begin))
@@ -95,7 +92,7 @@ class Weighted:
         return cls(options, weights, rows, estimate, _ways_through(options, best))
 
 
-def _by_span(span: Integers, spans: int) -> Integers:
+def _by_span(span: IntArray, spans: int) -> IntArray:
     """The options of each span as a row."""
     numbers = np.bincount(span, minlength=spans)
     rows = np.full((spans, int(numbers.max())), -1)
@@ -103,7 +100,7 @@ def _by_span(span: Integers, spans: int) -> Integers:
     return rows
 
 
-def _ways_through(options: Options, best: Floats) -> Floats:
+def _ways_through(options: Options, best: DoubleArray) -> DoubleArray:
     """The highest sum of estimates from every place to every later one."""
     future = np.full((options.length + 1, options.length + 1), NEVER)
     np.fill_diagonal(future, 0.0)
@@ -119,7 +116,7 @@ class StackSearch:
     """The search for one sentence; afterwards `found`, `arcs` and `complete` tell its outcome."""
 
     def __init__(
-        self, options: Options, weights: Floats, model: LanguageModel, reach: int, size: int
+        self, options: Options, weights: DoubleArray, model: LanguageModel, reach: int, size: int
     ) -> None:
         self.options, self.weights, self.model = options, weights, model
         self.weighted = Weighted.of(options, weights)
@@ -134,7 +131,7 @@ class StackSearch:
                 waiting[covered + length].append(grown)
             self._fill(waiting.pop(covered + 1))
 
-    def endings(self) -> Floats:
+    def endings(self) -> DoubleArray:
         """The language model's score of the end of the sentence after each complete hypothesis."""
         histories = self.found.history[self.complete]
         return self.model.step(histories, np.full(len(histories), self.model.end))[0]
@@ -169,7 +166,7 @@ class StackSearch:
             whole = (estimate[pair, option], rest[row], parent, chosen, jump[row], orientation[row])
             yield length, Candidates(*whole).best(TRIES * self.size)
 
-    def _allowed(self, at: Hypotheses, gap_end: Integers) -> Mask:
+    def _allowed(self, at: Hypotheses, gap_end: IntArray) -> BoolArray:
         """Whether a hypothesis may go on with a span [H, S]: all free, and not too far away.
 
         A span that leaves an earlier gap open must end near enough to it.
@@ -197,7 +194,7 @@ class StackSearch:
         step = tried.parent[alive], child, tried.option[alive], grown.score[alive]
         self.arcs.append(Arcs(*step, language[alive], tried.jump[alive], tried.orientation[alive]))
 
-    def _say(self, tried: Candidates) -> tuple[Hypotheses, Floats]:
+    def _say(self, tried: Candidates) -> tuple[Hypotheses, DoubleArray]:
         """The candidates as hypotheses, with the language model's score of their last words."""
         options, parents = self.options, self.found.take(tried.parent)
         language, history = say(options.words[tried.option], parents.history, self.model)
@@ -208,20 +205,20 @@ class StackSearch:
         score = tried.estimate - tried.future + exact
         return Hypotheses(score, tried.future, covered, begin, end, history), language
 
-    def _keys(self, at: Hypotheses) -> Integers:
+    def _keys(self, at: Hypotheses) -> IntArray:
         """A number for all that the rest of the search depends on."""
         rest = np.column_stack([at.begin, at.end, at.history])
         return np.asarray(at.covered @ self.scatter[:-3] + rest @ self.scatter[-3:])
 
 
-def _recombined(keys: Integers) -> tuple[Integers, Integers]:
+def _recombined(keys: IntArray) -> tuple[IntArray, IntArray]:
     """Of rows in order: which of the different keys each has, and the first row of each key."""
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)
     heads = np.sort(first)
     return np.searchsorted(heads, first)[which], heads
 
 
-def _gaps(covered: Mask) -> tuple[Integers, Integers]:
+def _gaps(covered: BoolArray) -> tuple[IntArray, IntArray]:
     """For each place the begin and the end of the run of free words that it is in [H, J]."""
     place = np.arange(covered.shape[1])
     begin = np.maximum.accumulate(np.where(covered, place + 1, 0), axis=1)

@@ -15,12 +15,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from covnmt.base.arrays import DoubleArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_json
 from covnmt.metrics.alignment import Links, link_matrix
 from covnmt.phrase_based.bitext import lay_out
 from covnmt.phrase_based.decode import Decoder, Search, open_decoder
-from covnmt.phrase_based.features import FEATURES, START, Floats
+from covnmt.phrase_based.features import FEATURES, START
 from covnmt.phrase_based.lexicon import Lexicon
 from covnmt.phrase_based.model import LANGUAGE_MODEL, Figures, SmtModel
 from covnmt.phrase_based.nbest import Hypothesis, Phrase
@@ -59,7 +60,7 @@ class PhraseTranslation:
         }
 
 
-def load_weights(model: SmtModel) -> Floats:
+def load_weights(model: SmtModel) -> DoubleArray:
     """The tuned weights, or the usual ones before tuning."""
     path = model.directory / WEIGHTS
     if not path.exists():
@@ -179,7 +180,7 @@ def _put_together(
     parts: Sequence[tuple[Sequence[str], list[Hypothesis]]],
     linker: WordLinker,
     codecs: tuple[Codec, Codec],
-    weights: Floats,
+    weights: DoubleArray,
 ) -> PhraseTranslation:
     """The pieces of a line as one translation."""
     source: list[str] = []

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covnmt.phrase_based.bitext import Integers, lay_out
-from covnmt.phrase_based.features import Floats
+from covnmt.base.arrays import DoubleArray, IntArray
+from covnmt.phrase_based.bitext import lay_out
 from covnmt.phrase_based.language_model import LanguageModel
 from covnmt.phrase_based.phrase_table import ORIENTATIONS, Table
 from covnmt.phrase_based.phrases import hashes, position, runs
@@ -24,13 +24,13 @@ class Options:
     """Of one sentence."""
 
     length: int  # J
-    begin: Integers  # [S]
-    end: Integers  # [S]
-    span: Integers  # [O] in order
-    words: Integers  # [O, T] 0 after the last
-    own: Floats  # [O, features of their own]
-    orientation: Floats  # [O, 3]
-    alone: Floats  # [O] log-probability of the words, whatever comes before them
+    begin: IntArray  # [S]
+    end: IntArray  # [S]
+    span: IntArray  # [O] in order
+    words: IntArray  # [O, T] 0 after the last
+    own: DoubleArray  # [O, features of their own]
+    orientation: DoubleArray  # [O, 3]
+    alone: DoubleArray  # [O] log-probability of the words, whatever comes before them
 
 
 def collect(ids: Sequence[int], table: Table, model: LanguageModel, longest: int) -> Options:
@@ -62,7 +62,7 @@ def collect(ids: Sequence[int], table: Table, model: LanguageModel, longest: int
     )
 
 
-def _rows(bounds: Integers, phrases: Integers) -> tuple[Integers, Integers]:
+def _rows(bounds: IntArray, phrases: IntArray) -> tuple[IntArray, IntArray]:
     """The rows of some phrases one after the other, and which of the phrases each belongs to."""
     numbers = bounds[phrases + 1] - bounds[phrases]
     which = np.repeat(np.arange(len(phrases)), numbers)
@@ -70,12 +70,12 @@ def _rows(bounds: Integers, phrases: Integers) -> tuple[Integers, Integers]:
     return bounds[phrases][which] + within, which
 
 
-def alone(words: Integers, model: LanguageModel) -> Floats:
+def alone(words: IntArray, model: LanguageModel) -> DoubleArray:
     """Log-probability of each row of words without a history."""
     return say(words, np.zeros(len(words), dtype=np.int64), model)[0]
 
 
-def say(words: Integers, histories: Integers, model: LanguageModel) -> tuple[Floats, Integers]:
+def say(words: IntArray, histories: IntArray, model: LanguageModel) -> tuple[DoubleArray, IntArray]:
     """Log-probability of each row of words after its history, and the history after it."""
     total, histories = np.zeros(len(words)), histories.copy()
     for column in words.T:

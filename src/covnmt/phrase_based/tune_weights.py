@@ -14,13 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from covnmt.base.console import tell
+from covnmt.base.arrays import DoubleArray, IntArray
+from covnmt.base.console import log
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_parallel, write_json
-from covnmt.metrics.bleu import Counts, corpus_bleu, sentence_statistics
-from covnmt.phrase_based.bitext import Integers, load_arrays, save_arrays
+from covnmt.metrics.bleu import corpus_bleu, sentence_statistics
+from covnmt.phrase_based.bitext import load_arrays, save_arrays
 from covnmt.phrase_based.decode import Decoder
-from covnmt.phrase_based.features import FEATURES, LOWER, START, Floats
+from covnmt.phrase_based.features import FEATURES, LOWER, START
 from covnmt.phrase_based.mert import Lists, optimise
 from covnmt.phrase_based.model import Figures, SmtModel, cpu_seconds, peak_mib
 from covnmt.phrase_based.nbest import Hypothesis
@@ -57,9 +58,9 @@ class DevSet:
 class Pool:
     """All translations so far, without repetitions."""
 
-    sentence: Integers  # [n]
-    features: Floats  # [n, F]
-    statistics: Counts  # [n, 10]
+    sentence: IntArray  # [n]
+    features: DoubleArray  # [n, F]
+    statistics: IntArray  # [n, 10]
 
     def __len__(self) -> int:
         return len(self.sentence)
@@ -74,7 +75,7 @@ class Pool:
             rows[:, 0].astype(np.int64), rows[:, 1 : 1 + size], rows[:, 1 + size :].astype(np.int64)
         )
 
-    def _rows(self) -> Floats:
+    def _rows(self) -> DoubleArray:
         return np.column_stack([self.sentence, self.features, self.statistics]).astype(np.float64)
 
     def lists(self) -> Lists:
@@ -146,13 +147,13 @@ def one_round(
     state.rounds.append((weights.tolist(), bleu))
     known = len(state.pool)
     state.pool = state.pool.with_more(found)
-    tell(f"round {number}: BLEU {bleu:.2f}, {len(state.pool):,} translations")
+    log(f"round {number}: BLEU {bleu:.2f}, {len(state.pool):,} translations")
     state.converged = len(state.pool) == known
     state.seconds += time.monotonic() - began
     state.cpu_seconds += cpu_seconds() + decoder.cpu_seconds - cpu
 
 
-def next_weights(state: Tuning, settings: TuneSettings) -> Floats:
+def next_weights(state: Tuning, settings: TuneSettings) -> DoubleArray:
     """The weights that choose best from the pool; the usual ones in the beginning."""
     if not state.rounds:
         return START

@@ -13,7 +13,7 @@ from typing import Any
 from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.inference.align import Alignment
-from covnmt.inference.omissions import Check
+from covnmt.inference.omissions import OmissionReport
 from covnmt.inference.translate import Translation
 from covnmt.model.directory import BUNDLED, find_model
 from covnmt.serve.batching import Batcher, Job
@@ -111,7 +111,7 @@ class Engine:
         self.queue.submit(jobs)
         return [job.future for job in jobs]
 
-    def check(self, pair: Pair, name: str) -> Future[Check]:
+    def check(self, pair: Pair, name: str) -> Future[OmissionReport]:
         """Queue this pair; it is as much work as many sentences."""
         for side in pair:
             self._check(side, name)

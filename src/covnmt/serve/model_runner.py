@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.inference.align import Aligner, Alignment
-from covnmt.inference.omissions import CHECKED, Check, Checker
+from covnmt.inference.omissions import CHECKED, OmissionChecker, OmissionReport
 from covnmt.inference.translate import Translation, Translator
 from covnmt.text.codec import Codec
 
@@ -37,7 +37,7 @@ class Bench:
         self.translator = Translator.load(directory, device=device, threads=threads)
         [model] = self.translator.models
         self.aligner = Aligner(model, self.translator.source, self.translator.target)
-        self.checker = Checker(self.translator)
+        self.checker = OmissionChecker(self.translator)
         kind, engine = model.config.coverage.kind, self.translator.engine
         self.card = Card(kind, self.translator.decode, engine.device)
 
@@ -69,7 +69,7 @@ class Bench:
         limit = self.card.decode.max_source
         return self._unless_long(pairs, limit, lambda each: self.aligner.align(each, tokenized))
 
-    def _check(self, pairs: Sequence[Pair]) -> list[Check | UserError]:
+    def _check(self, pairs: Sequence[Pair]) -> list[OmissionReport | UserError]:
         limit = min(CHECKED, self.card.decode.max_source)
         return self._unless_long(pairs, limit, self.checker.check)
 

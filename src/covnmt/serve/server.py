@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from covnmt.base.console import tell
-from covnmt.base.errors import UserError, installing
+from covnmt.base.console import log
+from covnmt.base.errors import UserError, install_command
 from covnmt.base.files import read_lines
 from covnmt.serve.settings import ServeSettings, bracketed
 
@@ -24,7 +24,7 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
         from covnmt.serve.app import create_app
     except ImportError as error:
         raise UserError(
-            f"the server needs {error.name}, which is not installed: {installing('serve')}"
+            f"the server needs {error.name}, which is not installed: {install_command('serve')}"
         ) from None
     from covnmt.serve.model_pool import load_engines, parse_spec
     from covnmt.serve.prometheus import Metrics
@@ -55,7 +55,7 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
     )
     settle()
     host, port = listening.getsockname()[:2]
-    tell(f"listening on http://{bracketed(host)}:{port}")
+    log(f"listening on http://{bracketed(host)}:{port}")
     try:
         uvicorn.Server(config).run(sockets=[listening])
     finally:

@@ -4,10 +4,10 @@ import re
 from dataclasses import dataclass
 
 from covnmt.base.errors import UserError
-from covnmt.base.processes import cores
+from covnmt.base.processes import available_cpus
 
-WORKERS = min(cores(), 4)
-THREADS = max(1, cores() // WORKERS)
+WORKERS = min(available_cpus(), 4)
+THREADS = max(1, available_cpus() // WORKERS)
 HOST = re.compile(r"\*|[^\s:/\[\]*]+|\[[0-9a-f:.]+\]")
 ORIGIN = re.compile(r"https?://([^\s:/\[\]*@]+|\[[0-9a-f:.]+\])(:\d+)?")
 

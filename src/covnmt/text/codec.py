@@ -71,7 +71,7 @@ def copy_codecs(from_directory: Path, to_directory: Path) -> None:
         _copy(path, to_directory / path.name)
 
 
-def fingerprint(directory: Path) -> str:
+def vocabulary_fingerprint(directory: Path) -> str:
     """A hash of the files of both sides: equal where text becomes the same ids."""
     digest = hashlib.sha256()
     for path in _codec_files(directory):

@@ -15,17 +15,16 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from covnmt.base.arrays import IntArray
 from covnmt.base.console import console
 from covnmt.base.errors import UserError
 
 T = TypeVar("T")
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class World:
         """Whether it is this one that writes files and talks."""
         return self.rank == 0
 
-    def share(self, lengths: Integers) -> Integers:
+    def share(self, lengths: IntArray) -> IntArray:
         """The places of this worker's rows, given the words in every row of a batch.
 
         The rows are dealt by length, there and back like cards: every worker gets as many, but

@@ -18,7 +18,7 @@ from types import FrameType
 import torch
 
 from covnmt.base.config import Config, TrainConfig
-from covnmt.base.console import Meter, tell
+from covnmt.base.console import ProgressBar, log
 from covnmt.base.errors import UserError
 from covnmt.data.batching import Batch, Place, PlannedBatch, prefetch, read_batch, train_batches
 from covnmt.kernels import dispatch
@@ -56,7 +56,7 @@ def work_on(run: Run) -> Outcome:
     config, began, stopped = run.config, time.monotonic(), 0.0
     wanted = config.train.tensorboard and run.world.first
     points = open_curves(run.directory / "tensorboard", wanted, run.counters.update)
-    bar = Meter(config.train.updates, "training")
+    bar = ProgressBar(config.train.updates, "training")
     with stop_signals() as stop, points as curves, bar as meter:
         meter.show(run.counters.update, "")
         if run.counters.unchecked:  # the call before was stopped in it
@@ -193,7 +193,7 @@ def check(run: Run, curves: Curves, stop: "Stop") -> float:
             counters.stale += 1
     write_log(run, {"validation": result.to_json(), "best": better})
     curves.add(counters.update, {"dev/loss": result.loss, "dev/bleu": result.bleu})
-    tell(f"update {counters.update:,}: {result.summary()}{'  best' if better else ''}")
+    log(f"update {counters.update:,}: {result.summary()}{'  best' if better else ''}")
     counters.unchecked = False
     return 0.0
 

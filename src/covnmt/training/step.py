@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from covnmt.base.config import TrainConfig
-from covnmt.base.console import tell
+from covnmt.base.console import warn
 from covnmt.data.batching import Batch
 from covnmt.kernels import dispatch, gpu
 from covnmt.model.seq2seq import Seq2Seq
@@ -46,7 +46,7 @@ class Updater:
         self.device = next(model.parameters()).device
         on_gpu = self.device.type == "cuda"
         if on_gpu and config.precision == "bf16" and not gpu.has_bf16(self.device):
-            tell(EMULATED, style="yellow")
+            warn(EMULATED)
         self.nll = torch.zeros((), device=self.device, dtype=torch.float64)
         self.scale = torch.ones((), device=self.device)
         self.graphs = Graphs(lambda batch: self._compute([batch]), MOST_GRAPHS)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from covnmt.base.errors import UserError, installing
+from covnmt.base.errors import UserError, install_command
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -38,7 +38,7 @@ def open_curves(directory: Path, wanted: bool, update: int) -> Iterator[Curves]:
     except ImportError:
         raise UserError(
             "train.tensorboard needs a package that is not installed: "
-            f"{installing('tensorboard')}, or say train.tensorboard=false"
+            f"{install_command('tensorboard')}, or say train.tensorboard=false"
         ) from None
     with SummaryWriter(directory, purge_step=update + 1) as writer:
         yield Curves(writer)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from covnmt.base.config import SYSTEMS, DecodeConfig
-from covnmt.decoding.beam_search import Found, Hypothesis
+from covnmt.decoding.beam_search import Hypothesis, SearchResult
 from covnmt.decoding.gpu import beam_search
 from covnmt.decoding.gpu import buffers as lane
 from covnmt.decoding.gpu.beam_search import BLOCK, DeviceSearch, best, lane_size
@@ -63,7 +63,7 @@ def on_device(model: Seq2Seq, smallest: int = beam_search.SMALLEST) -> DeviceSea
     return DeviceSearch(model, END, UNK, smallest=smallest)
 
 
-def reference(model: Seq2Seq) -> Callable[[Tensor, Tensor, DecodeConfig], Found]:
+def reference(model: Seq2Seq) -> Callable[[Tensor, Tensor, DecodeConfig], SearchResult]:
     return TorchEngine([model], END).by_steps
 
 
@@ -252,7 +252,7 @@ def test_what_does_not_end_is_tried_again_by_the_reference(
 
     by_steps = TorchEngine.by_steps
 
-    def spy(engine: TorchEngine, words: Tensor, mask: Tensor, config: DecodeConfig) -> Found:
+    def spy(engine: TorchEngine, words: Tensor, mask: Tensor, config: DecodeConfig) -> SearchResult:
         retried.append((len(words), config.beam))
         return by_steps(engine, words, mask, config)
 

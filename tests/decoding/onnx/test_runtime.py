@@ -16,7 +16,7 @@ import torch
 from covnmt.base.config import SYSTEMS, Config, CoverageConfig, DecodeConfig, ModelConfig
 from covnmt.base.errors import UserError
 from covnmt.data.padding import Padded, pad
-from covnmt.decoding.beam_search import Found, Hypothesis
+from covnmt.decoding.beam_search import Hypothesis, SearchResult
 from covnmt.decoding.onnx import format as directories
 from covnmt.decoding.onnx import runtime
 from covnmt.decoding.onnx.export import write_graphs
@@ -63,7 +63,7 @@ def is_tie(one: Hypothesis, other: Hypothesis) -> bool:
     return abs(one.score - other.score) < ROUNDING * max(1, len(one.words))
 
 
-def assert_same(found: Found, wanted: Found, ties: int) -> None:
+def assert_same(found: SearchResult, wanted: SearchResult, ties: int) -> None:
     """The same hypotheses, but for so many sentences where rounding decides."""
     excused = 0
     for ours, theirs in zip(found.hypotheses, wanted.hypotheses, strict=True):

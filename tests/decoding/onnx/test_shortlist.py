@@ -9,7 +9,7 @@ from covnmt.base.config import SYSTEMS, DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines, write_json, write_lines
 from covnmt.data.padding import pad
-from covnmt.decoding.beam_search import Found
+from covnmt.decoding.beam_search import SearchResult
 from covnmt.decoding.onnx import format as directories
 from covnmt.decoding.onnx import shortlist as module
 from covnmt.decoding.onnx.builder import Precision
@@ -45,7 +45,7 @@ def test_list_of_a_sentence(words: list[int], always: list[int], expected: list[
     assert found.tolist() == expected
 
 
-def search(directory: Path, shortlist: Shortlist | None, precision: Precision) -> Found:
+def search(directory: Path, shortlist: Shortlist | None, precision: Precision) -> SearchResult:
     model = exported(model_of(SYSTEMS["gru10"]), directory, precision, shortlist)
     source = pad([[2, 3], [4], [2, 4, 3, 3, 2]], END)
     return OnnxEngine([model], END).search(source, DecodeConfig(beam=3, nbest=2), None)

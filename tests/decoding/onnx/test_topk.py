@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from covnmt.decoding.beam_search import Floats, Ints
+from covnmt.base.arrays import AnyArray, IntArray
 from covnmt.decoding.onnx.builder import FLOAT, INT64, Graph, Store
 from covnmt.decoding.onnx.topk import BLOCK, best_words, fill_blocks
 
@@ -21,7 +21,7 @@ def opened(words: int) -> ort.InferenceSession:
     return ort.InferenceSession(graph.build().SerializeToString())
 
 
-def chosen(scores: Floats, k: int) -> tuple[Floats, Ints]:
+def chosen(scores: AnyArray, k: int) -> tuple[AnyArray, IntArray]:
     """What the graph says of rows [R, V] in full blocks."""
     inputs = {"scores": scores[:, None, None], "k": np.array([k])}
     best, numbers = opened(scores.shape[1]).run(None, inputs)

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from covnmt.base.config import DecodeConfig
 from covnmt.decoding.backtrace import Trellis
-from covnmt.decoding.beam_search import Found, Hypothesis
+from covnmt.decoding.beam_search import Hypothesis, SearchResult
 from covnmt.decoding.gpu.buffers import SOURCE, Buffers, Fetched, Lane, Request, Rows, round_up
 from covnmt.decoding.penalties import attempts
 from covnmt.kernels import dispatch
@@ -159,7 +159,7 @@ class PlainStep:
 
 
 # Searches for source words [N, J] and their mask as `search.search` does.
-Reference = Callable[[Tensor, Tensor, DecodeConfig], Found]
+Reference = Callable[[Tensor, Tensor, DecodeConfig], SearchResult]
 
 
 class DeviceSearch:
@@ -193,13 +193,13 @@ class DeviceSearch:
     @torch.inference_mode()
     def search(
         self, words: Tensor, mask: Tensor, reference: Reference, config: DecodeConfig
-    ) -> Found:
+    ) -> SearchResult:
         """What `search.search` finds for source words [N, J], best on the host already.
 
         The reference does what is left to that one, with the model as it is.
         """
         if not len(words):
-            return Found([], None)
+            return SearchResult([], None)
         if config.beam > BLOCK:
             return reference(words, mask, config)
         found = self._first_attempt(words.cpu(), mask.cpu(), config)
@@ -210,7 +210,7 @@ class DeviceSearch:
             found = found._replace(hypotheses=hypotheses)
         return found
 
-    def _first_attempt(self, words: Tensor, mask: Tensor, config: DecodeConfig) -> Found:
+    def _first_attempt(self, words: Tensor, mask: Tensor, config: DecodeConfig) -> SearchResult:
         N, J = words.shape
         request = Request.of(words, mask, lane_size(N), self.unk, config)
         with torch.cuda.device_of(self._memory.h):
@@ -222,7 +222,7 @@ class DeviceSearch:
             segments = [rows.arrived() for rows in self._explore(lane, request)]
         trellis = Trellis.of(segments, request.lengths.numpy(), len(self.output.b), self.end)
         hypotheses = trellis.hypotheses(config)
-        return Found(hypotheses, None if expected is None else expected.numpy())
+        return SearchResult(hypotheses, None if expected is None else expected.numpy())
 
     def advance(self, buffers: Buffers, first: bool) -> None:
         """One step of all sentences of a lane; the first reads them before."""

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from covnmt.base.arrays import FloatArray
 from covnmt.base.config import ModelConfig
 from covnmt.decoding.onnx.builder import FLOAT, Graph
-from covnmt.decoding.onnx.cells import Array, Weights, gru
+from covnmt.decoding.onnx.cells import Weights, gru
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,9 @@ class Attention:
         candidate = graph.constant(U)
         return gru(graph, gates, c, given.C, self.d, lambda r: graph.op("MatMul", r, candidate))
 
-    def _inputs(self, graph: Graph, given: Given, alpha: str, energies: str, own: Array) -> str:
+    def _inputs(
+        self, graph: Graph, given: Given, alpha: str, energies: str, own: FloatArray
+    ) -> str:
         """What the coverage network is told [G, c, K, J, gd]; `own` is for the coverage itself."""
         seen, W = [given.C, alpha], [own, self.weights["decoder.coverage.P"][None]]
         if "decoder.coverage.from_energies" in self.weights:

@@ -4,21 +4,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covnmt.base.arrays import FloatArray
 from covnmt.base.config import CellKind
 from covnmt.decoding.onnx.builder import Graph
 
-Array = NDArray[np.float32]
-Weights = Mapping[str, Array]
+Weights = Mapping[str, FloatArray]
 
 
 @dataclass(frozen=True)
 class Cell:
     """The recurrent weights of one GRU."""
 
-    gates: Array  # [2n, n] R, G
-    candidate: Array  # [n, n] U
+    gates: FloatArray  # [2n, n] R, G
+    candidate: FloatArray  # [n, n] U
     kind: CellKind
 
     @classmethod
@@ -26,7 +25,7 @@ class Cell:
         """The cell that has this name."""
         return cls(weights[f"{name}.gates"], weights[f"{name}.candidate"], kind)
 
-    def recurrent(self) -> Array:
+    def recurrent(self) -> FloatArray:
         """What the state meets at once: the gates, and the candidate too if it is reset after."""
         exact = self.kind == "exact"
         return self.gates if exact else np.concatenate([self.gates, self.candidate])

@@ -12,9 +12,10 @@ Letters: S sentences, J source positions, m embedding, n hidden.
 import numpy as np
 import onnx
 
+from covnmt.base.arrays import FloatArray
 from covnmt.base.config import ModelConfig
 from covnmt.decoding.onnx.builder import BOOL, FLOAT, INT64, Graph, Precision, Store
-from covnmt.decoding.onnx.cells import Array, Cell, Weights
+from covnmt.decoding.onnx.cells import Cell, Weights
 
 DIRECTIONS = ("ahead", "back")
 
@@ -38,7 +39,7 @@ def encoder_graph(
     return graph.build()
 
 
-def _values(graph: Graph, W: Array, h: str) -> str:
+def _values(graph: Graph, W: FloatArray, h: str) -> str:
     """What attention takes the mean of: annotations, or their products."""
     if graph.precision == "int8":
         return graph.product(h, W)
@@ -114,12 +115,12 @@ def _prepare(graph: Graph, weights: Weights, config: ModelConfig, h: str) -> str
     return graph.op("Mul", share, graph.constant(np.array([coverage.max_fertility], np.float32)))
 
 
-def halves(W: Array) -> Array:
+def halves(W: FloatArray) -> FloatArray:
     """Rows 0, 2, 4, ... and then 1, 3, 5, ...: maxout then compares two halves."""
     return np.concatenate([W[0::2], W[1::2]])
 
 
-def context_products(weights: Weights, config: ModelConfig) -> Array:
+def context_products(weights: Weights, config: ModelConfig) -> FloatArray:
     """All that a context is ever multiplied with: C_o, Cx, and for coverage, next and now."""
     nothing = np.zeros((0, 2 * config.hidden), dtype=np.float32)
     names = ("decoder.coverage.from_context", "decoder.coverage.from_current")

@@ -15,7 +15,7 @@ from typing import Any
 
 from covnmt.base.config import DataConfig
 from covnmt.base.errors import UserError
-from covnmt.base.files import atomic_write, digest, write_json
+from covnmt.base.files import atomic_write, file_digest, write_json
 from covnmt.decoding.onnx.activation_ranges import measure_reach
 from covnmt.decoding.onnx.builder import Precision, Store
 from covnmt.decoding.onnx.encoder import encoder_graph
@@ -95,13 +95,13 @@ def write_graphs(
         "format": FORMAT,
         "precision": precision,
         "parameters": count_parameters(model),
-        "files": {name: digest(target / name) for name in names},
+        "files": {name: file_digest(target / name) for name in names},
         "matrices": store.matrices,
         "output": store.output,
         "settings": settings or {},
     }
     if shortlist is not None:
         shortlist.save(target / SHORTLIST)
-        about["files"][SHORTLIST] = digest(target / SHORTLIST)
+        about["files"][SHORTLIST] = file_digest(target / SHORTLIST)
     write_json(target / DESCRIPTION, about)
     return {name: (target / name).stat().st_size for name in names}

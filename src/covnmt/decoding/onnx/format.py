@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covnmt.base.arrays import FloatArray, IntArray
 from covnmt.base.errors import UserError
-from covnmt.base.files import digest, read_json
-from covnmt.decoding.beam_search import Ints
-from covnmt.decoding.protocol import Array
+from covnmt.base.files import file_digest, read_json
 
 DESCRIPTION = "onnx.json"
 ENCODER, STEP, WEIGHTS = "encoder.onnx", "step.onnx", "weights.bin"
@@ -65,7 +64,7 @@ def check_files(directory: Path) -> None:
     """All files are there, and are what was written."""
     files = read_description(directory)["files"]
     for path in (directory / name for name in {ENCODER, STEP, WEIGHTS, *files}):
-        if digest(path) != files.get(path.name):
+        if file_digest(path) != files.get(path.name):
             raise UserError(f"{path}: damaged; {REMEDY}")
 
 
@@ -74,7 +73,7 @@ class OutputLayer:
     """The weights between features and words, where a model does not always use all."""
 
     W: NDArray[Any]  # [V, q], bytes or numbers
-    vectors: Mapping[str, Array]  # [V] each: b, and scale where W is in bytes
+    vectors: Mapping[str, FloatArray]  # [V] each: b, and scale where W is in bytes
 
     @classmethod
     def load(cls, directory: Path) -> "OutputLayer":
@@ -91,7 +90,7 @@ class OutputLayer:
             return cls(with_a_bit_less(W), {**vectors, "scale": 2 * vectors["scale"]})
         return cls(W, vectors)
 
-    def part(self, words: Ints | None) -> dict[str, NDArray[Any]]:
+    def part(self, words: IntArray | None) -> dict[str, NDArray[Any]]:
         """As the graph wants it, of these words; None: of all."""
         chosen = slice(None) if words is None else words
         vectors = {f"output.{name}": each[chosen] for name, each in self.vectors.items()}

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from covnmt.base.arrays import AnyArray, FloatArray, IntArray
 from covnmt.base.config import Config, DecodeConfig, ModelConfig
 from covnmt.base.errors import UserError
 from covnmt.data.padding import Padded
-from covnmt.decoding.beam_search import Floats, Found, Ints, Proposal, Watch, search
+from covnmt.decoding.beam_search import Proposal, SearchResult, Watch, beam_search
 from covnmt.decoding.onnx.format import (
     DESCRIPTION,
     ENCODER,
@@ -33,7 +34,7 @@ from covnmt.decoding.onnx.format import (
     replacements,
 )
 from covnmt.decoding.onnx.shortlist import Shortlist
-from covnmt.decoding.protocol import Array, Forced
+from covnmt.decoding.protocol import Forced
 from covnmt.model.directory import Description, check_made_with, check_vocabularies, load_config
 from covnmt.text.vocabulary import PAD, UNK
 
@@ -62,11 +63,11 @@ def single(number: int | bool, *shape: int) -> ort.OrtValue:
 class Memory(NamedTuple):
     """What one model knows of S sentences; shared by all hypotheses of each."""
 
-    arrays: dict[str, Array]  # [S, ..., J, *]: keys, values, bias, and Phi where there is one
+    arrays: dict[str, FloatArray]  # [S, ..., J, *]: keys, values, bias, and Phi where there is one
     output: dict[str, NDArray[Any]]  # the part of the output layer that is used, if not all
-    words: Ints | None  # the words of that part
+    words: IntArray | None  # the words of that part
 
-    def select(self, sentences: Ints) -> "Memory":
+    def select(self, sentences: IntArray) -> "Memory":
         """Only these sentences."""
         chosen = {name: array[sentences] for name, array in self.arrays.items()}
         return Memory(chosen, self.output, self.words)
@@ -81,9 +82,9 @@ class State(NamedTuple):
     """What every model carries from step to step, and the rows of it that are still of interest."""
 
     each: tuple[Values, ...]
-    rows: Ints  # [R]
+    rows: IntArray  # [R]
 
-    def select(self, rows: Ints) -> "State":
+    def select(self, rows: IntArray) -> "State":
         """Only these rows; the next step picks them."""
         return State(self.each, self.rows[rows])
 
@@ -135,7 +136,7 @@ class OnnxModel:
         memory = Memory(shared, output, words)
         return memory, {name: value(begin[name]) for name in self.carried}
 
-    def _listed(self, source: Ints | None) -> tuple[Ints | None, dict[str, NDArray[Any]]]:
+    def _listed(self, source: IntArray | None) -> tuple[IntArray | None, dict[str, NDArray[Any]]]:
         """The words that may follow these, and their part of the output layer."""
         if self.output is None or self.shortlist is None:
             return None, {}
@@ -164,7 +165,7 @@ class OnnxModel:
         arrays = [_by_row(each.numpy()) for each in found[: len(names)]]
         return arrays, dict(zip(self.carried, found[len(names) :], strict=True))
 
-    def fertility(self, memory: Memory, J: int) -> Array | None:
+    def fertility(self, memory: Memory, J: int) -> FloatArray | None:
         """Target words expected of each source word [S, J], where the model predicts them."""
         predicts = self.config.coverage.kind == "fertility"
         return memory.arrays["Phi"][:, 0, :J, 0] if predicts else None
@@ -191,7 +192,7 @@ class OnnxScorer:
         memories, begin = zip(*read, strict=True)
         return cls(models, memories, end), State(begin, np.arange(len(source.words)))
 
-    def step(self, state: State, words: Ints | None, k: int) -> Proposal[State]:
+    def step(self, state: State, words: IntArray | None, k: int) -> Proposal[State]:
         """Propose the k best next words of every row."""
         outputs = ["best", "numbers", "alpha"] if len(self.models) == 1 else ["log_probs", "alpha"]
         listed = self.memories[0].words
@@ -207,7 +208,7 @@ class OnnxScorer:
         return Proposal(log_probs, numbers, attention, after)
 
     def run(
-        self, state: State, words: Ints | None, k: int, outputs: Sequence[str]
+        self, state: State, words: IntArray | None, k: int, outputs: Sequence[str]
     ) -> tuple[list[list[NDArray[Any]]], State]:
         """One step of every model: these outputs of each, and the state after it."""
         size = group_size(self.sentences, len(state.rows) // self.sentences)
@@ -232,13 +233,13 @@ class OnnxScorer:
         pairs = zip(self.models, self._values, strict=True)
         self._bindings = [model.bind(values) for model, values in pairs]
 
-    def keep(self, sentences: Ints) -> "OnnxScorer":
+    def keep(self, sentences: IntArray) -> "OnnxScorer":
         """The same for fewer sentences."""
         if len(sentences) == self.sentences:
             return self
         return OnnxScorer(self.models, [m.select(sentences) for m in self.memories], self.end)
 
-    def fertility(self, J: int) -> Array | None:
+    def fertility(self, J: int) -> FloatArray | None:
         """Expected target words [S, J]; the mean where several models predict them."""
         pairs = zip(self.models, self.memories, strict=True)
         predicted = [model.fertility(memory, J) for model, memory in pairs]
@@ -274,13 +275,13 @@ def group_size(sentences: int, beam: int) -> int:
     return next((size for size in sizes if size * beam >= TOGETHER), sentences)
 
 
-def mean_log(log_probs: Sequence[Floats]) -> Floats:
+def mean_log(log_probs: Sequence[AnyArray]) -> AnyArray:
     """The logarithm of the mean probability."""
-    total: Floats = np.logaddexp.reduce(log_probs)
+    total: AnyArray = np.logaddexp.reduce(log_probs)
     return total - math.log(len(log_probs))
 
 
-def top(scores: Floats, k: int) -> tuple[Floats, Ints]:
+def top(scores: AnyArray, k: int) -> tuple[AnyArray, IntArray]:
     """The k highest of every row [R, V], best first; equal scores go to the lower word.
 
     Only where several are equal to the last of the k it is open which are left out.
@@ -300,21 +301,21 @@ class OnnxEngine:
     def __init__(self, models: Sequence[OnnxModel], end: int) -> None:
         self.models, self.end = models, end
 
-    def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> Found:
+    def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> SearchResult:
         """Translate."""
         alone = len(self.models) == 1  # several would each have a list of their own
         scorer, start = OnnxScorer.read(
             self.models, source, self.end, decode.beam, every_word=not alone
         )
-        found = search(scorer, start, source.lengths, decode, watch)
-        return Found(found, scorer.fertility(source.words.shape[1]))
+        found = beam_search(scorer, start, source.lengths, decode, watch)
+        return SearchResult(found, scorer.fertility(source.words.shape[1]))
 
     def force(self, source: Padded, target: Padded) -> Forced:
         """Decode these targets with the first model."""
         scorer, state = OnnxScorer.read(self.models[:1], source, self.end, 1, every_word=True)
         rows, J = np.arange(len(source.words)), source.words.shape[1]
         alphas, said = [], np.zeros(len(rows), np.float32)
-        last: Ints | None = None
+        last: IntArray | None = None
         for words, real in zip(target.words.T, target.mask.T, strict=True):
             [[log_probs, alpha]], state = scorer.run(state, last, 1, ["log_probs", "alpha"])
             said += np.where(real, log_probs[rows, words], 0)

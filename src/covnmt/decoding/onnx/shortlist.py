@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from covnmt.base.arrays import IntArray
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_json, read_parallel, write_json
-from covnmt.decoding.beam_search import Ints
 from covnmt.metrics.alignment import parse_links
 from covnmt.text.codec import Codec
 from covnmt.text.vocabulary import UNK
@@ -33,7 +33,7 @@ class Shortlist:
     always: list[int]
     partners: dict[int, list[int]]
 
-    def of(self, words: Ints) -> Ints:
+    def of(self, words: IntArray) -> IntArray:
         """The list for these source words, in ascending order."""
         linked = [t for s in np.unique(words).tolist() for t in self.partners.get(s, [])]
         return np.unique(np.array([*self.always, *linked], dtype=np.int64))

@@ -13,11 +13,12 @@ from dataclasses import replace
 import numpy as np
 import onnx
 
+from covnmt.base.arrays import FloatArray
 from covnmt.base.config import ModelConfig
 from covnmt.decoding.onnx.activation_ranges import Reach
 from covnmt.decoding.onnx.attention import Attention, Given
 from covnmt.decoding.onnx.builder import BOOL, FLOAT, INT64, Graph, Precision, Store
-from covnmt.decoding.onnx.cells import Array, Cell, Weights
+from covnmt.decoding.onnx.cells import Cell, Weights
 from covnmt.decoding.onnx.encoder import context_products, halves, knows_words, largest
 from covnmt.decoding.onnx.topk import best_words, fill_blocks
 
@@ -111,7 +112,7 @@ class StepGraph:
         rz, c = self.graph.split(self.graph.op("Add", word, s), 2 * self.n, self.n)
         return rz, c
 
-    def _with_coverage(self, t: str, W: Array, *sizes: int) -> tuple[str, str, str]:
+    def _with_coverage(self, t: str, W: FloatArray, *sizes: int) -> tuple[str, str, str]:
         """W t in two parts, and the coverage network's product with t where there is one."""
         S = self.weights.get("decoder.coverage.S")
         if S is None:
@@ -180,7 +181,7 @@ class StepGraph:
         graph.output("numbers", numbers, [*ROWS, "best"], INT64)
         graph.output("log_probs", log_probs, [*ROWS, "V"])
 
-    def _output(self) -> tuple[Array | None, Array, Array]:
+    def _output(self) -> tuple[FloatArray | None, FloatArray, FloatArray]:
         """What is between maxout and words: W_1, W_2 and b, or W_2 W_1 where that is smaller."""
         W_1, W_2 = self.weights.get("readout.W_1"), self.weights["readout.W_2"]
         b = self.weights["readout.b"]

@@ -9,13 +9,13 @@ Letters: G, c, K the axes of hypotheses (see `step`), V words, k of them the bes
 
 import numpy as np
 
+from covnmt.base.arrays import FloatArray
 from covnmt.decoding.onnx.builder import Graph
-from covnmt.decoding.onnx.cells import Array
 
 BLOCK = 64  # words
 
 
-def fill_blocks(W: Array, b: Array) -> tuple[Array, Array]:
+def fill_blocks(W: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The output layer [V, q], [V] with words behind its last that nobody ever says."""
     missing = -len(b) % BLOCK
     W = np.pad(W, ((0, missing), (0, 0)), mode="edge")
