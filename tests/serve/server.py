@@ -12,9 +12,9 @@ import httpx
 import uvicorn
 
 from covnmt.serve.app import create_app
-from covnmt.serve.model_pool import Engine, load_engines, parse_spec
+from covnmt.serve.model_pool import ServedModel, open_models, parse_spec
 from covnmt.serve.prometheus import Metrics
-from covnmt.serve.server import listen
+from covnmt.serve.server import open_socket
 from covnmt.serve.settings import ServeSettings
 
 # requests of all tests come from one address
@@ -28,7 +28,7 @@ class Running:
     """Where it listens, and its insides."""
 
     url: str
-    engines: dict[str, Engine]
+    engines: dict[str, ServedModel]
     metrics: Metrics
     server: uvicorn.Server
 
@@ -44,12 +44,12 @@ def serving(
     """Serve these models; stops, gracefully, at the end."""
     metrics = Metrics()
     specs = [parse_spec(f"{name}={path}") for name, path in models.items()]
-    engines = load_engines(specs, device, settings, metrics.observe_batch)
+    engines = open_models(specs, device, settings, metrics.observe_batch)
     app = create_app(engines, settings, metrics)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, timeout_graceful_shutdown=PATIENCE
     )
-    server, listening = uvicorn.Server(config), listen("127.0.0.1", 0)
+    server, listening = uvicorn.Server(config), open_socket("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:

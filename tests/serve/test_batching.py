@@ -14,11 +14,11 @@ from covnmt.serve.batching import (
     WORTH_SHARING,
     Batcher,
     ClosedError,
-    Job,
     QueueFullError,
-    choose,
-    is_full,
-    similar,
+    WorkItem,
+    batch_is_full,
+    choose_batch,
+    similar_length,
 )
 
 from .server import PATIENCE, wait_until
@@ -32,7 +32,7 @@ class Worker:
         self.open.set()
         self.batches: list[list[int]] = []
 
-    def run(self, jobs: Sequence[Job[int, int]]) -> list[int | Exception]:
+    def run(self, jobs: Sequence[WorkItem[int, int]]) -> list[int | Exception]:
         payloads = [job.payload for job in jobs]
         self.batches.append(payloads)
         assert self.open.wait(PATIENCE)
@@ -59,7 +59,7 @@ def batcher(worker: Worker) -> Iterator[Batcher[int, int]]:
 def submit(
     batcher: Batcher[int, int], *numbers: int, group: str = "", size: int = 10
 ) -> list["Future[int]"]:
-    jobs: list[Job[int, int]] = [Job(group, number, size) for number in numbers]
+    jobs: list[WorkItem[int, int]] = [WorkItem(group, number, size) for number in numbers]
     batcher.submit(jobs)
     return [job.future for job in jobs]
 
@@ -162,8 +162,8 @@ def test_many_threads_lose_nothing_and_answer_nothing_twice(worker: Worker) -> N
     assert max(done.values()) == 1
 
 
-def fits(job: Job[int, int], first: Job[int, int]) -> bool:
-    return job.group == first.group and similar(job, first)
+def fits(job: WorkItem[int, int], first: WorkItem[int, int]) -> bool:
+    return job.group == first.group and similar_length(job, first)
 
 
 JOBS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 300)), min_size=1, max_size=30)
@@ -171,16 +171,16 @@ JOBS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 300)), min_size=
 
 @given(JOBS, st.integers(1, 8))
 def test_choose(kinds: list[tuple[str, int]], most: int) -> None:
-    waiting = [Job[int, int](group, n, size) for n, (group, size) in enumerate(kinds)]
-    batch = choose(waiting, most)
+    waiting = [WorkItem[int, int](group, n, size) for n, (group, size) in enumerate(kinds)]
+    batch = choose_batch(waiting, most)
     assert batch[0] is waiting[0]
     assert len(batch) <= most
     assert [job.payload for job in batch] == sorted(job.payload for job in batch)
     assert all(fits(job, batch[0]) for job in batch)
     could = [job for job in waiting if fits(job, batch[0])]
     assert batch == could[: len(batch)]
-    assert len(batch) == len(could) or is_full(batch, most)
-    assert not is_full(batch[:-1], most)
+    assert len(batch) == len(could) or batch_is_full(batch, most)
+    assert not batch_is_full(batch[:-1], most)
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def test_what_one_worker_leaves_the_next_one_takes(
     wait_until(lambda: batcher.idle == 2)
     for worker in workers:
         worker.open.clear()
-    jobs = [Job[int, int](group, number, 10) for number, group in enumerate("ab")]
+    jobs = [WorkItem[int, int](group, number, 10) for number, group in enumerate("ab")]
     batcher.submit(jobs)
     wait_until(lambda: all(worker.batches for worker in workers))
     for worker in workers:
@@ -259,10 +259,10 @@ def test_what_one_worker_leaves_the_next_one_takes(
 
 
 def test_long_jobs_fill_a_batch_sooner() -> None:
-    waiting = [Job[int, int]("", n, 300) for n in range(10)]
-    assert len(choose(waiting, most=8)) == 3
-    assert len(choose(waiting[:1], most=1)) == 1
+    waiting = [WorkItem[int, int]("", n, 300) for n in range(10)]
+    assert len(choose_batch(waiting, most=8)) == 3
+    assert len(choose_batch(waiting[:1], most=1)) == 1
 
 
 def test_choose_from_nothing() -> None:
-    assert choose([], 4) == []
+    assert choose_batch([], 4) == []

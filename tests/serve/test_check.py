@@ -9,8 +9,8 @@ import pytest
 from covnmt.inference.omissions import CHECKED, OmissionChecker
 from covnmt.model.directory import find_model
 from covnmt.serve.batching import LONG
-from covnmt.serve.model_pool import decodings
-from covnmt.serve.routes import one_by_one
+from covnmt.serve.model_pool import decodings_per_check
+from covnmt.serve.routes import submit_one_by_one
 from covnmt.serve.settings import ServeSettings
 
 from .server import PATIENCE, Running, serving
@@ -60,8 +60,8 @@ def test_so_many_tokens_can_be_checked(running: Running) -> None:
 def test_a_check_counts_as_the_work_it_is() -> None:
     """A sentence of ten words is short; to check it is not, so it keeps no short one waiting."""
     sentence = "word " * 10
-    assert len(sentence) < LONG < len(sentence) * decodings(sentence)
-    assert decodings(sentence) == 2 * (1 + 10)
+    assert len(sentence) < LONG < len(sentence) * decodings_per_check(sentence)
+    assert decodings_per_check(sentence) == 2 * (1 + 10)
 
 
 class Queue:
@@ -85,7 +85,7 @@ async def wait_for(queue: Queue, number: int) -> "Future[int]":
 def test_the_next_is_queued_when_one_is_done() -> None:
     async def scenario() -> None:
         queue = Queue()
-        work = asyncio.ensure_future(one_by_one(queue.submit, [1, 2, 3]))
+        work = asyncio.ensure_future(submit_one_by_one(queue.submit, [1, 2, 3]))
         for number in (1, 2, 3):
             (await wait_for(queue, number)).set_result(10 * number)
             assert len(queue.futures) == number
@@ -97,7 +97,7 @@ def test_the_next_is_queued_when_one_is_done() -> None:
 def test_whoever_leaves_leaves_the_rest_undone() -> None:
     async def scenario() -> None:
         queue = Queue()
-        work = asyncio.ensure_future(one_by_one(queue.submit, [1, 2, 3]))
+        work = asyncio.ensure_future(submit_one_by_one(queue.submit, [1, 2, 3]))
         (await wait_for(queue, 1)).set_result(10)
         last = await wait_for(queue, 2)
         work.cancel()

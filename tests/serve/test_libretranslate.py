@@ -8,10 +8,10 @@ import httpx
 import pytest
 from libretranslatepy import LibreTranslateAPI  # type: ignore[import-untyped]
 
-from covnmt.serve.libretranslate import find_engine
+from covnmt.serve.libretranslate import find_model_for_languages
 from covnmt.serve.model_pool import ModelSpec
-from covnmt.serve.routes import Desk
-from covnmt.serve.security import RefusalError
+from covnmt.serve.routes import TranslationService
+from covnmt.serve.security import RequestRefusedError
 from covnmt.serve.settings import ServeSettings
 
 from .server import PATIENCE, Running, serving
@@ -65,12 +65,12 @@ def test_the_model_of_a_pair(source: str, target: str, name: str | None) -> None
     """A text of one language is never given to a model of another."""
     specs = [ModelSpec(each, Path(each), x, y) for each, x, y in MODELS]
     engines = {spec.name: SimpleNamespace(spec=spec) for spec in specs}
-    desk = cast(Desk, SimpleNamespace(engines=engines))
+    desk = cast(TranslationService, SimpleNamespace(engines=engines))
     if name is not None:
-        assert find_engine(desk, source, target).spec.name == name
+        assert find_model_for_languages(desk, source, target).spec.name == name
         return
-    with pytest.raises(RefusalError, match=r"one of ja, zh|see /languages"):
-        find_engine(desk, source, target)
+    with pytest.raises(RequestRefusedError, match=r"one of ja, zh|see /languages"):
+        find_model_for_languages(desk, source, target)
 
 
 def test_languages(client: httpx.Client) -> None:

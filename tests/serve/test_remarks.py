@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from covnmt.inference.translate import Translation
-from covnmt.serve.remarks import remarks
+from covnmt.serve.remarks import find_remarks
 
 # target words, attention [I, J], fertility, the remarks as (side, position, kind)
 CASES = {
@@ -52,25 +52,25 @@ def translation(target: str, attention: object, fertility: list[float] | None) -
 @pytest.mark.parametrize("case", CASES)
 def test_remarks(case: str) -> None:
     target, attention, fertility, expected = CASES[case]
-    found = remarks(translation(target, attention, fertility))
+    found = find_remarks(translation(target, attention, fertility))
     assert [(each.side, each.position, each.kind) for each in found] == expected
 
 
 def test_reasons_name_what_was_seen() -> None:
-    [twice] = remarks(translation("x x", [[0.9, 0.1], [0.8, 0.2]], None))
+    [twice] = find_remarks(translation("x x", [[0.9, 0.1], [0.8, 0.2]], None))
     assert twice.reason == "word 1 is the same and comes from “a” too"
-    [much] = remarks(translation("x y z", [[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]], [1.0, 1.0]))
+    [much] = find_remarks(translation("x y z", [[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]], [1.0, 1.0]))
     assert much.reason == "attention 2.00 in all, 1.00 expected: more than its share"
 
 
 def test_reasons_read_like_words() -> None:
     made = translation("x x", [[0.9, 0.1], [0.8, 0.2]], None)
-    [space] = remarks(replace(made, source_tokens=("▁cat", "b")))
+    [space] = find_remarks(replace(made, source_tokens=("▁cat", "b")))
     assert "comes from “cat” too" in space.reason
-    [byte] = remarks(replace(made, source_tokens=("<0x24>", "b")))
+    [byte] = find_remarks(replace(made, source_tokens=("<0x24>", "b")))
     assert "comes from “$” too" in byte.reason
 
 
 def test_an_empty_sentence_has_none() -> None:
     empty = Translation("", (), "", (), 0.0, (), np.zeros(0, dtype=np.float32), None)
-    assert remarks(empty) == []
+    assert find_remarks(empty) == []

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.responses import PlainTextResponse
 
-from covnmt.serve.security import Gate, Rate
+from covnmt.serve.security import RateLimiter, SecurityMiddleware
 from covnmt.serve.settings import ServeSettings
 
 from .server import Running, serving, wait_until
@@ -127,7 +127,7 @@ def test_own_names_and_addresses_are_not(client: httpx.Client, host: str) -> Non
 
 
 def test_the_name_it_listens_on_is_one_of_them() -> None:
-    gate = Gate(PlainTextResponse("in"), ServeSettings(host="Translator"))
+    gate = SecurityMiddleware(PlainTextResponse("in"), ServeSettings(host="Translator"))
     transport = httpx.ASGITransport(gate)
 
     async def status(name: str) -> int:
@@ -156,7 +156,7 @@ def test_only_the_page_is_served(client: httpx.Client, path: str) -> None:
 
 
 def test_rate() -> None:
-    rate = Rate(rate=2.0, burst=3)
+    rate = RateLimiter(rate=2.0, burst=3)
     assert [rate.wait("a", 0.0) for _ in range(4)] == [0, 0, 0, 0.5]
     assert rate.wait("b", 0.0) == 0
     assert rate.wait("a", 0.5) == 0
@@ -166,7 +166,7 @@ def test_rate() -> None:
 
 def test_rate_forgets_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("covnmt.serve.security.CLIENTS", 5)
-    rate = Rate(rate=1.0, burst=1)
+    rate = RateLimiter(rate=1.0, burst=1)
     for number in range(100):
         rate.wait(str(number), 0.0)
     assert list(rate.buckets) == ["95", "96", "97", "98", "99"]

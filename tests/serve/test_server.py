@@ -15,10 +15,10 @@ import httpx
 import pytest
 
 from covnmt.base.errors import UserError
-from covnmt.serve.model_pool import ModelSpec, load_engines, parse_spec
+from covnmt.serve.model_pool import ModelSpec, open_models, parse_spec
 from covnmt.serve.prometheus import Metrics
-from covnmt.serve.server import listen, read_key, run_server
-from covnmt.serve.settings import ServeSettings, read_host, read_origin
+from covnmt.serve.server import open_socket, read_api_key, run_server
+from covnmt.serve.settings import ServeSettings, parse_host, parse_origin
 
 from .server import PATIENCE, wait_until
 
@@ -59,8 +59,8 @@ def test_a_temporary_directory_whose_name_is_too_long(monkeypatch: pytest.Monkey
     def fail(*_: object) -> None:
         raise OSError("AF_UNIX path too long")  # as Python says it, without a number
 
-    monkeypatch.setattr("covnmt.serve.server.listen", lambda *_: None)
-    monkeypatch.setattr("covnmt.serve.model_pool.load_engines", fail)
+    monkeypatch.setattr("covnmt.serve.server.open_socket", lambda *_: None)
+    monkeypatch.setattr("covnmt.serve.model_pool.open_models", fail)
     with pytest.raises(UserError, match=r"too long a name .* TMPDIR="):
         run_server(["zh-en"], ServeSettings(), "cpu")
 
@@ -68,22 +68,22 @@ def test_a_temporary_directory_whose_name_is_too_long(monkeypatch: pytest.Monkey
 def test_two_models_of_one_name(tiny_model: Path) -> None:
     specs = [parse_spec(str(tiny_model))] * 2
     with pytest.raises(UserError, match="two models are called tiny"):
-        load_engines(specs, "cpu", ServeSettings(), Metrics().observe_batch)
+        open_models(specs, "cpu", ServeSettings(), Metrics().observe_batch)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid", "a..b"])
 def test_an_address_of_another_machine(host: str) -> None:
     with pytest.raises(UserError, match=f"cannot listen on {host}.* give --host an address"):
-        listen(host, 0)
+        open_socket(host, 0)
 
 
 def test_a_port_that_is_taken() -> None:
-    with listen("127.0.0.1", 0) as taken:
+    with open_socket("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=f"port {port}.*--port 0"):
-            listen("127.0.0.1", port)
+            open_socket("127.0.0.1", port)
     with pytest.raises(UserError, match="cannot listen"):
-        listen("no such host", 0)
+        open_socket("no such host", 0)
 
 
 @pytest.mark.parametrize("content", ["", "short\n", "schlüssel-schlüssel\n"])
@@ -91,12 +91,12 @@ def test_bad_keys(tmp_path: Path, content: str) -> None:
     path = tmp_path / "key"
     path.write_text(content, "utf-8")
     with pytest.raises(UserError, match="line 1"):
-        read_key(path)
+        read_api_key(path)
 
 
 def test_a_key(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("a-secret-key\nanother line\n", "utf-8")
-    assert read_key(tmp_path / "key") == "a-secret-key"
+    assert read_api_key(tmp_path / "key") == "a-secret-key"
 
 
 HOSTS = {
@@ -113,20 +113,20 @@ ORIGINS = {
 
 
 def test_names_and_sites_are_read_as_browsers_send_them() -> None:
-    assert {text: read_host(text) for text in HOSTS} == HOSTS
-    assert {text: read_origin(text) for text in ORIGINS} == ORIGINS
+    assert {text: parse_host(text) for text in HOSTS} == HOSTS
+    assert {text: parse_origin(text) for text in ORIGINS} == ORIGINS
 
 
 @pytest.mark.parametrize("text", ["", "example.org:8000", "https://example.org", "a b", "*.org"])
 def test_names_that_no_browser_would_send(text: str) -> None:
     with pytest.raises(UserError, match="--allow-host"):
-        read_host(text)
+        parse_host(text)
 
 
 @pytest.mark.parametrize("text", ["", "*", "null", "example.org", "https://example.org/page"])
 def test_sites_that_no_browser_would_send(text: str) -> None:
     with pytest.raises(UserError, match="--allow-origin"):
-        read_origin(text)
+        parse_origin(text)
 
 
 def test_defaults_are_safe() -> None:
@@ -140,7 +140,7 @@ def test_defaults_are_safe() -> None:
 @contextmanager
 def command(model: Path, *options: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """`covnmt serve` in a process of its own, and where it listens."""
-    code = "from covnmt.cli_serve import app; app()"
+    code = "from covnmt.cli.serve import app; app()"
     words = [sys.executable, "-c", code, "--model", str(model), "--port", "0", *options]
     with subprocess.Popen(
         words, stderr=subprocess.PIPE, text=True, start_new_session=True

@@ -13,9 +13,9 @@ import pytest
 
 from covnmt.base.errors import UserError
 from covnmt.inference.translate import Translation
-from covnmt.serve.model_runner import Watch
-from covnmt.serve.responses import Accepted
-from covnmt.serve.stream import News, stream_events
+from covnmt.serve.model_runner import PartialTextWatch
+from covnmt.serve.responses import SubmittedTexts
+from covnmt.serve.stream import PartialTranslations, stream_events
 from covnmt.text.sentences import split_text
 
 from .server import PATIENCE
@@ -29,10 +29,10 @@ class Stream:
     """A stream of two texts, three sentences, and those who work on them."""
 
     def __init__(self) -> None:
-        self.news = News(asyncio.get_running_loop())
+        self.news = PartialTranslations(asyncio.get_running_loop())
         self.futures: list[Future[Translation]] = [Future() for _ in range(3)]
         layouts = [split_text("One.\nTwo."), split_text("Three.")]
-        accepted = Accepted(layouts, self.futures)
+        accepted = SubmittedTexts(layouts, self.futures)
         deadline = time.monotonic() + PATIENCE
         self.events: AsyncGenerator[str, None] = stream_events(
             "tiny", accepted, self.news, [], deadline
@@ -108,7 +108,7 @@ def test_only_what_is_new_is_told() -> None:
         target = Target()
 
     told: list[tuple[int, str]] = []
-    watch = Watch(lambda place, text: told.append((place, text)), [4, 7], Translator())  # type: ignore[arg-type]
+    watch = PartialTextWatch(lambda place, text: told.append((place, text)), [4, 7], Translator())  # type: ignore[arg-type]
     for line, tokens in [(0, ("a",)), (1, ("x",)), (0, ("a",)), (0, ("a", "b"))]:
         watch(line, tokens)
     assert told == [(4, "a"), (7, "x"), (4, "a b")]

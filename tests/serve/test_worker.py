@@ -15,8 +15,8 @@ import pytest
 
 from covnmt.base.errors import UserError
 from covnmt.inference.translate import Translator
-from covnmt.serve.batching import Job
-from covnmt.serve.worker import Worker, WorkerDiedError, settle
+from covnmt.serve.batching import WorkItem
+from covnmt.serve.worker import Worker, WorkerDiedError, freeze_gc
 
 from .server import PATIENCE, wait_until
 
@@ -31,7 +31,7 @@ def worker(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker
 
 
 def texts(worker: Worker, lines: list[str], translator: Translator) -> list[str]:
-    jobs = [Job[Any, Any](translator.decode, line, len(line)) for line in lines]
+    jobs = [WorkItem[Any, Any](translator.decode, line, len(line)) for line in lines]
     return [done.text for done in worker.run(jobs)]
 
 
@@ -118,7 +118,7 @@ def test_the_next_one_takes_over_from_one_that_died_at_work(
         while victims:
             kill(victims.pop())
 
-    jobs = [Job[Any, Any](slow, long, 1, kill_at_the_first_word) for _ in range(50)]
+    jobs = [WorkItem[Any, Any](slow, long, 1, kill_at_the_first_word) for _ in range(50)]
     with pytest.raises(WorkerDiedError):
         worker.run(jobs)
     assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
@@ -130,7 +130,7 @@ def test_a_single_sentence_is_tried_a_second_time(
     worker.introduce()
     deaths, exchange = 1, worker._exchange
 
-    def die_first(jobs: Sequence[Job[Any, Any]]) -> Any:
+    def die_first(jobs: Sequence[WorkItem[Any, Any]]) -> Any:
         nonlocal deaths
         if deaths:
             deaths -= 1
@@ -183,13 +183,13 @@ def test_an_error_of_one_batch_does_not_end_it(
 ) -> None:
     worker.introduce()
     with pytest.raises(RuntimeError, match="TypeError"):
-        worker.run([Job[Any, Any](translator.decode, None, 1)])
+        worker.run([WorkItem[Any, Any](translator.decode, None, 1)])
     assert len(texts(worker, lines[:1], translator)) == 1
 
 
 def test_the_garbage_collector_skips_what_was_there_at_the_start() -> None:
     here: list[list[int]] = [[] for _ in range(1000)]
-    settle()
+    freeze_gc()
     try:
         looked_at = set(map(id, gc.get_objects()))
         assert not looked_at & set(map(id, here))

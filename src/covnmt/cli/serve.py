@@ -45,15 +45,15 @@ def serve(
     log_text: Annotated[bool, typer.Option(help="log what is translated")] = False,
 ) -> None:
     """Translate over HTTP, with a page that shows what became of every word."""
-    from covnmt.serve.server import read_key, run_server
-    from covnmt.serve.settings import ServeSettings, read_host, read_origin
+    from covnmt.serve.server import read_api_key, run_server
+    from covnmt.serve.settings import ServeSettings, parse_host, parse_origin
 
     settings = ServeSettings(
         host=host,
         port=port,
-        api_key=read_key(api_key_file) if api_key_file else None,
-        allow_origins=tuple(map(read_origin, allow_origin or ())),
-        allow_hosts=tuple(map(read_host, allow_host or ())),
+        api_key=read_api_key(api_key_file) if api_key_file else None,
+        allow_origins=tuple(map(parse_origin, allow_origin or ())),
+        allow_hosts=tuple(map(parse_host, allow_host or ())),
         rate=rate,
         workers=workers,
         threads=threads,

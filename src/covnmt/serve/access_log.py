@@ -13,16 +13,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from covnmt.serve.prometheus import Metrics
 
-GONE = 499
+CLIENT_CLOSED_REQUEST = 499
 logger = logging.getLogger("covnmt.serve")
 
 
-def note(scope: Scope, **facts: Any) -> None:
+def add_log_fields(scope: Scope, **facts: Any) -> None:
     """Add to the line of this request."""
     scope.setdefault("covnmt", {}).update(facts)
 
 
-class Journal:
+class AccessLogMiddleware:
     """The middleware that writes it; the page, and what is not there, are `other` than `paths`."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, paths: set[str]) -> None:
@@ -33,7 +33,7 @@ class Journal:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        status = GONE  # stays where the client was gone before there was an answer
+        status = CLIENT_CLOSED_REQUEST  # stays where the client was gone before there was an answer
         facts = scope["covnmt"] = {}
 
         async def watched(message: Message) -> None:
@@ -47,7 +47,7 @@ class Journal:
             await self.app(scope, receive, watched)
         except Exception:
             # the answer to a fault of ours is made outside, and passes by here no more
-            status = 500 if status == GONE else status
+            status = 500 if status == CLIENT_CLOSED_REQUEST else status
             raise
         finally:
             self._write(scope, status, time.monotonic() - began, facts)

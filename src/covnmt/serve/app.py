@@ -18,13 +18,13 @@ from starlette.staticfiles import StaticFiles
 from covnmt import __version__
 from covnmt.base.errors import UserError
 from covnmt.serve import libretranslate, routes
-from covnmt.serve.access_log import GONE, Journal
+from covnmt.serve.access_log import CLIENT_CLOSED_REQUEST, AccessLogMiddleware
 from covnmt.serve.batching import ClosedError, QueueFullError
-from covnmt.serve.model_pool import Engine
-from covnmt.serve.openapi import describe
+from covnmt.serve.model_pool import ServedModel
+from covnmt.serve.openapi import build_openapi_document
 from covnmt.serve.prometheus import Metrics
 from covnmt.serve.schemas import first_problem
-from covnmt.serve.security import Gate, RefusalError
+from covnmt.serve.security import RequestRefusedError, SecurityMiddleware
 from covnmt.serve.settings import ServeSettings
 from covnmt.serve.worker import WorkerDiedError
 
@@ -38,7 +38,9 @@ DOCUMENT = "/openapi.json"
 PAGE = Path(__file__).parent / "page"
 
 
-def create_app(engines: dict[str, Engine], settings: ServeSettings, metrics: Metrics) -> FastAPI:
+def create_app(
+    engines: dict[str, ServedModel], settings: ServeSettings, metrics: Metrics
+) -> FastAPI:
     """The application for these models, which it closes when it ends."""
 
     @asynccontextmanager
@@ -48,11 +50,11 @@ def create_app(engines: dict[str, Engine], settings: ServeSettings, metrics: Met
 
     # FastAPI's own document knows no models, and its pages load scripts from elsewhere
     app = FastAPI(title="covnmt", version=__version__, openapi_url=None, lifespan=lifespan)
-    desk = routes.Desk(engines, settings)
+    desk = routes.TranslationService(engines, settings)
     app.include_router(routes.build_router(desk))
     app.include_router(libretranslate.build_router(desk))
     _add_probes(app, engines, metrics)
-    document = describe(app, [engine.spec for engine in engines.values()], settings)
+    document = build_openapi_document(app, [engine.spec for engine in engines.values()], settings)
     _add_document(app, document)
     _allow_head(app)
     app.mount("/", StaticFiles(directory=PAGE, html=True))
@@ -64,17 +66,17 @@ def create_app(engines: dict[str, Engine], settings: ServeSettings, metrics: Met
             allow_methods=["GET", "POST"],
             allow_headers=["content-type", "authorization", "x-api-key"],
         )
-    app.add_middleware(Gate, settings=settings)
-    app.add_middleware(Journal, metrics=metrics, paths={*document["paths"], DOCUMENT})
+    app.add_middleware(SecurityMiddleware, settings=settings)
+    app.add_middleware(AccessLogMiddleware, metrics=metrics, paths={*document["paths"], DOCUMENT})
     return app
 
 
-def _close(engines: dict[str, Engine]) -> None:
+def _close(engines: dict[str, ServedModel]) -> None:
     for engine in engines.values():
         engine.close()
 
 
-def _add_probes(app: FastAPI, engines: dict[str, Engine], metrics: Metrics) -> None:
+def _add_probes(app: FastAPI, engines: dict[str, ServedModel], metrics: Metrics) -> None:
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         """Is the server alive?"""
@@ -121,11 +123,11 @@ def _add_failures(app: FastAPI) -> None:
         app.add_exception_handler(kind, handle)
 
     answer(UserError, 422, str)
-    answer(RefusalError, 400, str)
+    answer(RequestRefusedError, 400, str)
     answer(QueueFullError, 429, str)
     answer(ClosedError, 503, lambda error: "the server is stopping")
     answer(WorkerDiedError, 503, lambda error: f"{error}; try again, or send less at once")
-    answer(ClientDisconnect, GONE, lambda error: "the client has gone")
+    answer(ClientDisconnect, CLIENT_CLOSED_REQUEST, lambda error: "the client has gone")
     answer(Exception, 500, lambda error: "something failed here; the server's log tells what")
     answer(HTTPException, 400, _detail)
     answer(RequestValidationError, 422, _problem)

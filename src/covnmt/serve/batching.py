@@ -43,7 +43,7 @@ class ClosedError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Job(Generic[P, R]):
+class WorkItem(Generic[P, R]):
     """One piece of work and the promise of its result."""
 
     group: Hashable  # only jobs of one group are done together
@@ -55,7 +55,7 @@ class Job(Generic[P, R]):
     future: "Future[R]" = field(default_factory=Future)
 
 
-Run = Callable[[Sequence[Job[P, R]]], Sequence[R | Exception]]
+Run = Callable[[Sequence[WorkItem[P, R]]], Sequence[R | Exception]]
 Observe = Callable[[int, float], None]
 
 
@@ -76,7 +76,7 @@ class Batcher(Generic[P, R]):
     ) -> None:
         self.observe = observe
         self.batch_size, self.wait, self.capacity = batch_size, wait, capacity
-        self.waiting: list[Job[P, R]] = []
+        self.waiting: list[WorkItem[P, R]] = []
         self.idle = 0  # threads that have nothing to do
         self.room = max(1, len(workers) - 1)  # threads that may still take a long batch
         self.seconds_per_job = 0.0
@@ -89,7 +89,7 @@ class Batcher(Generic[P, R]):
         for thread in self.threads:
             thread.start()
 
-    def submit(self, jobs: Sequence[Job[P, R]]) -> None:
+    def submit(self, jobs: Sequence[WorkItem[P, R]]) -> None:
         """Queue all of these jobs or, where there is no room, none."""
         with self.changed:
             if self.closed:
@@ -117,17 +117,17 @@ class Batcher(Generic[P, R]):
                 self._do(run, running)
             self._release(batch)
 
-    def _next(self) -> list[Job[P, R]]:
+    def _next(self) -> list[WorkItem[P, R]]:
         """The next batch, taken off the queue; empty when closed and nothing is left to take."""
         with self.changed:
             self.idle += 1
             while True:
                 self._drop_cancelled()
-                batch = choose(self._allowed(), self.batch_size)
+                batch = choose_batch(self._allowed(), self.batch_size)
                 if not batch and self.closed:
                     break
                 left = batch[0].arrived + self.wait - time.monotonic() if batch else None
-                ready = self.closed or is_full(batch, self.batch_size)
+                ready = self.closed or batch_is_full(batch, self.batch_size)
                 if left is not None and (ready or left <= 0):
                     batch = self._take(batch)
                     break
@@ -135,11 +135,11 @@ class Batcher(Generic[P, R]):
             self.idle -= 1
             return batch
 
-    def _allowed(self) -> Sequence[Job[P, R]]:
+    def _allowed(self) -> Sequence[WorkItem[P, R]]:
         """What a free thread may take now."""
         return self.waiting if self.room else [job for job in self.waiting if not is_long(job)]
 
-    def _take(self, batch: list[Job[P, R]]) -> list[Job[P, R]]:
+    def _take(self, batch: list[WorkItem[P, R]]) -> list[WorkItem[P, R]]:
         """Take a batch, or this thread's share where other idle threads can help with it."""
         worth_it = sum(job.size for job in batch) >= WORTH_SHARING
         mine = batch[: math.ceil(len(batch) / self.idle)] if worth_it else batch
@@ -150,14 +150,14 @@ class Batcher(Generic[P, R]):
             self.changed.notify()
         return mine
 
-    def _release(self, batch: Sequence[Job[P, R]]) -> None:
+    def _release(self, batch: Sequence[WorkItem[P, R]]) -> None:
         with self.changed:
             self.room += any(map(is_long, batch))
 
     def _drop_cancelled(self) -> None:
         self.waiting = [job for job in self.waiting if not job.future.cancelled()]
 
-    def _do(self, run: "Run[P, R]", batch: Sequence[Job[P, R]]) -> None:
+    def _do(self, run: "Run[P, R]", batch: Sequence[WorkItem[P, R]]) -> None:
         began = time.monotonic()
         results = _results(run, batch)
         taken = time.monotonic() - began
@@ -170,7 +170,7 @@ class Batcher(Generic[P, R]):
                 job.future.set_result(result)
 
 
-def _results(run: "Run[P, R]", batch: Sequence[Job[P, R]]) -> Sequence[R | Exception]:
+def _results(run: "Run[P, R]", batch: Sequence[WorkItem[P, R]]) -> Sequence[R | Exception]:
     """What `run` gives; where it fails, each job is tried alone, so that one harms no other."""
     try:
         return run(batch)
@@ -180,28 +180,28 @@ def _results(run: "Run[P, R]", batch: Sequence[Job[P, R]]) -> Sequence[R | Excep
         return [_results(run, [job])[0] for job in batch]
 
 
-def choose(waiting: Sequence[Job[P, R]], most: int) -> list[Job[P, R]]:
+def choose_batch(waiting: Sequence[WorkItem[P, R]], most: int) -> list[WorkItem[P, R]]:
     """The oldest job, and what can be done with it, oldest first, until a batch is full."""
-    batch: list[Job[P, R]] = []
+    batch: list[WorkItem[P, R]] = []
     for job in waiting:
-        if is_full(batch, most):
+        if batch_is_full(batch, most):
             break
-        if not batch or (job.group == batch[0].group and similar(job, batch[0])):
+        if not batch or (job.group == batch[0].group and similar_length(job, batch[0])):
             batch.append(job)
     return batch
 
 
-def is_full(batch: Sequence[Job[P, R]], most: int) -> bool:
+def batch_is_full(batch: Sequence[WorkItem[P, R]], most: int) -> bool:
     """More would take longer without gain; long jobs fill a batch sooner."""
     return len(batch) >= most or sum(job.size for job in batch) >= most * ORDINARY
 
 
-def is_long(job: Job[P, R]) -> bool:
+def is_long(job: WorkItem[P, R]) -> bool:
     """Short ones should not wait for it."""
     return job.size > LONG
 
 
-def similar(a: Job[P, R], b: Job[P, R]) -> bool:
+def similar_length(a: WorkItem[P, R], b: WorkItem[P, R]) -> bool:
     """Little is lost by padding one to the other."""
     small, large = sorted((a.size, b.size))
     return is_long(a) == is_long(b) and large <= RATIO * small + SLACK

@@ -12,10 +12,10 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import JSONResponse, Response
 
 from covnmt.base.errors import UserError
-from covnmt.serve.model_pool import Engine
-from covnmt.serve.routes import FAILURES, Desk, gather
+from covnmt.serve.model_pool import ServedModel
+from covnmt.serve.routes import ERROR_RESPONSES, TranslationService, gather_futures
 from covnmt.serve.schemas import MAX_TEXTS, Text, first_problem
-from covnmt.serve.security import RefusalError, check_key, sent_key
+from covnmt.serve.security import RequestRefusedError, api_key_from_headers, check_api_key
 
 
 class LibreRequest(BaseModel):
@@ -38,19 +38,19 @@ async def read_request(request: Request) -> LibreRequest:
     """JSON or an HTML form, as they take both."""
     body, kind = await request.body(), request.headers.get("content-type", "").lower()
     if "multipart" in kind:
-        raise RefusalError(400, "send JSON, or a form as application/x-www-form-urlencoded")
+        raise RequestRefusedError(400, "send JSON, or a form as application/x-www-form-urlencoded")
     try:
         if "json" in kind:
             return LibreRequest.model_validate_json(body)
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=20)
         return LibreRequest.model_validate({key: values[-1] for key, values in fields.items()})
     except ValidationError as error:
-        raise RefusalError(400, first_problem(error.errors(include_input=False))) from None
+        raise RequestRefusedError(400, first_problem(error.errors(include_input=False))) from None
     except ValueError:
-        raise RefusalError(400, "the body is neither JSON nor a form in UTF-8") from None
+        raise RequestRefusedError(400, "the body is neither JSON nor a form in UTF-8") from None
 
 
-def find_engine(desk: Desk, source: str, target: str) -> Engine:
+def find_model_for_languages(desk: TranslationService, source: str, target: str) -> ServedModel:
     """The first model of this pair of languages, whatever country or script: `zh-TW` is `zh`.
 
     `auto` is the one source that the target has; which of several a text is in, nobody here knows.
@@ -62,35 +62,35 @@ def find_engine(desk: Desk, source: str, target: str) -> Engine:
         if source in ("auto", engine.spec.source) and target == engine.spec.target
     ]
     if not suited:
-        raise RefusalError(400, "no model for these languages; see /languages")
+        raise RequestRefusedError(400, "no model for these languages; see /languages")
     if len(codes := {engine.spec.source for engine in suited}) > 1:
         known = ", ".join(sorted(codes))
-        raise RefusalError(400, f"source: name the language of the text, one of {known}")
+        raise RequestRefusedError(400, f"source: name the language of the text, one of {known}")
     return suited[0]
 
 
-def build_router(desk: Desk) -> APIRouter:
+def build_router(desk: TranslationService) -> APIRouter:
     """The two routes."""
     router = APIRouter()
 
     @router.post(
         "/translate",
-        responses=FAILURES,
+        responses=ERROR_RESPONSES,
         openapi_extra={"requestBody": {"content": BODIES, "required": True}},
     )
     async def translate(request: Request) -> Response:
         """Translate as LibreTranslate does."""
         body = await read_request(request)
-        check_key(desk.settings.api_key, sent_key(request.headers) or body.api_key)
+        check_api_key(desk.settings.api_key, api_key_from_headers(request.headers) or body.api_key)
         if body.format != "text":
-            raise RefusalError(400, "only format=text can be translated")
+            raise RequestRefusedError(400, "only format=text can be translated")
         texts = [body.q] if isinstance(body.q, str) else body.q
-        engine = find_engine(desk, body.source, body.target)
+        engine = find_model_for_languages(desk, body.source, body.target)
         try:
             accepted = desk.submit(request, engine, texts)
-            done = await desk.finish(request, None, gather(accepted.futures))
+            done = await desk.finish(request, None, gather_futures(accepted.futures))
         except UserError as error:
-            raise RefusalError(400, str(error)) from None
+            raise RequestRefusedError(400, str(error)) from None
         made = [text for text, _ in accepted.joined(done)]
         return JSONResponse({"translatedText": made[0] if isinstance(body.q, str) else made})
 

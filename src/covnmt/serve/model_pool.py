@@ -16,8 +16,14 @@ from covnmt.inference.align import Alignment
 from covnmt.inference.omissions import OmissionReport
 from covnmt.inference.translate import Translation
 from covnmt.model.directory import BUNDLED, find_model
-from covnmt.serve.batching import Batcher, Job
-from covnmt.serve.model_runner import CHECK, Card, Pair, Tell, too_long
+from covnmt.serve.batching import Batcher, WorkItem
+from covnmt.serve.model_runner import (
+    CHECK_GROUP,
+    ModelInfo,
+    ProgressCallback,
+    TextPair,
+    too_long_message,
+)
 from covnmt.serve.settings import ServeSettings
 from covnmt.serve.worker import Worker
 
@@ -58,14 +64,14 @@ def parse_spec(text: str) -> ModelSpec:
     return ModelSpec(name, directory, source, target)
 
 
-class Engine:
+class ServedModel:
     """A model, the processes that have it open, and their queue."""
 
     def __init__(
         self,
         spec: ModelSpec,
         workers: Sequence[Worker],
-        card: Card,
+        card: ModelInfo,
         settings: ServeSettings,
         observe: Callable[[str, int, float], None],
     ) -> None:
@@ -83,7 +89,7 @@ class Engine:
         sentences: Sequence[str],
         names: Sequence[str],
         decode: DecodeConfig,
-        tell: Tell | None = None,
+        tell: ProgressCallback | None = None,
     ) -> list[Future[Translation]]:
         """Queue these sentences; each must have at least one character that is no space.
 
@@ -93,29 +99,34 @@ class Engine:
         for sentence, name in zip(sentences, names, strict=True):
             self._check(sentence, name)
         jobs = [
-            Job[Any, Any](decode, sentence, size(sentence), tell and partial(tell, number), name)
+            WorkItem[Any, Any](
+                decode, sentence, byte_length(sentence), tell and partial(tell, number), name
+            )
             for number, (sentence, name) in enumerate(zip(sentences, names, strict=True))
         ]
         self.queue.submit(jobs)
         return [job.future for job in jobs]
 
-    def align(self, pairs: Sequence[Pair], tokenized: bool) -> list[Future[Alignment]]:
+    def align(self, pairs: Sequence[TextPair], tokenized: bool) -> list[Future[Alignment]]:
         """Queue these pairs."""
-        named = list(zip(pairs, numbered("pair", len(pairs)), strict=True))
+        named = list(zip(pairs, message_prefixes("pair", len(pairs)), strict=True))
         for pair, name in named:
             for side in pair:
                 self._check(side, name)
         jobs = [
-            Job[Any, Any](tokenized, pair, max(map(size, pair)), name=name) for pair, name in named
+            WorkItem[Any, Any](tokenized, pair, max(map(byte_length, pair)), name=name)
+            for pair, name in named
         ]
         self.queue.submit(jobs)
         return [job.future for job in jobs]
 
-    def check(self, pair: Pair, name: str) -> Future[OmissionReport]:
+    def check(self, pair: TextPair, name: str) -> Future[OmissionReport]:
         """Queue this pair; it is as much work as many sentences."""
         for side in pair:
             self._check(side, name)
-        job = Job[Any, Any](CHECK, pair, max(map(size, pair)) * decodings(pair[0]), name=name)
+        job = WorkItem[Any, Any](
+            CHECK_GROUP, pair, max(map(byte_length, pair)) * decodings_per_check(pair[0]), name=name
+        )
         self.queue.submit([job])
         return job.future
 
@@ -136,30 +147,30 @@ class Engine:
     def _check(self, sentence: str, name: str) -> None:
         if len(sentence) > self.longest:
             characters = f"{len(sentence):,} characters"
-            raise UserError(name + too_long(sentence, characters, self.longest))
+            raise UserError(name + too_long_message(sentence, characters, self.longest))
 
 
-def numbered(what: str, count: int) -> list[str]:
+def message_prefixes(what: str, count: int) -> list[str]:
     """What messages call each of several; one alone needs no number."""
     return [f"{what} {n}: " for n in range(1, count + 1)] if count > 1 else [""] * count
 
 
-def size(text: str) -> int:
+def byte_length(text: str) -> int:
     """Bytes, which are more alike across scripts than characters are."""
     return len(text.encode())
 
 
-def decodings(source: str) -> int:
+def decodings_per_check(source: str) -> int:
     """How many a check takes, or about: two of the sentence, and two without each word."""
-    return 2 * (1 + size(source) // BYTES_PER_WORD)
+    return 2 * (1 + byte_length(source) // BYTES_PER_WORD)
 
 
-def load_engines(
+def open_models(
     specs: Sequence[ModelSpec],
     device: str,
     settings: ServeSettings,
     observe: Callable[[str, int, float], None],
-) -> dict[str, Engine]:
+) -> dict[str, ServedModel]:
     """Open every model, warm; two of one name are an error."""
     names = [spec.name for spec in specs]
     for spec in specs:
@@ -179,7 +190,7 @@ def _open(
     settings: ServeSettings,
     observe: Callable[[str, int, float], None],
     opened: ExitStack,
-) -> Engine:
+) -> ServedModel:
     """The first process tells whether there is a GPU; more than one is for CPUs."""
 
     def start() -> Worker:
@@ -192,4 +203,4 @@ def _open(
     others = [start() for _ in range(settings.workers - 1 if card.device == "cpu" else 0)]
     for worker in others:
         worker.introduce()
-    return Engine(spec, [first, *others], card, settings, observe)
+    return ServedModel(spec, [first, *others], card, settings, observe)

@@ -10,7 +10,9 @@ from covnmt.serve.model_pool import ModelSpec
 from covnmt.serve.settings import ServeSettings
 
 
-def describe(app: FastAPI, specs: Sequence[ModelSpec], settings: ServeSettings) -> dict[str, Any]:
+def build_openapi_document(
+    app: FastAPI, specs: Sequence[ModelSpec], settings: ServeSettings
+) -> dict[str, Any]:
     """What FastAPI knows of the routes, and what only this server knows."""
     document = get_openapi(title=app.title, version=app.version, routes=app.routes)
     schemas = document["components"]["schemas"]

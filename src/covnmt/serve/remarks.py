@@ -32,7 +32,7 @@ class Remark:
         return asdict(self)
 
 
-def remarks(translation: Translation) -> list[Remark]:
+def find_remarks(translation: Translation) -> list[Remark]:
     """All remarks on one sentence, source words first."""
     return [*_source_remarks(translation), *_repetitions(translation)]
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from covnmt.inference.align import Alignment
 from covnmt.inference.translate import Translation, rounded
-from covnmt.serve.model_pool import Engine
-from covnmt.serve.remarks import remarks
+from covnmt.serve.model_pool import ServedModel
+from covnmt.serve.remarks import find_remarks
 from covnmt.text.sentences import Layout
 
 
-class Accepted:
+class SubmittedTexts:
     """Texts whose sentences are being translated."""
 
     def __init__(self, layouts: list[Layout], futures: "list[Future[Translation]]") -> None:
@@ -30,12 +30,14 @@ class Accepted:
 def sentence_json(translation: Translation, parts: Sequence[str]) -> dict[str, Any]:
     """A sentence with the parts asked for."""
     full = translation.to_json()
-    answer = {key: full[key] for key in ("source", "text")} | {"score": finite(translation.score)}
+    answer = {key: full[key] for key in ("source", "text")} | {
+        "score": finite_score(translation.score)
+    }
     if "tokens" in parts:
         answer |= {key: full[key] for key in ("source_tokens", "tokens")}
     answer |= {key: full[key] for key in ("alignment", "coverage", "fertility") if key in parts}
     if "remarks" in parts:
-        answer["remarks"] = [remark.to_json() for remark in remarks(translation)]
+        answer["remarks"] = [remark.to_json() for remark in find_remarks(translation)]
     if translation.alternatives:
         answer["nbest"] = [sentence_json(each, parts) for each in translation.alternatives]
     return answer
@@ -49,16 +51,16 @@ def alignment_json(alignment: Alignment) -> dict[str, Any]:
         "tokens": list(alignment.target_tokens),
         "alignment": rounded(alignment.matrix),
         "fertility": None if fertility is None else rounded(fertility),
-        "log_prob": finite(alignment.log_prob),
+        "log_prob": finite_score(alignment.log_prob),
     }
 
 
-def finite(score: float) -> float:
+def finite_score(score: float) -> float:
     """JSON has no infinity; a sentence that the model cannot say at all gets the lowest score."""
     return round(max(score, -1e9), 4)
 
 
-def model_json(engine: Engine) -> dict[str, Any]:
+def model_json(engine: ServedModel) -> dict[str, Any]:
     """What there is to know about a model before asking it."""
     return {
         "name": engine.spec.name,

@@ -11,10 +11,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from covnmt.base.errors import UserError
 from covnmt.inference.translate import change_decoding
-from covnmt.serve.access_log import GONE, note
-from covnmt.serve.model_pool import Engine, numbered
-from covnmt.serve.model_runner import Pair, Tell
-from covnmt.serve.responses import Accepted, alignment_json, model_json, sentence_json
+from covnmt.serve.access_log import CLIENT_CLOSED_REQUEST, add_log_fields
+from covnmt.serve.model_pool import ServedModel, message_prefixes
+from covnmt.serve.model_runner import ProgressCallback, TextPair
+from covnmt.serve.responses import SubmittedTexts, alignment_json, model_json, sentence_json
 from covnmt.serve.schemas import (
     AlignRequest,
     AlignResponse,
@@ -25,16 +25,16 @@ from covnmt.serve.schemas import (
     TranslateRequest,
     TranslateResponse,
 )
-from covnmt.serve.security import RefusalError
+from covnmt.serve.security import RequestRefusedError
 from covnmt.serve.settings import ServeSettings
-from covnmt.serve.stream import News, stream_events
+from covnmt.serve.stream import PartialTranslations, stream_events
 from covnmt.text.sentences import split_text
 
 P = TypeVar("P")
 T = TypeVar("T")
 
-AT_ONCE = {"X-Accel-Buffering": "no"}  # nginx would keep events until it has 4 KiB of them
-FAILURES: dict[int | str, dict[str, Any]] = {
+STREAM_HEADERS = {"X-Accel-Buffering": "no"}  # nginx would keep events until it has 4 KiB of them
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"model": Failure, "description": "not JSON, or not UTF-8"},
     401: {"model": Failure, "description": "no API key, or a wrong one"},
     404: {"model": Failure, "description": "no such model"},
@@ -45,30 +45,30 @@ FAILURES: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Desk:
+class TranslationService:
     """What the routes share: the models and the limits."""
 
-    def __init__(self, engines: dict[str, Engine], settings: ServeSettings) -> None:
+    def __init__(self, engines: dict[str, ServedModel], settings: ServeSettings) -> None:
         self.engines, self.settings = engines, settings
 
-    def engine(self, name: str | None) -> Engine:
+    def engine(self, name: str | None) -> ServedModel:
         """The model of this name; only names given at the start of the server are known."""
         if name is None:
             return next(iter(self.engines.values()))
         if name not in self.engines:
             known = ", ".join(self.engines)
-            raise RefusalError(404, f"no model of that name; there are: {known}")
+            raise RequestRefusedError(404, f"no model of that name; there are: {known}")
         return self.engines[name]
 
     def submit(
         self,
         request: Request,
-        engine: Engine,
+        engine: ServedModel,
         texts: Sequence[str],
         beam: int | None = None,
         nbest: int | None = None,
-        tell: Tell | None = None,
-    ) -> Accepted:
+        tell: ProgressCallback | None = None,
+    ) -> SubmittedTexts:
         """Split texts into sentences, queue these, and note it in the journal."""
         if (beam or 1) > self.settings.max_beam:
             raise UserError(f"beam may be {self.settings.max_beam} at most on this server")
@@ -78,20 +78,22 @@ class Desk:
         decode = change_decoding(engine.decode, {"beam": beam, "nbest": nbest})
         names = [
             text + sentence
-            for text, layout in zip(numbered("text", len(layouts)), layouts, strict=True)
-            for sentence in numbered("sentence", len(layout.sentences))
+            for text, layout in zip(message_prefixes("text", len(layouts)), layouts, strict=True)
+            for sentence in message_prefixes("sentence", len(layout.sentences))
         ]
-        accepted = Accepted(layouts, engine.translate(sentences, names, decode, tell))
-        note(request.scope, model=engine.spec.name, sentences=len(sentences))
+        accepted = SubmittedTexts(layouts, engine.translate(sentences, names, decode, tell))
+        add_log_fields(request.scope, model=engine.spec.name, sentences=len(sentences))
         if self.settings.log_text:
-            note(request.scope, text=texts)
+            add_log_fields(request.scope, text=texts)
         return accepted
 
     def check_count(self, sentences: int) -> None:
         """Refuse more sentences than a request may have."""
         most = min(self.settings.max_sentences, self.settings.queue)
         if sentences > most:
-            raise RefusalError(413, f"{sentences:,} sentences; send {most} at most in one request")
+            raise RequestRefusedError(
+                413, f"{sentences:,} sentences; send {most} at most in one request"
+            )
 
     def seconds(self, asked: float | None) -> float:
         """How long a request may take."""
@@ -104,12 +106,14 @@ class Desk:
         seconds = self.seconds(timeout)
         try:
             async with asyncio.timeout(seconds):
-                return await unless_gone(request, work)
+                return await run_while_connected(request, work)
         except TimeoutError:
-            raise RefusalError(408, f"not done within {seconds:g} s; send less at once") from None
+            raise RequestRefusedError(
+                408, f"not done within {seconds:g} s; send less at once"
+            ) from None
 
 
-async def gather(futures: "Sequence[Future[T]]") -> list[T]:
+async def gather_futures(futures: "Sequence[Future[T]]") -> list[T]:
     """Wait for all; the first failure, or being cancelled, cancels what is left."""
     try:
         return list(await asyncio.gather(*map(asyncio.wrap_future, futures)))
@@ -119,18 +123,18 @@ async def gather(futures: "Sequence[Future[T]]") -> list[T]:
         raise
 
 
-async def one_by_one(submit: "Callable[[P], Future[T]]", payloads: Sequence[P]) -> list[T]:
+async def submit_one_by_one(submit: "Callable[[P], Future[T]]", payloads: Sequence[P]) -> list[T]:
     """Queue each when the one before it is done, so that others have their turn in between."""
-    return [done for payload in payloads for done in await gather([submit(payload)])]
+    return [done for payload in payloads for done in await gather_futures([submit(payload)])]
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def run_while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Do the work, or drop it as soon as the client hangs up."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(request))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise RefusalError(GONE, "the client has gone")
+            raise RequestRefusedError(CLIENT_CLOSED_REQUEST, "the client has gone")
         return task.result()
     finally:
         for each in (task, gone):
@@ -142,13 +146,13 @@ async def _hung_up(request: Request) -> None:
         pass
 
 
-def build_router(desk: Desk) -> APIRouter:
+def build_router(desk: TranslationService) -> APIRouter:
     """The routes, bound to these models."""
-    router = APIRouter(prefix="/v1", responses=FAILURES)
+    router = APIRouter(prefix="/v1", responses=ERROR_RESPONSES)
 
     def accept(
-        body: TranslateRequest, request: Request, tell: Tell | None = None
-    ) -> tuple[Engine, Accepted]:
+        body: TranslateRequest, request: Request, tell: ProgressCallback | None = None
+    ) -> tuple[ServedModel, SubmittedTexts]:
         engine = desk.engine(body.model)
         texts = [body.text] if isinstance(body.text, str) else body.text
         return engine, desk.submit(request, engine, texts, body.beam, body.nbest, tell)
@@ -157,7 +161,7 @@ def build_router(desk: Desk) -> APIRouter:
     async def translate(body: TranslateRequest, request: Request) -> Response:
         """Translate one text or several."""
         engine, accepted = accept(body, request)
-        done = await desk.finish(request, body.timeout, gather(accepted.futures))
+        done = await desk.finish(request, body.timeout, gather_futures(accepted.futures))
         texts = [
             {"text": text, "sentences": [sentence_json(each, body.parts) for each in sentences]}
             for text, sentences in accepted.joined(done)
@@ -171,11 +175,11 @@ def build_router(desk: Desk) -> APIRouter:
     )
     async def stream(body: TranslateRequest, request: Request) -> Response:
         """The same while it comes: events `partial`, `sentence`, at last `done` or `error`."""
-        news = News(asyncio.get_running_loop())
+        news = PartialTranslations(asyncio.get_running_loop())
         engine, accepted = accept(body, request, news.tell)
         deadline = time.monotonic() + desk.seconds(body.timeout)
         events = stream_events(engine.spec.name, accepted, news, body.parts, deadline)
-        return StreamingResponse(events, media_type="text/event-stream", headers=AT_ONCE)
+        return StreamingResponse(events, media_type="text/event-stream", headers=STREAM_HEADERS)
 
     @router.get("/models", response_model=ModelsResponse)
     async def models() -> Response:
@@ -187,13 +191,15 @@ def build_router(desk: Desk) -> APIRouter:
     return router
 
 
-def add_pair_routes(router: APIRouter, desk: Desk) -> None:
+def add_pair_routes(router: APIRouter, desk: TranslationService) -> None:
     """Those that are given a translation too."""
 
-    def accept(body: AlignRequest | CheckRequest, request: Request) -> tuple[Engine, list[Pair]]:
+    def accept(
+        body: AlignRequest | CheckRequest, request: Request
+    ) -> tuple[ServedModel, list[TextPair]]:
         engine = desk.engine(body.model)
         desk.check_count(len(body.pairs))
-        note(request.scope, model=engine.spec.name, sentences=len(body.pairs))
+        add_log_fields(request.scope, model=engine.spec.name, sentences=len(body.pairs))
         return engine, [(pair.source, pair.target) for pair in body.pairs]
 
     @router.post("/align", response_model=AlignResponse)
@@ -201,7 +207,7 @@ def add_pair_routes(router: APIRouter, desk: Desk) -> None:
         """Where does the model look while it says a given translation?"""
         engine, pairs = accept(body, request)
         futures = engine.align(pairs, body.tokenized)
-        done = await desk.finish(request, body.timeout, gather(futures))
+        done = await desk.finish(request, body.timeout, gather_futures(futures))
         rows = [alignment_json(each) for each in done]
         return JSONResponse({"model": engine.spec.name, "alignments": rows})
 
@@ -209,8 +215,8 @@ def add_pair_routes(router: APIRouter, desk: Desk) -> None:
     async def check(body: CheckRequest, request: Request) -> Response:
         """Which source words does a given translation, by whomever, probably leave out?"""
         engine, pairs = accept(body, request)
-        named = list(zip(pairs, numbered("pair", len(pairs)), strict=True))
-        work = one_by_one(lambda each: engine.check(*each), named)
+        named = list(zip(pairs, message_prefixes("pair", len(pairs)), strict=True))
+        work = submit_one_by_one(lambda each: engine.check(*each), named)
         done = await desk.finish(request, body.timeout, work)
         rows = [each.to_json() for each in done]
         return JSONResponse({"model": engine.spec.name, "checks": rows})

@@ -29,7 +29,7 @@ HEADERS = {
 }
 
 
-class RefusalError(Exception):
+class RequestRefusedError(Exception):
     """Not to be let in: the status and the reason."""
 
     def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
@@ -37,7 +37,7 @@ class RefusalError(Exception):
         self.status_code, self.headers = status, headers
 
 
-class Rate:
+class RateLimiter:
     """A bucket of tokens per address, filled at `rate` a second up to `burst`."""
 
     def __init__(self, rate: float, burst: int) -> None:
@@ -57,12 +57,12 @@ class Rate:
         return 0.0 if allowed else (1 - tokens) / self.rate
 
 
-class Gate:
+class SecurityMiddleware:
     """The middleware that asks these questions, in this order."""
 
     def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
         self.app, self.settings = app, settings
-        self.rate = Rate(settings.rate, settings.burst)
+        self.rate = RateLimiter(settings.rate, settings.burst)
         self.hosts = {"localhost", *settings.allow_hosts, settings.host.lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,7 +73,7 @@ class Gate:
         guarded = _with_headers(send)
         try:
             self._judge(scope)
-        except RefusalError as refusal:
+        except RequestRefusedError as refusal:
             headers = {**(refusal.headers or {}), **self._for_sites(scope)}
             answer = JSONResponse({"error": str(refusal)}, refusal.status_code, headers)
             await answer(scope, receive, guarded)
@@ -83,7 +83,7 @@ class Gate:
     def _judge(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         self._judge_host(headers.get("host", ""))
-        if not is_guarded(scope["path"]):
+        if not needs_access_checks(scope["path"]):
             return  # the page itself can then tell that it may not ask
         self._judge_origin(headers.get("origin"), headers.get("host", ""))
         if scope["method"] == "OPTIONS":
@@ -91,14 +91,16 @@ class Gate:
         address = scope["client"][0] if scope.get("client") else ""
         if missing := self.rate.wait(address, time.monotonic()):
             seconds = {"Retry-After": str(int(missing) + 1)}
-            raise RefusalError(429, "too many requests from this address; wait a little", seconds)
+            raise RequestRefusedError(
+                429, "too many requests from this address; wait a little", seconds
+            )
         # LibreTranslate's clients send their key in the body, which is read later, and ask for
         # languages without one
         if scope["path"] not in ("/translate", "/languages"):
-            check_key(self.settings.api_key, sent_key(headers))
+            check_api_key(self.settings.api_key, api_key_from_headers(headers))
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self.settings.max_body:
-            raise RefusalError(413, too_large(self.settings.max_body))
+            raise RequestRefusedError(413, too_large_message(self.settings.max_body))
 
     def _for_sites(self, scope: Scope) -> dict[str, str]:
         """What lets a page of an allowed site read why it was refused."""
@@ -115,20 +117,20 @@ class Gate:
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         known = name.lower() in self.hosts or "*" in self.hosts
         if not known and not is_address(name.strip("[]")):
-            raise RefusalError(421, f"this server is not called {name!r}; see --allow-host")
+            raise RequestRefusedError(421, f"this server is not called {name!r}; see --allow-host")
 
     def _judge_origin(self, origin: str | None, host: str) -> None:
         if origin is None or origin.partition("://")[2] == host:
             return
         if origin not in self.settings.allow_origins:
-            raise RefusalError(
+            raise RequestRefusedError(
                 403,
                 "pages of other sites may not call this server; see --allow-origin, or let the "
                 "proxy before it pass the Host header on",
             )
 
 
-def is_guarded(path: str) -> bool:
+def needs_access_checks(path: str) -> bool:
     """All but the page and the probes."""
     return path.startswith("/v1/") or path in GUARDED
 
@@ -142,20 +144,22 @@ def is_address(name: str) -> bool:
     return True
 
 
-def check_key(wanted: str | None, given: str | None) -> None:
+def check_api_key(wanted: str | None, given: str | None) -> None:
     """Refuse a request without the right key, where one is wanted."""
     if wanted is None or hmac.compare_digest(wanted.encode(), (given or "").encode()):
         return
-    raise RefusalError(401, "send the API key of this server", {"WWW-Authenticate": "Bearer"})
+    raise RequestRefusedError(
+        401, "send the API key of this server", {"WWW-Authenticate": "Bearer"}
+    )
 
 
-def sent_key(headers: Headers) -> str | None:
+def api_key_from_headers(headers: Headers) -> str | None:
     """From `Authorization: Bearer KEY` or `X-API-Key: KEY`."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     return key if scheme.lower() == "bearer" else headers.get("x-api-key")
 
 
-def too_large(limit: int) -> str:
+def too_large_message(limit: int) -> str:
     """The message for a body over the limit."""
     return f"a request may have {limit:,} bytes; send less at once"
 
@@ -169,7 +173,7 @@ def _bounded(receive: Receive, limit: int) -> Receive:
         message = await receive()
         read += len(message.get("body", b""))
         if read > limit:
-            raise HTTPException(413, too_large(limit))
+            raise HTTPException(413, too_large_message(limit))
         return message
 
     return bounded

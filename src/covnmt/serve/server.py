@@ -11,7 +11,7 @@ from pathlib import Path
 from covnmt.base.console import log
 from covnmt.base.errors import UserError, install_command
 from covnmt.base.files import read_lines
-from covnmt.serve.settings import ServeSettings, bracketed
+from covnmt.serve.settings import ServeSettings, bracket_ipv6
 
 GRACE = 30  # seconds to finish what was accepted
 
@@ -26,16 +26,16 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
         raise UserError(
             f"the server needs {error.name}, which is not installed: {install_command('serve')}"
         ) from None
-    from covnmt.serve.model_pool import load_engines, parse_spec
+    from covnmt.serve.model_pool import open_models, parse_spec
     from covnmt.serve.prometheus import Metrics
-    from covnmt.serve.worker import settle
+    from covnmt.serve.worker import freeze_gc
 
     metrics = Metrics()
     specs = [parse_spec(text) for text in models]
     # a taken port is told before the models are loaded
-    listening = listen(settings.host, settings.port)
+    listening = open_socket(settings.host, settings.port)
     try:
-        engines = load_engines(specs, device, settings, metrics.observe_batch)
+        engines = open_models(specs, device, settings, metrics.observe_batch)
     except OSError as error:
         if "AF_UNIX path too long" not in str(error):
             raise
@@ -53,9 +53,9 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE,
     )
-    settle()
+    freeze_gc()
     host, port = listening.getsockname()[:2]
-    log(f"listening on http://{bracketed(host)}:{port}")
+    log(f"listening on http://{bracket_ipv6(host)}:{port}")
     try:
         uvicorn.Server(config).run(sockets=[listening])
     finally:
@@ -64,7 +64,7 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
             engine.abandon()
 
 
-def listen(host: str, port: int) -> socket.socket:
+def open_socket(host: str, port: int) -> socket.socket:
     """A socket bound to this address."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -79,7 +79,7 @@ def listen(host: str, port: int) -> socket.socket:
     return made
 
 
-def read_key(path: Path) -> str:
+def read_api_key(path: Path) -> str:
     """The API key: the first line of a file, so that no list of processes shows it."""
     key = next(iter(read_lines(path)), "").strip()
     if len(key) < 8 or not key.isascii():

@@ -35,15 +35,15 @@ class ServeSettings:
     log_text: bool = False  # log what is translated
 
 
-def read_host(text: str) -> str:
+def parse_host(text: str) -> str:
     """A name of this server as browsers send it: in small letters, without a port."""
-    name = bracketed(text.lower()) if text.count(":") > 1 else text.lower()
+    name = bracket_ipv6(text.lower()) if text.count(":") > 1 else text.lower()
     if not HOST.fullmatch(name):
         raise UserError(f"--allow-host {text}: a name alone, as in translate.example.org, or *")
     return name
 
 
-def read_origin(text: str) -> str:
+def parse_origin(text: str) -> str:
     """A site as browsers send it: in small letters, without a path."""
     origin = text.lower().removesuffix("/")
     if not ORIGIN.fullmatch(origin):
@@ -54,6 +54,6 @@ def read_origin(text: str) -> str:
     return origin
 
 
-def bracketed(host: str) -> str:
+def bracket_ipv6(host: str) -> str:
     """As it stands in an address, where the numbers of IPv6 have brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host

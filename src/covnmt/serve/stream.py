@@ -8,11 +8,11 @@ from typing import Any
 
 from covnmt.base.errors import UserError
 from covnmt.inference.translate import Translation
-from covnmt.serve.responses import Accepted, sentence_json
+from covnmt.serve.responses import SubmittedTexts, sentence_json
 from covnmt.serve.worker import WorkerDiedError
 
 
-class News:
+class PartialTranslations:
     """The newest words of every sentence: told by threads, taken by the event loop.
 
     Whoever reads slowly misses steps in between, but never the newest.
@@ -39,7 +39,11 @@ class News:
 
 
 async def stream_events(
-    model: str, accepted: Accepted, news: News, parts: Sequence[str], deadline: float
+    model: str,
+    accepted: SubmittedTexts,
+    news: PartialTranslations,
+    parts: Sequence[str],
+    deadline: float,
 ) -> AsyncGenerator[str, None]:
     """Sentences in order, each as soon as it is done, and words before that; then the texts."""
     done: list[Translation] = []
@@ -49,19 +53,21 @@ async def stream_events(
                 if name == "sentence":
                     done.append(content)
                     content = sentence_json(content, parts)
-                yield event(name, _place(accepted, number) | content)
+                yield format_event(name, _place(accepted, number) | content)
         texts = [text for text, _ in accepted.joined(done)]
-        yield event("done", {"model": model, "texts": texts})
+        yield format_event("done", {"model": model, "texts": texts})
     except TimeoutError:
-        yield event("error", {"error": "not done in time; send less at once"})
+        yield format_event("error", {"error": "not done in time; send less at once"})
     except (UserError, WorkerDiedError) as error:
-        yield event("error", {"error": str(error)})
+        yield format_event("error", {"error": str(error)})
     finally:
         for future in accepted.futures:
             future.cancel()
 
 
-async def _progress(accepted: Accepted, news: News) -> AsyncIterator[tuple[str, int, Any]]:
+async def _progress(
+    accepted: SubmittedTexts, news: PartialTranslations
+) -> AsyncIterator[tuple[str, int, Any]]:
     """`partial` with the text of a sentence that is not done, `sentence` with one that is."""
     futures = [asyncio.wrap_future(future) for future in accepted.futures]
     for future in futures:
@@ -80,11 +86,11 @@ async def _progress(accepted: Accepted, news: News) -> AsyncIterator[tuple[str, 
         yield "sentence", number, future.result()
 
 
-def _place(accepted: Accepted, number: int) -> dict[str, int]:
+def _place(accepted: SubmittedTexts, number: int) -> dict[str, int]:
     places = [(t, s) for t, x in enumerate(accepted.layouts) for s in range(len(x.sentences))]
     return dict(zip(("text_number", "sentence_number"), places[number], strict=True))
 
 
-def event(name: str, content: dict[str, Any]) -> str:
+def format_event(name: str, content: dict[str, Any]) -> str:
     """A server-sent event."""
     return f"event: {name}\ndata: {json.dumps(content, ensure_ascii=False)}\n\n"

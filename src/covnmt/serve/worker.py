@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from covnmt.base.errors import UserError
-from covnmt.serve.batching import Job
-from covnmt.serve.model_runner import Bench, Card
+from covnmt.serve.batching import WorkItem
+from covnmt.serve.model_runner import ModelInfo, ModelRunner
 
 # Forking from a process without threads is safe; what is imported there need not be imported again.
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -78,7 +78,7 @@ class Worker:
                 raise WorkerDiedError("the server is stopping")
             ours, theirs = CONTEXT.Pipe()
             arguments = (theirs, *self.arguments)
-            process = CONTEXT.Process(target=work, args=arguments, name="worker", daemon=True)
+            process = CONTEXT.Process(target=run_worker, args=arguments, name="worker", daemon=True)
             process.start()
             theirs.close()
             self.pipe, self.process = ours, process  # other threads may ask whether it lives
@@ -94,7 +94,7 @@ class Worker:
                     self._restart()
             time.sleep(PAUSE)
 
-    def introduce(self) -> Card:
+    def introduce(self) -> ModelInfo:
         """Wait until the model is open and warm; what there is to know about it."""
         try:
             card = self.pipe.recv()
@@ -105,10 +105,10 @@ class Worker:
             )
         if isinstance(card, UserError):
             raise card
-        assert isinstance(card, Card)
+        assert isinstance(card, ModelInfo)
         return card
 
-    def run(self, jobs: Sequence[Job[Any, Any]]) -> Sequence[Any]:
+    def run(self, jobs: Sequence[WorkItem[Any, Any]]) -> Sequence[Any]:
         """Do a batch; where the process dies over a single job, a second one tries it."""
         with self.busy:
             if not self.process.is_alive():
@@ -123,16 +123,16 @@ class Worker:
             raise answer
         if isinstance(answer, Failure):
             raise RuntimeError(answer.traceback)
-        return [named(job.name, each) for job, each in zip(jobs, answer, strict=True)]
+        return [with_prefix(job.name, each) for job, each in zip(jobs, answer, strict=True)]
 
-    def _answer(self, jobs: Sequence[Job[Any, Any]]) -> Any:
+    def _answer(self, jobs: Sequence[WorkItem[Any, Any]]) -> Any:
         try:
             return self._exchange(jobs)
         except BROKEN:
             self._restart()
             raise WorkerDiedError("a process died while it translated") from None
 
-    def _exchange(self, jobs: Sequence[Job[Any, Any]]) -> Any:
+    def _exchange(self, jobs: Sequence[WorkItem[Any, Any]]) -> Any:
         watched = frozenset(place for place, job in enumerate(jobs) if job.tell)
         self.pipe.send(Task(jobs[0].group, [job.payload for job in jobs], watched))
         while isinstance(answer := self.pipe.recv(), Partial):
@@ -162,20 +162,20 @@ class Worker:
             self.process.join()
 
 
-def named(name: str, result: Any) -> Any:
+def with_prefix(name: str, result: Any) -> Any:
     """A refusal says what was refused; the process knows it by its place in a batch alone."""
     return UserError(f"{name}{result}") if isinstance(result, UserError) else result
 
 
-def work(pipe: Connection, directory: Path, device: str, threads: int) -> None:
+def run_worker(pipe: Connection, directory: Path, device: str, threads: int) -> None:
     """The life of a worker: open the model, tell about it, do batches until the pipe closes."""
     # signals are for the server, which ends its workers when they are done
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     try:
-        bench = Bench(directory, device, threads)
+        bench = ModelRunner(directory, device, threads)
         bench.warm_up()
-        settle()
+        freeze_gc()
         pipe.send(bench.card)
         while True:
             _do(bench, pipe, pipe.recv())
@@ -186,7 +186,7 @@ def work(pipe: Connection, directory: Path, device: str, threads: int) -> None:
         pass
 
 
-def settle() -> None:
+def freeze_gc() -> None:
     """Let the garbage collector leave alone what is here now, which stays until the process ends.
 
     It would look at all of it every few hundred requests, for some 40 ms in which nothing else is
@@ -196,7 +196,7 @@ def settle() -> None:
     gc.freeze()
 
 
-def _do(bench: Bench, pipe: Connection, task: Task) -> None:
+def _do(bench: ModelRunner, pipe: Connection, task: Task) -> None:
     def tell(place: int, text: str) -> None:
         if place in task.watched:
             pipe.send(Partial(place, text))
