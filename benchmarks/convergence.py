@@ -22,8 +22,8 @@ from covnmt.base.config import SYSTEMS, Config, DataConfig, ModelConfig, TrainCo
 from covnmt.data.batching import read_batch, train_batches
 from covnmt.data.corpus import Corpus
 from covnmt.model.checkpoint import new_model
-from covnmt.training.optimizer import build_optimizer, build_step
-from covnmt.training.step import Updater
+from covnmt.training.optimizer import build_optimizer, build_optimizer_step
+from covnmt.training.step import TrainStep
 
 
 def curve(corpus: Corpus, path: str, seed: int, updates: int, every: int) -> list[float]:
@@ -48,7 +48,9 @@ def curve(corpus: Corpus, path: str, seed: int, updates: int, every: int) -> lis
     words = [len(corpus.codec("source").vocabulary), len(corpus.codec("target").vocabulary)]
     model = new_model(config, words[0], words[1]).to(device)
     optimizer = build_optimizer(model, config.train)
-    updater = Updater(model, build_step(model, optimizer, {}, config.train), config.train)
+    updater = TrainStep(
+        model, build_optimizer_step(model, optimizer, {}, config.train), config.train
+    )
     split = corpus.split("train")
     plans = train_batches(split, config.data, 1)  # the same batches for every seed
     losses, seen = [], 0

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from covnmt.training.distributed import World
-    from covnmt.training.step import Updater
+    from covnmt.training.step import TrainStep
 
 MILLION = 1_000_000
 SHARDS = 8
@@ -192,7 +192,7 @@ def member(
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=count)
     try:
-        return function(World(rank, count, joined=True), *arguments)
+        return function(World(rank, count, connected=True), *arguments)
     finally:
         dist.destroy_process_group()
 
@@ -205,10 +205,10 @@ def update_times(world: "World", case: Case, updates: int) -> dict[str, Any]:
     import torch
 
     from covnmt.data.batching import collate
-    from covnmt.training.step import Row
+    from covnmt.training.step import GradientBucket
 
     apart, by_row, overlapped = updater(case), updater(case), updater(case, world)
-    by_row.row = Row(by_row.model.parameters(), torch.float32)
+    by_row.row = GradientBucket(by_row.model.parameters(), torch.float32)
     some = torch.randint(2, case.words - 1, (case.pairs, SOURCE + TARGET)).tolist()
     pairs = [(row[:SOURCE], row[SOURCE:]) for row in some]
     batch = collate(pairs, case.words - 1, case.words - 1)
@@ -239,22 +239,22 @@ def in_turns(
     return {name: summary(values[3:]) for name, values in times.items()}
 
 
-def updater(case: Case, world: "World | None" = None) -> "Updater":
+def updater(case: Case, world: "World | None" = None) -> "TrainStep":
     """What makes updates of a model; alone without a world."""
     from covnmt.base.config import SYSTEMS, ModelConfig, TrainConfig
     from covnmt.model.initialize import initialise
     from covnmt.model.seq2seq import Seq2Seq
-    from covnmt.training.distributed import ALONE
-    from covnmt.training.optimizer import build_optimizer, build_step
-    from covnmt.training.step import Updater
+    from covnmt.training.distributed import SINGLE_PROCESS
+    from covnmt.training.optimizer import build_optimizer, build_optimizer_step
+    from covnmt.training.step import TrainStep
 
     sizes = dict.fromkeys(("embedding", "hidden", "rank"), case.size)
     config = ModelConfig.model_validate({**sizes, "coverage": SYSTEMS["gru10"]})
     model = Seq2Seq(config, case.words, case.words)
     initialise(model, "modern")
     settings = TrainConfig(optimizer="adamw", learning_rate=1e-3, loss="token_mean")
-    step = build_step(model, build_optimizer(model, settings), {}, settings)
-    return Updater(model, step, settings, world or ALONE)
+    step = build_optimizer_step(model, build_optimizer(model, settings), {}, settings)
+    return TrainStep(model, step, settings, world or SINGLE_PROCESS)
 
 
 def timed(function: Callable[[], object]) -> float:

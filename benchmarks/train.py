@@ -25,8 +25,8 @@ from machine import save, summary
 from covnmt.base.config import SYSTEMS, CoverageConfig, ModelConfig, TrainConfig
 from covnmt.data.batching import Batch
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.training.optimizer import build_optimizer, build_step
-from covnmt.training.step import Updater
+from covnmt.training.optimizer import build_optimizer, build_optimizer_step
+from covnmt.training.step import TrainStep
 
 WORDS = 30_001
 COMPARED = ("baseline", "fertility", "gru10")
@@ -53,13 +53,13 @@ def random_model(config: ModelConfig, device: torch.device) -> Seq2Seq:
     return model
 
 
-def build(model: ModelConfig, precision: str, device: torch.device) -> tuple[Updater, Seq2Seq]:
+def build(model: ModelConfig, precision: str, device: torch.device) -> tuple[TrainStep, Seq2Seq]:
     """A model of the paper's size and what trains it."""
     network = random_model(model, device)
     settings = {"optimizer": "adamw", "learning_rate": 1e-4, "epsilon": 1e-8}
     config = TrainConfig.model_validate({**settings, "precision": precision, "loss": "token_mean"})
     optimizer = build_optimizer(network, config)
-    return Updater(network, build_step(network, optimizer, {}, config), config), network
+    return TrainStep(network, build_optimizer_step(network, optimizer, {}, config), config), network
 
 
 def clean_device() -> torch.device:

@@ -19,8 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from covnmt.base.config import SYSTEMS, TrainConfig
 from covnmt.kernels import dispatch, gpu
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.training.optimizer import PlainStep, build_optimizer
-from covnmt.training.step import Updater, mixed
+from covnmt.training.optimizer import TorchOptimizerStep, build_optimizer
+from covnmt.training.step import TrainStep, uses_bf16
 from tests.model.small import WORDS, small_config
 
 CUDA = torch.device("cuda", 0)
@@ -89,9 +89,9 @@ def test_what_is_forced_is_done_in_silence(
 
 def test_auto_is_bf16_where_the_gpu_has_it(device: str) -> None:
     *_, bf16 = GPUS[device]
-    found = {precision: mixed(precision, CUDA) for precision in ("fp32", "bf16", "auto")}
+    found = {precision: uses_bf16(precision, CUDA) for precision in ("fp32", "bf16", "auto")}
     assert found == {"fp32": False, "bf16": True, "auto": bf16}
-    assert not mixed("auto", torch.device("cpu"))
+    assert not uses_bf16("auto", torch.device("cpu"))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "auto"])
@@ -104,7 +104,9 @@ def test_bf16_without_the_hardware_is_told(
         model = Seq2Seq(small_config(SYSTEMS["gru1"]), WORDS, WORDS)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model.to_empty(device=CUDA)
-        Updater(model, PlainStep(model, build_optimizer(model, config), {}, config), config)
+        TrainStep(
+            model, TorchOptimizerStep(model, build_optimizer(model, config), {}, config), config
+        )
     told = "train.precision=auto takes fp32 here" in capsys.readouterr().err
     assert told == (precision == "bf16" and not bf16)
 

@@ -15,7 +15,7 @@ from covnmt.paper.experiments import find_experiment
 from covnmt.paper.jobs import TRAINED, Job, Plan, choose_jobs, run_jobs, time_left, train_system
 from covnmt.paper.results import write_result
 from covnmt.training import loop
-from covnmt.training.loop import Outcome
+from covnmt.training.loop import TrainingOutcome
 from covnmt.training.state import Counters
 from tests.paper.made_up import (
     KFTT,
@@ -81,7 +81,7 @@ def test_no_measuring_begins_after_a_signal(
     finished: bool, stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though the training was at its end when it came; that is not made again."""
-    outcome = Outcome("it says why", Counters(), finished, stopped)
+    outcome = TrainingOutcome("it says why", Counters(), finished, stopped)
     monkeypatch.setattr(loop, "train", lambda *_: outcome)
     plan, job = tiny_plan(tmp_path), Job("baseline", 1)
     with pytest.raises(KeyboardInterrupt) if stopped else nullcontext():

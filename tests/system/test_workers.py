@@ -18,7 +18,7 @@ import torch
 from covnmt.base.config import Config
 from covnmt.base.errors import UserError
 from covnmt.model.checkpoint import BEST, LAST, load_tensors
-from covnmt.training.distributed import launch
+from covnmt.training.distributed import launch_torchrun
 from tests.conftest import RunCli
 from tests.system.workers import children_of, recipe, torchrun, training, until
 from tests.training.runs import assert_same, changed, go, log_of
@@ -147,7 +147,7 @@ def test_a_worker_dies_and_nobody_restarts_it(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(elastic, "run", fail(2))
-    assert launch(2, 0, ["train"]) == 2
+    assert launch_torchrun(2, 0, ["train"]) == 2
     monkeypatch.setattr(elastic, "run", fail(-9))
     with pytest.raises(UserError, match="worker 1 of 2 was ended by SIGKILL; give the same"):
-        launch(2, 0, ["train"])
+        launch_torchrun(2, 0, ["train"])

@@ -32,11 +32,11 @@ import sys
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from covnmt.distributed import World
-from covnmt.recipe import load_recipe
-from covnmt.train import train
+from covnmt.training.distributed import World
+from covnmt.base.recipe import load_recipe
+from covnmt.training.loop import train
 dist.init_process_group("gloo")
-world = World(dist.get_rank(), dist.get_world_size(), joined=True)
+world = World(dist.get_rank(), dist.get_world_size(), connected=True)
 train(load_recipe(Path(sys.argv[1])), Path(sys.argv[2]), torch.device("{DEVICE}", 0), world)
 dist.destroy_process_group()
 """

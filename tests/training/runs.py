@@ -12,8 +12,8 @@ import torch
 from covnmt.base.config import Config
 from covnmt.model.checkpoint import BEST, LAST, load_tensors
 from covnmt.training import loop as training
-from covnmt.training.loop import Outcome, make_update, train
-from covnmt.training.state import Run
+from covnmt.training.loop import TrainingOutcome, make_update, train
+from covnmt.training.state import TrainingRun
 
 CPU = torch.device("cpu")
 
@@ -30,7 +30,7 @@ def changed(config: Config, **values: object) -> Config:
     return Config.model_validate(tree)
 
 
-def go(config: Config, directory: Path, **values: object) -> Outcome:
+def go(config: Config, directory: Path, **values: object) -> TrainingOutcome:
     return train(changed(config, **values), directory, CPU)
 
 
@@ -52,7 +52,7 @@ def assert_same(first: Path, second: Path) -> None:
 def at_update(number: int, happens: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Have something happen when this update (from 1) begins."""
 
-    def update(run: Run, batches: list[Any], words: int) -> None:
+    def update(run: TrainingRun, batches: list[Any], words: int) -> None:
         if run.counters.update + 1 == number:
             happens()
         make_update(run, batches, words)

@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from covnmt.base.config import SYSTEMS
 from covnmt.data.batching import no_pairs
 from covnmt.kernels import dispatch
-from covnmt.training.distributed import ALONE, World, joined, whole
-from covnmt.training.step import Row, Updater
+from covnmt.training.distributed import SINGLE_PROCESS, World, interleave, process_group
+from covnmt.training.step import GradientBucket, TrainStep
 from tests.model.small import small_batch
 from tests.training.test_step import CONFIG, DEVICE, updater, weights
 
@@ -32,14 +32,14 @@ def workers(size: int) -> list[World]:
 
 @given(lengths, sizes)
 def test_every_row_has_one_worker(rows: np.ndarray, size: int) -> None:
-    shares = [world.share(rows).tolist() for world in workers(size)]
+    shares = [world.rows_of_rank(rows).tolist() for world in workers(size)]
     assert sorted(place for share in shares for place in share) == list(range(len(rows)))
     assert all(share == sorted(share) for share in shares)
 
 
 @given(lengths, sizes)
 def test_workers_finish_together(rows: np.ndarray, size: int) -> None:
-    shares = [world.share(rows) for world in workers(size)]
+    shares = [world.rows_of_rank(rows) for world in workers(size)]
     numbers = [len(share) for share in shares]
     words = [int(rows[share].sum()) for share in shares]
     assert max(numbers) - min(numbers) <= 1
@@ -49,20 +49,24 @@ def test_workers_finish_together(rows: np.ndarray, size: int) -> None:
 def test_shares_of_a_batch() -> None:
     """The longest go to 0, 1, 2, the next ones to 2, 1, 0, and so on."""
     rows = np.array([5, 9, 7, 3, 4, 8, 6, 2])
-    assert [world.share(rows).tolist() for world in workers(3)] == [[1, 3, 4], [0, 5, 7], [2, 6]]
+    assert [world.rows_of_rank(rows).tolist() for world in workers(3)] == [
+        [1, 3, 4],
+        [0, 5, 7],
+        [2, 6],
+    ]
 
 
 @given(st.lists(st.integers(), max_size=20), sizes)
 def test_items_are_dealt_and_put_together(items: list[int], size: int) -> None:
-    assert whole([world.mine(items) for world in workers(size)]) == items
+    assert interleave([world.shard(items) for world in workers(size)]) == items
 
 
 def test_alone_nothing_changes() -> None:
-    assert ALONE.share(np.array([3, 9, 3])).tolist() == [0, 1, 2]
-    assert ALONE.gather("x") == ["x"]
-    assert ALONE.greatest(1.5, 2) == [1.5, 2]
-    with joined(DEVICE) as (world, device):
-        assert (world, device) == (ALONE, DEVICE)
+    assert SINGLE_PROCESS.rows_of_rank(np.array([3, 9, 3])).tolist() == [0, 1, 2]
+    assert SINGLE_PROCESS.all_gather("x") == ["x"]
+    assert SINGLE_PROCESS.all_reduce_max(1.5, 2) == [1.5, 2]
+    with process_group(DEVICE) as (world, device):
+        assert (world, device) == (SINGLE_PROCESS, DEVICE)
 
 
 def test_random_numbers_are_a_function_of_worker_and_update() -> None:
@@ -103,7 +107,7 @@ def group_of_one(tmp_path: Path) -> Iterator[None]:
 def test_the_only_worker_of_a_group_updates_as_one_alone() -> None:
     """On a GPU over NCCL, with captured backward passes; elsewhere by DistributedDataParallel."""
     exact = CONFIG.model_copy(update={"precision": "fp32"})
-    alone, joined = updater(exact), updater(exact, world=World(joined=True))
+    alone, joined = updater(exact), updater(exact, world=World(connected=True))
     for number in range(4):
         batch = small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE)
         for one in (alone, joined):
@@ -121,7 +125,7 @@ def test_the_only_worker_of_a_group_updates_as_one_alone() -> None:
 def test_gradients_travel_in_one_row() -> None:
     """What a captured backward pass leaves is what the step takes."""
     plain, by_row = updater(), updater()
-    by_row.row = Row(by_row.model.parameters(), torch.float32)
+    by_row.row = GradientBucket(by_row.model.parameters(), torch.float32)
     for number in range(3):
         batch = small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE)
         for one in (plain, by_row):
@@ -133,7 +137,7 @@ def test_gradients_travel_in_one_row() -> None:
 @pytest.mark.usefixtures("group_of_one")
 def test_gradients_in_bf16_are_close() -> None:
     one = updater()
-    row = Row(one.model.parameters(), torch.bfloat16)
+    row = GradientBucket(one.model.parameters(), torch.bfloat16)
     batch = small_batch([(3, 4), (5, 2)]).to(DEVICE)
     one._gradients([batch])
     exact = [parameter.grad.clone() for parameter in row.parameters if parameter.grad is not None]
@@ -171,7 +175,7 @@ def test_accumulated_gradients_travel_once() -> None:
     assert_same(plain, wrapped)
 
 
-def assert_same(one: Updater, two: Updater) -> None:
+def assert_same(one: TrainStep, two: TrainStep) -> None:
     """To the bit; on a GPU sums may be made in another order."""
     allowed = 1e-5 if DEVICE.type == "cuda" else 0
     for a, b in zip(weights(one), weights(two), strict=True):

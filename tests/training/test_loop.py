@@ -22,7 +22,7 @@ from covnmt.training import loop as training
 from covnmt.training.loop import make_update, time_spent, train, update_batches
 from covnmt.training.loss import batch_loss
 from covnmt.training.state import open_run
-from covnmt.training.validation import Validation
+from covnmt.training.validation import ValidationResult
 from tests.training.runs import CPU, assert_same, at_update, changed, go, log_of, stop_at
 
 # Settings that end a run, and the updates it then has made.
@@ -136,7 +136,7 @@ def test_minutes(short: Config, tmp_path: Path) -> None:
 def test_patience(short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two validations without gain after the third, which was the best."""
     scores = iter([1.0, 2.0, 3.0, 3.0, 2.5, 9.0])
-    monkeypatch.setattr(training, "validate", lambda *_: Validation(1.0, next(scores), ()))
+    monkeypatch.setattr(training, "validate", lambda *_: ValidationResult(1.0, next(scores), ()))
     patient = changed(short, train__patience=2, train__validate_every=1)
     outcome = train(patient, tmp_path, CPU)
     assert outcome.reason == "no gain in 2 validations"
@@ -151,7 +151,7 @@ def test_equal_scores_are_broken_by_the_loss(
 ) -> None:
     """A model that cannot translate yet still gets better; a worse score is never preferred."""
     found = iter([(3.0, 0.0), (2.0, 0.0), (2.5, 0.0), (9.0, 1.0), (9.0, 1.0), (1.0, 0.5)])
-    monkeypatch.setattr(training, "validate", lambda *_: Validation(*next(found), ()))
+    monkeypatch.setattr(training, "validate", lambda *_: ValidationResult(*next(found), ()))
     outcome = go(short, tmp_path, train__validate_every=1)
     log = [entry["best"] for entry in log_of(tmp_path) if "validation" in entry]
     assert log == [True, True, False, True, False, False]
@@ -243,7 +243,7 @@ def test_a_signal_too_late_for_the_run_is_told(
 ) -> None:
     monkeypatch.setattr(training, "save_best", lambda *_: os.kill(os.getpid(), signal.SIGINT))
     outcome = go(short, tmp_path)
-    assert (outcome.finished, outcome.stopped) == (True, True)
+    assert (outcome.finished, outcome.interrupted) == (True, True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -319,7 +319,7 @@ def test_a_dev_loss_that_is_no_number(
 ) -> None:
     go(short, tmp_path, train__updates=2)
     before = (tmp_path / BEST).read_bytes()
-    monkeypatch.setattr(training, "validate", lambda *_: Validation(math.nan, 1.0, ()))
+    monkeypatch.setattr(training, "validate", lambda *_: ValidationResult(math.nan, 1.0, ()))
     with pytest.raises(UserError, match="the dev loss is nan"):
         go(short, tmp_path, train__updates=3)
     assert (tmp_path / BEST).read_bytes() == before

@@ -10,11 +10,11 @@ import torch
 from covnmt.base.config import CoverageConfig, TrainConfig
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.training.optimizer import (
-    apply_rate,
     build_optimizer,
     clip_gradients,
-    follow,
-    rate_factor,
+    learning_rate_factor,
+    set_learning_rate,
+    update_ema,
 )
 from tests.model.small import small_config, small_model
 
@@ -59,7 +59,7 @@ def norm(arrays: list[np.ndarray[Any, Any]]) -> float:
 @pytest.mark.parametrize(("changes", "expected"), SCHEDULES)
 def test_schedules(changes: dict[str, object], expected: dict[int, float]) -> None:
     config = settings(**changes)
-    found = {update: rate_factor(update, config) for update in expected}
+    found = {update: learning_rate_factor(update, config) for update in expected}
     assert found == pytest.approx(expected, abs=1e-12)
 
 
@@ -79,15 +79,15 @@ def test_a_cosine_in_time_ends_with_the_first_limit(
     update: int, spent: float, expected: float
 ) -> None:
     config = settings(schedule="cosine_in_time", warmup=10, updates=110)
-    assert rate_factor(update, config, spent) == pytest.approx(expected, abs=1e-12)
+    assert learning_rate_factor(update, config, spent) == pytest.approx(expected, abs=1e-12)
     other = settings(schedule="cosine", warmup=10, updates=110)
-    assert rate_factor(update, other, spent) == rate_factor(update, other)
+    assert learning_rate_factor(update, other, spent) == learning_rate_factor(update, other)
 
 
 def test_apply_rate_sets_the_product() -> None:
     config = settings(optimizer="adamw", learning_rate=0.3, warmup=10)
     optimizer = build_optimizer(small_model(small_config(CoverageConfig())), config)
-    apply_rate(optimizer, config, 4)
+    set_learning_rate(optimizer, config, 4)
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.15])
 
 
@@ -177,7 +177,7 @@ def test_average_by_hand() -> None:
     for n, weight in enumerate(weights, 1):
         decay = min(0.3, (1 + n) / (10 + n))
         expected = decay * expected + (1 - decay) * weight
-        follow(average, {"w": torch.tensor([weight])}, 0.3, n)
+        update_ema(average, {"w": torch.tensor([weight])}, 0.3, n)
     assert average["w"].item() == pytest.approx(expected)
     # young averages follow faster than the decay says
     assert (1 + 1) / (10 + 1) < 0.3 < (1 + 5) / (10 + 5)
@@ -187,5 +187,5 @@ def test_average_of_constant_weights_is_the_weights() -> None:
     weights = {"w": torch.tensor([1.0, 2.0])}
     average = {"w": torch.tensor([1.0, 2.0])}
     for n in range(1, 20):
-        follow(average, weights, 0.999, n)
+        update_ema(average, weights, 0.999, n)
     assert torch.equal(average["w"], weights["w"])

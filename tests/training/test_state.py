@@ -23,8 +23,8 @@ from covnmt.data.corpus import Corpus
 from covnmt.data.prepare import prepare
 from covnmt.model.checkpoint import BEST, LAST, load_model, load_tensors, save_tensors, weights_of
 from covnmt.training import loop as training
-from covnmt.training.loop import Recent, make_update, train
-from covnmt.training.state import Counters, Run, open_run, write_log
+from covnmt.training.loop import ReportWindow, make_update, train
+from covnmt.training.state import Counters, TrainingRun, open_run, write_log
 from tests.training.runs import CPU, assert_same, at_update, changed, go, log_of, stop_at
 
 # Settings that a run may not change half-way, and some that it may.
@@ -74,12 +74,12 @@ def a_second_each(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time on a clock that only updates move."""
     now = [0.0]
 
-    def update(run: Run, batches: list[Any], words: int) -> None:
+    def update(run: TrainingRun, batches: list[Any], words: int) -> None:
         make_update(run, batches, words)
         now[0] += 1
 
     monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(training, "Recent", lambda: Recent(since=now[0]))
+    monkeypatch.setattr(training, "ReportWindow", lambda: ReportWindow(since=now[0]))
     monkeypatch.setattr(training, "make_update", update)
     return now
 
@@ -90,7 +90,7 @@ def test_the_speed_is_that_of_updates(
     """A validation takes a thousand seconds here."""
     now = a_second_each(monkeypatch)
 
-    def check(run: Run, *others: Any) -> float:
+    def check(run: TrainingRun, *others: Any) -> float:
         run.counters.unchecked = False
         now[0] += 1000
         return 0.0
@@ -220,7 +220,7 @@ def test_there_is_a_save_before_there_is_a_model(
     seldom = {"train__validate_every": 2, "train__checkpoint_every": 100}
     go(short, tmp_path / "whole", **seldom)
 
-    def crash(run: Run, entry: dict[str, Any]) -> None:
+    def crash(run: TrainingRun, entry: dict[str, Any]) -> None:
         if "validation" in entry:
             power_cut()
         write_log(run, entry)
@@ -365,7 +365,7 @@ def test_broken_weights_are_never_saved(
 ) -> None:
     """The loss is taken before the step, so it cannot tell that the step went wrong."""
 
-    def break_weights(run: Run, batches: list[Any], words: int) -> None:
+    def break_weights(run: TrainingRun, batches: list[Any], words: int) -> None:
         make_update(run, batches, words)
         if run.counters.update == 4:
             weights_of(run.model)["source.E"][0, 0] = math.nan

@@ -12,9 +12,9 @@ from covnmt.data.batching import Batch
 from covnmt.kernels import dispatch
 from covnmt.model.initialize import initialise
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.training.distributed import ALONE, World
-from covnmt.training.optimizer import build_optimizer, build_step
-from covnmt.training.step import Graphs, Updater
+from covnmt.training.distributed import SINGLE_PROCESS, World
+from covnmt.training.optimizer import build_optimizer, build_optimizer_step
+from covnmt.training.step import CudaGraphCache, TrainStep
 from tests.model.small import WORDS, small_batch, small_config
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -23,16 +23,18 @@ CONFIG = TrainConfig.model_validate(
 )
 
 
-def updater(config: TrainConfig = CONFIG, system: str = "gru1", world: World = ALONE) -> Updater:
+def updater(
+    config: TrainConfig = CONFIG, system: str = "gru1", world: World = SINGLE_PROCESS
+) -> TrainStep:
     torch.manual_seed(1)
     model = Seq2Seq(small_config(SYSTEMS[system]), WORDS, WORDS)
     initialise(model, "modern")
     model.to(DEVICE)
-    step = build_step(model, build_optimizer(model, config), {}, config)
-    return Updater(model, step, config, world)
+    step = build_optimizer_step(model, build_optimizer(model, config), {}, config)
+    return TrainStep(model, step, config, world)
 
 
-def weights(one: Updater) -> list[torch.Tensor]:
+def weights(one: TrainStep) -> list[torch.Tensor]:
     return [parameter.detach() for parameter in one.model.parameters()]
 
 
@@ -77,7 +79,7 @@ class StandIn:
         self.calls: list[str] = []
         monkeypatch.setattr(torch.cuda, "graph", self._capturing)
         monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: self)
-        self.graphs = Graphs(self._function, most)
+        self.graphs = CudaGraphCache(self._function, most)
         self.capturing = False
         self.fails = True
 
@@ -136,7 +138,7 @@ def test_every_shape_is_replayed_on_the_batch_that_came(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(torch.cuda, "graph", capturing)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    graphs = Graphs(keep, most=9)
+    graphs = CudaGraphCache(keep, most=9)
     pairs = [(4, 4)], [(5, 2)], [(5, 3)], [(5, 2)], [(5, 3)], [(5, 2), (5, 2)]
     for seed, lengths in enumerate(pairs):
         batch = small_batch(lengths, seed)

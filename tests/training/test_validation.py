@@ -19,20 +19,20 @@ from covnmt.inference.translate import Translator
 from covnmt.metrics.bleu import paper_bleu
 from covnmt.model.checkpoint import load_model
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.training.distributed import ALONE, World
-from covnmt.training.validation import SAMPLES, Dev, Validation, total_loss, validate
+from covnmt.training.distributed import SINGLE_PROCESS, World
+from covnmt.training.validation import SAMPLES, DevSet, ValidationResult, total_nll, validate
 from tests.training.runs import CPU, changed
 
 
-def validated(model: Seq2Seq, data: Path, config: Config) -> Validation:
-    found = validate(model, Dev.open(Corpus.open(data)), config, CPU)
+def validated(model: Seq2Seq, data: Path, config: Config) -> ValidationResult:
+    found = validate(model, DevSet.open(Corpus.open(data)), config, CPU)
     assert found is not None
     return found
 
 
 def mean_loss(model: Seq2Seq, data: Path) -> float:
     split = Corpus.open(data).split("dev")
-    nll, words = total_loss(model, split, CPU, ALONE, lambda: None)
+    nll, words = total_nll(model, split, CPU, SINGLE_PROCESS, lambda: None)
     return nll / words
 
 
@@ -97,7 +97,7 @@ def test_random_state_is_left_alone(tiny_model: Path, tiny_corpus: Path) -> None
     """Or else when a run validates would change how it goes on."""
     model, config = load_model(tiny_model, CPU)
     before = torch.get_rng_state()
-    validate(model, Dev.open(Corpus.open(tiny_corpus)), config, CPU)
+    validate(model, DevSet.open(Corpus.open(tiny_corpus)), config, CPU)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -106,7 +106,7 @@ def test_it_stops_between_two_steps(batch_size: int, tiny_model: Path, tiny_corp
     """At once, in the loss, and in the midst of translating."""
     model, config = load_model(tiny_model, CPU)
     config = changed(config, decode__batch_size=batch_size)
-    dev = Dev.open(Corpus.open(tiny_corpus))
+    dev = DevSet.open(Corpus.open(tiny_corpus))
     asked = 0
 
     def stopped() -> bool:
@@ -116,10 +116,10 @@ def test_it_stops_between_two_steps(batch_size: int, tiny_model: Path, tiny_corp
 
     for patience in (0, 1, 7):
         asked = 0
-        assert validate(model, dev, config, CPU, ALONE, stopped) is None
+        assert validate(model, dev, config, CPU, SINGLE_PROCESS, stopped) is None
         assert asked == patience + 1
     patience = 10**6
-    assert validate(model, dev, config, CPU, ALONE, stopped) is not None
+    assert validate(model, dev, config, CPU, SINGLE_PROCESS, stopped) is not None
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])
@@ -141,8 +141,8 @@ def test_it_stops_between_two_batches_of_a_gpu(
     monkeypatch.setattr(DeviceSearch, "search", count)
     model, config = load_model(tiny_model, CPU)
     config = changed(config, decode__batch_size=batch_size)
-    dev = Dev.open(Corpus.open(tiny_corpus))
-    assert validate(model, dev, config, CPU, ALONE, lambda: len(searched) == 2) is None
+    dev = DevSet.open(Corpus.open(tiny_corpus))
+    assert validate(model, dev, config, CPU, SINGLE_PROCESS, lambda: len(searched) == 2) is None
     assert searched == [batch_size] * 2
     searched.clear()
     assert validate(model, dev, config, CPU) is not None
@@ -154,16 +154,16 @@ def test_where_one_worker_is_stopped_none_has_a_result(
 ) -> None:
     """This one was not; it waits for the other, and learns of it."""
     model, config = load_model(tiny_model, CPU)
-    monkeypatch.setattr(World, "gather", lambda _, mine: [mine, None])
-    assert validate(model, Dev.open(Corpus.open(tiny_corpus)), config, CPU, World(0, 2)) is None
+    monkeypatch.setattr(World, "all_gather", lambda _, mine: [mine, None])
+    assert validate(model, DevSet.open(Corpus.open(tiny_corpus)), config, CPU, World(0, 2)) is None
 
 
 def test_summary_and_json() -> None:
-    shown = Validation(math.log(8), 12.346, ()).summary()
+    shown = ValidationResult(math.log(8), 12.346, ()).summary()
     assert shown == "dev loss 2.079  perplexity 8.0  BLEU 12.35"
-    assert Validation(math.log(8), None, ()).summary() == "dev loss 2.079  perplexity 8.0"
-    assert "perplexity" in Validation(1e6, None, ()).summary()  # no overflow
-    assert json.loads(json.dumps(Validation(1.0, None, ()).to_json())) == {
+    assert ValidationResult(math.log(8), None, ()).summary() == "dev loss 2.079  perplexity 8.0"
+    assert "perplexity" in ValidationResult(1e6, None, ()).summary()  # no overflow
+    assert json.loads(json.dumps(ValidationResult(1.0, None, ()).to_json())) == {
         "loss": 1.0,
         "bleu": None,
         "samples": [],

@@ -28,7 +28,7 @@ def train(
 
     from covnmt.base.recipe import find_recipe, load_recipe
     from covnmt.decoding.torch import pick_device
-    from covnmt.training.distributed import joined, launch
+    from covnmt.training.distributed import launch_torchrun, process_group
     from covnmt.training.loop import train as run_training
 
     path = find_recipe(recipe)
@@ -36,10 +36,12 @@ def train(
     directory = run or Path("runs") / "-".join(filter(None, (path.parent.name, path.stem)))
     if gpus > 1:
         place = ["--run", str(directory), "--device", device, "--threads", str(threads)]
-        raise typer.Exit(launch(gpus, restarts, ["train", *place, recipe, *(overrides or ())]))
+        raise typer.Exit(
+            launch_torchrun(gpus, restarts, ["train", *place, recipe, *(overrides or ())])
+        )
     if threads:
         torch.set_num_threads(threads)
-    with joined(pick_device(device)) as (world, own):
+    with process_group(pick_device(device)) as (world, own):
         outcome = run_training(config, directory, own, world)
         done = f"{outcome.counters.update:,} updates, {outcome.counters.words:,} target words"
         log(f"{directory}: {outcome.reason} ({done})")

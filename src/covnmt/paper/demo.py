@@ -84,7 +84,7 @@ def train_system(system: str, data: Path, run: Path) -> None:
     log(f"training {system}")
     config = load_recipe(find_recipe(f"demo/{system}"), [f"data.directory={quoted(data)}"])
     outcome = train(config, run, torch.device("cpu"))
-    if outcome.stopped:
+    if outcome.interrupted:
         raise KeyboardInterrupt
 
 

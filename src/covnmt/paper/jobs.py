@@ -198,7 +198,7 @@ def train_system(plan: Plan, job: Job) -> dict[str, Any]:
     ended = {"reason": reason, "minutes": plan.minutes, **collect_provenance()}
     if outcome.finished:
         write_json(run / TRAINED, ended)
-    if outcome.stopped:
+    if outcome.interrupted:
         raise KeyboardInterrupt
     return ended
 

@@ -33,14 +33,14 @@ class World:
 
     rank: int = 0
     size: int = 1
-    joined: bool = False  # they can reach each other; a worker may also be the only one of them
+    connected: bool = False  # they can reach each other; a worker may also be the only one of them
 
     @property
-    def first(self) -> bool:
+    def is_main(self) -> bool:
         """Whether it is this one that writes files and talks."""
         return self.rank == 0
 
-    def share(self, lengths: IntArray) -> IntArray:
+    def rows_of_rank(self, lengths: IntArray) -> IntArray:
         """The places of this worker's rows, given the words in every row of a batch.
 
         The rows are dealt by length, there and back like cards: every worker gets as many, but
@@ -51,21 +51,21 @@ class World:
         owner = np.minimum(turn, 2 * self.size - 1 - turn)
         return np.sort(longest_first[owner == self.rank])
 
-    def mine(self, items: Sequence[T]) -> Sequence[T]:
+    def shard(self, items: Sequence[T]) -> Sequence[T]:
         """This worker's items, dealt one by one."""
         return items[self.rank :: self.size]
 
-    def gather(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """What every worker has, the first one's first."""
-        if not self.joined:
+        if not self.connected:
             return [value]
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, value)
         return found
 
-    def greatest(self, *values: float) -> list[float]:
+    def all_reduce_max(self, *values: float) -> list[float]:
         """Of each value the greatest that any worker has; a GPU is not waited for."""
-        if not self.joined:
+        if not self.connected:
             return list(values)
         table = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(table, dist.ReduceOp.MAX)
@@ -82,10 +82,10 @@ class World:
             torch.manual_seed(int(mixed.generate_state(1, np.uint64)[0]))
 
 
-ALONE = World()
+SINGLE_PROCESS = World()
 
 
-def whole(parts: Sequence[Sequence[T]]) -> list[T]:
+def interleave(parts: Sequence[Sequence[T]]) -> list[T]:
     """All the items again, from what every worker made of its own (see `World.mine`)."""
     items: list[Any] = [None] * sum(map(len, parts))
     for rank, part in enumerate(parts):
@@ -94,10 +94,10 @@ def whole(parts: Sequence[Sequence[T]]) -> list[T]:
 
 
 @contextmanager
-def joined(device: torch.device) -> Iterator[tuple[World, torch.device]]:
+def process_group(device: torch.device) -> Iterator[tuple[World, torch.device]]:
     """This process among the workers that torchrun started, and its device; alone without it."""
     if not dist.is_torchelastic_launched():
-        yield ALONE, device
+        yield SINGLE_PROCESS, device
         return
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -108,11 +108,11 @@ def joined(device: torch.device) -> Iterator[tuple[World, torch.device]]:
             )
         torch.cuda.set_device(device)
     store, rank, size = next(rendezvous("env://"))
-    world = World(rank, size, joined=True)
+    world = World(rank, size, connected=True)
     # objects and numbers of the host go by gloo, so that they never wait for a GPU
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=meet(store, world), rank=rank, world_size=size)
-    console.quiet = not world.first
+    dist.init_process_group(backend, store=attempt_store(store, world), rank=rank, world_size=size)
+    console.quiet = not world.is_main
     try:
         yield world, device
         dist.barrier()
@@ -121,7 +121,7 @@ def joined(device: torch.device) -> Iterator[tuple[World, torch.device]]:
         dist.destroy_process_group()
 
 
-def meet(store: Store, world: World) -> Store:
+def attempt_store(store: Store, world: World) -> Store:
     """A part of torchrun's store that belongs to these workers alone.
 
     After a restart the store still holds the addresses of the workers that died, and nothing that
@@ -129,7 +129,7 @@ def meet(store: Store, world: World) -> Store:
     the first answers with a name for the attempt until all of them have come.
     """
     attempt = name = uuid.uuid4().hex
-    if world.first:
+    if world.is_main:
         while store.add(f"{attempt}/here", 0) < world.size - 1:
             for asked in (f"asks/{rank}" for rank in range(1, world.size)):
                 if store.check([asked]):
@@ -142,7 +142,7 @@ def meet(store: Store, world: World) -> Store:
     return PrefixStore(attempt, store)
 
 
-def launch(workers: int, restarts: int, arguments: Sequence[str]) -> int:
+def launch_torchrun(workers: int, restarts: int, arguments: Sequence[str]) -> int:
     """Run `covnmt` with these arguments in several workers on this machine; gives its exit code.
 
     It is what `torchrun --standalone --nproc-per-node WORKERS -m covnmt ...` does.

@@ -19,13 +19,20 @@ import torch
 
 from covnmt.base.config import Config, TrainConfig
 from covnmt.base.console import ProgressBar, log
-from covnmt.base.errors import UserError
 from covnmt.data.batching import Batch, Place, PlannedBatch, prefetch, read_batch, train_batches
 from covnmt.kernels import dispatch
 from covnmt.model.checkpoint import load_weights, weights_of
-from covnmt.training.distributed import ALONE, World
-from covnmt.training.state import Counters, Run, diverged, open_run, save_best, save_run, write_log
-from covnmt.training.tensorboard import Curves, open_curves
+from covnmt.training.distributed import SINGLE_PROCESS, World
+from covnmt.training.state import (
+    Counters,
+    TrainingRun,
+    divergence_error,
+    open_run,
+    save_best,
+    save_checkpoint,
+    write_log,
+)
+from covnmt.training.tensorboard import TensorBoard, open_tensorboard
 from covnmt.training.validation import validate
 
 # On a GPU batches are padded to multiples of so many pairs and words: few graphs serve them all.
@@ -33,16 +40,18 @@ SHAPES = (8, 4)
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingOutcome:
     """How a call of `train` ended."""
 
     reason: str
     counters: Counters
     finished: bool  # False when a signal stopped it; the same command would go on
-    stopped: bool  # a signal came, be it too late for this run: nothing else should begin
+    interrupted: bool  # a signal came, be it too late for this run: nothing else should begin
 
 
-def train(config: Config, directory: Path, device: torch.device, world: World = ALONE) -> Outcome:
+def train(
+    config: Config, directory: Path, device: torch.device, world: World = SINGLE_PROCESS
+) -> TrainingOutcome:
     """Train the model that the settings describe, from the start or from the last save.
 
     Every worker calls it; what makes them stop, validate or save is the same for all.
@@ -51,51 +60,51 @@ def train(config: Config, directory: Path, device: torch.device, world: World = 
         return work_on(run)
 
 
-def work_on(run: Run) -> Outcome:
+def work_on(run: TrainingRun) -> TrainingOutcome:
     """The loop: from where the run stands to a reason to end, or to a signal."""
     config, began, stopped = run.config, time.monotonic(), 0.0
-    wanted = config.train.tensorboard and run.world.first
-    points = open_curves(run.directory / "tensorboard", wanted, run.counters.update)
+    wanted = config.train.tensorboard and run.world.is_main
+    points = open_tensorboard(run.directory / "tensorboard", wanted, run.counters.update)
     bar = ProgressBar(config.train.updates, "training")
     with stop_signals() as stop, points as curves, bar as meter:
         meter.show(run.counters.update, "")
         if run.counters.unchecked:  # the call before was stopped in it
             stopped = check(run, curves, stop)
-            save_run(run, keep=why_stop(run, 0.0) is not None)
-        reason = why_stop(run, 0.0)
-        recent = Recent()
+            save_checkpoint(run, keep=stop_reason(run, 0.0) is not None)
+        reason = stop_reason(run, 0.0)
+        recent = ReportWindow()
         updates = update_batches(run) if reason is None and not stopped else iter(())
         for batches, words in updates:
             make_update(run, batches, words)
             recent.words += words
-            elapsed, stopped = run.world.greatest(time.monotonic() - began, stop.number)
+            elapsed, stopped = run.world.all_reduce_max(time.monotonic() - began, stop.number)
             run.counters.seconds = run.before + elapsed
-            reason = why_stop(run, elapsed)
+            reason = stop_reason(run, elapsed)
             due = what_is_due(run.counters.update, config.train, last=reason is not None)
             run.counters.unchecked = "check" in due
             if due or stopped:
                 recent.settle(run)
             if "report" in due:
                 meter.show(run.counters.update, report(run, recent, curves))
-                recent = Recent()
+                recent = ReportWindow()
             paused = time.monotonic()
             if "check" in due and not stopped:
                 if not run.saved:
-                    save_run(run)
+                    save_checkpoint(run)
                 stopped = check(run, curves, stop)
-                reason = reason or why_stop(run, elapsed)
+                reason = reason or stop_reason(run, elapsed)
             if reason or stopped or "save" in due:
-                save_run(run, keep=reason is not None or "save" in due)
+                save_checkpoint(run, keep=reason is not None or "save" in due)
             recent.since += time.monotonic() - paused
             if reason or stopped:
                 break
     if reason is None or run.counters.unchecked:
         name = signal.Signals(int(stopped)).name
-        return Outcome(f"stopped by {name}", run.counters, finished=False, stopped=True)
-    return Outcome(reason, run.counters, finished=True, stopped=stop.number > 0)
+        return TrainingOutcome(f"stopped by {name}", run.counters, finished=False, interrupted=True)
+    return TrainingOutcome(reason, run.counters, finished=True, interrupted=stop.number > 0)
 
 
-def update_batches(run: Run) -> Iterator[tuple[list[Batch], int]]:
+def update_batches(run: TrainingRun) -> Iterator[tuple[list[Batch], int]]:
     """The batches of each update, from where the run stands; always the same.
 
     They are this worker's rows; the number is the target words of all workers together.
@@ -106,7 +115,7 @@ def update_batches(run: Run) -> Iterator[tuple[list[Batch], int]]:
 
     def load(plan: PlannedBatch) -> tuple[Batch, int]:
         source, target = split.lengths(plan.indices)
-        mine = plan.indices[run.world.share(source + target)]
+        mine = plan.indices[run.world.rows_of_rank(source + target)]
         return read_batch(split, mine, shape), int((target + 1).sum())
 
     # each batch with the one after it, which knows the passes made by then
@@ -118,41 +127,41 @@ def update_batches(run: Run) -> Iterator[tuple[list[Batch], int]]:
         yield [batch.to(run.device) for _, batch, _ in group], sum(words for _, _, words in group)
 
 
-def time_spent(run: Run) -> float:
+def time_spent(run: TrainingRun) -> float:
     """The share of its time that the run has used, earlier calls counted in."""
     limit = run.config.train.minutes * 60
     return run.counters.seconds / (run.before + limit) if limit else 0.0
 
 
-def make_update(run: Run, batches: list[Batch], words: int) -> None:
+def make_update(run: TrainingRun, batches: list[Batch], words: int) -> None:
     """One step of the optimiser."""
-    run.updater(batches, words, run.counters.update, time_spent(run))
+    run.train_step(batches, words, run.counters.update, time_spent(run))
     run.counters.update += 1
     run.counters.words += words
 
 
 @dataclass
-class Recent:
+class ReportWindow:
     """Loss and speed since the last report; `since` leaves out what is no update."""
 
     nll: float = 0.0
     words: int = 0
     since: float = field(default_factory=time.monotonic)
 
-    def settle(self, run: Run) -> None:
+    def settle(self, run: TrainingRun) -> None:
         """Take over the loss of the updates made; what is no number ends the run."""
-        self.nll += run.updater.take_loss()
+        self.nll += run.train_step.take_loss()
         if not math.isfinite(self.nll):
             made = f"update {run.counters.update}"
-            raise UserError(diverged(run, f"by {made} the loss has become {self.nll}"))
+            raise divergence_error(run, f"by {made} the loss has become {self.nll}")
 
 
-def report(run: Run, recent: Recent, curves: Curves) -> str:
+def report(run: TrainingRun, recent: ReportWindow, curves: TensorBoard) -> str:
     """Log how it goes; gives the short form for the bar."""
     loss = recent.nll / recent.words
     rate = recent.words / (time.monotonic() - recent.since)
     values = {"loss": loss, "words_per_second": round(rate)}
-    write_log(run, values | run.updater.graphs.warm_up())
+    write_log(run, values | run.train_step.graphs.warm_up())
     curves.add(run.counters.update, values)
     return f"epoch {run.counters.epoch + 1}  loss {loss:.3f}  {rate:,.0f} words/s"
 
@@ -168,7 +177,7 @@ def what_is_due(update: int, config: TrainConfig, last: bool) -> set[str]:
     return {what for what, now in due.items() if now}
 
 
-def check(run: Run, curves: Curves, stop: "Stop") -> float:
+def check(run: TrainingRun, curves: TensorBoard, stop: "StopSignal") -> float:
     """Validate, and keep the weights if they are the best so far.
 
     A signal breaks it off, to be made by the next call; gives the signal's number, or 0.
@@ -179,9 +188,9 @@ def check(run: Run, curves: Curves, stop: "Stop") -> float:
             run.model, run.dev, run.config, run.device, run.world, lambda: stop.number > 0
         )
         if result is None:
-            return run.world.greatest(stop.number)[0]
+            return run.world.all_reduce_max(stop.number)[0]
         if not math.isfinite(result.loss):
-            raise UserError(diverged(run, f"the dev loss is {result.loss}"))
+            raise divergence_error(run, f"the dev loss is {result.loss}")
         score = [-result.loss]
         if config.select == "bleu" and result.bleu is not None:
             score = [result.bleu, *score]
@@ -199,7 +208,7 @@ def check(run: Run, curves: Curves, stop: "Stop") -> float:
 
 
 @contextmanager
-def averaged(run: Run) -> Iterator[None]:
+def averaged(run: TrainingRun) -> Iterator[None]:
     """The averaged weights in place of the current ones, where there are any."""
     current = {name: w.clone() for name, w in weights_of(run.model).items()}
     if run.average:
@@ -208,7 +217,7 @@ def averaged(run: Run) -> Iterator[None]:
     load_weights(run.model, current, run.directory)
 
 
-def why_stop(run: Run, seconds: float) -> str | None:
+def stop_reason(run: TrainingRun, seconds: float) -> str | None:
     """The reason to end here, if there is one."""
     config, counters = run.config.train, run.counters
     if counters.update >= config.updates:
@@ -223,16 +232,16 @@ def why_stop(run: Run, seconds: float) -> str | None:
 
 
 @dataclass
-class Stop:
+class StopSignal:
     """Set by a signal; looked at after every update, and all along a validation."""
 
     number: int = 0
 
 
 @contextmanager
-def stop_signals() -> Iterator[Stop]:
+def stop_signals() -> Iterator[StopSignal]:
     """Ctrl-C and SIGTERM end the run soon, with a save; a second Ctrl-C at once, without one."""
-    stop = Stop()
+    stop = StopSignal()
 
     def handle(number: int, frame: FrameType | None) -> None:
         stop.number = number

@@ -29,7 +29,7 @@ def build_optimizer(model: Seq2Seq, config: TrainConfig) -> torch.optim.Optimize
     )
 
 
-def rate_factor(update: int, config: TrainConfig, spent: float = 0.0) -> float:
+def learning_rate_factor(update: int, config: TrainConfig, spent: float = 0.0) -> float:
     """What the learning rate is multiplied by at this update (counted from 0).
 
     `spent` is the share of its time that the run has used, where that is limited.
@@ -48,12 +48,12 @@ def rate_factor(update: int, config: TrainConfig, spent: float = 0.0) -> float:
     return 1.0
 
 
-def apply_rate(
+def set_learning_rate(
     optimizer: torch.optim.Optimizer, config: TrainConfig, update: int, spent: float = 0.0
 ) -> None:
     """Set the learning rate of this update."""
     for group in optimizer.param_groups:
-        group["lr"] = config.learning_rate * rate_factor(update, config, spent)
+        group["lr"] = config.learning_rate * learning_rate_factor(update, config, spent)
 
 
 def clip_gradients(model: Seq2Seq, limit: float) -> Tensor:
@@ -72,19 +72,21 @@ def clip_gradients(model: Seq2Seq, limit: float) -> Tensor:
     return norm
 
 
-def follow(average: dict[str, Tensor], weights: dict[str, Tensor], decay: float, n: int) -> None:
+def update_ema(
+    average: dict[str, Tensor], weights: dict[str, Tensor], decay: float, n: int
+) -> None:
     """Move the averaged weights towards the current ones; faster while young."""
     names = list(average)
-    towards = 1 - young_decay(decay, n)
+    towards = 1 - ema_decay(decay, n)
     torch._foreach_lerp_([average[k] for k in names], [weights[k] for k in names], towards)
 
 
-def young_decay(decay: float, n: int) -> float:
+def ema_decay(decay: float, n: int) -> float:
     """The average's decay at update n: less at first, so that it forgets the random start."""
     return min(decay, (1 + n) / (10 + n))
 
 
-class Step(Protocol):
+class OptimizerStep(Protocol):
     """What follows the backward pass: clip, move the weights, follow with the average."""
 
     def prepare(self, update: int, spent: float = 0.0) -> None:
@@ -94,7 +96,7 @@ class Step(Protocol):
         """Do it, with the gradients that are there."""
 
 
-class PlainStep:
+class TorchOptimizerStep:
     """With PyTorch's own optimiser."""
 
     def __init__(
@@ -109,17 +111,17 @@ class PlainStep:
 
     def prepare(self, update: int, spent: float = 0.0) -> None:
         self.update = update
-        apply_rate(self.optimizer, self.config, update, spent)
+        set_learning_rate(self.optimizer, self.config, update, spent)
 
     def __call__(self) -> None:
         clip_gradients(self.model, self.config.clip)
         self.optimizer.step()
         if self.average:
             weights = {name: weight.detach() for name, weight in self.model.named_parameters()}
-            follow(self.average, weights, self.config.ema, self.update + 1)
+            update_ema(self.average, weights, self.config.ema, self.update + 1)
 
 
-class FusedStep:
+class TritonOptimizerStep:
     """The same in one pass over memory, by Triton; it keeps the optimiser's state as PyTorch does.
 
     All weights share one count of updates, on the device, so that a captured step counts too.
@@ -148,8 +150,10 @@ class FusedStep:
             self.rows.append((parameter, first, second, average.get(name)))
 
     def prepare(self, update: int, spent: float = 0.0) -> None:
-        self.rate.fill_(self.config.learning_rate * rate_factor(update, self.config, spent))
-        self.towards.fill_(1 - young_decay(self.config.ema, update + 1))
+        self.rate.fill_(
+            self.config.learning_rate * learning_rate_factor(update, self.config, spent)
+        )
+        self.towards.fill_(1 - ema_decay(self.config.ema, update + 1))
 
     @torch.no_grad()
     def __call__(self) -> None:
@@ -169,13 +173,13 @@ class FusedStep:
         fused.step(weights, gradients, first, second, average, scalars, config.clip, kind)
 
 
-def build_step(
+def build_optimizer_step(
     model: Seq2Seq,
     optimizer: torch.optim.Optimizer,
     average: dict[str, Tensor],
     config: TrainConfig,
-) -> Step:
+) -> OptimizerStep:
     """The one place where the implementation is chosen."""
     device = next(model.parameters()).device
-    made = FusedStep if dispatch.fuses(device) else PlainStep
+    made = TritonOptimizerStep if dispatch.fuses(device) else TorchOptimizerStep
     return made(model, optimizer, average, config)

@@ -36,10 +36,10 @@ from covnmt.model.checkpoint import (
 from covnmt.model.directory import Description, check_made_with, load_config, made_with, save_config
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.codec import copy_codecs
-from covnmt.training.distributed import ALONE, World
-from covnmt.training.optimizer import build_optimizer, build_step
-from covnmt.training.step import Updater
-from covnmt.training.validation import Dev
+from covnmt.training.distributed import SINGLE_PROCESS, World
+from covnmt.training.optimizer import build_optimizer, build_optimizer_step
+from covnmt.training.step import TrainStep
+from covnmt.training.validation import DevSet
 
 # Settings that may change between two parts of one run.
 MAY_CHANGE = (
@@ -73,13 +73,13 @@ class Counters:
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """Everything that changes while training, and where it is kept."""
 
     config: Config
     directory: Path
     corpus: Corpus
-    dev: Dev
+    dev: DevSet
     model: Seq2Seq
     optimizer: torch.optim.Optimizer
     average: dict[str, Tensor]  # exponential moving average of the weights, if asked for
@@ -89,10 +89,10 @@ class Run:
     before: float = 0.0  # seconds that earlier calls took
 
     @cached_property
-    def updater(self) -> Updater:
+    def train_step(self) -> TrainStep:
         """What makes the updates; asked for when everything is in its place."""
-        step = build_step(self.model, self.optimizer, self.average, self.config.train)
-        return Updater(self.model, step, self.config.train, self.world)
+        step = build_optimizer_step(self.model, self.optimizer, self.average, self.config.train)
+        return TrainStep(self.model, step, self.config.train, self.world)
 
     @property
     def saved(self) -> bool:
@@ -111,48 +111,48 @@ class Run:
 
 @contextmanager
 def open_run(
-    config: Config, directory: Path, device: torch.device, world: World = ALONE
-) -> Iterator[Run]:
+    config: Config, directory: Path, device: torch.device, world: World = SINGLE_PROCESS
+) -> Iterator[TrainingRun]:
     """Start a run, or pick it up where it was saved; of several workers the first one writes."""
     corpus = Corpus.open(config.data.directory)
-    dev = Dev.open(corpus)
+    dev = DevSet.open(corpus)
     rows = corpus.report.rows
     model = new_model(config, rows["source"], rows["target"]).to(device)
     optimizer = build_optimizer(model, config.train)
     average = {k: w.clone() for k, w in weights_of(model).items()} if config.train.ema else {}
-    run = Run(config, directory, corpus, dev, model, optimizer, average, device, world)
-    with only_training(directory, world):
+    run = TrainingRun(config, directory, corpus, dev, model, optimizer, average, device, world)
+    with lock_run_directory(directory, world):
         if saved := run.saved:
             check_same_settings(config, directory)
-            restore_run(run)
+            restore_checkpoint(run)
             run.before = run.counters.seconds
         else:
-            refuse_model(directory)
-        if run.world.first:
+            refuse_model_without_checkpoint(directory)
+        if run.world.is_main:
             remove_leftovers(directory)
             if not saved:
                 copy_codecs(config.data.directory, directory)
             save_config(directory, run.known)
-            trim_log(run)
+            truncate_log(run)
         yield run
 
 
 @contextmanager
-def only_training(directory: Path, world: World) -> Iterator[None]:
+def lock_run_directory(directory: Path, world: World) -> Iterator[None]:
     """One training at a time in a directory; what the first worker is told, all are told."""
     with ExitStack() as held:
         problem = ""
-        if world.first:
+        if world.is_main:
             try:
                 held.enter_context(only_writer(directory))
             except UserError as error:
                 problem = str(error)
-        if problem := world.gather(problem)[0]:
+        if problem := world.all_gather(problem)[0]:
             raise UserError(problem)
         yield
 
 
-def refuse_model(directory: Path) -> None:
+def refuse_model_without_checkpoint(directory: Path) -> None:
     """A model that is no run (averaged, exported, copied) must not give way to a new one."""
     refuse_exported(directory)
     if (directory / BEST).exists():
@@ -177,15 +177,15 @@ def check_same_settings(config: Config, directory: Path) -> None:
         )
 
 
-def save_run(run: Run, keep: bool = False) -> None:
+def save_checkpoint(run: TrainingRun, keep: bool = False) -> None:
     """Write everything that changes, in one file; the best weights too if there are none yet.
 
     With `keep` the weights are among the recent ones. Those of a run that was stopped are not, or
     an average would tell that it was.
     """
     if not all(bool(weight.isfinite().all()) for weight in weights_of(run.model).values()):
-        raise UserError(diverged(run, f"update {run.counters.update} made weights infinite"))
-    if not run.world.first:
+        raise divergence_error(run, f"update {run.counters.update} made weights infinite")
+    if not run.world.is_main:
         return
     tensors = {f"{OWN}{name}": weight for name, weight in weights_of(run.model).items()}
     tensors |= {f"{AVERAGE}{name}": weight for name, weight in run.average.items()}
@@ -197,24 +197,26 @@ def save_run(run: Run, keep: bool = False) -> None:
     about = {"counters": asdict(run.counters), "corpus": run.corpus.identity()}
     weights = run.average or weights_of(run.model)
     if keep and run.config.train.keep:  # before the save, or a crash between them would lose it
-        keep_recent(run, weights)
+        save_recent(run, weights)
     write_tensors(run, LAST, tensors, about)
     if run.counters.best is None:
         save_best(run, weights, {"update": run.counters.update})
 
 
-def save_best(run: Run, weights: dict[str, Tensor], about: dict[str, Any]) -> None:
+def save_best(run: TrainingRun, weights: dict[str, Tensor], about: dict[str, Any]) -> None:
     """Write the weights that `covnmt translate` takes."""
-    if run.world.first:
+    if run.world.is_main:
         write_tensors(run, BEST, weights, about)
 
 
-def write_tensors(run: Run, name: str, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+def write_tensors(
+    run: TrainingRun, name: str, tensors: dict[str, Tensor], about: dict[str, Any]
+) -> None:
     """Write a file of the run that also tells the settings it was made with."""
     save_tensors(run.directory / name, tensors, about | {SETTINGS: made_with(run.known)})
 
 
-def keep_recent(run: Run, weights: dict[str, Tensor]) -> None:
+def save_recent(run: TrainingRun, weights: dict[str, Tensor]) -> None:
     """Keep the last few weights for averaging."""
     update = run.counters.update
     write_tensors(run, f"recent/{update:08d}.safetensors", weights, {"update": update})
@@ -222,7 +224,7 @@ def keep_recent(run: Run, weights: dict[str, Tensor]) -> None:
         old.unlink()
 
 
-def restore_run(run: Run) -> None:
+def restore_checkpoint(run: TrainingRun) -> None:
     """Put everything back as it was at the last save."""
     path = run.directory / LAST
     tensors, about = load_tensors(path)
@@ -258,19 +260,19 @@ def restore_run(run: Run) -> None:
         ) from None
 
 
-def diverged(run: Run, what: str) -> str:
-    """What to tell when the numbers are no numbers any more."""
-    saved = run.directory / LAST
-    where = f"the last good save is {saved}" if saved.exists() else "nothing had been saved yet"
-    return (
+def divergence_error(run: TrainingRun, what: str) -> UserError:
+    """Say what became infinite or NaN, where the last good checkpoint is, and what to try."""
+    path = run.directory / LAST
+    where = f"the last good save is {path}" if path.exists() else "nothing had been saved yet"
+    return UserError(
         f"{what}; {where}. In another run directory, try a lower train.learning_rate, "
         "a longer train.warmup, a smaller train.clip, or train.precision=fp32"
     )
 
 
-def write_log(run: Run, entry: dict[str, Any]) -> None:
+def write_log(run: TrainingRun, entry: dict[str, Any]) -> None:
     """One more line in the log."""
-    if not run.world.first:
+    if not run.world.is_main:
         return
     head = {"update": run.counters.update, "epoch": run.counters.epoch}
     timing = {"words": run.counters.words, "seconds": round(run.counters.seconds, 2)}
@@ -284,7 +286,7 @@ def write_log(run: Run, entry: dict[str, Any]) -> None:
         ) from None
 
 
-def trim_log(run: Run) -> None:
+def truncate_log(run: TrainingRun) -> None:
     """Forget what was logged after the save that we go on from; it will be made again."""
     if not run.log.exists():
         return

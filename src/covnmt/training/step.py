@@ -24,22 +24,26 @@ from covnmt.base.console import warn
 from covnmt.data.batching import Batch
 from covnmt.kernels import dispatch, gpu
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.training.distributed import ALONE, World
+from covnmt.training.distributed import SINGLE_PROCESS, World
 from covnmt.training.loss import batch_loss
-from covnmt.training.optimizer import Step
+from covnmt.training.optimizer import OptimizerStep
 
-MOST_GRAPHS = 256
+MAX_GRAPHS = 256
 EMULATED = (
     "train.precision=bf16, but this GPU has no bf16 arithmetic: PyTorch emulates it at best. "
     "train.precision=auto takes fp32 here"
 )
 
 
-class Updater:
+class TrainStep:
     """Makes updates and sums up their losses, without waiting for the device."""
 
     def __init__(
-        self, model: Seq2Seq, step: Step, config: TrainConfig, world: World = ALONE
+        self,
+        model: Seq2Seq,
+        step: OptimizerStep,
+        config: TrainConfig,
+        world: World = SINGLE_PROCESS,
     ) -> None:
         self.model, self.step, self.config = model, step, config
         self.world = world
@@ -49,13 +53,13 @@ class Updater:
             warn(EMULATED)
         self.nll = torch.zeros((), device=self.device, dtype=torch.float64)
         self.scale = torch.ones((), device=self.device)
-        self.graphs = Graphs(lambda batch: self._compute([batch]), MOST_GRAPHS)
-        self.objective: nn.Module = Objective(model, config)
-        self.row: Row | None = None
-        if world.joined and dispatch.fuses(self.device):
-            wire = torch.bfloat16 if mixed(config.precision, self.device) else torch.float32
-            self.row = Row(model.parameters(), wire)
-        elif world.joined:
+        self.graphs = CudaGraphCache(lambda batch: self._compute([batch]), MAX_GRAPHS)
+        self.objective: nn.Module = BatchLoss(model, config)
+        self.row: GradientBucket | None = None
+        if world.connected and dispatch.fuses(self.device):
+            wire = torch.bfloat16 if uses_bf16(config.precision, self.device) else torch.float32
+            self.row = GradientBucket(model.parameters(), wire)
+        elif world.connected:
             self.objective = DistributedDataParallel(self.objective)
 
     def __call__(
@@ -84,7 +88,7 @@ class Updater:
         """The negative log-likelihood of all workers since the last call; waits for the device."""
         total = self.nll.item()
         self.nll.zero_()
-        return sum(self.world.gather(total))
+        return sum(self.world.all_gather(total))
 
     def _compute(self, batches: Sequence[Batch]) -> None:
         """What a graph holds: the whole update, or all before the workers' sum."""
@@ -110,7 +114,7 @@ class Updater:
         return self.objective.no_sync()
 
 
-class Objective(nn.Module):
+class BatchLoss(nn.Module):
     """The loss of a batch, as a module: what DistributedDataParallel can wrap."""
 
     def __init__(self, model: Seq2Seq, config: TrainConfig) -> None:
@@ -122,7 +126,7 @@ class Objective(nn.Module):
         return batch_loss(self.model, batch, self.config)
 
 
-class Row:
+class GradientBucket:
     """The gradients of all weights in one row of memory, as they travel between workers."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], wire: torch.dtype) -> None:
@@ -143,7 +147,7 @@ class Row:
             parameter.grad = part.view_as(parameter)
 
 
-class Graphs:
+class CudaGraphCache:
     """A function of a batch, captured for each shape of batch."""
 
     def __init__(self, function: Callable[[Batch], None], most: int) -> None:
@@ -196,9 +200,9 @@ class Graphs:
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
     """Mixed precision, where it is wanted."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=mixed(precision, device))
+    return torch.autocast(device.type, torch.bfloat16, enabled=uses_bf16(precision, device))
 
 
-def mixed(precision: str, device: torch.device) -> bool:
+def uses_bf16(precision: str, device: torch.device) -> bool:
     """Whether to compute in bf16: the recipe asks for it and, with auto, the hardware has it."""
     return precision == "bf16" or (precision == "auto" and gpu.has_bf16(device))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 
-class Curves:
+class TensorBoard:
     """Points go to TensorBoard, or nowhere."""
 
     def __init__(self, writer: "SummaryWriter | None") -> None:
@@ -28,10 +28,10 @@ class Curves:
 
 
 @contextmanager
-def open_curves(directory: Path, wanted: bool, update: int) -> Iterator[Curves]:
+def open_tensorboard(directory: Path, wanted: bool, update: int) -> Iterator[TensorBoard]:
     """Curves in `directory`; points after `update`, left by a run that was killed, are hidden."""
     if not wanted:
-        yield Curves(None)
+        yield TensorBoard(None)
         return
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -41,4 +41,4 @@ def open_curves(directory: Path, wanted: bool, update: int) -> Iterator[Curves]:
             f"{install_command('tensorboard')}, or say train.tensorboard=false"
         ) from None
     with SummaryWriter(directory, purge_step=update + 1) as writer:
-        yield Curves(writer)
+        yield TensorBoard(writer)

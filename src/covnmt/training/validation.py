@@ -16,14 +16,14 @@ from covnmt.metrics.alignment import format_links, links_from_attention
 from covnmt.metrics.bleu import paper_bleu
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.codec import Codec
-from covnmt.training.distributed import ALONE, World, whole
+from covnmt.training.distributed import SINGLE_PROCESS, World, interleave
 from covnmt.training.loss import token_loss
 
 SAMPLES = 3
 
 
 @dataclass(frozen=True)
-class Dev:
+class DevSet:
     """A dev set, opened once: data that are prepared anew while a run goes on do not change it."""
 
     split: Split
@@ -33,7 +33,7 @@ class Dev:
     references: list[str]
 
     @classmethod
-    def open(cls, corpus: Corpus) -> "Dev":
+    def open(cls, corpus: Corpus) -> "DevSet":
         """That of a prepared corpus."""
         split = corpus.split("dev")
         sides = corpus.codec("source"), corpus.codec("target")
@@ -51,7 +51,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Validation:
+class ValidationResult:
     """Scores on the dev set."""
 
     loss: float  # negative log-likelihood per target token, end symbols included
@@ -69,7 +69,7 @@ class Validation:
 
 
 @dataclass(frozen=True)
-class Share:
+class RankResult:
     """What one worker found in its part of the dev set."""
 
     nll: float
@@ -78,18 +78,18 @@ class Share:
     samples: tuple[Sample, ...]
 
 
-class StoppedError(Exception):
+class ValidationInterruptedError(Exception):
     """Nobody waits for the result any more."""
 
 
 def validate(
     model: Seq2Seq,
-    dev: Dev,
+    dev: DevSet,
     config: Config,
     device: torch.device,
-    world: World = ALONE,
+    world: World = SINGLE_PROCESS,
     stopped: Callable[[], bool] = lambda: False,
-) -> Validation | None:
+) -> ValidationResult | None:
     """Score the model on a dev set; several workers share the work.
 
     `stopped` is asked after every step, on a GPU after every batch. If it says so to any worker,
@@ -98,55 +98,55 @@ def validate(
 
     def watch(*progress: object) -> None:
         if stopped():
-            raise StoppedError
+            raise ValidationInterruptedError
 
     model.eval()
-    found: Share | None = None
-    with suppress(StoppedError):
-        found = share(model, dev, config, device, world, watch)
-    shares = [part for part in world.gather(found) if part is not None]
+    found: RankResult | None = None
+    with suppress(ValidationInterruptedError):
+        found = validate_shard(model, dev, config, device, world, watch)
+    shares = [part for part in world.all_gather(found) if part is not None]
     if len(shares) < world.size:
         return None
     loss = sum(part.nll for part in shares) / sum(part.words for part in shares)
     if not config.train.validate_bleu:
-        return Validation(loss, None, ())
-    texts = whole([part.texts for part in shares])
-    samples = whole([part.samples for part in shares])
+        return ValidationResult(loss, None, ())
+    texts = interleave([part.texts for part in shares])
+    samples = interleave([part.samples for part in shares])
     references = dev.references[: len(texts)]
-    return Validation(loss, paper_bleu(texts, [references]).value, tuple(samples))
+    return ValidationResult(loss, paper_bleu(texts, [references]).value, tuple(samples))
 
 
-def share(
+def validate_shard(
     model: Seq2Seq,
-    dev: Dev,
+    dev: DevSet,
     config: Config,
     device: torch.device,
     world: World,
     watch: Callable[..., None],
-) -> Share:
+) -> RankResult:
     """This worker's part of the work; `watch` is called on the way, and may end it."""
-    nll, words = total_loss(model, dev.split, device, world, watch)
+    nll, words = total_nll(model, dev.split, device, world, watch)
     if not config.train.validate_bleu:
-        return Share(nll, words, (), ())
+        return RankResult(nll, words, (), ())
     lines = config.train.validate_lines or len(dev.lines)
     # half-trained models may never end, and wider beams would only make them slower
     decode = config.decode.model_copy(
         update={"beam": config.train.validate_beam, "nbest": 1, "retry": False}
     )
     translator = Translator([model], dev.source, dev.target, decode)
-    outputs = translator.translate(world.mine(dev.lines[:lines]), watch=watch)
-    shown = zip(outputs, world.mine(dev.references[:lines][:SAMPLES]), strict=False)
+    outputs = translator.translate(world.shard(dev.lines[:lines]), watch=watch)
+    shown = zip(outputs, world.shard(dev.references[:lines][:SAMPLES]), strict=False)
     texts = tuple(output.text for output in outputs)
-    return Share(nll, words, texts, tuple(sample(*pair) for pair in shown))
+    return RankResult(nll, words, texts, tuple(make_sample(*pair) for pair in shown))
 
 
 @torch.inference_mode()
-def total_loss(
+def total_nll(
     model: Seq2Seq, split: Split, device: torch.device, world: World, watch: Callable[..., None]
 ) -> tuple[float, int]:
     """Negative log-likelihood and target tokens of this worker's batches."""
     total, words = 0.0, 0
-    for indices in world.mine(list(eval_batches(split, batch_size=64))):
+    for indices in world.shard(list(eval_batches(split, batch_size=64))):
         watch()
         batch = read_batch(split, indices).to(device)
         features = model(batch).features
@@ -156,7 +156,7 @@ def total_loss(
     return total, words
 
 
-def sample(output: Translation, reference: str) -> Sample:
+def make_sample(output: Translation, reference: str) -> Sample:
     """A line to look at."""
     links = format_links(links_from_attention(output.alignment))
     return Sample(" ".join(output.source_tokens), " ".join(output.tokens), reference, links)

@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="the fast path needs Triton")
 from covnmt.base.config import ModelConfig, TrainConfig
 from covnmt.kernels.triton import optimizer as triton_optimiser
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.training.optimizer import FusedStep, PlainStep, build_optimizer
+from covnmt.training.optimizer import TorchOptimizerStep, TritonOptimizerStep, build_optimizer
 from tests.kernels.compare import DEVICE, random_weights
 
 ADAMW = {"optimizer": "adamw", "learning_rate": 0.01, "weight_decay": 0.1, "epsilon": 1e-8}
@@ -25,7 +25,9 @@ SETTINGS = [
 ]
 
 
-def made(kind: type[FusedStep] | type[PlainStep], config: TrainConfig) -> tuple[Seq2Seq, Any]:
+def made(
+    kind: type[TritonOptimizerStep] | type[TorchOptimizerStep], config: TrainConfig
+) -> tuple[Seq2Seq, Any]:
     torch.manual_seed(0)
     model = Seq2Seq(ModelConfig(embedding=3, hidden=4, rank=5), 40, 50)
     random_weights(model)
@@ -60,7 +62,7 @@ def test_equals_the_plain_step(
     """Five updates; in one of them the norm is no number, where asked."""
     monkeypatch.setattr(triton_optimiser, "BLOCK", 128)  # some weights need two programs
     config = TrainConfig.model_validate(settings)
-    (plain, a), (fused, b) = made(PlainStep, config), made(FusedStep, config)
+    (plain, a), (fused, b) = made(TorchOptimizerStep, config), made(TritonOptimizerStep, config)
     for update in range(5):
         for model, (step, _, _) in ((plain, a), (fused, b)):
             gradients(model, update, spoil if update == 2 else None)
@@ -77,15 +79,15 @@ def test_equals_the_plain_step(
 def test_state_goes_on_after_a_save() -> None:
     """The moments and the count of updates travel through the optimiser's own state."""
     config = TrainConfig.model_validate(ADAMW)
-    whole, (step, _, _) = made(FusedStep, config)
-    parts, (first, optimizer, _) = made(FusedStep, config)
+    whole, (step, _, _) = made(TritonOptimizerStep, config)
+    parts, (first, optimizer, _) = made(TritonOptimizerStep, config)
     for update in range(4):
         for model, one in ((whole, step), (parts, first)):
             if model is parts and update == 2:
                 saved = optimizer.state_dict()
                 fresh = build_optimizer(parts, config)
                 fresh.load_state_dict(saved)
-                one = first = FusedStep(parts, fresh, {}, config)
+                one = first = TritonOptimizerStep(parts, fresh, {}, config)
             gradients(model, update)
             one.prepare(update)
             one()
