@@ -13,7 +13,7 @@ from pathlib import Path
 
 from machine import save, summary
 
-from covnmt.metrics.bleu import statistics
+from covnmt.metrics.bleu import bleu_statistics
 from covnmt.metrics.significance import sign_test
 
 
@@ -39,7 +39,7 @@ def main() -> None:
     counting, testing = [], []
     for _ in range(arguments.repeats):
         began = time.process_time()
-        counts = [statistics(output, [references]) for output in (baseline, system)]
+        counts = [bleu_statistics(output, [references]) for output in (baseline, system)]
         counted = time.process_time()
         sign_test(counts[0], counts[1])
         counting.append(counted - began)

@@ -278,17 +278,6 @@ def test_python_of_evaluation(
     assert "coverage [('BLEU (paper)', 100.0)" in capsys.readouterr().out
 
 
-def test_files_have_at_most_400_lines() -> None:
-    """CONTRIBUTING.md says so."""
-    files = [path for room in ("src", "tests", "benchmarks") for path in (ROOT / room).rglob("*")]
-    lengths = {
-        str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines())
-        for path in files
-        if path.suffix in (".py", ".js")
-    }
-    assert {name: length for name, length in lengths.items() if length > 400} == {}
-
-
 @pytest.mark.parametrize("scheme", ["paper", "modern"])
 def test_worked_coverage_model(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model that docs/architecture.md adds as an example works, from start to gradient."""

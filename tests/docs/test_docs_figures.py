@@ -10,7 +10,7 @@ import pytest
 
 from covnmt.base.arrays import IntArray
 from covnmt.metrics.bleu import corpus_bleu
-from covnmt.metrics.bootstrap import gain_interval
+from covnmt.metrics.bootstrap import bleu_gain_interval
 
 ROOT = Path(__file__).parents[2]
 
@@ -152,7 +152,7 @@ def test_what_is_said_of_sizes_and_dropout() -> None:
     after, coverage = result("gru10-no-dropout")
     assert f"the baseline has {before} BLEU on KFTT and GRU d=10 {after}" in page
     gained = float(corpus_bleu(coverage.sum(axis=0)) - corpus_bleu(base.sum(axis=0)))
-    low, high = map(tenths, gain_interval([(base, coverage)]))
+    low, high = map(tenths, bleu_gain_interval([(base, coverage)]))
     assert f"coverage gains {tenths(gained)} ({low} to {high})" in page
 
 
@@ -175,7 +175,7 @@ def test_ingredients() -> None:
         if len(counts) > 1:
             pair = (counts[name], counts["nothing left out"])
             without, complete = (float(corpus_bleu(each.sum(axis=0))) for each in pair)
-            change = {"gain": complete - without, "gain_band": gain_interval([pair])}
+            change = {"gain": complete - without, "gain_band": bleu_gain_interval([pair])}
             assert brings == gain({"system": name, **change}), name
 
 

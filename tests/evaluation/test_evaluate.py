@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from covnmt.base.errors import UserError
-from covnmt.evaluation.evaluate import MARKS, Options, compare, evaluate
-from covnmt.evaluation.test_set import EvaluationSet, Output
+from covnmt.evaluation.evaluate import SIGNIFICANCE_MARKS, EvaluationOptions, compare, evaluate
+from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
 from covnmt.metrics.alignment import Links, link_matrix, parse_links
 from covnmt.metrics.bleu import paper_bleu, sacre_bleu
 
@@ -30,13 +30,16 @@ SET = EvaluationSet(
     deterministic=True,
 )
 MATRICES = [link_matrix(links, (len(links), len(links))) for links in DIAGONAL]
-PERFECT = Output(REFERENCES, forced=MATRICES, attention=MATRICES)
+PERFECT = SystemOutput(REFERENCES, reference_attention=MATRICES, attention=MATRICES)
 # every sentence without its last word
-SHORT = Output([" ".join(line.split()[:-1]) for line in REFERENCES])
+SHORT = SystemOutput([" ".join(line.split()[:-1]) for line in REFERENCES])
 
 
 def value(
-    output: Output, name: str, on: EvaluationSet = SET, options: Options | None = None
+    output: SystemOutput,
+    name: str,
+    on: EvaluationSet = SET,
+    options: EvaluationOptions | None = None,
 ) -> float:
     return evaluate(output, on, options).scores[name].value
 
@@ -69,7 +72,7 @@ def test_a_perfect_system() -> None:
 
 
 def test_only_what_the_inputs_allow() -> None:
-    result = evaluate(Output(REFERENCES), EvaluationSet([REFERENCES]))
+    result = evaluate(SystemOutput(REFERENCES), EvaluationSet([REFERENCES]))
     assert list(result.groups()) == ["translation", "proxies"]
     assert not result.by_length
     assert not {"AER", "DROP"} & result.scores.keys()
@@ -96,8 +99,8 @@ def test_links_of_another_aligner_go_before_matrices() -> None:
     assert value(replace(PERFECT, links=nothing), "AER") == 100
     assert value(replace(PERFECT, links=nothing), "SAER") == 0
     joined = replace(PERFECT, links=nothing, reverse_links=DIAGONAL)
-    assert value(joined, "AER", options=Options(symmetry="union")) == 0
-    assert value(joined, "AER", options=Options(symmetry="intersection")) == 100
+    assert value(joined, "AER", options=EvaluationOptions(symmetry="union")) == 0
+    assert value(joined, "AER", options=EvaluationOptions(symmetry="intersection")) == 100
 
 
 def test_drop_needs_one_aligner_for_both() -> None:
@@ -117,8 +120,8 @@ def test_attention_over_subwords_gives_no_drop() -> None:
 
 
 def test_options_reach_the_measures_and_the_signatures() -> None:
-    faint = replace(PERFECT, forced=[soft * 0.4 for soft in MATRICES])
-    threshold = Options(extraction="threshold", threshold=0.5, renormalise=True)
+    faint = replace(PERFECT, reference_attention=[soft * 0.4 for soft in MATRICES])
+    threshold = EvaluationOptions(extraction="threshold", threshold=0.5, renormalize=True)
     assert value(faint, "AER", options=threshold) == 100
     assert value(faint, "SAER", options=threshold) == pytest.approx(0)
     assert value(faint, "SAER") == pytest.approx(100 * (1 - 0.8 / 1.4), abs=1e-4)
@@ -126,7 +129,7 @@ def test_options_reach_the_measures_and_the_signatures() -> None:
     signatures = {score.name: score.signature for score in result.alignment}
     assert "links:threshold(0.5)" in signatures["AER"]
     assert "rows:renormalised" in signatures["SAER"]
-    assert "TER" not in evaluate(SHORT, SET, Options(ter=False)).scores
+    assert "TER" not in evaluate(SHORT, SET, EvaluationOptions(ter=False)).scores
 
 
 def test_fertility() -> None:
@@ -143,13 +146,13 @@ def test_exact_rates_need_gold() -> None:
 
 def test_counts_are_checked() -> None:
     with pytest.raises(UserError, match="hypothesis has 59 sentences but reference 1 has 60"):
-        evaluate(Output(REFERENCES[:-1]), SET)
+        evaluate(SystemOutput(REFERENCES[:-1]), SET)
 
 
 def test_comparison() -> None:
     result = compare({"short": SHORT, "perfect": PERFECT, "again": SHORT}, SET)
     assert result.baselines == ("short",)
-    assert [result.marks(name) for name in result.systems] == ["", MARKS[0], ""]
+    assert [result.marks(name) for name in result.systems] == ["", SIGNIFICANCE_MARKS[0], ""]
     assert len(result.sign_tests) == 6
     assert result.sign_tests["short", "perfect"].up == 60
     assert result.sign_tests["perfect", "short"].down == 60
@@ -157,13 +160,13 @@ def test_comparison() -> None:
     assert p_values["short"] is None
     assert (p_values["perfect"] or 1) < 0.01
     assert p_values["again"] == 1
-    assert len(result.randomisation) == len(result.bootstrap) == 6
+    assert len(result.randomization) == len(result.bootstrap) == 6
 
 
 def test_marks_need_less_than_one_percent() -> None:
     """In 8 of 8 sentences better: p = 1/128, enough; in 7 of 7: 1/64, too little."""
     for better, mark in ((8, "†"), (7, "")):
-        mixed = Output([*REFERENCES[:better], *SHORT.text[better:]])
+        mixed = SystemOutput([*REFERENCES[:better], *SHORT.text[better:]])
         assert compare({"short": SHORT, "mixed": mixed}, SET).marks("mixed") == mark
 
 
@@ -181,7 +184,7 @@ def test_marks_for_each_baseline() -> None:
     [
         (["a"], [], "at least two"),
         (["a", "b"], ["c"], "baseline 'c' is not among the systems: a, b"),
-        (list("abcde"), list("abcde"), "at most 4 baselines"),
+        (list("abcde"), list("abcde"), "only 4 marks"),
     ],
 )
 def test_impossible_comparisons(names: list[str], baselines: list[str], message: str) -> None:
@@ -203,6 +206,6 @@ def test_json_is_plain_and_complete() -> None:
 
 
 def test_empty_output_is_scored_not_refused() -> None:
-    result = evaluate(Output([""] * 60, attention=[np.zeros((0, 3), np.float32)] * 60), SET)
+    result = evaluate(SystemOutput([""] * 60, attention=[np.zeros((0, 3), np.float32)] * 60), SET)
     assert result.translation[0].value == 0
     assert result.scores["left out"].value == 100

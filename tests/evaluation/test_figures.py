@@ -15,8 +15,13 @@ from matplotlib.text import Text
 
 from covnmt.base.errors import UserError
 from covnmt.evaluation import figures, fonts
-from covnmt.evaluation.figures import HeatMap, heat_maps, length_curves, training_curves
-from covnmt.metrics.by_length import Bucket
+from covnmt.evaluation.figures import (
+    HeatMap,
+    draw_heat_maps,
+    draw_length_curves,
+    draw_training_curves,
+)
+from covnmt.metrics.by_length import LengthBucket
 
 LONG = ["internationalisation", "委員会", "a", "の", "$x_1$", "50%", "naïve", "国際協力機構"]
 
@@ -66,7 +71,7 @@ def test_the_right_cell_is_bright(tmp_path: Path) -> None:
     def image(hot: tuple[int, int] | None) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
         path = tmp_path / "map.png"
         bare = panel(4, 6, hot)
-        heat_maps([HeatMap("t", bare.source, bare.target, bare.matrix)], path)
+        draw_heat_maps([HeatMap("t", bare.source, bare.target, bare.matrix)], path)
         return np.asarray(imread(path))
 
     dark = image(None)
@@ -90,7 +95,9 @@ def test_the_right_cell_is_bright(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("I", "J"), SIZES)
 def test_words_are_inside_and_apart(drawn: list[Figure], I: int, J: int) -> None:
-    heat_maps([panel(I, J, title="first"), panel(max(I - 2, 1), J, title="second")], Path("x.png"))
+    draw_heat_maps(
+        [panel(I, J, title="first"), panel(max(I - 2, 1), J, title="second")], Path("x.png")
+    )
     (figure,) = drawn
     width, height = figure.bbox.size
     for row in labels(figure):
@@ -106,7 +113,9 @@ def test_words_are_inside_and_apart(drawn: list[Figure], I: int, J: int) -> None
 
 
 def test_panels_do_not_reach_into_each_other(drawn: list[Figure]) -> None:
-    heat_maps([panel(5, 5, title="a rather long name of a system"), panel(9, 5)], Path("x.png"))
+    draw_heat_maps(
+        [panel(5, 5, title="a rather long name of a system"), panel(9, 5)], Path("x.png")
+    )
     (figure,) = drawn
     first, second = (text.get_window_extent() for text in figure.texts)
     assert first.x1 < second.x0
@@ -114,7 +123,7 @@ def test_panels_do_not_reach_into_each_other(drawn: list[Figure]) -> None:
 
 def test_bars_do_not_reach_into_the_next_panel(drawn: list[Figure]) -> None:
     narrow = HeatMap("a", list("abcdefgh"), ["x"], np.ones((1, 8), np.float32), ONES)
-    heat_maps([narrow, narrow], Path("x.png"))
+    draw_heat_maps([narrow, narrow], Path("x.png"))
     left, right = (axes.get_tightbbox() for axes in drawn[0].axes if axes.patches)
     assert left is not None
     assert right is not None
@@ -124,7 +133,7 @@ def test_bars_do_not_reach_into_the_next_panel(drawn: list[Figure]) -> None:
 def test_bars_show_coverage_on_one_scale(drawn: list[Figure]) -> None:
     low, high = panel(2, 3), panel(2, 3)
     coverages = np.array([0.2, 1.0, 0.4], np.float32), np.array([3.5, 0.0, 1.0], np.float32)
-    heat_maps(
+    draw_heat_maps(
         [
             HeatMap(p.title, p.source, p.target, p.matrix, c)
             for p, c in zip((low, high), coverages, strict=True)
@@ -141,34 +150,34 @@ def test_bars_show_coverage_on_one_scale(drawn: list[Figure]) -> None:
 
 @pytest.mark.parametrize("name", ["map.png", "map.svg", "map.SVG"])
 def test_equal_figures_are_equal_files(tmp_path: Path, name: str) -> None:
-    heat_maps([panel(3, 4, (1, 1))], tmp_path / name)
+    draw_heat_maps([panel(3, 4, (1, 1))], tmp_path / name)
     first = (tmp_path / name).read_bytes()
-    heat_maps([panel(3, 4, (1, 1))], tmp_path / name)
+    draw_heat_maps([panel(3, 4, (1, 1))], tmp_path / name)
     assert (tmp_path / name).read_bytes() == first
     assert first.startswith((b"\x89PNG", b"<?xml"))
 
 
 def test_dollar_signs_are_words(tmp_path: Path) -> None:
     word = HeatMap("$", ["$x^2$"], ["$$"], np.ones((1, 1), np.float32))
-    heat_maps([word], tmp_path / "map.svg")
+    draw_heat_maps([word], tmp_path / "map.svg")
     assert "<!-- $x^2$ -->" in (tmp_path / "map.svg").read_text("utf-8")
 
 
 def test_bytes_are_drawn_as_what_they_spell(drawn: list[Figure]) -> None:
     matrix = np.full((1, 2), 0.5, dtype=np.float32)
-    heat_maps([HeatMap("x", ["<0xC3>", "<0xBC>"], ["<0x24>"], matrix)], Path("x.png"))
+    draw_heat_maps([HeatMap("x", ["<0xC3>", "<0xBC>"], ["<0x24>"], matrix)], Path("x.png"))
     words = {text.get_text() for row in labels(drawn[0]) for text in row}
     assert {"ü₁", "ü₂", "$"} <= words
 
 
 def test_empty_translation_is_drawn(drawn: list[Figure]) -> None:
     nothing = HeatMap("t", ["a", "b"], [], np.zeros((0, 2), np.float32), np.zeros(2, np.float32))
-    heat_maps([nothing], Path("x.png"))
+    draw_heat_maps([nothing], Path("x.png"))
     assert len(drawn) == 1
 
 
 def test_missing_letters_are_told(drawn: list[Figure], capsys: pytest.CaptureFixture[str]) -> None:
-    heat_maps([panel(2, 2)], Path("x.png"))
+    draw_heat_maps([panel(2, 2)], Path("x.png"))
     assert "fonts-noto-cjk" in capsys.readouterr().err
     assert len(drawn) == 1
 
@@ -184,33 +193,33 @@ def test_sizes_must_fit(shape: tuple[int, int], coverage: int | None) -> None:
 
 def test_only_words_that_need_it_are_turned(drawn: list[Figure]) -> None:
     words = ["1", "_", "の", "国際", "longer"]
-    heat_maps([HeatMap("t", words, ["x"], np.zeros((1, 5), np.float32))], Path("x.png"))
+    draw_heat_maps([HeatMap("t", words, ["x"], np.zeros((1, 5), np.float32))], Path("x.png"))
     turned = [text.get_rotation() for text in drawn[0].axes[0].get_xticklabels()]
     assert turned == [0, 0, 0, 0, 90]
 
 
 def test_bad_names_and_nothing_to_draw(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"\.png or \.svg"):
-        heat_maps([panel(2, 2)], tmp_path / "map.gif")
+        draw_heat_maps([panel(2, 2)], tmp_path / "map.gif")
     with pytest.raises(UserError, match="nothing to draw; heat maps need"):
-        heat_maps([], tmp_path / "map.png")
+        draw_heat_maps([], tmp_path / "map.png")
     with pytest.raises(UserError, match="no sentences"):
-        length_curves({"a": []}, tmp_path / "length.png")
+        draw_length_curves({"a": []}, tmp_path / "length.png")
     with pytest.raises(UserError, match="no log"):
-        training_curves({}, tmp_path / "curves.png")
+        draw_training_curves({}, tmp_path / "curves.png")
     assert list(tmp_path.iterdir()) == []
 
 
-def buckets(bleus: Sequence[float]) -> list[Bucket]:
+def buckets(bleus: Sequence[float]) -> list[LengthBucket]:
     return [
-        Bucket(
+        LengthBucket(
             low=10 * k + 1,
             high=None if k == 2 else 10 * k + 10,
             sentences=100 - 30 * k,
             bleu=bleu,
-            bleu_band=(bleu - 2, bleu + 2),
+            bleu_interval=(bleu - 2, bleu + 2),
             output_length=9.0 * k + 5,
-            output_length_band=(9.0 * k + 4, 9.0 * k + 7),
+            output_length_interval=(9.0 * k + 4, 9.0 * k + 7),
             reference_length=10.0 * k + 5,
             measures={},
         )
@@ -219,7 +228,7 @@ def buckets(bleus: Sequence[float]) -> list[Bucket]:
 
 
 def test_length_curves_show_the_buckets(drawn: list[Figure]) -> None:
-    length_curves({"one": buckets([30, 20, 10]), "two": buckets([35, 30, 25])}, Path("x.svg"))
+    draw_length_curves({"one": buckets([30, 20, 10]), "two": buckets([35, 30, 25])}, Path("x.svg"))
     scores, lengths = drawn[0].axes
     assert [list(line.get_ydata()) for line in scores.lines] == [[30, 20, 10], [35, 30, 25]]  # type: ignore[arg-type]
     assert [str(line.get_label()) for line in lengths.lines] == ["one", "two", "reference"]
@@ -234,7 +243,7 @@ def test_length_curves_show_the_buckets(drawn: list[Figure]) -> None:
 
 @pytest.mark.parametrize(("systems", "bands"), [(1, 1), (3, 3), (4, 1), (6, 1)])
 def test_bands_do_not_hide_each_other(drawn: list[Figure], systems: int, bands: int) -> None:
-    length_curves({f"{k}": buckets([30, 20, 10 + k]) for k in range(systems)}, Path("x.svg"))
+    draw_length_curves({f"{k}": buckets([30, 20, 10 + k]) for k in range(systems)}, Path("x.svg"))
     for axes in drawn[0].axes:
         assert len(axes.collections) == bands
 
@@ -253,7 +262,7 @@ def test_training_curves_show_the_log(drawn: list[Figure], tmp_path: Path) -> No
         {"update": 30, "loss": 3.0, "words_per_second": 900},
         {"update": 40, "validation": {"loss": 3.5, "bleu": None}},
     )
-    training_curves({"run": run}, Path("x.png"))
+    draw_training_curves({"run": run}, Path("x.png"))
     losses, scores = drawn[0].axes
     points = [np.asarray(line.get_xydata()).tolist() for line in (*losses.lines, *scores.lines)]
     assert points == [[[10, 5], [20, 4], [30, 3]], [[20, 4.5], [40, 3.5]], [[20, 12]]]
@@ -275,15 +284,15 @@ def test_bad_logs(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text(text, "utf-8")
     with pytest.raises(UserError, match=message):
-        training_curves({"run": path}, tmp_path / "curves.png")
+        draw_training_curves({"run": path}, tmp_path / "curves.png")
 
 
 def test_no_axis_of_scores_goes_below_zero(drawn: list[Figure], tmp_path: Path) -> None:
     """A model that has learnt little has BLEU 0 for long; updates are whole numbers."""
     entries = [{"update": k, "loss": 5.0, "validation": {"loss": 5.0, "bleu": 0.0}} for k in (1, 3)]
-    training_curves({"run": log(tmp_path / "log.jsonl", *entries)}, Path("x.png"))
-    length_curves(
-        {"one": [replace(b, bleu_band=(0.0, 0.0)) for b in buckets([0, 0])]}, Path("x.png")
+    draw_training_curves({"run": log(tmp_path / "log.jsonl", *entries)}, Path("x.png"))
+    draw_length_curves(
+        {"one": [replace(b, bleu_interval=(0.0, 0.0)) for b in buckets([0, 0])]}, Path("x.png")
     )
     for scores in (drawn[0].axes[1], drawn[1].axes[0]):
         assert scores.get_ylim() == (0, 1)
@@ -293,7 +302,7 @@ def test_no_axis_of_scores_goes_below_zero(drawn: list[Figure], tmp_path: Path) 
 @pytest.mark.parametrize("systems", [2, 9, 20])
 def test_the_legend_stands_above_the_panels(drawn: list[Figure], systems: int) -> None:
     names = [f"a rather long name of system {k}" for k in range(systems)]
-    length_curves({name: buckets([30, 20, 10]) for name in names}, Path("x.png"))
+    draw_length_curves({name: buckets([30, 20, 10]) for name in names}, Path("x.png"))
     (figure,) = drawn
     [legend] = figure.legends
     tops = [axes.get_window_extent().y1 for axes in figure.axes]
@@ -302,7 +311,7 @@ def test_the_legend_stands_above_the_panels(drawn: list[Figure], systems: int) -
 
 
 def test_many_systems_look_different(drawn: list[Figure]) -> None:
-    length_curves({f"system {k}": buckets([k, k, k]) for k in range(9)}, Path("x.png"))
+    draw_length_curves({f"system {k}": buckets([k, k, k]) for k in range(9)}, Path("x.png"))
     looks = {
         (str(line.get_color()), str(line.get_marker()), str(line.get_linestyle()))
         for line in drawn[0].axes[0].lines

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from covnmt.base.errors import UserError
-from covnmt.evaluation.evaluate import Options
+from covnmt.evaluation.evaluate import EvaluationOptions
 from covnmt.evaluation.html import write_report
 from covnmt.evaluation.system_output import OutputLine
 from covnmt.evaluation.test_set import EvaluationSet
-from covnmt.metrics.alignment import Gold
+from covnmt.metrics.alignment import GoldAlignment
 
 HOSTILE = "<script>alert(1)</script>&\"'$title ${body}"
 SOURCE = ["ka mo ti su", "ka ka mo", f"{HOSTILE} su ka", "mo ti"]
 REFERENCE = ["big house now here", "big big house", f"{HOSTILE} here big", "house now"]
 LOSSY = ["big now now", "big big house", "here big", ""]
 LINKS = [frozenset((k, k) for k in range(len(line.split()))) for line in SOURCE]
-EXACT = EvaluationSet([REFERENCE], SOURCE, [Gold(x, x) for x in LINKS], deterministic=True)
+EXACT = EvaluationSet([REFERENCE], SOURCE, [GoldAlignment(x, x) for x in LINKS], deterministic=True)
 PLAIN = EvaluationSet([REFERENCE], SOURCE)
-FAST = Options(samples=2, ter=False)
+FAST = EvaluationOptions(samples=2, ter=False)
 
 VOID = {"br", "hr", "img", "meta"}
 

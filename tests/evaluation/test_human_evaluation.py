@@ -18,11 +18,11 @@ from covnmt.base.errors import UserError
 from covnmt.evaluation.human_evaluation import (
     ADEQUACY,
     FLUENCY,
-    Ratings,
-    Sheets,
-    known_words,
-    make_sheets,
-    score_sheets,
+    RatingSheets,
+    RatingSummary,
+    given_source_words,
+    make_rating_sheets,
+    score_rating_sheets,
     weighted_kappa,
 )
 from covnmt.evaluation.system_output import OutputLine
@@ -48,8 +48,8 @@ BAD_CELLS = [
 
 
 @pytest.fixture
-def sheets(tmp_path: Path) -> Sheets:
-    return make_sheets(SYSTEMS, SOURCE, 5, seed=7, directory=tmp_path / "rating")
+def sheets(tmp_path: Path) -> RatingSheets:
+    return make_rating_sheets(SYSTEMS, SOURCE, 5, seed=7, directory=tmp_path / "rating")
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -58,7 +58,10 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def fill(
-    sheets: Sheets, name: str, answers: dict[str, tuple[str, str, str, str]], delimiter: str = ","
+    sheets: RatingSheets,
+    name: str,
+    answers: dict[str, tuple[str, str, str, str]],
+    delimiter: str = ",",
 ) -> Path:
     """Fill the sheet: answers by the first word of the output, which is the system."""
     filled = rows(sheets.sheet)
@@ -78,7 +81,7 @@ def save(path: Path, filled: list[dict[str, str]], delimiter: str = ",") -> Path
 
 def test_sheet_and_form_do_not_tell_the_systems(tmp_path: Path) -> None:
     neutral = {"base": ["x"] * 12, "gru": ["x"] * 12}
-    made = make_sheets(neutral, SOURCE, 5, 7, tmp_path)
+    made = make_rating_sheets(neutral, SOURCE, 5, 7, tmp_path)
     for path in (made.sheet, made.form):
         text = path.read_text("utf-8").casefold()
         assert not re.search(r"\b(base|gru)\b", text)
@@ -86,7 +89,7 @@ def test_sheet_and_form_do_not_tell_the_systems(tmp_path: Path) -> None:
 
 
 def test_every_sentence_has_every_system_in_changing_order(tmp_path: Path) -> None:
-    made = make_sheets(SYSTEMS, SOURCE, 12, 7, tmp_path)
+    made = make_rating_sheets(SYSTEMS, SOURCE, 12, 7, tmp_path)
     orders: Counter[tuple[str, str]] = Counter()
     for first, second in zip(rows(made.sheet)[::2], rows(made.sheet)[1::2], strict=True):
         assert first["source"] == second["source"]
@@ -96,7 +99,7 @@ def test_every_sentence_has_every_system_in_changing_order(tmp_path: Path) -> No
 
 def test_sheet_opens_in_spreadsheets(tmp_path: Path) -> None:
     outputs = ["=1+1", "-3 degrees", "@home", "+x", "'quoted, really'", "日本"]
-    made = make_sheets({"a": outputs}, ["s"] * 6, 6, 1, tmp_path)
+    made = make_rating_sheets({"a": outputs}, ["s"] * 6, 6, 1, tmp_path)
     assert made.sheet.read_bytes().startswith(b"\xef\xbb\xbf")
     texts = [row["output"] for row in rows(made.sheet)]
     assert texts == ["'=1+1", "'-3 degrees", "'@home", "'+x", "'quoted, really'", "日本"]
@@ -104,14 +107,14 @@ def test_sheet_opens_in_spreadsheets(tmp_path: Path) -> None:
 
 def test_seed_decides(tmp_path: Path) -> None:
     texts = [
-        make_sheets(SYSTEMS, SOURCE, 5, seed, tmp_path / f"{n}").sheet.read_text("utf-8")
+        make_rating_sheets(SYSTEMS, SOURCE, 5, seed, tmp_path / f"{n}").sheet.read_text("utf-8")
         for n, seed in enumerate((7, 7, 8))
     ]
     assert texts[0] == texts[1] != texts[2]
 
 
 def test_empty_source_lines_are_not_drawn(tmp_path: Path) -> None:
-    made = make_sheets({"a": ["x"] * 4}, ["one", "", "two", "  "], 2, 1, tmp_path)
+    made = make_rating_sheets({"a": ["x"] * 4}, ["one", "", "two", "  "], 2, 1, tmp_path)
     assert [row["source"] for row in rows(made.sheet)] == ["1:one", "1:two"]
 
 
@@ -126,7 +129,7 @@ def test_empty_source_lines_are_not_drawn(tmp_path: Path) -> None:
 )
 def test_bad_orders(tmp_path: Path, systems: dict[str, list[str]], n: int, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        make_sheets(systems, SOURCE, n, 1, tmp_path)
+        make_rating_sheets(systems, SOURCE, n, 1, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -155,7 +158,7 @@ class Scripts(HTMLParser):
 
 def test_form_is_self_contained_and_keeps_text_as_text(tmp_path: Path) -> None:
     hostile = "</script><script>alert(1)</script><!-- $data ${x}"
-    made = make_sheets({"a": [hostile]}, [hostile], 1, 1, tmp_path)
+    made = make_rating_sheets({"a": [hostile]}, [hostile], 1, 1, tmp_path)
     page = Scripts(made.form.read_text("utf-8"))
     assert len(page.scripts) == 2
     assert page.addresses == []
@@ -181,14 +184,14 @@ def test_form_is_self_contained_and_keeps_text_as_text(tmp_path: Path) -> None:
 )
 def test_raters_see_words_not_pieces(tokens: str, words: str) -> None:
     line = OutputLine("x", source_tokens=tuple(tokens.split()))
-    assert known_words([[line]], ["x"]) == [tuple(words.split())]
+    assert given_source_words([[line]], ["x"]) == [tuple(words.split())]
 
 
-def test_table_2(sheets: Sheets) -> None:
+def test_table_2(sheets: RatingSheets) -> None:
     sheet = fill(
         sheets, "anna.csv", {"base": ("3", "4", "1 2", "4"), "gru": ("5", "4.0", "", "3;4")}
     )
-    ratings = score_sheets(sheets.key, [sheet])
+    ratings = score_rating_sheets(sheets.key, [sheet])
     base, gru = ratings.systems
     assert (base.system, base.ratings, base.adequacy, base.fluency) == ("base", 5, 3.0, 4.0)
     # two and one of four words in every sentence
@@ -199,101 +202,103 @@ def test_table_2(sheets: Sheets) -> None:
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_order_of_rows_and_delimiter_do_not_matter(sheets: Sheets, delimiter: str) -> None:
+def test_order_of_rows_and_delimiter_do_not_matter(sheets: RatingSheets, delimiter: str) -> None:
     answers = {"base": ("2", "3", "1,4", ""), "gru": ("4", "5", "", "2")}
-    plain = score_sheets(sheets.key, [fill(sheets, "a.csv", answers)])
+    plain = score_rating_sheets(sheets.key, [fill(sheets, "a.csv", answers)])
     sheet = fill(sheets, "b.csv", answers, delimiter)
     with sheet.open(encoding="utf-8", newline="") as stream:
         table = list(csv.DictReader(stream, delimiter=delimiter))
     save(sheet, table[::-1], delimiter)
-    assert score_sheets(sheets.key, [sheet]).systems == plain.systems
+    assert score_rating_sheets(sheets.key, [sheet]).systems == plain.systems
 
 
-def test_carriage_returns_end_lines(sheets: Sheets) -> None:
+def test_carriage_returns_end_lines(sheets: RatingSheets) -> None:
     sheet = fill(sheets, "a.csv", {"base": ("2", "3", "1,4", ""), "gru": ("4", "5", "", "2")})
-    plain = score_sheets(sheets.key, [sheet])
+    plain = score_rating_sheets(sheets.key, [sheet])
     sheet.write_bytes(sheet.read_bytes().replace(b"\r\n", b"\r"))
-    assert score_sheets(sheets.key, [sheet]) == plain
+    assert score_rating_sheets(sheets.key, [sheet]) == plain
 
 
-def test_half_filled_rows_are_reported(sheets: Sheets) -> None:
+def test_half_filled_rows_are_reported(sheets: RatingSheets) -> None:
     sheet = fill(sheets, "a.csv", {"base": ("3", "4", "", ""), "gru": ("5", "", "1", "")})
-    ratings = score_sheets(sheets.key, [sheet])
+    ratings = score_rating_sheets(sheets.key, [sheet])
     assert [row.system for row in ratings.systems] == ["base"]
     of_gru = {row["id"] for row in rows(sheets.sheet) if row["output"].startswith("gru")}
     assert set(ratings.unfilled[str(sheet)]) == of_gru
 
 
-def test_missing_rows_are_reported(sheets: Sheets) -> None:
+def test_missing_rows_are_reported(sheets: RatingSheets) -> None:
     sheet = fill(sheets, "a.csv", {"base": ("3", "4", "", ""), "gru": ("5", "1", "1", "")})
     table = rows(sheet)
     save(sheet, table[1:])
-    assert score_sheets(sheets.key, [sheet]).unfilled[str(sheet)] == (table[0]["id"],)
+    assert score_rating_sheets(sheets.key, [sheet]).unfilled[str(sheet)] == (table[0]["id"],)
 
 
 @pytest.mark.parametrize(("column", "cell", "message"), BAD_CELLS)
-def test_bad_cells_name_file_and_line(sheets: Sheets, column: str, cell: str, message: str) -> None:
+def test_bad_cells_name_file_and_line(
+    sheets: RatingSheets, column: str, cell: str, message: str
+) -> None:
     table = rows(fill(sheets, "a.csv", {"base": ("3", "4", "", ""), "gru": ("5", "1", "1", "")}))
     table[2][column] = cell
     sheet = save(sheets.sheet.with_name("a.csv"), table)
     with pytest.raises(UserError, match=re.escape(f"{sheet}, line 4: ")) as raised:
-        score_sheets(sheets.key, [sheet])
+        score_rating_sheets(sheets.key, [sheet])
     assert message in str(raised.value)
 
 
-def test_bad_files(sheets: Sheets, tmp_path: Path) -> None:
+def test_bad_files(sheets: RatingSheets, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing filled in"):
-        score_sheets(sheets.key, [sheets.sheet])
+        score_rating_sheets(sheets.key, [sheets.sheet])
     with pytest.raises(UserError, match="no filled sheet"):
-        score_sheets(sheets.key, [])
+        score_rating_sheets(sheets.key, [])
     other = tmp_path / "other.csv"
     other.write_text("", "utf-8")
     with pytest.raises(UserError, match="empty"):
-        score_sheets(sheets.key, [other])
+        score_rating_sheets(sheets.key, [other])
     other.write_text("id,adequacy\n", "utf-8")
     with pytest.raises(UserError, match="line 1: no column fluency, left_out, said_twice"):
-        score_sheets(sheets.key, [other])
+        score_rating_sheets(sheets.key, [other])
     other.write_text('{"items": 3}', "utf-8")
     with pytest.raises(UserError, match="not a key"):
-        score_sheets(other, [sheets.sheet])
+        score_rating_sheets(other, [sheets.sheet])
     table = rows(sheets.sheet)
     other.write_text("id," + "x" * 200_000, "utf-8")
     with pytest.raises(UserError, match="field larger"):
-        score_sheets(sheets.key, [other])
+        score_rating_sheets(sheets.key, [other])
     with pytest.raises(UserError, match="given twice"):
-        score_sheets(sheets.key, [other, tmp_path / "x" / ".." / other.name])
+        score_rating_sheets(sheets.key, [other, tmp_path / "x" / ".." / other.name])
     twice = save(tmp_path / "twice.csv", [table[0], table[0]])
     with pytest.raises(UserError, match=r"line 3: .*there twice"):
-        score_sheets(sheets.key, [twice])
+        score_rating_sheets(sheets.key, [twice])
 
 
 @pytest.mark.parametrize(
     ("after", "message"),
     [(10, r"id '\w+-001-A,.{,30}' is not in"), (200_000, "after line 1: .*mark left open")],
 )
-def test_an_open_quotation_mark(sheets: Sheets, after: int, message: str) -> None:
+def test_an_open_quotation_mark(sheets: RatingSheets, after: int, message: str) -> None:
     """It swallows the rest of the sheet; what is told is short however much that is."""
     first, second, *_ = sheets.sheet.read_text("utf-8-sig").splitlines()
     sheets.sheet.write_text(f'{first}\n"{second}\n{"x" * after}', "utf-8")
     with pytest.raises(UserError, match=message) as raised:
-        score_sheets(sheets.key, [sheets.sheet])
+        score_rating_sheets(sheets.key, [sheets.sheet])
     assert len(str(raised.value)) < 300
 
 
-def test_another_key_is_refused(sheets: Sheets, tmp_path: Path) -> None:
-    other = make_sheets(SYSTEMS, SOURCE, 5, seed=8, directory=tmp_path / "other")
+def test_another_key_is_refused(sheets: RatingSheets, tmp_path: Path) -> None:
+    other = make_rating_sheets(SYSTEMS, SOURCE, 5, seed=8, directory=tmp_path / "other")
     sheet = fill(sheets, "a.csv", {"base": ("3", "4", "", "")})
     with pytest.raises(UserError, match="is it the key of this sheet"):
-        score_sheets(other.key, [sheet])
+        score_rating_sheets(other.key, [sheet])
 
 
-def two_raters(sheets: Sheets) -> Ratings:
+def two_raters(sheets: RatingSheets) -> RatingSummary:
     first = fill(sheets, "a.csv", {"base": ("2", "4", "4", ""), "gru": ("4", "4", "", "")})
     second = fill(sheets, "b.csv", {"base": ("3", "4", "3 4", ""), "gru": ("4", "4", "", "")})
-    return score_sheets(sheets.key, [first, second])
+    return score_rating_sheets(sheets.key, [first, second])
 
 
-def test_raters_are_averaged_and_compared(sheets: Sheets) -> None:
+def test_raters_are_averaged_and_compared(sheets: RatingSheets) -> None:
     ratings = two_raters(sheets)
     base = ratings.systems[0]
     assert (base.ratings, base.adequacy, base.left_out) == (10, 2.5, 37.5)
@@ -340,7 +345,7 @@ def test_kappa_is_cohens(pairs: list[tuple[int, int]]) -> None:
         assert weighted_kappa([(b, a) for a, b in pairs]) == pytest.approx(kappa)
 
 
-def test_tables_can_be_printed(sheets: Sheets) -> None:
+def test_tables_can_be_printed(sheets: RatingSheets) -> None:
     ratings = two_raters(sheets)
     console = Console(width=100)
     with console.capture() as capture:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covnmt.evaluation.evaluate import Comparison, Options, evaluate
+from covnmt.evaluation.evaluate import Comparison, EvaluationOptions, evaluate
 from covnmt.evaluation.interesting_sentences import (
     LEFT_OUT,
     LITTLE,
@@ -16,19 +16,19 @@ from covnmt.evaluation.interesting_sentences import (
     SHORT,
     most_different,
     over_translated,
-    said_before,
+    repeated_bigram_positions,
     sentence_bleu,
     under_translated,
 )
 from covnmt.evaluation.system_output import OutputLine
-from covnmt.evaluation.test_set import EvaluationSet, as_evaluated
-from covnmt.metrics.alignment import Gold
-from covnmt.metrics.bleu import sentence_statistics
+from covnmt.evaluation.test_set import EvaluationSet, combine_output_lines
+from covnmt.metrics.alignment import GoldAlignment
+from covnmt.metrics.bleu import sentence_bleu_statistics
 
 SOURCE = ["ka mo ti su", "ka ka mo", "ti su ka"]
 REFERENCE = ["big house now here", "big big house", "now here big"]
 LINKS = [frozenset((k, k) for k in range(len(line.split()))) for line in SOURCE]
-GOLD = [Gold(links, links) for links in LINKS]
+GOLD = [GoldAlignment(links, links) for links in LINKS]
 PERFECT = list(REFERENCE)
 # the first loses two words, the second none; the third says one too often
 LOSSY = ["big now", "big big house", "now here here big"]
@@ -53,8 +53,10 @@ def with_attention(lines: list[str]) -> list[OutputLine]:
 
 
 def comparison(systems: dict[str, list[OutputLine]], on: EvaluationSet) -> Comparison:
-    options = Options(samples=2, ter=False)
-    scored = {name: evaluate(as_evaluated(rows), on, options) for name, rows in systems.items()}
+    options = EvaluationOptions(samples=2, ter=False)
+    scored = {
+        name: evaluate(combine_output_lines(rows), on, options) for name, rows in systems.items()
+    }
     return Comparison(scored, (), {}, (), ())
 
 
@@ -110,7 +112,7 @@ def test_repetitions_stand_in() -> None:
     [("", ""), ("a b c", ""), ("a b a b", "23"), ("a a a", "12"), ("x a b y a b", "45")],
 )
 def test_said_before(text: str, expected: str) -> None:
-    assert said_before(text.split()) == set(map(int, expected))
+    assert repeated_bigram_positions(text.split()) == set(map(int, expected))
 
 
 WORDS = st.lists(st.sampled_from("abc"), min_size=1, max_size=8)
@@ -118,7 +120,7 @@ WORDS = st.lists(st.sampled_from("abc"), min_size=1, max_size=8)
 
 @given(st.lists(st.sampled_from("abc"), max_size=8), WORDS)
 def test_sentence_bleu(hypothesis: list[str], reference: list[str]) -> None:
-    counts = sentence_statistics(hypothesis, [reference])
+    counts = sentence_bleu_statistics(hypothesis, [reference])
     matched, total = counts[2:6], counts[6:]
     value = 0.0
     if matched[0]:

@@ -8,7 +8,7 @@ import pytest
 from covnmt.evaluation.figures import HeatMap, tallest_bar
 from covnmt.evaluation.markup import Markup
 from covnmt.evaluation.svg import STRIP, heat_map, legend, length_chart
-from covnmt.metrics.by_length import Bucket
+from covnmt.metrics.by_length import LengthBucket
 
 MATRIX = np.array([[0.9, 0.05, 0.0], [0.0, 0.004, 1.0]], dtype=np.float32)
 PANEL = HeatMap(
@@ -71,8 +71,8 @@ def test_everything_is_inside(I: int, J: int) -> None:
     assert len(labels) == I + J
 
 
-def bucket(low: int, bleu: float) -> Bucket:
-    return Bucket(low, low + 9, 40, bleu, (bleu - 5, bleu + 5), 12.0, (11.0, 14.0), 13.0, {})
+def bucket(low: int, bleu: float) -> LengthBucket:
+    return LengthBucket(low, low + 9, 40, bleu, (bleu - 5, bleu + 5), 12.0, (11.0, 14.0), 13.0, {})
 
 
 def test_higher_is_better_drawn() -> None:
@@ -99,7 +99,7 @@ def test_reference_is_dashed() -> None:
 
 
 def test_all_zero_is_drawn() -> None:
-    zero = Bucket(1, None, 1, 0.0, (0.0, 0.0), 0.0, (0.0, 0.0), 0.0, {})
+    zero = LengthBucket(1, None, 1, 0.0, (0.0, 0.0), 0.0, (0.0, 0.0), 0.0, {})
     assert tree(length_chart({"one": [zero]}, "BLEU", "bleu")).find("circle") is not None
 
 

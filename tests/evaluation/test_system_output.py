@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from covnmt.base.errors import UserError
 from covnmt.evaluation.system_output import OutputLine, parse_output, read_outputs
-from covnmt.evaluation.test_set import as_evaluated
+from covnmt.evaluation.test_set import combine_output_lines
 
 ROW: dict[str, Any] = {
     "source": "ka mo",
@@ -131,11 +131,11 @@ def test_any_size_survives(I: int, J: int) -> None:
 
 def test_as_evaluated_keeps_only_what_all_sentences_have() -> None:
     full = parse_output(json.dumps(ROW | {"fertility": [1.0, 2.0]}), "here")
-    both = as_evaluated([full, full])
+    both = combine_output_lines([full, full])
     assert both.attention is not None
     assert len(both.attention) == 2
     assert both.fertility == [[1.0, 2.0], [1.0, 2.0]]
-    mixed = as_evaluated([full, OutputLine(text="x")])
+    mixed = combine_output_lines([full, OutputLine(text="x")])
     assert list(mixed.text) == ["big house now", "x"]
     assert mixed.attention is None
     assert mixed.fertility is None

@@ -4,24 +4,25 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from covnmt.evaluation.evaluate import Evaluation, Options, compare, evaluate
+from covnmt.evaluation.evaluate import Evaluation, EvaluationOptions, compare, evaluate
 from covnmt.evaluation.tables import (
     comparison_table,
     evaluation_table,
     length_table,
     significance_table,
 )
-from covnmt.evaluation.test_set import EvaluationSet, Output
-from covnmt.metrics.alignment import Gold
+from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
+from covnmt.metrics.alignment import GoldAlignment
 from covnmt.metrics.significance import Alternative
 
 REFERENCES = [" ".join("abcdefghijklmno"[: 4 + n % 11]) for n in range(40)]
 GOLD = [
-    Gold(frozenset((k, k) for k in range(len(line.split()))), frozenset()) for line in REFERENCES
+    GoldAlignment(frozenset((k, k) for k in range(len(line.split()))), frozenset())
+    for line in REFERENCES
 ]
 SET = EvaluationSet([REFERENCES], REFERENCES, GOLD, deterministic=True)
-GOOD = Output(REFERENCES, links=[row.sure for row in GOLD])
-BAD = Output([line[:-2] for line in REFERENCES], links=[frozenset({(0, 0)})] * 40)
+GOOD = SystemOutput(REFERENCES, links=[row.sure for row in GOLD])
+BAD = SystemOutput([line[:-2] for line in REFERENCES], links=[frozenset({(0, 0)})] * 40)
 
 
 def shown(table: Table, styles: bool = False) -> str:
@@ -78,7 +79,7 @@ def test_significance() -> None:
 
 @pytest.mark.parametrize(("alternative", "sides"), [("two-sided", "two"), ("greater", "one")])
 def test_captions_say_which_test(alternative: Alternative, sides: str) -> None:
-    options = Options(alternative=alternative, ter=False)
+    options = EvaluationOptions(alternative=alternative, ter=False)
     comparison = compare({"bad": BAD, "good": GOOD}, SET, options=options)
     for table in (comparison_table(comparison), significance_table(comparison)):
         assert f"{sides}-sided sign test" in shown(table)

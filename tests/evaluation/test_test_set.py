@@ -13,12 +13,12 @@ from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
 from covnmt.evaluation.test_set import (
     EvaluationSet,
-    Output,
-    check,
+    SystemOutput,
+    check_evaluation_inputs,
     load_evaluation_set,
     load_output,
 )
-from covnmt.metrics.alignment import Gold, parse_links, save_matrices
+from covnmt.metrics.alignment import GoldAlignment, parse_links, save_matrices
 
 SOURCE, REFERENCE, HYPOTHESIS = ["s t", "u v w"], ["a b", "c d"], ["a b", "c"]
 GOLD = ["0-0 1-1", "0-0 2p1"]
@@ -43,10 +43,10 @@ def ones(*shape: int) -> FloatArray:
     return np.ones(shape, np.float32)
 
 
-def load(paths: dict[str, Path], **options: Any) -> tuple[EvaluationSet, Output]:
+def load(paths: dict[str, Path], **options: Any) -> tuple[EvaluationSet, SystemOutput]:
     on = load_evaluation_set([paths["reference"]], paths["source"], paths["gold"], **options)
     output = load_output(paths["hypothesis"], on)
-    check(on, output)
+    check_evaluation_inputs(on, output)
     return on, output
 
 
@@ -121,13 +121,15 @@ def test_a_missing_file(paths: dict[str, Path]) -> None:
 
 def test_links_of_the_opposite_direction_alone() -> None:
     with pytest.raises(UserError, match="give --links or --forced too"):
-        check(EvaluationSet([["a"]]), Output(["a"], reverse_links=[frozenset()]))
+        check_evaluation_inputs(
+            EvaluationSet([["a"]]), SystemOutput(["a"], reverse_links=[frozenset()])
+        )
 
 
 def test_gold_without_source() -> None:
-    on = EvaluationSet([["a"]], gold=[Gold(frozenset({(0, 0)}), frozenset())])
+    on = EvaluationSet([["a"]], gold=[GoldAlignment(frozenset({(0, 0)}), frozenset())])
     with pytest.raises(UserError, match="needs the source"):
-        check(on, Output(["a"]))
+        check_evaluation_inputs(on, SystemOutput(["a"]))
 
 
 def test_system_links_and_matrices(paths: dict[str, Path], tmp_path: Path) -> None:
@@ -138,16 +140,16 @@ def test_system_links_and_matrices(paths: dict[str, Path], tmp_path: Path) -> No
     output = load_output(
         paths["hypothesis"],
         on,
-        forced=tmp_path / "forced.npz",
+        reference_attention=tmp_path / "forced.npz",
         links=links,
         reverse_links=links,
         output_links=own,
     )
-    check(on, output)
+    check_evaluation_inputs(on, output)
     assert output.links == output.reverse_links == [frozenset({(0, 0)}), frozenset({(1, 1)})]
     assert output.output_links == [frozenset({(0, 0)}), frozenset({(1, 0)})]
-    assert output.forced is not None
-    assert [soft.shape for soft in output.forced] == [(2, 2), (2, 3)]
+    assert output.reference_attention is not None
+    assert [soft.shape for soft in output.reference_attention] == [(2, 2), (2, 3)]
 
 
 @pytest.mark.parametrize("part", ["links", "reverse_links", "output_links"])
@@ -163,17 +165,17 @@ def test_system_links_outside_the_sentence(
         reverse_links=bad if part == "reverse_links" else None,
         output_links=bad if part == "output_links" else None,
     )
-    check(on, output)
+    check_evaluation_inputs(on, output)
     with pytest.raises(UserError, match=r"bad, line 2: link 1-2"):
-        check(on, wrong)
+        check_evaluation_inputs(on, wrong)
 
 
 def test_forced_matrices_of_other_words(paths: dict[str, Path], tmp_path: Path) -> None:
     on, _ = load(paths)
     save_matrices(tmp_path / "forced.npz", [ones(2, 2), ones(3, 3)])
-    output = load_output(paths["hypothesis"], on, forced=tmp_path / "forced.npz")
+    output = load_output(paths["hypothesis"], on, reference_attention=tmp_path / "forced.npz")
     with pytest.raises(UserError, match=r"forced\.npz, sentence 2: a matrix of 3 target by 3"):
-        check(on, output)
+        check_evaluation_inputs(on, output)
 
 
 def translation(text: str, words: int, fertility: list[float] | None) -> dict[str, Any]:
@@ -195,7 +197,7 @@ def test_json_lines_bring_attention_and_fertility(paths: dict[str, Path], tmp_pa
     path = write(tmp_path / "out.jsonl.gz", [json.dumps(row) for row in rows])
     on, _ = load(paths)
     output = load_output(path, on)
-    check(on, output)
+    check_evaluation_inputs(on, output)
     assert output.text == ["a b", ""]
     assert output.fertility == [[1.0, 0.5], [1.0, 1.0, 1.0]]
     assert output.attention is not None
@@ -215,6 +217,8 @@ def test_bad_json_lines(paths: dict[str, Path], tmp_path: Path, line: str) -> No
 def test_fertility_of_other_words() -> None:
     soft = [ones(1, 2)]
     on = EvaluationSet([["a"]])
-    check(on, Output(["a"], attention=soft, fertility=[[1.0, 1.0]]))
+    check_evaluation_inputs(on, SystemOutput(["a"], attention=soft, fertility=[[1.0, 1.0]]))
     with pytest.raises(UserError, match="fertility, sentence 1: 3 source words"):
-        check(on, Output(["a"], attention=soft, fertility=[[1.0, 1.0, 1.0]]))
+        check_evaluation_inputs(
+            on, SystemOutput(["a"], attention=soft, fertility=[[1.0, 1.0, 1.0]])
+        )

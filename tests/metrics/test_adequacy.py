@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covnmt.metrics.adequacy import (
-    common_subsequence,
-    drop,
-    left_out_rate,
-    little_attention,
-    rep,
-    repeated_ngrams,
-    said_twice_rate,
-    source_words,
-    unmatched,
+    drop_score,
+    longest_common_subsequence,
+    low_attention_rate,
+    omission_rate,
+    rep_score,
+    repeated_ngram_rate,
+    repetition_rate,
+    source_word_errors,
+    unmatched_positions,
 )
 from covnmt.metrics.alignment import parse_links
 
@@ -48,31 +48,33 @@ tokens = st.lists(token, max_size=9)
 
 @pytest.mark.parametrize(("output", "left_out", "said_twice"), EXACT)
 def test_exact(output: str, left_out: set[int], said_twice: set[int]) -> None:
-    result = source_words(output.split(), REFERENCE.split(), parse_links(LINKS), SOURCE_LENGTH)
-    assert result.left_out == left_out
-    assert result.said_twice == said_twice
+    result = source_word_errors(
+        output.split(), REFERENCE.split(), parse_links(LINKS), SOURCE_LENGTH
+    )
+    assert result.omitted == left_out
+    assert result.repeated == said_twice
     assert result.total == SOURCE_LENGTH
 
 
 def test_possible_links_do_not_count() -> None:
-    result = source_words([], ["a"], parse_links("0p0"), 1)
-    assert not result.left_out
+    result = source_word_errors([], ["a"], parse_links("0p0"), 1)
+    assert not result.omitted
 
 
 def test_rates_are_pooled() -> None:
     gold = parse_links("0-0 1-1")
     rows = [
-        source_words(["a"], ["a", "b"], gold, 2),
-        source_words(["a", "b", "b"], ["a", "b"], gold, 8),
+        source_word_errors(["a"], ["a", "b"], gold, 2),
+        source_word_errors(["a", "b", "b"], ["a", "b"], gold, 8),
     ]
-    assert left_out_rate(rows) == 10
-    assert said_twice_rate(rows) == 10
-    assert left_out_rate([]) == 0
+    assert omission_rate(rows) == 10
+    assert repetition_rate(rows) == 10
+    assert omission_rate([]) == 0
 
 
 @given(tokens, tokens)
 def test_matching_is_as_large_as_word_counts_allow(output: list[str], reference: list[str]) -> None:
-    missing, surplus = unmatched(output, reference)
+    missing, surplus = unmatched_positions(output, reference)
     have, want = Counter(output), Counter(reference)
     assert Counter(reference[i] for i in missing) == want - have
     assert Counter(output[k] for k in surplus) == have - want
@@ -89,14 +91,14 @@ def longest(first: list[str], second: list[str]) -> int:
 
 @given(st.lists(token, max_size=7), st.lists(token, max_size=7))
 def test_common_subsequence(first: list[str], second: list[str]) -> None:
-    pairs = common_subsequence(first, second)
+    pairs = longest_common_subsequence(first, second)
     assert len(pairs) == longest(first, second)
     assert all(first[a] == second[b] for a, b in pairs)
     assert all(p[0] < q[0] and p[1] < q[1] for p, q in pairwise(pairs))
 
 
 def test_of_equally_long_ones_the_earliest_is_taken() -> None:
-    assert common_subsequence(["b", "a"], ["a", "b"]) == [(0, 1)]
+    assert longest_common_subsequence(["b", "a"], ["a", "b"]) == [(0, 1)]
 
 
 # output, reference, REP counted by hand per 100 reference words
@@ -113,31 +115,31 @@ REP_CASES = [
 
 @pytest.mark.parametrize(("output", "reference", "expected"), REP_CASES)
 def test_rep(output: str, reference: str, expected: float) -> None:
-    assert rep([output.split()], [reference.split()]) == pytest.approx(expected)
+    assert rep_score([output.split()], [reference.split()]) == pytest.approx(expected)
 
 
 @given(tokens, st.lists(token, min_size=1, max_size=9))
 def test_rep_is_never_negative_and_zero_on_the_reference(
     output: list[str], reference: list[str]
 ) -> None:
-    assert rep([output], [reference]) >= 0
-    assert rep([reference], [reference]) == 0
+    assert rep_score([output], [reference]) >= 0
+    assert rep_score([reference], [reference]) == 0
 
 
 def test_drop() -> None:
     with_reference = [parse_links("0-0 1-1 2-1").sure, parse_links("0-0").sure]
     with_output = [parse_links("0-5 3-0").sure, parse_links("0-0").sure]
-    assert drop(with_output, with_reference) == pytest.approx(100 * 2 / 4)
-    assert drop([frozenset()], [frozenset()]) == 0
+    assert drop_score(with_output, with_reference) == pytest.approx(100 * 2 / 4)
+    assert drop_score([frozenset()], [frozenset()]) == 0
 
 
 def test_repeated_ngrams() -> None:
-    assert repeated_ngrams([list("ababa"), list("ab")], order=2) == pytest.approx(40)
-    assert repeated_ngrams([["a"]], order=2) == 0
+    assert repeated_ngram_rate([list("ababa"), list("ab")], order=2) == pytest.approx(40)
+    assert repeated_ngram_rate([["a"]], order=2) == 0
 
 
 def test_little_attention() -> None:
     soft = np.array([[0.1, 0.9, 0.0], [0.1, 0.8, 0.1]], dtype=np.float32)
-    assert little_attention([soft]) == pytest.approx(100 / 3)  # 0.2 in all is enough
-    assert little_attention([soft[:1]]) == pytest.approx(100 * 2 / 3)
-    assert little_attention([np.zeros((0, 4), np.float32)]) == 100
+    assert low_attention_rate([soft]) == pytest.approx(100 / 3)  # 0.2 in all is enough
+    assert low_attention_rate([soft[:1]]) == pytest.approx(100 * 2 / 3)
+    assert low_attention_rate([np.zeros((0, 4), np.float32)]) == 100

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
 from covnmt.metrics.alignment import (
-    Extraction,
-    Gold,
+    GoldAlignment,
+    LinkExtraction,
     Links,
-    Symmetry,
+    Symmetrization,
     aer,
+    alignment_quality,
     check_links,
     check_matrices,
     fold_subwords,
@@ -24,17 +25,16 @@ from covnmt.metrics.alignment import (
     links_from_attention,
     load_matrices,
     parse_links,
-    quality,
     read_links,
     saer,
     save_matrices,
-    symmetrise,
+    symmetrize,
 )
 
 WORDS = 5
 link = st.tuples(st.integers(0, WORDS - 1), st.integers(0, WORDS - 1))
 links = st.frozensets(link, max_size=8)
-gold = st.builds(Gold, links, links)
+gold = st.builds(GoldAlignment, links, links)
 pairs = st.lists(st.tuples(links, gold), min_size=1, max_size=5)
 
 
@@ -61,30 +61,32 @@ def test_quality_by_hand(
     possible: set[tuple[int, int]],
     expected: tuple[float, float, float],
 ) -> None:
-    result = quality([frozenset(found)], [Gold(frozenset(sure), frozenset(possible))])
+    result = alignment_quality(
+        [frozenset(found)], [GoldAlignment(frozenset(sure), frozenset(possible))]
+    )
     assert (result.aer, result.precision, result.recall) == pytest.approx(expected)
 
 
 def test_counts_are_pooled_over_the_corpus() -> None:
-    one = Gold(frozenset({(0, 0)}), frozenset())
-    many = Gold(frozenset((k, k) for k in range(9)), frozenset())
+    one = GoldAlignment(frozenset({(0, 0)}), frozenset())
+    many = GoldAlignment(frozenset((k, k) for k in range(9)), frozenset())
     wrong, right = frozenset({(0, 1)}), many.sure
     assert aer([wrong, right], [one, many]) == pytest.approx(1 - 18 / 20)
-    assert quality([wrong, right], [one, many]).f1 == pytest.approx(0.9)
+    assert alignment_quality([wrong, right], [one, many]).f1 == pytest.approx(0.9)
 
 
 def test_saer_by_hand() -> None:
     attention = matrix([0.7, 0.2], [0.1, 0.6])  # the rest is on the end symbol
-    alignment = Gold(frozenset({(0, 0)}), frozenset({(1, 1)}))
+    alignment = GoldAlignment(frozenset({(0, 0)}), frozenset({(1, 1)}))
     # A*S = 0.7, A*P = 0.7 + 0.6, |A| = 1.6, |S| = 1
     assert saer([attention], [alignment]) == pytest.approx(1 - (0.7 + 1.3) / 2.6)
     scaled = 0.7 / 0.9, 0.6 / 0.7
     expected = 1 - (2 * scaled[0] + scaled[1]) / 3
-    assert saer([attention], [alignment], renormalise=True) == pytest.approx(expected)
+    assert saer([attention], [alignment], renormalize=True) == pytest.approx(expected)
 
 
 @given(pairs)
-def test_saer_equals_aer_on_zeros_and_ones(rows: list[tuple[Links, Gold]]) -> None:
+def test_saer_equals_aer_on_zeros_and_ones(rows: list[tuple[Links, GoldAlignment]]) -> None:
     found, golds = [list(column) for column in zip(*rows, strict=True)]
     hard = [link_matrix(row, (WORDS, WORDS)) for row in found]
     assert saer(hard, golds) == pytest.approx(aer(found, golds))
@@ -92,7 +94,7 @@ def test_saer_equals_aer_on_zeros_and_ones(rows: list[tuple[Links, Gold]]) -> No
 
 @given(pairs, st.randoms(use_true_random=False), st.integers(0, 3), st.integers(0, 3))
 def test_order_and_padding_do_not_matter(
-    rows: list[tuple[Links, Gold]], random: Random, below: int, beside: int
+    rows: list[tuple[Links, GoldAlignment]], random: Random, below: int, beside: int
 ) -> None:
     soft = [np.random.default_rng(k).random((WORDS, WORDS), np.float32) for k in range(len(rows))]
     golds = [row[1] for row in rows]
@@ -124,9 +126,9 @@ def test_parse(
 
 
 @given(gold)
-def test_format_and_parse_return_what_went_in(alignment: Gold) -> None:
+def test_format_and_parse_return_what_went_in(alignment: GoldAlignment) -> None:
     links = alignment.possible
-    assert parse_links(format_links(links)) == Gold(links, links)
+    assert parse_links(format_links(links)) == GoldAlignment(links, links)
 
 
 @pytest.mark.parametrize("bad", ["0", "0-", "a-b", "0-1-2", "-1-0", "0_0", "0-0,1-1", "٣-٤"])
@@ -152,14 +154,17 @@ def test_windows_line_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("outside", [(3, 0), (0, 2)])
 def test_links_outside_the_sentence(outside: tuple[int, int]) -> None:
-    rows = [Gold(frozenset({(2, 1)}), frozenset()), Gold(frozenset(), frozenset({outside}))]
+    rows = [
+        GoldAlignment(frozenset({(2, 1)}), frozenset()),
+        GoldAlignment(frozenset(), frozenset({outside})),
+    ]
     check_links(rows[:1], [(3, 2)], "gold")
     with pytest.raises(UserError, match=rf"gold, line 2: link {outside[0]}-{outside[1]}"):
         check_links(rows, [(3, 2), (3, 2)], "gold")
 
 
 ATTENTION = matrix([0.1, 0.6, 0.1], [0.3, 0.3, 0.2], [0.1, 0.2, 0.1], [0.0, 0.0, 0.0])
-EXTRACTED: list[tuple[Extraction, float, set[tuple[int, int]]]] = [
+EXTRACTED: list[tuple[LinkExtraction, float, set[tuple[int, int]]]] = [
     ("argmax", 0.5, {(1, 0), (0, 1), (1, 2)}),
     ("argmax_with_end", 0.5, {(1, 0), (0, 1)}),
     ("threshold", 0.5, {(1, 0)}),
@@ -169,7 +174,7 @@ EXTRACTED: list[tuple[Extraction, float, set[tuple[int, int]]]] = [
 
 @pytest.mark.parametrize(("method", "threshold", "expected"), EXTRACTED)
 def test_links_from_attention(
-    method: Extraction, threshold: float, expected: set[tuple[int, int]]
+    method: LinkExtraction, threshold: float, expected: set[tuple[int, int]]
 ) -> None:
     assert links_from_attention(ATTENTION, method, threshold) == expected
 
@@ -179,7 +184,7 @@ def test_no_words_no_links(shape: tuple[int, int]) -> None:
     assert links_from_attention(np.zeros(shape, np.float32)) == frozenset()
 
 
-SYMMETRISED: list[tuple[Symmetry, str]] = [
+SYMMETRISED: list[tuple[Symmetrization, str]] = [
     ("union", "0-0 0-1 1-1 2-2 3-3 4-0"),
     ("intersection", "0-0 2-2"),
     # 0-1 and 1-1 touch 0-0; 3-3 touches 2-2; 4-0 touches nothing but links word 4
@@ -188,16 +193,16 @@ SYMMETRISED: list[tuple[Symmetry, str]] = [
 
 
 @pytest.mark.parametrize(("method", "expected"), SYMMETRISED)
-def test_symmetrise(method: Symmetry, expected: str) -> None:
+def test_symmetrise(method: Symmetrization, expected: str) -> None:
     forward = parse_links("0-0 0-1 2-2 3-3").sure
     backward = parse_links("0-0 1-1 2-2 4-0").sure
-    assert format_links(symmetrise(forward, backward, method)) == expected
+    assert format_links(symmetrize(forward, backward, method)) == expected
 
 
 def test_grow_diag_final_refuses_links_between_linked_words() -> None:
     forward = parse_links("0-0 1-1 0-1").sure
     backward = parse_links("0-0 1-1 1-0").sure
-    assert symmetrise(forward, backward, "grow-diag-final") == parse_links("0-0 1-1").sure
+    assert symmetrize(forward, backward, "grow-diag-final") == parse_links("0-0 1-1").sure
 
 
 def grow_diag_final_oracle(forward: Links, backward: Links) -> Links:
@@ -238,7 +243,7 @@ def grow_diag_final_oracle(forward: Links, backward: Links) -> Links:
 
 @given(links, links)
 def test_grow_diag_final_equals_its_pseudo_code(forward: Links, backward: Links) -> None:
-    result = symmetrise(forward, backward, "grow-diag-final")
+    result = symmetrize(forward, backward, "grow-diag-final")
     assert result == grow_diag_final_oracle(forward, backward)
     assert forward & backward <= result <= forward | backward
 

@@ -19,12 +19,12 @@ from covnmt.base import processes
 from covnmt.base.errors import UserError
 from covnmt.metrics import bleu
 from covnmt.metrics.bleu import (
+    bleu_statistics,
     chrf,
     corpus_bleu,
     paper_bleu,
     sacre_bleu,
-    sentence_statistics,
-    statistics,
+    sentence_bleu_statistics,
     ter,
 )
 
@@ -49,7 +49,7 @@ raw = st.text("aB c.,-12'\"&;(?\u3000", min_size=1, max_size=30).filter(str.stri
 
 @pytest.mark.parametrize(("hypothesis", "references", "expected"), CASES)
 def test_counts(hypothesis: str, references: list[str], expected: list[int]) -> None:
-    assert statistics([hypothesis], [[line] for line in references]).tolist() == [expected]
+    assert bleu_statistics([hypothesis], [[line] for line in references]).tolist() == [expected]
 
 
 def slow_bleu(hypotheses: Sequence[list[str]], references: Sequence[Sequence[list[str]]]) -> float:
@@ -104,13 +104,13 @@ def test_shortest_reference_counts_where_sacrebleu_takes_the_closest() -> None:
 def test_order_of_sentences_does_not_matter(
     rows: list[tuple[list[str], list[str]]], random: Random
 ) -> None:
-    counts = np.array([sentence_statistics(h, [r]) for h, r in rows])
+    counts = np.array([sentence_bleu_statistics(h, [r]) for h, r in rows])
     shuffled = random.sample(range(len(rows)), len(rows))
     assert corpus_bleu(counts.sum(axis=0)) == corpus_bleu(counts[shuffled].sum(axis=0))
 
 
 def test_many_totals_at_once() -> None:
-    counts = statistics(["a b c d e", "a b x d", "q"], [["a b c d e", "a b c d", "a"]])
+    counts = bleu_statistics(["a b c d e", "a b x d", "q"], [["a b c d e", "a b c d", "a"]])
     together = corpus_bleu(counts)
     assert together.shape == (3,)
     assert together.tolist() == [float(corpus_bleu(row)) for row in counts]
@@ -167,7 +167,7 @@ def test_ter_without_a_word_of_reference(output: str, value: float) -> None:
 
 
 def test_characters_as_tokens() -> None:
-    assert statistics(["你好"], [["你好吗"]], tokenize="zh")[0, :3].tolist() == [2, 3, 2]
+    assert bleu_statistics(["你好"], [["你好吗"]], tokenize="zh")[0, :3].tolist() == [2, 3, 2]
 
 
 def test_unknown_tokenisation() -> None:
@@ -186,4 +186,4 @@ def test_tokenisation_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_different_numbers_of_sentences() -> None:
     with pytest.raises(ValueError, match="zip"):
-        statistics(["a"], [["a", "b"]])
+        bleu_statistics(["a"], [["a", "b"]])

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from covnmt.metrics.bleu import corpus_bleu, statistics
-from covnmt.metrics.bootstrap import ConfidenceInterval, confidence_interval, draws, gain_interval
+from covnmt.metrics.bleu import bleu_statistics, corpus_bleu
+from covnmt.metrics.bootstrap import (
+    ConfidenceInterval,
+    bleu_gain_interval,
+    confidence_interval,
+    resample_counts,
+)
 
 SENTENCES = 80
 WORDS = [f"w{number}" for number in range(12)]
@@ -20,7 +25,7 @@ def counts(wrong: float, seed: int, sentences: int = SENTENCES) -> NDArray[np.in
         " ".join("other" if rng.random() < wrong else word for word in words)
         for words in references
     ]
-    return statistics(outputs, [[" ".join(words) for words in references]])
+    return bleu_statistics(outputs, [[" ".join(words) for words in references]])
 
 
 def slow_band(
@@ -37,7 +42,7 @@ def slow_band(
 
 
 def test_a_sample_has_as_many_sentences_as_the_set() -> None:
-    drawn = draws(7, 50, np.random.default_rng(3))
+    drawn = resample_counts(7, 50, np.random.default_rng(3))
     assert drawn.shape == (50, 7)
     assert (drawn.sum(axis=1) == 7).all()
     assert drawn.std() > 0
@@ -49,22 +54,22 @@ def test_a_band_leaves_out_the_extremes() -> None:
 
 def test_the_band_is_that_of_samples_drawn_one_by_one() -> None:
     base, system = counts(0.3, 2), counts(0.25, 3)
-    assert gain_interval([(base, system)]) == pytest.approx(slow_band(base, system), abs=0.7)
+    assert bleu_gain_interval([(base, system)]) == pytest.approx(slow_band(base, system), abs=0.7)
 
 
 def test_a_system_gains_nothing_over_itself() -> None:
     base = counts(0.3, 2)
-    assert gain_interval([(base, base)]) == (0, 0)
+    assert bleu_gain_interval([(base, base)]) == (0, 0)
 
 
 def test_turned_round_gains_are_losses() -> None:
     base, system = counts(0.4, 2), counts(0.1, 3)
-    low, high = gain_interval([(base, system)])
+    low, high = bleu_gain_interval([(base, system)])
     assert 0 < low < high
-    assert gain_interval([(system, base)]) == pytest.approx((-high, -low))
+    assert bleu_gain_interval([(system, base)]) == pytest.approx((-high, -low))
 
 
 def test_more_seeds_narrow_the_band_though_sentences_are_the_same() -> None:
     seeds = [(counts(0.3, 10 + seed), counts(0.3, 20 + seed)) for seed in range(6)]
-    (low, high), (all_low, all_high) = gain_interval(seeds[:1]), gain_interval(seeds)
+    (low, high), (all_low, all_high) = bleu_gain_interval(seeds[:1]), bleu_gain_interval(seeds)
     assert all_high - all_low < 0.7 * (high - low)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from covnmt.metrics.bleu import paper_bleu, statistics
-from covnmt.metrics.by_length import by_length
+from covnmt.metrics.bleu import bleu_statistics, paper_bleu
+from covnmt.metrics.by_length import scores_by_length
 
 # source length -> label of its group
 GROUPS = [
@@ -23,12 +23,12 @@ LENGTHS = [5, 8, 12, 19]
 
 @pytest.mark.parametrize(("length", "label"), GROUPS)
 def test_groups(length: int, label: str) -> None:
-    (bucket,) = by_length(statistics(["a"], [["a"]]), [length])
+    (bucket,) = scores_by_length(bleu_statistics(["a"], [["a"]]), [length])
     assert bucket.label == label
 
 
 def test_each_group_is_a_corpus_of_its_own() -> None:
-    short, long = by_length(statistics(OUTPUT, [REFERENCES]), LENGTHS)
+    short, long = scores_by_length(bleu_statistics(OUTPUT, [REFERENCES]), LENGTHS)
     assert (short.label, short.sentences, long.label, long.sentences) == ("1-10", 2, "11-20", 2)
     assert short.bleu == pytest.approx(paper_bleu(OUTPUT[:2], [REFERENCES[:2]]).value)
     assert long.bleu == pytest.approx(paper_bleu(OUTPUT[2:], [REFERENCES[2:]]).value)
@@ -38,34 +38,40 @@ def test_each_group_is_a_corpus_of_its_own() -> None:
 
 
 def test_bands_hold_the_figure_and_repeat() -> None:
-    counts = statistics(OUTPUT * 25, [REFERENCES * 25])
-    buckets = by_length(counts, LENGTHS * 25)
+    counts = bleu_statistics(OUTPUT * 25, [REFERENCES * 25])
+    buckets = scores_by_length(counts, LENGTHS * 25)
     for bucket in buckets:
-        assert bucket.bleu_band[0] < bucket.bleu < bucket.bleu_band[1]
-        assert bucket.output_length_band[0] < bucket.output_length < bucket.output_length_band[1]
-    assert by_length(counts, LENGTHS * 25) == buckets
+        assert bucket.bleu_interval[0] < bucket.bleu < bucket.bleu_interval[1]
+        assert (
+            bucket.output_length_interval[0]
+            < bucket.output_length
+            < bucket.output_length_interval[1]
+        )
+    assert scores_by_length(counts, LENGTHS * 25) == buckets
 
 
 @pytest.mark.parametrize(("words", "mean"), [((9, 0, 0), 3), ((9, 9, 0), 6)])
 def test_lengths_are_means_and_bands_hold_95_percent(words: tuple[int, ...], mean: int) -> None:
     """Three draws are all of one sentence in 1 of 27 samples, 3.7%: more than a band leaves out."""
-    counts = statistics(["a " * n for n in words], [["a"] * 3])
-    (bucket,) = by_length(counts, [1] * 3, samples=20_000)
+    counts = bleu_statistics(["a " * n for n in words], [["a"] * 3])
+    (bucket,) = scores_by_length(counts, [1] * 3, samples=20_000)
     assert bucket.output_length == mean
-    assert bucket.output_length_band == (0, 9)
+    assert bucket.output_length_interval == (0, 9)
 
 
 def test_more_sentences_narrow_the_band() -> None:
     widths = []
     for times in (5, 500):
-        (bucket,) = by_length(statistics(OUTPUT * times, [REFERENCES * times]), [3] * 4 * times)
-        widths.append(bucket.bleu_band[1] - bucket.bleu_band[0])
+        (bucket,) = scores_by_length(
+            bleu_statistics(OUTPUT * times, [REFERENCES * times]), [3] * 4 * times
+        )
+        widths.append(bucket.bleu_interval[1] - bucket.bleu_interval[0])
     assert widths[1] < widths[0] / 5
 
 
 def test_further_measures_see_their_sentences() -> None:
     measures = {"first": lambda chosen: float(chosen[0]), "n": lambda chosen: float(len(chosen))}
-    short, long = by_length(statistics(OUTPUT, [REFERENCES]), LENGTHS, measures)
+    short, long = scores_by_length(bleu_statistics(OUTPUT, [REFERENCES]), LENGTHS, measures)
     assert dict(short.measures) == {"first": 0.0, "n": 2.0}
     assert dict(long.measures) == {"first": 2.0, "n": 2.0}
     assert long.to_json()["measures"] == {"first": 2.0, "n": 2.0}
@@ -73,4 +79,4 @@ def test_further_measures_see_their_sentences() -> None:
 
 def test_source_lengths_must_fit() -> None:
     with pytest.raises(ValueError, match="3 source lengths for 4 sentences"):
-        by_length(statistics(OUTPUT, [REFERENCES]), LENGTHS[:3])
+        scores_by_length(bleu_statistics(OUTPUT, [REFERENCES]), LENGTHS[:3])

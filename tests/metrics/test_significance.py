@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from covnmt.base.arrays import IntArray
-from covnmt.metrics.bleu import corpus_bleu, paper_bleu, statistics
+from covnmt.metrics.bleu import bleu_statistics, corpus_bleu, paper_bleu
 from covnmt.metrics.significance import (
-    PairedMethod,
+    ResamplingMethod,
     binomial_tail,
     binomial_two_sided,
     paired_tests,
@@ -66,7 +66,9 @@ def test_swaps_equal_brute_force(rows: list[tuple[str, str, str]]) -> None:
         change = paper_bleu(swapped, [references]).value - before
         up += change > 1e-9
         down += change < -1e-9
-    result = sign_test(statistics(baseline, [references]), statistics(system, [references]))
+    result = sign_test(
+        bleu_statistics(baseline, [references]), bleu_statistics(system, [references])
+    )
     assert (result.up, result.down) == (up, down)
     assert result.up + result.down + result.same == len(rows)
     assert result.p_value == binomial_two_sided(up, down)
@@ -74,7 +76,7 @@ def test_swaps_equal_brute_force(rows: list[tuple[str, str, str]]) -> None:
 
 def counts(sentences: int, errors: float, seed: int) -> IntArray:
     references, output = corpus(sentences, errors, seed)
-    return statistics(output, [references])
+    return bleu_statistics(output, [references])
 
 
 def test_better_worse_and_equal_systems() -> None:
@@ -109,12 +111,14 @@ def test_five_thousand_sentences() -> None:
     """A size at which recomputing BLEU for every swap would not come back; see benchmarks/."""
     references, baseline = corpus(5000, 0.3, seed=2)
     _, system = corpus(5000, 0.25, seed=2)
-    result = sign_test(statistics(baseline, [references]), statistics(system, [references]))
+    result = sign_test(
+        bleu_statistics(baseline, [references]), bleu_statistics(system, [references])
+    )
     assert result.p_value < 0.01
 
 
-@pytest.mark.parametrize("method", get_args(PairedMethod))
-def test_paired_tests_tell_good_from_bad(method: PairedMethod) -> None:
+@pytest.mark.parametrize("method", get_args(ResamplingMethod))
+def test_paired_tests_tell_good_from_bad(method: ResamplingMethod) -> None:
     references, bad = corpus(60, 0.5, seed=3)
     _, good = corpus(60, 0.1, seed=3)
     systems = {"bad": bad, "good": good, "same": list(bad)}
@@ -128,9 +132,9 @@ def test_paired_tests_tell_good_from_bad(method: PairedMethod) -> None:
     assert np.isfinite(table["good", "BLEU"].score)
 
 
-@pytest.mark.parametrize("method", get_args(PairedMethod))
+@pytest.mark.parametrize("method", get_args(ResamplingMethod))
 @pytest.mark.parametrize(("differing", "least"), [(1, 1.0), (2, 0.5), (4, 0.125)])
-def test_a_few_lines_prove_nothing(method: PairedMethod, differing: int, least: float) -> None:
+def test_a_few_lines_prove_nothing(method: ResamplingMethod, differing: int, least: float) -> None:
     """As many ways to share them out are as uneven; sacreBLEU alone finds p < 0.01."""
     references, output = corpus(60, 0.2, seed=4)
     other = [*references[:differing], *output[differing:]]

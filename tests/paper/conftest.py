@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from covnmt.evaluation.evaluate import Comparison, compare
-from covnmt.evaluation.test_set import EvaluationSet, Output
+from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
 from covnmt.paper.results import Result
 from tests.paper.made_up import (
     KFTT,
@@ -19,7 +19,7 @@ from tests.paper.made_up import (
 
 @pytest.fixture(scope="module")
 def comparison() -> Comparison:
-    outputs = {system: Output(lines) for system, lines in OUTPUTS.items()}
+    outputs = {system: SystemOutput(lines) for system, lines in OUTPUTS.items()}
     return compare(outputs, EvaluationSet([REFERENCES], REFERENCES))
 
 

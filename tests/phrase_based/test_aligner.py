@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from covnmt.base.errors import UserError
 from covnmt.cli import phrase_based
-from covnmt.metrics.alignment import Links, aer, read_links, symmetrise
+from covnmt.metrics.alignment import Links, aer, read_links, symmetrize
 from covnmt.phrase_based.align_files import numbered
 from covnmt.phrase_based.aligner import (
     CHAINS,
@@ -115,7 +115,7 @@ def test_joining_is_that_of_the_metrics(
     for n, (forward, backward) in enumerate(rows):
         one = frozenset((j - 1, i) for i, j in enumerate(forward) if j)
         other = frozenset((j, i - 1) for j, i in enumerate(backward) if i)
-        assert found[n] == symmetrise(one, other, how)
+        assert found[n] == symmetrize(one, other, how)
 
 
 @given(choices())

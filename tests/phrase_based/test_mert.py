@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covnmt.base.arrays import DoubleArray, IntArray
-from covnmt.metrics.bleu import corpus_bleu, sentence_statistics
+from covnmt.metrics.bleu import corpus_bleu, sentence_bleu_statistics
 from covnmt.phrase_based.mert import Lists, envelope, line_search, optimise, step_limits
 
 WORDS = [*"abcdefgh"]
@@ -30,7 +30,7 @@ def random_lists(seed: int, sentences: int = 4, longest: int = 6, ties: bool = F
             noisy = [
                 w if k else str(draw.choice(WORDS)) for w, k in zip(reference, kept, strict=True)
             ]
-            rows.append(sentence_statistics(noisy[: int(draw.integers(5, 9))], [reference]))
+            rows.append(sentence_bleu_statistics(noisy[: int(draw.integers(5, 9))], [reference]))
         statistics.append(np.array(rows, dtype=np.int64))
     return Lists.of(features, statistics)
 

@@ -84,7 +84,7 @@ def evaluate(
     json_file: JsonOption = None,
 ) -> None:
     """Every score of one system."""
-    from covnmt.evaluation.evaluate import Options
+    from covnmt.evaluation.evaluate import EvaluationOptions
     from covnmt.evaluation.evaluate import evaluate as run
     from covnmt.evaluation.tables import evaluation_table, length_table
     from covnmt.evaluation.test_set import load_evaluation_set, load_output
@@ -96,7 +96,7 @@ def evaluate(
     system = load_output(
         hypothesis, on, forced, links, reverse_links, attention, output_links, first
     )
-    options = Options(
+    options = EvaluationOptions(
         tokenize, extraction, threshold, symmetry, renormalise, ter=ter, workers=available_cpus()
     )
     found = run(system, on, options)
@@ -124,7 +124,7 @@ def compare(
     json_file: JsonOption = None,
 ) -> None:
     """Several systems on one test set, with significance."""
-    from covnmt.evaluation.evaluate import Options
+    from covnmt.evaluation.evaluate import EvaluationOptions
     from covnmt.evaluation.evaluate import compare as run
     from covnmt.evaluation.tables import comparison_table, length_table, significance_table
     from covnmt.evaluation.test_set import load_evaluation_set, load_output
@@ -137,7 +137,9 @@ def compare(
     on = load_evaluation_set(reference, source, gold, _base(base), deterministic)
     outputs = {name: load_output(path, on, matrices.get(name)) for name, path in files.items()}
     alternative: Literal["greater", "two-sided"] = "greater" if one_sided else "two-sided"
-    options = Options(tokenize, alternative=alternative, ter=ter, workers=available_cpus())
+    options = EvaluationOptions(
+        tokenize, alternative=alternative, ter=ter, workers=available_cpus()
+    )
     found = run(outputs, on, baseline or (), options)
     tables = [comparison_table(found), significance_table(found)]
     if source:
@@ -163,7 +165,7 @@ def report(
     maps: Annotated[int, typer.Option(min=0, help="heat maps")] = 4,
 ) -> None:
     """A self-contained web page: tables, curves, heat maps, and the sentences worth reading."""
-    from covnmt.evaluation.evaluate import Options
+    from covnmt.evaluation.evaluate import EvaluationOptions
     from covnmt.evaluation.html import write_report
     from covnmt.evaluation.system_output import read_outputs
     from covnmt.evaluation.test_set import load_evaluation_set
@@ -174,7 +176,7 @@ def report(
     files = _named(systems)
     rows = {name: read_outputs(path, n) for name, path in files.items()}
     matrices = {name: load_matrices(path) for name, path in _matrices(forced, files).items()}
-    options = Options(tokenize, ter=ter, workers=available_cpus())
+    options = EvaluationOptions(tokenize, ter=ter, workers=available_cpus())
     page = write_report(
         directory, title, on, rows, matrices, baseline or (), options, sentences, maps
     )
@@ -188,10 +190,10 @@ def plot_heat_maps(
     sentence: Annotated[int, typer.Option(help="line number, from 1")] = 1,
 ) -> None:
     """One sentence under one or several systems."""
-    from covnmt.evaluation.figures import heat_maps
-    from covnmt.evaluation.html import read_panels
+    from covnmt.evaluation.figures import draw_heat_maps
+    from covnmt.evaluation.html import read_heat_maps
 
-    heat_maps(read_panels(_named(systems), sentence), figure)
+    draw_heat_maps(read_heat_maps(_named(systems), sentence), figure)
 
 
 @plot_app.command("lengths")
@@ -203,17 +205,17 @@ def plot_lengths(
     tokenize: TokenizeOption = "13a",
 ) -> None:
     """BLEU and output length by source length (the paper's figure)."""
-    from covnmt.evaluation.evaluate import Options
+    from covnmt.evaluation.evaluate import EvaluationOptions
     from covnmt.evaluation.evaluate import evaluate as run
-    from covnmt.evaluation.figures import length_curves
+    from covnmt.evaluation.figures import draw_length_curves
     from covnmt.evaluation.test_set import load_evaluation_set, load_output
 
     on = load_evaluation_set(reference, source)
     found = {
-        name: run(load_output(path, on), on, Options(tokenize, ter=False)).by_length
+        name: run(load_output(path, on), on, EvaluationOptions(tokenize, ter=False)).by_length
         for name, path in _named(systems).items()
     }
-    length_curves(found, figure)
+    draw_length_curves(found, figure)
 
 
 @plot_app.command("training")
@@ -222,10 +224,10 @@ def plot_training(
     runs: Annotated[list[str], typer.Argument(help="NAME=DIRECTORY of `covnmt train`")],
 ) -> None:
     """Loss and BLEU while training."""
-    from covnmt.evaluation.figures import training_curves
+    from covnmt.evaluation.figures import draw_training_curves
 
     logs = {name: path / "log.jsonl" for name, path in _named(runs).items()}
-    training_curves(logs, figure)
+    draw_training_curves(logs, figure)
 
 
 @rate_app.command("make")
@@ -237,13 +239,15 @@ def rate_make(
     seed: int = 1,
 ) -> None:
     """Blinded sheets for raters: a spreadsheet and a form for the browser."""
-    from covnmt.evaluation.human_evaluation import known_words, make_sheets
+    from covnmt.evaluation.human_evaluation import given_source_words, make_rating_sheets
     from covnmt.evaluation.system_output import read_outputs
 
     lines = list(read_lines(source))
     rows = {name: read_outputs(path, len(lines)) for name, path in _named(systems).items()}
     texts = {name: [each.text for each in outputs] for name, outputs in rows.items()}
-    made = make_sheets(texts, lines, n, seed, directory, known_words(rows.values(), lines))
+    made = make_rating_sheets(
+        texts, lines, n, seed, directory, given_source_words(rows.values(), lines)
+    )
     log(f"for the raters: {made.form} or {made.sheet}; keep to yourself: {made.key}")
 
 
@@ -254,11 +258,11 @@ def rate_score(
     json_file: JsonOption = None,
 ) -> None:
     """Read the filled sheets: the paper's Table 2, and how far the raters agree."""
-    from covnmt.evaluation.human_evaluation import score_sheets
+    from covnmt.evaluation.human_evaluation import score_rating_sheets
     from covnmt.evaluation.tables import agreement_table, ratings_table
 
     check_distinct_paths([json_file], [key, *sheets])
-    found = score_sheets(key, sheets)
+    found = score_rating_sheets(key, sheets)
     tables = [ratings_table(found)]
     if found.agreement:
         tables.append(agreement_table(found))

@@ -14,28 +14,34 @@ from covnmt import __version__
 from covnmt.base.arrays import FloatArray, IntArray
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
-from covnmt.evaluation.test_set import EvaluationSet, Output, check
+from covnmt.evaluation.test_set import EvaluationSet, SystemOutput, check_evaluation_inputs
 from covnmt.metrics import adequacy, alignment, attention_statistics, bleu
-from covnmt.metrics.adequacy import LITTLE_ATTENTION, SourceWords
-from covnmt.metrics.alignment import Extraction, Links, Symmetry
+from covnmt.metrics.adequacy import LOW_ATTENTION, SourceWordErrors
+from covnmt.metrics.alignment import LinkExtraction, Links, Symmetrization
 from covnmt.metrics.bleu import Score
-from covnmt.metrics.by_length import Bucket, Measure, by_length
-from covnmt.metrics.significance import Alternative, Paired, SignTest, paired_tests, sign_test
+from covnmt.metrics.by_length import LengthBucket, SubsetMeasure, scores_by_length
+from covnmt.metrics.significance import (
+    Alternative,
+    PairedTestResult,
+    SignTest,
+    paired_tests,
+    sign_test,
+)
 
-MARKS = "†‡§¶"
-LEVEL = 0.01
+SIGNIFICANCE_MARKS = "†‡§¶"
+SIGNIFICANCE_LEVEL = 0.01
 VERSION = f"version:covnmt-{__version__}"
 
 
 @dataclass(frozen=True)
-class Options:
+class EvaluationOptions:
     """How to evaluate; the defaults follow the paper."""
 
     tokenize: str = "13a"
-    extraction: Extraction = "argmax"
+    extraction: LinkExtraction = "argmax"
     threshold: float = 0.5
-    symmetry: Symmetry = "grow-diag-final"
-    renormalise: bool = False
+    symmetry: Symmetrization = "grow-diag-final"
+    renormalize: bool = False
     alternative: Alternative = "two-sided"
     ter: bool = True
     workers: int = 1  # processes for TER
@@ -47,7 +53,7 @@ class Evaluation:
     """Everything known about one system.
 
     `adequacy` is exact and only there for deterministic sets; `proxies` merely hint at the same.
-    `statistics` are the BLEU counts [N, 10], `words` the fate of each source word, by sentence.
+    `statistics` are the BLEU counts [N, 10], `word_errors` the source words omitted and repeated.
     """
 
     sentences: int
@@ -56,9 +62,9 @@ class Evaluation:
     adequacy: tuple[Score, ...]
     proxies: tuple[Score, ...]
     diagnostics: tuple[Score, ...]
-    by_length: tuple[Bucket, ...]
+    by_length: tuple[LengthBucket, ...]
     statistics: IntArray = field(repr=False, compare=False)
-    words: tuple[SourceWords, ...] = field(repr=False)
+    word_errors: tuple[SourceWordErrors, ...] = field(repr=False)
 
     def groups(self) -> dict[str, tuple[Score, ...]]:
         """The scores by kind, kinds without a score left out."""
@@ -87,20 +93,20 @@ class Comparison:
     systems: Mapping[str, Evaluation]
     baselines: tuple[str, ...]
     sign_tests: Mapping[tuple[str, str], SignTest]
-    bootstrap: tuple[Paired, ...]
-    randomisation: tuple[Paired, ...]
+    bootstrap: tuple[PairedTestResult, ...]
+    randomization: tuple[PairedTestResult, ...]
 
     def marks(self, system: str) -> str:
         """Marks as in the paper's Table 1: better than a baseline with p below 0.01."""
         return "".join(
             mark
-            for mark, baseline in zip(MARKS, self.baselines, strict=False)
+            for mark, baseline in zip(SIGNIFICANCE_MARKS, self.baselines, strict=False)
             if baseline != system and self._beats(system, baseline)
         )
 
     def _beats(self, system: str, baseline: str) -> bool:
         test = self.sign_tests[baseline, system]
-        return test.p_value < LEVEL and test.up > test.down
+        return test.p_value < SIGNIFICANCE_LEVEL and test.up > test.down
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -109,21 +115,23 @@ class Comparison:
                 name: {"marks": self.marks(name), **evaluation.to_json()}
                 for name, evaluation in self.systems.items()
             },
-            "marks": dict(zip(MARKS, self.baselines, strict=False)),
+            "marks": dict(zip(SIGNIFICANCE_MARKS, self.baselines, strict=False)),
             "sign_tests": [
                 {"baseline": baseline, "system": system, **test.to_json()}
                 for (baseline, system), test in self.sign_tests.items()
             ],
             "bootstrap": [result.to_json() for result in self.bootstrap],
-            "randomisation": [result.to_json() for result in self.randomisation],
+            "randomisation": [result.to_json() for result in self.randomization],
         }
 
 
-def evaluate(output: Output, on: EvaluationSet, options: Options | None = None) -> Evaluation:
+def evaluate(
+    output: SystemOutput, on: EvaluationSet, options: EvaluationOptions | None = None
+) -> Evaluation:
     """Score one system on one set."""
-    options = options or Options()
-    check(on, output)
-    statistics = bleu.statistics(output.text, on.references, options.tokenize)
+    options = options or EvaluationOptions()
+    check_evaluation_inputs(on, output)
+    statistics = bleu.bleu_statistics(output.text, on.references, options.tokenize)
     words = _source_words(output, on)
     links = _links(output, options)
     return Evaluation(
@@ -135,26 +143,29 @@ def evaluate(output: Output, on: EvaluationSet, options: Options | None = None) 
         diagnostics=_diagnostics(output),
         by_length=_by_length(output, on, statistics, links, words, options),
         statistics=statistics,
-        words=words,
+        word_errors=words,
     )
 
 
 def compare(
-    outputs: Mapping[str, Output],
+    outputs: Mapping[str, SystemOutput],
     on: EvaluationSet,
     baselines: Sequence[str] = (),
-    options: Options | None = None,
+    options: EvaluationOptions | None = None,
 ) -> Comparison:
     """Score several systems and test their differences; the baselines default to the first."""
-    options = options or Options()
+    options = options or EvaluationOptions()
     if len(outputs) < 2:
         raise UserError("a comparison needs at least two systems")
     for name in baselines:
         if name not in outputs:
             raise UserError(f"baseline {name!r} is not among the systems: {', '.join(outputs)}")
     baselines = tuple(dict.fromkeys(baselines))
-    if len(baselines) > len(MARKS):
-        raise UserError(f"at most {len(MARKS)} baselines, one for each of the marks {MARKS}")
+    if len(baselines) > len(SIGNIFICANCE_MARKS):
+        raise UserError(
+            f"{len(baselines)} baselines, but there are only {len(SIGNIFICANCE_MARKS)} marks "
+            f"({SIGNIFICANCE_MARKS}); name fewer"
+        )
     systems = {
         name: evaluate(outputs[name], on, options)
         for name in track(outputs, len(outputs), "evaluating", "systems")
@@ -171,17 +182,17 @@ def compare(
         baselines=baselines or (next(iter(outputs)),),
         sign_tests=sign_tests,
         bootstrap=tuple(paired_tests(texts, on.references, "bootstrap", tokenize=options.tokenize)),
-        randomisation=tuple(
-            paired_tests(texts, on.references, "randomisation", tokenize=options.tokenize)
+        randomization=tuple(
+            paired_tests(texts, on.references, "randomization", tokenize=options.tokenize)
         ),
     )
 
 
 def _translation_scores(
-    output: Output, on: EvaluationSet, statistics: IntArray, options: Options
+    output: SystemOutput, on: EvaluationSet, statistics: IntArray, options: EvaluationOptions
 ) -> tuple[Score, ...]:
     scores = [
-        bleu.paper_bleu_score(statistics, len(on.references), options.tokenize),
+        bleu.paper_bleu_from_statistics(statistics, len(on.references), options.tokenize),
         bleu.sacre_bleu(output.text, on.references, options.tokenize),
         bleu.chrf(output.text, on.references),
     ]
@@ -190,23 +201,23 @@ def _translation_scores(
     return tuple(scores)
 
 
-def _links(output: Output, options: Options) -> list[Links] | None:
+def _links(output: SystemOutput, options: EvaluationOptions) -> list[Links] | None:
     """The system's links with the first reference, both directions joined where both are given."""
     if output.links is not None:
         links = list(output.links)
-    elif output.forced is not None:
-        links = _extracted(output.forced, options)
+    elif output.reference_attention is not None:
+        links = _extracted(output.reference_attention, options)
     else:
         return None
     if output.reverse_links is None:
         return links
     return [
-        alignment.symmetrise(forward, backward, options.symmetry)
+        alignment.symmetrize(forward, backward, options.symmetry)
         for forward, backward in zip(links, output.reverse_links, strict=True)
     ]
 
 
-def _extracted(matrices: Sequence[FloatArray], options: Options) -> list[Links]:
+def _extracted(matrices: Sequence[FloatArray], options: EvaluationOptions) -> list[Links]:
     return [
         alignment.links_from_attention(matrix, options.extraction, options.threshold)
         for matrix in matrices
@@ -214,11 +225,11 @@ def _extracted(matrices: Sequence[FloatArray], options: Options) -> list[Links]:
 
 
 def _alignment_scores(
-    output: Output, on: EvaluationSet, links: list[Links] | None, options: Options
+    output: SystemOutput, on: EvaluationSet, links: list[Links] | None, options: EvaluationOptions
 ) -> tuple[Score, ...]:
     if on.gold is None or links is None:
         return ()
-    quality = alignment.quality(links, on.gold)
+    quality = alignment.alignment_quality(links, on.gold)
     signature = _links_signature(output, options)
     scores = [
         Score(name, 100 * value, signature)
@@ -229,58 +240,64 @@ def _alignment_scores(
             ("alignment F1", quality.f1),
         )
     ]
-    if output.forced is not None:
-        value = alignment.saer(output.forced, on.gold, options.renormalise)
-        rows = "renormalised" if options.renormalise else "as-is"
+    if output.reference_attention is not None:
+        value = alignment.saer(output.reference_attention, on.gold, options.renormalize)
+        rows = "renormalised" if options.renormalize else "as-is"
         scores.insert(1, Score("SAER", 100 * value, f"rows:{rows}|pooled:corpus|{VERSION}"))
     return tuple(scores)
 
 
-def _links_signature(output: Output, options: Options) -> str:
+def _links_signature(output: SystemOutput, options: EvaluationOptions) -> str:
     links = "file" if output.links is not None else _extraction(options)
     symmetry = options.symmetry if output.reverse_links is not None else "none"
     return f"links:{links}|sym:{symmetry}|pooled:corpus|{VERSION}"
 
 
-def _extraction(options: Options) -> str:
+def _extraction(options: EvaluationOptions) -> str:
     threshold = f"({options.threshold:g})" if options.extraction == "threshold" else ""
     return options.extraction + threshold
 
 
-def _source_words(output: Output, on: EvaluationSet) -> tuple[SourceWords, ...]:
+def _source_words(output: SystemOutput, on: EvaluationSet) -> tuple[SourceWordErrors, ...]:
     if not on.deterministic:
         return ()
     if on.gold is None or on.source is None:
         raise UserError("exact rates of words left out and said twice need source and gold links")
     return tuple(
-        adequacy.source_words(hypothesis.split(), reference.split(), gold, len(source.split()))
+        adequacy.source_word_errors(
+            hypothesis.split(), reference.split(), gold, len(source.split())
+        )
         for hypothesis, reference, gold, source in zip(
             output.text, on.references[0], on.gold, on.source, strict=True
         )
     )
 
 
-def _adequacy_scores(words: Sequence[SourceWords]) -> tuple[Score, ...]:
+def _adequacy_scores(words: Sequence[SourceWordErrors]) -> tuple[Score, ...]:
     if not words:
         return ()
     signature = f"match:lcs+left-to-right|links:sure|per:source-word|pooled:corpus|{VERSION}"
     return (
-        Score("left out", adequacy.left_out_rate(words), signature),
-        Score("said twice", adequacy.said_twice_rate(words), signature),
+        Score("left out", adequacy.omission_rate(words), signature),
+        Score("said twice", adequacy.repetition_rate(words), signature),
     )
 
 
 def _proxies(
-    output: Output, on: EvaluationSet, links: list[Links] | None, options: Options
+    output: SystemOutput, on: EvaluationSet, links: list[Links] | None, options: EvaluationOptions
 ) -> tuple[Score, ...]:
     tokens = [line.split() for line in output.text]
     references = [line.split() for line in on.references[0]]
     order = 4
     scores = [
-        Score("REP", adequacy.rep(tokens, references), f"n:2|w:1,2|ref:1|tok:none|{VERSION}"),
+        Score(
+            "REP",
+            adequacy.rep_score(tokens, references),
+            f"n:2|w:1,2|ref:1|tok:none|{VERSION}",
+        ),
         Score(
             f"repeated {order}-grams",
-            adequacy.repeated_ngrams(tokens, order),
+            adequacy.repeated_ngram_rate(tokens, order),
             f"n:{order}|tok:none|{VERSION}",
         ),
     ]
@@ -288,29 +305,29 @@ def _proxies(
     if own is not None and links is not None:
         how = "file" if output.output_links is not None else _extraction(options)
         signature = f"output-links:{how}|{_links_signature(output, options)}"
-        scores.append(Score("DROP", adequacy.drop(own, links), signature))
+        scores.append(Score("DROP", adequacy.drop_score(own, links), signature))
     if output.attention is not None:
-        value = adequacy.little_attention(output.attention)
-        signature = f"below:{LITTLE_ATTENTION:g}|{VERSION}"
+        value = adequacy.low_attention_rate(output.attention)
+        signature = f"below:{LOW_ATTENTION:g}|{VERSION}"
         scores.append(Score("little attention", value, signature))
     return tuple(scores)
 
 
-def _output_links(output: Output, options: Options) -> Sequence[Links] | None:
+def _output_links(output: SystemOutput, options: EvaluationOptions) -> Sequence[Links] | None:
     """Links with the system's own output, by the same aligner as those with the reference.
 
     There are none where attention is over subwords, and matrices of the reference over words.
     """
     if output.output_links is not None or output.links is not None:
         return output.output_links
-    if output.attention is None or output.forced is None:
+    if output.attention is None or output.reference_attention is None:
         return None
-    both = zip(output.attention, output.forced, strict=True)
+    both = zip(output.attention, output.reference_attention, strict=True)
     same_words = all(own.shape[1] == forced.shape[1] for own, forced in both)
     return _extracted(output.attention, options) if same_words else None
 
 
-def _diagnostics(output: Output) -> tuple[Score, ...]:
+def _diagnostics(output: SystemOutput) -> tuple[Score, ...]:
     if output.attention is None:
         return ()
     correlation = attention_statistics.coverage_correlation(output.attention)
@@ -337,17 +354,17 @@ def _diagnostics(output: Output) -> tuple[Score, ...]:
 
 
 def _by_length(
-    output: Output,
+    output: SystemOutput,
     on: EvaluationSet,
     statistics: IntArray,
     links: list[Links] | None,
-    words: Sequence[SourceWords],
-    options: Options,
-) -> tuple[Bucket, ...]:
+    words: Sequence[SourceWordErrors],
+    options: EvaluationOptions,
+) -> tuple[LengthBucket, ...]:
     if on.source is None:
         return ()
-    gold, forced = on.gold, output.forced
-    measures: dict[str, Measure] = {}
+    gold, forced = on.gold, output.reference_attention
+    measures: dict[str, SubsetMeasure] = {}
     if gold is not None and links is not None:
         measures["AER"] = lambda chosen: (
             100 * alignment.aer([links[n] for n in chosen], [gold[n] for n in chosen])
@@ -356,11 +373,11 @@ def _by_length(
         measures["SAER"] = lambda chosen: (
             100
             * alignment.saer(
-                [forced[n] for n in chosen], [gold[n] for n in chosen], options.renormalise
+                [forced[n] for n in chosen], [gold[n] for n in chosen], options.renormalize
             )
         )
     if words:
-        measures["left out"] = lambda chosen: adequacy.left_out_rate([words[n] for n in chosen])
-        measures["said twice"] = lambda chosen: adequacy.said_twice_rate([words[n] for n in chosen])
+        measures["left out"] = lambda chosen: adequacy.omission_rate([words[n] for n in chosen])
+        measures["said twice"] = lambda chosen: adequacy.repetition_rate([words[n] for n in chosen])
     lengths = [len(line.split()) for line in on.source]
-    return by_length(statistics, lengths, measures, samples=options.samples)
+    return scores_by_length(statistics, lengths, measures, samples=options.samples)

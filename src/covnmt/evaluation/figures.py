@@ -29,11 +29,11 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import UNREADABLE, atomic_write, read_lines
 from covnmt.evaluation.fonts import em_width, families, without_invisible
 from covnmt.metrics.bootstrap import ConfidenceInterval
-from covnmt.metrics.by_length import Bucket
+from covnmt.metrics.by_length import LengthBucket
 from covnmt.text.characters import wide
 from covnmt.text.tokenize import spelt
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "osD^vP"
 GREY = "#666666"
 FEW = 3  # systems whose bands can be told apart
@@ -85,7 +85,7 @@ class Box(NamedTuple):
     upright: bool  # source words need no turning
 
 
-def heat_maps(panels: Sequence[HeatMap], path: Path) -> None:
+def draw_heat_maps(panels: Sequence[HeatMap], path: Path) -> None:
     """Draw the heat maps side by side; PNG or SVG by the name of the file."""
     if not panels:
         raise UserError(f"{path}: nothing to draw; heat maps need the output of `translate --json`")
@@ -108,7 +108,7 @@ def tallest_bar(panels: Sequence[HeatMap]) -> float:
     return max([2.0, *(float(coverage.max(initial=0)) for coverage in coverages)])
 
 
-def length_curves(systems: Mapping[str, Sequence[Bucket]], path: Path) -> None:
+def draw_length_curves(systems: Mapping[str, Sequence[LengthBucket]], path: Path) -> None:
     """Draw BLEU and mean output length by source length (paper, Figure 6).
 
     Few systems have their bands; of many, only the first, as bands would hide each other.
@@ -126,8 +126,8 @@ def length_curves(systems: Mapping[str, Sequence[Bucket]], path: Path) -> None:
             scores.plot(at, [b.bleu for b in rows], **look, label=name)
             lengths.plot(at, [b.output_length for b in rows], **look, label=name)
             if name in with_bands:
-                _band(scores, at, [b.bleu_band for b in rows], look)
-                _band(lengths, at, [b.output_length_band for b in rows], look)
+                _band(scores, at, [b.bleu_interval for b in rows], look)
+                _band(lengths, at, [b.output_length_interval for b in rows], look)
         reference = [buckets[low].reference_length for low in x]
         lengths.plot(list(x.values()), reference, "--", color=GREY, label="reference")
         labels = [f"{buckets[low].label}\nn={buckets[low].sentences:,}" for low in x]
@@ -139,7 +139,7 @@ def length_curves(systems: Mapping[str, Sequence[Bucket]], path: Path) -> None:
         _save(figure, path)
 
 
-def training_curves(logs: Mapping[str, Path], path: Path) -> None:
+def draw_training_curves(logs: Mapping[str, Path], path: Path) -> None:
     """Draw loss and validation BLEU against updates, from the `log.jsonl` of each run."""
     runs = {name: _read_log(log) for name, log in logs.items()}
     if not runs:
@@ -246,21 +246,21 @@ def _width(words: Iterable[str], em: float) -> float:
 def _height(words: Iterable[str], em: float) -> float:
     """Of words that stand over narrow columns: turned, or one character under the other."""
     labels = [_label(word) for word in words]
-    heights = (1.3 * len(w) if stands(w) else em_width(w) for w in labels)
+    heights = (1.3 * len(w) if reads_vertically(w) else em_width(w) for w in labels)
     return em * max(heights, default=0.0)
 
 
-def stands(label: str) -> bool:
+def reads_vertically(label: str) -> bool:
     """Whether it can be read from top to bottom, as Japanese, Chinese and single letters can."""
     return len(label) == 1 or all(map(wide, label))
 
 
 def _label(word: str) -> str:
     """The word without invisible characters, cut if it is very long."""
-    return shortened(without_invisible(word))
+    return truncate_label(without_invisible(word))
 
 
-def shortened(word: str) -> str:
+def truncate_label(word: str) -> str:
     """A label that leaves room for the drawing."""
     return word if len(word) <= LONGEST_LABEL else word[: LONGEST_LABEL - 1] + "…"
 
@@ -295,16 +295,18 @@ def _draw_heat_map(figure: Figure, panel: HeatMap, box: Box, left: float, talles
 
 
 def _column_labels(axes: Axes, labels: Sequence[str], upright: bool, size: float) -> None:
-    texts = [label if upright or not stands(label) else "\n".join(label) for label in labels]
+    texts = [
+        label if upright or not reads_vertically(label) else "\n".join(label) for label in labels
+    ]
     axes.set_xticks(range(len(labels)), texts, fontsize=size, linespacing=1.0)
     for tick, label in zip(axes.get_xticklabels(), labels, strict=True):
-        tick.set_rotation(0 if upright or stands(label) else 90)
+        tick.set_rotation(0 if upright or reads_vertically(label) else 90)
 
 
 def _bars(axes: Axes, coverage: FloatArray, tallest: float) -> None:
     """How much each source word was covered, with a line where it is covered once."""
     J = len(coverage)
-    axes.bar(range(J), coverage, width=0.8, color=COLOURS[0])
+    axes.bar(range(J), coverage, width=0.8, color=COLORS[0])
     axes.axhline(1, color=GREY, linewidth=0.8)
     axes.set_xlim(-0.5, max(J, 1) - 0.5)
     axes.set_ylim(0, tallest * 1.05)
@@ -343,7 +345,7 @@ def _two_panels(first: str, second: str, names: Sequence[str]) -> tuple[Figure, 
 def _looks() -> Iterator[dict[str, Any]]:
     """Endless colours and markers; line styles tell apart what shares a colour."""
     for style in cycle(("-", "--", ":", "-.")):
-        for color, marker in zip(COLOURS, MARKERS, strict=True):
+        for color, marker in zip(COLORS, MARKERS, strict=True):
             yield {"color": color, "marker": marker, "linestyle": style, "markersize": 5}
 
 

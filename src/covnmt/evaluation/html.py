@@ -20,14 +20,14 @@ from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_text, check_writable, write_json
 from covnmt.evaluation import svg
-from covnmt.evaluation.evaluate import Comparison, Options, compare, evaluate
-from covnmt.evaluation.figures import HeatMap, heat_maps, length_curves, tallest_bar
+from covnmt.evaluation.evaluate import Comparison, EvaluationOptions, compare, evaluate
+from covnmt.evaluation.figures import HeatMap, draw_heat_maps, draw_length_curves, tallest_bar
 from covnmt.evaluation.interesting_sentences import (
-    Finding,
-    Ranking,
+    RankedSentence,
+    SentenceRanking,
     most_different,
     over_translated,
-    said_before,
+    repeated_bigram_positions,
     sentence_bleu,
     under_translated,
 )
@@ -39,7 +39,7 @@ from covnmt.evaluation.tables import (
     length_table,
     significance_table,
 )
-from covnmt.evaluation.test_set import EvaluationSet, as_evaluated
+from covnmt.evaluation.test_set import EvaluationSet, combine_output_lines
 
 Systems = Mapping[str, Sequence[OutputLine]]
 
@@ -61,7 +61,7 @@ def write_report(
     systems: Systems,
     forced: Mapping[str, Sequence[FloatArray]] | None = None,
     baselines: Sequence[str] = (),
-    options: Options | None = None,
+    options: EvaluationOptions | None = None,
     sentences: int = 10,
     maps: int = 4,
 ) -> Path:
@@ -95,7 +95,7 @@ def write_report(
     return directory / PAGE
 
 
-def panels(systems: Systems, sentence: int) -> list[HeatMap]:
+def attention_heat_maps(systems: Systems, sentence: int) -> list[HeatMap]:
     """Heat maps of one sentence under all systems that tell their attention."""
     rows = {name: outputs[sentence] for name, outputs in systems.items()}
     return [
@@ -105,7 +105,7 @@ def panels(systems: Systems, sentence: int) -> list[HeatMap]:
     ]
 
 
-def read_panels(paths: Mapping[str, Path], number: int) -> list[HeatMap]:
+def read_heat_maps(paths: Mapping[str, Path], number: int) -> list[HeatMap]:
     """Heat maps of one line, counted from 1, under the systems that wrote these files."""
     systems = {name: read_outputs(path) for name, path in paths.items()}
     for path, outputs in zip(paths.values(), systems.values(), strict=True):
@@ -116,7 +116,7 @@ def read_panels(paths: Mapping[str, Path], number: int) -> list[HeatMap]:
             raise UserError(f"{where}; heat maps need the output of `translate --json`")
         if not drawn.size:
             raise UserError(f"{where}, the sentence or its translation is empty; choose another")
-    return panels(systems, number - 1)
+    return attention_heat_maps(systems, number - 1)
 
 
 def _compare(
@@ -124,10 +124,10 @@ def _compare(
     systems: Systems,
     forced: Mapping[str, Sequence[FloatArray]],
     baselines: Sequence[str],
-    options: Options | None,
+    options: EvaluationOptions | None,
 ) -> Comparison:
     """Score all systems; a single one has nothing to be tested against."""
-    outputs = {name: as_evaluated(rows, forced.get(name)) for name, rows in systems.items()}
+    outputs = {name: combine_output_lines(rows, forced.get(name)) for name, rows in systems.items()}
     if len(outputs) > 1:
         return compare(outputs, on, baselines, options)
     evaluations = {name: evaluate(output, on, options) for name, output in outputs.items()}
@@ -139,7 +139,7 @@ def _with_attention(
 ) -> list[int]:
     """Sentences to draw: where systems differ most, else the first that can be drawn."""
     wanted = most_different(comparison, sentences) or range(len(next(iter(systems.values()))))
-    return list(islice((k for k in wanted if panels(systems, k)), maps))
+    return list(islice((k for k in wanted if attention_heat_maps(systems, k)), maps))
 
 
 def _write_figures(
@@ -147,10 +147,10 @@ def _write_figures(
 ) -> None:
     buckets = {name: system.by_length for name, system in comparison.systems.items()}
     for kind in ("png", "svg"):
-        length_curves(buckets, directory / f"length.{kind}")
+        draw_length_curves(buckets, directory / f"length.{kind}")
     for k in track(chosen, len(chosen), "heat maps", "sentences"):
         for kind in ("png", "svg"):
-            heat_maps(panels(systems, k), directory / f"sentence-{k + 1}.{kind}")
+            draw_heat_maps(attention_heat_maps(systems, k), directory / f"sentence-{k + 1}.{kind}")
 
 
 def _head(title: str, comparison: Comparison) -> Markup:
@@ -225,7 +225,7 @@ def _attention(systems: Systems, chosen: Sequence[int]) -> Markup:
 
 
 def _maps(systems: Systems, sentence: int) -> Markup:
-    shown = panels(systems, sentence)
+    shown = attention_heat_maps(systems, sentence)
     tallest = tallest_bar(shown)
     drawn = (
         element("figure", element("figcaption", panel.title), svg.heat_map(panel, tallest))
@@ -257,7 +257,7 @@ def _differences(
     return _section("different", element("p", about, class_="soft"), *cards)
 
 
-def _ranking(key: str, ranking: Ranking, systems: Systems, on: EvaluationSet) -> Markup:
+def _ranking(key: str, ranking: SentenceRanking, systems: Systems, on: EvaluationSet) -> Markup:
     about = (
         f"Counted: {ranking.measure}." if ranking.findings else f"None found: {ranking.measure}."
     )
@@ -265,10 +265,10 @@ def _ranking(key: str, ranking: Ranking, systems: Systems, on: EvaluationSet) ->
     return _section(key, element("p", about, class_="soft"), *cards)
 
 
-def _finding(finding: Finding, kind: str, systems: Systems, on: EvaluationSet) -> Markup:
+def _finding(finding: RankedSentence, kind: str, systems: Systems, on: EvaluationSet) -> Markup:
     k = finding.sentence
     words = systems[finding.system][k].text.split()
-    repeated = said_before(words) if kind == "twice" else frozenset()
+    repeated = repeated_bigram_positions(words) if kind == "twice" else frozenset()
     outputs = {finding.system: _words(words, repeated, kind)}
     source = _words(finding.source, finding.marked, kind)
     heading = f"Sentence {k + 1}, {finding.system}: {finding.amount:g}"

@@ -49,7 +49,7 @@ FLUENCY = {
 
 
 @dataclass(frozen=True)
-class Item:
+class RatedOutput:
     """One output to rate. Only the key knows the system."""
 
     id: str
@@ -59,7 +59,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Sheets:
+class RatingSheets:
     """What `make_sheets` wrote: hand out the sheet or the form, keep the key."""
 
     key: Path
@@ -67,14 +67,14 @@ class Sheets:
     form: Path
 
 
-def make_sheets(
+def make_rating_sheets(
     systems: Mapping[str, Sequence[str]],
     source: Sequence[str],
     n: int,
     seed: int,
     directory: Path,
     source_words: Sequence[Sequence[str]] | None = None,
-) -> Sheets:
+) -> RatingSheets:
     """Draw `n` sentences and write key, sheet and form for all systems on them.
 
     Source words are split at white space unless `source_words` gives them, as it must for
@@ -89,14 +89,14 @@ def make_sheets(
     for number, k in enumerate(sorted(rng.sample(full, n)), 1):
         order = rng.sample(sorted(systems), len(systems))
         drawn = [
-            Item(f"{tag}-{number:03d}-{letter}", k + 1, name, len(words[k]))
+            RatedOutput(f"{tag}-{number:03d}-{letter}", k + 1, name, len(words[k]))
             for letter, name in zip(string.ascii_uppercase, order, strict=False)
         ]
         items += drawn
         outputs = [{"id": item.id, "text": systems[item.system][k]} for item in drawn]
         questions.append({"words": words[k], "outputs": outputs})
     key = {"tag": tag, "seed": seed, "systems": list(systems), "items": [asdict(i) for i in items]}
-    sheets = Sheets(directory / KEY, directory / SHEET, directory / FORM)
+    sheets = RatingSheets(directory / KEY, directory / SHEET, directory / FORM)
     if sheets.sheet.exists():
         raise UserError(f"{sheets.sheet}: there already, perhaps filled; choose another directory")
     write_json(sheets.key, key)
@@ -105,18 +105,18 @@ def make_sheets(
     return sheets
 
 
-def known_words(
+def given_source_words(
     systems: Iterable[Sequence[OutputLine]], source: Sequence[str]
 ) -> list[tuple[str, ...]] | None:
     """The source words that the first system tells which tells those of every full line."""
     for outputs in systems:
         rows = zip(outputs, source, strict=False)
         if all(each.source_tokens or not line.strip() for each, line in rows):
-            return [whole_words(each.source_tokens) for each in outputs]
+            return [join_subwords(each.source_tokens) for each in outputs]
     return None
 
 
-def whole_words(tokens: Sequence[str]) -> tuple[str, ...]:
+def join_subwords(tokens: Sequence[str]) -> tuple[str, ...]:
     """Subwords and characters put together to words, as people read them.
 
     Chinese, Japanese and Thai have no spaces to tell words by: there each piece stays a word.
@@ -198,7 +198,7 @@ def _write_form(path: Path, tag: str, questions: Sequence[Mapping[str, Any]]) ->
 class Rating:
     """What one rater said of one output; marked source words count from 0."""
 
-    item: Item
+    item: RatedOutput
     adequacy: int
     fluency: int
     left_out: frozenset[int]
@@ -218,7 +218,7 @@ class SystemRating:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class RaterAgreement:
     """How far two raters agree on one question, over what both have answered.
 
     `same` is the percentage of equal answers. `kappa` is Cohen's, with squared weights, which
@@ -234,11 +234,11 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Ratings:
+class RatingSummary:
     """The outcome; `unfilled` names, for each sheet, the outputs without both scales."""
 
     systems: tuple[SystemRating, ...]
-    agreement: tuple[Agreement, ...]
+    agreement: tuple[RaterAgreement, ...]
     unfilled: Mapping[str, tuple[str, ...]]
 
     def to_json(self) -> dict[str, Any]:
@@ -246,7 +246,7 @@ class Ratings:
         return asdict(self)
 
 
-def score_sheets(key: Path, sheets: Sequence[Path]) -> Ratings:
+def score_rating_sheets(key: Path, sheets: Sequence[Path]) -> RatingSummary:
     """Read the filled sheets of one or more raters and tell whose outputs were judged how."""
     if not sheets:
         raise UserError("no filled sheet given")
@@ -261,7 +261,7 @@ def score_sheets(key: Path, sheets: Sequence[Path]) -> Ratings:
     by_system = {
         name: [rating for rating in everything if rating.item.system == name] for name in systems
     }
-    return Ratings(
+    return RatingSummary(
         systems=tuple(_summary(name, rows) for name, rows in by_system.items() if rows),
         agreement=tuple(
             agreement
@@ -275,15 +275,15 @@ def score_sheets(key: Path, sheets: Sequence[Path]) -> Ratings:
     )
 
 
-def _read_key(path: Path) -> tuple[list[str], dict[str, Item]]:
+def _read_key(path: Path) -> tuple[list[str], dict[str, RatedOutput]]:
     key = read_json(path)
     try:
-        return list(key["systems"]), {row["id"]: Item(**row) for row in key["items"]}
+        return list(key["systems"]), {row["id"]: RatedOutput(**row) for row in key["items"]}
     except (KeyError, TypeError):
         raise UserError(f"{path}: not a key that `covnmt rate make` wrote") from None
 
 
-def _read_sheet(path: Path, items: Mapping[str, Item]) -> dict[str, Rating]:
+def _read_sheet(path: Path, items: Mapping[str, RatedOutput]) -> dict[str, Rating]:
     """Filled rows by their id, in any order; rows without both scales are left out."""
     ratings: dict[str, Rating] = {}
     seen: set[str] = set()
@@ -370,7 +370,7 @@ def _summary(system: str, ratings: Sequence[Rating]) -> SystemRating:
 
 def _agreements(
     raters: tuple[str, str], first: Mapping[str, Rating], second: Mapping[str, Rating]
-) -> Iterator[Agreement]:
+) -> Iterator[RaterAgreement]:
     both = [(first[name], second[name]) for name in first if name in second]
     answers: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for one, other in both:
@@ -381,7 +381,7 @@ def _agreements(
             answers["said twice, by word"].append((j in one.said_twice, j in other.said_twice))
     for question, pairs in answers.items():
         same = 100 * sum(a == b for a, b in pairs) / len(pairs)
-        yield Agreement(question, raters, len(pairs), same, weighted_kappa(pairs))
+        yield RaterAgreement(question, raters, len(pairs), same, weighted_kappa(pairs))
 
 
 def weighted_kappa(pairs: Sequence[tuple[int, int]]) -> float | None:

@@ -16,18 +16,18 @@ from covnmt.base.arrays import IntArray
 from covnmt.evaluation.evaluate import Comparison
 from covnmt.evaluation.system_output import OutputLine
 from covnmt.evaluation.test_set import EvaluationSet
-from covnmt.metrics.adequacy import LITTLE_ATTENTION, SourceWords, rep
-from covnmt.metrics.bleu import MATCHED, TOTAL, brevity
+from covnmt.metrics.adequacy import LOW_ATTENTION, SourceWordErrors, rep_score
+from covnmt.metrics.bleu import MATCHED_NGRAMS, OUTPUT_NGRAMS, brevity_penalty
 
 LEFT_OUT = "source words left out (exact)"
 SAID_TWICE = "source words said twice (exact)"
-LITTLE = f"proxy: source words with less than {LITTLE_ATTENTION:g} attention in all"
+LITTLE = f"proxy: source words with less than {LOW_ATTENTION:g} attention in all"
 SHORT = "proxy: words fewer than the reference has"
 REPEATED = "proxy: REP, words and word pairs repeated beyond the reference"
 
 
 @dataclass(frozen=True)
-class Finding:
+class RankedSentence:
     """One sentence of one system: its number, its source words, how bad it is, and where."""
 
     system: str
@@ -38,21 +38,25 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Ranking:
+class SentenceRanking:
     """Findings, the worst first, and what was counted."""
 
     measure: str
-    findings: tuple[Finding, ...]
+    findings: tuple[RankedSentence, ...]
 
 
 def sentence_bleu(statistics: IntArray) -> NDArray[np.float64]:
     """BLEU of single sentences [N] from their counts, one added to 2-grams and longer."""
-    matched, total = (statistics[:, part].astype(np.float64) for part in (MATCHED, TOTAL))
+    matched, total = (
+        statistics[:, part].astype(np.float64) for part in (MATCHED_NGRAMS, OUTPUT_NGRAMS)
+    )
     matched[:, 1:] += 1
     total[:, 1:] += 1
     precision = np.divide(matched, total, out=np.zeros_like(matched), where=total > 0)
     logs = np.log(precision, out=np.full_like(precision, -np.inf), where=precision > 0)
-    return np.asarray(100 * np.exp(logs.mean(axis=1)) * brevity(statistics.astype(np.float64)))
+    return np.asarray(
+        100 * np.exp(logs.mean(axis=1)) * brevity_penalty(statistics.astype(np.float64))
+    )
 
 
 def most_different(comparison: Comparison, count: int) -> list[int]:
@@ -68,16 +72,16 @@ def under_translated(
     outputs: Mapping[str, Sequence[OutputLine]],
     on: EvaluationSet,
     count: int,
-) -> Ranking:
+) -> SentenceRanking:
     """Sentences that lost most: exactly known, by attention, or else by length."""
-    if all(system.words for system in comparison.systems.values()):
-        return _exact(LEFT_OUT, comparison, on, lambda words: words.left_out, count)
+    if all(system.word_errors for system in comparison.systems.values()):
+        return _exact(LEFT_OUT, comparison, on, lambda words: words.omitted, count)
     if all(output.alignment is not None for rows in outputs.values() for output in rows):
         return _worst(LITTLE, _each(outputs, _hardly_seen), count)
 
-    def shorter(name: str, k: int, output: OutputLine) -> Finding:
+    def shorter(name: str, k: int, output: OutputLine) -> RankedSentence:
         missing = len(on.references[0][k].split()) - len(output.text.split())
-        return Finding(name, k, _source(on, k), missing)
+        return RankedSentence(name, k, _source(on, k), missing)
 
     return _worst(SHORT, _each(outputs, shorter), count)
 
@@ -87,21 +91,21 @@ def over_translated(
     outputs: Mapping[str, Sequence[OutputLine]],
     on: EvaluationSet,
     count: int,
-) -> Ranking:
+) -> SentenceRanking:
     """Sentences that say most twice: exactly known, or by repetitions."""
-    if all(system.words for system in comparison.systems.values()):
-        return _exact(SAID_TWICE, comparison, on, lambda words: words.said_twice, count)
+    if all(system.word_errors for system in comparison.systems.values()):
+        return _exact(SAID_TWICE, comparison, on, lambda words: words.repeated, count)
 
-    def repeated(name: str, k: int, output: OutputLine) -> Finding:
+    def repeated(name: str, k: int, output: OutputLine) -> RankedSentence:
         reference = on.references[0][k].split()
         # REP is a percentage of the reference words; here their number
-        amount = rep([output.text.split()], [reference]) * len(reference) / 100
-        return Finding(name, k, _source(on, k), amount)
+        amount = rep_score([output.text.split()], [reference]) * len(reference) / 100
+        return RankedSentence(name, k, _source(on, k), amount)
 
     return _worst(REPEATED, _each(outputs, repeated), count)
 
 
-def said_before(words: Sequence[str]) -> frozenset[int]:
+def repeated_bigram_positions(words: Sequence[str]) -> frozenset[int]:
     """Positions of words in pairs that already occurred in the sentence."""
     seen: set[tuple[str, str]] = set()
     found: set[int] = set()
@@ -116,37 +120,38 @@ def _source(on: EvaluationSet, k: int) -> list[str]:
     return on.source[k].split() if on.source is not None else []
 
 
-def _hardly_seen(name: str, k: int, output: OutputLine) -> Finding:
+def _hardly_seen(name: str, k: int, output: OutputLine) -> RankedSentence:
     assert output.alignment is not None
     received = output.alignment.sum(axis=0)  # [J]
-    marked = frozenset(np.flatnonzero(received < LITTLE_ATTENTION).tolist())
-    return Finding(name, k, output.source_tokens, len(marked), marked)
+    marked = frozenset(np.flatnonzero(received < LOW_ATTENTION).tolist())
+    return RankedSentence(name, k, output.source_tokens, len(marked), marked)
 
 
 def _exact(
     measure: str,
     comparison: Comparison,
     on: EvaluationSet,
-    pick: Callable[[SourceWords], frozenset[int]],
+    pick: Callable[[SourceWordErrors], frozenset[int]],
     count: int,
-) -> Ranking:
+) -> SentenceRanking:
     findings = [
-        Finding(name, k, _source(on, k), len(pick(words)), pick(words))
+        RankedSentence(name, k, _source(on, k), len(pick(words)), pick(words))
         for name, evaluation in comparison.systems.items()
-        for k, words in enumerate(evaluation.words)
+        for k, words in enumerate(evaluation.word_errors)
     ]
     return _worst(measure, findings, count)
 
 
 def _each(
-    outputs: Mapping[str, Sequence[OutputLine]], judge: Callable[[str, int, OutputLine], Finding]
-) -> list[Finding]:
+    outputs: Mapping[str, Sequence[OutputLine]],
+    judge: Callable[[str, int, OutputLine], RankedSentence],
+) -> list[RankedSentence]:
     return [
         judge(name, k, output) for name, rows in outputs.items() for k, output in enumerate(rows)
     ]
 
 
-def _worst(measure: str, findings: Sequence[Finding], count: int) -> Ranking:
+def _worst(measure: str, findings: Sequence[RankedSentence], count: int) -> SentenceRanking:
     """The worst `count` that are bad at all; ties in the order of the file."""
     bad = [finding for finding in findings if finding.amount > 0]
-    return Ranking(measure, tuple(sorted(bad, key=lambda finding: -finding.amount)[:count]))
+    return SentenceRanking(measure, tuple(sorted(bad, key=lambda finding: -finding.amount)[:count]))

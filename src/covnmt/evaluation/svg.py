@@ -10,11 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 
-from covnmt.evaluation.figures import COLOURS, LONGEST_LABEL, HeatMap, shortened, stands
+from covnmt.evaluation.figures import (
+    COLORS,
+    LONGEST_LABEL,
+    HeatMap,
+    reads_vertically,
+    truncate_label,
+)
 from covnmt.evaluation.fonts import em_width
 from covnmt.evaluation.markup import Markup, element, join
 from covnmt.metrics.bootstrap import ConfidenceInterval
-from covnmt.metrics.by_length import Bucket
+from covnmt.metrics.by_length import LengthBucket
 
 FONT = 12  # size of labels
 STRIP = 56  # height of the coverage bars
@@ -57,24 +63,24 @@ def heat_map(panel: HeatMap, tallest: float) -> Markup:
 
 
 def length_chart(
-    systems: Mapping[str, Sequence[Bucket]], what: str, pick: str, reference: bool = False
+    systems: Mapping[str, Sequence[LengthBucket]], what: str, pick: str, reference: bool = False
 ) -> Markup:
     """One curve with its band per system over buckets of source length.
 
-    `pick` is the name of the figure in the bucket, beside which `pick`_band lies.
+    `pick` is the name of the figure in the bucket, beside which `pick`_interval lies.
     """
     width, height, left, below = 460, 230, 44, 188
     buckets = {b.low: b for rows in systems.values() for b in rows}
     step = (width - left - 16) / max(len(buckets), 1)
     x = {low: left + (k + 0.5) * step for k, low in enumerate(sorted(buckets))}
-    tops = [getattr(b, f"{pick}_band")[1] for rows in systems.values() for b in rows]
+    tops = [getattr(b, f"{pick}_interval")[1] for rows in systems.values() for b in rows]
     tops += [b.reference_length for b in buckets.values()] if reference else []
     unit = _round_step(max(tops, default=1.0) / 5)
     scale = (below - 14) / max(*tops, unit)
     curves = []
     for (name, rows), colour in zip(systems.items(), _colours(len(systems)), strict=True):
         points = [(x[b.low], below - scale * getattr(b, pick)) for b in rows]
-        bands = [(x[b.low], getattr(b, f"{pick}_band")) for b in rows]
+        bands = [(x[b.low], getattr(b, f"{pick}_interval")) for b in rows]
         curves += [_band(bands, below, scale, colour), _line(points, colour)]
         labels = [f"{name}, {b.label}: {getattr(b, pick):.1f}" for b in rows]
         curves += [_point(*p, colour, label) for p, label in zip(points, labels, strict=True)]
@@ -106,16 +112,16 @@ def legend(names: Iterable[str], reference: str | None = None) -> Markup:
 
 
 def _colours(count: int) -> list[str]:
-    return [COLOURS[k % len(COLOURS)] for k in range(count)]
+    return [COLORS[k % len(COLORS)] for k in range(count)]
 
 
 def _widest(words: Sequence[str]) -> float:
-    return max((em_width(shortened(word)) for word in words), default=0.0)
+    return max((em_width(truncate_label(word)) for word in words), default=0.0)
 
 
 def _above(word: str, x: float, y: float) -> Markup:
     """A label over a column: turned, or from top to bottom where it can be read so."""
-    if stands(shortened(word)):
+    if reads_vertically(truncate_label(word)):
         return _text(word, x, y, "end", style="writing-mode:vertical-rl;text-orientation:upright")
     return _text(word, x, y, "start", transform=f"rotate(-90 {x:.1f} {y:.1f})")
 
@@ -125,7 +131,7 @@ def _text(word: str, x: float, y: float, anchor: str, **how: str) -> Markup:
     return element(
         "text",
         label,
-        shortened(word),
+        truncate_label(word),
         x=f"{x:.1f}",
         y=f"{y:.1f}",
         text_anchor=anchor,
@@ -198,7 +204,7 @@ def _grid(unit: float, scale: float, left: float, below: float, width: float) ->
     return drawn
 
 
-def _below(bucket: Bucket, x: float, below: float) -> Markup:
+def _below(bucket: LengthBucket, x: float, below: float) -> Markup:
     return join(
         _text(bucket.label, x, below + 14, "middle"),
         _text(f"n={bucket.sentences}", x, below + 30, "middle"),

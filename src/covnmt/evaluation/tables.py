@@ -11,9 +11,14 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from covnmt.evaluation.evaluate import LEVEL, MARKS, Comparison, Evaluation
-from covnmt.evaluation.human_evaluation import Ratings
-from covnmt.metrics.by_length import Bucket
+from covnmt.evaluation.evaluate import (
+    SIGNIFICANCE_LEVEL,
+    SIGNIFICANCE_MARKS,
+    Comparison,
+    Evaluation,
+)
+from covnmt.evaluation.human_evaluation import RatingSummary
+from covnmt.metrics.by_length import LengthBucket
 
 MISSING = "-"
 
@@ -79,12 +84,12 @@ def comparison_table(comparison: Comparison, title: str | None = None) -> Table:
     """One row per system with the marks of significance, like the paper's Table 1."""
     legend = ", ".join(
         f"{mark} better than {baseline}"
-        for mark, baseline in zip(MARKS, comparison.baselines, strict=False)
+        for mark, baseline in zip(SIGNIFICANCE_MARKS, comparison.baselines, strict=False)
     )
     rows = [_figures(system) for system in comparison.systems.values()]
     first, *rest = _present(COLUMNS, rows)
     how = f"{_sides(comparison)} sign test on the paper's BLEU"
-    table = _table(title, f"{legend} (p < {LEVEL:g}, {how})")
+    table = _table(title, f"{legend} (p < {SIGNIFICANCE_LEVEL:g}, {how})")
     table.add_column("system")
     table.add_column(first.heading, justify="right")
     table.add_column("")  # marks stand behind the first figure
@@ -104,14 +109,14 @@ def significance_table(comparison: Comparison) -> Table:
     )
     for heading in ("baseline", "system"):
         table.add_column(heading)
-    for heading in ("up", "down", "same", "sign test", "bootstrap", "randomisation"):
+    for heading in ("up", "down", "same", "sign test", "bootstrap", "randomization"):
         table.add_column(heading, justify="right")
     first = next(iter(comparison.systems))
     tests = {
         name: {r.system: r.p_value for r in results if r.metric == "BLEU"}
         for name, results in (
             ("bootstrap", comparison.bootstrap),
-            ("randomisation", comparison.randomisation),
+            ("randomization", comparison.randomization),
         )
     }
     for baseline in comparison.baselines:
@@ -151,7 +156,7 @@ def length_table(systems: Mapping[str, Evaluation], title: str | None = None) ->
     return table
 
 
-def ratings_table(ratings: Ratings) -> Table:
+def ratings_table(ratings: RatingSummary) -> Table:
     """One row per system, like the paper's Table 2."""
     table = _table(None, "scales from 1 to 5; percent of source words")
     table.add_column("system")
@@ -164,7 +169,7 @@ def ratings_table(ratings: Ratings) -> Table:
     return table
 
 
-def agreement_table(ratings: Ratings) -> Table:
+def agreement_table(ratings: RatingSummary) -> Table:
     """How far each two raters agree."""
     table = _table(None, "kappa: Cohen's, squared weights; 1 full agreement, 0 chance")
     for heading in ("question", "raters"):
@@ -199,7 +204,7 @@ def _overall(evaluation: Evaluation) -> dict[str, float]:
     return figures
 
 
-def _bucket_figures(bucket: Bucket) -> dict[str, float]:
+def _bucket_figures(bucket: LengthBucket) -> dict[str, float]:
     return {
         "BLEU (paper)": bucket.bleu,
         "output length": bucket.output_length,

@@ -15,7 +15,7 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines
 from covnmt.evaluation.system_output import OutputLine, read_outputs
 from covnmt.metrics.alignment import (
-    Gold,
+    GoldAlignment,
     Links,
     check_links,
     check_matrices,
@@ -36,7 +36,7 @@ class EvaluationSet:
 
     references: Sequence[Sequence[str]]
     source: Sequence[str] | None = None
-    gold: Sequence[Gold] | None = None
+    gold: Sequence[GoldAlignment] | None = None
     deterministic: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
 
@@ -50,18 +50,21 @@ class EvaluationSet:
 
 
 @dataclass(frozen=True)
-class Output:
-    """What one system made of a test set.
+class SystemOutput:
+    """The output of one system for a test set, and what the system attended to.
 
-    `text` is its translation. `forced` are soft matrices of the first reference under the system
-    (`covnmt align`) and give AER and SAER; `links` of any aligner for the same pairs give AER and
-    go before it; `reverse_links` are those of the opposite direction. `attention` are soft
-    matrices of its own output, `fertility` the predicted fertility of each source word, and
-    `output_links` links of any aligner between the source and its own output.
+    text: its translations.
+    reference_attention: soft matrices of the first reference, force-decoded by the system
+        (`covnmt align`); they give AER and SAER.
+    links: links of any aligner for source and first reference; AER prefers them.
+    reverse_links: links of the opposite direction, joined with the others.
+    attention: soft matrices of the system's own output.
+    output_links: links of any aligner for source and output.
+    fertility: predicted fertility of each source word.
     """
 
     text: Sequence[str]
-    forced: Sequence[FloatArray] | None = None
+    reference_attention: Sequence[FloatArray] | None = None
     links: Sequence[Links] | None = None
     reverse_links: Sequence[Links] | None = None
     attention: Sequence[FloatArray] | None = None
@@ -70,14 +73,16 @@ class Output:
     files: Mapping[str, str] = field(default_factory=dict)
 
 
-def as_evaluated(lines: Sequence[OutputLine], forced: Sequence[FloatArray] | None = None) -> Output:
+def combine_output_lines(
+    lines: Sequence[OutputLine], reference_attention: Sequence[FloatArray] | None = None
+) -> SystemOutput:
     """A system's lines taken together; what some sentences lack is left out for all."""
     alignments = [line.alignment for line in lines if line.alignment is not None]
     fertilities = [line.fertility for line in lines if line.fertility is not None]
     n = len(lines)
-    return Output(
+    return SystemOutput(
         text=[line.text for line in lines],
-        forced=forced,
+        reference_attention=reference_attention,
         attention=alignments if len(alignments) == n else None,
         fertility=[f.tolist() for f in fertilities] if len(fertilities) == n else None,
     )
@@ -110,21 +115,21 @@ def load_evaluation_set(
 def load_output(
     hypothesis: Path,
     evaluation_set: EvaluationSet,
-    forced: Path | None = None,
+    reference_attention: Path | None = None,
     links: Path | None = None,
     reverse_links: Path | None = None,
     attention: Path | None = None,
     output_links: Path | None = None,
     base: Literal[0, 1] = 0,
-) -> Output:
+) -> SystemOutput:
     """Read what a system made: text, or JSON lines as `covnmt translate --json` writes them,
     whose alignment and fertility are then used too. All link files are source first, from `base`.
     """
     sentences = len(evaluation_set.references[0])
-    made = as_evaluated(read_outputs(hypothesis, sentences))
+    made = combine_output_lines(read_outputs(hypothesis, sentences))
     paths = {
         "hypothesis": hypothesis,
-        "forced": forced,
+        "reference_attention": reference_attention,
         "links": links,
         "reverse_links": reverse_links,
         "attention": attention or (hypothesis if made.attention is not None else None),
@@ -136,9 +141,9 @@ def load_output(
         rows = _trimmed(read_links(path, base), sentences) if path else None
         return None if rows is None else [row.possible for row in rows]
 
-    return Output(
+    return SystemOutput(
         text=made.text,
-        forced=load_matrices(forced) if forced else None,
+        reference_attention=load_matrices(reference_attention) if reference_attention else None,
         links=read(links),
         reverse_links=read(reverse_links),
         attention=load_matrices(attention) if attention else made.attention,
@@ -148,7 +153,7 @@ def load_output(
     )
 
 
-def check(evaluation_set: EvaluationSet, output: Output) -> None:
+def check_evaluation_inputs(evaluation_set: EvaluationSet, output: SystemOutput) -> None:
     """Raise if the parts do not fit together, naming the first place where they do not."""
     _check_counts(evaluation_set, output)
     _check_references(evaluation_set)
@@ -157,15 +162,19 @@ def check(evaluation_set: EvaluationSet, output: Output) -> None:
         _check_words(evaluation_set, output)
     elif evaluation_set.gold is not None:
         raise UserError("a gold alignment needs the source text too, to check its links against")
-    if output.reverse_links is not None and output.links is None and output.forced is None:
+    if (
+        output.reverse_links is not None
+        and output.links is None
+        and output.reference_attention is None
+    ):
         raise UserError(
             f"{output.files.get('reverse_links', 'reverse_links')}: links of the opposite way "
             "are joined with those of the usual one; give --links or --forced too"
         )
 
 
-def _check_words(evaluation_set: EvaluationSet, output: Output) -> None:
-    """Links and forced matrices must lie within the words of their sentences."""
+def _check_words(evaluation_set: EvaluationSet, output: SystemOutput) -> None:
+    """Links and matrices of the reference must lie within the words of their sentences."""
     lengths = evaluation_set.lengths()
     own = [
         (source, len(line.split())) for (source, _), line in zip(lengths, output.text, strict=True)
@@ -180,13 +189,17 @@ def _check_words(evaluation_set: EvaluationSet, output: Output) -> None:
         ("reverse_links", output.reverse_links, lengths),
         ("output_links", output.output_links, own),
     ):
-        rows = [Gold(row, row) for row in links] if links is not None else []
+        rows = [GoldAlignment(row, row) for row in links] if links is not None else []
         check_links(rows, fits[: len(rows)], output.files.get(part, part))
-    if output.forced is not None:
-        check_matrices(output.forced, lengths, output.files.get("forced", "forced matrices"))
+    if output.reference_attention is not None:
+        check_matrices(
+            output.reference_attention,
+            lengths,
+            output.files.get("reference_attention", "reference_attention"),
+        )
 
 
-def _check_fertility(output: Output) -> None:
+def _check_fertility(output: SystemOutput) -> None:
     """The source words of the output's soft matrices are those of its fertility."""
     if output.attention is None or output.fertility is None:
         return
@@ -199,13 +212,13 @@ def _check_fertility(output: Output) -> None:
             )
 
 
-def _check_counts(evaluation_set: EvaluationSet, output: Output) -> None:
+def _check_counts(evaluation_set: EvaluationSet, output: SystemOutput) -> None:
     parts: dict[str, Sequence[Any] | None] = {
         **{f"reference {n}": lines for n, lines in enumerate(evaluation_set.references, 1)},
         "source": evaluation_set.source,
         "gold": evaluation_set.gold,
         "hypothesis": output.text,
-        "forced": output.forced,
+        "reference_attention": output.reference_attention,
         "links": output.links,
         "reverse_links": output.reverse_links,
         "attention": output.attention,
@@ -241,6 +254,6 @@ def _without_last_empty(lines: list[str]) -> list[str]:
 
 def _trimmed(rows: list[Any], sentences: int) -> list[Any]:
     """Drop one empty line too many at the end; any other surplus is left for `check`."""
-    empty = ("", Gold(frozenset(), frozenset()))
+    empty = ("", GoldAlignment(frozenset(), frozenset()))
     one_too_many = len(rows) == sentences + 1 and rows[-1] in empty
     return rows[:-1] if one_too_many else rows

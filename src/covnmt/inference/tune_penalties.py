@@ -21,7 +21,7 @@ from covnmt.decoding.engines import default_processes
 from covnmt.decoding.penalties import WIDEST, length_penalty, uncovered
 from covnmt.inference.parallel import TranslationJob, translate_pieces
 from covnmt.inference.translate import Translation, change_decoding
-from covnmt.metrics.bleu import paper_bleu_score, statistics
+from covnmt.metrics.bleu import bleu_statistics, paper_bleu_from_statistics
 from covnmt.model.directory import find_model, load_config, save_config
 
 LENGTH_PENALTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
@@ -146,10 +146,12 @@ def tune(
     # settings mostly agree, and every text is counted once
     used = sorted({pair for winners in chosen for pair in enumerate(winners)})
     texts = [beams[line][number].text for line, number in used]
-    rows = statistics(texts, [[references[line] for line, _ in used]], tokenize)
+    rows = bleu_statistics(texts, [[references[line] for line, _ in used]], tokenize)
     counts = dict(zip(used, rows, strict=True))
     scores = [
-        paper_bleu_score(np.stack([counts[pair] for pair in enumerate(winners)]), 1, tokenize)
+        paper_bleu_from_statistics(
+            np.stack([counts[pair] for pair in enumerate(winners)]), 1, tokenize
+        )
         for winners in chosen
     ]
     trials = [

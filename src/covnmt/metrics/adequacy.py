@@ -15,28 +15,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from covnmt.base.arrays import FloatArray
-from covnmt.metrics.alignment import Gold, Links
-from covnmt.metrics.bleu import ngrams
+from covnmt.metrics.alignment import GoldAlignment, Links
+from covnmt.metrics.bleu import count_ngrams
 
 # A source word that receives less attention than this in total counts as hardly looked at.
-LITTLE_ATTENTION = 0.2
+LOW_ATTENTION = 0.2
 
 # The weights of REP: repeated bigrams, and the same word twice in a row.
 REPEATED_BIGRAM, REPEATED_WORD = 1, 2
 
 
 @dataclass(frozen=True)
-class SourceWords:
+class SourceWordErrors:
     """What became of the words of one source sentence, by their position."""
 
     total: int
-    left_out: frozenset[int]
-    said_twice: frozenset[int]
+    omitted: frozenset[int]
+    repeated: frozenset[int]
 
 
-def source_words(
-    hypothesis: Sequence[str], reference: Sequence[str], gold: Gold, source_length: int
-) -> SourceWords:
+def source_word_errors(
+    hypothesis: Sequence[str], reference: Sequence[str], gold: GoldAlignment, source_length: int
+) -> SourceWordErrors:
     """Exact: which source words the output leaves out or says twice.
 
     Output words are matched one to one with equal reference words: along a longest common
@@ -46,17 +46,21 @@ def source_words(
     that type, one each in source order. A word the reference does not have is a wrong word: no
     repetition, though the word that should stand there is left out.
     """
-    unmatched_reference, unmatched_output = unmatched(hypothesis, reference)
-    return SourceWords(
+    unmatched_reference, unmatched_output = unmatched_positions(hypothesis, reference)
+    return SourceWordErrors(
         total=source_length,
-        left_out=frozenset(j for j, i in gold.sure if i in unmatched_reference),
-        said_twice=_said_twice((hypothesis[k] for k in unmatched_output), reference, gold.sure),
+        omitted=frozenset(j for j, i in gold.sure if i in unmatched_reference),
+        repeated=_repeated_positions(
+            (hypothesis[k] for k in unmatched_output), reference, gold.sure
+        ),
     )
 
 
-def unmatched(hypothesis: Sequence[str], reference: Sequence[str]) -> tuple[set[int], list[int]]:
+def unmatched_positions(
+    hypothesis: Sequence[str], reference: Sequence[str]
+) -> tuple[set[int], list[int]]:
     """Positions in the reference and in the output that the matching leaves over."""
-    pairs = common_subsequence(hypothesis, reference)
+    pairs = longest_common_subsequence(hypothesis, reference)
     output = sorted(set(range(len(hypothesis))) - {k for k, _ in pairs})
     missing = sorted(set(range(len(reference))) - {i for _, i in pairs})
     surplus = []
@@ -69,7 +73,9 @@ def unmatched(hypothesis: Sequence[str], reference: Sequence[str]) -> tuple[set[
     return set(missing), surplus
 
 
-def common_subsequence(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int]]:
+def longest_common_subsequence(
+    first: Sequence[str], second: Sequence[str]
+) -> list[tuple[int, int]]:
     """Index pairs of a longest common subsequence, as early as possible in `first`."""
     # lengths[a][b]: longest common subsequence of first[a:] and second[b:]
     lengths = [[0] * (len(second) + 1) for _ in range(len(first) + 1)]
@@ -90,7 +96,9 @@ def common_subsequence(first: Sequence[str], second: Sequence[str]) -> list[tupl
     return pairs
 
 
-def _said_twice(surplus: Iterable[str], reference: Sequence[str], sure: Links) -> frozenset[int]:
+def _repeated_positions(
+    surplus: Iterable[str], reference: Sequence[str], sure: Links
+) -> frozenset[int]:
     twice: set[int] = set()
     for word, count in Counter(surplus).items():
         origins = sorted({j for j, i in sure if reference[i] == word})
@@ -98,21 +106,21 @@ def _said_twice(surplus: Iterable[str], reference: Sequence[str], sure: Links) -
     return frozenset(twice)
 
 
-def left_out_rate(sentences: Sequence[SourceWords]) -> float:
+def omission_rate(sentences: Sequence[SourceWordErrors]) -> float:
     """Percentage of source words left out."""
     return _percent(
-        sum(len(words.left_out) for words in sentences), sum(words.total for words in sentences)
+        sum(len(words.omitted) for words in sentences), sum(words.total for words in sentences)
     )
 
 
-def said_twice_rate(sentences: Sequence[SourceWords]) -> float:
+def repetition_rate(sentences: Sequence[SourceWordErrors]) -> float:
     """Percentage of source words said twice."""
     return _percent(
-        sum(len(words.said_twice) for words in sentences), sum(words.total for words in sentences)
+        sum(len(words.repeated) for words in sentences), sum(words.total for words in sentences)
     )
 
 
-def rep(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
+def rep_score(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:
     """Proxy for over-translation: REP of Malaviya et al. (2018), per 100 reference words.
 
     Counts bigrams that occur at least twice in the output, as far as they exceed the reference,
@@ -123,9 +131,9 @@ def rep(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
 
 
 def _repetitions(hypothesis: Sequence[str], reference: Sequence[str]) -> int:
-    allowed = ngrams(reference, [2])
+    allowed = count_ngrams(reference, [2])
     score = 0
-    for (first, second), count in ngrams(hypothesis, [2]).items():
+    for (first, second), count in count_ngrams(hypothesis, [2]).items():
         beyond = max(0, count - allowed[first, second])
         if count >= 2:
             score += REPEATED_BIGRAM * beyond
@@ -134,7 +142,7 @@ def _repetitions(hypothesis: Sequence[str], reference: Sequence[str]) -> int:
     return score
 
 
-def drop(hypothesis_links: Sequence[Links], reference_links: Sequence[Links]) -> float:
+def drop_score(hypothesis_links: Sequence[Links], reference_links: Sequence[Links]) -> float:
     """Proxy for under-translation: DROP of Malaviya et al. (2018).
 
     Of the source words linked to the reference, the percentage without a link to the output.
@@ -147,20 +155,20 @@ def drop(hypothesis_links: Sequence[Links], reference_links: Sequence[Links]) ->
     return _percent(dropped, aligned)
 
 
-def repeated_ngrams(hypotheses: Sequence[Sequence[str]], order: int = 4) -> float:
+def repeated_ngram_rate(hypotheses: Sequence[Sequence[str]], order: int = 4) -> float:
     """Proxy for over-translation: percentage of output n-grams seen before in their sentence."""
-    counts = [ngrams(words, [order]) for words in hypotheses]
+    counts = [count_ngrams(words, [order]) for words in hypotheses]
     total = sum(count.total() for count in counts)
     return _percent(total - sum(map(len, counts)), total)
 
 
-def little_attention(attention: Sequence[FloatArray]) -> float:
+def low_attention_rate(attention: Sequence[FloatArray]) -> float:
     """Proxy for under-translation: percentage of source words that are hardly looked at.
 
     `attention` holds one soft matrix [I, J] per sentence, of the output with its source.
     """
     received = [matrix.sum(axis=0) for matrix in attention]  # each [J]
-    low = sum(int(np.count_nonzero(weights < LITTLE_ATTENTION)) for weights in received)
+    low = sum(int(np.count_nonzero(weights < LOW_ATTENTION)) for weights in received)
     return _percent(low, sum(len(weights) for weights in received))
 
 

@@ -22,17 +22,17 @@ from covnmt.base.files import atomic_write, open_binary, read_lines
 
 Links = frozenset[tuple[int, int]]
 
-Extraction = Literal["argmax", "argmax_with_end", "threshold"]
-Symmetry = Literal["union", "intersection", "grow-diag-final"]
+LinkExtraction = Literal["argmax", "argmax_with_end", "threshold"]
+Symmetrization = Literal["union", "intersection", "grow-diag-final"]
 
 NO_LINKS: Links = frozenset()
 # horizontally and vertically first, then diagonally
-NEIGHBOURS = ((0, -1), (-1, 0), (0, 1), (1, 0), (-1, -1), (1, -1), (-1, 1), (1, 1))
-LINK = re.compile(r"(\d+)([-p])(\d+)", re.ASCII)
+NEIGHBORS = ((0, -1), (-1, 0), (0, 1), (1, 0), (-1, -1), (1, -1), (-1, 1), (1, 1))
+PHARAOH_LINK = re.compile(r"(\d+)([-p])(\d+)", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Gold:
+class GoldAlignment:
     """The alignment of one sentence pair as a file gives it; possible links include the sure."""
 
     sure: Links
@@ -43,7 +43,7 @@ class Gold:
 
 
 @dataclass(frozen=True)
-class Quality:
+class AlignmentQuality:
     """Alignment quality of a corpus, each from 0 to 1; for `aer` lower is better."""
 
     aer: float
@@ -56,12 +56,12 @@ class Quality:
         return _ratio(2 * self.precision * self.recall, self.precision + self.recall)
 
 
-def parse_links(line: str, base: Literal[0, 1] = 0) -> Gold:
+def parse_links(line: str, base: Literal[0, 1] = 0) -> GoldAlignment:
     """Read one Pharaoh line; `base` is the number of the first word in it."""
     sure: set[tuple[int, int]] = set()
     possible: set[tuple[int, int]] = set()
     for item in line.split():
-        match = LINK.fullmatch(item)
+        match = PHARAOH_LINK.fullmatch(item)
         if not match:
             raise UserError(
                 f"{item!r} is not a link; expected source-target such as 3-4, or 3p4 if possible"
@@ -70,7 +70,7 @@ def parse_links(line: str, base: Literal[0, 1] = 0) -> Gold:
         if min(link) < 0:
             raise UserError(f"link {item} has a word 0, but the words were said to count from 1")
         (sure if match[2] == "-" else possible).add(link)
-    return Gold(frozenset(sure), frozenset(possible))
+    return GoldAlignment(frozenset(sure), frozenset(possible))
 
 
 def format_links(links: Links) -> str:
@@ -78,7 +78,7 @@ def format_links(links: Links) -> str:
     return " ".join(f"{j}-{i}" for j, i in sorted(links))
 
 
-def read_links(path: Path, base: Literal[0, 1] = 0) -> list[Gold]:
+def read_links(path: Path, base: Literal[0, 1] = 0) -> list[GoldAlignment]:
     """Read a Pharaoh file; an empty line is a sentence without links."""
     alignments = []
     for number, line in enumerate(read_lines(path), 1):
@@ -90,7 +90,7 @@ def read_links(path: Path, base: Literal[0, 1] = 0) -> list[Gold]:
 
 
 def check_links(
-    alignments: Sequence[Gold], lengths: Sequence[tuple[int, int]], name: str | Path
+    alignments: Sequence[GoldAlignment], lengths: Sequence[tuple[int, int]], name: str | Path
 ) -> None:
     """Raise on the first link outside its sentence; lengths are (source words, target words)."""
     for number, (alignment, (source, target)) in enumerate(
@@ -106,7 +106,7 @@ def check_links(
 
 
 def links_from_attention(
-    matrix: FloatArray, method: Extraction = "argmax", threshold: float = 0.5
+    matrix: FloatArray, method: LinkExtraction = "argmax", threshold: float = 0.5
 ) -> Links:
     """Links of one soft matrix [I, J].
 
@@ -126,7 +126,7 @@ def links_from_attention(
     return frozenset((int(best[i]), int(i)) for i in np.flatnonzero(linked))
 
 
-def symmetrise(forward: Links, backward: Links, method: Symmetry) -> Links:
+def symmetrize(forward: Links, backward: Links, method: Symmetrization) -> Links:
     """Join the links of two directions, both written (source, target)."""
     if method == "union":
         return forward | backward
@@ -156,7 +156,7 @@ def _grow(links: set[tuple[int, int]], union: Sequence[tuple[int, int]]) -> set[
     for j, i in union:
         if (j, i) not in now:
             continue
-        for dj, di in NEIGHBOURS:
+        for dj, di in NEIGHBORS:
             link = (j + dj, i + di)
             if link in allowed and _reaches_new_word(link, now):
                 now.add(link)
@@ -171,7 +171,7 @@ def _by_target(link: tuple[int, int]) -> tuple[int, int]:
     return link[1], link[0]
 
 
-def quality(links: Sequence[Links], gold: Sequence[Gold]) -> Quality:
+def alignment_quality(links: Sequence[Links], gold: Sequence[GoldAlignment]) -> AlignmentQuality:
     """AER, precision and recall, counts pooled over the corpus; 0 of 0 counts as 0.
 
         AER = 1 - (|A and S| + |A and P|) / (|A| + |S|)
@@ -182,29 +182,31 @@ def quality(links: Sequence[Links], gold: Sequence[Gold]) -> Quality:
     in_sure = sum(len(a & g.sure) for a, g in pairs)
     in_possible = sum(len(a & g.possible) for a, g in pairs)
     found, sure = sum(len(a) for a, _ in pairs), sum(len(g.sure) for _, g in pairs)
-    return Quality(
+    return AlignmentQuality(
         aer=1.0 - _ratio(in_sure + in_possible, found + sure),
         precision=_ratio(in_possible, found),
         recall=_ratio(in_sure, sure),
     )
 
 
-def aer(links: Sequence[Links], gold: Sequence[Gold]) -> float:
+def aer(links: Sequence[Links], gold: Sequence[GoldAlignment]) -> float:
     """Corpus alignment error rate, 0 to 1; lower is better."""
-    return quality(links, gold).aer
+    return alignment_quality(links, gold).aer
 
 
-def saer(attention: Sequence[FloatArray], gold: Sequence[Gold], renormalise: bool = False) -> float:
+def saer(
+    attention: Sequence[FloatArray], gold: Sequence[GoldAlignment], renormalize: bool = False
+) -> float:
     """Corpus soft alignment error rate, 0 to 1; lower is better.
 
         SAER = 1 - (|A*S| + |A*P|) / (|A| + |S|)
 
-    On 0/1 attention it equals `aer`, and the tests hold it to that. With `renormalise` each row
+    On 0/1 attention it equals `aer`, and the tests hold it to that. With `renormalize` each row
     is first scaled to sum to 1, as if the source end symbol had no weight.
     """
     hit = mass = 0.0
     for matrix, alignment in zip(attention, gold, strict=True):
-        a = renormalised(matrix) if renormalise else matrix
+        a = renormalize_rows(matrix) if renormalize else matrix
         s, p = (link_matrix(links, a.shape) for links in (alignment.sure, alignment.possible))
         # summed over the corpus, so long sentences weigh more
         hit += float((a * s).sum(dtype=np.float64) + (a * p).sum(dtype=np.float64))
@@ -212,7 +214,7 @@ def saer(attention: Sequence[FloatArray], gold: Sequence[Gold], renormalise: boo
     return 1.0 - _ratio(hit, mass)
 
 
-def renormalised(matrix: FloatArray) -> FloatArray:
+def renormalize_rows(matrix: FloatArray) -> FloatArray:
     """Each row [J] scaled to sum to 1; rows of zeros stay."""
     sums = matrix.sum(axis=1, keepdims=True)
     return np.asarray(np.divide(matrix, sums, out=np.zeros_like(matrix), where=sums > 0))

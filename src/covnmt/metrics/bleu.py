@@ -28,9 +28,9 @@ from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.processes import Chunk, map_chunks
 
-ORDER = 4
+MAX_ORDER = 4
 OUTPUT_LENGTH, REFERENCE_LENGTH = 0, 1
-MATCHED, TOTAL = slice(2, 2 + ORDER), slice(2 + ORDER, 2 + 2 * ORDER)
+MATCHED_NGRAMS, OUTPUT_NGRAMS = slice(2, 2 + MAX_ORDER), slice(2 + MAX_ORDER, 2 + 2 * MAX_ORDER)
 
 TER_LINES = 100  # in one go; fewer are not worth a process
 
@@ -54,7 +54,7 @@ class Score:
         return asdict(self)
 
 
-def statistics(
+def bleu_statistics(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str = "13a"
 ) -> IntArray:
     """Ten counts per sentence; `references` is one list of sentences per set of references."""
@@ -65,28 +65,28 @@ def statistics(
         return cast(str, tokenizer(line.rstrip())).translate(ASCII_LOWER).split()
 
     rows = [
-        sentence_statistics(words(hypothesis), [words(line) for line in lines])
+        sentence_bleu_statistics(words(hypothesis), [words(line) for line in lines])
         for hypothesis, *lines in zip(hypotheses, *references, strict=True)
     ]
-    return np.array(rows, dtype=np.int64).reshape(len(rows), 2 + 2 * ORDER)  # [N, 10]
+    return np.array(rows, dtype=np.int64).reshape(len(rows), 2 + 2 * MAX_ORDER)  # [N, 10]
 
 
-def sentence_statistics(
+def sentence_bleu_statistics(
     hypothesis: Sequence[str], references: Sequence[Sequence[str]]
 ) -> list[int]:
     """The ten counts of one tokenised sentence."""
     allowed: Counter[tuple[str, ...]] = Counter()
     for reference in references:
-        allowed |= ngrams(reference)
-    matched, total = [0] * ORDER, [0] * ORDER
-    for ngram, count in ngrams(hypothesis).items():
+        allowed |= count_ngrams(reference)
+    matched, total = [0] * MAX_ORDER, [0] * MAX_ORDER
+    for ngram, count in count_ngrams(hypothesis).items():
         total[len(ngram) - 1] += count
         matched[len(ngram) - 1] += min(count, allowed[ngram])
     return [len(hypothesis), min(map(len, references)), *matched, *total]
 
 
-def ngrams(
-    words: Sequence[str], orders: Sequence[int] = range(1, ORDER + 1)
+def count_ngrams(
+    words: Sequence[str], orders: Sequence[int] = range(1, MAX_ORDER + 1)
 ) -> Counter[tuple[str, ...]]:
     """How often each run of n words occurs, for all n in `orders`."""
     return Counter(
@@ -97,13 +97,15 @@ def ngrams(
 def corpus_bleu(totals: NDArray[Any]) -> DoubleArray:
     """BLEU from 0 to 100 of summed statistics [..., 10]; 0 where some order has no match."""
     totals = np.asarray(totals, dtype=np.float64)
-    matched, total = totals[..., MATCHED], totals[..., TOTAL]
+    matched, total = totals[..., MATCHED_NGRAMS], totals[..., OUTPUT_NGRAMS]
     some = matched.min(axis=-1) > 0
     precisions = np.divide(matched, total, out=np.ones_like(matched), where=some[..., None])
-    return np.where(some, 100 * np.exp(np.log(precisions).mean(axis=-1)) * brevity(totals), 0.0)
+    return np.where(
+        some, 100 * np.exp(np.log(precisions).mean(axis=-1)) * brevity_penalty(totals), 0.0
+    )
 
 
-def brevity(totals: NDArray[Any]) -> DoubleArray:
+def brevity_penalty(totals: NDArray[Any]) -> DoubleArray:
     """The penalty for output shorter than the reference: exp(1 - reference / output), at most 1."""
     output, reference = totals[..., OUTPUT_LENGTH], totals[..., REFERENCE_LENGTH]
     ratio = np.divide(reference, output, out=np.full(output.shape, np.inf), where=output > 0)
@@ -114,10 +116,12 @@ def paper_bleu(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str = "13a"
 ) -> Score:
     """The paper's BLEU of a corpus."""
-    return paper_bleu_score(statistics(hypotheses, references, tokenize), len(references), tokenize)
+    return paper_bleu_from_statistics(
+        bleu_statistics(hypotheses, references, tokenize), len(references), tokenize
+    )
 
 
-def paper_bleu_score(rows: IntArray, reference_sets: int, tokenize: str) -> Score:
+def paper_bleu_from_statistics(rows: IntArray, reference_sets: int, tokenize: str) -> Score:
     """The same from counts already made."""
     totals = rows.sum(axis=0)
     signature = (
@@ -180,12 +184,12 @@ def _sacre_bleu(tokenize: str) -> BLEU:
 
 
 def _bleu_details(totals: IntArray) -> dict[str, float]:
-    matched, total = totals[MATCHED], totals[TOTAL]
+    matched, total = totals[MATCHED_NGRAMS], totals[OUTPUT_NGRAMS]
     reference = int(totals[REFERENCE_LENGTH])
     return {
-        "brevity_penalty": float(brevity(totals)),
+        "brevity_penalty": float(brevity_penalty(totals)),
         "length_ratio": int(totals[OUTPUT_LENGTH]) / reference if reference else 0.0,
     } | {
         f"precision_{n}": 100.0 * int(hit) / int(of) if of else 0.0
-        for n, hit, of in zip(range(1, ORDER + 1), matched, total, strict=True)
+        for n, hit, of in zip(range(1, MAX_ORDER + 1), matched, total, strict=True)
     }

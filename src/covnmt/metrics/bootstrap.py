@@ -13,10 +13,10 @@ from covnmt.metrics.bleu import corpus_bleu
 
 ConfidenceInterval = tuple[float, float]
 
-SAMPLES, SEED = 1000, 1234
+BOOTSTRAP_SAMPLES, BOOTSTRAP_SEED = 1000, 1234
 
 
-def draws(sentences: int, samples: int, rng: np.random.Generator) -> DoubleArray:
+def resample_counts(sentences: int, samples: int, rng: np.random.Generator) -> DoubleArray:
     """How often each sentence is in each sample [samples, sentences]."""
     # whole numbers this small are exact as floats
     each = np.full(sentences, 1 / sentences)
@@ -29,12 +29,14 @@ def confidence_interval(values: DoubleArray) -> ConfidenceInterval:
     return float(low), float(high)
 
 
-def gain_interval(pairs: Sequence[tuple[IntArray, IntArray]]) -> ConfidenceInterval:
+def bleu_gain_interval(pairs: Sequence[tuple[IntArray, IntArray]]) -> ConfidenceInterval:
     """Of the gain in BLEU over a baseline, as the mean over pairs of baseline and system.
 
     Pairs are BLEU counts [N, 10] of the same N sentences, as of several seeds; a sample has the
     same sentences of all of them.
     """
-    drawn = draws(len(pairs[0][0]), SAMPLES, np.random.default_rng(SEED))  # [samples, N]
+    drawn = resample_counts(
+        len(pairs[0][0]), BOOTSTRAP_SAMPLES, np.random.default_rng(BOOTSTRAP_SEED)
+    )  # [samples, N]
     gains = [corpus_bleu(drawn @ system) - corpus_bleu(drawn @ base) for base, system in pairs]
     return confidence_interval(np.mean(gains, axis=0))

@@ -13,24 +13,33 @@ import numpy as np
 
 from covnmt.base.arrays import DoubleArray, IntArray
 from covnmt.metrics.bleu import OUTPUT_LENGTH, REFERENCE_LENGTH, corpus_bleu
-from covnmt.metrics.bootstrap import SAMPLES, SEED, ConfidenceInterval, confidence_interval, draws
+from covnmt.metrics.bootstrap import (
+    BOOTSTRAP_SAMPLES,
+    BOOTSTRAP_SEED,
+    ConfidenceInterval,
+    confidence_interval,
+    resample_counts,
+)
 
-Measure = Callable[[Sequence[int]], float]
+SubsetMeasure = Callable[[Sequence[int]], float]
 
-WIDTH, GROUPS = 10, 7  # source words of a group; the last group takes everything longer
+BUCKET_WIDTH, BUCKET_COUNT = (
+    10,
+    7,
+)  # source words of a group; the last group takes everything longer
 
 
 @dataclass(frozen=True)
-class Bucket:
+class LengthBucket:
     """Sentences of `low` to `high` source words (no `high`: or more), and how they came out."""
 
     low: int
     high: int | None
     sentences: int
     bleu: float
-    bleu_band: ConfidenceInterval
+    bleu_interval: ConfidenceInterval
     output_length: float
-    output_length_band: ConfidenceInterval
+    output_length_interval: ConfidenceInterval
     reference_length: float
     measures: Mapping[str, float]
 
@@ -45,40 +54,41 @@ class Bucket:
         return self.output_length / self.reference_length if self.reference_length else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        return {"label": self.label, **asdict(self), "length_ratio": self.length_ratio}
+        """Return plain values under the keys of the result files (`bleu_band` is an interval)."""
+        fields = {name.replace("_interval", "_band"): value for name, value in asdict(self).items()}
+        return {"label": self.label, **fields, "length_ratio": self.length_ratio}
 
 
-def by_length(
+def scores_by_length(
     statistics: IntArray,
     source_lengths: Sequence[int],
-    measures: Mapping[str, Measure] | None = None,
-    samples: int = SAMPLES,
-) -> tuple[Bucket, ...]:
+    measures: Mapping[str, SubsetMeasure] | None = None,
+    samples: int = BOOTSTRAP_SAMPLES,
+) -> tuple[LengthBucket, ...]:
     """Group sentences by source length; groups without a sentence are left out.
 
     `statistics` are the BLEU counts [N, 10] of `covnmt.metrics.bleu`, whose tokens also make the
     lengths. `measures` name further figures, each a function of the chosen sentence numbers.
     """
-    last = GROUPS - 1
-    numbers = np.clip((np.asarray(source_lengths, dtype=np.int64) - 1) // WIDTH, 0, last)
+    last = BUCKET_COUNT - 1
+    numbers = np.clip((np.asarray(source_lengths, dtype=np.int64) - 1) // BUCKET_WIDTH, 0, last)
     if len(numbers) != len(statistics):
         raise ValueError(f"{len(numbers)} source lengths for {len(statistics)} sentences")
-    rng = np.random.default_rng(SEED)
+    rng = np.random.default_rng(BOOTSTRAP_SEED)
     buckets = []
     for number in np.unique(numbers).tolist():
         chosen = np.flatnonzero(numbers == number)
         rows = statistics[chosen]
         scores, lengths = _resampled(rows, samples, rng)
         buckets.append(
-            Bucket(
-                low=number * WIDTH + 1,
-                high=None if number == last else (number + 1) * WIDTH,
+            LengthBucket(
+                low=number * BUCKET_WIDTH + 1,
+                high=None if number == last else (number + 1) * BUCKET_WIDTH,
                 sentences=len(rows),
                 bleu=float(corpus_bleu(rows.sum(axis=0))),
-                bleu_band=confidence_interval(scores),
+                bleu_interval=confidence_interval(scores),
                 output_length=float(rows[:, OUTPUT_LENGTH].mean()),
-                output_length_band=confidence_interval(lengths),
+                output_length_interval=confidence_interval(lengths),
                 reference_length=float(rows[:, REFERENCE_LENGTH].mean()),
                 measures={name: f(chosen.tolist()) for name, f in (measures or {}).items()},
             )
@@ -90,5 +100,5 @@ def _resampled(
     rows: IntArray, samples: int, rng: np.random.Generator
 ) -> tuple[DoubleArray, DoubleArray]:
     """BLEU and mean output length of as many sentences drawn anew, `samples` times."""
-    totals = draws(len(rows), samples, rng) @ rows  # [samples, 10]
+    totals = resample_counts(len(rows), samples, rng) @ rows  # [samples, 10]
     return corpus_bleu(totals), totals[:, OUTPUT_LENGTH] / len(rows)

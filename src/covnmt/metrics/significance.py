@@ -5,7 +5,7 @@ other system into the baseline's output and see whether corpus BLEU goes up or d
 every sentence; ask how probable so uneven a split of ups and downs would be with a fair coin.
 From kept statistics each swap costs a subtraction and an addition.
 
-sacreBLEU's paired bootstrap and approximate randomisation stand beside it.
+sacreBLEU's paired bootstrap and approximate randomization stand beside it.
 """
 
 import math
@@ -23,10 +23,10 @@ from covnmt.base.arrays import IntArray
 from covnmt.metrics.bleu import corpus_bleu
 
 Alternative = Literal["two-sided", "greater"]
-PairedMethod = Literal["bootstrap", "randomisation"]
+ResamplingMethod = Literal["bootstrap", "randomization"]
 
 # Far below what one n-gram changes in millions, far above rounding.
-SAME = 1e-12
+EQUAL_TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SignTest:
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedTestResult:
     """sacreBLEU's verdict on one system: score, 95% interval, p-value against the baseline."""
 
     system: str
@@ -73,7 +73,7 @@ def sign_test(
     total = baseline.sum(axis=0)  # [10]
     before = corpus_bleu(total)
     after = corpus_bleu(total + system - baseline)  # [N]
-    change = np.where(np.abs(after - before) <= SAME * before, 0.0, after - before)
+    change = np.where(np.abs(after - before) <= EQUAL_TOLERANCE * before, 0.0, after - before)
     up, down = int((change > 0).sum()), int((change < 0).sum())
     p_value = (
         binomial_two_sided(up, down) if alternative == "two-sided" else binomial_tail(up, up + down)
@@ -102,13 +102,13 @@ def binomial_tail(successes: int, trials: int) -> float:
 def paired_tests(
     systems: Mapping[str, Sequence[str]],
     references: Sequence[Sequence[str]],
-    method: PairedMethod,
+    method: ResamplingMethod,
     samples: int = 0,
     tokenize: str = "13a",
-) -> list[Paired]:
+) -> list[PairedTestResult]:
     """sacreBLEU's paired test of every system against the first, for BLEU and chrF.
 
-    `samples` 0 is sacreBLEU's own number (1,000 for bootstrap, 10,000 for randomisation); its
+    `samples` 0 is sacreBLEU's own number (1,000 for bootstrap, 10,000 for randomization); its
     seed is 12345, or what the environment variable SACREBLEU_SEED says. Where two scores are
     equal sacreBLEU returns its smallest p-value; here there is nothing to explain, and p is 1.
     Likewise where only a few sentences differ: see `least_p_value`.
@@ -125,13 +125,13 @@ def paired_tests(
         for (system, lines), result in zip(systems.items(), [baseline, *others], strict=True):
             if result is not baseline:
                 same = result.score == baseline.score
-                least = 1.0 if same else least_p_value(first, lines)
+                least = 1.0 if same else smallest_p_value(first, lines)
                 result.p_value = max(least, result.p_value or 0.0)
             found.append(_paired(system, metric, result, str(signature)))
     return found
 
 
-def least_p_value(first: Sequence[str], second: Sequence[str]) -> float:
+def smallest_p_value(first: Sequence[str], second: Sequence[str]) -> float:
     """What no two-sided test of these outputs can go below.
 
     Were it chance which system wrote which line, the k lines that differ would lie in 2^k ways, and
@@ -142,8 +142,8 @@ def least_p_value(first: Sequence[str], second: Sequence[str]) -> float:
     return min(1.0, 2.0 * 0.5**differing)
 
 
-def _paired(system: str, metric: str, result: Result, signature: str) -> Paired:
-    return Paired(
+def _paired(system: str, metric: str, result: Result, signature: str) -> PairedTestResult:
+    return PairedTestResult(
         system=system,
         metric=metric,
         score=float(result.score),

@@ -21,11 +21,11 @@ from covnmt.data.examples import example_sentences
 from covnmt.data.prepare import prepare
 from covnmt.data.synthetic import write_corpus
 from covnmt.evaluation.evaluate import Comparison, compare
-from covnmt.evaluation.figures import heat_maps
-from covnmt.evaluation.html import panels, write_report
+from covnmt.evaluation.figures import draw_heat_maps
+from covnmt.evaluation.html import attention_heat_maps, write_report
 from covnmt.evaluation.system_output import read_outputs
 from covnmt.evaluation.tables import comparison_table, length_table
-from covnmt.evaluation.test_set import EvaluationSet, as_evaluated, load_evaluation_set
+from covnmt.evaluation.test_set import EvaluationSet, combine_output_lines, load_evaluation_set
 from covnmt.inference.align import Aligner
 from covnmt.inference.translate import Translator, formatted
 from covnmt.metrics.alignment import load_matrices, save_matrices
@@ -51,13 +51,13 @@ def run_demo(directory: Path) -> Iterator[RenderableType]:
     on = load_evaluation_set([text / "test.tgt"], text / "test.src", text / "test.align", 0, True)
     systems = {system: read_outputs(directory / system / "test.jsonl") for system in SYSTEMS}
     forced = {system: load_matrices(directory / system / "test.npz") for system in SYSTEMS}
-    outputs = {system: as_evaluated(systems[system], forced[system]) for system in SYSTEMS}
+    outputs = {system: combine_output_lines(systems[system], forced[system]) for system in SYSTEMS}
     comparison = compare(outputs, on)
     yield comparison_table(comparison, "The embedded pair, test set")
     yield length_table(comparison.systems, "By source length")
     sentence = telling_sentence(comparison, on)
     picture = directory / "heat-maps.png"
-    heat_maps(panels(systems, sentence), picture)
+    draw_heat_maps(attention_heat_maps(systems, sentence), picture)
     page = write_report(directory / "report", "covnmt demo", on, systems, forced)
     yield f"Test sentence {sentence + 1}, where coverage mends the most words: {picture}"
     yield f"Report: {page}"
@@ -104,7 +104,10 @@ def translate_test(text: Path, run: Path) -> None:
 def telling_sentence(comparison: Comparison, on: EvaluationSet) -> int:
     """The test sentence in which coverage mends the most words left out or said twice."""
     before, after = (
-        [len(words.left_out) + len(words.said_twice) for words in comparison.systems[system].words]
+        [
+            len(words.omitted) + len(words.repeated)
+            for words in comparison.systems[system].word_errors
+        ]
         for system in SYSTEMS
     )
     fit = [k for k, (length, _) in enumerate(on.lengths()) if length in PICTURE_LENGTHS]

@@ -253,7 +253,7 @@ def progress_rows(plan: Plan) -> Iterator[tuple[str, str, str, str]]:
 
 def write_sheet(plan: Plan, systems: Sequence[str], seed: int) -> Path:
     """Blinded rating sheets of 200 test sentences in WORK: they hold corpus text."""
-    from covnmt.evaluation.human_evaluation import known_words, make_sheets
+    from covnmt.evaluation.human_evaluation import given_source_words, make_rating_sheets
     from covnmt.evaluation.system_output import read_outputs
 
     rows = {}
@@ -266,5 +266,5 @@ def write_sheet(plan: Plan, systems: Sequence[str], seed: int) -> Path:
     texts = {system: [each.text for each in lines] for system, lines in rows.items()}
     directory = plan.work / plan.experiment.name / "sheet"
     n = min(SHEET_SENTENCES, sum(bool(line.strip()) for line in source))
-    make_sheets(texts, source, n, seed, directory, known_words(rows.values(), source))
+    make_rating_sheets(texts, source, n, seed, directory, given_source_words(rows.values(), source))
     return directory

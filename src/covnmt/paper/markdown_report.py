@@ -16,10 +16,15 @@ from covnmt.base.arrays import FloatArray
 from covnmt.base.config import SYSTEMS
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_text, write_json, write_lines
-from covnmt.evaluation.figures import HeatMap, heat_maps, length_curves, training_curves
-from covnmt.evaluation.interesting_sentences import said_before
-from covnmt.metrics.adequacy import LITTLE_ATTENTION
-from covnmt.metrics.by_length import by_length
+from covnmt.evaluation.figures import (
+    HeatMap,
+    draw_heat_maps,
+    draw_length_curves,
+    draw_training_curves,
+)
+from covnmt.evaluation.interesting_sentences import repeated_bigram_positions
+from covnmt.metrics.adequacy import LOW_ATTENTION
+from covnmt.metrics.by_length import scores_by_length
 from covnmt.paper import tables
 from covnmt.paper.experiments import Experiment
 from covnmt.paper.results import Result, read_results
@@ -235,7 +240,7 @@ def missing(summary: Summary) -> str:
 def write_figures(first: Mapping[str, Result], directory: Path) -> None:
     """Curves by sentence length and of training, as PNG and SVG."""
     buckets = {
-        name: by_length(result.statistics, result.content["test"]["source_lengths"])
+        name: scores_by_length(result.statistics, result.content["test"]["source_lengths"])
         for name, result in first.items()
     }
     with tempfile.TemporaryDirectory() as place:
@@ -243,8 +248,8 @@ def write_figures(first: Mapping[str, Result], directory: Path) -> None:
         for name, log in logs.items():
             write_lines(log, map(json.dumps, _log(first[name])))
         for ending in ("png", "svg"):
-            length_curves(buckets, directory / f"lengths.{ending}")
-            training_curves(logs, directory / f"training.{ending}")
+            draw_length_curves(buckets, directory / f"lengths.{ending}")
+            draw_training_curves(logs, directory / f"training.{ending}")
 
 
 def picture_examples(first: Mapping[str, Result], directory: Path) -> dict[str, int]:
@@ -254,14 +259,14 @@ def picture_examples(first: Mapping[str, Result], directory: Path) -> dict[str, 
         return {}
     troubles = [[trouble(row) for row in result.content["examples"]] for result in pair]
     mended = [before - after for before, after in zip(*troubles, strict=True)]
-    rule = f"fewest words with attention below {LITTLE_ATTENTION:g} in all or said again"
+    rule = f"fewest words with attention below {LOW_ATTENTION:g} in all or said again"
     most, least = int(np.argmax(mended)), int(np.argmin(mended))
     chosen = {f"Where {COVERAGE} gains most on the baseline ({rule}).": most}
     if least != most:
         chosen[f"Where {COVERAGE} gains least, or loses."] = least
     files = {directory / f"example-{number + 1}.png": number for number in chosen.values()}
     for file, number in files.items():
-        heat_maps([_panel(result, number) for result in pair], file)
+        draw_heat_maps([_panel(result, number) for result in pair], file)
     for old in set(directory.glob("example-*.png")) - set(files):  # of an earlier page
         old.unlink()
     return chosen
@@ -269,8 +274,8 @@ def picture_examples(first: Mapping[str, Result], directory: Path) -> dict[str, 
 
 def trouble(example: Mapping[str, Any]) -> int:
     """Source words hardly looked at, and target words in pairs that were said before."""
-    hardly = int((_matrix(example).sum(axis=0) < LITTLE_ATTENTION).sum())
-    return hardly + len(said_before(example["tokens"]))
+    hardly = int((_matrix(example).sum(axis=0) < LOW_ATTENTION).sum())
+    return hardly + len(repeated_bigram_positions(example["tokens"]))
 
 
 def _pair(first: Mapping[str, Result]) -> list[Result]:

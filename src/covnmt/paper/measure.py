@@ -17,15 +17,15 @@ from covnmt.base.config import DecodeConfig
 from covnmt.base.files import read_lines, read_parallel, write_lines
 from covnmt.base.processes import available_cpus
 from covnmt.data.corpus import Corpus, Split
-from covnmt.evaluation.evaluate import Evaluation, Options, evaluate
-from covnmt.evaluation.test_set import EvaluationSet, Output
+from covnmt.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
+from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
 from covnmt.inference.align import Aligner, Alignment
 from covnmt.inference.info import describe_target
 from covnmt.inference.translate import Translation, Translator
 from covnmt.inference.tune_penalties import Tuning, every_hypothesis, settings_to_try, tune
 from covnmt.metrics.alignment import check_links, read_links
 from covnmt.metrics.bleu import OUTPUT_LENGTH, Score
-from covnmt.metrics.by_length import Bucket
+from covnmt.metrics.by_length import LengthBucket
 from covnmt.paper.experiments import GOLD, Experiment
 
 NOT_OURS_TO_TELL = {"data": {"directory"}}  # a place on somebody's machine
@@ -103,7 +103,7 @@ def uncut(decode: DecodeConfig, split: Split) -> DecodeConfig:
 
 
 def describe_test(
-    as_text: Evaluation, source: Sequence[str], by_length: Sequence[Bucket]
+    as_text: Evaluation, source: Sequence[str], by_length: Sequence[LengthBucket]
 ) -> dict[str, Any]:
     """The test set in figures, by sentence and by length."""
     return {
@@ -118,9 +118,9 @@ def describe_test(
 def score_text(outputs: Sequence[str], test: Split) -> Evaluation:
     """The test set as text; references lower-cased, as the systems never saw a capital."""
     references = [line.lower() for line in test.target_text()]
-    output = Output([text.lower() for text in outputs])
+    output = SystemOutput([text.lower() for text in outputs])
     on = EvaluationSet([references], test.source_text())
-    found = evaluate(output, on, Options(workers=available_cpus()))
+    found = evaluate(output, on, EvaluationOptions(workers=available_cpus()))
     return replace(found, translation=case_insensitive(found.translation))
 
 
@@ -135,7 +135,7 @@ def case_insensitive(scores: Sequence[Score]) -> tuple[Score, ...]:
 def score_plain(outputs: Sequence[str], source: Sequence[str], test: Split) -> Evaluation:
     """The test set as people read it; the source is in subwords, for its lengths."""
     on = EvaluationSet([test.target_text()], source)
-    return evaluate(Output(outputs), on, Options(workers=available_cpus()))
+    return evaluate(SystemOutput(outputs), on, EvaluationOptions(workers=available_cpus()))
 
 
 def score_words(
@@ -154,13 +154,13 @@ def score_words(
         deterministic=exact,
     )
     fertility = [t.fertility.tolist() for t in translations if t.fertility is not None]
-    output = Output(
+    output = SystemOutput(
         text=[" ".join(translation.tokens) for translation in translations],
-        forced=[pair.matrix for pair in forced],
+        reference_attention=[pair.matrix for pair in forced],
         attention=[translation.alignment for translation in translations],
         fertility=fertility or None,
     )
-    return evaluate(output, on, Options(ter=False))
+    return evaluate(output, on, EvaluationOptions(ter=False))
 
 
 def score_alignment(aligner: Aligner, prepared: Path) -> tuple[tuple[Score, ...], int]:
@@ -175,8 +175,10 @@ def score_alignment(aligner: Aligner, prepared: Path) -> tuple[tuple[Score, ...]
     found = aligner.align(pairs, tokenized=True, where=f"{source} and {target}, line")
     on = EvaluationSet([[b for _, b in pairs]], [a for a, _ in pairs], gold)
     # the references stand in for an output: only what is said of alignment is taken
-    stand_in = Output([b for _, b in pairs], forced=[pair.matrix for pair in found])
-    return evaluate(stand_in, on, Options(ter=False, samples=1)).alignment, len(pairs)
+    stand_in = SystemOutput(
+        [b for _, b in pairs], reference_attention=[pair.matrix for pair in found]
+    )
+    return evaluate(stand_in, on, EvaluationOptions(ter=False, samples=1)).alignment, len(pairs)
 
 
 def example(translation: ToJson) -> dict[str, Any]:

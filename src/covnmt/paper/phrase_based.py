@@ -13,8 +13,8 @@ from typing import Any
 from covnmt.base.files import read_parallel
 from covnmt.base.processes import available_cpus
 from covnmt.data.corpus import Corpus
-from covnmt.evaluation.evaluate import Evaluation, Options, evaluate
-from covnmt.evaluation.test_set import EvaluationSet, Output
+from covnmt.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
+from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
 from covnmt.metrics.alignment import Links, read_links
 from covnmt.metrics.bleu import Score
 from covnmt.paper.experiments import GOLD, Experiment
@@ -136,7 +136,9 @@ def score_words(
         deterministic=exact,
     )
     text = [" ".join(target) for _, target in outputs]
-    return evaluate(Output(text, links=links, output_links=output_links), on, Options(ter=False))
+    return evaluate(
+        SystemOutput(text, links=links, output_links=output_links), on, EvaluationOptions(ter=False)
+    )
 
 
 def score_alignment(
@@ -149,4 +151,6 @@ def score_alignment(
     source = [" ".join(words) for words, _ in pairs]
     on = EvaluationSet([text], source, read_links(prepared / GOLD[2]))
     # the references stand in for an output: only what is said of alignment is taken
-    return evaluate(Output(text, links=links), on, Options(ter=False, samples=1)).alignment
+    return evaluate(
+        SystemOutput(text, links=links), on, EvaluationOptions(ter=False, samples=1)
+    ).alignment

@@ -9,8 +9,8 @@ from statistics import mean
 from typing import Any
 
 from covnmt.base.config import SYSTEMS, flatten
-from covnmt.evaluation.evaluate import LEVEL
-from covnmt.metrics.bootstrap import ConfidenceInterval, gain_interval
+from covnmt.evaluation.evaluate import SIGNIFICANCE_LEVEL
+from covnmt.metrics.bootstrap import ConfidenceInterval, bleu_gain_interval
 from covnmt.metrics.significance import SignTest, sign_test
 from covnmt.paper.experiments import Experiment
 from covnmt.paper.jobs import choose_jobs
@@ -68,7 +68,7 @@ class SystemSummary:
 
 
 def _won(tests: Mapping[int, SignTest]) -> int:
-    return sum(test.p_value < LEVEL and test.up > test.down for test in tests.values())
+    return sum(test.p_value < SIGNIFICANCE_LEVEL and test.up > test.down for test in tests.values())
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _against(
     if not pairs:
         return None, None
     ahead = mean(_bleu(one) - _bleu(other) for one, other in pairs)
-    return ahead, gain_interval([(other.statistics, one.statistics) for one, other in pairs])
+    return ahead, bleu_gain_interval([(other.statistics, one.statistics) for one, other in pairs])
 
 
 def machine(result: Result) -> str:

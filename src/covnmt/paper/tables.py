@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from covnmt.base.config import SYSTEMS
-from covnmt.metrics.adequacy import LITTLE_ATTENTION
+from covnmt.metrics.adequacy import LOW_ATTENTION
 from covnmt.metrics.bootstrap import ConfidenceInterval
 from covnmt.paper.results import Result
 from covnmt.paper.summary import BASELINE, Spread, Summary, SystemSummary
@@ -112,7 +112,7 @@ def adequacy_note(summary: Summary) -> str:
         f"{kinds} proxies: they hint at words left out (DROP, little attention) and said twice "
         "(REP, repeated 4-grams).",
         f"DROP links words by the system's own attention (`{PHRASE_BASED}`: by its aligner); "
-        f"little attention is below {LITTLE_ATTENTION:g} in all.",
+        f"little attention is below {LOW_ATTENTION:g} in all.",
         f"The paper had people count: {before[0]}% of source words left out by the baseline and "
         f"{after[0]}% by GRU d=10 (33.2% fewer), {before[1]}% and {after[1]}% said twice "
         f"(40.0% fewer). No one has rated these outputs; {limit}.",

@@ -18,7 +18,7 @@ from covnmt.base.arrays import DoubleArray, IntArray
 from covnmt.base.console import log
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_parallel, write_json
-from covnmt.metrics.bleu import corpus_bleu, sentence_statistics
+from covnmt.metrics.bleu import corpus_bleu, sentence_bleu_statistics
 from covnmt.phrase_based.bitext import load_arrays, save_arrays
 from covnmt.phrase_based.decode import Decoder
 from covnmt.phrase_based.features import FEATURES, LOWER, START
@@ -172,7 +172,7 @@ def judged(lists: Sequence[Sequence[Hypothesis]], dev: DevSet, target: Codec) ->
             tokens = spoken(each, dev.source[n], target.vocabulary)
             sentence.append(n)
             features.append(each.features)
-            statistics.append(sentence_statistics(tokens, [dev.target[n]]))
+            statistics.append(sentence_bleu_statistics(tokens, [dev.target[n]]))
     return Pool(np.array(sentence), np.array(features), np.array(statistics))
 
 

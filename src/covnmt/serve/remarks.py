@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from covnmt.inference.translate import Translation
-from covnmt.metrics.adequacy import LITTLE_ATTENTION
+from covnmt.metrics.adequacy import LOW_ATTENTION
 from covnmt.text.tokenize import SPACE, spelt
 
 # More than a word's due: attention over its fertility or, where that is unknown, attention.
@@ -42,7 +42,7 @@ def _source_remarks(translation: Translation) -> list[Remark]:
     received = translation.alignment.sum(axis=0)  # [J]
     much = MUCH_ATTENTION if fertility is None else MUCH_OF_FERTILITY
     for j, (attention, coverage) in enumerate(zip(received, translation.coverage, strict=True)):
-        if attention < LITTLE_ATTENTION:
+        if attention < LOW_ATTENTION:
             reason = f"attention {attention:.2f} in all: the translation hardly looked at it"
             found.append(Remark("source", j, "left out", reason))
         elif coverage > much:
