@@ -17,7 +17,7 @@ import torch
 
 from covnmt.base.config import Config
 from covnmt.base.files import read_lines
-from covnmt.cli import main
+from covnmt.cli import app as main
 from covnmt.data.corpus import PrepareSettings
 from covnmt.data.prepare import prepare
 from covnmt.data.synthetic import SyntheticSettings, write_corpus

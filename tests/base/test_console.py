@@ -134,10 +134,10 @@ def test_meter_counts_from_where_it_began(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 GOES_ON = """
-from covnmt import progress
-progress.SECONDS_BETWEEN_LINES = 0
-for line in progress.track(range(9), 9, "reading"):
-    progress.tell(f"line {line}")
+from covnmt.base import console
+console.SECONDS_BETWEEN_LINES = 0
+for line in console.track(range(9), 9, "reading"):
+    console.log(f"line {line}")
 print("done")
 """
 

@@ -109,13 +109,13 @@ def test_bad_input_is_raised_here(cluster: Any) -> None:
 
 
 def test_an_item_that_always_kills(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("covnmt.base.ray_cluster.DEATHS", 1)
+    monkeypatch.setattr("covnmt.base.ray_cluster.MAX_DEATHS", 1)
     with pytest.raises(UserError, match="7: workers died 2 times over it"):
         list(map_on_cluster(die, [7], cluster.address, cores=1))
 
 
 def test_workers_that_never_begin(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("covnmt.base.ray_cluster.DEATHS", 1)
+    monkeypatch.setattr("covnmt.base.ray_cluster.MAX_DEATHS", 1)
     with pytest.raises(UserError, match="2 workers in a row died before they had begun"):
         list(map_on_cluster(Stillborn(), [7], cluster.address, cores=1))
 

@@ -23,7 +23,7 @@ from covnmt.base import console as progress
 from covnmt.base.config import SYSTEMS, describe_keys
 from covnmt.base.files import read_lines, read_parallel, write_lines
 from covnmt.base.recipe import bundled_recipes, find_recipe, load_recipe
-from covnmt.cli import main
+from covnmt.cli import app as main
 from covnmt.data.corpus import Corpus
 from covnmt.inference import align, info, omissions
 from covnmt.inference.align import Aligner

@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import typer
 
-from covnmt.cli import main
+from covnmt.cli import app as main
 from tests.conftest import Run
 
 Words = tuple[str, ...]

@@ -23,7 +23,7 @@ from covnmt.base.config import ModelConfig, describe_keys
 from covnmt.base.errors import install_command
 from covnmt.base.files import atomic_text, write_lines
 from covnmt.base.recipe import find_recipe, load_recipe
-from covnmt.cli.main import app
+from covnmt.cli.app import app
 from covnmt.metrics.alignment import save_matrices
 from covnmt.model import decoder
 from covnmt.model.coverage import Psi

@@ -10,7 +10,7 @@ import pytest
 
 from covnmt.base.errors import UserError
 from covnmt.base.files import write_lines
-from covnmt.cli import main
+from covnmt.cli import app as main
 from covnmt.decoding.onnx.export import export_model
 from covnmt.decoding.onnx.format import read_description
 from covnmt.inference import align

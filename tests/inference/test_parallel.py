@@ -197,7 +197,7 @@ def dying(job, shard):
 
 shards.translate_shard = dying
 if __name__ == "__main__":
-    from covnmt.checkpoint import load_config
+    from covnmt.model.directory import load_config
     models, inputs, _, out = map(Path, sys.argv[1:5])
     decode = load_config(models).config.decode.model_copy(update={"beam": 2})
     job = shards.Job((models,), decode, device="cpu", threads=1)

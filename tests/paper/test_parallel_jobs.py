@@ -112,7 +112,7 @@ def test_a_process_that_starts_after_the_stop_is_told_of_it(
     told: list[str] = []
     patient = "import signal, sys; signal.alarm(60); sys.stdin.read(); print('told')"
     monkeypatch.setattr(parallel_jobs, "CHILD", patient)
-    monkeypatch.setattr(parallel_jobs, "tell", told.append)
+    monkeypatch.setattr(parallel_jobs, "log", told.append)
     crew = Crew(plan("cpu"), 2)
     crew.stop()
     crew.run([Job("gru10", 1)])
@@ -123,6 +123,6 @@ def test_ctrl_c_does_not_reach_a_process(monkeypatch: pytest.MonkeyPatch) -> Non
     """It has a session of its own, and is told by us."""
     told: list[str] = []
     monkeypatch.setattr(parallel_jobs, "CHILD", "import os; print(os.getsid(0) == os.getpid())")
-    monkeypatch.setattr(parallel_jobs, "tell", told.append)
+    monkeypatch.setattr(parallel_jobs, "log", told.append)
     Crew(plan("cpu"), 2).run([Job("gru10", 1)])
     assert told == ["gru10-seed1: True"]

@@ -93,7 +93,7 @@ def test_words_align(tiny_text: Path, tiny_corpus: Path, run_cli: RunCli, tmp_pa
 INTERRUPTED = """
 import os, signal
 from covnmt.cli import main
-from covnmt.smt.model import Builder
+from covnmt.phrase_based.model import Builder
 plain = Builder.stage
 
 def stage(self, name, *rest):

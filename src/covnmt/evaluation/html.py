@@ -1,8 +1,8 @@
 """The report: one HTML page that needs nothing else, and its figures as files beside it.
 
 The page answers, in this order: which system is better, on which sentences, what it looks at, and
-what it leaves out or says twice. Tables are those of `covnmt.report.tables`, drawings those of
-`covnmt.report.svg`; every text goes through `covnmt.report.markup`, which escapes it.
+what it leaves out or says twice. Tables are those of `covnmt.evaluation.tables`, drawings those of
+`covnmt.evaluation.svg`; every text goes through `covnmt.report.markup`, which escapes it.
 """
 
 from collections.abc import Mapping, Sequence

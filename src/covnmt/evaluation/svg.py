@@ -1,6 +1,6 @@
 """Drawings inside the report, as SVG: heat maps and curves, in the colours of the page.
 
-They show the same as `covnmt.report.figures`, but take the reader's fonts, follow the light or
+They show the same as `covnmt.evaluation.figures`, but take the reader's fonts, follow the light or
 dark page, and name each cell and point when pointed at. Sizes are in CSS pixels.
 """
 

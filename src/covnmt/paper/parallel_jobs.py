@@ -23,7 +23,7 @@ from covnmt.paper.systems import trained_as
 
 CHILD = """
 from covnmt.cli import main
-from covnmt.reproduce.at_once import stop_when_input_ends
+from covnmt.paper.parallel_jobs import stop_when_input_ends
 stop_when_input_ends()
 main()
 """
