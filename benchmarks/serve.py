@@ -42,7 +42,7 @@ ONE_AT_A_TIME = [
     ("--batch-size", "1", "--wait", "0"),
     ("--batch-size", "1", "--wait", "0", "--workers", "1", "--threads", str(os.cpu_count() or 1)),
 ]
-START = "from covnmt.cli_serve import app; app()"
+START = "from covnmt.cli.serve import app; app()"
 HANG_UP = 0.1
 
 
