@@ -61,7 +61,7 @@ class Ours:
 
         decode = DecodeConfig(beam=beam, length_rules=False, max_length=STEPS, retry=False)
         found = self.engine.search(pad(sentences, self.end), decode, None)
-        return sum(len(best.words) for best, *_ in found.hypotheses)
+        return sum(len(best.token_ids) for best, *_ in found.hypotheses)
 
 
 class OtherToolkit:

@@ -23,7 +23,7 @@ from train import WORDS, random_model
 
 from covnmt.base.config import SYSTEMS, DecodeConfig, ModelConfig
 from covnmt.decoding.beam_search import Hypothesis
-from covnmt.decoding.gpu.beam_search import DeviceSearch
+from covnmt.decoding.gpu.beam_search import GpuBeamSearch
 from covnmt.decoding.torch import TorchEngine
 from covnmt.text.vocabulary import UNK
 
@@ -38,9 +38,9 @@ class Decoder:
         self.model = random_model(ModelConfig(coverage=SYSTEMS[system]), torch.device("cuda"))
         self.model.eval()
         self.dtype = torch.bfloat16 if precision == "bf16" else None
-        self._by_steps = TorchEngine([self.model], END).by_steps
+        self._by_steps = TorchEngine([self.model], END).search_stepwise
         self.device_search = (
-            DeviceSearch(self.model, END, UNK, self.dtype) if path == "fast" else None
+            GpuBeamSearch(self.model, END, UNK, self.dtype) if path == "fast" else None
         )
 
     @torch.inference_mode()

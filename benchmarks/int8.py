@@ -18,13 +18,13 @@ from typing import Any
 from machine import save
 
 from covnmt.base.files import read_lines, read_parallel, write_lines
-from covnmt.decoding.onnx.export import LinkedText, export_model
+from covnmt.decoding.onnx.export import AlignedText, export_model
 from covnmt.metrics.bleu import paper_bleu, sacre_bleu
 
 LONGEST = 400  # characters; longer pairs are not aligned
 
 
-def exports(model: Path, work: Path, linked: LinkedText | None) -> dict[str, Path]:
+def exports(model: Path, work: Path, linked: AlignedText | None) -> dict[str, Path]:
     """Every form of the model, the trained one first."""
     forms = {"pytorch": model, "onnx-fp32": work / "onnx-fp32", "onnx-int8": work / "onnx-int8"}
     for name, precision in (("onnx-fp32", "fp32"), ("onnx-int8", "int8")):
@@ -41,11 +41,11 @@ def exports(model: Path, work: Path, linked: LinkedText | None) -> dict[str, Pat
     return forms
 
 
-def some_pairs(texts: tuple[Path, Path], number: int, work: Path) -> LinkedText:
+def some_pairs(texts: tuple[Path, Path], number: int, work: Path) -> AlignedText:
     """Pairs of a training text that can be aligned, at equal distances, in files of their own."""
     rows = [pair for pair in read_parallel(*texts) if all(0 < len(s) <= LONGEST for s in pair)]
     chosen = rows[:: max(len(rows) // number, 1)][:number]
-    linked = LinkedText(work / "linked.source", work / "linked.target", work / "linked.links")
+    linked = AlignedText(work / "linked.source", work / "linked.target", work / "linked.links")
     for path, lines in zip(linked, zip(*chosen, strict=True), strict=False):
         write_lines(path, lines)
     return linked

@@ -30,8 +30,8 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from covnmt.base.config import CoverageConfig, ModelConfig
-from covnmt.decoding.gpu.beam_search import Output, converted
-from covnmt.decoding.gpu.buffers import Buffers
+from covnmt.decoding.gpu.beam_search import PaddedOutputLayer, copy_in_precision
+from covnmt.decoding.gpu.buffers import SearchBuffers
 from covnmt.kernels import gpu
 from covnmt.kernels.triton import decoder as triton_decoder
 from covnmt.kernels.triton import encoder as triton_encoder
@@ -218,10 +218,10 @@ def update(case: Case) -> None:
 
 def search(case: Case, beam: int = 10) -> None:
     """A step of a beam search."""
-    model = converted(build(case), case.dtype)
+    model = copy_in_precision(build(case), case.dtype)
     memory = remember(case, model)
-    step, output = FusedStep(model, case.dtype), Output.of(model.readout)
-    buffers = Buffers.allocate(model, memory, case.sentences, beam, case.words, step.embedded)
+    step, output = FusedStep(model, case.dtype), PaddedOutputLayer.of(model.readout)
+    buffers = SearchBuffers.allocate(model, memory, case.sentences, beam, case.words, step.embedded)
 
     def choose(features: Tensor) -> Tensor:
         logits = output.logits(features).unflatten(0, (case.sentences, -1))

@@ -85,7 +85,7 @@ def everything(table: Table, most: int) -> list[tuple[int, ...]]:
 
 
 def symbols(hypothesis: Hypothesis) -> tuple[int, ...]:
-    return hypothesis.words + ((END,) if hypothesis.finished else ())
+    return hypothesis.token_ids + ((END,) if hypothesis.finished else ())
 
 
 def as_found(hypothesis: Hypothesis) -> Found:
@@ -225,7 +225,7 @@ def test_end_waits_for_half_the_source(J: int, length_rules: bool, symbols_expec
 )
 def test_what_never_ends_comes_back_unfinished(config: DecodeConfig, steps: int) -> None:
     ((hypothesis,),) = run([ENDLESS], config)
-    assert hypothesis.words == (A,) * steps
+    assert hypothesis.token_ids == (A,) * steps
     assert not hypothesis.finished
     assert hypothesis.log_prob == hypothesis.score == -0.5 * steps
     assert hypothesis.attention.shape == (steps, 2)
@@ -234,12 +234,12 @@ def test_what_never_ends_comes_back_unfinished(config: DecodeConfig, steps: int)
 def test_reserved_word_is_never_generated() -> None:
     table = markov({0: {0: 0.0, A: -1}, A: {0: 0.0, END: -1}})
     ((hypothesis,),) = run([table], DecodeConfig(beam=1))
-    assert hypothesis.words == (A,)
+    assert hypothesis.token_ids == (A,)
 
 
 def test_nothing_possible_gives_an_empty_hypothesis() -> None:
     ((hypothesis,),) = run([markov({})], DecodeConfig(beam=4))
-    assert hypothesis.words == ()
+    assert hypothesis.token_ids == ()
     assert not hypothesis.finished
     assert hypothesis.attention.shape == (0, 2)
 
@@ -247,7 +247,7 @@ def test_nothing_possible_gives_an_empty_hypothesis() -> None:
 def test_nan_is_no_candidate() -> None:
     table = markov({0: {A: -1, B: math.nan}, A: {END: -1}, B: {END: -1}})
     ((hypothesis,),) = run([table], DecodeConfig(beam=2))
-    assert hypothesis.words == (A,)
+    assert hypothesis.token_ids == (A,)
 
 
 def test_beam_shrinks_with_every_finished_hypothesis() -> None:
@@ -255,7 +255,7 @@ def test_beam_shrinks_with_every_finished_hypothesis() -> None:
     scorer, state, lengths = batch([markov({0: likes_ends, A: likes_ends, B: likes_ends}, J=1)])
     (hypotheses,) = beam_search(scorer, state, lengths, DecodeConfig(beam=3, nbest=3))
     # first step: the end, A and B; second: A and B both end; nothing is left for the third
-    assert [hypothesis.words for hypothesis in hypotheses] == [(), (A,), (B,)]
+    assert [hypothesis.token_ids for hypothesis in hypotheses] == [(), (A,), (B,)]
     assert scorer.sizes == [(1, 1), (1, 2)]
 
 
@@ -264,7 +264,7 @@ def test_finished_sentences_leave_the_batch() -> None:
     long = markov({0: {A: 0.0}, A: {B: 0.0}, B: {UNK: 0.0}, UNK: {END: 0.0}}, J=2)
     scorer, state, lengths = batch([short, long, short])
     found = beam_search(scorer, state, lengths, DecodeConfig(beam=1))
-    assert [hypotheses[0].words for hypotheses in found] == [(A,), (A, B, UNK), (A,)]
+    assert [hypotheses[0].token_ids for hypotheses in found] == [(A,), (A, B, UNK), (A,)]
     assert [sentences for sentences, _ in scorer.sizes] == [3, 3, 1, 1]
 
 
@@ -277,15 +277,15 @@ ENDS = markov({0: {A: -0.1}, A: {END: -0.1}})
 def test_unk_is_allowed_when_nothing_ends_without() -> None:
     config = DecodeConfig(beam=2, forbid_unk=True)
     ((ends,), (needs,)) = run([ENDS, NEEDS_UNK], config)
-    assert ends.words == (A,)
-    assert needs.words == (UNK,)
+    assert ends.token_ids == (A,)
+    assert needs.token_ids == (UNK,)
     assert needs.finished
 
 
 def test_beam_doubles_only_for_sentences_that_do_not_end() -> None:
     scorer, state, lengths = batch([ENDS, NEEDS_BEAM_2, ENDS])
     found = beam_search(scorer, state, lengths, DecodeConfig(beam=1))
-    assert [hypothesis.words for (hypothesis,) in found] == [(A,), (B,), (A,)]
+    assert [hypothesis.token_ids for (hypothesis,) in found] == [(A,), (B,), (A,)]
     together = 2  # steps until both others have ended; from then on one sentence is alone
     assert scorer.sizes[:together] == [(3, 3)] * together
     assert set(scorer.sizes[together:]) == {(1, 1), (1, 2)}
@@ -306,8 +306,8 @@ def test_length_penalty_changes_the_winner() -> None:
     table = markov({0: {END: -1.0, A: -0.75}, A: {END: -0.75}}, J=1)
     ((plain,),) = run([table], DecodeConfig(beam=2))
     ((longer,),) = run([table], DecodeConfig(beam=2, length_penalty=1.0))
-    assert (plain.words, plain.score) == ((), -1.0)
-    assert (longer.words, longer.log_prob, longer.score) == ((A,), -1.5, -0.75)
+    assert (plain.token_ids, plain.score) == ((), -1.0)
+    assert (longer.token_ids, longer.log_prob, longer.score) == ((A,), -1.5, -0.75)
 
 
 # --- watching ----------------------------------------------------------------------------------

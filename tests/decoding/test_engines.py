@@ -13,7 +13,7 @@ from covnmt.decoding.onnx.runtime import OnnxModel
 def test_an_exported_model_has_one_thread_unless_told(
     asked: int, used: int, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("covnmt.decoding.engines.cores", lambda: 2)
+    monkeypatch.setattr("covnmt.decoding.engines.available_cpus", lambda: 2)
     export_model(tiny_model, tmp_path, "fp32")
     [model], _ = load_models([tmp_path], "auto", asked)
     assert isinstance(model, OnnxModel)
@@ -25,7 +25,7 @@ def test_never_more_threads_than_cores(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They wait for each other busily: a thousand on two cores got nowhere."""
-    monkeypatch.setattr("covnmt.decoding.engines.cores", lambda: 3)
+    monkeypatch.setattr("covnmt.decoding.engines.available_cpus", lambda: 3)
     export_model(tiny_model, tmp_path, "fp32")
     [model], _ = load_models([tmp_path], "auto", 1000)
     assert isinstance(model, OnnxModel)

@@ -7,10 +7,10 @@ import pytest
 
 from covnmt.base.config import DecodeConfig
 from covnmt.decoding.penalties import (
-    attempts,
     coverage_penalty,
     length_penalty,
-    penalised,
+    penalized_score,
+    search_attempts,
     step_limits,
 )
 
@@ -24,7 +24,7 @@ ATTEMPTS: list[tuple[DecodeConfig, list[tuple[int, bool]]]] = [
 
 @pytest.mark.parametrize(("config", "expected"), ATTEMPTS)
 def test_attempts(config: DecodeConfig, expected: list[tuple[int, bool]]) -> None:
-    assert [(tried.beam, tried.forbid_unk) for tried in attempts(config)] == expected
+    assert [(tried.beam, tried.forbid_unk) for tried in search_attempts(config)] == expected
 
 
 def test_step_limits() -> None:
@@ -58,5 +58,5 @@ def test_coverage_penalty(attention: list[list[float]], expected: float) -> None
 def test_penalised_score() -> None:
     attention = np.array([[0.5, 0.5], [0.0, 1.0]])
     config = DecodeConfig(length_penalty=1.0, coverage_penalty=2.0)
-    assert penalised(-3.0, attention, config) == pytest.approx(-1.5 + 2 * math.log(0.5))
-    assert penalised(-3.0, attention, DecodeConfig()) == -3.0
+    assert penalized_score(-3.0, attention, config) == pytest.approx(-1.5 + 2 * math.log(0.5))
+    assert penalized_score(-3.0, attention, DecodeConfig()) == -3.0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from covnmt.base.config import SYSTEMS, DecodeConfig
 from covnmt.base.errors import UserError
-from covnmt.decoding.torch import ModelScorer, TorchEngine, pick_device, top
+from covnmt.decoding.torch import TorchEngine, TorchScorer, pick_device, top_k
 from tests.model.small import END, small_batch, small_config, small_model
 
 
@@ -20,7 +20,7 @@ def test_top_breaks_ties_by_position(S: int, N: int, k: int, seed: int) -> None:
     k = min(k, N)
     scores = torch.randint(-3, 3, (S, N), generator=torch.Generator().manual_seed(seed)).float()
     scores[scores == -3] = -math.inf
-    values, positions = top(scores, k)
+    values, positions = top_k(scores, k)
     for row, row_values, row_positions in zip(
         scores.tolist(), values.tolist(), positions.tolist(), strict=True
     ):
@@ -33,18 +33,18 @@ def test_top_breaks_ties_by_position(S: int, N: int, k: int, seed: int) -> None:
 def test_ensemble_averages_probabilities_and_attention() -> None:
     models = [small_model(small_config(SYSTEMS["gru10"]), seed) for seed in range(3)]
     batch = small_batch([(4, 1), (2, 1)])
-    scorer, state = ModelScorer.read(models, batch.source, batch.source_mask, END)
+    scorer, state = TorchScorer.read(models, batch.source, batch.source_mask, END)
     found = scorer.step(state, None, END + 1)
     each = []
     for model in models:
         memory = model.encode(batch.source, batch.source_mask)
         each.append(model.step(memory, model.decoder.start(memory), None))
     probabilities = np.mean([one.log_probs.exp().numpy() for one in each], axis=0)
-    again = np.take_along_axis(probabilities, found.words, axis=1)
+    again = np.take_along_axis(probabilities, found.token_ids, axis=1)
     np.testing.assert_allclose(np.exp(found.log_probs), again, rtol=1e-5)
     attention = np.mean([one.alpha.numpy() for one in each], axis=0)
     np.testing.assert_allclose(found.attention, attention, rtol=1e-5)
-    assert (np.sort(found.words, axis=1) == np.arange(END + 1)).all()
+    assert (np.sort(found.token_ids, axis=1) == np.arange(END + 1)).all()
 
 
 def test_nothing_keeps_a_gradient() -> None:
@@ -52,7 +52,7 @@ def test_nothing_keeps_a_gradient() -> None:
     batch = small_batch([(3, 1)])
     [(best, *_)] = (
         TorchEngine([model], END)
-        .by_steps(batch.source, batch.source_mask, DecodeConfig(beam=2))
+        .search_stepwise(batch.source, batch.source_mask, DecodeConfig(beam=2))
         .hypotheses
     )
     assert isinstance(best.attention, np.ndarray)

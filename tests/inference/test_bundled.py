@@ -12,7 +12,7 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import write_lines
 from covnmt.cli import app as main
 from covnmt.decoding.onnx.export import export_model
-from covnmt.decoding.onnx.format import read_description
+from covnmt.decoding.onnx.format import read_manifest
 from covnmt.inference import align
 from covnmt.inference.align import Aligner, align_text
 from covnmt.inference.info import describe_target
@@ -112,7 +112,7 @@ def test_the_demo_shows_those_there_are(along: Path, monkeypatch: pytest.MonkeyP
 def test_a_model_is_small_and_whole(name: str) -> None:
     files = [path for path in (BUNDLED / name).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= MOST_BYTES
-    assert read_description(BUNDLED / name)["precision"] == "int8"
+    assert read_manifest(BUNDLED / name)["precision"] == "int8"
     info = describe_target(name, words=0)
     assert info.config.model.coverage.kind == "gru"
     assert str(info.config.data.directory) == "data"  # not a place on the machine of its training

@@ -10,8 +10,8 @@ import pytest
 
 from covnmt.base.config import DecodeConfig
 from covnmt.data.padding import Padded
-from covnmt.decoding.beam_search import SearchResult, Watch
-from covnmt.decoding.protocol import Forced
+from covnmt.decoding.beam_search import SearchResult, StepCallback
+from covnmt.decoding.protocol import ForcedDecoding
 from covnmt.inference import omissions, translate
 from covnmt.inference.omissions import OmissionChecker, formatted
 from covnmt.inference.translate import Translation, Translator
@@ -61,7 +61,7 @@ class WordByWord:
 
     device = "cpu"
 
-    def force(self, source: Padded, target: Padded) -> Forced:
+    def force_decode(self, source: Padded, target: Padded) -> ForcedDecoding:
         assert len(target.words) == 1 or target.words.size <= omissions.WORDS
         rows = [
             self.log_prob(x[: int(J) - 1].tolist(), y[: int(I) - 1].tolist())
@@ -69,9 +69,13 @@ class WordByWord:
                 source.words, source.mask.sum(1), target.words, target.mask.sum(1), strict=True
             )
         ]
-        return Forced(np.zeros((len(rows), 1, 1), np.float32), np.array(rows, np.float32), None)
+        return ForcedDecoding(
+            np.zeros((len(rows), 1, 1), np.float32), np.array(rows, np.float32), None
+        )
 
-    def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> SearchResult:
+    def search(
+        self, source: Padded, decode: DecodeConfig, watch: StepCallback | None
+    ) -> SearchResult:
         raise AssertionError("the stand-in translates")
 
     def log_prob(self, x: Sequence[int], y: Sequence[int]) -> float:
@@ -175,9 +179,9 @@ def test_a_line_of_one_sentence_costs_two_decodings_for_each_word() -> None:
     class Counting(WordByWord):
         rows = 0
 
-        def force(self, source: Padded, target: Padded) -> Forced:
+        def force_decode(self, source: Padded, target: Padded) -> ForcedDecoding:
             self.rows += len(source.words)
-            return super().force(source, target)
+            return super().force_decode(source, target)
 
     engine = Counting()
     OmissionChecker(StandIn(engine)).check([("a wa b c .", "A C")])

@@ -14,7 +14,7 @@ from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines, write_lines
 from covnmt.decoding.onnx.export import export_model
-from covnmt.decoding.penalties import attempts, penalised
+from covnmt.decoding.penalties import penalized_score, search_attempts
 from covnmt.inference.parallel import TranslationJob
 from covnmt.inference.translate import Translation, Translator
 from covnmt.inference.tune_penalties import (
@@ -108,7 +108,7 @@ def test_a_candidate_is_scored_by_the_rules(
     )
     decode = DecodeConfig(length_penalty=length, coverage_penalty=coverage)
     score = Candidate.of(made).score(decode)
-    assert score == pytest.approx(penalised(log_prob, attention, decode), abs=1e-4)
+    assert score == pytest.approx(penalized_score(log_prob, attention, decode), abs=1e-4)
 
 
 @pytest.mark.parametrize(("scores", "best"), BEST)
@@ -208,4 +208,6 @@ def test_what_is_told() -> None:
 def test_all_that_a_search_finds_is_asked_for(beam: int) -> None:
     """Also where nothing ended at first, and the beam was doubled."""
     decode = DecodeConfig(beam=beam)
-    assert every_hypothesis(decode).nbest >= max(attempt.beam for attempt in attempts(decode))
+    assert every_hypothesis(decode).nbest >= max(
+        attempt.beam for attempt in search_attempts(decode)
+    )

@@ -13,7 +13,7 @@ import torch
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_json, write_json
 from covnmt.decoding.onnx.export import export_model
-from covnmt.decoding.onnx.format import DESCRIPTION
+from covnmt.decoding.onnx.format import MANIFEST_FILE
 from covnmt.decoding.onnx.runtime import load_exported
 from covnmt.model.checkpoint import (
     BEST,
@@ -71,7 +71,7 @@ OPENED: dict[Callable[[Path], None], str] = {
     average: "recent/00000030.safetensors",
     keep_last: LAST,
     resume: LAST,
-    open_export: DESCRIPTION,
+    open_export: MANIFEST_FILE,
 }
 
 
@@ -108,7 +108,7 @@ def forget(directory: Path) -> None:
         tensors, about = load_tensors(path)
         del about["settings"]
         save_tensors(path, tensors, about)
-    if (path := directory / DESCRIPTION).exists():
+    if (path := directory / MANIFEST_FILE).exists():
         about = read_json(path)
         del about["settings"]
         write_json(path, about)
@@ -167,7 +167,7 @@ def test_a_model_made_of_another_tells_the_same(tiny_model: Path, tmp_path: Path
     write_last(tiny_model, tmp_path / "last")
     export_model(tmp_path / "mean", tmp_path / "exported", "fp32")
     told = [load_tensors(tmp_path / name / BEST)[1]["settings"] for name in ("mean", "last")]
-    told.append(read_json(tmp_path / "exported" / DESCRIPTION)["settings"])
+    told.append(read_json(tmp_path / "exported" / MANIFEST_FILE)["settings"])
     known = made_with(load_config(tiny_model))
     assert told == [json.loads(json.dumps(known))] * 3
     assert {*SILENT, "model.hidden", "vocabularies"} <= known.keys()

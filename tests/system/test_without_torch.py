@@ -11,7 +11,7 @@ import pytest
 
 from covnmt.base.errors import UserError, install_command
 from covnmt.base.files import read_json, read_lines, write_json
-from covnmt.decoding.onnx.format import DESCRIPTION, ENCODER, STEP, WEIGHTS
+from covnmt.decoding.onnx.format import ENCODER_FILE, MANIFEST_FILE, STEP_FILE, WEIGHTS_FILE
 from covnmt.inference.align import Aligner
 from covnmt.inference.info import describe_target
 from covnmt.inference.translate import Translator
@@ -133,7 +133,7 @@ def copy_of(directory: Path, to: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", [DESCRIPTION, ENCODER, STEP, WEIGHTS, "config.json", "target.vocab"]
+    "name", [MANIFEST_FILE, ENCODER_FILE, STEP_FILE, WEIGHTS_FILE, "config.json", "target.vocab"]
 )
 def test_missing_file(name: str, exported: Path, tmp_path: Path) -> None:
     copy = copy_of(exported, tmp_path / "copy")
@@ -142,7 +142,7 @@ def test_missing_file(name: str, exported: Path, tmp_path: Path) -> None:
         Translator.load(copy)
 
 
-@pytest.mark.parametrize("name", [ENCODER, STEP, WEIGHTS])
+@pytest.mark.parametrize("name", [ENCODER_FILE, STEP_FILE, WEIGHTS_FILE])
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
 def test_damaged_graph(name: str, damage: str, exported: Path, tmp_path: Path) -> None:
     path = copy_of(exported, tmp_path / "copy") / name
@@ -171,7 +171,7 @@ DESCRIPTIONS = [
 def test_other_description(
     change: dict[str, object], message: str, exported: Path, tmp_path: Path
 ) -> None:
-    path = copy_of(exported, tmp_path / "copy") / DESCRIPTION
+    path = copy_of(exported, tmp_path / "copy") / MANIFEST_FILE
     write_json(path, {**read_json(path), **change})
     with pytest.raises(UserError, match=message):
         Translator.load(path.parent)
@@ -200,5 +200,5 @@ def test_the_export_lies_beside_the_model(
     (tmp_path / "model").symlink_to(tiny_model)
     done = run_cli("export", tmp_path / "model", "--int8")
     assert done.returncode == 0, done.stderr
-    assert read_json(tmp_path / "model-int8" / DESCRIPTION)["precision"] == "int8"
+    assert read_json(tmp_path / "model-int8" / MANIFEST_FILE)["precision"] == "int8"
     assert Translator.load(tmp_path / "model-int8").translate(["a"])

@@ -13,7 +13,7 @@ from covnmt.base.config import Config
 from covnmt.data.batching import collate
 from covnmt.data.corpus import Corpus
 from covnmt.decoding.beam_search import SearchResult
-from covnmt.decoding.gpu.beam_search import DeviceSearch
+from covnmt.decoding.gpu.beam_search import GpuBeamSearch
 from covnmt.decoding.torch import TorchEngine
 from covnmt.inference.translate import Translator
 from covnmt.metrics.bleu import paper_bleu
@@ -127,18 +127,18 @@ def test_it_stops_between_two_batches_of_a_gpu(
     batch_size: int, tiny_model: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whose search cannot be looked into; here it runs on the CPU."""
-    begin, search, searched = TorchEngine.__init__, DeviceSearch.search, list[int]()
+    begin, search, searched = TorchEngine.__init__, GpuBeamSearch.search, list[int]()
 
     def pretend(engine: TorchEngine, models: Sequence[Seq2Seq], end: int) -> None:
         begin(engine, models, end)
         engine.device = "cuda"
 
-    def count(device_search: DeviceSearch, words: torch.Tensor, *others: Any) -> SearchResult:
+    def count(device_search: GpuBeamSearch, words: torch.Tensor, *others: Any) -> SearchResult:
         searched.append(len(words))
         return search(device_search, words, *others)
 
     monkeypatch.setattr(TorchEngine, "__init__", pretend)
-    monkeypatch.setattr(DeviceSearch, "search", count)
+    monkeypatch.setattr(GpuBeamSearch, "search", count)
     model, config = load_model(tiny_model, CPU)
     config = changed(config, decode__batch_size=batch_size)
     dev = DevSet.open(Corpus.open(tiny_corpus))

@@ -79,11 +79,11 @@ def export(
     ] = None,
 ) -> None:
     """Write a model for fast translation on a CPU, without PyTorch."""
-    from covnmt.decoding.onnx.export import LinkedText, export_model
+    from covnmt.decoding.onnx.export import AlignedText, export_model
     from covnmt.model.checkpoint import refuse_run
 
     directory = target or model.with_name(f"{model.absolute().name}-{'int8' if int8 else 'onnx'}")
     refuse_run(directory)
-    linked = LinkedText(*shortlist) if shortlist else None
+    linked = AlignedText(*shortlist) if shortlist else None
     sizes = export_model(model, directory, "int8" if int8 else "fp32", linked)
     log(f"{directory}: {sum(sizes.values()) / 2**20:,.1f} MiB")

@@ -17,10 +17,10 @@ import numpy as np
 
 from covnmt.base.arrays import DoubleArray, FloatArray, IntArray
 from covnmt.base.config import DecodeConfig
-from covnmt.decoding.beam_search import Hypothesis, nothing
+from covnmt.decoding.beam_search import Hypothesis, empty_hypothesis
 
 
-class Segment(NamedTuple):
+class HistorySegment(NamedTuple):
     """Some rows with the same sentences in the same places."""
 
     first: int  # the step of its first row
@@ -30,7 +30,7 @@ class Segment(NamedTuple):
     alpha: FloatArray  # [rows, S, K, J] attention, by slot of the parent
 
 
-class Leaves(NamedTuple):
+class EndedHypotheses(NamedTuple):
     """Hypotheses by where they end, [L] each."""
 
     sentences: IntArray
@@ -38,25 +38,27 @@ class Leaves(NamedTuple):
     slots: IntArray
     log_probs: FloatArray
 
-    def take(self, chosen: IntArray) -> "Leaves":
+    def take(self, chosen: IntArray) -> "EndedHypotheses":
         """Only these."""
-        return Leaves._make(part[chosen] for part in self)
+        return EndedHypotheses._make(part[chosen] for part in self)
 
 
 @dataclass(frozen=True)
-class Trellis:
+class SearchHistory:
     """All segments as one: slot k of sentence n at step i is node first[i, n] + k."""
 
     first: IntArray  # [T, N]
     choices: IntArray  # [nodes]
     alpha: FloatArray  # [nodes, J]
-    leaves: Leaves  # by step, then slot
+    leaves: EndedHypotheses  # by step, then slot
     lengths: IntArray  # [N] source positions
     V: int
     end: int
 
     @classmethod
-    def of(cls, segments: Sequence[Segment], lengths: IntArray, V: int, end: int) -> "Trellis":
+    def of(
+        cls, segments: Sequence[HistorySegment], lengths: IntArray, V: int, end: int
+    ) -> "SearchHistory":
         """Put the segments together; they follow each other in time."""
         T = segments[-1].first + len(segments[-1].choices)
         first, size = np.zeros((T, len(lengths)), dtype=np.int64), 0
@@ -70,7 +72,7 @@ class Trellis:
         alphas = [part.alpha.reshape(-1, J) for part in segments]
         alpha = alphas[0] if len(alphas) == 1 else np.concatenate(alphas)
         found = [_leaves(part) for part in segments]
-        leaves = Leaves(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+        leaves = EndedHypotheses(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
         return cls(first, choices, alpha, leaves, lengths, V, end)
 
     def hypotheses(self, config: DecodeConfig) -> list[list[Hypothesis]]:
@@ -90,7 +92,7 @@ class Trellis:
             symbols = tuple(path[: last if finished else last + 1])
             found[n].append(Hypothesis(symbols, score, log_prob, attention, finished))
         pairs = zip(found, lengths, strict=True)
-        return [hypotheses or [nothing(length)] for hypotheses, length in pairs]
+        return [hypotheses or [empty_hypothesis(length)] for hypotheses, length in pairs]
 
     def _scores(self, config: DecodeConfig) -> DoubleArray:
         """Log-probabilities with the penalties of `rules.penalised` [L]."""
@@ -122,7 +124,7 @@ class Trellis:
         chosen: IntArray = order[near & (missing == missing[begin])]
         return chosen
 
-    def _paths(self, leaves: Leaves) -> tuple[IntArray, IntArray]:
+    def _paths(self, leaves: EndedHypotheses) -> tuple[IntArray, IntArray]:
         """Words and nodes with the attention, [L, T] each; all leaves walk back together."""
         T = int(leaves.steps.max(initial=-1)) + 1
         words, looks = np.zeros((2, len(leaves.steps), T), dtype=np.int64)
@@ -135,7 +137,7 @@ class Trellis:
         return words, looks
 
 
-def _leaves(part: Segment) -> Leaves:
+def _leaves(part: HistorySegment) -> EndedHypotheses:
     steps, places, slots = np.nonzero(part.ended > -math.inf)
     sentences = np.asarray(part.numbers, dtype=np.int64)[places]
-    return Leaves(sentences, part.first + steps, slots, part.ended[steps, places, slots])
+    return EndedHypotheses(sentences, part.first + steps, slots, part.ended[steps, places, slots])

@@ -25,33 +25,33 @@ import numpy as np
 
 from covnmt.base.arrays import AnyArray, BoolArray, IntArray
 from covnmt.base.config import DecodeConfig
-from covnmt.decoding.penalties import attempts, penalised, step_limits
+from covnmt.decoding.penalties import penalized_score, search_attempts, step_limits
+from covnmt.text.vocabulary import PAD
 
-RESERVED = 0  # the word number that is never generated
 ROOT = -1  # the parent of first words
-BANNED = 3  # words that may be forbidden: the reserved, the unknown and the end symbol
+MAX_FORBIDDEN = 3  # words that may be forbidden: the reserved, the unknown and the end symbol
 
 NOTHING: tuple[float, tuple[int, ...]] = (-math.inf, ())  # no hypothesis, and its words
 
 # Told after every step: which sentence, and the words of its best hypothesis so far.
-Watch = Callable[[int, tuple[int, ...]], None]
+StepCallback = Callable[[int, tuple[int, ...]], None]
 
 
-class State(Protocol):
+class ScorerState(Protocol):
     """What a scorer remembers of its rows; never changed in place."""
 
     def select(self, rows: IntArray) -> Self:
         """The state with these rows, in this order; rows may repeat."""
 
 
-StateT = TypeVar("StateT", bound=State)
+StateT = TypeVar("StateT", bound=ScorerState)
 
 
 class Proposal(NamedTuple, Generic[StateT]):
     """What a scorer says about R rows."""
 
     log_probs: AnyArray  # [R, k] the best words of each row, best first
-    words: IntArray  # [R, k]; of equally likely words the lower number comes first
+    token_ids: IntArray  # [R, k]; of equally likely tokens the lower id comes first
     attention: AnyArray  # [R, J]
     state: StateT
 
@@ -82,7 +82,7 @@ class Scorer(Protocol[StateT]):
 class Hypothesis:
     """One translation; the attention has a row per symbol, the end symbol's too if finished."""
 
-    words: tuple[int, ...]  # without the end symbol
+    token_ids: tuple[int, ...]  # without the end symbol
     score: float  # after penalties
     log_prob: float
     attention: AnyArray  # [I + 1, J]
@@ -101,7 +101,7 @@ def beam_search(
     state: StateT,
     source_lengths: IntArray,
     config: DecodeConfig,
-    watch: Watch | None = None,
+    watch: StepCallback | None = None,
 ) -> list[list[Hypothesis]]:
     """The n best translations of every sentence, best first; always at least one.
 
@@ -112,7 +112,7 @@ def beam_search(
     found: list[list[Hypothesis]] = [[] for _ in source_lengths]
     pending = np.arange(len(found))
     rows = len(pending) * config.beam
-    for attempt in attempts(config):
+    for attempt in search_attempts(config):
         size = max(1, rows // attempt.beam)
         for part in (pending[n : n + size] for n in range(0, len(pending), size)):
             lengths = source_lengths[part]
@@ -127,7 +127,7 @@ def beam_search(
     return found
 
 
-def nothing(J: int) -> Hypothesis:
+def empty_hypothesis(J: int) -> Hypothesis:
     """What is left where the model gives every continuation no probability."""
     empty = np.zeros((0, J), dtype=np.float32)
     return Hypothesis((), -math.inf, -math.inf, empty, finished=False)
@@ -181,9 +181,9 @@ def _explore(
     size = 0
     for step in count():
         widest = int(beam.widths.max(initial=0))
-        proposal = scorer.step(state, words, min(widest + BANNED, scorer.end + 1))
+        proposal = scorer.step(state, words, min(widest + MAX_FORBIDDEN, scorer.end + 1))
         scores = _allowed(beam, proposal, step, scorer, config)
-        candidates = _judge(beam, scores, proposal.words, step, widest, scorer.end)
+        candidates = _judge(beam, scores, proposal.token_ids, step, widest, scorer.end)
         trellis.append(_record(beam, candidates, proposal.attention))
         if told is not None:
             told.step(trellis[-1])
@@ -217,8 +217,8 @@ def _allowed(
 ) -> AnyArray:
     """Log-probabilities of the proposed continuations [S, K k]; forbidden ones have -inf."""
     S = len(beam.sentences)
-    words = proposal.words.reshape(S, -1)  # [S, K k]
-    forbidden = words == RESERVED
+    words = proposal.token_ids.reshape(S, -1)  # [S, K k]
+    forbidden = words == PAD
     if config.forbid_unk:
         forbidden |= words == scorer.unk
     early = step < beam.without_end
@@ -292,7 +292,7 @@ class _Told:
     The best hypothesis is the likeliest one, open or finished; of equal ones, that found first.
     """
 
-    def __init__(self, watch: Watch, numbers: list[int]) -> None:
+    def __init__(self, watch: StepCallback, numbers: list[int]) -> None:
         self.watch, self.numbers = watch, numbers
         self.words: list[tuple[int, ...]] = []  # of every node so far, without end symbols
         self.finished: dict[int, tuple[float, tuple[int, ...]]] = {}  # the best of each sentence
@@ -323,7 +323,7 @@ def _read(nodes: _Nodes, lengths: list[int], config: DecodeConfig) -> list[list[
     for sentence, path in zip(sentences, _paths(nodes.parents, leaves), strict=True):
         found[sentence].append(_hypothesis(nodes, path, lengths[sentence], config))
     return [
-        _ranked(hypotheses, config) or [nothing(length)]
+        _ranked(hypotheses, config) or [empty_hypothesis(length)]
         for hypotheses, length in zip(found, lengths, strict=True)
     ]
 
@@ -343,7 +343,7 @@ def _hypothesis(nodes: _Nodes, path: IntArray, J: int, config: DecodeConfig) -> 
     words = nodes.words[path].tolist()
     log_prob = float(nodes.log_probs[leaf])
     attention = nodes.attention[path, :J]
-    score = penalised(log_prob, attention, config)
+    score = penalized_score(log_prob, attention, config)
     return Hypothesis(
         tuple(words[:-1] if finished else words), score, log_prob, attention, finished
     )

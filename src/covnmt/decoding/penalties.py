@@ -10,10 +10,10 @@ import numpy as np
 from covnmt.base.arrays import AnyArray, IntArray
 from covnmt.base.config import DecodeConfig
 
-WIDEST = 100  # a beam this wide is not doubled any more
+MAX_RETRY_BEAM = 100  # a beam this wide is not doubled any more
 
 
-def attempts(config: DecodeConfig) -> Iterator[DecodeConfig]:
+def search_attempts(config: DecodeConfig) -> Iterator[DecodeConfig]:
     """What to try while no hypothesis finishes: first allow UNK, then double the beam."""
     yield config
     if not config.retry:
@@ -21,7 +21,7 @@ def attempts(config: DecodeConfig) -> Iterator[DecodeConfig]:
     if config.forbid_unk:
         config = config.model_copy(update={"forbid_unk": False})
         yield config
-    while config.beam < WIDEST:
+    while config.beam < MAX_RETRY_BEAM:
         config = config.model_copy(update={"beam": 2 * config.beam})
         yield config
 
@@ -57,7 +57,7 @@ def uncovered(total: AnyArray) -> float:
     return float(np.log(total.clip(np.finfo(total.dtype).tiny, 1)).sum())
 
 
-def penalised(log_prob: float, attention: AnyArray, config: DecodeConfig) -> float:
+def penalized_score(log_prob: float, attention: AnyArray, config: DecodeConfig) -> float:
     """The score that ranks hypotheses."""
     divisor = length_penalty(len(attention), config.length_penalty)
     return log_prob / divisor + coverage_penalty(attention, config.coverage_penalty)

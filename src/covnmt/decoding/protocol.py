@@ -8,10 +8,10 @@ from typing import NamedTuple, Protocol
 from covnmt.base.arrays import FloatArray
 from covnmt.base.config import DecodeConfig
 from covnmt.data.padding import Padded
-from covnmt.decoding.beam_search import SearchResult, Watch
+from covnmt.decoding.beam_search import SearchResult, StepCallback
 
 
-class Forced(NamedTuple):
+class ForcedDecoding(NamedTuple):
     """What S given targets met with."""
 
     alpha: FloatArray  # [S, I, J]
@@ -24,8 +24,10 @@ class Engine(Protocol):
 
     device: str  # cpu or cuda
 
-    def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> SearchResult:
+    def search(
+        self, source: Padded, decode: DecodeConfig, watch: StepCallback | None
+    ) -> SearchResult:
         """Translate; `watch` is told after every step, by a GPU's own search in the end."""
 
-    def force(self, source: Padded, target: Padded) -> Forced:
+    def force_decode(self, source: Padded, target: Padded) -> ForcedDecoding:
         """Decode these targets with the first model."""

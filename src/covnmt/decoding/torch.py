@@ -16,27 +16,27 @@ from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.data.batching import Batch
 from covnmt.data.padding import Padded
-from covnmt.decoding.beam_search import Proposal, SearchResult, Watch, beam_search
-from covnmt.decoding.gpu.beam_search import DeviceSearch
-from covnmt.decoding.protocol import Forced
+from covnmt.decoding.beam_search import Proposal, SearchResult, StepCallback, beam_search
+from covnmt.decoding.gpu.beam_search import GpuBeamSearch
+from covnmt.decoding.protocol import ForcedDecoding
 from covnmt.kernels import gpu
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.vocabulary import UNK
 
 
-class States(NamedTuple):
+class TorchStates(NamedTuple):
     """Where every model stands, kept in step."""
 
     each: tuple[DecoderState, ...]
 
-    def select(self, rows: IntArray) -> "States":
+    def select(self, rows: IntArray) -> "TorchStates":
         """The same rows of every state."""
         index = torch.from_numpy(rows).to(self.each[0].t.device)
-        return States(tuple(state.select(index) for state in self.each))
+        return TorchStates(tuple(state.select(index) for state in self.each))
 
 
-class ModelScorer:
+class TorchScorer:
     """Models that have read certain sentences, as the search sees them.
 
     Of several, the mean of their probabilities and of their attention counts.
@@ -48,15 +48,15 @@ class ModelScorer:
     @classmethod
     def read(
         cls, models: Sequence[Seq2Seq], words: Tensor, mask: Tensor, end: int
-    ) -> tuple["ModelScorer", States]:
+    ) -> tuple["TorchScorer", TorchStates]:
         """Let every model read the source [S, J]; the scorer and its first state."""
         memories = [model.encode(words, mask) for model in models]
         starts = (
             model.decoder.start(memory) for model, memory in zip(models, memories, strict=True)
         )
-        return cls(models, memories, end), States(tuple(starts))
+        return cls(models, memories, end), TorchStates(tuple(starts))
 
-    def step(self, state: States, words: IntArray | None, k: int) -> Proposal[States]:
+    def step(self, state: TorchStates, words: IntArray | None, k: int) -> Proposal[TorchStates]:
         """Propose the k best next words of every row."""
         last = None if words is None else torch.from_numpy(words).to(state.each[0].t.device)
         members = zip(self.models, self.memories, state.each, strict=True)
@@ -66,18 +66,18 @@ class ModelScorer:
             every = torch.stack([each.log_probs for each in found])
             log_probs = every.logsumexp(0) - math.log(len(found))
             attention = torch.stack([each.alpha for each in found]).mean(0)
-        best, numbers = top(log_probs, k)
+        best, numbers = top_k(log_probs, k)
         return Proposal(
             best.cpu().numpy(),
             numbers.cpu().numpy(),
             attention.float().cpu().numpy(),
-            States(tuple(each.state for each in found)),
+            TorchStates(tuple(each.state for each in found)),
         )
 
-    def keep(self, sentences: IntArray) -> "ModelScorer":
+    def keep(self, sentences: IntArray) -> "TorchScorer":
         """The same for fewer sentences."""
         index = torch.from_numpy(sentences).to(self.memories[0].h.device)
-        return ModelScorer(self.models, [m.select(index) for m in self.memories], self.end)
+        return TorchScorer(self.models, [m.select(index) for m in self.memories], self.end)
 
     def fertility(self) -> FloatArray | None:
         """Expected target words [S, J]; the mean where several models predict them."""
@@ -90,7 +90,7 @@ class ModelScorer:
         return mean
 
 
-def top(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k highest of every row [R, N] with their positions; equal scores go to the lower one.
 
     `torch.topk` leaves ties open and a stable sort of all N is slow, so two small sorts do it. The
@@ -118,35 +118,37 @@ class TorchEngine:
         self.device = self._place.type
 
     @torch.inference_mode()
-    def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> SearchResult:
+    def search(
+        self, source: Padded, decode: DecodeConfig, watch: StepCallback | None
+    ) -> SearchResult:
         """Translate; on a GPU one model has a search of its own, which tells only its results."""
         words, mask = map(torch.from_numpy, source)
         if len(self.models) > 1 or self.device != "cuda":
-            return self.by_steps(words, mask, decode, watch)
-        found = self._on_device.search(words, mask, self.by_steps, decode)
+            return self.search_stepwise(words, mask, decode, watch)
+        found = self._on_device.search(words, mask, self.search_stepwise, decode)
         if watch is not None:
             for sentence, (best, *_) in enumerate(found.hypotheses):
-                watch(sentence, best.words)
+                watch(sentence, best.token_ids)
         return found
 
     @torch.inference_mode()
-    def by_steps(
-        self, words: Tensor, mask: Tensor, decode: DecodeConfig, watch: Watch | None = None
+    def search_stepwise(
+        self, words: Tensor, mask: Tensor, decode: DecodeConfig, watch: StepCallback | None = None
     ) -> SearchResult:
         """What `search.search` finds, on any device, for words [S, J] that may be anywhere."""
         place = (words.to(self._place), mask.to(self._place))
-        scorer, start = ModelScorer.read(self.models, *place, self.end)
+        scorer, start = TorchScorer.read(self.models, *place, self.end)
         lengths = mask.sum(dim=1).cpu().numpy()
         return SearchResult(beam_search(scorer, start, lengths, decode, watch), scorer.fertility())
 
     @cached_property
-    def _on_device(self) -> DeviceSearch:
+    def _on_device(self) -> GpuBeamSearch:
         """The search for one model on a GPU, which keeps its graphs from batch to batch."""
         precision = torch.bfloat16 if gpu.has_bf16(self._place) else None
-        return DeviceSearch(self.models[0], self.end, UNK, precision)
+        return GpuBeamSearch(self.models[0], self.end, UNK, precision)
 
     @torch.inference_mode()
-    def force(self, source: Padded, target: Padded) -> Forced:
+    def force_decode(self, source: Padded, target: Padded) -> ForcedDecoding:
         """Decode these targets with the first model."""
         batch = Batch(*map(torch.from_numpy, (*source, *target))).to(self._place)
         model = self.models[0]
@@ -154,7 +156,7 @@ class TorchEngine:
         log_probs = torch.log_softmax(model.readout.logits(forced.features).float(), dim=-1)
         said = log_probs.gather(-1, batch.target.unsqueeze(-1)).squeeze(-1)  # [S, I]
         fertility = forced.fertility
-        return Forced(
+        return ForcedDecoding(
             alpha=forced.alpha.float().cpu().numpy(),
             log_probs=(said * batch.target_mask).sum(dim=1).cpu().numpy(),
             fertility=None if fertility is None else fertility.float().cpu().numpy(),

@@ -122,7 +122,7 @@ class Aligner:
     def _align_batch(self, pairs: Sequence[Pair]) -> list[Alignment]:
         source = pad([source.ids for source, _ in pairs], self.source.vocabulary.end)
         target = pad([target.ids for _, target in pairs], self.target.vocabulary.end)
-        alpha, log_probs, fertility = self.engine.force(source, target)
+        alpha, log_probs, fertility = self.engine.force_decode(source, target)
         expected = [None] * len(pairs) if fertility is None else list(fertility)
         rows = zip(pairs, alpha, log_probs.tolist(), expected, strict=True)
         return [_over_words(*pair, *rest) for pair, *rest in rows]

@@ -9,7 +9,7 @@ from covnmt.base.config import Config, flatten
 from covnmt.base.errors import UserError
 from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.data.corpus import Corpus
-from covnmt.decoding.onnx.format import is_exported, read_description
+from covnmt.decoding.onnx.format import is_exported, read_manifest
 from covnmt.model.directory import find_model, load_config
 from covnmt.text.codec import Side
 
@@ -49,7 +49,7 @@ def describe_target(target: str, words: int) -> Info:
     else:
         config = load_recipe(_recipe(target))
         sizes = _vocabulary(config, words)
-    counts = read_description(path)["parameters"] if is_exported(path) else _count(config, sizes)
+    counts = read_manifest(path)["parameters"] if is_exported(path) else _count(config, sizes)
     return Info(config, sizes, counts)
 
 

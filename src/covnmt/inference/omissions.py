@@ -252,7 +252,7 @@ class OmissionChecker:
         for chosen in batches([len(x) + len(y) for x, y in rows], size):
             x = pad([rows[k][0] for k in chosen], self.source.vocabulary.end)
             y = pad([rows[k][1] for k in chosen], self.target.vocabulary.end)
-            found[chosen] = self.translator.engine.force(x, y).log_probs
+            found[chosen] = self.translator.engine.force_decode(x, y).log_probs
         return found
 
     def _judge(

@@ -25,7 +25,7 @@ from covnmt.base.files import read_lines
 from covnmt.base.recipe import validate_settings
 from covnmt.data.padding import batches, pad
 from covnmt.decoding.beam_search import Hypothesis
-from covnmt.decoding.beam_search import Watch as WatchWords
+from covnmt.decoding.beam_search import StepCallback as WatchWords
 from covnmt.decoding.engines import Network, build_engine, load_models
 from covnmt.model.directory import find_model
 from covnmt.text.codec import Codec, vocabulary_fingerprint
@@ -241,7 +241,7 @@ class Translator:
         fertility: FloatArray | None,
         decode: DecodeConfig,
     ) -> Translation:
-        J, words = len(source), hypothesis.words
+        J, words = len(source), hypothesis.token_ids
         attention = hypothesis.attention.astype(np.float32, copy=False)
         alignment = attention[: len(words), :J]
         tokens = tuple(self.target.decode(words))

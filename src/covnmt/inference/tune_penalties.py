@@ -18,7 +18,7 @@ from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.files import check_writable, read_parallel
 from covnmt.decoding.engines import default_processes
-from covnmt.decoding.penalties import WIDEST, length_penalty, uncovered
+from covnmt.decoding.penalties import MAX_RETRY_BEAM, length_penalty, uncovered
 from covnmt.inference.parallel import TranslationJob, translate_pieces
 from covnmt.inference.translate import Translation, change_decoding
 from covnmt.metrics.bleu import bleu_statistics, paper_bleu_from_statistics
@@ -130,7 +130,7 @@ def settings_to_try(
 
 def every_hypothesis(decode: DecodeConfig) -> DecodeConfig:
     """The same search without penalties, which gives all that it found."""
-    most = 2 * max(decode.beam, WIDEST)  # more than any beam ends with, doubled or not
+    most = 2 * max(decode.beam, MAX_RETRY_BEAM)  # more than any beam ends with, doubled or not
     return decode.model_copy(update={"nbest": most, "length_penalty": 0.0, "coverage_penalty": 0.0})
 
 

@@ -20,9 +20,14 @@ from covnmt.base.config import SYSTEMS, DecodeConfig
 from covnmt.decoding.beam_search import Hypothesis, SearchResult
 from covnmt.decoding.gpu import beam_search
 from covnmt.decoding.gpu import buffers as lane
-from covnmt.decoding.gpu.beam_search import BLOCK, DeviceSearch, best, lane_size
-from covnmt.decoding.gpu.buffers import Buffers, Lane, round_up
-from covnmt.decoding.torch import TorchEngine, top
+from covnmt.decoding.gpu.beam_search import (
+    BLOCK,
+    GpuBeamSearch,
+    round_up_capacity,
+    top_k_continuations,
+)
+from covnmt.decoding.gpu.buffers import CapturedStep, SearchBuffers, round_up
+from covnmt.decoding.torch import TorchEngine, top_k
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.vocabulary import UNK
 from tests.model.small import COVERAGES, END, small_batch, small_config, small_model
@@ -59,15 +64,15 @@ def task(lengths: Sequence[int], seed: int = 0) -> Task:
     return batch.source, batch.source_mask
 
 
-def on_device(model: Seq2Seq, smallest: int = beam_search.SMALLEST) -> DeviceSearch:
-    return DeviceSearch(model, END, UNK, smallest=smallest)
+def on_device(model: Seq2Seq, smallest: int = beam_search.MIN_CAPACITY) -> GpuBeamSearch:
+    return GpuBeamSearch(model, END, UNK, smallest=smallest)
 
 
 def reference(model: Seq2Seq) -> Callable[[Tensor, Tensor, DecodeConfig], SearchResult]:
-    return TorchEngine([model], END).by_steps
+    return TorchEngine([model], END).search_stepwise
 
 
-def found(device: DeviceSearch, task: Task, config: DecodeConfig) -> Hypotheses:
+def found(device: GpuBeamSearch, task: Task, config: DecodeConfig) -> Hypotheses:
     return device.search(*task, reference(device.model), config).hypotheses
 
 
@@ -79,7 +84,7 @@ def expected(model: Seq2Seq, task: Task, config: DecodeConfig) -> Hypotheses:
 def assert_same(found: Hypotheses, wanted: Hypotheses) -> None:
     assert len(found) == len(wanted)
     for ours, theirs in zip(found, wanted, strict=True):
-        assert [mine.words for mine in ours] == [other.words for other in theirs]
+        assert [mine.token_ids for mine in ours] == [other.token_ids for other in theirs]
         for mine, other in zip(ours, theirs, strict=True):
             assert mine.finished == other.finished
             assert mine.log_prob == pytest.approx(other.log_prob, abs=1e-5)
@@ -135,7 +140,7 @@ def test_random_batches(
     for lengths in batches:
         given = task(lengths, seed)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(lane, "ROWS", rows)
+            patch.setattr(lane, "HISTORY_STEPS", rows)
             result = found(device, given, config)
         assert_same(result, expected(model, given, config))
 
@@ -190,7 +195,7 @@ def test_buffers_are_used_again() -> None:
 
 
 def test_a_bounded_number_of_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beam_search, "LANES", 2)
+    monkeypatch.setattr(beam_search, "MAX_CAPTURED_STEPS", 2)
     model, config = model_of(), DecodeConfig()
     device = on_device(model)
     for sentences in (1, 2, 1, 3):  # the lane of two is the one unused for longest
@@ -201,7 +206,7 @@ def test_a_bounded_number_of_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_search_that_nobody_needs_is_gone_at_once() -> None:
     """Every validation has one, and what it holds on a GPU must not wait for the next one."""
-    device = DeviceSearch(model_of().float(), END, UNK, precision=torch.bfloat16)
+    device = GpuBeamSearch(model_of().float(), END, UNK, precision=torch.bfloat16)
     found(device, task(RAGGED), DecodeConfig(retry=False))
     held = [device, *device._lanes.values(), *device.model.modules()]
     seen = [weakref.ref(each) for each in held]
@@ -220,11 +225,11 @@ def test_half_precision_stays_near(kind: str, order: str) -> None:
     model = model_of(kind, seed=1, order=order).float()
     given = task(RAGGED)
     config = DecodeConfig(beam=1, retry=False)
-    halved = found(DeviceSearch(model, END, UNK, precision=torch.bfloat16), given, config)
+    halved = found(GpuBeamSearch(model, END, UNK, precision=torch.bfloat16), given, config)
     assert next(model.parameters()).dtype == torch.float32
     for (near,), (exact,) in zip(halved, expected(model, given, config), strict=True):
         np.testing.assert_allclose(near.attention[0], exact.attention[0], atol=0.03)
-        if near.words == exact.words:
+        if near.token_ids == exact.token_ids:
             assert near.score == pytest.approx(exact.score, rel=0.05)
 
 
@@ -241,7 +246,7 @@ def test_step_limits() -> None:
     model = without_end(model_of())
     config = DecodeConfig(beam=2, retry=False)
     result = found(on_device(model), task((1, 4, 2)), config)
-    assert [len(top.words) for (top,) in result] == [6, 15, 9]  # 3 J
+    assert [len(top.token_ids) for (top,) in result] == [6, 15, 9]  # 3 J
     assert not any(top.finished for (top,) in result)
 
 
@@ -250,17 +255,17 @@ def test_what_does_not_end_is_tried_again_by_the_reference(
 ) -> None:
     retried: list[tuple[int, int]] = []
 
-    by_steps = TorchEngine.by_steps
+    search_stepwise = TorchEngine.search_stepwise
 
     def spy(engine: TorchEngine, words: Tensor, mask: Tensor, config: DecodeConfig) -> SearchResult:
         retried.append((len(words), config.beam))
-        return by_steps(engine, words, mask, config)
+        return search_stepwise(engine, words, mask, config)
 
     model = without_end(model_of())
     given = task((2, 1))
     config = DecodeConfig(beam=3)
     wanted = expected(model, given, config)
-    monkeypatch.setattr(TorchEngine, "by_steps", spy)
+    monkeypatch.setattr(TorchEngine, "search_stepwise", spy)
     assert_same(found(on_device(model), given, config), wanted)
     assert retried == [(2, 6)]
 
@@ -270,9 +275,9 @@ def test_sentences_move_to_smaller_lanes(monkeypatch: pytest.MonkeyPatch) -> Non
     sizes: list[int] = []
     device = on_device(model, smallest=1)
 
-    def spy(buffers: Buffers, first: bool) -> None:
+    def spy(buffers: SearchBuffers, first: bool) -> None:
         sizes.append(len(buffers.open))
-        DeviceSearch.advance(device, buffers, first)
+        GpuBeamSearch.advance(device, buffers, first)
 
     monkeypatch.setattr(device, "advance", spy)
     given = task((0, 1, 2, 3))
@@ -304,7 +309,7 @@ def test_a_step_that_cannot_be_captured_runs_plainly() -> None:
         pytest.skip("here it can")
     device, calls = on_device(model_of()), []
     buffers = device._lane(1, 1, 16).buffers
-    plain = Lane(buffers, lambda buffers, first: calls.append(first), pool=(0, 0))
+    plain = CapturedStep(buffers, lambda buffers, first: calls.append(first), pool=(0, 0))
     for first in (True, False, False, False, True):
         plain.step(first)
     assert calls == [True, False, False, False, True]
@@ -325,9 +330,9 @@ def test_best_is_the_top_of_the_sums(S: int, slots: int, blocks: int, k: int, se
     log_probs[log_probs < -1] = -math.inf
     beam = torch.randint(-3, 0, (S, slots), generator=generator).float()
     beam[beam == -3] = -math.inf
-    scores, choices = best(beam, log_probs, k)
+    scores, choices = top_k_continuations(beam, log_probs, k)
     k = min(k, scores.shape[1])
-    wanted = top((beam[:, :, None] + log_probs).flatten(1), k)
+    wanted = top_k((beam[:, :, None] + log_probs).flatten(1), k)
     assert torch.equal(scores[:, :k], wanted[0])
     finite = wanted[0] > -math.inf
     assert torch.equal(choices[:, :k][finite], wanted[1][finite])
@@ -338,7 +343,7 @@ def test_best_is_the_top_of_the_sums(S: int, slots: int, blocks: int, k: int, se
     [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (7, 8), (9, 12), (13, 16), (80, 96), (128, 128)],
 )
 def test_lane_size(sentences: int, size: int) -> None:
-    assert lane_size(sentences) == size
+    assert round_up_capacity(sentences) == size
 
 
 @pytest.mark.parametrize(("number", "step", "result"), [(1, 16, 16), (16, 16, 16), (17, 16, 32)])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from covnmt.base.config import SYSTEMS
-from covnmt.decoding.onnx.activation_ranges import ROOM, measure_reach
+from covnmt.decoding.onnx.activation_ranges import ROOM, measure_activation_ranges
 from tests.model.small import END, small_config, small_model
 
 
@@ -24,10 +24,10 @@ def test_other_words_reach_about_as_far(changes: dict[str, object]) -> None:
             p = model.readout.maxout(state.t, state.s, model.target(words))
             seen["maxout"].append(float(p.abs().max()))
             seen["features"].append(float(features.abs().max()))
-    for bound, found in zip(measure_reach(model), seen.values(), strict=True):
+    for bound, found in zip(measure_activation_ranges(model), seen.values(), strict=True):
         assert max(found) < bound < 2 * ROOM * max(found)
 
 
 def test_a_model_always_gets_the_same() -> None:
     model = small_model(small_config(SYSTEMS["fertility"])).float()
-    assert measure_reach(model) == measure_reach(model)
+    assert measure_activation_ranges(model) == measure_activation_ranges(model)

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from covnmt.decoding.onnx.builder import FLOAT, Graph, Precision, Store, quantise
-from covnmt.decoding.onnx.encoder import halves
+from covnmt.decoding.onnx.builder import FLOAT, GraphBuilder, Precision, WeightStore, quantize
+from covnmt.decoding.onnx.encoder import deinterleave_rows
 
 
 @given(arrays(np.float32, (4, 5), elements=st.floats(-1e3, 1e3, width=32)))
 def test_bytes_are_within_half_a_step(W: NDArray[np.float32]) -> None:
-    whole, scale = quantise(W)
+    whole, scale = quantize(W)
     assert whole.dtype == np.int8
     assert np.abs(whole.astype(int)).max() <= 127
     step = scale[:, None].astype(np.float64)
@@ -22,14 +22,14 @@ def test_bytes_are_within_half_a_step(W: NDArray[np.float32]) -> None:
 
 
 def test_rows_of_zeros_stay_zero() -> None:
-    whole, scale = quantise(np.zeros((2, 3), np.float32))
+    whole, scale = quantize(np.zeros((2, 3), np.float32))
     assert not (whole * scale[:, None]).any()
 
 
 @pytest.mark.parametrize("n", [2, 6])
 def test_halves_put_the_pairs_of_maxout_apart(n: int) -> None:
     o = np.random.default_rng(0).normal(size=(n, 3)).astype(np.float32)
-    one, other = np.split(halves(o), 2)
+    one, other = np.split(deinterleave_rows(o), 2)
     np.testing.assert_array_equal(np.maximum(one, other), o.reshape(n // 2, 2, 3).max(axis=1))
 
 
@@ -38,7 +38,7 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_graphs_are_valid(precision: Precision) -> None:
-    graph = Graph("small", precision, Store("weights.bin"))
+    graph = GraphBuilder("small", precision, WeightStore("weights.bin"))
     x = graph.input("x", FLOAT, ["R", 3])
     first, second = graph.split(graph.product(x, np.ones((4, 3), np.float32)), 1, 3)
     graph.output("y", graph.op("Mul", first, second), ["R", 3])
@@ -49,7 +49,7 @@ def test_graphs_are_valid(precision: Precision) -> None:
 
 
 def test_equal_matrices_are_stored_once() -> None:
-    store = Store("weights.bin")
+    store = WeightStore("weights.bin")
     one, other = np.ones((40, 10), np.float32), np.zeros((40, 10), np.float32)
     places = [store.put(matrix) for matrix in (one, other, one.copy())]
     assert places[0] == places[2] != places[1]

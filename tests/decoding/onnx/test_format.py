@@ -9,11 +9,11 @@ from covnmt.base.config import SYSTEMS
 from covnmt.base.errors import UserError
 from covnmt.base.files import write_json
 from covnmt.decoding.onnx.format import (
-    DESCRIPTION,
-    WEIGHTS,
-    halved,
-    multiplies_bytes_exactly,
-    read_description,
+    MANIFEST_FILE,
+    WEIGHTS_FILE,
+    has_exact_int8_products,
+    read_manifest,
+    seven_bit_matrices,
 )
 from tests.decoding.exported import exported
 from tests.model.small import small_config, small_model
@@ -21,14 +21,14 @@ from tests.model.small import small_config, small_model
 
 def test_a_bit_less_keeps_two_products_within_16_bits(tmp_path: Path) -> None:
     exported(small_model(small_config(SYSTEMS["gru10"])).float(), tmp_path, "int8")
-    half = halved(tmp_path)
+    half = seven_bit_matrices(tmp_path)
     matrices = {name for name in half if not name.endswith(".scale")}
     assert len(matrices) == len(half) / 2 >= 10
     largest = max(int(np.abs(half[name].astype(int)).max()) for name in matrices)
     assert largest == 64
     assert 2 * 255 * largest < 2**15
-    places = read_description(tmp_path)["matrices"]
-    stored = (tmp_path / WEIGHTS).read_bytes()
+    places = read_manifest(tmp_path)["matrices"]
+    stored = (tmp_path / WEIGHTS_FILE).read_bytes()
     for name, place in places.items():
         number = place["rows"] * place["columns"]
         whole = np.frombuffer(stored, np.int8, number, place["offset"]).reshape(half[name].shape)
@@ -40,19 +40,19 @@ def test_a_bit_less_keeps_two_products_within_16_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("gone", ["rows", "scale"])
 def test_places_that_are_not_told(gone: str, tmp_path: Path) -> None:
     exported(small_model(small_config(SYSTEMS["gru10"])).float(), tmp_path, "int8")
-    about = read_description(tmp_path)
+    about = read_manifest(tmp_path)
     name = next(iter(about["matrices"]))
     for change in ({}, {gone: 10**9}):
         place = {k: v for k, v in about["matrices"][name].items() if k != gone} | change
-        write_json(tmp_path / DESCRIPTION, about | {"matrices": {name: place}})
-        with pytest.raises(UserError, match=rf"{DESCRIPTION}: damaged; copy it again"):
-            halved(tmp_path)
+        write_json(tmp_path / MANIFEST_FILE, about | {"matrices": {name: place}})
+        with pytest.raises(UserError, match=rf"{MANIFEST_FILE}: damaged; copy it again"):
+            seven_bit_matrices(tmp_path)
 
 
 def test_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert multiplies_bytes_exactly()
+    assert has_exact_int8_products()
     for flags, exact in [("sse2 avx2", False), ("avx2 avx512_vnni", True), ("avx_vnni", True)]:
         monkeypatch.setattr("platform.machine", lambda: "x86_64")
         monkeypatch.setattr(Path, "read_text", lambda *_, flags=flags: f"flags : {flags}")
-        assert multiplies_bytes_exactly() == exact
+        assert has_exact_int8_products() == exact

@@ -20,14 +20,14 @@ from covnmt.decoding.beam_search import Hypothesis, SearchResult
 from covnmt.decoding.onnx import format as directories
 from covnmt.decoding.onnx import runtime
 from covnmt.decoding.onnx.export import write_graphs
-from covnmt.decoding.onnx.format import STEP
+from covnmt.decoding.onnx.format import STEP_FILE
 from covnmt.decoding.onnx.runtime import (
     OnnxEngine,
     OnnxModel,
     OnnxScorer,
     group_size,
-    mean_log,
-    top,
+    mean_log_probs,
+    top_k,
 )
 from covnmt.decoding.torch import TorchEngine
 from covnmt.model.directory import Description
@@ -60,7 +60,7 @@ def engines(directory: Path, *models: Seq2Seq) -> tuple[TorchEngine, OnnxEngine]
 
 
 def is_tie(one: Hypothesis, other: Hypothesis) -> bool:
-    return abs(one.score - other.score) < ROUNDING * max(1, len(one.words))
+    return abs(one.score - other.score) < ROUNDING * max(1, len(one.token_ids))
 
 
 def assert_same(found: SearchResult, wanted: SearchResult, ties: int) -> None:
@@ -68,7 +68,7 @@ def assert_same(found: SearchResult, wanted: SearchResult, ties: int) -> None:
     excused = 0
     for ours, theirs in zip(found.hypotheses, wanted.hypotheses, strict=True):
         assert len(ours) == len(theirs)
-        if [mine.words for mine in ours] != [other.words for other in theirs]:
+        if [mine.token_ids for mine in ours] != [other.token_ids for other in theirs]:
             excused += 1
             assert all(map(is_tie, ours, theirs))
             continue
@@ -95,7 +95,7 @@ def test_forced_like_pytorch(kind: str, order: str, cell: str, tmp_path: Path) -
     """Every coverage model with every option: attention, probabilities and fertility."""
     one, other = engines(tmp_path, model_of(COVERAGES[kind], order=order, cell=cell))
     source, target = sentences(20), sentences(20, seed=1)
-    found, wanted = other.force(source, target), one.force(source, target)
+    found, wanted = other.force_decode(source, target), one.force_decode(source, target)
     for row, expected, real in zip(found.alpha, wanted.alpha, target.mask, strict=True):
         np.testing.assert_allclose(row[real], expected[real], atol=1e-5)
     np.testing.assert_allclose(found.log_probs, wanted.log_probs, atol=1e-4)
@@ -201,13 +201,13 @@ def test_int8_stays_near(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Much nearer than another model, also with a bit less for older processors."""
-    monkeypatch.setattr(directories, "multiplies_bytes_exactly", lambda: exact_bytes)
+    monkeypatch.setattr(directories, "has_exact_int8_products", lambda: exact_bytes)
     model = realistic(SYSTEMS[system], 0, **changes)
     model.target.b.data.normal_(std=0.1)
     source, target = sentences(20), sentences(20, seed=1)
-    exact = TorchEngine([model], END).force(source, target)
-    near = OnnxEngine([exported(model, tmp_path, "int8")], END).force(source, target)
-    far = TorchEngine([realistic(SYSTEMS[system], seed=1)], END).force(source, target)
+    exact = TorchEngine([model], END).force_decode(source, target)
+    near = OnnxEngine([exported(model, tmp_path, "int8")], END).force_decode(source, target)
+    far = TorchEngine([realistic(SYSTEMS[system], seed=1)], END).force_decode(source, target)
     per_word = np.abs(near.log_probs - exact.log_probs) / target.lengths
     assert per_word.max() < 0.05
     assert per_word.max() < 0.1 * (np.abs(far.log_probs - exact.log_probs) / target.lengths).max()
@@ -250,7 +250,7 @@ def test_int8_does_not_depend_on_neighbours(
     for source in (many, few):
         together = engine.search(source, decode, None).hypotheses
         for ours, theirs in zip(together, alone, strict=False):
-            assert [mine.words for mine in ours] == [other.words for other in theirs]
+            assert [mine.token_ids for mine in ours] == [other.token_ids for other in theirs]
             for mine, other in zip(ours, theirs, strict=True):
                 assert mine.score == pytest.approx(other.score, rel=1e-6)
     assert len({round(best.score, 4) for best, *_ in alone}) > len(alone) / 2
@@ -260,7 +260,7 @@ def test_int8_does_not_depend_on_neighbours(
 def test_sources_are_filled_to_what_is_added_up_at_once(length: int) -> None:
     """Sums over the last few positions, taken in another order, would differ in the last bit."""
     source = pad([[2] * length, [3]], END)
-    words, mask = runtime.filled(source)
+    words, mask = runtime.pad_to_stride(source)
     J = length + 1
     assert words.shape[1] == mask.shape[1] == J + -J % runtime.STRIDE
     assert (words[:, :J] == source.words).all()
@@ -292,7 +292,7 @@ TOP: list[tuple[Sequence[float], int, list[int]]] = [
 @pytest.mark.parametrize(("scores", "k", "expected"), TOP)
 def test_top(scores: Sequence[float], k: int, expected: list[int]) -> None:
     table = np.array([scores, scores[::-1]], dtype=np.float32)
-    values, words = top(table, k)
+    values, words = top_k(table, k)
     assert values[0].tolist() == [table[0][word] for word in expected]
     if k == len(expected) and -np.inf not in scores:
         assert words[0].tolist() == expected
@@ -300,7 +300,7 @@ def test_top(scores: Sequence[float], k: int, expected: list[int]) -> None:
 
 def test_mean_log() -> None:
     probabilities = np.array([[[0.2, 0.8]], [[0.6, 0.4]]])
-    np.testing.assert_allclose(np.exp(mean_log(list(np.log(probabilities)))), [[0.4, 0.6]])
+    np.testing.assert_allclose(np.exp(mean_log_probs(list(np.log(probabilities)))), [[0.4, 0.6]])
 
 
 GROUPS = [  # sentences, beam, and how many of the sentences make a group
@@ -334,7 +334,7 @@ def test_groups_and_products_change_nothing(
         monkeypatch.setattr(runtime, "TOGETHER", together)
         monkeypatch.setattr(runtime, "MANY", many)
         group_size.cache_clear()
-        found.append(engine.force(source, target))
+        found.append(engine.force_decode(source, target))
     group_size.cache_clear()
     for other in found[1:]:
         np.testing.assert_allclose(other.alpha[target.mask], found[0].alpha[target.mask], atol=1e-5)
@@ -356,5 +356,7 @@ def test_settings_of_another_model(system: str, tmp_path: Path) -> None:
     exported(model_of(COVERAGES[system]), tmp_path)
     words: dict[Side, int] = {"source": END + 1, "target": END + 1}
     other = Description(Config(model=OTHERS[system]), words, fingerprint="")
-    with pytest.raises(UserError, match=rf"config\.json: of another model than {STEP}; copy it"):
+    with pytest.raises(
+        UserError, match=rf"config\.json: of another model than {STEP_FILE}; copy it"
+    ):
         OnnxModel(tmp_path, other, threads=1)

@@ -16,7 +16,7 @@ from covnmt.decoding.onnx.builder import Precision
 from covnmt.decoding.onnx.export import export_model
 from covnmt.decoding.onnx.format import OutputLayer
 from covnmt.decoding.onnx.runtime import OnnxEngine
-from covnmt.decoding.onnx.shortlist import LinkedText, Shortlist, count_links
+from covnmt.decoding.onnx.shortlist import AlignedText, Shortlist, build_shortlist
 from covnmt.inference.align import Aligner
 from covnmt.inference.translate import Translator
 from covnmt.metrics.alignment import format_links, links_from_attention
@@ -60,7 +60,7 @@ def test_a_list_of_everything_changes_nothing(precision: Precision, tmp_path: Pa
     everything = search(tmp_path / "list", EVERYTHING, precision)
     plain = search(tmp_path / "plain", None, precision)
     for ours, theirs in zip(everything.hypotheses, plain.hypotheses, strict=True):
-        assert ours[0].words == theirs[0].words
+        assert ours[0].token_ids == theirs[0].token_ids
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -68,7 +68,7 @@ def test_only_words_of_the_list(precision: Precision, tmp_path: Path) -> None:
     allowed = set(FEW.of(np.array([2, 3, 4])).tolist())
     for hypotheses in search(tmp_path, FEW, precision).hypotheses:
         for hypothesis in hypotheses:
-            assert set(hypothesis.words) <= allowed
+            assert set(hypothesis.token_ids) <= allowed
             assert hypothesis.finished
 
 
@@ -79,7 +79,7 @@ def test_given_targets_know_no_list(tmp_path: Path) -> None:
         OnnxEngine([exported(model, tmp_path / str(n), "fp32", each)], END)
         for n, each in enumerate([None, FEW])
     )
-    one, other = plain.force(target, target), listed.force(target, target)
+    one, other = plain.force_decode(target, target), listed.force_decode(target, target)
     np.testing.assert_allclose(one.log_probs, other.log_probs, rtol=1e-6)
 
 
@@ -93,14 +93,14 @@ def test_several_models_use_all_words(tmp_path: Path) -> None:
         OnnxEngine(pair, END).search(source, DecodeConfig(beam=3), None).hypotheses
         for pair in ([plain, plain], [plain, listed])
     )
-    assert [each[0].words for each in one] == [each[0].words for each in other]
+    assert [each[0].token_ids for each in one] == [each[0].token_ids for each in other]
 
 
 def test_a_bit_less_for_older_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exported(model_of(SYSTEMS["gru10"]), tmp_path, "int8", FEW)
     layers = []
     for exact in (True, False):
-        monkeypatch.setattr(directories, "multiplies_bytes_exactly", lambda exact=exact: exact)
+        monkeypatch.setattr(directories, "has_exact_int8_products", lambda exact=exact: exact)
         layers.append(OutputLayer.load(tmp_path).part(np.array([3, 5])))
     whole, less = (each["output.W"] * each["output.scale"] for each in layers)
     assert np.abs(layers[1]["output.W"].astype(int)).max() <= 64
@@ -118,14 +118,14 @@ def test_kept_on_disk(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def linked(
     tiny_text: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> LinkedText:
+) -> AlignedText:
     """The test set with the model's own links."""
     sides = tiny_text / "test.src", tiny_text / "test.tgt"
     pairs = zip(*map(read_lines, sides), strict=True)
     links = tmp_path_factory.mktemp("links") / "test.links"
     found = Aligner.load(tiny_model).align(pairs)
     write_lines(links, (format_links(links_from_attention(pair.matrix)) for pair in found))
-    return LinkedText(*sides, links)
+    return AlignedText(*sides, links)
 
 
 def codecs(directory: Path) -> tuple[Codec, Codec]:
@@ -156,9 +156,9 @@ def test_links_are_counted(
     write_lines(tmp_path / "s", [f"{a} {b}", f"{a}", f"{b}"])
     write_lines(tmp_path / "t", [f"{x} {y} {z}", f"{y} {y}", f"{x}"])
     write_lines(tmp_path / "l", ["0-0 0-1 1-1 0-2", "0-0", ""])
-    monkeypatch.setattr(module, "FREQUENT", frequent)
-    monkeypatch.setattr(module, "PARTNERS", most)
-    found = count_links(LinkedText(*(tmp_path / name for name in "stl")), (source, target))
+    monkeypatch.setattr(module, "MAX_FREQUENT", frequent)
+    monkeypatch.setattr(module, "MAX_PARTNERS", most)
+    found = build_shortlist(AlignedText(*(tmp_path / name for name in "stl")), (source, target))
     assert found.partners == partners
     assert found.always == sorted([UNK, target.vocabulary.end, *[3, 2][:frequent]])
 
@@ -169,23 +169,23 @@ def test_links_are_counted(
 def test_wrong_links(line: str, reason: str, tiny_model: Path, tmp_path: Path) -> None:
     write_lines(tmp_path / "s", ["a"])
     write_lines(tmp_path / "l", [line])
-    text = LinkedText(tmp_path / "s", tmp_path / "s", tmp_path / "l")
+    text = AlignedText(tmp_path / "s", tmp_path / "s", tmp_path / "l")
     told = f"l, line 1: {reason}.*make the links with `covnmt align`"
     with pytest.raises(UserError, match=told):
-        count_links(text, codecs(tiny_model))
+        build_shortlist(text, codecs(tiny_model))
 
 
 def test_no_links(tiny_model: Path, tmp_path: Path) -> None:
     """A list without partners would leave only frequent words to say."""
     write_lines(tmp_path / "s", ["a"])
     write_lines(tmp_path / "l", [""])
-    text = LinkedText(tmp_path / "s", tmp_path / "s", tmp_path / "l")
+    text = AlignedText(tmp_path / "s", tmp_path / "s", tmp_path / "l")
     with pytest.raises(UserError, match="l: no links in it"):
-        count_links(text, codecs(tiny_model))
+        build_shortlist(text, codecs(tiny_model))
 
 
 def test_whole_export(
-    tiny_model: Path, tiny_text: Path, linked: LinkedText, tmp_path: Path
+    tiny_model: Path, tiny_text: Path, linked: AlignedText, tmp_path: Path
 ) -> None:
     """The vocabulary is small, so the list has everything and the translations are the same."""
     export_model(tiny_model, tmp_path / "list", "fp32", linked)

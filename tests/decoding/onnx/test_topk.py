@@ -7,15 +7,15 @@ import onnxruntime as ort
 import pytest
 
 from covnmt.base.arrays import AnyArray, IntArray
-from covnmt.decoding.onnx.builder import FLOAT, INT64, Graph, Store
-from covnmt.decoding.onnx.topk import BLOCK, best_words, fill_blocks
+from covnmt.decoding.onnx.builder import FLOAT, INT64, GraphBuilder, WeightStore
+from covnmt.decoding.onnx.topk import BLOCK, pad_output_layer, top_k_ids
 
 
 @lru_cache
 def opened(words: int) -> ort.InferenceSession:
-    graph = Graph("best", "fp32", Store("weights.bin"))
+    graph = GraphBuilder("best", "fp32", WeightStore("weights.bin"))
     scores = graph.input("scores", FLOAT, ["G", "c", "K", words])
-    best, numbers = best_words(graph, scores, graph.input("k", INT64, [1]), words)
+    best, numbers = top_k_ids(graph, scores, graph.input("k", INT64, [1]), words)
     graph.output("best", best, ["G", "c", "K", "k"])
     graph.output("numbers", numbers, ["G", "c", "K", "k"], INT64)
     return ort.InferenceSession(graph.build().SerializeToString())
@@ -44,7 +44,7 @@ def test_it_is_what_a_sort_finds(blocks: int, k: int, different: int) -> None:
 
 @pytest.mark.parametrize("words", [1, BLOCK, BLOCK + 1])
 def test_nobody_says_the_words_that_fill_a_block(words: int) -> None:
-    W, b = fill_blocks(np.ones((words, 2), np.float32), np.zeros(words, np.float32))
+    W, b = pad_output_layer(np.ones((words, 2), np.float32), np.zeros(words, np.float32))
     assert len(W) == len(b) == -(-words // BLOCK) * BLOCK
     logits = W @ np.ones(2, np.float32) + b
     assert (logits[:words] == 2).all()

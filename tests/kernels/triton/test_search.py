@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 pytest.importorskip("triton", reason="the kernels need Triton")
 
 from covnmt.base.config import DecodeConfig
-from covnmt.decoding.gpu.beam_search import BLOCK, DeviceSearch, choose
-from covnmt.decoding.gpu.buffers import ROWS, Buffers
+from covnmt.decoding.gpu.beam_search import BLOCK, GpuBeamSearch, choose_continuations
+from covnmt.decoding.gpu.buffers import HISTORY_STEPS, SearchBuffers
 from covnmt.decoding.torch import TorchEngine
 from covnmt.kernels.triton import search as triton_search
 from covnmt.model.decoder import Memory
@@ -23,7 +23,7 @@ from tests.model.small import COVERAGES, END, small_batch, small_config, small_m
 SHAPES = [(128, 1, 1, 1), (250, 2, 2, 3), (700, 6, 3, 10), (2500, 20, 2, 5), (400, 4, 1, 16)]
 
 
-def buffers_of(S: int, K: int, end: int, generator: torch.Generator) -> Buffers:
+def buffers_of(S: int, K: int, end: int, generator: torch.Generator) -> SearchBuffers:
     """A beam in the middle of a search, some of its slots empty."""
 
     def integers(low: int, high: int, *shape: int) -> torch.Tensor:
@@ -32,7 +32,7 @@ def buffers_of(S: int, K: int, end: int, generator: torch.Generator) -> Buffers:
     beam = integers(-4, 0, S, K) / 2.0
     beam[integers(0, 3, S, K) == 0] = -math.inf
     nothing = torch.zeros(0, device=DEVICE)
-    return Buffers(
+    return SearchBuffers(
         request=nothing,
         memory=Memory(nothing, nothing, nothing, nothing),
         rows=nothing,
@@ -45,8 +45,8 @@ def buffers_of(S: int, K: int, end: int, generator: torch.Generator) -> Buffers:
         open=torch.ones(S, dtype=torch.bool, device=DEVICE),
         banned=torch.tensor([0, 1], device=DEVICE),
         clock=torch.tensor([3, 2], device=DEVICE),
-        choices=integers(0, 1, ROWS, S, K),
-        ended=torch.zeros(ROWS, S, K, device=DEVICE),
+        choices=integers(0, 1, HISTORY_STEPS, S, K),
+        ended=torch.zeros(HISTORY_STEPS, S, K, device=DEVICE),
         alpha=nothing,
     )
 
@@ -59,7 +59,7 @@ def logits_of(words: int, blocks: int, rows: int, end: int, seed: int) -> torch.
     return logits.to(DEVICE)
 
 
-def copied(buffers: Buffers) -> Buffers:
+def copied(buffers: SearchBuffers) -> SearchBuffers:
     """With its own copy of everything that a choice writes to."""
     return buffers._replace(
         words=buffers.words.clone(),
@@ -71,10 +71,10 @@ def copied(buffers: Buffers) -> Buffers:
     )
 
 
-def assert_same_choice(buffers: Buffers, logits: torch.Tensor, end: int) -> None:
+def assert_same_choice(buffers: SearchBuffers, logits: torch.Tensor, end: int) -> None:
     ours, theirs = copied(buffers), copied(buffers)
     rows = triton_search.choose(ours, logits, end)
-    wanted = choose(theirs, logits, end)
+    wanted = choose_continuations(theirs, logits, end)
     torch.testing.assert_close(ours.log_probs, theirs.log_probs)
     torch.testing.assert_close(ours.ended, theirs.ended)
     for part in ("widths", "open"):
@@ -118,19 +118,19 @@ def test_an_empty_beam_stays_empty() -> None:
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_whole_search(beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DeviceSearch, "_choose", lambda self, K: triton_search.choose)
+    monkeypatch.setattr(GpuBeamSearch, "_choose", lambda self, K: triton_search.choose)
     model = small_model(small_config(COVERAGES["fertility"])).to(DEVICE)
     model.readout.b.data[END] += 2.5
     source = small_batch([(length, 1) for length in (2, 5, 3)]).to(DEVICE)
     words, mask = source.source, source.source_mask
     config = DecodeConfig(beam=beam, nbest=beam, coverage_penalty=0.2)
 
-    reference = TorchEngine([model], END).by_steps
-    found = DeviceSearch(model, END, UNK).search(words, mask, reference, config)
+    reference = TorchEngine([model], END).search_stepwise
+    found = GpuBeamSearch(model, END, UNK).search(words, mask, reference, config)
     with torch.no_grad():
         wanted = reference(words, mask, config).hypotheses
     for ours, theirs in zip(found.hypotheses, wanted, strict=True):
-        assert [mine.words for mine in ours] == [other.words for other in theirs]
+        assert [mine.token_ids for mine in ours] == [other.token_ids for other in theirs]
         scores = [other.score for other in theirs]
         assert [mine.score for mine in ours] == pytest.approx(scores, abs=1e-4)
 

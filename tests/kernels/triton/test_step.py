@@ -14,8 +14,8 @@ from torch import Tensor
 pytest.importorskip("triton", reason="the kernels need Triton")
 
 from covnmt.base.config import CoverageConfig, DecodeConfig, ModelConfig
-from covnmt.decoding.gpu.beam_search import DeviceSearch, Output, PlainStep
-from covnmt.decoding.gpu.buffers import Buffers
+from covnmt.decoding.gpu.beam_search import GpuBeamSearch, PaddedOutputLayer, PlainDecodingStep
+from covnmt.decoding.gpu.buffers import SearchBuffers
 from covnmt.decoding.torch import TorchEngine
 from covnmt.kernels import dispatch
 from covnmt.kernels.triton import search as triton_search
@@ -116,8 +116,8 @@ def fused(model: Seq2Seq, now: Moment, dtype: torch.dtype) -> Scored:
         rows = torch.cat([now.state.t.to(dtype), now.state.s.to(dtype), y], dim=1)
         C = now.state.C
     rows, C, alpha = step.move(step.source(memory), rows, C, now.words is None)
-    output = Output.of(model.readout)
-    logits = Output(output.W.to(dtype), output.b.to(dtype)).logits(step.features(rows))
+    output = PaddedOutputLayer.of(model.readout)
+    logits = PaddedOutputLayer(output.W.to(dtype), output.b.to(dtype)).logits(step.features(rows))
     log_probs = torch.log_softmax(logits.float(), dim=-1)[:, :WORDS]
     return Scored(log_probs, alpha, rows[:, :n], rows[:, n : 3 * n], C)
 
@@ -189,9 +189,9 @@ def test_what_the_beam_follows(
     parents = torch.randint(S if first else S * K, (S * K,)).to(DEVICE)
     words = torch.randint(WORDS, (S * K,)).to(DEVICE)
     before = torch.randint(WORDS, (S * K,)).to(DEVICE)
-    made: list[Buffers] = []
-    for each in (step, PlainStep(model)):
-        buffers = Buffers.allocate(model, memory, S, K, J, each.embedded)
+    made: list[SearchBuffers] = []
+    for each in (step, PlainDecodingStep(model)):
+        buffers = SearchBuffers.allocate(model, memory, S, K, J, each.embedded)
         buffers = buffers._replace(memory=memory, words=before.clone())
         buffers.clock.fill_(5)
         if isinstance(each, FusedStep):
@@ -214,21 +214,21 @@ def test_what_the_beam_follows(
 @pytest.mark.parametrize(("order", "cell"), VARIANTS[::3])
 def test_whole_search(kind: str, order: str, cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything in kernels: reading, stepping and choosing."""
-    monkeypatch.setattr(DeviceSearch, "_choose", lambda self, K: triton_search.choose)
+    monkeypatch.setattr(GpuBeamSearch, "_choose", lambda self, K: triton_search.choose)
     model = model_of(COVERAGES[kind], order, cell)
     model.readout.b.data[END] += 1.0
     batch = small_batch([(length, 1) for length in (2, 5, 3)]).to(DEVICE)
     words, mask = batch.source, batch.source_mask
     config = DecodeConfig(beam=3, nbest=3, length_rules=False, max_length=4, retry=False)
 
-    reference = TorchEngine([model], END).by_steps
-    device = DeviceSearch(model, END, UNK, smallest=1)
+    reference = TorchEngine([model], END).search_stepwise
+    device = GpuBeamSearch(model, END, UNK, smallest=1)
     assert isinstance(device._step(16), FusedStep)
     found = device.search(words, mask, reference, config)
     with torch.no_grad():
         wanted = reference(words, mask, config).hypotheses
     for ours, theirs in zip(found.hypotheses, wanted, strict=True):
-        assert [mine.words for mine in ours] == [other.words for other in theirs]
+        assert [mine.token_ids for mine in ours] == [other.token_ids for other in theirs]
         for mine, other in zip(ours, theirs, strict=True):
             assert mine.score == pytest.approx(other.score, abs=1e-4)
             np.testing.assert_allclose(mine.attention, other.attention, atol=1e-5)
@@ -236,17 +236,17 @@ def test_whole_search(kind: str, order: str, cell: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_what_the_kernels_do_not_know_has_no_fused_step(name: str) -> None:
-    device = DeviceSearch(model_of(UNKNOWN[name], "code", "exact"), END, UNK)
-    assert isinstance(device._step(16), PlainStep)
+    device = GpuBeamSearch(model_of(UNKNOWN[name], "code", "exact"), END, UNK)
+    assert isinstance(device._step(16), PlainDecodingStep)
 
 
 def test_long_sentences_and_other_precisions_have_no_fused_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = model_of(COVERAGES["gru2"], "code", "exact")
-    device = DeviceSearch(model, END, UNK)
+    device = GpuBeamSearch(model, END, UNK)
     assert isinstance(device._step(512), FusedStep)
-    assert isinstance(device._step(528), PlainStep)
-    assert isinstance(DeviceSearch(model.double(), END, UNK)._step(16), PlainStep)
+    assert isinstance(device._step(528), PlainDecodingStep)
+    assert isinstance(GpuBeamSearch(model.double(), END, UNK)._step(16), PlainDecodingStep)
     monkeypatch.setenv("COVNMT_OPS", "reference")
     assert dispatch.fused_step(model, device._memory, torch.float32) is None

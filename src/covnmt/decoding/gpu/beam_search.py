@@ -1,6 +1,6 @@
 """Beam search for one model on a GPU: the rules of `search`, at fixed shapes and addresses.
 
-One step, `DeviceSearch.advance`, is a fixed sequence of tensor operations over the buffers of a
+One step, `GpuBeamSearch.advance`, is a fixed sequence of tensor operations over the buffers of a
 lane, so that it can be captured. The beam does not shrink as in `search`: hypotheses that ended
 leave an empty slot, which has log-probability -inf. Finished sentences stay until half of a lane
 is done; then the others move to a smaller lane.
@@ -30,20 +30,28 @@ import torch
 from torch import Tensor, nn
 
 from covnmt.base.config import DecodeConfig
-from covnmt.decoding.backtrace import Trellis
+from covnmt.decoding.backtrace import SearchHistory
 from covnmt.decoding.beam_search import Hypothesis, SearchResult
-from covnmt.decoding.gpu.buffers import SOURCE, Buffers, Fetched, Lane, Request, Rows, round_up
-from covnmt.decoding.penalties import attempts
+from covnmt.decoding.gpu.buffers import (
+    SOURCE_MULTIPLE,
+    CapturedStep,
+    HostCopy,
+    SearchBuffers,
+    SearchRequest,
+    SegmentCopy,
+    round_up,
+)
+from covnmt.decoding.penalties import search_attempts
 from covnmt.kernels import dispatch
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Readout, Seq2Seq
 
 BLOCK = 128  # words whose best is found first; also the widest beam of this search
-LANES = 24  # lanes kept, with their graphs; the one unused for longest goes first
-SMALLEST = 8  # sentences in the smallest lane worth moving to
+MAX_CAPTURED_STEPS = 24  # lanes kept, with their graphs; the one unused for longest goes first
+MIN_CAPACITY = 8  # sentences in the smallest lane worth moving to
 
 
-class Output(NamedTuple):
+class PaddedOutputLayer(NamedTuple):
     """The output layer, padded with zeros and with words of no probability.
 
     Products want rows of whole 16 bytes, and `best` whole blocks of words.
@@ -53,7 +61,7 @@ class Output(NamedTuple):
     b: Tensor  # [V]
 
     @classmethod
-    def of(cls, readout: Readout) -> "Output":
+    def of(cls, readout: Readout) -> "PaddedOutputLayer":
         """The model's, as it is now."""
         words, q = readout.W_2.shape
         extra = round_up(words, BLOCK) - words
@@ -67,21 +75,23 @@ class Output(NamedTuple):
         return nn.functional.linear(padded, self.W, self.b)
 
 
-def choose(buffers: Buffers, logits: Tensor, end: int) -> Tensor:
+def choose_continuations(buffers: SearchBuffers, logits: Tensor, end: int) -> Tensor:
     """Choose from logits [S, slots, V] and settle; the rows [S*K] that the new beam continues.
 
     There are K slots, or one at the first step.
     """
     log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
-    forbid(buffers, log_probs, end)
+    mask_forbidden(buffers, log_probs, end)
     S, slots, V = log_probs.shape
-    scores, choices = best(buffers.log_probs[:, :slots], log_probs, buffers.log_probs.shape[1])
-    settle(buffers, scores, choices, choices % V, end)
+    scores, choices = top_k_continuations(
+        buffers.log_probs[:, :slots], log_probs, buffers.log_probs.shape[1]
+    )
+    record_step(buffers, scores, choices, choices % V, end)
     first = torch.arange(0, S * slots, slots, device=logits.device)
     return (choices // V + first[:, None]).flatten()
 
 
-def best(beam: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def top_k_continuations(beam: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k best continuations of every sentence: scores and slot * V + word, [S, k] each.
 
     They have the highest sums of beam and log_probs, equal ones by position. Not all sums are made:
@@ -100,14 +110,16 @@ def best(beam: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return sums.values[:, :k], positions.flatten(1).gather(1, sums.indices[:, :k])
 
 
-def forbid(buffers: Buffers, log_probs: Tensor, end: int) -> None:
+def mask_forbidden(buffers: SearchBuffers, log_probs: Tensor, end: int) -> None:
     """Take the probability from what must not follow; log_probs is [S, slots, V]."""
     log_probs.index_fill_(2, buffers.banned, -math.inf)
     early = buffers.without_end > buffers.clock[0]
     log_probs[:, :, end].masked_fill_(early[:, None], -math.inf)
 
 
-def settle(buffers: Buffers, scores: Tensor, choices: Tensor, words: Tensor, end: int) -> None:
+def record_step(
+    buffers: SearchBuffers, scores: Tensor, choices: Tensor, words: Tensor, end: int
+) -> None:
     """See which of the chosen continuations [S, K] end, and note it."""
     step, row = buffers.clock[0], buffers.clock[1:]
     rank = torch.arange(scores.shape[1], device=scores.device)
@@ -124,16 +136,18 @@ def settle(buffers: Buffers, scores: Tensor, choices: Tensor, words: Tensor, end
     torch.any(live, dim=1, out=buffers.open)
 
 
-class Step(Protocol):
+class DecodingStep(Protocol):
     """One step of the model for all sentences of a lane, the first with one row for each."""
 
     embedded: int  # columns that it wants in a row behind t and s
 
-    def __call__(self, buffers: Buffers, first: bool, choose: Callable[[Tensor], Tensor]) -> None:
+    def __call__(
+        self, buffers: SearchBuffers, first: bool, choose: Callable[[Tensor], Tensor]
+    ) -> None:
         """Move on by a word; `choose` turns the layer before the words into rows to go on with."""
 
 
-class PlainStep:
+class PlainDecodingStep:
     """The model's own step."""
 
     embedded = 0
@@ -141,7 +155,9 @@ class PlainStep:
     def __init__(self, model: Seq2Seq) -> None:
         self.model = model
 
-    def __call__(self, buffers: Buffers, first: bool, choose: Callable[[Tensor], Tensor]) -> None:
+    def __call__(
+        self, buffers: SearchBuffers, first: bool, choose: Callable[[Tensor], Tensor]
+    ) -> None:
         """Score, choose and follow."""
         state, words = (self._start(buffers), None) if first else (buffers.state, buffers.words)
         features, alpha, state = self.model.step_features(buffers.memory, state, words)
@@ -153,16 +169,16 @@ class PlainStep:
         looks = alpha.float().unflatten(0, (S, -1)).expand(S, K, -1)
         buffers.alpha.index_copy_(0, buffers.clock[1:], looks[None])
 
-    def _start(self, buffers: Buffers) -> DecoderState:
+    def _start(self, buffers: SearchBuffers) -> DecoderState:
         state = self.model.decoder.start(buffers.memory)
         return state._replace(C=state.C.to(buffers.C.dtype))
 
 
 # Searches for source words [N, J] and their mask as `search.search` does.
-Reference = Callable[[Tensor, Tensor, DecodeConfig], SearchResult]
+FallbackSearch = Callable[[Tensor, Tensor, DecodeConfig], SearchResult]
 
 
-class DeviceSearch:
+class GpuBeamSearch:
     """Beam search with one model, whose weights must not change any more; for one thread.
 
     In another `precision` the steps use a copy of the model; coverage and log-probabilities never
@@ -175,24 +191,24 @@ class DeviceSearch:
         end: int,
         unk: int,
         precision: torch.dtype | None = None,
-        smallest: int = SMALLEST,
+        smallest: int = MIN_CAPACITY,
     ) -> None:
         weights = next(model.parameters())
         self.dtype = precision or weights.dtype
         self.half = self.dtype.itemsize < 4
         as_it_is = self.dtype == weights.dtype and not self.half
-        self.model = model if as_it_is else converted(model, self.dtype)
-        self.output = Output.of(self.model.readout)
+        self.model = model if as_it_is else copy_in_precision(model, self.dtype)
+        self.output = PaddedOutputLayer.of(self.model.readout)
         self.end, self.unk, self.smallest, self.device = end, unk, smallest, weights.device
         self._memory = self._example()
-        self._plain = PlainStep(self.model)
+        self._plain = PlainDecodingStep(self.model)
         self._fused = dispatch.fused_step(model, self._memory, self.dtype)
         self._pool = torch.cuda.graph_pool_handle() if weights.is_cuda else None
-        self._lanes: OrderedDict[tuple[int, ...], Lane] = OrderedDict()
+        self._lanes: OrderedDict[tuple[int, ...], CapturedStep] = OrderedDict()
 
     @torch.inference_mode()
     def search(
-        self, words: Tensor, mask: Tensor, reference: Reference, config: DecodeConfig
+        self, words: Tensor, mask: Tensor, reference: FallbackSearch, config: DecodeConfig
     ) -> SearchResult:
         """What `search.search` finds for source words [N, J], best on the host already.
 
@@ -204,27 +220,27 @@ class DeviceSearch:
             return reference(words, mask, config)
         found = self._first_attempt(words.cpu(), mask.cpu(), config)
         pending = [k for k, (top, *_) in enumerate(found.hypotheses) if not top.finished]
-        for wider in islice(attempts(config), 1, 2) if pending else ():
+        for wider in islice(search_attempts(config), 1, 2) if pending else ():
             again = reference(words[pending], mask[pending], wider)
-            hypotheses = replaced(found.hypotheses, pending, again.hypotheses)
+            hypotheses = replace_at(found.hypotheses, pending, again.hypotheses)
             found = found._replace(hypotheses=hypotheses)
         return found
 
     def _first_attempt(self, words: Tensor, mask: Tensor, config: DecodeConfig) -> SearchResult:
         N, J = words.shape
-        request = Request.of(words, mask, lane_size(N), self.unk, config)
+        request = SearchRequest.of(words, mask, round_up_capacity(N), self.unk, config)
         with torch.cuda.device_of(self._memory.h):
-            lane = self._lane(lane_size(N), config.beam, round_up(J, SOURCE))
+            lane = self._lane(round_up_capacity(N), config.beam, round_up(J, SOURCE_MULTIPLE))
             lane.buffers.request.copy_(self._send(request.table))
             lane.step(first=True)
             fertility = self.model.decoder.coverage.fertility(lane.buffers.memory.Phi[:N, :J])
-            expected = None if fertility is None else Fetched(fertility.float())
+            expected = None if fertility is None else HostCopy(fertility.float())
             segments = [rows.arrived() for rows in self._explore(lane, request)]
-        trellis = Trellis.of(segments, request.lengths.numpy(), len(self.output.b), self.end)
+        trellis = SearchHistory.of(segments, request.lengths.numpy(), len(self.output.b), self.end)
         hypotheses = trellis.hypotheses(config)
         return SearchResult(hypotheses, None if expected is None else expected.numpy())
 
-    def advance(self, buffers: Buffers, first: bool) -> None:
+    def advance(self, buffers: SearchBuffers, first: bool) -> None:
         """One step of all sentences of a lane; the first reads them before."""
         S, K = buffers.log_probs.shape
         best_of = self._choose(K)
@@ -239,19 +255,23 @@ class DeviceSearch:
             self._step(buffers.memory.mask.shape[1])(buffers, first, choose)
         buffers.clock.add_(1)
 
-    def _read(self, buffers: Buffers) -> None:
+    def _read(self, buffers: SearchBuffers) -> None:
         memory = self.model.encode(buffers.begin(), buffers.memory.mask)
         for mine, theirs in zip(buffers.memory[:3], memory[:3], strict=True):
             mine.copy_(theirs)
 
-    def _choose(self, K: int) -> Callable[[Buffers, Tensor, int], Tensor]:
+    def _choose(self, K: int) -> Callable[[SearchBuffers, Tensor, int], Tensor]:
         if not dispatch.fuses(self.device):
-            return choose
+            return choose_continuations
         from covnmt.kernels.triton import search as triton_search
 
-        return triton_search.choose if triton_search.fits(K, len(self.output.b)) else choose
+        return (
+            triton_search.choose
+            if triton_search.fits(K, len(self.output.b))
+            else choose_continuations
+        )
 
-    def _step(self, J: int) -> Step:
+    def _step(self, J: int) -> DecodingStep:
         return self._fused if self._fused is not None and self._fused.holds(J) else self._plain
 
     def _precision(self) -> torch.autocast:
@@ -265,42 +285,42 @@ class DeviceSearch:
         with self._precision():
             return self.model.decoder.remember(h, h[:, :, 0] == 0)
 
-    def _explore(self, lane: Lane, request: Request) -> list[Rows]:
+    def _explore(self, lane: CapturedStep, request: SearchRequest) -> list[SegmentCopy]:
         """Search until every sentence is done; the trellis in parts, on its way to the host."""
         numbers: Sequence[int] = range(len(request.lengths))
         K, J = lane.buffers.log_probs.shape[1], lane.buffers.memory.mask.shape[1]
-        sent: list[Rows] = []
+        sent: list[SegmentCopy] = []
         begin, done = 0, 1
         while done < request.longest:
-            flags = Fetched(lane.buffers.open) if done > request.quiet else None
+            flags = HostCopy(lane.buffers.open) if done > request.quiet else None
             lane.step()
             done += 1
             places = flags.numpy().nonzero()[0].tolist() if flags else range(len(numbers))
             if not places:
                 break
-            size = max(self.smallest, lane_size(len(places)))
+            size = max(self.smallest, round_up_capacity(len(places)))
             move = 2 * size <= len(lane.buffers.open)
             if move or done - begin == len(lane.buffers.choices):
-                sent.append(Rows.send(lane.buffers, begin, done, numbers))
+                sent.append(SegmentCopy.send(lane.buffers, begin, done, numbers))
                 lane.buffers.clock[1] = 0
                 begin = done
             if move:
                 smaller = self._lane(size, K, J)
                 smaller.buffers.receive(lane.buffers, self._send(torch.tensor(places)))
                 lane, numbers = smaller, [numbers[place] for place in places]
-        return [*sent, Rows.send(lane.buffers, begin, done, numbers)]
+        return [*sent, SegmentCopy.send(lane.buffers, begin, done, numbers)]
 
-    def _lane(self, S: int, K: int, J: int) -> Lane:
+    def _lane(self, S: int, K: int, J: int) -> CapturedStep:
         key = (S, K, J)
         if key not in self._lanes:
-            if len(self._lanes) == LANES:
+            if len(self._lanes) == MAX_CAPTURED_STEPS:
                 self._lanes.popitem(last=False)
             embedded = self._step(J).embedded
-            buffers = Buffers.allocate(self.model, self._memory, S, K, J, embedded)
+            buffers = SearchBuffers.allocate(self.model, self._memory, S, K, J, embedded)
             # lanes that held their search would keep its memory on the GPU, validation after
             # validation, until Python looks for cycles
             search = weakref.proxy(self)
-            self._lanes[key] = Lane(buffers, lambda *now: search.advance(*now), self._pool)
+            self._lanes[key] = CapturedStep(buffers, lambda *now: search.advance(*now), self._pool)
         self._lanes.move_to_end(key)
         return self._lanes[key]
 
@@ -311,7 +331,7 @@ class DeviceSearch:
         return values.pin_memory().to(self.device, non_blocking=True)
 
 
-def converted(model: Seq2Seq, precision: torch.dtype) -> Seq2Seq:
+def copy_in_precision(model: Seq2Seq, precision: torch.dtype) -> Seq2Seq:
     """A copy in this precision; what meets the coverage outside of products has 32 bits or more.
 
     Source words get some zeros, so that products read rows of whole 16 bytes.
@@ -326,13 +346,13 @@ def converted(model: Seq2Seq, precision: torch.dtype) -> Seq2Seq:
     return made
 
 
-def lane_size(sentences: int) -> int:
+def round_up_capacity(sentences: int) -> int:
     """The next 2^i or 3 * 2^i: few sizes, and at most a third of a lane is empty."""
     power = 1 << (sentences - 1).bit_length()
     return power * 3 // 4 if power >= 4 and sentences <= power * 3 // 4 else power
 
 
-def replaced(
+def replace_at(
     found: Sequence[list[Hypothesis]], numbers: Sequence[int], again: Sequence[list[Hypothesis]]
 ) -> list[list[Hypothesis]]:
     """The lists with those of these numbers exchanged."""

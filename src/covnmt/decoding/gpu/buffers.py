@@ -21,17 +21,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from covnmt.base.config import DecodeConfig
-from covnmt.decoding.backtrace import Segment
-from covnmt.decoding.beam_search import RESERVED
+from covnmt.decoding.backtrace import HistorySegment
 from covnmt.decoding.penalties import step_limits
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Seq2Seq
+from covnmt.text.vocabulary import PAD
 
-SOURCE = 16  # source positions are padded to multiples of this
-ROWS = 64  # steps that the trellis of a lane holds
+SOURCE_MULTIPLE = 16  # source positions are padded to multiples of this
+HISTORY_STEPS = 64  # steps that the trellis of a lane holds
 
 
-class Request(NamedTuple):
+class SearchRequest(NamedTuple):
     """A batch as the host sends it to a lane; places without a sentence have no steps."""
 
     table: Tensor  # [S, J + 4] source words and -1s; both limits; both banned words
@@ -40,22 +40,24 @@ class Request(NamedTuple):
     longest: int  # steps after which all have ended
 
     @classmethod
-    def of(cls, words: Tensor, mask: Tensor, S: int, unk: int, config: DecodeConfig) -> "Request":
+    def of(
+        cls, words: Tensor, mask: Tensor, S: int, unk: int, config: DecodeConfig
+    ) -> "SearchRequest":
         """Words [N, J] that are real where the mask is true; all on the host."""
         (N, J), lengths = words.shape, mask.sum(dim=1)
-        padded = round_up(J, SOURCE)
+        padded = round_up(J, SOURCE_MULTIPLE)
         without_end, most = map(torch.from_numpy, step_limits(lengths.numpy(), config))
         table = words.new_zeros(S, padded + 4)
         table[:N, J:padded] = -1
         table[:N, :J] = words.masked_fill(~mask, -1)
         table[:N, padded] = without_end
         table[:N, padded + 1] = most
-        table[:, padded + 2] = RESERVED
-        table[:, padded + 3] = unk if config.forbid_unk else RESERVED
+        table[:, padded + 2] = PAD
+        table[:, padded + 3] = unk if config.forbid_unk else PAD
         return cls(table, lengths, int(without_end.min()), int(most.max()))
 
 
-class Buffers(NamedTuple):
+class SearchBuffers(NamedTuple):
     """All that a step reads and writes."""
 
     request: Tensor  # [S, J + 4] as in `Request`
@@ -77,7 +79,7 @@ class Buffers(NamedTuple):
     @classmethod
     def allocate(
         cls, model: Seq2Seq, like: Memory, S: int, K: int, J: int, embedded: int
-    ) -> "Buffers":
+    ) -> "SearchBuffers":
         """For S sentences of J words with a memory like this one, and rows with e = embedded."""
         t, n, d = like.h, model.config.hidden, model.decoder.coverage.size
 
@@ -105,9 +107,9 @@ class Buffers(NamedTuple):
             open=t.new_zeros(S, dtype=torch.bool),
             banned=numbers(2),
             clock=numbers(2),
-            choices=numbers(ROWS, S, K),
-            ended=scores(ROWS, S, K),
-            alpha=scores(ROWS, S, K, J),
+            choices=numbers(HISTORY_STEPS, S, K),
+            ended=scores(HISTORY_STEPS, S, K),
+            alpha=scores(HISTORY_STEPS, S, K, J),
         )
 
     @property
@@ -138,7 +140,7 @@ class Buffers(NamedTuple):
         source: Tensor = words.clamp(min=0)
         return source
 
-    def receive(self, other: "Buffers", kept: Tensor) -> None:
+    def receive(self, other: "SearchBuffers", kept: Tensor) -> None:
         """Go on with these sentences of other buffers, at most S of them.
 
         Places behind them have no hypothesis, and a source that can be looked at.
@@ -153,11 +155,11 @@ class Buffers(NamedTuple):
         self.open[N:] = False
 
 
-class Lane:
+class CapturedStep:
     """Buffers of one size, and their step: run plainly once, then captured and replayed."""
 
     def __init__(
-        self, buffers: Buffers, advance: Callable[[Buffers, bool], None], pool: Any
+        self, buffers: SearchBuffers, advance: Callable[[SearchBuffers, bool], None], pool: Any
     ) -> None:
         self.buffers, self.advance, self.pool = buffers, advance, pool
         self._warm: set[bool] = set()
@@ -184,7 +186,7 @@ class Lane:
         return graph.replay
 
 
-class Fetched:
+class HostCopy:
     """A tensor on its way to the host."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -201,22 +203,24 @@ class Fetched:
         return array
 
 
-class Rows(NamedTuple):
+class SegmentCopy(NamedTuple):
     """A segment of the trellis on its way to the host."""
 
     first: int
     numbers: Sequence[int]
-    parts: tuple[Fetched, ...]
+    parts: tuple[HostCopy, ...]
 
     @classmethod
-    def send(cls, buffers: Buffers, begin: int, done: int, numbers: Sequence[int]) -> "Rows":
+    def send(
+        cls, buffers: SearchBuffers, begin: int, done: int, numbers: Sequence[int]
+    ) -> "SegmentCopy":
         """The steps from `begin` on, of a lane that has these sentences in its first places."""
         parts = (buffers.choices, buffers.ended, buffers.alpha)
-        return cls(begin, numbers, tuple(Fetched(part[: done - begin]) for part in parts))
+        return cls(begin, numbers, tuple(HostCopy(part[: done - begin]) for part in parts))
 
-    def arrived(self) -> Segment:
+    def arrived(self) -> HistorySegment:
         """The segment, as soon as it is here."""
-        return Segment(self.first, self.numbers, *(part.numpy() for part in self.parts))
+        return HistorySegment(self.first, self.numbers, *(part.numpy() for part in self.parts))
 
 
 def round_up(number: int, step: int) -> int:

@@ -19,7 +19,7 @@ SENTENCES, WORDS = 48, 24
 ROOM = 1.25  # for what random words did not show
 
 
-class Reach(NamedTuple):
+class ActivationRanges(NamedTuple):
     """Bounds of the absolute values."""
 
     maxout: float
@@ -27,7 +27,7 @@ class Reach(NamedTuple):
 
 
 @torch.inference_mode()
-def measure_reach(model: Seq2Seq) -> Reach:
+def measure_activation_ranges(model: Seq2Seq) -> ActivationRanges:
     """What random words show, and some room."""
     draw = np.random.default_rng(0)
     words = [
@@ -38,7 +38,7 @@ def measure_reach(model: Seq2Seq) -> Reach:
     y = nn.functional.pad(model.target(target[:, :-1]), (0, 0, 1, 0))
     steps = model.decoder.unroll(memory, y)
     layers = (model.readout.maxout, model.readout)
-    return Reach(*(_bound(layer(steps.t, steps.s, y)) for layer in layers))
+    return ActivationRanges(*(_bound(layer(steps.t, steps.s, y)) for layer in layers))
 
 
 def _bound(layer: Tensor) -> float:

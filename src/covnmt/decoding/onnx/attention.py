@@ -15,12 +15,12 @@ import numpy as np
 
 from covnmt.base.arrays import FloatArray
 from covnmt.base.config import ModelConfig
-from covnmt.decoding.onnx.builder import FLOAT, Graph
-from covnmt.decoding.onnx.cells import Weights, gru
+from covnmt.decoding.onnx.builder import FLOAT, GraphBuilder
+from covnmt.decoding.onnx.cells import NamedWeights, gru
 
 
 @dataclass(frozen=True)
-class Given:
+class AttentionInputs:
     """What a look needs, by the names of values in the graph; what a model lacks is empty."""
 
     query: str  # [G, c, K, n] W_a t
@@ -33,7 +33,7 @@ class Given:
     bias: str  # [G, c, 1, J] 0 on real positions, -inf on padding
 
 
-class Look(NamedTuple):
+class AttentionOutputs(NamedTuple):
     """What a look at the source gives, by the names of values in the graph."""
 
     energies: str  # [G, c, K, J]
@@ -41,21 +41,21 @@ class Look(NamedTuple):
     means: str  # [G, c, K, *] of the values
 
 
-class Attention:
+class OnnxAttentionStep:
     """Energies, attention and coverage of one model."""
 
-    def __init__(self, weights: Weights, config: ModelConfig) -> None:
+    def __init__(self, weights: NamedWeights, config: ModelConfig) -> None:
         self.weights, self.coverage = weights, config.coverage
         V_a = weights.get("decoder.attention.V_a")
         self.d = 0 if V_a is None else V_a.shape[1]
 
-    def look(self, graph: Graph, given: Given) -> Look:
+    def look(self, graph: GraphBuilder, given: AttentionInputs) -> AttentionOutputs:
         """Where the model looks, and what it sees there."""
         energies = self._energies(graph, given)
         alpha = graph.op("Softmax", graph.op("Add", energies, given.bias), axis=-1)
-        return Look(energies, alpha, graph.op("MatMul", alpha, given.values))
+        return AttentionOutputs(energies, alpha, graph.op("MatMul", alpha, given.values))
 
-    def _energies(self, graph: Graph, given: Given) -> str:
+    def _energies(self, graph: GraphBuilder, given: AttentionInputs) -> str:
         """e = v . tanh(query + keys + V_a C) [G, c, K, J], group by group."""
         body = graph.inner("energies")
         outer = [graph.op("Unsqueeze", given.query, graph.ints(-2)), given.keys]
@@ -72,7 +72,7 @@ class Attention:
         shape = graph.op("Concat", graph.op("Shape", given.query, end=-1), graph.ints(-1), axis=0)
         return graph.op("Reshape", e, shape)
 
-    def cover(self, graph: Graph, given: Given, look: Look) -> str:
+    def cover(self, graph: GraphBuilder, given: AttentionInputs, look: AttentionOutputs) -> str:
         """C_i from C_{i-1}, alpha_i and what else the coverage model looks at."""
         alpha = graph.op("Unsqueeze", look.alpha, graph.ints(-1))  # [G, c, K, J, 1]
         if self.coverage.kind in ("linguistic", "fertility"):
@@ -81,7 +81,9 @@ class Attention:
             return graph.op("Add" if add else "Sub", given.C, change)
         return self._neural(graph, given, alpha, look.energies)
 
-    def _neural(self, graph: Graph, given: Given, alpha: str, energies: str) -> str:
+    def _neural(
+        self, graph: GraphBuilder, given: AttentionInputs, alpha: str, energies: str
+    ) -> str:
         """The coverage network, with gates or without."""
         U = self.weights["decoder.coverage.candidate"].T
         if self.coverage.kind == "tanh":
@@ -93,7 +95,12 @@ class Attention:
         return gru(graph, gates, c, given.C, self.d, lambda r: graph.op("MatMul", r, candidate))
 
     def _inputs(
-        self, graph: Graph, given: Given, alpha: str, energies: str, own: FloatArray
+        self,
+        graph: GraphBuilder,
+        given: AttentionInputs,
+        alpha: str,
+        energies: str,
+        own: FloatArray,
     ) -> str:
         """What the coverage network is told [G, c, K, J, gd]; `own` is for the coverage itself."""
         seen, W = [given.C, alpha], [own, self.weights["decoder.coverage.P"][None]]

@@ -26,18 +26,18 @@ FLOAT, INT64, INT8, BOOL = (
     TensorProto.BOOL,
 )
 MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operations
-LARGEST = 127  # of a signed byte that has a counterpart below zero
-LARGE = 1024  # bytes; what has fewer stays in the graph
+INT8_MAX = 127  # of a signed byte that has a counterpart below zero
+EXTERNAL_BYTES = 1024  # bytes; what has fewer stays in the graph
 ALIGNMENT = 64
 
 
-def quantise(W: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+def quantize(W: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Rows [b, a] as signed bytes, and what each row's bytes are multiplied by [b]."""
-    scale = np.maximum(np.abs(W).max(axis=1), np.finfo(np.float32).tiny) / LARGEST
+    scale = np.maximum(np.abs(W).max(axis=1), np.finfo(np.float32).tiny) / INT8_MAX
     return np.rint(W / scale[:, None]).astype(np.int8), scale.astype(np.float32)
 
 
-class Store:
+class WeightStore:
     """The matrices of several graphs, end to end in one file; equal ones are stored once."""
 
     def __init__(self, location: str) -> None:
@@ -72,11 +72,15 @@ class Store:
         )
 
 
-class Graph:
+class GraphBuilder:
     """A graph in the making; an inner one keeps its constants in the outer."""
 
     def __init__(
-        self, name: str, precision: Precision, store: Store, outer: "Graph | None" = None
+        self,
+        name: str,
+        precision: Precision,
+        store: WeightStore,
+        outer: "GraphBuilder | None" = None,
     ) -> None:
         self.name, self.precision, self.store = name, precision, store
         self._outer = outer
@@ -88,9 +92,9 @@ class Graph:
         self._matrices: dict[tuple[int, int], str] = {}  # those in bytes, by where they lie
         self._bytes: dict[float, tuple[str, str]] = {}  # steps and zeros, by the bound of numbers
 
-    def inner(self, name: str) -> "Graph":
+    def inner(self, name: str) -> "GraphBuilder":
         """A graph that runs as part of this one, and sees its values."""
-        return Graph(name, self.precision, self.store, outer=self)
+        return GraphBuilder(name, self.precision, self.store, outer=self)
 
     def input(self, name: str, kind: int, shape: Sequence[int | str] | None) -> str:
         """A value that is given from outside; sizes with names may differ from call to call."""
@@ -124,7 +128,7 @@ class Graph:
             return self._outer.constant(value)
         name = f"{self.name}.constant{len(self._constants)}"
         array = np.asarray(value, order="C")
-        small = array.nbytes < LARGE
+        small = array.nbytes < EXTERNAL_BYTES
         made = numpy_helper.from_array(array, name) if small else self.store.tensor(name, array)
         self._constants.append(made)
         return name
@@ -133,7 +137,7 @@ class Graph:
         """Bytes [a, b] and scales of a matrix [b, a], under names that `engine` knows."""
         if self._outer is not None:
             return self._outer._matrix(W)
-        whole, scale = quantise(W)
+        whole, scale = quantize(W)
         turned = np.asarray(whole.T, order="C")
         place = self.store.put(turned), self.store.put(scale)
         if place not in self._matrices:
@@ -181,7 +185,7 @@ class Graph:
         rows, columns = W.shape
         arrays = {"W": W, "b": b}
         if self.precision == "int8":
-            arrays["W"], arrays["scale"] = quantise(W)  # type: ignore[assignment]
+            arrays["W"], arrays["scale"] = quantize(W)  # type: ignore[assignment]
         self.store.output = {"rows": rows, "columns": columns}
         for name, array in arrays.items():
             self.store.output[name] = self.store.put(array)
@@ -206,15 +210,15 @@ class Graph:
             return self._outer._byte(bound)
         if bound not in self._bytes:
             # where there is nothing but 0, any step will do
-            step = np.array((bound or 1) / LARGEST, np.float32)
-            zero = np.array(LARGEST + 1, np.uint8)
+            step = np.array((bound or 1) / INT8_MAX, np.float32)
+            zero = np.array(INT8_MAX + 1, np.uint8)
             self._bytes[bound] = self.constant(step), self.constant(zero)
         return self._bytes[bound]
 
     def table(self, E: NDArray[np.float32], words: str) -> str:
         """The rows of a table with one for each word."""
         if self.precision == "int8":
-            whole, scale = quantise(E)
+            whole, scale = quantize(E)
             rows = self.op("Cast", self.op("Gather", self.constant(whole), words), to=FLOAT)
             return self.op("Mul", rows, self.op("Gather", self.constant(scale[:, None]), words))
         return self.op("Gather", self.constant(E), words)
@@ -227,7 +231,7 @@ class Graph:
         scales = self.op("Unsqueeze", self.op("Gather", scale, words), self.ints(-1))
         return self.op("Mul", rows, scales)
 
-    def choose(self, condition: str, then: "Graph", otherwise: "Graph") -> list[str]:
+    def choose(self, condition: str, then: "GraphBuilder", otherwise: "GraphBuilder") -> list[str]:
         """The outputs of one inner graph or of the other."""
         branches = {"then_branch": then.graph(), "else_branch": otherwise.graph()}
         return self.ops("If", len(then._outputs), condition, **branches)

@@ -7,13 +7,13 @@ import numpy as np
 
 from covnmt.base.arrays import FloatArray
 from covnmt.base.config import CellKind
-from covnmt.decoding.onnx.builder import Graph
+from covnmt.decoding.onnx.builder import GraphBuilder
 
-Weights = Mapping[str, FloatArray]
+NamedWeights = Mapping[str, FloatArray]
 
 
 @dataclass(frozen=True)
-class Cell:
+class OnnxCell:
     """The recurrent weights of one GRU."""
 
     gates: FloatArray  # [2n, n] R, G
@@ -21,7 +21,7 @@ class Cell:
     kind: CellKind
 
     @classmethod
-    def of(cls, weights: Weights, name: str, kind: CellKind) -> "Cell":
+    def of(cls, weights: NamedWeights, name: str, kind: CellKind) -> "OnnxCell":
         """The cell that has this name."""
         return cls(weights[f"{name}.gates"], weights[f"{name}.candidate"], kind)
 
@@ -30,7 +30,9 @@ class Cell:
         exact = self.kind == "exact"
         return self.gates if exact else np.concatenate([self.gates, self.candidate])
 
-    def advance(self, graph: Graph, rz: str, c: str, h: str, recurrent: str | None = None) -> str:
+    def advance(
+        self, graph: GraphBuilder, rz: str, c: str, h: str, recurrent: str | None = None
+    ) -> str:
         """One step on the inputs of the gates [..., 2n] and of the candidate [..., n].
 
         The product of h with `recurrent` may be known.
@@ -45,18 +47,18 @@ class Cell:
         return _between(graph, h, graph.op("Tanh", graph.op("Add", c, graph.op("Mul", r, own))), z)
 
 
-def gru(graph: Graph, gates: str, c: str, h: str, n: int, U: Callable[[str], str]) -> str:
+def gru(graph: GraphBuilder, gates: str, c: str, h: str, n: int, U: Callable[[str], str]) -> str:
     """The exact GRU on the sums in its gates: the reset gate acts before the product U."""
     r, z = _opened(graph, gates, n)
     c = graph.op("Tanh", graph.op("Add", c, U(graph.op("Mul", r, h))))
     return _between(graph, h, c, z)
 
 
-def _opened(graph: Graph, gates: str, n: int) -> tuple[str, str]:
+def _opened(graph: GraphBuilder, gates: str, n: int) -> tuple[str, str]:
     r, z = graph.split(graph.op("Sigmoid", gates), n, n)
     return r, z
 
 
-def _between(graph: Graph, h: str, c: str, z: str) -> str:
+def _between(graph: GraphBuilder, h: str, c: str, z: str) -> str:
     """h + z (c - h)."""
     return graph.op("Add", h, graph.op("Mul", z, graph.op("Sub", c, h)))

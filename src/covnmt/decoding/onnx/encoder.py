@@ -14,23 +14,23 @@ import onnx
 
 from covnmt.base.arrays import FloatArray
 from covnmt.base.config import ModelConfig
-from covnmt.decoding.onnx.builder import BOOL, FLOAT, INT64, Graph, Precision, Store
-from covnmt.decoding.onnx.cells import Cell, Weights
+from covnmt.decoding.onnx.builder import BOOL, FLOAT, INT64, GraphBuilder, Precision, WeightStore
+from covnmt.decoding.onnx.cells import NamedWeights, OnnxCell
 
 DIRECTIONS = ("ahead", "back")
 
 
-def encoder_graph(
-    weights: Weights, config: ModelConfig, precision: Precision, store: Store
+def build_encoder_graph(
+    weights: NamedWeights, config: ModelConfig, precision: Precision, store: WeightStore
 ) -> onnx.ModelProto:
     """Words [S, J] and where they are real to all that steps need of the source."""
-    graph, n = Graph("encoder", precision, store), config.hidden
+    graph, n = GraphBuilder("encoder", precision, store), config.hidden
     words = graph.input("words", INT64, ["S", "J"])
     mask = graph.input("mask", BOOL, ["S", "J"])
     h = _read(graph, weights, config, words, mask)  # [S, J, 2n]
     graph.output("keys", graph.product(h, weights["decoder.attention.U_a"]), ["S", "J", n])
-    graph.output("values", _values(graph, context_products(weights, config), h), ["S", "J", "*"])
-    if knows_words(config):
+    graph.output("values", _values(graph, context_weights(weights, config), h), ["S", "J", "*"])
+    if has_source_features(config):
         graph.output("Phi", _prepare(graph, weights, config, h), ["S", "J", "phi"])
     first = graph.op("Gather", h, graph.constant(np.array(0)), axis=1)  # [S, 2n]
     back = graph.split(first, n, n)[1]
@@ -39,7 +39,7 @@ def encoder_graph(
     return graph.build()
 
 
-def _values(graph: Graph, W: FloatArray, h: str) -> str:
+def _values(graph: GraphBuilder, W: FloatArray, h: str) -> str:
     """What attention takes the mean of: annotations, or their products."""
     if graph.precision == "int8":
         return graph.product(h, W)
@@ -50,7 +50,9 @@ def _values(graph: Graph, W: FloatArray, h: str) -> str:
     return graph.choose(narrow, annotations, products)[0]
 
 
-def _read(graph: Graph, weights: Weights, config: ModelConfig, words: str, mask: str) -> str:
+def _read(
+    graph: GraphBuilder, weights: NamedWeights, config: ModelConfig, words: str, mask: str
+) -> str:
     """Annotations [S, J, 2n]: both directions walk over the source at once."""
     n = config.hidden
     E = weights["source.E"] + weights["source.b"]
@@ -68,7 +70,7 @@ def _read(graph: Graph, weights: Weights, config: ModelConfig, words: str, mask:
     return graph.op("Concat", ahead, back, axis=2)
 
 
-def _position(graph: Graph, weights: Weights, config: ModelConfig) -> Graph:
+def _position(graph: GraphBuilder, weights: NamedWeights, config: ModelConfig) -> GraphBuilder:
     """What both directions do at a position."""
     n = config.hidden
     body = graph.inner("position")
@@ -78,7 +80,7 @@ def _position(graph: Graph, weights: Weights, config: ModelConfig) -> Graph:
         rz = body.input(f"{name}.rz", FLOAT, ["S", 2 * n])
         c = body.input(f"{name}.c", FLOAT, ["S", n])
         real = body.input(f"{name}.real", BOOL, ["S", 1])
-        cell = Cell.of(weights, f"encoder.{name}", config.cell)
+        cell = OnnxCell.of(weights, f"encoder.{name}", config.cell)
         # padding copies the state, so nothing depends on how far a batch is padded
         reached.append(body.op("Where", real, cell.advance(body, rz, c, h), h))
     for name, after in zip(DIRECTIONS, reached, strict=True):
@@ -88,24 +90,26 @@ def _position(graph: Graph, weights: Weights, config: ModelConfig) -> Graph:
     return body
 
 
-def _projected(graph: Graph, weights: Weights, direction: str, x: str) -> tuple[str, str]:
+def _projected(
+    graph: GraphBuilder, weights: NamedWeights, direction: str, x: str
+) -> tuple[str, str]:
     """The words' share of r and z, and of c, for all positions at once."""
     W, b = weights[f"encoder.{direction}.W"], weights[f"encoder.{direction}.b"]
-    gates, bound = 2 * len(b), largest(weights, "source")
+    gates, bound = 2 * len(b), max_embedding_value(weights, "source")
     return graph.product(x, W[:gates], None, bound), graph.product(x, W[gates:], b, bound)
 
 
-def largest(weights: Weights, side: str) -> float:
+def max_embedding_value(weights: NamedWeights, side: str) -> float:
     """The largest number of a word's vector on this side."""
     return float(np.abs(weights[f"{side}.E"] + weights[f"{side}.b"]).max())
 
 
-def _rows(graph: Graph, value: str) -> str:
+def _rows(graph: GraphBuilder, value: str) -> str:
     """The shape [S, 1] for a value [S, ...]."""
     return graph.op("Concat", graph.op("Shape", value, end=1), graph.ints(1), axis=0)
 
 
-def _prepare(graph: Graph, weights: Weights, config: ModelConfig, h: str) -> str:
+def _prepare(graph: GraphBuilder, weights: NamedWeights, config: ModelConfig, h: str) -> str:
     """Phi(h) [S, J, *], what the coverage model knows of each word."""
     coverage = config.coverage
     if coverage.kind in ("tanh", "gru"):
@@ -115,19 +119,21 @@ def _prepare(graph: Graph, weights: Weights, config: ModelConfig, h: str) -> str
     return graph.op("Mul", share, graph.constant(np.array([coverage.max_fertility], np.float32)))
 
 
-def halves(W: FloatArray) -> FloatArray:
+def deinterleave_rows(W: FloatArray) -> FloatArray:
     """Rows 0, 2, 4, ... and then 1, 3, 5, ...: maxout then compares two halves."""
     return np.concatenate([W[0::2], W[1::2]])
 
 
-def context_products(weights: Weights, config: ModelConfig) -> FloatArray:
+def context_weights(weights: NamedWeights, config: ModelConfig) -> FloatArray:
     """All that a context is ever multiplied with: C_o, Cx, and for coverage, next and now."""
     nothing = np.zeros((0, 2 * config.hidden), dtype=np.float32)
     names = ("decoder.coverage.from_context", "decoder.coverage.from_current")
     extra = [weights.get(name, nothing) for name in names]
-    return np.concatenate([halves(weights["readout.C_o"]), weights["decoder.Cx"], *extra])
+    return np.concatenate(
+        [deinterleave_rows(weights["readout.C_o"]), weights["decoder.Cx"], *extra]
+    )
 
 
-def knows_words(config: ModelConfig) -> bool:
+def has_source_features(config: ModelConfig) -> bool:
     """Whether the coverage model knows something of each source word, Phi."""
     return config.coverage.kind in ("fertility", "tanh", "gru")

@@ -16,19 +16,19 @@ from typing import Any
 from covnmt.base.config import DataConfig
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write, file_digest, write_json
-from covnmt.decoding.onnx.activation_ranges import measure_reach
-from covnmt.decoding.onnx.builder import Precision, Store
-from covnmt.decoding.onnx.encoder import encoder_graph
+from covnmt.decoding.onnx.activation_ranges import measure_activation_ranges
+from covnmt.decoding.onnx.builder import Precision, WeightStore
+from covnmt.decoding.onnx.encoder import build_encoder_graph
 from covnmt.decoding.onnx.format import (
-    DESCRIPTION,
-    ENCODER,
-    FORMAT,
-    SHORTLIST,
-    STEP,
-    WEIGHTS,
+    ENCODER_FILE,
+    EXPORT_FORMAT,
+    MANIFEST_FILE,
+    SHORTLIST_FILE,
+    STEP_FILE,
+    WEIGHTS_FILE,
     is_exported,
 )
-from covnmt.decoding.onnx.shortlist import LinkedText, Shortlist, count_links
+from covnmt.decoding.onnx.shortlist import AlignedText, Shortlist, build_shortlist
 from covnmt.decoding.onnx.step import StepGraph
 from covnmt.decoding.torch import pick_device
 from covnmt.model.checkpoint import BEST, load_model, only_writer
@@ -36,11 +36,11 @@ from covnmt.model.directory import Description, find_model, load_config, made_wi
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
 from covnmt.text.codec import Codec, copy_codecs
 
-__all__ = ["LinkedText", "export_model", "write_graphs"]
+__all__ = ["AlignedText", "export_model", "write_graphs"]
 
 
 def export_model(
-    directory: Path, target: Path, precision: Precision, linked: LinkedText | None = None
+    directory: Path, target: Path, precision: Precision, linked: AlignedText | None = None
 ) -> dict[str, int]:
     """Write the best model of a directory as ONNX graphs; gives the bytes of each file.
 
@@ -56,15 +56,15 @@ def export_model(
         )
     model, _ = load_model(directory, pick_device("cpu"))
     codecs = Codec.load(directory, "source"), Codec.load(directory, "target")
-    shortlist = None if linked is None else count_links(linked, codecs)
+    shortlist = None if linked is None else build_shortlist(linked, codecs)
     known = load_config(directory)
     with only_writer(target):
         copy_codecs(directory, target)
-        save_config(target, without_place(known))
+        save_config(target, drop_data_directory(known))
         return write_graphs(model, target, precision, shortlist, made_with(known))
 
 
-def without_place(known: Description) -> Description:
+def drop_data_directory(known: Description) -> Description:
     """The same without the directory of the training data: it says nothing on other machines."""
     data = known.config.data.model_copy(update={"directory": DataConfig().directory})
     return replace(known, config=known.config.model_copy(update={"data": data}))
@@ -79,20 +79,25 @@ def write_graphs(
 ) -> dict[str, int]:
     """Write the network and what there is to say of it; gives the bytes of each file."""
     weights = {name: part.detach().numpy() for name, part in model.state_dict().items()}
-    store = Store(WEIGHTS)
+    store = WeightStore(WEIGHTS_FILE)
     graphs = {
-        ENCODER: encoder_graph(weights, model.config, precision, store),
-        STEP: StepGraph(
-            weights, model.config, precision, store, measure_reach(model), shortlist is not None
+        ENCODER_FILE: build_encoder_graph(weights, model.config, precision, store),
+        STEP_FILE: StepGraph(
+            weights,
+            model.config,
+            precision,
+            store,
+            measure_activation_ranges(model),
+            shortlist is not None,
         ).build(),
     }
     files = {name: [graph.SerializeToString()] for name, graph in graphs.items()}
-    for name, parts in {**files, WEIGHTS: store.parts}.items():
+    for name, parts in {**files, WEIGHTS_FILE: store.parts}.items():
         with atomic_write(target / name) as stream:
             stream.writelines(parts)
-    names = (*files, WEIGHTS)
+    names = (*files, WEIGHTS_FILE)
     about: dict[str, Any] = {
-        "format": FORMAT,
+        "format": EXPORT_FORMAT,
         "precision": precision,
         "parameters": count_parameters(model),
         "files": {name: file_digest(target / name) for name in names},
@@ -101,7 +106,7 @@ def write_graphs(
         "settings": settings or {},
     }
     if shortlist is not None:
-        shortlist.save(target / SHORTLIST)
-        about["files"][SHORTLIST] = file_digest(target / SHORTLIST)
-    write_json(target / DESCRIPTION, about)
+        shortlist.save(target / SHORTLIST_FILE)
+        about["files"][SHORTLIST_FILE] = file_digest(target / SHORTLIST_FILE)
+    write_json(target / MANIFEST_FILE, about)
     return {name: (target / name).stat().st_size for name in names}

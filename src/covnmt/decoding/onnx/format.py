@@ -16,17 +16,20 @@ from covnmt.base.arrays import FloatArray, IntArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import file_digest, read_json
 
-DESCRIPTION = "onnx.json"
-ENCODER, STEP, WEIGHTS = "encoder.onnx", "step.onnx", "weights.bin"
-SHORTLIST = "shortlist.json"  # only where the model has one
-FORMAT = 2
-TABLES = ("parameters", "files", "matrices", "output")
-REMEDY = "copy it again, or export the model anew"
+MANIFEST_FILE = "onnx.json"
+ENCODER_FILE, STEP_FILE, WEIGHTS_FILE = "encoder.onnx", "step.onnx", "weights.bin"
+SHORTLIST_FILE = "shortlist.json"  # only where the model has one
+EXPORT_FORMAT = 2
+MANIFEST_TABLES = ("parameters", "files", "matrices", "output")
+REEXPORT_HINT = "copy it again, or export the model anew"
 
 
 def is_exported(directory: Path) -> bool:
     """Whether this is a directory that `covnmt export` made."""
-    return any((directory / name).exists() for name in (DESCRIPTION, ENCODER, STEP, WEIGHTS))
+    return any(
+        (directory / name).exists()
+        for name in (MANIFEST_FILE, ENCODER_FILE, STEP_FILE, WEIGHTS_FILE)
+    )
 
 
 def refuse_exported(target: Path) -> None:
@@ -35,19 +38,21 @@ def refuse_exported(target: Path) -> None:
         raise UserError(f"{target}: holds an exported model; choose another directory")
 
 
-def read_description(directory: Path) -> dict[str, Any]:
+def read_manifest(directory: Path) -> dict[str, Any]:
     """What the export says of itself: precision, parameters by block, digests of its files."""
-    path = directory / DESCRIPTION
+    path = directory / MANIFEST_FILE
     about: Any = read_json(path)
     found = about.get("format") if isinstance(about, dict) else None
     if not isinstance(found, int):
-        raise UserError(f"{path}: not made by `covnmt export`; {REMEDY}")
-    if found > FORMAT:
+        raise UserError(f"{path}: not made by `covnmt export`; {REEXPORT_HINT}")
+    if found > EXPORT_FORMAT:
         raise UserError(f"{path}: made by a newer covnmt (format {found}); please upgrade")
-    if found < FORMAT:
+    if found < EXPORT_FORMAT:
         raise UserError(f"{path}: made by an older covnmt (format {found}); export the model anew")
-    if not all(isinstance(about.get(key), dict) for key in TABLES) or not _are_counts(about):
-        raise UserError(f"{path}: damaged; {REMEDY}")
+    if not all(isinstance(about.get(key), dict) for key in MANIFEST_TABLES) or not _are_counts(
+        about
+    ):
+        raise UserError(f"{path}: damaged; {REEXPORT_HINT}")
     return dict(about)
 
 
@@ -60,12 +65,12 @@ def _are_counts(about: dict[str, Any]) -> bool:
     )
 
 
-def check_files(directory: Path) -> None:
+def check_digests(directory: Path) -> None:
     """All files are there, and are what was written."""
-    files = read_description(directory)["files"]
-    for path in (directory / name for name in {ENCODER, STEP, WEIGHTS, *files}):
+    files = read_manifest(directory)["files"]
+    for path in (directory / name for name in {ENCODER_FILE, STEP_FILE, WEIGHTS_FILE, *files}):
         if file_digest(path) != files.get(path.name):
-            raise UserError(f"{path}: damaged; {REMEDY}")
+            raise UserError(f"{path}: damaged; {REEXPORT_HINT}")
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ class OutputLayer:
     @classmethod
     def load(cls, directory: Path) -> "OutputLayer":
         """Look at it where it lies; with a bit less where products of bytes could overflow."""
-        place = read_description(directory)["output"]
+        place = read_manifest(directory)["output"]
         in_bytes = "scale" in place
         kind = np.int8 if in_bytes else np.float32
         W = _look(directory, kind, place, "W", "rows", "columns")
@@ -86,8 +91,8 @@ class OutputLayer:
             name: _look(directory, np.float32, place, name, "rows")
             for name in (["b", "scale"] if in_bytes else ["b"])
         }
-        if in_bytes and not multiplies_bytes_exactly():
-            return cls(with_a_bit_less(W), {**vectors, "scale": 2 * vectors["scale"]})
+        if in_bytes and not has_exact_int8_products():
+            return cls(reduce_to_seven_bits(W), {**vectors, "scale": 2 * vectors["scale"]})
         return cls(W, vectors)
 
     def part(self, words: IntArray | None) -> dict[str, NDArray[Any]]:
@@ -97,7 +102,7 @@ class OutputLayer:
         return {"output.W": np.asarray(self.W[chosen].T, order="C"), **vectors}
 
 
-def multiplies_bytes_exactly() -> bool:
+def has_exact_int8_products() -> bool:
     """Whether products of bytes are exact on this processor.
 
     Older x86 processors add two products in 16 bits, which overflow where the bytes are large;
@@ -112,18 +117,18 @@ def multiplies_bytes_exactly() -> bool:
     return "avx512_vnni" in flags or "avx_vnni" in flags
 
 
-def replacements(directory: Path) -> dict[str, NDArray[Any]]:
+def matrices_for_this_cpu(directory: Path) -> dict[str, NDArray[Any]]:
     """What stands in for matrices of bytes on this processor, by name; nothing if it needs none."""
-    return {} if multiplies_bytes_exactly() else halved(directory)
+    return {} if has_exact_int8_products() else seven_bit_matrices(directory)
 
 
-def halved(directory: Path) -> dict[str, NDArray[Any]]:
+def seven_bit_matrices(directory: Path) -> dict[str, NDArray[Any]]:
     """The matrices of bytes with one bit less, so that the sum of two products fits 16 bits."""
     made: dict[str, NDArray[Any]] = {}
-    for name, place in read_description(directory)["matrices"].items():
+    for name, place in read_manifest(directory)["matrices"].items():
         matrix = _look(directory, np.int8, place, "offset", "rows", "columns")
         scale = _look(directory, np.float32, place, "scale", "columns")
-        made[name], made[f"{name}.scale"] = with_a_bit_less(matrix), np.float32(2) * scale
+        made[name], made[f"{name}.scale"] = reduce_to_seven_bits(matrix), np.float32(2) * scale
     return made
 
 
@@ -133,11 +138,11 @@ def _look(
     """An array where it lies; one that cannot lie there is not described as it was written."""
     try:
         shape = tuple(place[size] for size in sizes)
-        return np.memmap(directory / WEIGHTS, kind, "r", place[start], shape)
+        return np.memmap(directory / WEIGHTS_FILE, kind, "r", place[start], shape)
     except (KeyError, ValueError):
-        raise UserError(f"{directory / DESCRIPTION}: damaged; {REMEDY}") from None
+        raise UserError(f"{directory / MANIFEST_FILE}: damaged; {REEXPORT_HINT}") from None
 
 
-def with_a_bit_less(matrix: NDArray[np.int8]) -> NDArray[np.int8]:
+def reduce_to_seven_bits(matrix: NDArray[np.int8]) -> NDArray[np.int8]:
     """Bytes from -64 to 64; their scale doubles."""
     return np.rint(matrix / np.float32(2)).astype(np.int8)

@@ -21,20 +21,20 @@ from covnmt.base.arrays import AnyArray, FloatArray, IntArray
 from covnmt.base.config import Config, DecodeConfig, ModelConfig
 from covnmt.base.errors import UserError
 from covnmt.data.padding import Padded
-from covnmt.decoding.beam_search import Proposal, SearchResult, Watch, beam_search
+from covnmt.decoding.beam_search import Proposal, SearchResult, StepCallback, beam_search
 from covnmt.decoding.onnx.format import (
-    DESCRIPTION,
-    ENCODER,
-    REMEDY,
-    SHORTLIST,
-    STEP,
+    ENCODER_FILE,
+    MANIFEST_FILE,
+    REEXPORT_HINT,
+    SHORTLIST_FILE,
+    STEP_FILE,
     OutputLayer,
-    check_files,
-    read_description,
-    replacements,
+    check_digests,
+    matrices_for_this_cpu,
+    read_manifest,
 )
 from covnmt.decoding.onnx.shortlist import Shortlist
-from covnmt.decoding.protocol import Forced
+from covnmt.decoding.protocol import ForcedDecoding
 from covnmt.model.directory import Description, check_made_with, check_vocabularies, load_config
 from covnmt.text.vocabulary import PAD, UNK
 
@@ -46,47 +46,47 @@ MANY = 16  # sentences, from which on greedy search takes products of contexts, 
 STRIDE = 4  # source positions that the runtime adds up at once; the last few it adds in other order
 TOGETHER = 8  # hypotheses that look at the source at once
 
-Values = dict[str, ort.OrtValue]  # by name, inside the runtime
+OrtValues = dict[str, ort.OrtValue]  # by name, inside the runtime
 
 
-def value(array: NDArray[Any]) -> ort.OrtValue:
+def to_ort_value(array: NDArray[Any]) -> ort.OrtValue:
     """An array as the runtime sees it, where it lies."""
     return ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
 
 
 @lru_cache(typed=True)
-def single(number: int | bool, *shape: int) -> ort.OrtValue:
+def scalar_ort_value(number: int | bool, *shape: int) -> ort.OrtValue:
     """One number as the runtime sees it."""
-    return value(np.full(shape, number))
+    return to_ort_value(np.full(shape, number))
 
 
-class Memory(NamedTuple):
+class OnnxMemory(NamedTuple):
     """What one model knows of S sentences; shared by all hypotheses of each."""
 
     arrays: dict[str, FloatArray]  # [S, ..., J, *]: keys, values, bias, and Phi where there is one
     output: dict[str, NDArray[Any]]  # the part of the output layer that is used, if not all
     words: IntArray | None  # the words of that part
 
-    def select(self, sentences: IntArray) -> "Memory":
+    def select(self, sentences: IntArray) -> "OnnxMemory":
         """Only these sentences."""
         chosen = {name: array[sentences] for name, array in self.arrays.items()}
-        return Memory(chosen, self.output, self.words)
+        return OnnxMemory(chosen, self.output, self.words)
 
-    def values(self, size: int) -> Values:
+    def values(self, size: int) -> OrtValues:
         """As the runtime sees it, in groups of so many sentences."""
         groups = {name: a.reshape(-1, size, *a.shape[1:]) for name, a in self.arrays.items()}
-        return {name: value(array) for name, array in (groups | self.output).items()}
+        return {name: to_ort_value(array) for name, array in (groups | self.output).items()}
 
 
-class State(NamedTuple):
+class OnnxStates(NamedTuple):
     """What every model carries from step to step, and the rows of it that are still of interest."""
 
-    each: tuple[Values, ...]
+    each: tuple[OrtValues, ...]
     rows: IntArray  # [R]
 
-    def select(self, rows: IntArray) -> "State":
+    def select(self, rows: IntArray) -> "OnnxStates":
         """Only these rows; the next step picks them."""
-        return State(self.each, self.rows[rows])
+        return OnnxStates(self.each, self.rows[rows])
 
 
 class OnnxModel:
@@ -94,9 +94,9 @@ class OnnxModel:
 
     def __init__(self, directory: Path, known: Description, threads: int) -> None:
         # kept for as long as the runtime, which does not copy them, may look at them
-        self.matrices = replacements(directory)
-        self.encoder = open_graph(directory / ENCODER, threads, self.matrices)
-        self.steps = open_graph(directory / STEP, threads, self.matrices)
+        self.matrices = matrices_for_this_cpu(directory)
+        self.encoder = open_session(directory / ENCODER_FILE, threads, self.matrices)
+        self.steps = open_session(directory / STEP_FILE, threads, self.matrices)
         self.config = known.config.model
         self.has_narrow = "narrow" in {each.name for each in self.encoder.get_inputs()}
         self.before_first = known.words["target"]  # the table has a row of zeros there
@@ -107,18 +107,20 @@ class OnnxModel:
         self.coverage = sizes.get("C", 0)
         found = (sizes["t"], self.coverage, "Phi" in shapes)
         if found != _sizes(self.config):
-            raise UserError(f"{directory / 'config.json'}: of another model than {STEP}; {REMEDY}")
+            raise UserError(
+                f"{directory / 'config.json'}: of another model than {STEP_FILE}; {REEXPORT_HINT}"
+            )
         self.has_first = "first" in shapes
         listed = "output.W" in shapes
         self.output = OutputLayer.load(directory) if listed else None
-        self.shortlist = Shortlist.load(directory / SHORTLIST) if listed else None
+        self.shortlist = Shortlist.load(directory / SHORTLIST_FILE) if listed else None
 
-    def read(self, source: Padded, beam: int, every_word: bool) -> tuple[Memory, Values]:
+    def read(self, source: Padded, beam: int, every_word: bool) -> tuple[OnnxMemory, OrtValues]:
         """Read sentences: what steps need of them, and what the first one begins with.
 
         A short list is not used where every word is asked for.
         """
-        source = filled(source)
+        source = pad_to_stride(source)
         S, J = source.words.shape
         names = [each.name for each in self.encoder.get_outputs()]
         narrow = {"narrow": np.array(beam == 1 and S >= MANY)} if self.has_narrow else {}
@@ -133,8 +135,8 @@ class OnnxModel:
         found["bias"] = np.where(source.mask, np.float32(0), np.float32(-math.inf))
         shared = {name: a if name == "values" else a[:, None] for name, a in found.items()}
         words, output = self._listed(None if every_word else source.words)
-        memory = Memory(shared, output, words)
-        return memory, {name: value(begin[name]) for name in self.carried}
+        memory = OnnxMemory(shared, output, words)
+        return memory, {name: to_ort_value(begin[name]) for name in self.carried}
 
     def _listed(self, source: IntArray | None) -> tuple[IntArray | None, dict[str, NDArray[Any]]]:
         """The words that may follow these, and their part of the output layer."""
@@ -143,7 +145,7 @@ class OnnxModel:
         words = None if source is None else self.shortlist.of(source)
         return words, self.output.part(words)
 
-    def bind(self, memory: Values) -> ort.IOBinding:
+    def bind(self, memory: OrtValues) -> ort.IOBinding:
         """Tell the runtime what stays the same for several steps."""
         binding = self.steps.io_binding()
         for name, each in memory.items():
@@ -151,8 +153,8 @@ class OnnxModel:
         return binding
 
     def step(
-        self, binding: ort.IOBinding, inputs: Values, names: Sequence[str]
-    ) -> tuple[list[NDArray[Any]], Values]:
+        self, binding: ort.IOBinding, inputs: OrtValues, names: Sequence[str]
+    ) -> tuple[list[NDArray[Any]], OrtValues]:
         """Some outputs of a step as arrays, and what it carries to the next."""
         for name, each in inputs.items():
             binding.bind_ortvalue_input(name, each)
@@ -165,7 +167,7 @@ class OnnxModel:
         arrays = [_by_row(each.numpy()) for each in found[: len(names)]]
         return arrays, dict(zip(self.carried, found[len(names) :], strict=True))
 
-    def fertility(self, memory: Memory, J: int) -> FloatArray | None:
+    def fertility(self, memory: OnnxMemory, J: int) -> FloatArray | None:
         """Target words expected of each source word [S, J], where the model predicts them."""
         predicts = self.config.coverage.kind == "fertility"
         return memory.arrays["Phi"][:, 0, :J, 0] if predicts else None
@@ -177,22 +179,24 @@ class OnnxScorer:
     Of several, the mean of their probabilities and of their attention counts.
     """
 
-    def __init__(self, models: Sequence[OnnxModel], memories: Sequence[Memory], end: int) -> None:
+    def __init__(
+        self, models: Sequence[OnnxModel], memories: Sequence[OnnxMemory], end: int
+    ) -> None:
         self.models, self.memories, self.end, self.unk = models, memories, end, UNK
         self.sentences = len(memories[0].arrays["keys"])
         # the memories in groups of this size, and as the runtime was told of them
-        self._size, self._values, self._bindings = 0, [Values()], list[ort.IOBinding]()
+        self._size, self._values, self._bindings = 0, [OrtValues()], list[ort.IOBinding]()
 
     @classmethod
     def read(
         cls, models: Sequence[OnnxModel], source: Padded, end: int, beam: int, every_word: bool
-    ) -> tuple["OnnxScorer", State]:
+    ) -> tuple["OnnxScorer", OnnxStates]:
         """Let every model read the source; the scorer and its first state."""
         read = (model.read(source, beam, every_word) for model in models)
         memories, begin = zip(*read, strict=True)
-        return cls(models, memories, end), State(begin, np.arange(len(source.words)))
+        return cls(models, memories, end), OnnxStates(begin, np.arange(len(source.words)))
 
-    def step(self, state: State, words: IntArray | None, k: int) -> Proposal[State]:
+    def step(self, state: OnnxStates, words: IntArray | None, k: int) -> Proposal[OnnxStates]:
         """Propose the k best next words of every row."""
         outputs = ["best", "numbers", "alpha"] if len(self.models) == 1 else ["log_probs", "alpha"]
         listed = self.memories[0].words
@@ -203,29 +207,29 @@ class OnnxScorer:
         else:
             # behind the end symbol some have words that nobody says, to fill blocks
             known = [each[0][:, : self.end + 1] for each in found]
-            log_probs, numbers = top(mean_log(known), k)
+            log_probs, numbers = top_k(mean_log_probs(known), k)
             attention = np.mean([each[1] for each in found], axis=0)
         return Proposal(log_probs, numbers, attention, after)
 
     def run(
-        self, state: State, words: IntArray | None, k: int, outputs: Sequence[str]
-    ) -> tuple[list[list[NDArray[Any]]], State]:
+        self, state: OnnxStates, words: IntArray | None, k: int, outputs: Sequence[str]
+    ) -> tuple[list[list[NDArray[Any]]], OnnxStates]:
         """One step of every model: these outputs of each, and the state after it."""
         size = group_size(self.sentences, len(state.rows) // self.sentences)
         if size != self._size:
             self._group(size)
         shape = (self.sentences // size, size, -1)  # [G, c, K]
-        given = {"parents": value(state.rows.reshape(shape)), "k": single(k, 1)}
+        given = {"parents": to_ort_value(state.rows.reshape(shape)), "k": scalar_ort_value(k, 1)}
         found, after = [], []
         for model, binding, carried in zip(self.models, self._bindings, state.each, strict=True):
             last = np.full(len(state.rows), model.before_first) if words is None else words
-            inputs = {**given, **carried, "words": value(last.reshape(shape))}
+            inputs = {**given, **carried, "words": to_ort_value(last.reshape(shape))}
             if model.has_first:
-                inputs["first"] = single(words is None)
+                inputs["first"] = scalar_ort_value(words is None)
             arrays, carries = model.step(binding, inputs, outputs)
             found.append(arrays)
             after.append(carries)
-        return found, State(tuple(after), np.arange(len(state.rows)))
+        return found, OnnxStates(tuple(after), np.arange(len(state.rows)))
 
     def _group(self, size: int) -> None:
         """Look at so many sentences together from now on."""
@@ -254,7 +258,7 @@ def _sizes(config: ModelConfig) -> tuple[int, int, bool]:
     return config.hidden, units, kind in ("fertility", "tanh", "gru")
 
 
-def filled(source: Padded) -> Padded:
+def pad_to_stride(source: Padded) -> Padded:
     """The same with so much padding that no sentence depends on how long the others are."""
     missing = ((0, 0), (0, -source.words.shape[1] % STRIDE))
     return Padded(np.pad(source.words, missing, constant_values=PAD), np.pad(source.mask, missing))
@@ -275,13 +279,13 @@ def group_size(sentences: int, beam: int) -> int:
     return next((size for size in sizes if size * beam >= TOGETHER), sentences)
 
 
-def mean_log(log_probs: Sequence[AnyArray]) -> AnyArray:
+def mean_log_probs(log_probs: Sequence[AnyArray]) -> AnyArray:
     """The logarithm of the mean probability."""
     total: AnyArray = np.logaddexp.reduce(log_probs)
     return total - math.log(len(log_probs))
 
 
-def top(scores: AnyArray, k: int) -> tuple[AnyArray, IntArray]:
+def top_k(scores: AnyArray, k: int) -> tuple[AnyArray, IntArray]:
     """The k highest of every row [R, V], best first; equal scores go to the lower word.
 
     Only where several are equal to the last of the k it is open which are left out.
@@ -301,7 +305,9 @@ class OnnxEngine:
     def __init__(self, models: Sequence[OnnxModel], end: int) -> None:
         self.models, self.end = models, end
 
-    def search(self, source: Padded, decode: DecodeConfig, watch: Watch | None) -> SearchResult:
+    def search(
+        self, source: Padded, decode: DecodeConfig, watch: StepCallback | None
+    ) -> SearchResult:
         """Translate."""
         alone = len(self.models) == 1  # several would each have a list of their own
         scorer, start = OnnxScorer.read(
@@ -310,7 +316,7 @@ class OnnxEngine:
         found = beam_search(scorer, start, source.lengths, decode, watch)
         return SearchResult(found, scorer.fertility(source.words.shape[1]))
 
-    def force(self, source: Padded, target: Padded) -> Forced:
+    def force_decode(self, source: Padded, target: Padded) -> ForcedDecoding:
         """Decode these targets with the first model."""
         scorer, state = OnnxScorer.read(self.models[:1], source, self.end, 1, every_word=True)
         rows, J = np.arange(len(source.words)), source.words.shape[1]
@@ -321,15 +327,17 @@ class OnnxEngine:
             said += np.where(real, log_probs[rows, words], 0)
             alphas.append(alpha[:, :J])
             last = words
-        return Forced(np.stack(alphas, axis=1), said, scorer.fertility(J))
+        return ForcedDecoding(np.stack(alphas, axis=1), said, scorer.fertility(J))
 
 
-def open_graph(
+def open_session(
     path: Path, threads: int, matrices: Mapping[str, NDArray[Any]]
 ) -> ort.InferenceSession:
     """Open one graph for so many threads. Some matrices may be replaced."""
     options = ort.SessionOptions()
-    own = {name: value(each) for name, each in matrices.items() if name.startswith(path.stem)}
+    own = {
+        name: to_ort_value(each) for name, each in matrices.items() if name.startswith(path.stem)
+    }
     if own:
         options.add_external_initializers(list(own), list(own.values()))
     options.intra_op_num_threads = threads
@@ -338,14 +346,14 @@ def open_graph(
     try:
         return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # whatever the runtime raises, it is about this file
-        raise UserError(f"{path}: damaged ({error}); {REMEDY}") from None
+        raise UserError(f"{path}: damaged ({error}); {REEXPORT_HINT}") from None
 
 
 def load_exported(directory: Path, threads: int) -> tuple[OnnxModel, Config]:
     """An exported model, ready to translate; what is not whole is an error."""
     known = load_config(directory)
     check_vocabularies(directory, known)
-    check_files(directory)
-    told = read_description(directory).get("settings")
-    check_made_with(told, known, directory / DESCRIPTION)
+    check_digests(directory)
+    told = read_manifest(directory).get("settings")
+    check_made_with(told, known, directory / MANIFEST_FILE)
     return OnnxModel(directory, known, threads), known.config

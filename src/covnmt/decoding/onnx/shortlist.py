@@ -22,8 +22,8 @@ from covnmt.metrics.alignment import parse_links
 from covnmt.text.codec import Codec
 from covnmt.text.vocabulary import UNK
 
-FREQUENT = 500  # target words that every list has
-PARTNERS = 20  # further target words of each source word
+MAX_FREQUENT = 500  # target words that every list has
+MAX_PARTNERS = 20  # further target words of each source word
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Shortlist:
             raise UserError(f"{path}: not a short list; export the model anew") from None
 
 
-class LinkedText(NamedTuple):
+class AlignedText(NamedTuple):
     """Parallel files: two texts and the links between the model's own tokens of them."""
 
     source: Path
@@ -61,7 +61,7 @@ class LinkedText(NamedTuple):
     links: Path
 
 
-def count_links(text: LinkedText, codecs: tuple[Codec, Codec]) -> Shortlist:
+def build_shortlist(text: AlignedText, codecs: tuple[Codec, Codec]) -> Shortlist:
     """The short list that these links give."""
     said: Counter[int] = Counter()
     counts: dict[int, Counter[int]] = defaultdict(Counter)
@@ -83,10 +83,10 @@ def count_links(text: LinkedText, codecs: tuple[Codec, Codec]) -> Shortlist:
             ) from None
     if not counts:
         raise UserError(f"{text.links}: no links in it; make them with `covnmt align`")
-    always = {UNK, codecs[1].vocabulary.end, *(t for t, _ in said.most_common(FREQUENT))}
-    return Shortlist(sorted(always), {s: best(counts[s], always) for s in sorted(counts)})
+    always = {UNK, codecs[1].vocabulary.end, *(t for t, _ in said.most_common(MAX_FREQUENT))}
+    return Shortlist(sorted(always), {s: most_linked(counts[s], always) for s in sorted(counts)})
 
 
-def best(counts: Counter[int], besides: Set[int]) -> list[int]:
+def most_linked(counts: Counter[int], besides: Set[int]) -> list[int]:
     """The words counted most often, other than these."""
-    return sorted(counts.keys() - besides, key=lambda t: (-counts[t], t))[:PARTNERS]
+    return sorted(counts.keys() - besides, key=lambda t: (-counts[t], t))[:MAX_PARTNERS]

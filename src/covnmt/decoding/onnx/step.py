@@ -15,12 +15,17 @@ import onnx
 
 from covnmt.base.arrays import FloatArray
 from covnmt.base.config import ModelConfig
-from covnmt.decoding.onnx.activation_ranges import Reach
-from covnmt.decoding.onnx.attention import Attention, Given
-from covnmt.decoding.onnx.builder import BOOL, FLOAT, INT64, Graph, Precision, Store
-from covnmt.decoding.onnx.cells import Cell, Weights
-from covnmt.decoding.onnx.encoder import context_products, halves, knows_words, largest
-from covnmt.decoding.onnx.topk import best_words, fill_blocks
+from covnmt.decoding.onnx.activation_ranges import ActivationRanges
+from covnmt.decoding.onnx.attention import AttentionInputs, OnnxAttentionStep
+from covnmt.decoding.onnx.builder import BOOL, FLOAT, INT64, GraphBuilder, Precision, WeightStore
+from covnmt.decoding.onnx.cells import NamedWeights, OnnxCell
+from covnmt.decoding.onnx.encoder import (
+    context_weights,
+    deinterleave_rows,
+    has_source_features,
+    max_embedding_value,
+)
+from covnmt.decoding.onnx.topk import pad_output_layer, top_k_ids
 
 ROWS = ("G", "c", "K")  # the axes of all that hypotheses have of their own
 BEFORE = ("G before", "c before", "K before")
@@ -31,20 +36,24 @@ class StepGraph:
 
     def __init__(
         self,
-        weights: Weights,
+        weights: NamedWeights,
         config: ModelConfig,
         precision: Precision,
-        store: Store,
-        reach: Reach,
+        store: WeightStore,
+        reach: ActivationRanges,
         listed: bool,
     ) -> None:
         self.reach, self.listed = reach, listed  # whether words come from a short list
-        self.graph, self.weights, self.config = Graph("step", precision, store), weights, config
+        self.graph, self.weights, self.config = (
+            GraphBuilder("step", precision, store),
+            weights,
+            config,
+        )
         self.n = config.hidden
         # words that are heard and said are stored once
         self.shared = config.tie_target and precision == "int8" and not listed
-        self.cell = Cell.of(weights, "decoder.cell", config.cell)
-        self.attention = Attention(weights, config)
+        self.cell = OnnxCell.of(weights, "decoder.cell", config.cell)
+        self.attention = OnnxAttentionStep(weights, config)
         # what the coverage network has of a context at the next step, and at once
         self.extra = len(weights.get("decoder.coverage.from_context", ()))
         self.now = len(weights.get("decoder.coverage.from_current", ()))
@@ -55,10 +64,16 @@ class StepGraph:
         words = graph.input("words", INT64, ROWS)
         self.parents = graph.input("parents", INT64, ROWS)
         y = self._last(words)
-        W = np.concatenate([self.weights["decoder.cell.W"], halves(self.weights["readout.V_o"])])
+        W = np.concatenate(
+            [self.weights["decoder.cell.W"], deinterleave_rows(self.weights["readout.V_o"])]
+        )
         zero = np.zeros(2 * self.n, dtype=np.float32)
-        b = [zero, self.weights["decoder.cell.b"], halves(self.weights["readout.U_o.bias"])]
-        known = graph.product(y, W, np.concatenate(b), largest(self.weights, "target"))
+        b = [
+            zero,
+            self.weights["decoder.cell.b"],
+            deinterleave_rows(self.weights["readout.U_o.bias"]),
+        ]
+        known = graph.product(y, W, np.concatenate(b), max_embedding_value(self.weights, "target"))
         word, shown = graph.split(known, 3 * self.n, self.n)
         t = self._carried("t", self.n)
         order = self._code_order if self.config.order == "code" else self._paper_order
@@ -85,7 +100,10 @@ class StepGraph:
         s, context = graph.split(before, 3 * n, self.extra) if self.extra else (before, "")
         updated = self.cell.advance(graph, *self._inputs(word, s), t)
         t = graph.op("Where", first, t, updated)
-        W = [self.weights["decoder.attention.W_a"], halves(self.weights["readout.U_o.weight"])]
+        W = [
+            self.weights["decoder.attention.W_a"],
+            deinterleave_rows(self.weights["readout.U_o.weight"]),
+        ]
         query, own, state = self._with_coverage(t, np.concatenate(W), n, n)
         read, rest = self._look(query, state, context)
         self._carry("t", t, n)
@@ -104,7 +122,7 @@ class StepGraph:
             self._carry("s", rest, self.extra)
         t = self.cell.advance(graph, *self._inputs(word, s), t, recurrent)
         self._carry("t", t, n)
-        own = graph.product(t, halves(self.weights["readout.U_o.weight"]))
+        own = graph.product(t, deinterleave_rows(self.weights["readout.U_o.weight"]))
         return graph.op("Sum", read, own, shown)
 
     def _inputs(self, word: str, s: str) -> tuple[str, str]:
@@ -126,8 +144,8 @@ class StepGraph:
         """The products of the context, C_o s and the others; attention and coverage go out."""
         graph, n, d = self.graph, self.n, self.attention.d
         C = graph.reshape(self._carried("C", "J", d), 0, 0, 0, -1, d) if d else ""
-        knows = knows_words(self.config)
-        given = Given(
+        knows = has_source_features(self.config)
+        given = AttentionInputs(
             query=query,
             state=state,
             context=context,
@@ -150,7 +168,7 @@ class StepGraph:
     def _products(self, means: str) -> tuple[str, str]:
         """Of means of annotations their products, unless they are means of products."""
         graph, n = self.graph, self.n
-        W = context_products(self.weights, self.config)
+        W = context_weights(self.weights, self.config)
         if graph.precision == "int8":
             read, rest = graph.split(means, n, len(W) - n)
             return read, rest
@@ -176,7 +194,7 @@ class StepGraph:
         if self.listed:
             best, numbers = graph.ops("TopK", 2, log_probs, k)
         else:
-            best, numbers = best_words(graph, log_probs, k, len(b))
+            best, numbers = top_k_ids(graph, log_probs, k, len(b))
         graph.output("best", best, [*ROWS, "best"])
         graph.output("numbers", numbers, [*ROWS, "best"], INT64)
         graph.output("log_probs", log_probs, [*ROWS, "V"])
@@ -187,7 +205,7 @@ class StepGraph:
         b = self.weights["readout.b"]
         if W_1 is not None and len(W_1) >= W_1.shape[1] and not self.shared:
             W_2, W_1 = W_2 @ W_1, None
-        return (W_1, W_2, b) if self.listed else (W_1, *fill_blocks(W_2, b))
+        return (W_1, W_2, b) if self.listed else (W_1, *pad_output_layer(W_2, b))
 
     def _carried(self, name: str, *sizes: int | str) -> str:
         """What the step before left for these hypotheses [G, c, K, size]."""

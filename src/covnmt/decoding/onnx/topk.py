@@ -10,19 +10,19 @@ Letters: G, c, K the axes of hypotheses (see `step`), V words, k of them the bes
 import numpy as np
 
 from covnmt.base.arrays import FloatArray
-from covnmt.decoding.onnx.builder import Graph
+from covnmt.decoding.onnx.builder import GraphBuilder
 
 BLOCK = 64  # words
 
 
-def fill_blocks(W: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
+def pad_output_layer(W: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The output layer [V, q], [V] with words behind its last that nobody ever says."""
     missing = -len(b) % BLOCK
     W = np.pad(W, ((0, missing), (0, 0)), mode="edge")
     return W, np.pad(b, (0, missing), constant_values=-np.inf)
 
 
-def best_words(graph: Graph, scores: str, k: str, words: int) -> tuple[str, str]:
+def top_k_ids(graph: GraphBuilder, scores: str, k: str, words: int) -> tuple[str, str]:
     """The k highest scores [G, c, K, k] of the words of full blocks, best first, and their numbers.
 
     Of equal ones the lower number comes first.

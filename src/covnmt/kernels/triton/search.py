@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from covnmt.decoding.gpu.buffers import Buffers
+    from covnmt.decoding.gpu.buffers import SearchBuffers
 
 BLOCK = 128  # words
 CHUNK = 16  # blocks that one program of `scan` reads
@@ -160,7 +160,7 @@ def fits(K: int, V: int) -> bool:
     return V % BLOCK == 0 and wide * int(triton.next_power_of_2(K)) <= LARGEST
 
 
-def choose(buffers: "Buffers", logits: Tensor, end: int) -> Tensor:
+def choose(buffers: "SearchBuffers", logits: Tensor, end: int) -> Tensor:
     """Choose from logits [S, slots, V] and settle; the rows [S*K] that the new beam continues."""
     S, slots, V = logits.shape
     K = buffers.log_probs.shape[1]

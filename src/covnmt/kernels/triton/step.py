@@ -33,7 +33,7 @@ from covnmt.kernels.triton.decoder import ALIGN
 from covnmt.kernels.triton.gru import load, my_units, sigmoid, tanh
 
 if TYPE_CHECKING:
-    from covnmt.decoding.gpu.buffers import Buffers
+    from covnmt.decoding.gpu.buffers import SearchBuffers
     from covnmt.model.decoder import Decoder, Memory
     from covnmt.model.seq2seq import Seq2Seq
 
@@ -181,7 +181,9 @@ class FusedStep:
         """Whether sentences may be this long."""
         return J <= triton_attention.LONGEST
 
-    def __call__(self, buffers: "Buffers", first: bool, choose: Callable[[Tensor], Tensor]) -> None:
+    def __call__(
+        self, buffers: "SearchBuffers", first: bool, choose: Callable[[Tensor], Tensor]
+    ) -> None:
         """Score, choose (from the layer before the words: the rows to go on with), and follow."""
         source = self.source(buffers.memory)
         rows, C = self.start(buffers.memory) if first else (buffers.rows, buffers.C)
@@ -252,7 +254,7 @@ class FusedStep:
         return p if self.weights.W_1 is None else p @ self.weights.W_1.T
 
     def follow(
-        self, buffers: "Buffers", rows: Tensor, C: Tensor, alpha: Tensor, parents: Tensor
+        self, buffers: "SearchBuffers", rows: Tensor, C: Tensor, alpha: Tensor, parents: Tensor
     ) -> None:
         """Write the beam that continues these rows [R] with the words just chosen."""
         R, width = buffers.rows.shape
