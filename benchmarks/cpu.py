@@ -30,9 +30,9 @@ from machine import save, summary
 
 from covnmt.base.config import SYSTEMS, Config, ModelConfig
 from covnmt.decoding.onnx.export import write_graphs
-from covnmt.model.checkpoint import BEST, save_tensors, weights_of
-from covnmt.model.directory import Description, save_config
-from covnmt.model.initialize import initialise
+from covnmt.model.checkpoint import BEST_WEIGHTS, named_weights, save_tensors
+from covnmt.model.directory import ModelDescription, save_config
+from covnmt.model.initialize import initialize_weights
 from covnmt.model.seq2seq import Seq2Seq
 
 SIZES = {
@@ -47,14 +47,14 @@ def write_models(size: dict[str, int], directory: Path) -> None:
     config = ModelConfig(embedding=m, hidden=n, rank=m, coverage=SYSTEMS["gru10"])
     torch.manual_seed(1)
     model = Seq2Seq(config, size["words"], size["words"]).eval()
-    initialise(model, "modern")
+    initialize_weights(model, "modern")
     model.readout.b.data[-1] = -1e4  # sentences end when their steps are used up
     rows = {"source": size["words"], "target": size["words"]}
     for engine in OURS:
         target = directory / engine
         target.mkdir()
-        save_config(target, Description(Config(model=config), rows, fingerprint=""))  # type: ignore[arg-type]
-    save_tensors(directory / "pytorch" / BEST, weights_of(model), {})
+        save_config(target, ModelDescription(Config(model=config), rows, fingerprint=""))  # type: ignore[arg-type]
+    save_tensors(directory / "pytorch" / BEST_WEIGHTS, named_weights(model), {})
     write_graphs(model, directory / "onnx-fp32", "fp32")
     write_graphs(model, directory / "onnx-int8", "int8")
 

@@ -43,12 +43,12 @@ class Ours:
             import torch
 
             from covnmt.decoding.torch import TorchEngine
-            from covnmt.model.checkpoint import BEST, load_tensors, load_weights
+            from covnmt.model.checkpoint import BEST_WEIGHTS, load_tensors, load_weights
             from covnmt.model.seq2seq import Seq2Seq
 
             torch.set_num_threads(threads)
             model = Seq2Seq(known.config.model, size["words"], size["words"])
-            load_weights(model, load_tensors(directory / BEST)[0], directory)
+            load_weights(model, load_tensors(directory / BEST_WEIGHTS)[0], directory)
             self.engine: Any = TorchEngine([model.eval()], self.end)
         else:
             from covnmt.decoding.onnx.runtime import OnnxEngine, OnnxModel

@@ -38,7 +38,7 @@ from covnmt.kernels.triton import encoder as triton_encoder
 from covnmt.kernels.triton import loss as triton_loss
 from covnmt.kernels.triton import optimizer as triton_optimiser
 from covnmt.kernels.triton import search as triton_search
-from covnmt.kernels.triton.step import FusedStep
+from covnmt.kernels.triton.step import TritonDecoderStep
 from covnmt.model.decoder import Memory
 from covnmt.model.seq2seq import Seq2Seq
 
@@ -220,12 +220,12 @@ def search(case: Case, beam: int = 10) -> None:
     """A step of a beam search."""
     model = copy_in_precision(build(case), case.dtype)
     memory = remember(case, model)
-    step, output = FusedStep(model, case.dtype), PaddedOutputLayer.of(model.readout)
+    step, output = TritonDecoderStep(model, case.dtype), PaddedOutputLayer.of(model.readout)
     buffers = SearchBuffers.allocate(model, memory, case.sentences, beam, case.words, step.embedded)
 
     def choose(features: Tensor) -> Tensor:
         logits = output.logits(features).unflatten(0, (case.sentences, -1))
-        return triton_search.choose(buffers, logits, WORDS - 1)
+        return triton_search.select_continuations(buffers, logits, WORDS - 1)
 
     with torch.inference_mode():
         step(buffers, False, choose)

@@ -242,7 +242,7 @@ def in_turns(
 def updater(case: Case, world: "World | None" = None) -> "TrainStep":
     """What makes updates of a model; alone without a world."""
     from covnmt.base.config import SYSTEMS, ModelConfig, TrainConfig
-    from covnmt.model.initialize import initialise
+    from covnmt.model.initialize import initialize_weights
     from covnmt.model.seq2seq import Seq2Seq
     from covnmt.training.distributed import SINGLE_PROCESS
     from covnmt.training.optimizer import build_optimizer, build_optimizer_step
@@ -251,7 +251,7 @@ def updater(case: Case, world: "World | None" = None) -> "TrainStep":
     sizes = dict.fromkeys(("embedding", "hidden", "rank"), case.size)
     config = ModelConfig.model_validate({**sizes, "coverage": SYSTEMS["gru10"]})
     model = Seq2Seq(config, case.words, case.words)
-    initialise(model, "modern")
+    initialize_weights(model, "modern")
     settings = TrainConfig(optimizer="adamw", learning_rate=1e-3, loss="token_mean")
     step = build_optimizer_step(model, build_optimizer(model, settings), {}, settings)
     return TrainStep(model, step, settings, world or SINGLE_PROCESS)

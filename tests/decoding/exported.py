@@ -7,7 +7,7 @@ from covnmt.decoding.onnx.builder import Precision
 from covnmt.decoding.onnx.export import write_graphs
 from covnmt.decoding.onnx.runtime import OnnxModel
 from covnmt.decoding.onnx.shortlist import Shortlist
-from covnmt.model.directory import Description
+from covnmt.model.directory import ModelDescription
 from covnmt.model.seq2seq import Seq2Seq
 
 
@@ -21,5 +21,5 @@ def exported(
     write_graphs(model, directory, precision, shortlist)
     words = len(model.readout.b)
     config = Config(model=model.config)
-    known = Description(config, {"source": words, "target": words}, fingerprint="")
+    known = ModelDescription(config, {"source": words, "target": words}, fingerprint="")
     return OnnxModel(directory, known, threads=1)

@@ -26,8 +26,8 @@ from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.cli.app import app
 from covnmt.metrics.alignment import save_matrices
 from covnmt.model import decoder
-from covnmt.model.coverage import Psi
-from covnmt.model.initialize import initialise
+from covnmt.model.coverage import CoverageInputs
+from covnmt.model.initialize import initialize_weights
 from covnmt.serve import schemas
 from covnmt.training import state
 from tests.model.small import small_batch, small_config, small_model
@@ -282,12 +282,17 @@ def test_python_of_evaluation(
 def test_worked_coverage_model(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model that docs/architecture.md adds as an example works, from start to gradient."""
     [example] = [b for b in blocks(read("docs/architecture.md"), "python") if "nn.Module" in b]
-    names: dict[str, Any] = {"nn": nn, "torch": torch, "Tensor": Tensor, "Psi": Psi}
+    names: dict[str, Any] = {
+        "nn": nn,
+        "torch": torch,
+        "Tensor": Tensor,
+        "CoverageInputs": CoverageInputs,
+    }
     exec(example, names)
     monkeypatch.setattr(decoder, "build_coverage", lambda *sizes: names["FadingCoverage"]())
     config: ModelConfig = small_config(ModelConfig().coverage)
     model = small_model(config)
-    initialise(model, "paper" if scheme == "paper" else "modern")
+    initialize_weights(model, "paper" if scheme == "paper" else "modern")
     forced = model(small_batch([(4, 3), (2, 5)]))
     torch.testing.assert_close(forced.alpha.sum(dim=-1), torch.ones(2, 6).double())
     nn.init.normal_(model.decoder.attention.v)

@@ -19,7 +19,13 @@ from covnmt.inference.info import describe_target
 from covnmt.inference.omissions import OmissionChecker, check_text, formatted
 from covnmt.inference.translate import Translator
 from covnmt.model import directory
-from covnmt.model.directory import BUNDLED, CARD, bundled_models, find_model, model_rows
+from covnmt.model.directory import (
+    BUNDLED_MODELS,
+    MODEL_CARD,
+    bundled_model_rows,
+    bundled_models,
+    find_model,
+)
 from covnmt.paper import demo
 from covnmt.serve import model_pool
 from covnmt.serve.model_pool import ModelSpec, parse_spec
@@ -54,17 +60,17 @@ def along(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """A tiny model that comes along as xx-en; the test runs in an empty directory."""
     folder, here = tmp_path / "shipped", tmp_path / "here"
     export_model(tiny_model, folder / "xx-en", "int8")
-    write_lines(folder / "xx-en" / CARD, ["# Xish to English, tiny"])
+    write_lines(folder / "xx-en" / MODEL_CARD, ["# Xish to English, tiny"])
     here.mkdir()
     monkeypatch.chdir(here)
     for module in (directory, model_pool):
-        monkeypatch.setattr(module, "BUNDLED", folder)
+        monkeypatch.setattr(module, "BUNDLED_MODELS", folder)
     return folder / "xx-en"
 
 
 def test_names(along: Path) -> None:
     assert bundled_models() == ["xx-en"]
-    assert model_rows() == [("xx-en", "Xish to English, tiny", str(along))]
+    assert bundled_model_rows() == [("xx-en", "Xish to English, tiny", str(along))]
     assert find_model("xx-en") == along
     assert find_model("other/xx-en") == Path("other/xx-en")
     assert Translator.load("xx-en").translate(["anything"])[0].source == "anything"
@@ -89,9 +95,9 @@ def test_the_server_knows_its_languages(along: Path) -> None:
 def test_without_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(directory, "BUNDLED", tmp_path)
+    monkeypatch.setattr(directory, "BUNDLED_MODELS", tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert (bundled_models(), model_rows()) == ([], [])
+    assert (bundled_models(), bundled_model_rows()) == ([], [])
     with pytest.raises(UserError, match=r"zh-en: not a model directory .* `covnmt train` made$"):
         Translator.load("zh-en")
     main.models()
@@ -110,13 +116,13 @@ def test_the_demo_shows_those_there_are(along: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("name", bundled_models())
 def test_a_model_is_small_and_whole(name: str) -> None:
-    files = [path for path in (BUNDLED / name).rglob("*") if path.is_file()]
+    files = [path for path in (BUNDLED_MODELS / name).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= MOST_BYTES
-    assert read_manifest(BUNDLED / name)["precision"] == "int8"
+    assert read_manifest(BUNDLED_MODELS / name)["precision"] == "int8"
     info = describe_target(name, words=0)
     assert info.config.model.coverage.kind == "gru"
     assert str(info.config.data.directory) == "data"  # not a place on the machine of its training
-    card = (BUNDLED / name / CARD).read_text("utf-8")
+    card = (BUNDLED_MODELS / name / MODEL_CARD).read_text("utf-8")
     for part in ("## Learnt from", "## Scores", "## Limits", "## Licence"):
         assert part in card
 

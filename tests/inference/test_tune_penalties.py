@@ -30,7 +30,7 @@ from covnmt.inference.tune_penalties import (
     tune_files,
 )
 from covnmt.metrics.bleu import paper_bleu
-from covnmt.model.directory import BUNDLED, bundled_models, load_config
+from covnmt.model.directory import BUNDLED_MODELS, bundled_models, load_config
 
 LENGTHS, COVERAGES = (0.0, 0.7, 3.0), (0.0, 0.3)
 # length penalties with their BLEU, and the best of them
@@ -186,7 +186,8 @@ def test_what_is_kept(tiny_model: Path, exported: Path, kind: str, tmp_path: Pat
 
 def test_what_comes_along_stays_as_it_is() -> None:
     name = bundled_models()[0]
-    with pytest.raises(UserError, match=f"^{name} comes along .* copy {BUNDLED / name} and tune"):
+    remedy = f"^{name} comes along .* copy {BUNDLED_MODELS / name} and tune"
+    with pytest.raises(UserError, match=remedy):
         check_keeps(Path(name))
 
 

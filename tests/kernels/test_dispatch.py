@@ -8,7 +8,7 @@ from covnmt.base.config import CoverageConfig, ModelConfig
 from covnmt.base.errors import UserError
 from covnmt.kernels import dispatch, reference
 from covnmt.model import decoder as model_decoder
-from covnmt.model.coverage import Psi
+from covnmt.model.coverage import CoverageInputs
 from covnmt.model.decoder import Decoder, Memory
 
 from .compare import random_weights
@@ -75,7 +75,7 @@ class LastLook(nn.Module):
     def initial(self, h: Tensor) -> Tensor:
         return h.new_zeros(h.shape[0], 1, h.shape[1], 1)
 
-    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: Psi) -> Tensor:
+    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: CoverageInputs) -> Tensor:
         return alpha.unsqueeze(-1)
 
 

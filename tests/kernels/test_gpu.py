@@ -42,9 +42,9 @@ GPUS = {
 @pytest.fixture(autouse=True)
 def nothing_known() -> Iterator[None]:
     """No answer about one GPU is given for another."""
-    gpu.runs_kernels.cache_clear()
+    gpu.supports_kernels.cache_clear()
     yield
-    gpu.runs_kernels.cache_clear()
+    gpu.supports_kernels.cache_clear()
 
 
 @pytest.fixture(params=GPUS)
@@ -58,14 +58,14 @@ def pretend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch keeps telling the truth: it checks the GPU that it finds."""
     capability, amd, *_ = GPUS[name]
     found = gpu.Gpu(name, amd, capability, 99 * KIB)
-    monkeypatch.setattr(gpu, "describe", lambda _: found)
+    monkeypatch.setattr(gpu, "describe_gpu", lambda _: found)
     monkeypatch.setattr(dispatch, "_triton_installed", lambda: True)
     monkeypatch.delenv("COVNMT_OPS", raising=False)
 
 
 def uses_triton() -> bool:
     with FakeTensorMode():
-        return dispatch.fuses(CUDA)
+        return dispatch.uses_triton(CUDA)
 
 
 def test_kernels_run_on_gpus_they_are_for(device: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,9 +143,9 @@ def test_a_gpu_is_described_by_what_a_program_may_ask_for(
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
     monkeypatch.setattr(torch.version, "hip", None)
-    found = gpu.describe.__wrapped__(CUDA)
+    found = gpu.describe_gpu.__wrapped__(CUDA)
     assert found == gpu.Gpu("RTX 3090", False, (8, 6), 99 * KIB)
-    monkeypatch.setattr(gpu, "describe", lambda _: found)
+    monkeypatch.setattr(gpu, "describe_gpu", lambda _: found)
     assert gpu.shared_memory(CUDA) == 99 * KIB
     assert gpu.shared_memory(torch.device("cpu")) == 227 * KIB
 

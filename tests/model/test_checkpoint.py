@@ -17,18 +17,18 @@ from covnmt.base.config import Config
 from covnmt.base.errors import UserError
 from covnmt.decoding.onnx.export import export_model
 from covnmt.model.checkpoint import (
-    BEST,
-    LAST,
-    average_run,
+    BEST_WEIGHTS,
+    LAST_CHECKPOINT,
+    average_checkpoints,
     load_model,
     load_tensors,
     load_weights,
+    lock_directory,
+    named_weights,
     new_model,
-    only_writer,
-    remove_leftovers,
+    remove_partial_files,
     save_tensors,
-    weights_of,
-    write_last,
+    write_last_weights,
 )
 from covnmt.model.directory import load_config
 from covnmt.text.codec import copy_codecs
@@ -142,17 +142,17 @@ def test_a_model_loads_as_it_was_saved(tiny_model: Path, tiny_config: Config) ->
     model, config = load_model(tiny_model, CPU)
     assert config == tiny_config
     assert not model.training
-    weights, _ = load_tensors(tiny_model / BEST)
-    assert all(torch.equal(weight, weights[name]) for name, weight in weights_of(model).items())
+    weights, _ = load_tensors(tiny_model / BEST_WEIGHTS)
+    assert all(torch.equal(weight, weights[name]) for name, weight in named_weights(model).items())
 
 
 def test_new_models_depend_on_the_seed_alone(tiny_config: Config) -> None:
-    first = weights_of(new_model(tiny_config, 9, 9))
+    first = named_weights(new_model(tiny_config, 9, 9))
     torch.rand(5)
-    again = weights_of(new_model(tiny_config, 9, 9))
+    again = named_weights(new_model(tiny_config, 9, 9))
     assert all(torch.equal(first[name], again[name]) for name in first)
     train = tiny_config.train.model_copy(update={"seed": 2})
-    other = weights_of(new_model(tiny_config.model_copy(update={"train": train}), 9, 9))
+    other = named_weights(new_model(tiny_config.model_copy(update={"train": train}), 9, 9))
     assert not torch.equal(first["source.E"], other["source.E"])
 
 
@@ -162,24 +162,24 @@ def test_a_shared_matrix_is_saved_once_and_stays_shared(
     tied = tiny_config.model.model_copy(update={"tie_target": True})
     config = tiny_config.model_copy(update={"model": tied})
     model = new_model(config, 9, 9)
-    save_tensors(tmp_path / BEST, weights_of(model), {})
-    with safe_open(tmp_path / BEST, "pt") as stream:
+    save_tensors(tmp_path / BEST_WEIGHTS, named_weights(model), {})
+    with safe_open(tmp_path / BEST_WEIGHTS, "pt") as stream:
         names = set(stream.keys())
     assert ("readout.W_2" in names) + ("target.E" in names) == 1
     other = new_model(config, 9, 9)
     with torch.no_grad():
         other.target.E.zero_()
-    load_weights(other, load_tensors(tmp_path / BEST)[0], tmp_path / BEST)
+    load_weights(other, load_tensors(tmp_path / BEST_WEIGHTS)[0], tmp_path / BEST_WEIGHTS)
     assert other.readout.W_2 is other.target.E
     assert torch.equal(other.target.E, model.target.E)
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_weights(damage: Callable[[Path], None], model_copy: Path) -> None:
-    damage(model_copy / BEST)
+    damage(model_copy / BEST_WEIGHTS)
     with pytest.raises(UserError, match=DAMAGE[damage]) as caught:
         load_model(model_copy, CPU)
-    assert str(caught.value).startswith(str(model_copy / BEST))
+    assert str(caught.value).startswith(str(model_copy / BEST_WEIGHTS))
 
 
 @pytest.mark.parametrize("case", FOREIGN)
@@ -236,13 +236,13 @@ def test_a_vocabulary_or_tokenizer_of_another_model(
 def test_average_is_the_mean_of_the_kept_weights(tiny_model: Path, tmp_path: Path) -> None:
     kept = sorted((tiny_model / "recent").iterdir())
     assert [path.stem for path in kept] == ["00000030", "00000040"]
-    assert average_run(tiny_model, tmp_path / "mean", 2) == ["00000030", "00000040"]
+    assert average_checkpoints(tiny_model, tmp_path / "mean", 2) == ["00000030", "00000040"]
     model, _ = load_model(tmp_path / "mean", CPU)
     first, second = (load_tensors(path)[0] for path in kept)
-    for name, weight in weights_of(model).items():
+    for name, weight in named_weights(model).items():
         mean = (first[name].double().numpy() + second[name].double().numpy()) / 2
         np.testing.assert_allclose(weight.numpy(), mean, rtol=1e-6, err_msg=name)
-    assert load_tensors(tmp_path / "mean" / BEST)[1]["averaged"] == ["00000030", "00000040"]
+    assert load_tensors(tmp_path / "mean" / BEST_WEIGHTS)[1]["averaged"] == ["00000030", "00000040"]
 
 
 def exported(run: Path, target: Path) -> None:
@@ -250,17 +250,17 @@ def exported(run: Path, target: Path) -> None:
 
 
 def mean_of_one(run: Path, target: Path) -> None:
-    assert average_run(run, target, 1) == ["00000040"]
+    assert average_checkpoints(run, target, 1) == ["00000040"]
 
 
-@pytest.mark.parametrize("write", [mean_of_one, write_last])
+@pytest.mark.parametrize("write", [mean_of_one, write_last_weights])
 def test_the_last_weights_are_those_of_the_last_save(
     write: Callable[[Path, Path], None], tiny_model: Path, tmp_path: Path
 ) -> None:
     write(tiny_model, tmp_path / "last")
     model, _ = load_model(tmp_path / "last", CPU)
     weights, _ = load_tensors(tiny_model / "recent" / "00000040.safetensors")
-    assert all(torch.equal(weight, weights[name]) for name, weight in weights_of(model).items())
+    assert all(torch.equal(weight, weights[name]) for name, weight in named_weights(model).items())
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_average_of_too_many_or_none(
     last: int, message: str, tiny_model: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=message):
-        average_run(tiny_model, tmp_path / "mean", last)
+        average_checkpoints(tiny_model, tmp_path / "mean", last)
     assert not (tmp_path / "mean").exists()
 
 
@@ -280,17 +280,17 @@ def test_average_of_damaged_weights(
 ) -> None:
     damage(model_copy / "recent" / "00000040.safetensors")
     with pytest.raises(UserError, match=r"00000040\.safetensors: (these weights are of|damaged)"):
-        average_run(model_copy, tmp_path / "mean", 2)
+        average_checkpoints(model_copy, tmp_path / "mean", 2)
     assert not (tmp_path / "mean").exists()
 
 
-@pytest.mark.parametrize("write", [mean_of_one, write_last, exported])
+@pytest.mark.parametrize("write", [mean_of_one, write_last_weights, exported])
 def test_a_directory_with_a_training_in_it_is_left_alone(
     write: Callable[[Path, Path], None], tiny_model: Path, tmp_path: Path
 ) -> None:
     """One that has not saved anything yet looks like any other."""
     run = tmp_path / "run"
-    with only_writer(run):
+    with lock_directory(run):
         (tmp_path / "link").symlink_to(run)
         for name in ("run", "link"):
             with pytest.raises(UserError, match=f"{name}: another train, average or export is"):
@@ -305,13 +305,17 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with only_writer(tmp_path), only_writer(tmp_path):
+    with lock_directory(tmp_path), lock_directory(tmp_path):
         pass
 
 
 def test_leftovers_of_a_killed_run_are_removed(model_copy: Path) -> None:
     before = {path for path in model_copy.rglob("*") if path.is_file()}
-    for name in (f".{LAST}.ab12.tmp", "recent/.00000050.safetensors.x_y.tmp", f".{BEST}.0.tmp"):
+    for name in (
+        f".{LAST_CHECKPOINT}.ab12.tmp",
+        "recent/.00000050.safetensors.x_y.tmp",
+        f".{BEST_WEIGHTS}.0.tmp",
+    ):
         (model_copy / name).write_bytes(b"half")
-    remove_leftovers(model_copy)
+    remove_partial_files(model_copy)
     assert {path for path in model_copy.rglob("*") if path.is_file()} == before

@@ -16,15 +16,15 @@ from covnmt.decoding.onnx.export import export_model
 from covnmt.decoding.onnx.format import MANIFEST_FILE
 from covnmt.decoding.onnx.runtime import load_exported
 from covnmt.model.checkpoint import (
-    BEST,
-    LAST,
-    average_run,
+    BEST_WEIGHTS,
+    LAST_CHECKPOINT,
+    average_checkpoints,
     load_model,
     load_tensors,
     save_tensors,
-    write_last,
+    write_last_weights,
 )
-from covnmt.model.directory import check_made_with, load_config, made_with
+from covnmt.model.directory import check_model_signature, load_config, model_signature
 from covnmt.text.codec import vocabulary_fingerprint
 from covnmt.training.loop import train
 
@@ -45,11 +45,11 @@ def load(directory: Path) -> None:
 
 
 def average(directory: Path) -> None:
-    average_run(directory, directory.with_name("made"), 2)
+    average_checkpoints(directory, directory.with_name("made"), 2)
 
 
 def keep_last(directory: Path) -> None:
-    write_last(directory, directory.with_name("made"))
+    write_last_weights(directory, directory.with_name("made"))
 
 
 def export(directory: Path) -> None:
@@ -66,11 +66,11 @@ def open_export(directory: Path) -> None:
 
 # Who opens a model, and the file whose weights it reads first.
 OPENED: dict[Callable[[Path], None], str] = {
-    load: BEST,
-    export: BEST,
+    load: BEST_WEIGHTS,
+    export: BEST_WEIGHTS,
     average: "recent/00000030.safetensors",
-    keep_last: LAST,
-    resume: LAST,
+    keep_last: LAST_CHECKPOINT,
+    resume: LAST_CHECKPOINT,
     open_export: MANIFEST_FILE,
 }
 
@@ -163,12 +163,13 @@ def test_settings_that_no_translation_depends_on(
 
 
 def test_a_model_made_of_another_tells_the_same(tiny_model: Path, tmp_path: Path) -> None:
-    average_run(tiny_model, tmp_path / "mean", 2)
-    write_last(tiny_model, tmp_path / "last")
+    average_checkpoints(tiny_model, tmp_path / "mean", 2)
+    write_last_weights(tiny_model, tmp_path / "last")
     export_model(tmp_path / "mean", tmp_path / "exported", "fp32")
-    told = [load_tensors(tmp_path / name / BEST)[1]["settings"] for name in ("mean", "last")]
+    written = [load_tensors(tmp_path / name / BEST_WEIGHTS)[1] for name in ("mean", "last")]
+    told = [metadata["settings"] for metadata in written]
     told.append(read_json(tmp_path / "exported" / MANIFEST_FILE)["settings"])
-    known = made_with(load_config(tiny_model))
+    known = model_signature(load_config(tiny_model))
     assert told == [json.loads(json.dumps(known))] * 3
     assert {*SILENT, "model.hidden", "vocabularies"} <= known.keys()
     assert not HARMLESS.keys() & known.keys()
@@ -176,4 +177,4 @@ def test_a_model_made_of_another_tells_the_same(tiny_model: Path, tmp_path: Path
 
 @pytest.mark.parametrize("told", [None, [], "x", {}, {"model.colour": "red"}])
 def test_what_is_not_told_is_taken_as_it_is(told: object, tiny_model: Path) -> None:
-    check_made_with(told, load_config(tiny_model), tiny_model)
+    check_model_signature(told, load_config(tiny_model), tiny_model)

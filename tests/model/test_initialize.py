@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from covnmt.base.config import CoverageConfig, ModelConfig
-from covnmt.model.initialize import initialise
+from covnmt.model.initialize import initialize_weights
 from covnmt.model.seq2seq import Seq2Seq
 
 # How wide each weight starts in the paper's scheme; what is not named here has 0.01.
@@ -25,7 +25,7 @@ def started(scheme: str, coverage: CoverageConfig, seed: int = 0) -> Seq2Seq:
     )
     torch.manual_seed(seed)
     model = Seq2Seq(config, 200, 200)
-    initialise(model, config.init)
+    initialize_weights(model, config.init)
     return model
 
 

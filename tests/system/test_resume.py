@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from covnmt.model.checkpoint import BEST, LAST, load_tensors
+from covnmt.model.checkpoint import BEST_WEIGHTS, LAST_CHECKPOINT, load_tensors
 from tests.conftest import RunCli
 from tests.system.workers import until
 from tests.training.runs import assert_same, log_of
@@ -131,10 +131,10 @@ def frozen(arguments: tuple[object, ...], moment: Callable[[], bool]) -> Iterato
 
 def saved(run: Path, times: int) -> Callable[[], bool]:
     """True once the last save was replaced so many times from now on."""
-    seen = {identity(run / LAST)}
+    seen = {identity(run / LAST_CHECKPOINT)}
 
     def moment() -> bool:
-        seen.add(identity(run / LAST))
+        seen.add(identity(run / LAST_CHECKPOINT))
         return len(seen) > times
 
     return moment
@@ -149,7 +149,7 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 def update_of(run: Path) -> int:
-    return int(load_tensors(run / LAST)[1]["counters"]["update"])
+    return int(load_tensors(run / LAST_CHECKPOINT)[1]["counters"]["update"])
 
 
 def assert_complete_log(run: Path) -> None:
@@ -189,7 +189,7 @@ def test_one_training_at_a_time(
     run = tmp_path / "run"
 
     def is_of_use() -> bool:
-        return all((run / name).exists() for name in (LAST, BEST))
+        return all((run / name).exists() for name in (LAST_CHECKPOINT, BEST_WEIGHTS))
 
     with frozen(command(recipe, run, "train.updates=1_000_000"), is_of_use):
         before = {path: path.read_bytes() for path in run.iterdir()}
@@ -227,7 +227,7 @@ def test_polite_signals(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunC
 def test_a_full_disk(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli) -> None:
     run = tmp_path / "run"
     interrupt(command(recipe, run), signal.SIGKILL, saved(run, 1))
-    before = (run / LAST).read_bytes()
+    before = (run / LAST_CHECKPOINT).read_bytes()
     failed = subprocess.run(
         [sys.executable, "-c", SMALL_DISK, str(len(before) // 2)]
         + [str(argument) for argument in command(recipe, run)],
@@ -239,7 +239,7 @@ def test_a_full_disk(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli)
     assert failed.returncode == 2, failed.stderr
     assert "Traceback" not in failed.stderr
     assert "cannot be written (File too large); what was there is unchanged" in failed.stderr
-    assert (run / LAST).read_bytes() == before
+    assert (run / LAST_CHECKPOINT).read_bytes() == before
     assert not list(run.rglob(".*"))
     assert run_cli(*command(recipe, run)).returncode == 0
     assert_same(whole, run)

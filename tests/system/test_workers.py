@@ -17,7 +17,7 @@ import torch
 
 from covnmt.base.config import Config
 from covnmt.base.errors import UserError
-from covnmt.model.checkpoint import BEST, LAST, load_tensors
+from covnmt.model.checkpoint import BEST_WEIGHTS, LAST_CHECKPOINT, load_tensors
 from covnmt.training.distributed import launch_torchrun
 from tests.conftest import RunCli
 from tests.system.workers import children_of, recipe, torchrun, training, until
@@ -63,7 +63,10 @@ def two(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def assert_close(first: Path, second: Path) -> None:
     """Weights, averages, counters, and which weights were the best."""
-    (one, about), (two, note) = load_tensors(first / LAST), load_tensors(second / LAST)
+    (one, about), (two, note) = (
+        load_tensors(first / LAST_CHECKPOINT),
+        load_tensors(second / LAST_CHECKPOINT),
+    )
     for name in one:
         if name.startswith(("model.", "average.")):
             torch.testing.assert_close(one[name], two[name], rtol=0, atol=TOLERANCE, msg=name)
@@ -72,7 +75,10 @@ def assert_close(first: Path, second: Path) -> None:
     best = about["counters"].pop("best")
     assert best == pytest.approx(note["counters"].pop("best"), abs=1e-5)
     assert about == note
-    assert load_tensors(first / BEST)[1]["update"] == load_tensors(second / BEST)[1]["update"]
+    assert (
+        load_tensors(first / BEST_WEIGHTS)[1]["update"]
+        == load_tensors(second / BEST_WEIGHTS)[1]["update"]
+    )
 
 
 def without_time(entry: dict[str, Any]) -> dict[str, Any]:
@@ -103,7 +109,7 @@ def test_a_worker_is_killed(config: Config, two: Path, tmp_path: Path) -> None:
     """torchrun starts both again; they end with the very weights of an undisturbed run."""
     run = tmp_path / "run"
     process = torchrun(2, "--max-restarts", 1, *training(config, run))
-    until(lambda: (run / LAST).exists(), process)
+    until(lambda: (run / LAST_CHECKPOINT).exists(), process)
     victim = children_of(process)[1]
     os.kill(victim, signal.SIGKILL)
     assert process.wait(300) == 0
@@ -116,10 +122,10 @@ def test_two_are_stopped_and_one_or_four_go_on(config: Config, alone: Path, tmp_
     run = tmp_path / "run"
     words = ["train", recipe(config, run), "--run", run, "--device", "cpu", "--gpus", "2"]
     process = subprocess.Popen([sys.executable, "-m", "covnmt", *map(str, words)])
-    until(lambda: (run / LAST).exists(), process)
+    until(lambda: (run / LAST_CHECKPOINT).exists(), process)
     process.send_signal(signal.SIGTERM)
     assert process.wait(300) == 130
-    assert 8 <= load_tensors(run / LAST)[1]["counters"]["update"] < UPDATES
+    assert 8 <= load_tensors(run / LAST_CHECKPOINT)[1]["counters"]["update"] < UPDATES
     more = tmp_path / "more"
     shutil.copytree(run, more)
     go(config, run)

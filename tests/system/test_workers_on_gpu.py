@@ -15,7 +15,7 @@ from torch import Tensor
 
 from covnmt.base.config import Config
 from covnmt.data.corpus import Corpus
-from covnmt.model.checkpoint import LAST, load_tensors, new_model, weights_of
+from covnmt.model.checkpoint import LAST_CHECKPOINT, load_tensors, named_weights, new_model
 from covnmt.training.loop import train
 from tests.system.workers import children_of, recipe, torchrun, training, until
 from tests.training.runs import changed, log_of
@@ -65,14 +65,14 @@ def alone(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def weights(run: Path) -> Tensor:
-    tensors, _ = load_tensors(run / LAST)
+    tensors, _ = load_tensors(run / LAST_CHECKPOINT)
     names = sorted(name for name in tensors if name.startswith("model."))
     return torch.cat([tensors[name].flatten() for name in names])
 
 
 def assert_went_together(config: Config, first: Path, second: Path) -> None:
     rows = Corpus.open(config.data.directory).report.rows
-    model = weights_of(new_model(config, rows["source"], rows["target"]))
+    model = named_weights(new_model(config, rows["source"], rows["target"]))
     start = torch.cat([model[name].flatten() for name in sorted(model)])
     one, two = weights(first), weights(second)
     assert torch.dist(one, two) <= TOLERANCE * torch.dist(one, start)
@@ -100,7 +100,7 @@ def test_two_workers_share_a_gpu(config: Config, alone: Path, tmp_path: Path) ->
 def test_a_killed_worker_is_started_again(config: Config, alone: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = torchrun(1, "--max-restarts", 1, *training(config, run, DEVICE))
-    until(lambda: (run / LAST).exists(), process)
+    until(lambda: (run / LAST_CHECKPOINT).exists(), process)
     os.kill(children_of(process)[0], signal.SIGKILL)
     assert process.wait(300) == 0
     assert_went_together(config, alone, run)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from covnmt.base.config import Config
-from covnmt.model.checkpoint import BEST, LAST, load_tensors
+from covnmt.model.checkpoint import BEST_WEIGHTS, LAST_CHECKPOINT, load_tensors
 from covnmt.training import loop as training
 from covnmt.training.loop import TrainingOutcome, make_update, train
 from covnmt.training.state import TrainingRun
@@ -40,7 +40,7 @@ def log_of(directory: Path) -> list[dict[str, Any]]:
 
 def assert_same(first: Path, second: Path) -> None:
     """Bit-identical: the best model, and all that the last save holds but the time it took."""
-    for name in (BEST, LAST):
+    for name in (BEST_WEIGHTS, LAST_CHECKPOINT):
         (one, about), (two, note) = load_tensors(first / name), load_tensors(second / name)
         assert one.keys() == two.keys()
         assert [key for key in one if not torch.equal(one[key], two[key])] == []

@@ -114,7 +114,7 @@ def test_the_only_worker_of_a_group_updates_as_one_alone() -> None:
             one([batch], batch.target_words, number)
     assert_same(alone, joined)
     assert joined.take_loss() == pytest.approx(alone.take_loss(), rel=1e-6)
-    if dispatch.fuses(DEVICE):
+    if dispatch.uses_triton(DEVICE):
         assert joined.row is not None
         assert joined.graphs.warm_up()["graphs"] == 1
     else:

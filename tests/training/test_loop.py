@@ -17,7 +17,7 @@ from covnmt.base.errors import UserError
 from covnmt.data.batching import build_batching
 from covnmt.data.corpus import Corpus
 from covnmt.inference.translate import Translation, Translator
-from covnmt.model.checkpoint import BEST, LAST, load_tensors
+from covnmt.model.checkpoint import BEST_WEIGHTS, LAST_CHECKPOINT, load_tensors
 from covnmt.training import loop as training
 from covnmt.training.loop import make_update, time_spent, train, update_batches
 from covnmt.training.loss import batch_loss
@@ -50,15 +50,15 @@ def test_the_best_model_is_the_best(tiny_config: Config, tmp_path: Path) -> None
     go(tiny_config, tmp_path, train__select="loss", train__validate_every=8)
     checks = [entry for entry in log_of(tmp_path) if "validation" in entry]
     best = min(checks, key=lambda entry: entry["validation"]["loss"])
-    _, about = load_tensors(tmp_path / BEST)
+    _, about = load_tensors(tmp_path / BEST_WEIGHTS)
     assert (about["update"], about["loss"]) == (best["update"], best["validation"]["loss"])
     assert [entry["best"] for entry in checks if entry["update"] == best["update"]] == [True]
 
 
 def test_averages_are_what_is_validated_and_kept(short: Config, tmp_path: Path) -> None:
     go(short, tmp_path, train__ema=0.9, train__keep=1)
-    last, _ = load_tensors(tmp_path / LAST)
-    best, _ = load_tensors(tmp_path / BEST)
+    last, _ = load_tensors(tmp_path / LAST_CHECKPOINT)
+    best, _ = load_tensors(tmp_path / BEST_WEIGHTS)
     recent, _ = load_tensors(tmp_path / "recent" / "00000006.safetensors")
     for name in best:
         assert torch.equal(best[name], last[f"average.{name}"])
@@ -106,7 +106,7 @@ def test_a_run_goes_on_after_an_epoch(batching: str, short: Config, tmp_path: Pa
     for epochs in (1, 2):
         go(config, tmp_path / "parts", train__epochs=epochs)
     (whole, about), (parts, note) = (
-        load_tensors(tmp_path / name / LAST) for name in ("whole", "parts")
+        load_tensors(tmp_path / name / LAST_CHECKPOINT) for name in ("whole", "parts")
     )
     assert [name for name in whole if not torch.equal(whole[name], parts[name])] == []
     for counter in ("update", "block", "batch", "epoch", "words"):
@@ -141,7 +141,7 @@ def test_patience(short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     outcome = train(patient, tmp_path, CPU)
     assert outcome.reason == "no gain in 2 validations"
     assert (outcome.counters.update, outcome.counters.best_update) == (5, 3)
-    assert load_tensors(tmp_path / BEST)[1]["update"] == 3
+    assert load_tensors(tmp_path / BEST_WEIGHTS)[1]["update"] == 3
     # the same command again: still no gain, and nothing more is done
     assert train(patient, tmp_path, CPU).counters.update == 5
 
@@ -167,7 +167,7 @@ def test_the_last_weights_are_validated(
         assert go(short, directory, train__validate_every=every, **limit).counters.update == made
         checks = [entry["update"] for entry in log_of(directory) if "validation" in entry]
         assert checks == [made]
-        assert load_tensors(directory / BEST)[1]["update"] == made
+        assert load_tensors(directory / BEST_WEIGHTS)[1]["update"] == made
 
 
 @pytest.mark.parametrize("moment", ["in the last update", "in its validation", "in both calls"])
@@ -285,8 +285,8 @@ def test_a_loss_that_is_no_number(
 
     def spoiled(*arguments: Any) -> tuple[Tensor, Tensor]:
         loss, nll = batch_loss(*arguments)
-        if (tmp_path / LAST).exists():  # since update 2
-            saved["last"] = (tmp_path / LAST).read_bytes()
+        if (tmp_path / LAST_CHECKPOINT).exists():  # since update 2
+            saved["last"] = (tmp_path / LAST_CHECKPOINT).read_bytes()
             return loss * value, nll * value
         return loss, nll
 
@@ -295,9 +295,9 @@ def test_a_loss_that_is_no_number(
         go(short, tmp_path)
     message = str(caught.value)
     assert f"the loss has become {value}" in message
-    assert f"the last good save is {tmp_path / LAST}" in message
+    assert f"the last good save is {tmp_path / LAST_CHECKPOINT}" in message
     assert "lower train.learning_rate" in message
-    assert (tmp_path / LAST).read_bytes() == saved["last"]
+    assert (tmp_path / LAST_CHECKPOINT).read_bytes() == saved["last"]
     monkeypatch.undo()
     assert go(short, tmp_path).counters.update == 6
 
@@ -318,12 +318,12 @@ def test_a_dev_loss_that_is_no_number(
     short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go(short, tmp_path, train__updates=2)
-    before = (tmp_path / BEST).read_bytes()
+    before = (tmp_path / BEST_WEIGHTS).read_bytes()
     monkeypatch.setattr(training, "validate", lambda *_: ValidationResult(math.nan, 1.0, ()))
     with pytest.raises(UserError, match="the dev loss is nan"):
         go(short, tmp_path, train__updates=3)
-    assert (tmp_path / BEST).read_bytes() == before
-    assert load_tensors(tmp_path / LAST)[1]["counters"]["update"] == 2
+    assert (tmp_path / BEST_WEIGHTS).read_bytes() == before
+    assert load_tensors(tmp_path / LAST_CHECKPOINT)[1]["counters"]["update"] == 2
 
 
 # Updates

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from covnmt.base.config import CoverageConfig, TrainConfig
-from covnmt.model.seq2seq import Forced, Seq2Seq
+from covnmt.model.seq2seq import Seq2Seq, TeacherForcedOutput
 from covnmt.training.loss import batch_loss, fertility_loss, token_loss
 from tests.model.small import WORDS, small_batch, small_config, small_model
 
@@ -73,7 +73,7 @@ def test_fertility_objective_by_hand(predicted: bool) -> None:
             received = sum(alpha[b, i, j] for i in range(target + 1))
             expected += ((Phi[b, j] if predicted else 1.0) - received) ** 2
     fertility = torch.tensor(Phi) if predicted else None
-    forced = Forced(torch.zeros(0), torch.tensor(alpha), fertility)
+    forced = TeacherForcedOutput(torch.zeros(0), torch.tensor(alpha), fertility)
     for detach in (True, False):
         assert fertility_loss(forced, batch, detach).item() == pytest.approx(expected)
 

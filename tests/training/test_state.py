@@ -21,7 +21,14 @@ from covnmt.base.errors import UserError
 from covnmt.data.batching import Place, train_batches
 from covnmt.data.corpus import Corpus
 from covnmt.data.prepare import prepare
-from covnmt.model.checkpoint import BEST, LAST, load_model, load_tensors, save_tensors, weights_of
+from covnmt.model.checkpoint import (
+    BEST_WEIGHTS,
+    LAST_CHECKPOINT,
+    load_model,
+    load_tensors,
+    named_weights,
+    save_tensors,
+)
 from covnmt.training import loop as training
 from covnmt.training.loop import ReportWindow, make_update, train
 from covnmt.training.state import Counters, TrainingRun, open_run, write_log
@@ -37,10 +44,11 @@ FREE = {"train.report_every": 7, "decode.beam": 2, "train.keep": 0, "train.check
 
 def test_a_run_leaves_a_model_directory(tiny_model: Path, tiny_config: Config) -> None:
     names = {path.name for path in tiny_model.iterdir()}
-    assert names >= {"config.json", "source.vocab", "target.vocab", BEST, LAST, "log.jsonl"}
+    vocabularies = {"source.vocab", "target.vocab"}
+    assert names >= {"config.json", *vocabularies, BEST_WEIGHTS, LAST_CHECKPOINT, "log.jsonl"}
     assert not [name for name in names if name.endswith(".tmp")]
     assert load_model(tiny_model, CPU)[1] == tiny_config
-    counters = Counters(**load_tensors(tiny_model / LAST)[1]["counters"])
+    counters = Counters(**load_tensors(tiny_model / LAST_CHECKPOINT)[1]["counters"])
     split = Corpus.open(tiny_config.data.directory).split("train")
     place = Place(counters.block, counters.batch)
     plans = train_batches(split, tiny_config.data, tiny_config.train.seed)
@@ -52,7 +60,8 @@ def test_kept_weights(short: Config, tmp_path: Path) -> None:
     go(short, tmp_path, train__keep=2)
     names = sorted(path.name for path in (tmp_path / "recent").iterdir())
     assert names == ["00000004.safetensors", "00000006.safetensors"]
-    last, recent = load_tensors(tmp_path / LAST)[0], load_tensors(tmp_path / "recent" / names[-1])
+    last, _ = load_tensors(tmp_path / LAST_CHECKPOINT)
+    recent = load_tensors(tmp_path / "recent" / names[-1])
     assert all(torch.equal(w, last[f"model.{name}"]) for name, w in recent[0].items())
 
 
@@ -118,7 +127,7 @@ def test_a_run_without_validation_still_leaves_a_model(
     stop_at(3, signal.SIGTERM, monkeypatch)
     go(short, tmp_path)
     assert "validation" not in (tmp_path / "log.jsonl").read_text()
-    assert load_tensors(tmp_path / BEST)[1]["update"] == 3
+    assert load_tensors(tmp_path / BEST_WEIGHTS)[1]["update"] == 3
 
 
 def test_the_same_settings_give_the_same_model(short: Config, tmp_path: Path) -> None:
@@ -127,7 +136,7 @@ def test_the_same_settings_give_the_same_model(short: Config, tmp_path: Path) ->
     go(short, tmp_path / "b")
     assert_same(tmp_path / "a", tmp_path / "b")
     go(short, tmp_path / "c", train__seed=5)
-    one, two = (load_tensors(tmp_path / x / LAST)[0]["model.source.E"] for x in "ac")
+    one, two = (load_tensors(tmp_path / x / LAST_CHECKPOINT)[0]["model.source.E"] for x in "ac")
     assert not torch.equal(one, two)
 
 
@@ -153,7 +162,7 @@ def test_two_halves_make_a_whole(
     for updates in (3, 4, 6):
         go(config, tmp_path / "parts", train__updates=updates)
     # the parts also validate where they end
-    one, two = (load_tensors(tmp_path / x / LAST) for x in ("whole", "parts"))
+    one, two = (load_tensors(tmp_path / x / LAST_CHECKPOINT) for x in ("whole", "parts"))
     assert [name for name in one[0] if not torch.equal(one[0][name], two[0][name])] == []
     assert one[1]["counters"]["batch"] == two[1]["counters"]["batch"] == 12
 
@@ -183,9 +192,9 @@ def test_the_log_has_each_update_once(
 def test_a_validation_that_is_made_again_is_logged_once(short: Config, tmp_path: Path) -> None:
     """A crash after it was logged, and before the save that knows of it."""
     go(short, tmp_path)
-    tensors, about = load_tensors(tmp_path / LAST)
+    tensors, about = load_tensors(tmp_path / LAST_CHECKPOINT)
     about["counters"]["unchecked"] = True
-    save_tensors(tmp_path / LAST, tensors, about)
+    save_tensors(tmp_path / LAST_CHECKPOINT, tensors, about)
     log = log_of(tmp_path)
     go(short, tmp_path)
     again = log_of(tmp_path)
@@ -228,7 +237,7 @@ def test_there_is_a_save_before_there_is_a_model(
     monkeypatch.setattr(training, "write_log", crash)
     with pytest.raises(RuntimeError):
         go(short, tmp_path / "run", **seldom)
-    assert (tmp_path / "run" / BEST).exists()
+    assert (tmp_path / "run" / BEST_WEIGHTS).exists()
     monkeypatch.undo()
     go(short, tmp_path / "run", **seldom)
     assert_same(tmp_path / "whole", tmp_path / "run")
@@ -261,10 +270,10 @@ def test_data_may_move_but_not_change(short: Config, tmp_path: Path, tiny_text: 
     report = json.loads((other / "corpus.json").read_text())
     report["inputs"]["train"][0] = "0" * 64  # as if made from other text
     (other / "corpus.json").write_text(json.dumps(report))
-    before = (run / LAST).read_bytes()
+    before = (run / LAST_CHECKPOINT).read_bytes()
     with pytest.raises(UserError, match=f"other data than {other}.*choose another run directory"):
         go(short, run, data__directory=other)
-    assert (run / LAST).read_bytes() == before
+    assert (run / LAST_CHECKPOINT).read_bytes() == before
 
 
 def test_data_prepared_anew_do_not_reach_a_run(
@@ -277,7 +286,7 @@ def test_data_prepared_anew_do_not_reach_a_run(
     settings = Corpus.open(data).report.settings.model_copy(update={"source_size": 500, "seed": 5})
     at_update(4, lambda: prepare(settings, data, overwrite=True), monkeypatch)
     go(short, tmp_path / "run", train__validate_every=2, data__directory=data)
-    rows = [load_tensors(tmp_path / run / BEST) for run in ("whole", "run")]
+    rows = [load_tensors(tmp_path / run / BEST_WEIGHTS) for run in ("whole", "run")]
     assert rows[0][1] == rows[1][1]
     assert all(torch.equal(rows[0][0][name], rows[1][0][name]) for name in rows[0][0])
     whole, run = ([e.get("validation") for e in log_of(tmp_path / n)] for n in ("whole", "run"))
@@ -304,7 +313,7 @@ def test_data_without_dev_is_refused_at_once(short: Config, tmp_path: Path) -> N
 @pytest.mark.parametrize("kept", [0, 50, -100])
 def test_a_truncated_save(kept: int, short: Config, tmp_path: Path) -> None:
     go(short, tmp_path, train__updates=2)
-    path = tmp_path / LAST
+    path = tmp_path / LAST_CHECKPOINT
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(UserError, match=r"last\.safetensors: damaged"):
         go(short, tmp_path)
@@ -312,18 +321,18 @@ def test_a_truncated_save(kept: int, short: Config, tmp_path: Path) -> None:
 
 def test_a_save_of_something_else(short: Config, tmp_path: Path) -> None:
     go(short, tmp_path, train__updates=2)
-    tensors, about = load_tensors(tmp_path / LAST)
+    tensors, about = load_tensors(tmp_path / LAST_CHECKPOINT)
     del tensors["random.cpu"]
-    save_tensors(tmp_path / LAST, tensors, about)
+    save_tensors(tmp_path / LAST_CHECKPOINT, tensors, about)
     with pytest.raises(UserError, match=r"last\.safetensors: damaged: not all of a save"):
         go(short, tmp_path)
-    shutil.copy(tmp_path / BEST, tmp_path / LAST)
+    shutil.copy(tmp_path / BEST_WEIGHTS, tmp_path / LAST_CHECKPOINT)
     with pytest.raises(UserError, match="not a save of `covnmt train`"):
         go(short, tmp_path)
 
 
 def test_leftovers_of_a_killed_save_are_removed(short: Config, tmp_path: Path) -> None:
-    (tmp_path / f".{LAST}.abc.tmp").write_bytes(b"half")
+    (tmp_path / f".{LAST_CHECKPOINT}.abc.tmp").write_bytes(b"half")
     go(short, tmp_path, train__updates=2)
     assert not list(tmp_path.glob(".*"))
 
@@ -340,16 +349,16 @@ def test_a_full_disk_leaves_the_old_save(
 ) -> None:
     go(short, tmp_path / "whole")
     go(short, tmp_path / "run", train__updates=2)
-    before = (tmp_path / "run" / LAST).read_bytes()
+    before = (tmp_path / "run" / LAST_CHECKPOINT).read_bytes()
     at_update(3, lambda: monkeypatch.setattr(os, "fsync", full_disk), monkeypatch)
     with pytest.raises(UserError, match=r"last\.safetensors: cannot be written \(No space left"):
         go(short, tmp_path / "run")
     monkeypatch.undo()
-    assert (tmp_path / "run" / LAST).read_bytes() == before
+    assert (tmp_path / "run" / LAST_CHECKPOINT).read_bytes() == before
     assert not list((tmp_path / "run").glob(".*"))
     go(short, tmp_path / "run")
     # the first two updates ended with a validation of their own
-    one, two = (load_tensors(tmp_path / x / LAST)[0] for x in ("whole", "run"))
+    one, two = (load_tensors(tmp_path / x / LAST_CHECKPOINT)[0] for x in ("whole", "run"))
     assert [name for name in one if not torch.equal(one[name], two[name])] == []
 
 
@@ -368,11 +377,11 @@ def test_broken_weights_are_never_saved(
     def break_weights(run: TrainingRun, batches: list[Any], words: int) -> None:
         make_update(run, batches, words)
         if run.counters.update == 4:
-            weights_of(run.model)["source.E"][0, 0] = math.nan
+            named_weights(run.model)["source.E"][0, 0] = math.nan
 
     go(short, tmp_path, train__updates=2)
-    before = (tmp_path / LAST).read_bytes()
+    before = (tmp_path / LAST_CHECKPOINT).read_bytes()
     monkeypatch.setattr(training, "make_update", break_weights)
     with pytest.raises(UserError, match=r"update 4 made weights infinite.*last good save"):
         go(short, tmp_path)
-    assert (tmp_path / LAST).read_bytes() == before
+    assert (tmp_path / LAST_CHECKPOINT).read_bytes() == before

@@ -10,7 +10,7 @@ import torch
 from covnmt.base.config import SYSTEMS, TrainConfig
 from covnmt.data.batching import Batch
 from covnmt.kernels import dispatch
-from covnmt.model.initialize import initialise
+from covnmt.model.initialize import initialize_weights
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.training.distributed import SINGLE_PROCESS, World
 from covnmt.training.optimizer import build_optimizer, build_optimizer_step
@@ -28,7 +28,7 @@ def updater(
 ) -> TrainStep:
     torch.manual_seed(1)
     model = Seq2Seq(small_config(SYSTEMS[system]), WORDS, WORDS)
-    initialise(model, "modern")
+    initialize_weights(model, "modern")
     model.to(DEVICE)
     step = build_optimizer_step(model, build_optimizer(model, config), {}, config)
     return TrainStep(model, step, config, world)
@@ -155,7 +155,7 @@ def test_accumulated_gradients_are_not_captured(monkeypatch: pytest.MonkeyPatch)
     words = sum(batch.target_words for batch in batches)
     plain(batches, words, 0)
     captured: list[Batch] = []
-    monkeypatch.setattr(dispatch, "fuses", lambda _: True)
+    monkeypatch.setattr(dispatch, "uses_triton", lambda _: True)
     monkeypatch.setattr(one.graphs, "run", captured.append)
     one(batches, words, 0)
     assert not captured

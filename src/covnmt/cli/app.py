@@ -347,9 +347,9 @@ def tune(
 @app.command()
 def models() -> None:
     """The trained models that come along; `--model NAME` takes one."""
-    from covnmt.model.directory import model_rows
+    from covnmt.model.directory import bundled_model_rows
 
-    if not (rows := model_rows()):
+    if not (rows := bundled_model_rows()):
         log("no model comes along with this version; `covnmt train` makes one")
     _print_table(("name", "what", "directory"), rows)
 

@@ -59,10 +59,10 @@ def average(
 ) -> None:
     """Average the last kept weights of a run into a model of their own."""
     from covnmt.decoding.onnx.format import refuse_exported
-    from covnmt.model.checkpoint import average_run
+    from covnmt.model.checkpoint import average_checkpoints
 
     refuse_exported(target)
-    used = average_run(run, target, last)
+    used = average_checkpoints(run, target, last)
     log(f"{target}: the mean of {', '.join(used)}")
 
 
@@ -80,10 +80,10 @@ def export(
 ) -> None:
     """Write a model for fast translation on a CPU, without PyTorch."""
     from covnmt.decoding.onnx.export import AlignedText, export_model
-    from covnmt.model.checkpoint import refuse_run
+    from covnmt.model.checkpoint import refuse_run_directory
 
     directory = target or model.with_name(f"{model.absolute().name}-{'int8' if int8 else 'onnx'}")
-    refuse_run(directory)
+    refuse_run_directory(directory)
     linked = AlignedText(*shortlist) if shortlist else None
     sizes = export_model(model, directory, "int8" if int8 else "fp32", linked)
     log(f"{directory}: {sum(sizes.values()) / 2**20:,.1f} MiB")

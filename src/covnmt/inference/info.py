@@ -45,7 +45,7 @@ def describe_target(target: str, words: int) -> Info:
     path = find_model(target)
     if path.is_dir():
         known = load_config(path)
-        config, sizes = known.config, known.words
+        config, sizes = known.config, known.vocabulary_sizes
     else:
         config = load_recipe(_recipe(target))
         sizes = _vocabulary(config, words)

@@ -19,7 +19,7 @@ from covnmt.kernels import gpu, reference
 from covnmt.kernels.reference import Unrolled
 
 if TYPE_CHECKING:
-    from covnmt.kernels.triton.step import FusedStep
+    from covnmt.kernels.triton.step import TritonDecoderStep
     from covnmt.model.decoder import Decoder, Memory
     from covnmt.model.encoder import Encoder
     from covnmt.model.seq2seq import Seq2Seq
@@ -28,11 +28,11 @@ __all__ = [
     "Unrolled",
     "cross_entropy",
     "fused_step",
-    "fuses",
     "linear",
     "read",
     "reference",
     "unroll",
+    "uses_triton",
 ]
 
 ALIGN = 8  # numbers: rows of 16 bytes in bf16
@@ -58,7 +58,9 @@ def unroll(decoder: "Decoder", memory: "Memory", y: Tensor) -> Unrolled:
     return triton_decoder.unroll(decoder, memory, y, _precision(y))
 
 
-def fused_step(model: "Seq2Seq", memory: "Memory", dtype: torch.dtype) -> "FusedStep | None":
+def fused_step(
+    model: "Seq2Seq", memory: "Memory", dtype: torch.dtype
+) -> "TritonDecoderStep | None":
     """The step of a search with this model in this precision, where there is a faster one.
 
     The memory is like those to come.
@@ -69,7 +71,7 @@ def fused_step(model: "Seq2Seq", memory: "Memory", dtype: torch.dtype) -> "Fused
     from covnmt.kernels.triton import step as triton_step
 
     known = triton_decoder.supports(model.decoder, memory)
-    return triton_step.FusedStep(model, dtype) if known else None
+    return triton_step.TritonDecoderStep(model, dtype) if known else None
 
 
 def linear(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
@@ -102,7 +104,7 @@ def cross_entropy(
     return triton_loss.cross_entropy(features, W, b, target, mask, smoothing, _precision(features))
 
 
-def fuses(device: torch.device) -> bool:
+def uses_triton(device: torch.device) -> bool:
     """Whether updates on this device run on Triton kernels, and can be captured as graphs."""
     return device.type == "cuda" and _use_triton(torch.empty(0, device=device))
 
@@ -127,7 +129,7 @@ def _use_triton(x: Tensor) -> bool:
     if choice == "triton":
         _check_forced(x)
         return True
-    return x.is_cuda and _triton_installed() and gpu.runs_kernels(x.device)
+    return x.is_cuda and _triton_installed() and gpu.supports_kernels(x.device)
 
 
 def _check_forced(x: Tensor) -> None:

@@ -26,7 +26,7 @@ class Gpu(NamedTuple):
 
 
 @cache
-def describe(device: torch.device) -> Gpu:
+def describe_gpu(device: torch.device) -> Gpu:
     """The GPU that this is."""
     found = torch.cuda.get_device_properties(device)
     memory = getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block)
@@ -34,9 +34,9 @@ def describe(device: torch.device) -> Gpu:
 
 
 @cache
-def runs_kernels(device: torch.device) -> bool:
+def supports_kernels(device: torch.device) -> bool:
     """Whether the kernels are for this GPU; a person is told, once, where they are not."""
-    found = describe(device)
+    found = describe_gpu(device)
     if not found.amd and found.capability >= OLDEST:
         return True
     of = "an AMD GPU" if found.amd else "compute capability {}.{}".format(*found.capability)
@@ -52,18 +52,18 @@ def has_bf16(device: torch.device) -> bool:
     """Whether this is a GPU that computes in bf16 itself; PyTorch emulates it on older ones."""
     if device.type != "cuda":
         return False
-    found = describe(device)
+    found = describe_gpu(device)
     return found.amd or found.capability >= OLDEST
 
 
 def shared_memory(device: torch.device) -> int:
     """Bytes that one program may have; where there is no GPU, as on the H200."""
-    return describe(device).shared_memory if device.type == "cuda" else H200
+    return describe_gpu(device).shared_memory if device.type == "cuda" else H200
 
 
 def has_tensor_memory(device: torch.device) -> bool:
     """Whether products have a memory of their own (B200); shared memory must feed it."""
-    return device.type == "cuda" and describe(device).capability[0] in (10, 11)
+    return device.type == "cuda" and describe_gpu(device).capability[0] in (10, 11)
 
 
 def fitting_stages(most: int, tile: int, device: torch.device) -> int:

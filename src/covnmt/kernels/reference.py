@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from covnmt.model.cells import Cell
+    from covnmt.model.cells import GruCell
     from covnmt.model.decoder import Decoder, Memory
     from covnmt.model.encoder import Encoder
 
@@ -104,7 +104,7 @@ def read(encoder: "Encoder", x: Tensor, mask: Tensor) -> Tensor:
     return torch.cat([ahead, back], dim=-1)
 
 
-def _read_by(cell: "Cell", x: Tensor, mask: Tensor, positions: range) -> Tensor:
+def _read_by(cell: "GruCell", x: Tensor, mask: Tensor, positions: range) -> Tensor:
     projected = cell.project(x).unbind(1)
     keep = mask.unsqueeze(-1).unbind(1)
     h = projected[0].new_zeros(x.shape[0], cell.b.shape[0])

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from covnmt.kernels import reference
 
 
-class Look(NamedTuple):
+class AttentionStep(NamedTuple):
     """What one look at the source gives."""
 
     alpha: Tensor  # [S, K, J]
@@ -30,9 +30,9 @@ class Attention(nn.Module):
         """U_a h [S, J, n], once per sentence."""
         return h @ self.U_a.T
 
-    def forward(self, t: Tensor, C: Tensor, h: Tensor, keys: Tensor, mask: Tensor) -> Look:
-        """Look at h [S, J, 2n] from states t [S, K, n] that have coverage C [S, K, J, d]."""
+    def forward(self, t: Tensor, C: Tensor, h: Tensor, keys: Tensor, mask: Tensor) -> AttentionStep:
+        """Attend to h [S, J, 2n] from states t [S, K, n] with coverage C [S, K, J, d]."""
         covered = None if self.V_a is None else C @ self.V_a.T  # [S, K, J, n]
         e = reference.energies(t @ self.W_a.T, keys, covered, self.v)
         alpha = reference.masked_softmax(e, mask)
-        return Look(alpha, reference.context(alpha, h), e)
+        return AttentionStep(alpha, reference.context(alpha, h), e)

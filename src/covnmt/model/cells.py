@@ -13,7 +13,7 @@ from covnmt.kernels import dispatch, reference
 ADVANCE = {"exact": reference.exact_gru, "reset_after": reference.reset_after_gru}
 
 
-class Cell(nn.Module):
+class GruCell(nn.Module):
     """The weights of one GRU, and the step that the settings ask for."""
 
     def __init__(self, inputs: int, hidden: int, kind: CellKind) -> None:

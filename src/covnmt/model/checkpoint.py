@@ -29,21 +29,22 @@ from covnmt.base.config import Config
 from covnmt.base.errors import UserError
 from covnmt.base.files import UNREADABLE, atomic_write
 from covnmt.model.directory import (
-    Description,
-    check_made_with,
+    ModelDescription,
+    check_model_signature,
     check_vocabularies,
     load_config,
-    made_with,
+    model_signature,
     save_config,
 )
-from covnmt.model.initialize import initialise
+from covnmt.model.initialize import initialize_weights
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.codec import copy_codecs
 
-BEST = "model.safetensors"
-LAST = "last.safetensors"
-SETTINGS = "settings"  # that weights were made with, in the note about them
-OWN, AVERAGE = "model.", "average."  # how the names of weights begin in the last save
+BEST_WEIGHTS = "model.safetensors"
+LAST_CHECKPOINT = "last.safetensors"
+SIGNATURE_KEY = "settings"  # of the model signature, in the metadata of weights
+# how the names of weights and of their moving average begin in the last checkpoint
+WEIGHTS_PREFIX, AVERAGE_PREFIX = "model.", "average."
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
@@ -78,24 +79,26 @@ def new_model(config: Config, source_words: int, target_words: int) -> Seq2Seq:
     """A freshly initialised model; depends on nothing but the settings and the seed."""
     torch.manual_seed(config.train.seed)
     model = Seq2Seq(config.model, source_words, target_words)
-    initialise(model, config.model.init)
+    initialize_weights(model, config.model.init)
     return model
 
 
-def weights_of(model: Seq2Seq) -> dict[str, Tensor]:
+def named_weights(model: Seq2Seq) -> dict[str, Tensor]:
     """The model's weights by name; a matrix that two layers share appears once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def load_weights(model: Seq2Seq, weights: dict[str, Tensor], where: Path) -> None:
     """Put the weights into the model; anything that does not fit is an error."""
-    expected = weights_of(model)
-    check_shapes(weights, expected, where)
+    expected = named_weights(model)
+    check_weight_shapes(weights, expected, where)
     for name, tensor in expected.items():
         tensor.copy_(weights[name])
 
 
-def check_shapes(weights: dict[str, Tensor], expected: dict[str, Tensor], where: Path) -> None:
+def check_weight_shapes(
+    weights: dict[str, Tensor], expected: dict[str, Tensor], where: Path
+) -> None:
     """Refuse weights that have other names or shapes."""
     problems = [f"{name} is missing" for name in expected.keys() - weights.keys()]
     problems += [f"{name} is unknown" for name in weights.keys() - expected.keys()]
@@ -110,27 +113,31 @@ def check_shapes(weights: dict[str, Tensor], expected: dict[str, Tensor], where:
 
 
 def check_weights(
-    weights: dict[str, Tensor], about: dict[str, Any], known: Description, where: Path
+    weights: dict[str, Tensor], about: dict[str, Any], known: ModelDescription, where: Path
 ) -> None:
     """Refuse weights that are not of the model that config.json describes."""
-    check_made_with(about.get(SETTINGS), known, where)
+    check_model_signature(about.get(SIGNATURE_KEY), known, where)
     with torch.device("meta"):  # takes no memory, however large it is said to be
-        model = Seq2Seq(known.config.model, known.words["source"], known.words["target"])
-    check_shapes(weights, weights_of(model), where)
+        model = Seq2Seq(
+            known.config.model, known.vocabulary_sizes["source"], known.vocabulary_sizes["target"]
+        )
+    check_weight_shapes(weights, named_weights(model), where)
 
 
 def load_model(directory: Path, device: torch.device) -> tuple[Seq2Seq, Config]:
     """The best model of a directory, ready to translate."""
     known = load_config(directory)
     check_vocabularies(directory, known)
-    weights, about = load_tensors(directory / BEST)
-    check_weights(weights, about, known, directory / BEST)
-    model = Seq2Seq(known.config.model, known.words["source"], known.words["target"])
-    load_weights(model, weights, directory / BEST)
+    weights, about = load_tensors(directory / BEST_WEIGHTS)
+    check_weights(weights, about, known, directory / BEST_WEIGHTS)
+    model = Seq2Seq(
+        known.config.model, known.vocabulary_sizes["source"], known.vocabulary_sizes["target"]
+    )
+    load_weights(model, weights, directory / BEST_WEIGHTS)
     return model.to(device).eval(), known.config
 
 
-def average_run(run: Path, target: Path, last: int) -> list[str]:
+def average_checkpoints(run: Path, target: Path, last: int) -> list[str]:
     """Write a model directory with the mean of the last kept weights; gives their names."""
     if last < 1:
         raise UserError(f"the mean of {last} weights cannot be taken; ask for one or more")
@@ -140,36 +147,43 @@ def average_run(run: Path, target: Path, last: int) -> list[str]:
             f"{run}: {len(kept)} kept weights, not {last}; train with train.keep={last} or more"
         )
     names, known = [path.stem for path in kept], load_config(run)
-    write_model(run, target, average_weights(kept, known), {"averaged": names})
+    write_model_directory(run, target, average_weights(kept, known), {"averaged": names})
     return names
 
 
-def write_last(run: Path, target: Path) -> None:
+def write_last_weights(run: Path, target: Path) -> None:
     """Write a model directory with the weights of the last save as they are, not averaged."""
-    tensors, about = load_tensors(run / LAST)
-    own = {k.removeprefix(OWN): w for k, w in tensors.items() if k.startswith(OWN)}
-    check_weights(own, about, load_config(run), run / LAST)
-    write_model(run, target, own, {"update": about["counters"]["update"]})
+    tensors, about = load_tensors(run / LAST_CHECKPOINT)
+    weights = {
+        name.removeprefix(WEIGHTS_PREFIX): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(WEIGHTS_PREFIX)
+    }
+    check_weights(weights, about, load_config(run), run / LAST_CHECKPOINT)
+    write_model_directory(run, target, weights, {"update": about["counters"]["update"]})
 
 
-def write_model(run: Path, target: Path, weights: dict[str, Tensor], about: dict[str, Any]) -> None:
+def write_model_directory(
+    run: Path, target: Path, weights: dict[str, Tensor], about: dict[str, Any]
+) -> None:
     """Write a model directory that is a run's in all but the weights."""
-    refuse_run(target)
+    refuse_run_directory(target)
     known = load_config(run)
-    with only_writer(target):
+    with lock_directory(target):
         copy_codecs(run, target)
-        save_tensors(target / BEST, weights, about | {SETTINGS: made_with(known)})
+        metadata = about | {SIGNATURE_KEY: model_signature(known)}
+        save_tensors(target / BEST_WEIGHTS, weights, metadata)
         save_config(target, known)
 
 
-def refuse_run(target: Path) -> None:
+def refuse_run_directory(target: Path) -> None:
     """A model that is made from another must not take the place of one in training."""
-    if (target / LAST).exists():
+    if (target / LAST_CHECKPOINT).exists():
         raise UserError(f"{target}: holds a run of `covnmt train`; choose another directory")
 
 
 @contextmanager
-def only_writer(directory: Path) -> Iterator[None]:
+def lock_directory(directory: Path) -> Iterator[None]:
     """Keep others from writing a model to this directory meanwhile; it is made where there is none.
 
     The lock lies on the directory itself. It goes with the process, however that ends, and leaves
@@ -204,7 +218,7 @@ def _lock(place: int) -> bool:
     return True
 
 
-def average_weights(paths: list[Path], known: Description) -> dict[str, Tensor]:
+def average_weights(paths: list[Path], known: ModelDescription) -> dict[str, Tensor]:
     """The mean of several saved weights of one model."""
     mean: dict[str, Tensor] = {}
     for path in paths:
@@ -214,7 +228,7 @@ def average_weights(paths: list[Path], known: Description) -> dict[str, Tensor]:
     return {name: tensor.float() for name, tensor in mean.items()}
 
 
-def remove_leftovers(directory: Path) -> None:
+def remove_partial_files(directory: Path) -> None:
     """Delete the half-written files that a killed run left behind."""
     for path in directory.rglob(".*.safetensors.*.tmp"):
         path.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from covnmt.base.config import CoverageConfig
 from covnmt.kernels import reference
 
 
-class Psi(NamedTuple):
+class CoverageInputs(NamedTuple):
     """The auxiliary inputs of one step: what else a coverage model may look at."""
 
     t: Tensor  # [S, K, n] the decoder state that attention looked with
@@ -37,7 +37,7 @@ class Coverage(Protocol):
         """C_0 [S, 1, J, d]."""
         ...
 
-    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: Psi) -> Tensor:
+    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: CoverageInputs) -> Tensor:
         """C_i from C_{i-1} [S, K, J, d] and alpha_i [S, K, J]."""
         ...
 
@@ -57,7 +57,7 @@ class NoCoverage(nn.Module):
     def initial(self, h: Tensor) -> Tensor:
         return h.new_empty(h.shape[0], 1, h.shape[1], 0)
 
-    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: Psi) -> Tensor:
+    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: CoverageInputs) -> Tensor:
         return C.expand(-1, alpha.shape[1], -1, -1)
 
     def fertility(self, Phi: Tensor) -> Tensor | None:
@@ -87,7 +87,7 @@ class LinguisticCoverage(nn.Module):
     def initial(self, h: Tensor) -> Tensor:
         return h.new_full((h.shape[0], 1, h.shape[1], 1), self.start)
 
-    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: Psi) -> Tensor:
+    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: CoverageInputs) -> Tensor:
         return reference.accumulate(C, alpha, Phi, self.sign)
 
     def fertility(self, Phi: Tensor) -> Tensor | None:
@@ -127,7 +127,7 @@ class NeuralCoverage(nn.Module):
     def initial(self, h: Tensor) -> Tensor:
         return h.new_zeros(h.shape[0], 1, h.shape[1], self.size)
 
-    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: Psi) -> Tensor:
+    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: CoverageInputs) -> Tensor:
         inputs = self._inputs(alpha, Phi, psi)  # [S, K, J, gd]
         if self.gates is None:
             return reference.tanh_coverage(C, inputs, self.candidate)
@@ -136,7 +136,7 @@ class NeuralCoverage(nn.Module):
     def fertility(self, Phi: Tensor) -> Tensor | None:
         return None
 
-    def _inputs(self, alpha: Tensor, Phi: Tensor, psi: Psi) -> Tensor:
+    def _inputs(self, alpha: Tensor, Phi: Tensor, psi: CoverageInputs) -> Tensor:
         shared = psi.t @ self.S.T  # [S, K, gd]
         if self.from_context is not None:
             shared = shared + psi.s_previous @ self.from_context.T

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from covnmt.base.config import ModelConfig
 from covnmt.kernels import dispatch
-from covnmt.model.attention import Attention, Look
-from covnmt.model.cells import Cell
-from covnmt.model.coverage import Psi, build_coverage
+from covnmt.model.attention import Attention, AttentionStep
+from covnmt.model.cells import GruCell
+from covnmt.model.coverage import CoverageInputs, build_coverage
 
 
 class Memory(NamedTuple):
@@ -55,7 +55,7 @@ class Decoder(nn.Module):
         n = config.hidden
         self.coverage = build_coverage(2 * n, n, config.coverage)
         self.attention = Attention(2 * n, n, self.coverage.size)
-        self.cell = Cell(config.embedding, n, config.cell)
+        self.cell = GruCell(config.embedding, n, config.cell)
         self.Cx = nn.Parameter(torch.empty(3 * n, 2 * n))  # context inputs of r, z and c
         self.W_init = nn.Linear(n, n)
         self.order = config.order
@@ -96,13 +96,13 @@ class Decoder(nn.Module):
         s = look.s.flatten(0, 1)
         return DecoderState(self._update(state.t, y, s), s, C), look.alpha.flatten(0, 1)
 
-    def _look(self, memory: Memory, t: Tensor, state: DecoderState) -> tuple[Look, Tensor]:
+    def _look(self, memory: Memory, t: Tensor, state: DecoderState) -> tuple[AttentionStep, Tensor]:
         """Attend, then update the coverage; the new coverage counts from the next step on."""
         by_sentence = (memory.h.shape[0], -1)
         t = t.unflatten(0, by_sentence)  # [S, K, n]
         C = state.C.unflatten(0, by_sentence)  # [S, K, J, d]
         look = self.attention(t, C, memory.h, memory.keys, memory.mask)
-        psi = Psi(t, state.s.unflatten(0, by_sentence), look.s, look.energies)
+        psi = CoverageInputs(t, state.s.unflatten(0, by_sentence), look.s, look.energies)
         C = self.coverage.step(C, look.alpha, memory.Phi, psi)
         return look, C.flatten(0, 1)
 

@@ -15,50 +15,54 @@ from covnmt.base.recipe import build_config
 from covnmt.text.codec import SIDES, Side, vocabulary_fingerprint
 from covnmt.text.vocabulary import Vocabulary
 
-FORMAT = 1
-MOST_WORDS = 10**9
-BUNDLED = Path(__file__).parents[1] / "bundled"
-ONLY_IN_TRAINING = {"dropout", "init"}  # settings of a model that no translation depends on
-CARD = "README.md"  # of a model: what it is for, what it learnt from, how good it is
+CONFIG_FORMAT = 1
+MAX_VOCABULARY_SIZE = 10**9
+BUNDLED_MODELS = Path(__file__).parents[1] / "bundled"
+TRAINING_ONLY = {"dropout", "init"}  # settings of a model that no translation depends on
+MODEL_CARD = "README.md"  # of a model: what it is for, what it learnt from, how good it is
 
 
 @dataclass(frozen=True)
-class Description:
+class ModelDescription:
     """What config.json says about a model."""
 
     config: Config
-    words: dict[Side, int]  # vocabulary rows of each side
+    vocabulary_sizes: dict[Side, int]
     fingerprint: str  # of the vocabularies and tokenizers it was trained with
 
 
 def bundled_models() -> list[str]:
     """The names of the models that come along, such as `ja-en`."""
-    return sorted(path.parent.name for path in BUNDLED.glob("*/config.json"))
+    return sorted(path.parent.name for path in BUNDLED_MODELS.glob("*/config.json"))
 
 
-def model_rows() -> list[tuple[str, str, str]]:
+def bundled_model_rows() -> list[tuple[str, str, str]]:
     """Of each model that comes along: its name, the title of its card, and where it lies."""
     rows = []
     for name in bundled_models():
-        title = next(iter(read_lines(BUNDLED / name / CARD)))
-        rows.append((name, title.lstrip("# "), str(BUNDLED / name)))
+        title = next(iter(read_lines(BUNDLED_MODELS / name / MODEL_CARD)))
+        rows.append((name, title.lstrip("# "), str(BUNDLED_MODELS / name)))
     return rows
 
 
 def find_model(name: Path | str) -> Path:
     """A directory as it is, or else the model that comes along under this name."""
     path = Path(name)
-    return BUNDLED / path if str(path) in bundled_models() and not path.exists() else path
+    return BUNDLED_MODELS / path if str(path) in bundled_models() and not path.exists() else path
 
 
-def save_config(directory: Path, description: Description) -> None:
+def save_config(directory: Path, description: ModelDescription) -> None:
     """Write config.json."""
     settings = description.config.model_dump(mode="json")
-    head = {"format": FORMAT, "words": description.words, "fingerprint": description.fingerprint}
+    head = {
+        "format": CONFIG_FORMAT,
+        "words": description.vocabulary_sizes,
+        "fingerprint": description.fingerprint,
+    }
     write_json(directory / "config.json", head | settings)
 
 
-def load_config(directory: Path) -> Description:
+def load_config(directory: Path) -> ModelDescription:
     """Read config.json; what is not ours or not whole is an error."""
     path = directory / "config.json"
     if not path.is_file():
@@ -69,16 +73,16 @@ def load_config(directory: Path) -> Description:
     found = tree.pop("format", None) if isinstance(tree, dict) else None
     if not isinstance(found, int):
         raise UserError(f"{path}: not made by `covnmt train`; name a directory that is")
-    if found > FORMAT:
+    if found > CONFIG_FORMAT:
         raise UserError(f"{path}: made by a newer covnmt (format {found}); please upgrade")
     words, mark = tree.pop("words", None), tree.pop("fingerprint", None)
     sizes = [words.get(side) for side in SIDES] if isinstance(words, dict) else [None]
-    if not all(type(size) is int and 0 < size <= MOST_WORDS for size in sizes):
+    if not all(type(size) is int and 0 < size <= MAX_VOCABULARY_SIZE for size in sizes):
         raise UserError(
             f"{path}: damaged: words must give the size of both vocabularies; "
             "restore it from a copy, or train again"
         )
-    return Description(build_config(tree, where=str(path)), words, str(mark))
+    return ModelDescription(build_config(tree, where=str(path)), words, str(mark))
 
 
 def _remedy(directory: Path) -> str:
@@ -93,28 +97,28 @@ def _remedy(directory: Path) -> str:
     return f"; name one that `covnmt train` made{others}"
 
 
-def check_vocabularies(directory: Path, known: Description) -> None:
+def check_vocabularies(directory: Path, known: ModelDescription) -> None:
     """Refuse a directory whose words are not those of its model."""
     if vocabulary_fingerprint(directory) != known.fingerprint:
         raise UserError(
             f"{directory}: its vocabularies or tokenizers are not those it was trained with; "
             "copy source.* and target.* from the data directory of its training"
         )
-    for side in SIDES:
-        if (rows := len(Vocabulary.load(directory / f"{side}.vocab"))) != known.words[side]:
+    for side, size in known.vocabulary_sizes.items():
+        if (rows := len(Vocabulary.load(directory / f"{side}.vocab"))) != size:
             raise UserError(
-                f"{directory / 'config.json'}: damaged: words gives {known.words[side]} for "
-                f"{side}, the vocabulary has {rows}; restore it from a copy, or train again"
+                f"{directory / 'config.json'}: damaged: words gives {size} for {side}, "
+                f"the vocabulary has {rows}; restore it from a copy, or train again"
             )
 
 
-def made_with(known: Description) -> dict[str, Any]:
+def model_signature(known: ModelDescription) -> dict[str, Any]:
     """What weights are told to be made with: all that decides what is computed with them."""
-    model = known.config.model.model_dump(mode="json", exclude=ONLY_IN_TRAINING)
+    model = known.config.model.model_dump(mode="json", exclude=TRAINING_ONLY)
     return flatten({"model": model, "vocabularies": known.fingerprint[:16]})
 
 
-def check_made_with(told: Any, known: Description, where: Path) -> None:
+def check_model_signature(told: Any, known: ModelDescription, where: Path) -> None:
     """Refuse weights that were made with other settings, which their shapes need not tell.
 
     Those from before they were told anything, or before there was a setting, are taken as they are.
@@ -122,7 +126,7 @@ def check_made_with(told: Any, known: Description, where: Path) -> None:
     before = told if isinstance(told, dict) else {}
     wrong = [
         f"{key}: {before[key]!r} for them, {value!r} there"
-        for key, value in made_with(known).items()
+        for key, value in model_signature(known).items()
         if before.get(key, value) != value
     ]
     if wrong:

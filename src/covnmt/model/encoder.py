@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from covnmt.base.config import CellKind
 from covnmt.kernels import dispatch
-from covnmt.model.cells import Cell
+from covnmt.model.cells import GruCell
 
 
 class Embedding(nn.Module):
@@ -26,8 +26,8 @@ class Encoder(nn.Module):
     def __init__(self, inputs: int, hidden: int, cell: CellKind, dropout: float) -> None:
         super().__init__()
         self.hidden = hidden
-        self.ahead = Cell(inputs, hidden, cell)
-        self.back = Cell(inputs, hidden, cell)
+        self.ahead = GruCell(inputs, hidden, cell)
+        self.back = GruCell(inputs, hidden, cell)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:

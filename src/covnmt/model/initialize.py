@@ -23,7 +23,7 @@ RECURRENT = (".gates", ".candidate")
 GATED = ("cell.W", "ahead.W", "back.W", ".Cx")
 
 
-def initialise(model: nn.Module, scheme: Literal["paper", "modern"]) -> None:
+def initialize_weights(model: nn.Module, scheme: Literal["paper", "modern"]) -> None:
     """Fill every parameter; reads the global random generator, so seed it first.
 
     Sums of attention grow far beyond one, which Glorot's rule does not expect: what reads them

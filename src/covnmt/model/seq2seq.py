@@ -12,7 +12,7 @@ from covnmt.model.decoder import Decoder, DecoderState, Memory
 from covnmt.model.encoder import Embedding, Encoder
 
 
-class Forced(NamedTuple):
+class TeacherForcedOutput(NamedTuple):
     """Teacher-forced decoding of a batch."""
 
     features: Tensor  # [B, I, q] the layer before the words
@@ -82,14 +82,15 @@ class Seq2Seq(nn.Module):
         x = self.dropout(self.source(source))
         return self.decoder.remember(self.encoder(x, mask), mask)
 
-    def forward(self, batch: Batch) -> Forced:
+    def forward(self, batch: Batch) -> TeacherForcedOutput:
         """Decode the batch's own targets."""
         memory = self.encode(batch.source, batch.source_mask)
         y = self.dropout(self.target(batch.target[:, :-1]))
         y = nn.functional.pad(y, (0, 0, 1, 0))  # y_0 is exactly zero
         steps = self.decoder.unroll(memory, y)
         features = self.readout(steps.t, steps.s, y)
-        return Forced(features, steps.alpha, self.decoder.coverage.fertility(memory.Phi))
+        fertility = self.decoder.coverage.fertility(memory.Phi)
+        return TeacherForcedOutput(features, steps.alpha, fertility)
 
     def step(self, memory: Memory, state: DecoderState, words: Tensor | None) -> Prediction:
         """Log-probabilities of the next word after `words` [S*K] (nothing at the first step)."""

@@ -135,7 +135,7 @@ def run_job(plan: Plan, job: Job) -> None:
 
 def run_neural(plan: Plan, job: Job) -> dict[str, Any]:
     """Train one of the neural systems, and measure it."""
-    from covnmt.model.checkpoint import write_last
+    from covnmt.model.checkpoint import write_last_weights
     from covnmt.paper.measure import describe_run, measure
 
     trained = Job(trained_as(job.system), job.seed)
@@ -145,7 +145,7 @@ def run_neural(plan: Plan, job: Job) -> dict[str, Any]:
     began = time.monotonic()
     if config.train.ema != settings(plan, trained, 0.0).train.ema:
         model = plan.run(job)
-        write_last(run, model)
+        write_last_weights(run, model)
     decode, tried = tuned(plan, job, model, config.decode)
     outputs = plan.run(job) / OUTPUTS
     found = measure(plan.experiment, model, plan.prepared, plan.device, decode, outputs)

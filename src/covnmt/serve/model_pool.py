@@ -15,7 +15,7 @@ from covnmt.base.errors import UserError
 from covnmt.inference.align import Alignment
 from covnmt.inference.omissions import OmissionReport
 from covnmt.inference.translate import Translation
-from covnmt.model.directory import BUNDLED, find_model
+from covnmt.model.directory import BUNDLED_MODELS, find_model
 from covnmt.serve.batching import Batcher, WorkItem
 from covnmt.serve.model_runner import (
     CHECK_GROUP,
@@ -59,7 +59,9 @@ def parse_spec(text: str) -> ModelSpec:
         raise UserError(
             f"{name!r} cannot be the name of a model; say --model some-name={directory}"
         )
-    known = directory.name.split("-") if directory.parent == BUNDLED else ("source", "target")
+    known = (
+        directory.name.split("-") if directory.parent == BUNDLED_MODELS else ("source", "target")
+    )
     source, target = (found["source"], found["target"]) if found["source"] else known
     return ModelSpec(name, directory, source, target)
 

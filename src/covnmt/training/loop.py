@@ -21,7 +21,7 @@ from covnmt.base.config import Config, TrainConfig
 from covnmt.base.console import ProgressBar, log
 from covnmt.data.batching import Batch, Place, PlannedBatch, prefetch, read_batch, train_batches
 from covnmt.kernels import dispatch
-from covnmt.model.checkpoint import load_weights, weights_of
+from covnmt.model.checkpoint import load_weights, named_weights
 from covnmt.training.distributed import SINGLE_PROCESS, World
 from covnmt.training.state import (
     Counters,
@@ -109,7 +109,7 @@ def update_batches(run: TrainingRun) -> Iterator[tuple[list[Batch], int]]:
 
     They are this worker's rows; the number is the target words of all workers together.
     """
-    split, shape = run.corpus.split("train"), SHAPES if dispatch.fuses(run.device) else (1, 1)
+    split, shape = run.corpus.split("train"), SHAPES if dispatch.uses_triton(run.device) else (1, 1)
     start = Place(run.counters.block, run.counters.batch)
     planned = train_batches(split, run.config.data, run.config.train.seed, start)
 
@@ -197,7 +197,7 @@ def check(run: TrainingRun, curves: TensorBoard, stop: "StopSignal") -> float:
         if better := counters.best is None or score > counters.best:
             counters.best, counters.best_update, counters.stale = score, counters.update, 0
             about = {"update": counters.update, "loss": result.loss, "bleu": result.bleu}
-            save_best(run, weights_of(run.model), about)
+            save_best(run, named_weights(run.model), about)
         else:
             counters.stale += 1
     write_log(run, {"validation": result.to_json(), "best": better})
@@ -210,7 +210,7 @@ def check(run: TrainingRun, curves: TensorBoard, stop: "StopSignal") -> float:
 @contextmanager
 def averaged(run: TrainingRun) -> Iterator[None]:
     """The averaged weights in place of the current ones, where there are any."""
-    current = {name: w.clone() for name, w in weights_of(run.model).items()}
+    current = {name: w.clone() for name, w in named_weights(run.model).items()}
     if run.average:
         load_weights(run.model, run.average, run.directory)
     yield

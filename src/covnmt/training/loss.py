@@ -9,7 +9,7 @@ from torch import Tensor
 from covnmt.base.config import TrainConfig
 from covnmt.data.batching import Batch
 from covnmt.kernels import dispatch
-from covnmt.model.seq2seq import Forced, Readout, Seq2Seq
+from covnmt.model.seq2seq import Readout, Seq2Seq, TeacherForcedOutput
 
 
 def token_loss(
@@ -19,7 +19,7 @@ def token_loss(
     return dispatch.cross_entropy(features, readout.W_2, readout.b, target, mask, smoothing)
 
 
-def fertility_loss(forced: Forced, batch: Batch, detach: bool) -> Tensor:
+def fertility_loss(forced: TeacherForcedOutput, batch: Batch, detach: bool) -> Tensor:
     """sum_j (Phi_j - sum_i alpha_ij)^2 over real words (section 4); Phi is 1 if not predicted.
 
     With `detach` the attention is taken as given: only Phi, with the encoder below it, learns.
@@ -34,7 +34,7 @@ def fertility_loss(forced: Forced, batch: Batch, detach: bool) -> Tensor:
 
 def batch_loss(model: Seq2Seq, batch: Batch, config: TrainConfig) -> tuple[Tensor, Tensor]:
     """The batch's summed objective, and its plain negative log-likelihood."""
-    forced: Forced = model(batch)
+    forced: TeacherForcedOutput = model(batch)
     loss, nll = token_loss(
         model.readout, forced.features, batch.target, batch.target_mask, config.label_smoothing
     )

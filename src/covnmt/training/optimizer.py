@@ -181,5 +181,5 @@ def build_optimizer_step(
 ) -> OptimizerStep:
     """The one place where the implementation is chosen."""
     device = next(model.parameters()).device
-    made = TritonOptimizerStep if dispatch.fuses(device) else TorchOptimizerStep
+    made = TritonOptimizerStep if dispatch.uses_triton(device) else TorchOptimizerStep
     return made(model, optimizer, average, config)

@@ -20,20 +20,26 @@ from covnmt.base.files import write_lines
 from covnmt.data.corpus import Corpus
 from covnmt.decoding.onnx.format import refuse_exported
 from covnmt.model.checkpoint import (
-    AVERAGE,
-    BEST,
-    LAST,
-    OWN,
-    SETTINGS,
+    AVERAGE_PREFIX,
+    BEST_WEIGHTS,
+    LAST_CHECKPOINT,
+    SIGNATURE_KEY,
+    WEIGHTS_PREFIX,
     load_tensors,
     load_weights,
+    lock_directory,
+    named_weights,
     new_model,
-    only_writer,
-    remove_leftovers,
+    remove_partial_files,
     save_tensors,
-    weights_of,
 )
-from covnmt.model.directory import Description, check_made_with, load_config, made_with, save_config
+from covnmt.model.directory import (
+    ModelDescription,
+    check_model_signature,
+    load_config,
+    model_signature,
+    save_config,
+)
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.codec import copy_codecs
 from covnmt.training.distributed import SINGLE_PROCESS, World
@@ -97,12 +103,14 @@ class TrainingRun:
     @property
     def saved(self) -> bool:
         """Whether there is a save to go on from; a run has one before it has a best model."""
-        return (self.directory / LAST).exists()
+        return (self.directory / LAST_CHECKPOINT).exists()
 
     @property
-    def known(self) -> Description:
+    def known(self) -> ModelDescription:
         """What config.json says about its model."""
-        return Description(self.config, self.corpus.report.rows, self.corpus.report.fingerprint)
+        return ModelDescription(
+            self.config, self.corpus.report.rows, self.corpus.report.fingerprint
+        )
 
     @property
     def log(self) -> Path:
@@ -119,7 +127,7 @@ def open_run(
     rows = corpus.report.rows
     model = new_model(config, rows["source"], rows["target"]).to(device)
     optimizer = build_optimizer(model, config.train)
-    average = {k: w.clone() for k, w in weights_of(model).items()} if config.train.ema else {}
+    average = {k: w.clone() for k, w in named_weights(model).items()} if config.train.ema else {}
     run = TrainingRun(config, directory, corpus, dev, model, optimizer, average, device, world)
     with lock_run_directory(directory, world):
         if saved := run.saved:
@@ -129,7 +137,7 @@ def open_run(
         else:
             refuse_model_without_checkpoint(directory)
         if run.world.is_main:
-            remove_leftovers(directory)
+            remove_partial_files(directory)
             if not saved:
                 copy_codecs(config.data.directory, directory)
             save_config(directory, run.known)
@@ -144,7 +152,7 @@ def lock_run_directory(directory: Path, world: World) -> Iterator[None]:
         problem = ""
         if world.is_main:
             try:
-                held.enter_context(only_writer(directory))
+                held.enter_context(lock_directory(directory))
             except UserError as error:
                 problem = str(error)
         if problem := world.all_gather(problem)[0]:
@@ -155,9 +163,9 @@ def lock_run_directory(directory: Path, world: World) -> Iterator[None]:
 def refuse_model_without_checkpoint(directory: Path) -> None:
     """A model that is no run (averaged, exported, copied) must not give way to a new one."""
     refuse_exported(directory)
-    if (directory / BEST).exists():
+    if (directory / BEST_WEIGHTS).exists():
         raise UserError(
-            f"{directory}: holds a model without {LAST}, which going on needs; "
+            f"{directory}: holds a model without {LAST_CHECKPOINT}, which going on needs; "
             "choose another directory"
         )
 
@@ -183,22 +191,24 @@ def save_checkpoint(run: TrainingRun, keep: bool = False) -> None:
     With `keep` the weights are among the recent ones. Those of a run that was stopped are not, or
     an average would tell that it was.
     """
-    if not all(bool(weight.isfinite().all()) for weight in weights_of(run.model).values()):
+    if not all(bool(weight.isfinite().all()) for weight in named_weights(run.model).values()):
         raise divergence_error(run, f"update {run.counters.update} made weights infinite")
     if not run.world.is_main:
         return
-    tensors = {f"{OWN}{name}": weight for name, weight in weights_of(run.model).items()}
-    tensors |= {f"{AVERAGE}{name}": weight for name, weight in run.average.items()}
+    tensors = {
+        f"{WEIGHTS_PREFIX}{name}": weight for name, weight in named_weights(run.model).items()
+    }
+    tensors |= {f"{AVERAGE_PREFIX}{name}": weight for name, weight in run.average.items()}
     for number, state in run.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{number}.{key}": torch.as_tensor(v) for key, v in state.items()}
     tensors["random.cpu"] = torch.get_rng_state()
     if run.device.type == "cuda":
         tensors["random.cuda"] = torch.cuda.get_rng_state(run.device)
     about = {"counters": asdict(run.counters), "corpus": run.corpus.identity()}
-    weights = run.average or weights_of(run.model)
+    weights = run.average or named_weights(run.model)
     if keep and run.config.train.keep:  # before the save, or a crash between them would lose it
         save_recent(run, weights)
-    write_tensors(run, LAST, tensors, about)
+    write_tensors(run, LAST_CHECKPOINT, tensors, about)
     if run.counters.best is None:
         save_best(run, weights, {"update": run.counters.update})
 
@@ -206,14 +216,14 @@ def save_checkpoint(run: TrainingRun, keep: bool = False) -> None:
 def save_best(run: TrainingRun, weights: dict[str, Tensor], about: dict[str, Any]) -> None:
     """Write the weights that `covnmt translate` takes."""
     if run.world.is_main:
-        write_tensors(run, BEST, weights, about)
+        write_tensors(run, BEST_WEIGHTS, weights, about)
 
 
 def write_tensors(
     run: TrainingRun, name: str, tensors: dict[str, Tensor], about: dict[str, Any]
 ) -> None:
     """Write a file of the run that also tells the settings it was made with."""
-    save_tensors(run.directory / name, tensors, about | {SETTINGS: made_with(run.known)})
+    save_tensors(run.directory / name, tensors, about | {SIGNATURE_KEY: model_signature(run.known)})
 
 
 def save_recent(run: TrainingRun, weights: dict[str, Tensor]) -> None:
@@ -226,7 +236,7 @@ def save_recent(run: TrainingRun, weights: dict[str, Tensor]) -> None:
 
 def restore_checkpoint(run: TrainingRun) -> None:
     """Put everything back as it was at the last save."""
-    path = run.directory / LAST
+    path = run.directory / LAST_CHECKPOINT
     tensors, about = load_tensors(path)
     if "counters" not in about:
         raise UserError(f"{path}: not a save of `covnmt train`; choose another run directory")
@@ -235,13 +245,13 @@ def restore_checkpoint(run: TrainingRun) -> None:
             f"{path}: saved while training on other data than {run.config.data.directory}; "
             "name the data directory it was trained on, or choose another run directory"
         )
-    check_made_with(about.get(SETTINGS), run.known, path)
+    check_model_signature(about.get(SIGNATURE_KEY), run.known, path)
 
     def group(prefix: str) -> dict[str, Tensor]:
         return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
-    load_weights(run.model, group(OWN), path)
-    run.average = {name: w.to(run.device) for name, w in group(AVERAGE).items()}
+    load_weights(run.model, group(WEIGHTS_PREFIX), path)
+    run.average = {name: w.to(run.device) for name, w in group(AVERAGE_PREFIX).items()}
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in group("optimizer.").items():
         number, key = name.split(".")
@@ -262,7 +272,7 @@ def restore_checkpoint(run: TrainingRun) -> None:
 
 def divergence_error(run: TrainingRun, what: str) -> UserError:
     """Say what became infinite or NaN, where the last good checkpoint is, and what to try."""
-    path = run.directory / LAST
+    path = run.directory / LAST_CHECKPOINT
     where = f"the last good save is {path}" if path.exists() else "nothing had been saved yet"
     return UserError(
         f"{what}; {where}. In another run directory, try a lower train.learning_rate, "

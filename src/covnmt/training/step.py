@@ -56,7 +56,7 @@ class TrainStep:
         self.graphs = CudaGraphCache(lambda batch: self._compute([batch]), MAX_GRAPHS)
         self.objective: nn.Module = BatchLoss(model, config)
         self.row: GradientBucket | None = None
-        if world.connected and dispatch.fuses(self.device):
+        if world.connected and dispatch.uses_triton(self.device):
             wire = torch.bfloat16 if uses_bf16(config.precision, self.device) else torch.float32
             self.row = GradientBucket(model.parameters(), wire)
         elif world.connected:
@@ -76,7 +76,7 @@ class TrainStep:
         self.world.reseed(self.config.seed, update)
         self.step.prepare(update, spent)
         self.model.train()
-        if len(batches) == 1 and dispatch.fuses(self.device):
+        if len(batches) == 1 and dispatch.uses_triton(self.device):
             self.graphs.run(batches[0])
         else:
             self._compute(batches)

@@ -30,8 +30,8 @@ from covnmt.decoding.onnx.runtime import (
     top_k,
 )
 from covnmt.decoding.torch import TorchEngine
-from covnmt.model.directory import Description
-from covnmt.model.initialize import initialise
+from covnmt.model.directory import ModelDescription
+from covnmt.model.initialize import initialize_weights
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.codec import Side
 from tests.decoding.exported import exported
@@ -179,7 +179,7 @@ def realistic(coverage: CoverageConfig, seed: int = 0, **changes: object) -> Seq
     sizes = {"embedding": 48, "hidden": 64, "rank": 48, "coverage": coverage}
     config = ModelConfig.model_validate(sizes | changes)
     model = Seq2Seq(config, END + 1, END + 1)
-    initialise(model, "modern")
+    initialize_weights(model, "modern")
     return model.eval()
 
 
@@ -274,7 +274,7 @@ def test_words_that_go_in_and_out_are_stored_once(tmp_path: Path) -> None:
         torch.manual_seed(0)
         config = ModelConfig(embedding=16, hidden=32, rank=16, tie_target=tied)
         model = Seq2Seq(config, END + 1, 1000)
-        initialise(model, "modern")
+        initialize_weights(model, "modern")
         sizes[tied] = sum(write_graphs(model, tmp_path, "int8").values())
     assert 1000 * 16 < sizes[False] - sizes[True] < 1000 * 24
 
@@ -355,7 +355,7 @@ OTHERS = {
 def test_settings_of_another_model(system: str, tmp_path: Path) -> None:
     exported(model_of(COVERAGES[system]), tmp_path)
     words: dict[Side, int] = {"source": END + 1, "target": END + 1}
-    other = Description(Config(model=OTHERS[system]), words, fingerprint="")
+    other = ModelDescription(Config(model=OTHERS[system]), words, fingerprint="")
     with pytest.raises(
         UserError, match=rf"config\.json: of another model than {STEP_FILE}; copy it"
     ):

@@ -73,7 +73,7 @@ def copied(buffers: SearchBuffers) -> SearchBuffers:
 
 def assert_same_choice(buffers: SearchBuffers, logits: torch.Tensor, end: int) -> None:
     ours, theirs = copied(buffers), copied(buffers)
-    rows = triton_search.choose(ours, logits, end)
+    rows = triton_search.select_continuations(ours, logits, end)
     wanted = choose_continuations(theirs, logits, end)
     torch.testing.assert_close(ours.log_probs, theirs.log_probs)
     torch.testing.assert_close(ours.ended, theirs.ended)
@@ -118,7 +118,9 @@ def test_an_empty_beam_stays_empty() -> None:
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_whole_search(beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GpuBeamSearch, "_choose", lambda self, K: triton_search.choose)
+    monkeypatch.setattr(
+        GpuBeamSearch, "_choose", lambda self, K: triton_search.select_continuations
+    )
     model = small_model(small_config(COVERAGES["fertility"])).to(DEVICE)
     model.readout.b.data[END] += 2.5
     source = small_batch([(length, 1) for length in (2, 5, 3)]).to(DEVICE)
@@ -136,5 +138,5 @@ def test_whole_search(beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_fits() -> None:
-    assert triton_search.fits(10, 30_080)
-    assert not triton_search.fits(100, 30_080)
+    assert triton_search.fits_beam(10, 30_080)
+    assert not triton_search.fits_beam(100, 30_080)

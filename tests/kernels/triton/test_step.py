@@ -20,7 +20,7 @@ from covnmt.decoding.torch import TorchEngine
 from covnmt.kernels import dispatch
 from covnmt.kernels.triton import search as triton_search
 from covnmt.kernels.triton import step as triton_step
-from covnmt.kernels.triton.step import FusedStep
+from covnmt.kernels.triton.step import TritonDecoderStep
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.vocabulary import UNK
@@ -106,7 +106,7 @@ def plainly(model: Seq2Seq, now: Moment) -> Scored:
 
 
 def fused(model: Seq2Seq, now: Moment, dtype: torch.dtype) -> Scored:
-    step, n = FusedStep(model, dtype), model.config.hidden
+    step, n = TritonDecoderStep(model, dtype), model.config.hidden
     h, keys, Phi = (part.to(dtype) for part in now.memory[:3])
     memory = Memory(h, keys, Phi, now.memory.mask)
     if now.words is None:
@@ -184,7 +184,7 @@ def test_what_the_beam_follows(
     monkeypatch.setattr(triton_step, "BLOCK", block)
     model = model_of(COVERAGES[kind], "code", "exact")
     S, K, J, n = 2, 3, 16, model.config.hidden
-    step, mask = FusedStep(model, torch.float32), ragged_mask(S, J).to(DEVICE)
+    step, mask = TritonDecoderStep(model, torch.float32), ragged_mask(S, J).to(DEVICE)
     memory = model.decoder.remember(torch.randn(S, J, 2 * n).to(DEVICE), mask)
     parents = torch.randint(S if first else S * K, (S * K,)).to(DEVICE)
     words = torch.randint(WORDS, (S * K,)).to(DEVICE)
@@ -194,7 +194,7 @@ def test_what_the_beam_follows(
         buffers = SearchBuffers.allocate(model, memory, S, K, J, each.embedded)
         buffers = buffers._replace(memory=memory, words=before.clone())
         buffers.clock.fill_(5)
-        if isinstance(each, FusedStep):
+        if isinstance(each, TritonDecoderStep):
             buffers.rows[:, 3 * n :] = each.weights.table[before]
 
         def choose(features: Tensor, chosen: Tensor = buffers.words) -> Tensor:
@@ -214,7 +214,9 @@ def test_what_the_beam_follows(
 @pytest.mark.parametrize(("order", "cell"), VARIANTS[::3])
 def test_whole_search(kind: str, order: str, cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything in kernels: reading, stepping and choosing."""
-    monkeypatch.setattr(GpuBeamSearch, "_choose", lambda self, K: triton_search.choose)
+    monkeypatch.setattr(
+        GpuBeamSearch, "_choose", lambda self, K: triton_search.select_continuations
+    )
     model = model_of(COVERAGES[kind], order, cell)
     model.readout.b.data[END] += 1.0
     batch = small_batch([(length, 1) for length in (2, 5, 3)]).to(DEVICE)
@@ -223,7 +225,7 @@ def test_whole_search(kind: str, order: str, cell: str, monkeypatch: pytest.Monk
 
     reference = TorchEngine([model], END).search_stepwise
     device = GpuBeamSearch(model, END, UNK, smallest=1)
-    assert isinstance(device._step(16), FusedStep)
+    assert isinstance(device._step(16), TritonDecoderStep)
     found = device.search(words, mask, reference, config)
     with torch.no_grad():
         wanted = reference(words, mask, config).hypotheses
@@ -245,7 +247,7 @@ def test_long_sentences_and_other_precisions_have_no_fused_step(
 ) -> None:
     model = model_of(COVERAGES["gru2"], "code", "exact")
     device = GpuBeamSearch(model, END, UNK)
-    assert isinstance(device._step(512), FusedStep)
+    assert isinstance(device._step(512), TritonDecoderStep)
     assert isinstance(device._step(528), PlainDecodingStep)
     assert isinstance(GpuBeamSearch(model.double(), END, UNK)._step(16), PlainDecodingStep)
     monkeypatch.setenv("COVNMT_OPS", "reference")

@@ -261,13 +261,13 @@ class GpuBeamSearch:
             mine.copy_(theirs)
 
     def _choose(self, K: int) -> Callable[[SearchBuffers, Tensor, int], Tensor]:
-        if not dispatch.fuses(self.device):
+        if not dispatch.uses_triton(self.device):
             return choose_continuations
         from covnmt.kernels.triton import search as triton_search
 
         return (
-            triton_search.choose
-            if triton_search.fits(K, len(self.output.b))
+            triton_search.select_continuations
+            if triton_search.fits_beam(K, len(self.output.b))
             else choose_continuations
         )
 

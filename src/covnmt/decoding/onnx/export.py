@@ -31,8 +31,14 @@ from covnmt.decoding.onnx.format import (
 from covnmt.decoding.onnx.shortlist import AlignedText, Shortlist, build_shortlist
 from covnmt.decoding.onnx.step import StepGraph
 from covnmt.decoding.torch import pick_device
-from covnmt.model.checkpoint import BEST, load_model, only_writer
-from covnmt.model.directory import Description, find_model, load_config, made_with, save_config
+from covnmt.model.checkpoint import BEST_WEIGHTS, load_model, lock_directory
+from covnmt.model.directory import (
+    ModelDescription,
+    find_model,
+    load_config,
+    model_signature,
+    save_config,
+)
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
 from covnmt.text.codec import Codec, copy_codecs
 
@@ -50,7 +56,7 @@ def export_model(
         raise UserError(
             f"{directory}: is exported already; name the model that `covnmt train` made"
         )
-    if (target / BEST).exists():
+    if (target / BEST_WEIGHTS).exists():
         raise UserError(
             f"{target}: holds a model that would never be read again; choose another directory"
         )
@@ -58,13 +64,13 @@ def export_model(
     codecs = Codec.load(directory, "source"), Codec.load(directory, "target")
     shortlist = None if linked is None else build_shortlist(linked, codecs)
     known = load_config(directory)
-    with only_writer(target):
+    with lock_directory(target):
         copy_codecs(directory, target)
         save_config(target, drop_data_directory(known))
-        return write_graphs(model, target, precision, shortlist, made_with(known))
+        return write_graphs(model, target, precision, shortlist, model_signature(known))
 
 
-def drop_data_directory(known: Description) -> Description:
+def drop_data_directory(known: ModelDescription) -> ModelDescription:
     """The same without the directory of the training data: it says nothing on other machines."""
     data = known.config.data.model_copy(update={"directory": DataConfig().directory})
     return replace(known, config=known.config.model_copy(update={"data": data}))

@@ -35,7 +35,12 @@ from covnmt.decoding.onnx.format import (
 )
 from covnmt.decoding.onnx.shortlist import Shortlist
 from covnmt.decoding.protocol import ForcedDecoding
-from covnmt.model.directory import Description, check_made_with, check_vocabularies, load_config
+from covnmt.model.directory import (
+    ModelDescription,
+    check_model_signature,
+    check_vocabularies,
+    load_config,
+)
 from covnmt.text.vocabulary import PAD, UNK
 
 # Nothing about our users leaves their machines; it must be said before the import.
@@ -92,14 +97,14 @@ class OnnxStates(NamedTuple):
 class OnnxModel:
     """The two graphs of a model, ready to run."""
 
-    def __init__(self, directory: Path, known: Description, threads: int) -> None:
+    def __init__(self, directory: Path, known: ModelDescription, threads: int) -> None:
         # kept for as long as the runtime, which does not copy them, may look at them
         self.matrices = matrices_for_this_cpu(directory)
         self.encoder = open_session(directory / ENCODER_FILE, threads, self.matrices)
         self.steps = open_session(directory / STEP_FILE, threads, self.matrices)
         self.config = known.config.model
         self.has_narrow = "narrow" in {each.name for each in self.encoder.get_inputs()}
-        self.before_first = known.words["target"]  # the table has a row of zeros there
+        self.before_first = known.vocabulary_sizes["target"]  # the table has a row of zeros there
         shapes = {each.name: each.shape for each in self.steps.get_inputs()}
         self.carried = [name for name in ("t", "s", "C") if name in shapes]
         sizes = {name: int(shapes[name][-1]) for name in self.carried}
@@ -355,5 +360,5 @@ def load_exported(directory: Path, threads: int) -> tuple[OnnxModel, Config]:
     check_vocabularies(directory, known)
     check_digests(directory)
     told = read_manifest(directory).get("settings")
-    check_made_with(told, known, directory / MANIFEST_FILE)
+    check_model_signature(told, known, directory / MANIFEST_FILE)
     return OnnxModel(directory, known, threads), known.config

@@ -154,13 +154,13 @@ def choose_kernel(
     tl.store(ended + row + here, tl.where(chosen & stops, scores, float("-inf")), mask=real)
 
 
-def fits(K: int, V: int) -> bool:
+def fits_beam(K: int, V: int) -> bool:
     """Whether a program can hold a beam this wide over so many words."""
     wide: int = triton.next_power_of_2(max(BLOCK, V // BLOCK))
     return V % BLOCK == 0 and wide * int(triton.next_power_of_2(K)) <= LARGEST
 
 
-def choose(buffers: "SearchBuffers", logits: Tensor, end: int) -> Tensor:
+def select_continuations(buffers: "SearchBuffers", logits: Tensor, end: int) -> Tensor:
     """Choose from logits [S, slots, V] and settle; the rows [S*K] that the new beam continues."""
     S, slots, V = logits.shape
     K = buffers.log_probs.shape[1]

@@ -164,7 +164,7 @@ def _looks_with(decoder: "Decoder", dtype: torch.dtype) -> Small:
     return decoder.attention.v, V, P, gates, candidate
 
 
-class FusedStep:
+class TritonDecoderStep:
     """A model's step, with the weights it has now; `triton_decoder.supports` says which models."""
 
     def __init__(self, model: "Seq2Seq", dtype: torch.dtype) -> None:
