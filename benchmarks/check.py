@@ -97,7 +97,7 @@ def area(scores: Sequence[float], true: Sequence[bool]) -> float:
 
 def flagged(check: OmissionReport) -> list[bool]:
     """Units that are told to be left out."""
-    return [any(f.start <= unit.start < f.end for f in check.left_out) for unit in check.units]
+    return [any(f.start <= unit.start < f.end for f in check.omissions) for unit in check.units]
 
 
 def measure(model: str, chosen: Sequence[Cut], threads: int) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def measure(model: str, chosen: Sequence[Cut], threads: int) -> dict[str, Any]:
         "pairs_found": sum(hits) / len(hits),
         "area": area(gains, true),
         "area_of_attention": area(attention, true),
-        "whole_pairs_flagged": sum(bool(each.left_out) for each in whole) / len(whole),
+        "whole_pairs_flagged": sum(bool(each.omissions) for each in whole) / len(whole),
         "whole_units_flagged": sum(map(sum, map(flagged, whole)))
         / sum(len(each.units) for each in whole),
     }

@@ -20,7 +20,13 @@ from unicodedata import normalize
 from machine import save
 
 from covnmt.base.files import read_parallel
-from covnmt.inference.omissions import CHECKED, LEAST, OmissionChecker, OmissionReport, Skipped
+from covnmt.inference.omissions import (
+    MAX_TOKENS,
+    MIN_GAIN,
+    OmissionChecker,
+    OmissionReport,
+    SkippedPair,
+)
 
 LETTERS = range(8, 41)  # of a source sentence
 SENTENCES = (2, 3, 4)  # of a line
@@ -61,15 +67,15 @@ def short_sentences(source: Path, target: Path) -> list[tuple[str, str]]:
     ]
 
 
-def shares(line: Line, check: OmissionReport | Skipped) -> list[float] | None:
+def shares(line: Line, check: OmissionReport | SkippedPair) -> list[float] | None:
     """Of the letters of each sentence, those that are reported; nothing where some were changed."""
-    if isinstance(check, Skipped):
+    if isinstance(check, SkippedPair):
         return None
     tokens = [token.replace("▁", "") for token in check.source_tokens]
     if "".join(tokens) != "".join(line.source):
         return None
     ends = list(accumulate(map(len, tokens), initial=0))
-    told = {at for found in check.left_out for at in range(ends[found.start], ends[found.end])}
+    told = {at for found in check.omissions for at in range(ends[found.start], ends[found.end])}
     rows, start = [], 0
     for text in line.source:
         letters = {start + k for k, letter in enumerate(text) if letter.isalnum()}
@@ -81,7 +87,7 @@ def shares(line: Line, check: OmissionReport | Skipped) -> list[float] | None:
 def measure(checker: OmissionChecker, chosen: Sequence[Line]) -> dict[str, Any]:
     """Everything that is told."""
     parts, wholes = (
-        checker.stream_short([line.pair(whole) for line in chosen], LEAST, CHECKED, "line")
+        checker.stream_short([line.pair(whole) for line in chosen], MIN_GAIN, MAX_TOKENS, "line")
         for whole in (False, True)
     )
     gone: list[float] = []
@@ -90,9 +96,9 @@ def measure(checker: OmissionChecker, chosen: Sequence[Line]) -> dict[str, Any]:
     as_one: list[bool] = []
     for line, part, full in zip(chosen, parts, wholes, strict=True):
         cut, uncut = shares(line, part), shares(line, full)
-        if isinstance(part, Skipped) or cut is None or uncut is None:
+        if isinstance(part, SkippedPair) or cut is None or uncut is None:
             continue
-        as_one.append(line.source[line.gone] in [found.text for found in part.left_out])
+        as_one.append(line.source[line.gone] in [found.text for found in part.omissions])
         gone.append(cut.pop(line.gone))
         kept += cut
         whole.append(uncut)

@@ -27,7 +27,7 @@ from covnmt.cli import app as main
 from covnmt.data.corpus import Corpus
 from covnmt.inference import align, info, omissions
 from covnmt.inference.align import Aligner
-from covnmt.inference.omissions import OmissionChecker, formatted
+from covnmt.inference.omissions import OmissionChecker, format_reports
 from covnmt.inference.translate import Translator
 from covnmt.metrics.alignment import format_links, links_from_attention, load_matrices
 from covnmt.model.checkpoint import load_tensors
@@ -60,7 +60,7 @@ def test_help(run: Run, command: tuple[str, ...]) -> None:
 
 def test_options_show_the_defaults_of_what_they_call(run: Run) -> None:
     shown = " ".join(re.sub("[│╭╮╰╯─]", " ", run("check", "--help").out).split())
-    for name, default in (("--max-tokens", omissions.CHECKED), ("--least", omissions.LEAST)):
+    for name, default in (("--max-tokens", omissions.MAX_TOKENS), ("--least", omissions.MIN_GAIN)):
         [about] = re.findall(rf"{name} (.*?)\[default: ([\d.]+)\]", shown)
         assert str(default) == about[1]
         assert str(default) not in about[0]
@@ -80,9 +80,9 @@ def test_a_stop_while_modules_are_imported(run: Run, monkeypatch: pytest.MonkeyP
     def stopped(*_: object) -> None:
         raise ImportError("initialization failed") from KeyboardInterrupt()
 
-    monkeypatch.setattr(info, "describe_target", stopped)
+    monkeypatch.setattr(info, "model_info", stopped)
     assert run("info", "paper/gru10", code=130).err == ""
-    monkeypatch.setattr(info, "describe_target", lambda *_: exec("from torch import nothing"))
+    monkeypatch.setattr(info, "model_info", lambda *_: exec("from torch import nothing"))
     with pytest.raises(ImportError, match="nothing"):
         run("info", "paper/gru10")
 
@@ -299,19 +299,19 @@ def test_links_are_printed_as_they_are_found(
 def test_check(
     run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(omissions, "NEEDED", -100.0)  # the tiny model needs nothing
+    monkeypatch.setattr(omissions, "MIN_NEED", -100.0)  # the tiny model needs nothing
     files = tiny_text / "test.src", tiny_text / "test.tgt"
     pairs = ((s, t) for s, t in read_parallel(*files))
-    expected = OmissionChecker.load(tiny_model).check(pairs, least=0.01)
-    assert 0 < sum(bool(each.left_out) for each in expected) < len(expected)
+    expected = OmissionChecker.load(tiny_model).check(pairs, min_gain=0.01)
+    assert 0 < sum(bool(each.omissions) for each in expected) < len(expected)
     printed = run("check", *files, "--model", tiny_model, "--least", 0.01).out.splitlines()
-    assert printed == list(formatted(expected, as_json=False))
+    assert printed == list(format_reports(expected, as_json=False))
     few = run("check", *files, "--model", tiny_model, "--max-tokens", 1)
     assert few.out == ""
     assert f"{files[0]} and {files[1]}, line 20: " in " ".join(few.err.split())
     run("check", *files, "-m", tiny_model, "--least", 0.01, "--json", "-o", tmp_path / "json")
     rows = [json.loads(line) for line in read_lines(tmp_path / "json")]
-    assert [len(row["left_out"]) for row in rows] == [len(each.left_out) for each in expected]
+    assert [len(row["left_out"]) for row in rows] == [len(each.omissions) for each in expected]
 
 
 def test_tune(run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path) -> None:

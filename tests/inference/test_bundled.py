@@ -15,8 +15,8 @@ from covnmt.decoding.onnx.export import export_model
 from covnmt.decoding.onnx.format import read_manifest
 from covnmt.inference import align
 from covnmt.inference.align import Aligner, align_text
-from covnmt.inference.info import describe_target
-from covnmt.inference.omissions import OmissionChecker, check_text, formatted
+from covnmt.inference.info import model_info
+from covnmt.inference.omissions import OmissionChecker, check_text, format_reports
 from covnmt.inference.translate import Translator
 from covnmt.model import directory
 from covnmt.model.directory import (
@@ -75,7 +75,7 @@ def test_names(along: Path) -> None:
     assert find_model("other/xx-en") == Path("other/xx-en")
     assert Translator.load("xx-en").translate(["anything"])[0].source == "anything"
     assert Aligner.load("xx-en").align([("a b", "c")])[0].source_tokens == ("a", "b")
-    assert describe_target("xx-en", words=0).config.data.directory == Path("data")
+    assert model_info("xx-en", words=0).config.data.directory == Path("data")
 
 
 def test_a_directory_of_that_name_comes_first(along: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_model_is_small_and_whole(name: str) -> None:
     files = [path for path in (BUNDLED_MODELS / name).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= MOST_BYTES
     assert read_manifest(BUNDLED_MODELS / name)["precision"] == "int8"
-    info = describe_target(name, words=0)
+    info = model_info(name, words=0)
     assert info.config.model.coverage.kind == "gru"
     assert str(info.config.data.directory) == "data"  # not a place on the machine of its training
     card = (BUNDLED_MODELS / name / MODEL_CARD).read_text("utf-8")
@@ -144,21 +144,21 @@ def test_it_finds_what_others_left_out(name: str) -> None:
     mine = [(line, text, words) for model, line, text, words in LEFT_OUT if model == name]
     found = checker.check((line, text) for line, text, _ in mine)
     for each, (_, _, words) in zip(found, mine, strict=True):
-        assert words in " ".join(part.text for part in each.left_out)
-        assert bool(each.left_out) == bool(words)
+        assert words in " ".join(part.text for part in each.omissions)
+        assert bool(each.omissions) == bool(words)
 
 
 def test_several_processes_find_the_same() -> None:
     mine = [(line, text) for model, line, text, _ in LEFT_OUT if model == "ja-en"]
     pairs = [*mine, *reversed(mine)] * 4  # more than a piece
     alone, together = (check_text(find_model(Path("ja-en")), pairs, 1.0, "cpu", n) for n in (1, 2))
-    assert list(formatted(together, as_json=True)) == list(formatted(alone, as_json=True))
+    assert list(format_reports(together, as_json=True)) == list(format_reports(alone, as_json=True))
     with pytest.raises(UserError, match="leave --device out"):
         list(check_text(find_model(Path("ja-en")), pairs, 1.0, "cuda", 2))
 
 
 def test_several_processes_align_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(align, "PIECE", 1)
+    monkeypatch.setattr(align, "CHUNK_BATCHES", 1)
     pairs = [(line, text) for model, line, text, _ in LEFT_OUT if model == "ja-en"] * 30
     model = find_model(Path("ja-en"))
     alone, together = (align_text(model, pairs, False, "pair", "cpu", n) for n in (1, 2))

@@ -9,14 +9,14 @@ from covnmt.base.config import Config
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_json, write_json
 from covnmt.base.recipe import load_recipe
-from covnmt.inference.info import describe_target
+from covnmt.inference.info import model_info
 from tests.paper.worked_example import ADDED, BLOCKS, TOTAL
 
 
 @pytest.mark.parametrize("system", ADDED)
 def test_paper_recipes(system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # where there is no data
-    found = json.loads(json.dumps(describe_target(f"paper/{system}", 30_001).to_json()))
+    found = json.loads(json.dumps(model_info(f"paper/{system}", 30_001).to_json()))
     counts = found["parameters"]
     assert counts.pop("total") == TOTAL + ADDED[system]
     assert counts == {**BLOCKS, "coverage": ADDED[system]}
@@ -25,9 +25,9 @@ def test_paper_recipes(system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_model_directory(tiny_model: Path, tiny_config: Config) -> None:
-    found = describe_target(str(tiny_model), 30_001)
+    found = model_info(str(tiny_model), 30_001)
     assert found.config == tiny_config
-    assert found.words == {"source": 23, "target": 33}
+    assert found.vocabulary_sizes == {"source": 23, "target": 33}
     # U_f and V_a for hidden = 12
     assert found.parameters["coverage"] == 3 * 12
     assert found.to_json()["parameters"]["total"] == sum(found.parameters.values())
@@ -38,7 +38,7 @@ def test_the_widest_model_can_be_counted(tiny_model: Path, tmp_path: Path) -> No
     tree["words"] = {"source": 10**9, "target": 10**9}
     tree["model"] |= {"embedding": 10**6, "hidden": 10**6, "rank": 10**6}
     write_json(tmp_path / "config.json", tree)
-    found = describe_target(str(tmp_path), 30_001).parameters
+    found = model_info(str(tmp_path), 30_001).parameters
     assert found["source embedding"] == 10**15 + 10**6
     assert found["coverage"] == 3 * 10**6
 
@@ -46,13 +46,13 @@ def test_the_widest_model_can_be_counted(tiny_model: Path, tmp_path: Path) -> No
 def test_recipe_with_its_data(tiny_corpus: Path, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(f"[data]\ndirectory = '{tiny_corpus}'\n", "utf-8")
-    found = describe_target(str(path), 30_001)
-    assert found.words == {"source": 23, "target": 33}
+    found = model_info(str(path), 30_001)
+    assert found.vocabulary_sizes == {"source": 23, "target": 33}
     assert found.config == load_recipe(path)
 
 
 def test_rows_for_people(tiny_model: Path) -> None:
-    found = describe_target(str(tiny_model), 30_001)
+    found = model_info(str(tiny_model), 30_001)
     settings = dict(found.settings_rows())
     assert settings["model.coverage.kind"] == '"fertility"'
     assert settings["words.target"] == "33"
@@ -63,6 +63,6 @@ def test_rows_for_people(tiny_model: Path) -> None:
 
 def test_neither_recipe_nor_model(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"neither a model nor a recipe.*covnmt models"):
-        describe_target(str(tmp_path / "gone"), 30_001)
+        model_info(str(tmp_path / "gone"), 30_001)
     with pytest.raises(UserError, match="not a model directory"):
-        describe_target(str(tmp_path), 30_001)
+        model_info(str(tmp_path), 30_001)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from covnmt.base.errors import UserError
 from covnmt.base.processes import Chunk
-from covnmt.inference.input_lines import Arriving, input_pieces
+from covnmt.inference.input_lines import LineReader, input_chunks
 
 TEXT = b"one\r\n\ntwo\nno end"
 LINES = ["one", "", "two", "no end"]
@@ -33,7 +33,7 @@ def writer(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.FileIO]:
 @given(st.lists(st.binary(max_size=9).map(lambda chunk: chunk.replace(b"x", b"\n"))))
 def test_lines_do_not_depend_on_chunks(chunks: list[bytes]) -> None:
     reader, writer = os.pipe()
-    arriving, found = Arriving(reader), list[bytes]()
+    arriving, found = LineReader(reader), list[bytes]()
     for chunk in filter(None, chunks):
         os.write(writer, chunk)
         while arriving.waiting(0):
@@ -45,7 +45,7 @@ def test_lines_do_not_depend_on_chunks(chunks: list[bytes]) -> None:
 
 
 def test_a_piece_ends_where_the_input_pauses(writer: io.FileIO) -> None:
-    pieces = input_pieces(None, 3)
+    pieces = input_chunks(None, 3)
     writer.write(b"a\nb\nbeg")
     assert next(pieces) == Chunk(0, ["a", "b"], paused=True)
     writer.write(b"un\n")
@@ -71,14 +71,14 @@ def test_what_is_there_fills_its_pieces(
     writer.close()
     if kind == "memory":
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT)))
-    found = list(input_pieces(paths.get(kind), 3))
+    found = list(input_chunks(paths.get(kind), 3))
     assert found == [Chunk(0, LINES[:3]), Chunk(3, LINES[3:])]
 
 
 def test_bad_bytes_are_told_with_their_line(writer: io.FileIO) -> None:
     writer.write(b"good\nb\xff\n")
     with pytest.raises(UserError, match=r"standard input, line 2: not UTF-8 \(byte 1"):
-        next(input_pieces(None, 3))
+        next(input_chunks(None, 3))
 
 
 def test_what_cannot_be_read_is_told_with_its_place(
@@ -95,4 +95,4 @@ def test_what_cannot_be_read_is_told_with_its_place(
 
     monkeypatch.setattr(os, "read", read)
     with pytest.raises(UserError, match=r"text, after line 2: cannot be read \(.*Input/output"):
-        next(input_pieces(tmp_path / "text", 3))
+        next(input_chunks(tmp_path / "text", 3))

@@ -13,7 +13,7 @@ from covnmt.data.padding import Padded
 from covnmt.decoding.beam_search import SearchResult, StepCallback
 from covnmt.decoding.protocol import ForcedDecoding
 from covnmt.inference import omissions, translate
-from covnmt.inference.omissions import OmissionChecker, formatted
+from covnmt.inference.omissions import OmissionChecker, format_reports
 from covnmt.inference.translate import Translation, Translator
 from covnmt.text.codec import Codec
 from covnmt.text.tokenize import TokenizerSettings, WhitespaceTokenizer
@@ -62,7 +62,7 @@ class WordByWord:
     device = "cpu"
 
     def force_decode(self, source: Padded, target: Padded) -> ForcedDecoding:
-        assert len(target.words) == 1 or target.words.size <= omissions.WORDS
+        assert len(target.words) == 1 or target.words.size <= omissions.MAX_TARGET_POSITIONS
         rows = [
             self.log_prob(x[: int(J) - 1].tolist(), y[: int(I) - 1].tolist())
             for x, J, y, I in zip(
@@ -117,8 +117,8 @@ class StandIn(Translator):
         lines: Iterable[str],
         decode: DecodeConfig | None = None,
         overlong: Literal["cut", "split"] = "cut",
-        watch: translate.Watch | None = None,
-        sentences: bool = False,
+        on_step: translate.LineCallback | None = None,
+        split_sentences: bool = False,
     ) -> list[Translation]:
         known = [[SAID[w] for w in SOURCE.encode(line.split()) if w in SAID] for line in lines]
         texts = [" ".join(TARGET.decode(words)) for words in known]
@@ -138,8 +138,8 @@ def test_what_is_left_out(
     checker: OmissionChecker, source: str, target: str, left_out: list[str]
 ) -> None:
     [found] = checker.check([(source, target)])
-    assert [each.text for each in found.left_out] == left_out
-    for each in found.left_out:
+    assert [each.text for each in found.omissions] == left_out
+    for each in found.omissions:
         assert " ".join(found.source_tokens[each.start : each.end]) == each.text
         assert each.gain == pytest.approx(3.0 if target else 8.0)
 
@@ -150,29 +150,29 @@ def test_whole_sentences_that_are_left_out(
 ) -> None:
     """Each is one finding, and its words are none."""
     [found] = checker.check([(source, target)])
-    assert [(each.text, round(each.gain, 3)) for each in found.left_out] == left_out
+    assert [(each.text, round(each.gain, 3)) for each in found.omissions] == left_out
     assert list(found.source_tokens) == source.split()
-    for each in found.left_out:
+    for each in found.omissions:
         assert " ".join(found.source_tokens[each.start : each.end]) == each.text
     assert len(found.units) == len(found.need) == len(found.gain)
 
 
 def test_of_two_sentences_that_are_alike_one_is_left_out() -> None:
     [found] = OmissionChecker(StandIn(WordForWord())).check([("a b 。 a b 。 c 。", "A B C")])
-    assert [(each.text, each.gain) for each in found.left_out] == [("a b 。", 6.0)]
+    assert [(each.text, each.gain) for each in found.omissions] == [("a b 。", 6.0)]
 
 
 def test_one_sentence_may_hide_that_another_is_left_out() -> None:
     """The gain of each is what it is when the others are out."""
     [found] = OmissionChecker(StandIn(Hiding())).check([("a 。 b 。 c 。", "A")])
-    assert [(each.text, each.gain) for each in found.left_out] == [("b 。", 3.0), ("c 。", 3.0)]
+    assert [(each.text, each.gain) for each in found.omissions] == [("b 。", 3.0), ("c 。", 3.0)]
 
 
 def test_a_higher_bound_counts_for_sentences_too(checker: OmissionChecker) -> None:
     pair = ("a b 。 c d 。", "A B")
-    assert checker.check([pair], least=6.9)[0].left_out
-    assert not checker.check([pair], least=7.1)[0].left_out
-    assert not checker.check([("a b 。 c d 。", "")], least=8.1)[0].left_out
+    assert checker.check([pair], min_gain=6.9)[0].omissions
+    assert not checker.check([pair], min_gain=7.1)[0].omissions
+    assert not checker.check([("a b 。 c d 。", "")], min_gain=8.1)[0].omissions
 
 
 def test_a_line_of_one_sentence_costs_two_decodings_for_each_word() -> None:
@@ -194,20 +194,20 @@ def test_many_are_checked_like_one(
     pairs = [(source, target) for source, target, *_ in [*CASES, *SENTENCES]]
     alone = [checker.check([pair])[0].to_json() for pair in pairs]
     monkeypatch.setattr(omissions, "BATCH", 3)
-    monkeypatch.setattr(omissions, "WINDOW", 4)
-    monkeypatch.setattr(omissions, "WORDS", 5)
+    monkeypatch.setattr(omissions, "WINDOW_PAIRS", 4)
+    monkeypatch.setattr(omissions, "MAX_TARGET_POSITIONS", 5)
     assert [each.to_json() for each in checker.check(iter(pairs))] == alone
 
 
 def test_a_higher_bound_finds_less(checker: OmissionChecker) -> None:
-    assert checker.check([("a b", "A")], least=2.9)[0].left_out
-    assert not checker.check([("a b", "A")], least=3.1)[0].left_out
+    assert checker.check([("a b", "A")], min_gain=2.9)[0].omissions
+    assert not checker.check([("a b", "A")], min_gain=3.1)[0].omissions
 
 
 def test_lines_to_print(checker: OmissionChecker) -> None:
     found = checker.check([("a b", "A B"), ("a b c d", "B"), ("a b", "A")])
-    assert list(formatted(found, as_json=False)) == ["2\ta (3.0)\tc d (3.0)", "3\tb (3.0)"]
-    rows = [json.loads(line) for line in formatted(found, as_json=True)]
+    assert list(format_reports(found, as_json=False)) == ["2\ta (3.0)\tc d (3.0)", "3\tb (3.0)"]
+    rows = [json.loads(line) for line in format_reports(found, as_json=True)]
     assert [len(row["left_out"]) for row in rows] == [0, 2, 1]
     assert rows[1]["own"] == "A B C D"
     assert rows[1]["left_out"][1] == {"text": "c d", "start": 2, "end": 4, "gain": 3.0}
@@ -217,11 +217,11 @@ def test_long_pairs_are_passed_over(
     checker: OmissionChecker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whichever side is long; they are named, and the others are what they were."""
-    monkeypatch.setattr(omissions, "WINDOW", 2)
+    monkeypatch.setattr(omissions, "WINDOW_PAIRS", 2)
     pairs = [("a b", "A"), ("a b c d", "A"), ("a", "A A A A"), ("", ""), ("a b c", "A B")]
     found = list(checker.stream_short(pairs, 1.0, longest=3, where="s and t, line", first=10))
-    assert list(formatted(found, as_json=False)) == ["1\tb (3.0)", "5\tc (3.0)"]
-    rows = [json.loads(line) for line in formatted(found, as_json=True)]
+    assert list(format_reports(found, as_json=False)) == ["1\tb (3.0)", "5\tc (3.0)"]
+    rows = [json.loads(line) for line in format_reports(found, as_json=True)]
     assert [row.get("skipped") for row in rows] == [None, "4 tokens", "4 tokens", None, None]
     told = " ".join(capsys.readouterr().err.split())
     for number in (12, 13):
@@ -234,5 +234,5 @@ def test_every_sentence_of_a_line_is_in_the_models_own_translation() -> None:
     sentences = ["清水寺は東山にある。", "本尊は千手観音である。", "彼は寺で茶の湯を学んだ。"]
     [found] = checker.check([("".join(sentences), "Kiyomizu-dera is in Higashiyama.")])
     each = [translation.text for translation in checker.translator.translate(sentences)]
-    assert found.own == " ".join(each)
-    assert [left_out.text for left_out in found.left_out] == sentences[1:]
+    assert found.model_translation == " ".join(each)
+    assert [left_out.text for left_out in found.omissions] == sentences[1:]

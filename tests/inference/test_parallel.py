@@ -20,7 +20,13 @@ from covnmt.base.files import read_lines, write_json
 from covnmt.base.processes import WorkerRank
 from covnmt.decoding.onnx.export import export_model
 from covnmt.inference import parallel as module
-from covnmt.inference.parallel import ABOUT, TranslationJob, plan, translate_files, translate_text
+from covnmt.inference.parallel import (
+    SETTINGS_FILE,
+    TranslationJob,
+    plan_shards,
+    translate_files,
+    translate_text,
+)
 from covnmt.inference.translate import Translator
 from covnmt.model.directory import load_config
 from tests.conftest import RunCli
@@ -68,7 +74,7 @@ def test_every_worker_has_a_gpu_and_its_share_of_the_threads(
         opened.append((device, threads))
 
     monkeypatch.setattr(Translator, "load", load)
-    monkeypatch.setattr(module, "gpus", lambda job: 2)
+    monkeypatch.setattr(module, "count_gpus", lambda job: 2)
     for number in range(3):
         monkeypatch.setattr(processes, "_seat", WorkerRank(number, 3))
         module._open.__wrapped__(replace(job, threads=7))
@@ -109,7 +115,7 @@ def test_other_settings_are_refused(job: TranslationJob, shards: Path, tmp_path:
     other = TranslationJob(job.models, job.decode, "split", device="cpu")
     with pytest.raises(UserError, match=r"made with other settings \(overlong\)"):
         translate_files(other, [shards], tmp_path, 1)
-    (tmp_path / ABOUT).write_text("[]")
+    (tmp_path / SETTINGS_FILE).write_text("[]")
     with pytest.raises(UserError, match="other settings"):
         translate_files(job, [shards], tmp_path, 1)
 
@@ -118,7 +124,7 @@ def test_settings_of_a_call_that_made_nothing_bind_nobody(
     job: TranslationJob, shards: Path, tmp_path: Path
 ) -> None:
     stopped = TranslationJob(job.models, job.decode, "split", device="cpu")
-    write_json(tmp_path / ABOUT, stopped.identity())
+    write_json(tmp_path / SETTINGS_FILE, stopped.identity())
     (tmp_path / ".0.txt.half.tmp").write_text("what it had begun")
     assert translate_files(job, [shards / "5.txt.gz"], tmp_path, 1).files == 1
     with pytest.raises(UserError, match=r"other settings \(overlong\)"):
@@ -152,21 +158,21 @@ def test_where_translations_go(tmp_path: Path) -> None:
     for path in (inputs / "a", inputs / "b.xz", other / "c", other / "a"):
         path.parent.mkdir(exist_ok=True)
         path.write_text("")
-    found = plan([inputs, other / "c"], out)
+    found = plan_shards([inputs, other / "c"], out)
     assert [(shard.source.name, shard.target) for shard in found] == [
         ("a", out / "a"),
         ("b.xz", out / "b"),
         ("c", out / "c"),
     ]
     with pytest.raises(UserError, match="would both go to"):
-        plan([inputs, other], out)
+        plan_shards([inputs, other], out)
     with pytest.raises(UserError, match="would replace it"):
-        plan([other], other)
+        plan_shards([other], other)
     with pytest.raises(UserError, match="no such file or directory"):
-        plan([tmp_path / "none"], out)
+        plan_shards([tmp_path / "none"], out)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no files"):
-        plan([tmp_path / "empty"], out)
+        plan_shards([tmp_path / "empty"], out)
 
 
 def test_the_command(
@@ -185,7 +191,7 @@ def test_the_command(
 KILLED_IN = """
 import os, signal, sys
 from pathlib import Path
-from covnmt import shards
+from covnmt.inference import parallel as shards
 plain = shards.translate_shard
 
 def dying(job, shard):
@@ -200,7 +206,7 @@ if __name__ == "__main__":
     from covnmt.model.directory import load_config
     models, inputs, _, out = map(Path, sys.argv[1:5])
     decode = load_config(models).config.decode.model_copy(update={"beam": 2})
-    job = shards.Job((models,), decode, device="cpu", threads=1)
+    job = shards.TranslationJob((models,), decode, device="cpu", threads=1)
     print(shards.translate_files(job, [inputs], out, int(sys.argv[5])))
 """
 
@@ -262,7 +268,7 @@ def text_job(model: Path, **changes: int) -> TranslationJob:
 def test_a_file_in_pieces(
     workers: int, exported: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BATCHES", 2)
+    monkeypatch.setattr(module, "CHUNK_BATCHES", 2)
     monkeypatch.setattr("covnmt.base.processes.available_cpus", lambda: 2)
     lines = ["", *read_lines(tiny_text / "test.src")]
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines), "utf-8")
@@ -308,7 +314,7 @@ def test_warnings_count_the_lines_of_the_file(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(module, "BATCHES", 1)
+    monkeypatch.setattr(module, "CHUNK_BATCHES", 1)
     (tmp_path / "text").write_text("\na b\na b\na b\na b c d e\n")
     list(translate_text(text_job(exported, batch_size=2, max_source=4), tmp_path / "text", 2))
     assert "line 5: 5 tokens" in capfd.readouterr().err
@@ -317,7 +323,7 @@ def test_warnings_count_the_lines_of_the_file(
 def test_trouble_in_a_process_is_told(
     exported: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BATCHES", 1)
+    monkeypatch.setattr(module, "CHUNK_BATCHES", 1)
     job = replace(text_job(exported), dictionary=tmp_path / "none.tsv")
     with pytest.raises(UserError, match=r"none\.tsv: no such file"):
         list(translate_text(job, tiny_text / "test.src", 2))

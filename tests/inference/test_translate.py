@@ -17,12 +17,12 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import write_lines
 from covnmt.inference import translate as translate_module
 from covnmt.inference.translate import (
-    BREAKS,
+    BREAK_CHARACTERS,
     Translation,
     Translator,
-    change_decoding,
-    formatted,
-    join,
+    format_translations,
+    join_segments,
+    override_decoding,
     read_dictionary,
     replace_unknown,
     split_tokens,
@@ -75,7 +75,9 @@ def test_split_loses_nothing(tokens: list[str], limit: int) -> None:
     assert [token for piece in pieces for token in piece] == tokens
     assert all(1 <= len(piece) <= limit for piece in pieces)
     for piece in pieces[:-1]:
-        assert piece[-1][-1] in BREAKS or not any(token[-1] in BREAKS for token in piece)
+        assert piece[-1][-1] in BREAK_CHARACTERS or not any(
+            token[-1] in BREAK_CHARACTERS for token in piece
+        )
 
 
 @pytest.mark.parametrize(("said", "looks", "dictionary", "result"), REPLACEMENTS)
@@ -101,9 +103,9 @@ def test_bad_dictionary(rows: list[str], place: str, tmp_path: Path) -> None:
 
 
 def test_options_are_checked() -> None:
-    assert change_decoding(DecodeConfig(), {"beam": 3, "nbest": None}).beam == 3
+    assert override_decoding(DecodeConfig(), {"beam": 3, "nbest": None}).beam == 3
     with pytest.raises(UserError, match="nbest = 5 is more than beam = 3"):
-        change_decoding(DecodeConfig(), {"beam": 3, "nbest": 5})
+        override_decoding(DecodeConfig(), {"beam": 3, "nbest": 5})
 
 
 def test_order_is_kept(translator: Translator, lines: list[str]) -> None:
@@ -189,7 +191,7 @@ def test_a_line_of_many_pieces_takes_no_more_room_than_they(translator: Translat
     tokens, block = ("w",) * 200, np.ones((200, 200), dtype=np.float32)
     part = Translation("", tokens, "", tokens, -1.0, (block,), block[0], None)
     tracemalloc.start()
-    whole = join("a line", [part] * 100, translator.target)
+    whole = join_segments("a line", [part] * 100, translator.target)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 10**7
@@ -202,7 +204,7 @@ def test_sentences_of_a_line_are_translated_one_by_one(
     """Each with the limit of a line; a message names the line."""
     first, second = (" ".join(line.split()[:4]) + " 。" for line in lines[:2])
     many, limit = [lines[2], f"{first} {second}", " "], change(translator, max_source=5)
-    alone, whole, empty = translator.translate(many, limit, sentences=True)
+    alone, whole, empty = translator.translate(many, limit, split_sentences=True)
     assert capsys.readouterr().err.count("line 1: ") == (len(lines[2].split()) > 5)
     parts = translator.translate([first, second])
     assert whole.source == many[1]
@@ -217,7 +219,7 @@ def test_only_a_window_is_read_ahead(
     translator: Translator, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So memory does not grow with the input."""
-    monkeypatch.setattr(translate_module, "WINDOW", 2)
+    monkeypatch.setattr(translate_module, "WINDOW_BATCHES", 2)
     read = 0
 
     def many() -> Iterator[str]:
@@ -247,7 +249,7 @@ def test_nbest_of_several_sentences(translator: Translator, lines: list[str]) ->
     """The best sums of what the sentences can be, found by trying all."""
     settings = change(translator, nbest=3)
     parts = [" ".join(line.split()[:4]) + " 。" for line in lines[:2]]
-    [best] = translator.translate([" ".join(parts)], settings, sentences=True)
+    [best] = translator.translate([" ".join(parts)], settings, split_sentences=True)
     lists = [(t, *t.alternatives) for t in translator.translate(parts, settings)]
     ways = sorted(product(*lists), key=lambda way: -sum(each.score for each in way))[:3]
     every = (best, *best.alternatives)
@@ -291,11 +293,11 @@ def test_json_of_nbest(translator: Translator, lines: list[str]) -> None:
 
 def test_output_lines(translator: Translator, lines: list[str]) -> None:
     found = translator.translate(["", lines[0]], change(translator, nbest=2))
-    assert list(formatted(found, as_json=False, nbest=1)) == texts(found)
-    assert [json.loads(row) for row in formatted(found, as_json=True, nbest=1)] == [
+    assert list(format_translations(found, as_json=False, nbest=1)) == texts(found)
+    assert [json.loads(row) for row in format_translations(found, as_json=True, nbest=1)] == [
         t.to_json() for t in found
     ]
-    listed = [row.split(" ||| ") for row in formatted(found, as_json=False, nbest=2)]
+    listed = [row.split(" ||| ") for row in format_translations(found, as_json=False, nbest=2)]
     assert [row[:2] for row in listed] == [
         ["0", ""],
         ["1", found[1].text],

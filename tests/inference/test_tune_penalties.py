@@ -20,14 +20,14 @@ from covnmt.inference.translate import Translation, Translator
 from covnmt.inference.tune_penalties import (
     LENGTH_PENALTIES,
     Candidate,
-    Trial,
-    Tuning,
-    check_keeps,
-    every_hypothesis,
-    keep,
-    settings_to_try,
-    tune,
-    tune_files,
+    PenaltyTrial,
+    PenaltyTuning,
+    check_can_save_decoding,
+    keep_every_hypothesis,
+    penalty_grid,
+    save_decoding,
+    score_penalties,
+    tune_penalties,
 )
 from covnmt.metrics.bleu import paper_bleu
 from covnmt.model.directory import BUNDLED_MODELS, bundled_models, load_config
@@ -48,9 +48,9 @@ REFUSED: list[tuple[list[float], list[float], str]] = [
 ]
 
 
-def tuning(scores: dict[float, float]) -> Tuning:
-    trials = [Trial(DecodeConfig(length_penalty=p), bleu, 1.0) for p, bleu in scores.items()]
-    return Tuning(trials, "signature")
+def tuning(scores: dict[float, float]) -> PenaltyTuning:
+    trials = [PenaltyTrial(DecodeConfig(length_penalty=p), bleu, 1.0) for p, bleu in scores.items()]
+    return PenaltyTuning(trials, "signature")
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +70,11 @@ def test_a_trial_is_a_translation_with_its_settings(
     decode = translator.decode.model_copy(update={"beam": beam})
     lines = [*read_lines(tiny_text / "dev.src"), ""]
     references = [*read_lines(tiny_text / "dev.tgt"), ""]
-    settings = settings_to_try(decode, LENGTHS, COVERAGES)
+    settings = penalty_grid(decode, LENGTHS, COVERAGES)
     assert len(settings) == 6
-    whole = translator.stream(lines, every_hypothesis(decode))
+    whole = translator.stream(lines, keep_every_hypothesis(decode))
     # by characters, for the tiny model gets too few words right
-    found = tune(whole, references, settings, tokenize="char")
+    found = score_penalties(whole, references, settings, tokenize="char")
     outputs = set()
     for trial, setting in zip(found.trials, settings, strict=True):
         texts = [each.text for each in translator.translate(lines, setting)]
@@ -126,13 +126,13 @@ def test_one_value_is_not_the_edge_of_anything() -> None:
 
 def test_what_is_tried() -> None:
     decode = DecodeConfig(beam=4, length_penalty=0.3, coverage_penalty=0.1)
-    usual = settings_to_try(decode)
+    usual = penalty_grid(decode)
     assert [each.length_penalty for each in usual] == list(LENGTH_PENALTIES)
     assert {each.coverage_penalty for each in usual} == {0.1}
     assert {each.beam for each in usual} == {4}
     pairs = [
         (each.length_penalty, each.coverage_penalty)
-        for each in settings_to_try(decode, [1.0, 0.5, 1.0], [0.2, 0.0])
+        for each in penalty_grid(decode, [1.0, 0.5, 1.0], [0.2, 0.0])
     ]
     assert pairs == [(0.5, 0.0), (0.5, 0.2), (1.0, 0.0), (1.0, 0.2)]
 
@@ -140,33 +140,33 @@ def test_what_is_tried() -> None:
 @pytest.mark.parametrize(("lengths", "coverages", "message"), REFUSED)
 def test_values_out_of_range(lengths: list[float], coverages: list[float], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        settings_to_try(DecodeConfig(), lengths, coverages)
+        penalty_grid(DecodeConfig(), lengths, coverages)
 
 
 def test_a_beam_of_one_leaves_no_choice() -> None:
     with pytest.raises(UserError, match="a beam of 1"):
-        settings_to_try(DecodeConfig(beam=1))
+        penalty_grid(DecodeConfig(beam=1))
 
 
 def test_files(tiny_model: Path, tiny_text: Path, tmp_path: Path) -> None:
     translator = Translator.load(tiny_model)
-    decode, settings = translator.decode, settings_to_try(translator.decode)
+    decode, settings = translator.decode, penalty_grid(translator.decode)
     source, reference = tiny_text / "dev.src", tiny_text / "dev.tgt"
     # pieces of four lines: each is a batch of one, four times
     job = TranslationJob((tiny_model,), decode.model_copy(update={"batch_size": 1}))
-    found = tune_files(job, source, reference, settings, "char")
-    whole = translator.stream(read_lines(source), every_hypothesis(decode))
-    assert found.best == tune(whole, list(read_lines(reference)), settings, "char").best
+    found = tune_penalties(job, source, reference, settings, "char")
+    whole = translator.stream(read_lines(source), keep_every_hypothesis(decode))
+    assert found.best == score_penalties(whole, list(read_lines(reference)), settings, "char").best
     assert "tok:char" in found.signature
     write_lines(tmp_path / "short", ["a"])
     with pytest.raises(UserError, match=r"short ends after line 1 but .* goes on"):
-        tune_files(job, source, tmp_path / "short", settings)
+        tune_penalties(job, source, tmp_path / "short", settings)
     write_lines(tmp_path / "other", ["x"] * len(list(read_lines(source))))
     with pytest.raises(UserError, match="other: BLEU is 0 whatever is tried"):
-        tune_files(job, source, tmp_path / "other", settings)
+        tune_penalties(job, source, tmp_path / "other", settings)
     write_lines(tmp_path / "none", [])
     with pytest.raises(UserError, match="none are empty"):
-        tune_files(job, tmp_path / "none", tmp_path / "none", settings)
+        tune_penalties(job, tmp_path / "none", tmp_path / "none", settings)
 
 
 @pytest.mark.parametrize("kind", ["trained", "exported"])
@@ -176,8 +176,8 @@ def test_what_is_kept(tiny_model: Path, exported: Path, kind: str, tmp_path: Pat
     shutil.copytree(tiny_model if kind == "trained" else exported, directory)
     before = load_config(directory)
     decode = before.config.decode.model_copy(update={"length_penalty": 0.6, "beam": 7})
-    check_keeps(directory)
-    keep(directory, decode)
+    check_can_save_decoding(directory)
+    save_decoding(directory, decode)
     after = load_config(directory)
     assert after.config.decode == Translator.load(directory).decode == decode
     own = after.config.model_copy(update={"decode": before.config.decode})
@@ -188,7 +188,7 @@ def test_what_comes_along_stays_as_it_is() -> None:
     name = bundled_models()[0]
     remedy = f"^{name} comes along .* copy {BUNDLED_MODELS / name} and tune"
     with pytest.raises(UserError, match=remedy):
-        check_keeps(Path(name))
+        check_can_save_decoding(Path(name))
 
 
 def test_what_is_told() -> None:
@@ -198,8 +198,8 @@ def test_what_is_told() -> None:
     options = "--length-penalty 0.5 --coverage-penalty 0 --beam 10"
     assert found.advice() == f"BLEU: signature\nbest: covnmt translate {options}"
     assert "try larger" in tuning({0.0: 20.0, 1.0: 21.0}).advice()
-    both = Trial(DecodeConfig(length_penalty=1, coverage_penalty=0.2), 30.0, 1.0)
-    assert "--length-penalty 1 --coverage-penalty 0.2" in Tuning([both], "s").advice()
+    both = PenaltyTrial(DecodeConfig(length_penalty=1, coverage_penalty=0.2), 30.0, 1.0)
+    assert "--length-penalty 1 --coverage-penalty 0.2" in PenaltyTuning([both], "s").advice()
     told = json.loads(json.dumps(found.to_json()))
     assert told["best"] == told["trials"][1]
     assert told["best"]["bleu"] == 21.0
@@ -209,6 +209,6 @@ def test_what_is_told() -> None:
 def test_all_that_a_search_finds_is_asked_for(beam: int) -> None:
     """Also where nothing ended at first, and the beam was doubled."""
     decode = DecodeConfig(beam=beam)
-    assert every_hypothesis(decode).nbest >= max(
+    assert keep_every_hypothesis(decode).nbest >= max(
         attempt.beam for attempt in search_attempts(decode)
     )

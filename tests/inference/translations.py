@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from covnmt.base.config import DecodeConfig
-from covnmt.inference.translate import Translation, Translator, change_decoding
+from covnmt.inference.translate import Translation, Translator, override_decoding
 
 
 def change(translator: Translator, **changes: object) -> DecodeConfig:
-    return change_decoding(translator.decode, changes)
+    return override_decoding(translator.decode, changes)
 
 
 def texts(translations: list[Translation]) -> list[str]:

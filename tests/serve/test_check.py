@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from covnmt.inference.omissions import CHECKED, OmissionChecker
+from covnmt.inference.omissions import MAX_TOKENS, OmissionChecker
 from covnmt.model.directory import find_model
 from covnmt.serve.batching import LONG
 from covnmt.serve.model_pool import decodings_per_check
@@ -51,7 +51,7 @@ def test_what_the_command_finds(running: Running) -> None:
 def test_so_many_tokens_can_be_checked(running: Running) -> None:
     statuses = []
     with running.client() as client:
-        for tokens in (CHECKED, CHECKED + 1):
+        for tokens in (MAX_TOKENS, MAX_TOKENS + 1):
             pair = {"source": "寺", "target": "temple " * tokens}
             statuses.append(client.post("/v1/check", json={"pairs": [pair]}).status_code)
     assert statuses == [200, 422]

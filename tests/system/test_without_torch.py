@@ -13,7 +13,7 @@ from covnmt.base.errors import UserError, install_command
 from covnmt.base.files import read_json, read_lines, write_json
 from covnmt.decoding.onnx.format import ENCODER_FILE, MANIFEST_FILE, STEP_FILE, WEIGHTS_FILE
 from covnmt.inference.align import Aligner
-from covnmt.inference.info import describe_target
+from covnmt.inference.info import model_info
 from covnmt.inference.translate import Translator
 from tests.conftest import RunCli
 
@@ -85,7 +85,7 @@ def test_aligns(exported: Path, tiny_model: Path, tiny_text: Path, tmp_path: Pat
 def test_tells_what_it_is(exported: Path, tiny_model: Path) -> None:
     done = plain("info", exported, "--json")
     assert done.returncode == 0, done.stderr
-    wanted = describe_target(str(tiny_model), 9).to_json()
+    wanted = model_info(str(tiny_model), 9).to_json()
     wanted["settings"]["data"]["directory"] = "data"  # where it was trained stays there
     assert json.loads(done.stdout) == wanted
 

@@ -201,7 +201,7 @@ def translate(
 ) -> None:
     """Translate a file, a pipe or what is typed, line by line; order and empty lines are kept."""
     from covnmt.inference.parallel import TranslationJob, translate_files, translate_text
-    from covnmt.inference.translate import change_decoding, formatted
+    from covnmt.inference.translate import format_translations, override_decoding
     from covnmt.model.directory import load_config
 
     options = {
@@ -217,7 +217,7 @@ def translate(
     }
     check_distinct_paths([out], [file, dictionary])
     model = given(model)
-    decode = change_decoding(load_config(model[0]).config.decode, options)
+    decode = override_decoding(load_config(model[0]).config.decode, options)
     if dictionary and not decode.replace_unk:
         raise UserError("--dictionary is of use only with --replace-unk: give both, or neither")
     job = TranslationJob(
@@ -236,7 +236,7 @@ def translate(
     done = translate_text(job, file, workers)
     if is_file_path(file) and output_is_file(out):  # a pipe may pause for days
         done = track(done, None, "translating")
-    output_lines(out, formatted(done, as_json, decode.nbest))
+    output_lines(out, format_translations(done, as_json, decode.nbest))
 
 
 @app.command()
@@ -289,13 +289,13 @@ def check(
 ) -> None:
     """Find source words and sentences that given translations probably leave out."""
     from covnmt.base.files import read_parallel
-    from covnmt.inference.omissions import check_text, formatted
+    from covnmt.inference.omissions import check_text, format_reports
 
     check_distinct_paths([out], [source, target])
     pairs = ((s, t) for s, t in read_parallel(source, target))
     where = f"{source} and {target}, line"
     checks = check_text(single(model, "check"), pairs, least, device, threads, max_tokens, where)
-    output_lines(out, formatted(track(checks, None, "checking", "pairs"), as_json))
+    output_lines(out, format_reports(track(checks, None, "checking", "pairs"), as_json))
 
 
 @app.command()
@@ -322,25 +322,30 @@ def tune(
 ) -> None:
     """Find the penalties of the search that suit a model best, on a dev set."""
     from covnmt.inference.parallel import TranslationJob
-    from covnmt.inference.translate import change_decoding
-    from covnmt.inference.tune_penalties import check_keeps, keep, settings_to_try, tune_files
+    from covnmt.inference.translate import override_decoding
+    from covnmt.inference.tune_penalties import (
+        check_can_save_decoding,
+        penalty_grid,
+        save_decoding,
+        tune_penalties,
+    )
     from covnmt.model.directory import load_config
 
     if write:
         single(model, "tune --write")
-        check_keeps(model[0])
+        check_can_save_decoding(model[0])
     found = given(model)
-    decode = change_decoding(load_config(found[0]).config.decode, {"beam": beam})
-    settings = settings_to_try(decode, length_penalty or (), coverage_penalty or ())
+    decode = override_decoding(load_config(found[0]).config.decode, {"beam": beam})
+    settings = penalty_grid(decode, length_penalty or (), coverage_penalty or ())
     job = TranslationJob(tuple(found), decode, device=device, threads=threads)
-    tuning = tune_files(job, source, reference, settings, tokenize)
+    tuning = tune_penalties(job, source, reference, settings, tokenize)
     if as_json:
         print(json.dumps(tuning.to_json(), indent=2))
     else:
         _print_table(("length penalty", "coverage penalty", "BLEU", "length", ""), tuning.rows())
         log(tuning.advice())
     if write:
-        keep(found[0], tuning.best.decode)
+        save_decoding(found[0], tuning.best.decode)
         log(f"{found[0]}: has it from now on")
 
 
@@ -363,9 +368,9 @@ def info(
     ] = 30_001,
 ) -> None:
     """The resolved settings and the parameter count, in all and by block."""
-    from covnmt.inference.info import describe_target
+    from covnmt.inference.info import model_info
 
-    found = describe_target(target, words)
+    found = model_info(target, words)
     if as_json:
         print(json.dumps(found.to_json(), indent=2))
         return

@@ -24,7 +24,7 @@ from covnmt.text.vocabulary import UNK
 
 BATCH = 64
 WINDOW = 50  # batches, to sort pairs by length
-PIECE = 4  # batches, where several processes share the work
+CHUNK_BATCHES = 4  # batches, where several processes share the work
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Alignment:
 
 
 @dataclass(frozen=True)
-class Sentence:
+class SubwordSentence:
     """The words of one side, and the pieces of them that the model reads."""
 
     words: tuple[str, ...]
@@ -47,20 +47,20 @@ class Sentence:
     owners: tuple[int, ...]  # the number of the word that each piece belongs to
 
     @classmethod
-    def of_text(cls, line: str, codec: Codec) -> "Sentence":
+    def of_text(cls, line: str, codec: Codec) -> "SubwordSentence":
         """Words as the model's tokenizer finds them: each is one piece."""
         words = codec.tokenize(line)
         return cls(tuple(words), tuple(codec.encode(words)), tuple(range(len(words))))
 
     @classmethod
-    def of_words(cls, words: Sequence[str], codec: Codec) -> "Sentence":
+    def of_words(cls, words: Sequence[str], codec: Codec) -> "SubwordSentence":
         """Words as given; each has at least one piece, unknown if the tokenizer finds none."""
         pieces = [codec.encode(codec.tokenize(word)) or [UNK] for word in words]
         owners = [number for number, found in enumerate(pieces) for _ in found]
         return cls(tuple(words), tuple(chain(*pieces)), tuple(owners))
 
 
-Pair = tuple[Sentence, Sentence]
+Pair = tuple[SubwordSentence, SubwordSentence]
 
 
 class Aligner:
@@ -110,11 +110,14 @@ class Aligner:
     def _pair(self, name: str, source: str, target: str, tokenized: bool) -> Pair:
         if tokenized:
             pair = (
-                Sentence.of_words(source.split(), self.source),
-                Sentence.of_words(target.split(), self.target),
+                SubwordSentence.of_words(source.split(), self.source),
+                SubwordSentence.of_words(target.split(), self.target),
             )
         else:
-            pair = (Sentence.of_text(source, self.source), Sentence.of_text(target, self.target))
+            pair = (
+                SubwordSentence.of_text(source, self.source),
+                SubwordSentence.of_text(target, self.target),
+            )
         if not all(side.words for side in pair):
             raise UserError(f"{name}: one side is empty, there is nothing to align; leave it out")
         return pair
@@ -142,7 +145,7 @@ def align_text(
     if workers == 1:
         return _open(model, device, threads).stream(pairs, tokenized, where)
     align = partial(_align_piece, model, device, tokenized, where)
-    return map_chunks(align, pairs, PIECE * BATCH, workers)
+    return map_chunks(align, pairs, CHUNK_BATCHES * BATCH, workers)
 
 
 def _align_piece(
@@ -158,8 +161,8 @@ def _open(model: Path, device: str, threads: int) -> Aligner:
 
 
 def _over_words(
-    source: Sentence,
-    target: Sentence,
+    source: SubwordSentence,
+    target: SubwordSentence,
     alpha: FloatArray,
     log_prob: float,
     fertility: FloatArray | None,

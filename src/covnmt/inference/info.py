@@ -15,23 +15,27 @@ from covnmt.text.codec import Side
 
 
 @dataclass(frozen=True)
-class Info:
+class ModelInfo:
     """Settings, vocabulary sizes and parameter counts."""
 
     config: Config
-    words: dict[Side, int]
+    vocabulary_sizes: dict[Side, int]
     parameters: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
         total = {"total": sum(self.parameters.values())}
         settings = self.config.model_dump(mode="json")
-        return {"settings": settings, "words": self.words, "parameters": total | self.parameters}
+        return {
+            "settings": settings,
+            "words": self.vocabulary_sizes,
+            "parameters": total | self.parameters,
+        }
 
     def settings_rows(self) -> list[tuple[str, str]]:
         """Every key and its value."""
         flat = flatten(self.config.model_dump(mode="json"))
-        words = [(f"words.{side}", f"{count:,}") for side, count in self.words.items()]
+        words = [(f"words.{side}", f"{count:,}") for side, count in self.vocabulary_sizes.items()]
         return [(key, json.dumps(value)) for key, value in flat.items()] + words
 
     def parameter_rows(self) -> list[tuple[str, str]]:
@@ -40,7 +44,7 @@ class Info:
         return [*blocks, ("total", f"{sum(self.parameters.values()):,}")]
 
 
-def describe_target(target: str, words: int) -> Info:
+def model_info(target: str, words: int) -> ModelInfo:
     """Look at a model directory, or at a recipe with the vocabulary of its data if it is there."""
     path = find_model(target)
     if path.is_dir():
@@ -50,7 +54,7 @@ def describe_target(target: str, words: int) -> Info:
         config = load_recipe(_recipe(target))
         sizes = _vocabulary(config, words)
     counts = read_manifest(path)["parameters"] if is_exported(path) else _count(config, sizes)
-    return Info(config, sizes, counts)
+    return ModelInfo(config, sizes, counts)
 
 
 def _recipe(target: str) -> Path:

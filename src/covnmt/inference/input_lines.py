@@ -21,7 +21,7 @@ PER_LINE, IN_ALL = 0.002, 0.2
 CHUNK = 1 << 16  # bytes
 
 
-class Arriving:
+class LineReader:
     """The lines of a file, a pipe or a terminal, and whether the next one is there yet."""
 
     def __init__(self, handle: int) -> None:
@@ -66,11 +66,11 @@ class Arriving:
                 self.lines.append(bytes(self.begun))
 
 
-def input_pieces(path: Path | None, size: int) -> Iterator[Chunk[str]]:
+def input_chunks(path: Path | None, size: int) -> Iterator[Chunk[str]]:
     """The lines of a file or of standard input, so many at a time or as many as have come."""
     with open_input(path) as (stream, name):
         if isinstance(getattr(stream, "raw", None), io.FileIO):
-            arriving = Arriving(stream.fileno())
+            arriving = LineReader(stream.fileno())
             yield from _pieces(decode_lines(arriving, name), size, arriving.waiting)
         else:  # unpacked, or a test's: all of it is there
             yield from _pieces(decode_lines(stream, name), size, lambda _: True)

@@ -28,24 +28,29 @@ from covnmt.base.console import warn
 from covnmt.base.processes import Chunk, map_chunks
 from covnmt.data.padding import batches, pad
 from covnmt.decoding.engines import default_processes
-from covnmt.inference.translate import Translation, Translator, join
-from covnmt.inference.units import Nats, Source
+from covnmt.inference.translate import Translation, Translator, join_segments
+from covnmt.inference.units import SourceUnits, UnitScores
 
 Ids = Sequence[int]
 
 BATCH = 64
-WORDS = 2000  # of the targets of a batch: a long one needs room for all words at each of its places
-WINDOW = 16  # pairs at a time; each is many sentences to decode
-NEEDED = 2.0  # what the model's own translation loses without a word that counts, in nats
-LEAST = 1.0  # what the given one gains without it
-SURER = 1.0  # so much less will do for a whole sentence: without one that is said it loses tens
-TRIED = -1.0  # and so much for a trial, as others that are left out too may still hide it
-# Tokens of a side that can be checked: time grows with their third power, here to some seconds.
-CHECKED = 100
+# Target positions in a batch: the probabilities of the whole vocabulary are kept at each of them.
+MAX_TARGET_POSITIONS = 2000
+WINDOW_PAIRS = 16  # pairs at a time; each of them is many sentences to decode
+# In nats: what the model's own translation must lose without a word for that word to count, and
+# what the given translation must gain without it.
+MIN_NEED = 2.0
+MIN_GAIN = 1.0
+# A whole sentence needs to gain this much less: without one that was translated, tens are lost.
+SENTENCE_MARGIN = 1.0
+# A sentence that gains this much is removed on trial: other omissions may still hide its gain.
+MIN_TRIAL_GAIN = -1.0
+# Tokens per side that can be checked: time grows with their third power, here to some seconds.
+MAX_TOKENS = 100
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class Omission:
     """Source words in a row, or a whole sentence, that a translation probably leaves out."""
 
     text: str
@@ -61,21 +66,25 @@ class OmissionReport:
 
     source_tokens: tuple[str, ...]
     units: list[range]  # of these: words, but for a sentence that is left out as a whole
-    own: str  # the translation that the model would give
+    model_translation: str  # the translation that the model would give
     need: (
         DoubleArray  # [K] what that loses without each unit (of a sentence: a word of it), in nats
     )
     gain: DoubleArray  # [K] what the given one gains
-    left_out: tuple[LeftOut, ...]
+    omissions: tuple[Omission, ...]
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        rows = [asdict(each) | {"gain": round(each.gain, 4)} for each in self.left_out]
-        return {"source_tokens": list(self.source_tokens), "own": self.own, "left_out": rows}
+        rows = [asdict(each) | {"gain": round(each.gain, 4)} for each in self.omissions]
+        return {
+            "source_tokens": list(self.source_tokens),
+            "own": self.model_translation,
+            "left_out": rows,
+        }
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedPair:
     """A pair with a side that is too long to check."""
 
     tokens: int  # of that side
@@ -85,10 +94,10 @@ class Skipped:
         return {"skipped": f"{self.tokens} tokens"}
 
 
-class Trial(NamedTuple):
+class Ablation(NamedTuple):
     """A line that lacks some parts already, and what else to take out of it, one at a time."""
 
-    source: Source
+    source: SourceUnits
     gone: Sequence[range]
     parts: Sequence[range]
     target: Ids  # to be scored
@@ -118,53 +127,55 @@ class OmissionChecker:
         """Open a model directory, or by name one that comes along."""
         return cls(Translator.load(directory, device=device, threads=threads))
 
-    def check(self, pairs: Iterable[tuple[str, str]], least: float = LEAST) -> list[OmissionReport]:
-        """Check every pair of source and translation; words count from a gain of `least`.
+    def check(
+        self, pairs: Iterable[tuple[str, str]], min_gain: float = MIN_GAIN
+    ) -> list[OmissionReport]:
+        """Check every pair of source and translation; words count from a gain of `min_gain`.
 
         An empty translation leaves out all that is needed.
         """
-        return list(self.stream(pairs, least))
+        return list(self.stream(pairs, min_gain))
 
     def stream(
-        self, pairs: Iterable[tuple[str, str]], least: float = LEAST
+        self, pairs: Iterable[tuple[str, str]], min_gain: float = MIN_GAIN
     ) -> Iterator[OmissionReport]:
         """The same, in order, a window of pairs at a time."""
         rest = iter(pairs)
-        while window := list(islice(rest, WINDOW)):
-            sources = [Source.of(line, self.source) for line, _ in window]
+        while window := list(islice(rest, WINDOW_PAIRS)):
+            sources = [SourceUnits.of(line, self.source) for line, _ in window]
             own = self._translate(sources)
             needs = self._needs(sources, own)
             given = [self._ids(line) for _, line in window]
             rows = zip(sources, needs, given, strict=True)
-            gone = [self._sentences_left_out(*row, least) for row in rows]
+            gone = [self._sentences_left_out(*row, min_gain) for row in rows]
             gains = self._gains(sources, needs, given, gone)
             for row in zip(sources, own, needs, gone, gains, strict=True):
-                yield self._judge(*row, least)
+                yield self._judge(*row, min_gain)
 
     def stream_short(
         self,
         pairs: Iterable[tuple[str, str]],
-        least: float,
+        min_gain: float,
         longest: int,
         where: str,
         first: int = 0,
-    ) -> Iterator[OmissionReport | Skipped]:
+    ) -> Iterator[OmissionReport | SkippedPair]:
         """The same, but for pairs with a side of more than `longest` tokens, which are told.
 
         `where` is what a message calls a pair, before its number; `first` were before these.
         """
         numbered = enumerate(pairs, first + 1)
-        while window := list(islice(numbered, WINDOW)):
+        while window := list(islice(numbered, WINDOW_PAIRS)):
             sizes = [self._tokens(*pair) for _, pair in window]
             rows = list(zip(window, sizes, strict=True))
-            done = iter(self.check([pair for (_, pair), size in rows if size <= longest], least))
+            done = iter(self.check([pair for (_, pair), size in rows if size <= longest], min_gain))
             for (number, _), size in rows:
                 if size <= longest:
                     yield next(done)
                     continue
                 told = f"{size} tokens, not checked; a side may have {longest}: split it, or say"
                 warn(f"{where} {number}: {told} --max-tokens {size}")
-                yield Skipped(size)
+                yield SkippedPair(size)
 
     def _tokens(self, source: str, target: str) -> int:
         """Of the longer side."""
@@ -173,7 +184,7 @@ class OmissionChecker:
     def _ids(self, line: str) -> Ids:
         return self.target.encode(self.target.tokenize(line))
 
-    def _translate(self, sources: Sequence[Source]) -> list[list[Translation]]:
+    def _translate(self, sources: Sequence[SourceUnits]) -> list[list[Translation]]:
         """Every sentence by itself, whole, however long it is."""
         texts = [text for source in sources for text in source.texts]
         longest = max(1, *(len(source.ids) for source in sources))
@@ -181,10 +192,12 @@ class OmissionChecker:
         made = iter(self.translator.translate(texts, decode))
         return [list(islice(made, len(source.texts))) for source in sources]
 
-    def _needs(self, sources: Sequence[Source], own: Sequence[Sequence[Translation]]) -> list[Nats]:
+    def _needs(
+        self, sources: Sequence[SourceUnits], own: Sequence[Sequence[Translation]]
+    ) -> list[UnitScores]:
         """What the model's own translation of a sentence loses without each of its words."""
         trials = [
-            Trial(source, source.others(sentence), source.words(sentence), self._ids(each.text))
+            Ablation(source, source.others(sentence), source.words(sentence), self._ids(each.text))
             for source, made in zip(sources, own, strict=True)
             for sentence, each in zip(source.sentences, made, strict=True)
         ]
@@ -192,40 +205,46 @@ class OmissionChecker:
         rows = (zip(trial.parts, losses.tolist(), strict=True) for trial, losses in found)
         return [dict(chain.from_iterable(islice(rows, len(made)))) for made in own]
 
-    def _sentences_left_out(self, source: Source, need: Nats, target: Ids, least: float) -> Nats:
+    def _sentences_left_out(
+        self, source: SourceUnits, need: UnitScores, target: Ids, min_gain: float
+    ) -> UnitScores:
         """Those to take out, and what the translation gains without each once the others are out.
 
         Where two are alike, either can be taken out, but not both: so it is one after the other,
         always the best. One stays, if the translation says anything: its words are looked at.
         """
         tops = {each: source.most(need, each) for each in source.sentences if source.words(each)}
-        rest = [sentence for sentence, top in tops.items() if top >= NEEDED]
+        rest = [sentence for sentence, top in tops.items() if top >= MIN_NEED]
         if not target and len(rest) > 1:
-            return {sentence: tops[sentence] for sentence in rest if tops[sentence] >= least}
+            return {sentence: tops[sentence] for sentence in rest if tops[sentence] >= min_gain}
         gone: list[range] = []
         while len(rest) > 1:
-            [losses] = self._losses([Trial(source, gone, rest, target)])
+            [losses] = self._losses([Ablation(source, gone, rest, target)])
             best = int(losses.argmin())
-            if -losses[best] < TRIED:
+            if -losses[best] < MIN_TRIAL_GAIN:
                 break
             gone.append(rest.pop(best))
         trials = [
-            Trial(source, [other for other in gone if other != each], [each], target)
+            Ablation(source, [other for other in gone if other != each], [each], target)
             for each in gone
         ]
         gains = [-float(loss) for [loss] in self._losses(trials)]
-        return {each: gain for each, gain in zip(gone, gains, strict=True) if gain >= least - SURER}
+        return {
+            each: gain
+            for each, gain in zip(gone, gains, strict=True)
+            if gain >= min_gain - SENTENCE_MARGIN
+        }
 
     def _gains(
         self,
-        sources: Sequence[Source],
-        needs: Sequence[Nats],
+        sources: Sequence[SourceUnits],
+        needs: Sequence[UnitScores],
         given: Sequence[Ids],
-        gone: Sequence[Nats],
-    ) -> list[Nats]:
+        gone: Sequence[UnitScores],
+    ) -> list[UnitScores]:
         """Without each word of the sentences that stay; nothing given gains all that is needed."""
         trials = [
-            Trial(source, list(sentences), source.words_without(sentences), target)
+            Ablation(source, list(sentences), source.words_without(sentences), target)
             for source, sentences, target in zip(sources, gone, given, strict=True)
         ]
         rows = zip(trials, self._losses(trials), needs, strict=True)
@@ -237,7 +256,7 @@ class OmissionChecker:
             for trial, losses, need in rows
         ]
 
-    def _losses(self, trials: Sequence[Trial]) -> list[DoubleArray]:
+    def _losses(self, trials: Sequence[Ablation]) -> list[DoubleArray]:
         """log P(y | x) less log P(y | x without a part) for all parts of each trial."""
         rows = [(x, trial.target) for trial in trials for x in trial.variants()]
         ends = np.cumsum([1 + len(trial.parts) for trial in trials], dtype=np.int64)
@@ -248,7 +267,7 @@ class OmissionChecker:
         """log P(y | x) of all rows (x, y), decoded in batches of similar length."""
         found = np.zeros(len(rows))
         longest = max((len(y) for _, y in rows), default=0)
-        size = max(1, min(BATCH, WORDS // (1 + longest)))
+        size = max(1, min(BATCH, MAX_TARGET_POSITIONS // (1 + longest)))
         for chosen in batches([len(x) + len(y) for x, y in rows], size):
             x = pad([rows[k][0] for k in chosen], self.source.vocabulary.end)
             y = pad([rows[k][1] for k in chosen], self.target.vocabulary.end)
@@ -257,12 +276,12 @@ class OmissionChecker:
 
     def _judge(
         self,
-        source: Source,
+        source: SourceUnits,
         own: Sequence[Translation],
-        need: Nats,
-        sentences: Nats,
-        words: Nats,
-        least: float,
+        need: UnitScores,
+        sentences: UnitScores,
+        words: UnitScores,
+        min_gain: float,
     ) -> OmissionReport:
         """All that was found about a line: sentences that are left out, and words of the others."""
         gain = sentences | words
@@ -270,20 +289,20 @@ class OmissionChecker:
         out = {
             unit
             for unit in units
-            if unit in sentences or (need[unit] >= NEEDED and gain[unit] >= least)
+            if unit in sentences or (need[unit] >= MIN_NEED and gain[unit] >= min_gain)
         }
         return OmissionReport(
             source_tokens=source.tokens,
             units=units,
-            own=join(source.line, own, self.target).text,
+            model_translation=join_segments(source.line, own, self.target).text,
             need=np.array([source.most(need, unit) for unit in units]),
             gain=np.array([gain[unit] for unit in units]),
-            left_out=tuple(self._together(source, units, out, gain)),
+            omissions=tuple(self._together(source, units, out, gain)),
         )
 
     def _together(
-        self, source: Source, units: Sequence[range], out: set[range], gain: Nats
-    ) -> Iterator[LeftOut]:
+        self, source: SourceUnits, units: Sequence[range], out: set[range], gain: UnitScores
+    ) -> Iterator[Omission]:
         """Neighbours in a sentence that are left out, as one."""
         starts = [sentence.start for sentence in source.sentences]
         keys = {unit: (unit in out, bisect(starts, unit.start)) for unit in units}
@@ -292,37 +311,37 @@ class OmissionChecker:
                 found = list(run)
                 start, end = found[0].start, found[-1].stop
                 text = self.source.detokenize(source.tokens[start:end])
-                yield LeftOut(text, start, end, max(gain[unit] for unit in found))
+                yield Omission(text, start, end, max(gain[unit] for unit in found))
 
 
 def check_text(
     model: Path,
     pairs: Iterable[tuple[str, str]],
-    least: float,
+    min_gain: float,
     device: str,
     threads: int,
-    longest: int = CHECKED,
+    longest: int = MAX_TOKENS,
     where: str = "pair",
-) -> Iterator[OmissionReport | Skipped]:
+) -> Iterator[OmissionReport | SkippedPair]:
     """Checks of all pairs, in order; those of an exported model by a process per thread."""
     _open.cache_clear()
     workers = default_processes(model, threads)
     if workers == 1:
-        return _open(model, device, threads).stream_short(pairs, least, longest, where)
-    check = partial(_check_piece, model, device, least, longest, where)
-    return map_chunks(check, pairs, WINDOW, workers)
+        return _open(model, device, threads).stream_short(pairs, min_gain, longest, where)
+    check = partial(_check_piece, model, device, min_gain, longest, where)
+    return map_chunks(check, pairs, WINDOW_PAIRS, workers)
 
 
 def _check_piece(
     model: Path,
     device: str,
-    least: float,
+    min_gain: float,
     longest: int,
     where: str,
     piece: Chunk[tuple[str, str]],
-) -> list[OmissionReport | Skipped]:
+) -> list[OmissionReport | SkippedPair]:
     checker = _open(model, device, 1)
-    return list(checker.stream_short(piece.lines, least, longest, where, piece.first))
+    return list(checker.stream_short(piece.lines, min_gain, longest, where, piece.first))
 
 
 @lru_cache(maxsize=1)
@@ -331,11 +350,11 @@ def _open(model: Path, device: str, threads: int) -> OmissionChecker:
     return OmissionChecker.load(model, device, threads)
 
 
-def formatted(checks: Iterable[OmissionReport | Skipped], as_json: bool) -> Iterator[str]:
+def format_reports(checks: Iterable[OmissionReport | SkippedPair], as_json: bool) -> Iterator[str]:
     """Lines to print: as JSON one for each translation, else for those that leave something out."""
     for number, each in enumerate(checks, 1):
         if as_json:
             yield json.dumps(each.to_json(), ensure_ascii=False)
-        elif isinstance(each, OmissionReport) and each.left_out:
-            words = (f"{found.text} ({found.gain:.1f})" for found in each.left_out)
+        elif isinstance(each, OmissionReport) and each.omissions:
+            words = (f"{found.text} ({found.gain:.1f})" for found in each.omissions)
             yield "\t".join([str(number), *words])

@@ -30,13 +30,13 @@ from covnmt.base.files import (
 )
 from covnmt.base.processes import Chunk
 from covnmt.decoding.engines import default_processes, is_exported
-from covnmt.inference.input_lines import input_pieces
-from covnmt.inference.translate import WINDOW, Translation, Translator, formatted
+from covnmt.inference.input_lines import input_chunks
+from covnmt.inference.translate import WINDOW_BATCHES, Translation, Translator, format_translations
 
 CORES_PER_WORKER = 2
-BATCHES = 8  # of a piece: enough to sort its lines by length
+CHUNK_BATCHES = 8  # of a piece: enough to sort its lines by length
 WEIGHTS = ("model.safetensors", "encoder.onnx", "step.onnx", "weights.bin", "shortlist.json")
-ABOUT = ".translate.json"  # how the files of an output directory were made
+SETTINGS_FILE = ".translate.json"  # how the files of an output directory were made
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class TranslationJob:
     dictionary: Path | None = None
     device: str = "auto"
     threads: int = 0  # of all workers of a machine together; 0: one per core
-    sentences: bool = False  # of a line, translated one by one
+    split_sentences: bool = False  # of a line, translated one by one
 
     def identity(self) -> dict[str, Any]:
         """All that the translations depend on."""
@@ -58,7 +58,7 @@ class TranslationJob:
             "models": [file_digest(path) for model in self.models for path in _weights(model)],
             "decode": self.decode.model_dump(mode="json"),
             "overlong": self.overlong,
-            "sentences": self.sentences,
+            "sentences": self.split_sentences,
             "json": self.as_json,
             "dictionary": file_digest(self.dictionary) if self.dictionary else None,
         }
@@ -76,7 +76,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Done:
+class TranslationSummary:
     """What a call did."""
 
     directory: Path
@@ -95,15 +95,15 @@ def translate_files(
     directory: Path | None,
     workers: int,
     ray: str | None = None,
-) -> Done:
+) -> TranslationSummary:
     """Translate all files that have no translation yet; so many at a time, or on a Ray cluster."""
     if not inputs or directory is None:
         raise UserError("--shards names the files to translate, --out their directory: give both")
     if job.decode.nbest > 1 and not job.as_json:
         raise UserError("--shards gives one line for each line: with --nbest say --json")
-    shards = plan(inputs, directory)
-    _check_same(job, directory)
-    workers = workers or gpus(job) or max(1, pool.available_cpus() // CORES_PER_WORKER)
+    shards = plan_shards(inputs, directory)
+    check_same_settings(job, directory)
+    workers = workers or count_gpus(job) or max(1, pool.available_cpus() // CORES_PER_WORKER)
     waiting = [shard for shard in shards if not shard.target.exists()]
     # the largest first, so that no worker is left alone with it in the end
     waiting.sort(key=lambda shard: -shard.source.stat().st_size)
@@ -120,10 +120,10 @@ def translate_files(
             partial(translate_shard, job), waiting, ray, CORES_PER_WORKER
         )
     lines = sum(track(made, len(waiting), "translating", "files"))
-    return Done(directory, len(waiting), lines, len(shards) - len(waiting))
+    return TranslationSummary(directory, len(waiting), lines, len(shards) - len(waiting))
 
 
-def plan(inputs: Sequence[Path], directory: Path) -> list[Shard]:
+def plan_shards(inputs: Sequence[Path], directory: Path) -> list[Shard]:
     """The files, those of directories too, and where their translations go."""
     sources: list[Path] = []
     for path in inputs:
@@ -146,9 +146,9 @@ def plan(inputs: Sequence[Path], directory: Path) -> list[Shard]:
     return list(shards.values())
 
 
-def _check_same(job: TranslationJob, directory: Path) -> None:
+def check_same_settings(job: TranslationJob, directory: Path) -> None:
     """A directory holds translations of one kind."""
-    path, now = directory / ABOUT, job.identity()
+    path, now = directory / SETTINGS_FILE, job.identity()
     if not path.exists() or all(each.name.startswith(".") for each in directory.iterdir()):
         write_json(path, now)  # nothing is made yet
         return
@@ -169,7 +169,7 @@ def _weights(model: Path) -> list[Path]:
 def translate_shard(job: TranslationJob, shard: Shard) -> int:
     """Translate one file; gives the number of its lines."""
     done = _stream(job, read_lines(shard.source))
-    lines, written = formatted(done, job.as_json, job.decode.nbest), count()
+    lines, written = format_translations(done, job.as_json, job.decode.nbest), count()
     write_lines(shard.target, (line for line, _ in zip(lines, written)))  # noqa: B905 (endless)
     return next(written)
 
@@ -184,8 +184,8 @@ def translate_text(job: TranslationJob, path: Path | None, workers: int) -> Iter
     _open.cache_clear()
     if workers <= 1:
         _open(job)  # before anybody types
-    size = (BATCHES if workers > 1 else WINDOW) * job.decode.batch_size
-    return chain.from_iterable(_answers(job, input_pieces(path, size), workers))
+    size = (CHUNK_BATCHES if workers > 1 else WINDOW_BATCHES) * job.decode.batch_size
+    return chain.from_iterable(_answers(job, input_chunks(path, size), workers))
 
 
 def _answers(
@@ -194,30 +194,32 @@ def _answers(
     """Those of each piece. Other processes begin when there is more than one piece at a time."""
     for piece in pieces:
         if piece.paused:
-            yield translate_piece(job, piece)
+            yield translate_chunk(job, piece)
         else:
             yield from pool.map_in_order(
-                partial(translate_piece, job), chain([piece], pieces), workers
+                partial(translate_chunk, job), chain([piece], pieces), workers
             )
 
 
-def translate_pieces(
+def translate_lines(
     job: TranslationJob, lines: Iterable[str], workers: int, batches: int
 ) -> Iterator[Translation]:
     """Translations of lines, in order, by so many processes, a few batches at a time."""
     _open.cache_clear()
     size = batches * job.decode.batch_size
-    return pool.map_chunks(partial(translate_piece, job), lines, size, workers)
+    return pool.map_chunks(partial(translate_chunk, job), lines, size, workers)
 
 
-def translate_piece(job: TranslationJob, piece: Chunk[str]) -> list[Translation]:
+def translate_chunk(job: TranslationJob, piece: Chunk[str]) -> list[Translation]:
     """Translate some lines; warnings name them by their place in the text."""
     return list(_stream(job, piece.lines, piece.first))
 
 
 def _stream(job: TranslationJob, lines: Iterable[str], first: int = 0) -> Iterator[Translation]:
     translator = _open(job)
-    return translator.stream(lines, job.decode, job.overlong, sentences=job.sentences, first=first)
+    return translator.stream(
+        lines, job.decode, job.overlong, split_sentences=job.split_sentences, first=first
+    )
 
 
 @lru_cache(maxsize=1)
@@ -229,12 +231,12 @@ def _open(job: TranslationJob) -> Translator:
     seat, device, threads = pool.worker_rank(), job.device, job.threads
     if seat.workers > 1:
         threads = max(1, (threads or pool.available_cpus()) // seat.workers)
-        if found := gpus(job):
+        if found := count_gpus(job):
             device = f"cuda:{seat.number % found}"
     return Translator.load(*job.models, device=device, dictionary=job.dictionary, threads=threads)
 
 
-def gpus(job: TranslationJob) -> int:
+def count_gpus(job: TranslationJob) -> int:
     """GPUs that this job can use; exported models use none."""
     if job.device not in ("auto", "cuda") or is_exported(job.models[0]):
         return 0

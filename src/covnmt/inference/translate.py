@@ -34,12 +34,12 @@ from covnmt.text.tokenize import clean
 from covnmt.text.vocabulary import UNK
 
 # Told after every step: the number of a line, from 0, and the tokens of its translation so far.
-Watch = Callable[[int, tuple[str, ...]], None]
+LineCallback = Callable[[int, tuple[str, ...]], None]
 
 # Lines are sorted by length within windows of this many batches, and given back in order.
-WINDOW = 50
+WINDOW_BATCHES = 50
 # Where a line that is too long may be split.
-BREAKS = frozenset(".!?;:,。！？；：，、،؛؟۔।॥")
+BREAK_CHARACTERS = frozenset(".!?;:,。！？；：，、،؛؟۔।॥")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,21 +74,21 @@ class Translation:
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, numbers to four places."""
-        fertility = None if self.fertility is None else rounded(self.fertility)
+        fertility = None if self.fertility is None else rounded_list(self.fertility)
         return {
             "source": self.source,
             "source_tokens": list(self.source_tokens),
             "text": self.text,
             "tokens": list(self.tokens),
             "score": round(self.score, 4),
-            "alignment": rounded(self.alignment),
-            "coverage": rounded(self.coverage),
+            "alignment": rounded_list(self.alignment),
+            "coverage": rounded_list(self.coverage),
             "fertility": fertility,
             **({"nbest": [a.to_json() for a in self.alternatives]} if self.alternatives else {}),
         }
 
 
-def rounded(values: FloatArray) -> Any:
+def rounded_list(values: FloatArray) -> Any:
     """As plain numbers, to four places."""
     return np.round(values.astype(np.float64), 4).tolist()
 
@@ -139,42 +139,42 @@ class Translator:
         lines: Iterable[str],
         decode: DecodeConfig | None = None,
         overlong: Literal["cut", "split"] = "cut",
-        watch: Watch | None = None,
-        sentences: bool = False,
+        on_step: LineCallback | None = None,
+        split_sentences: bool = False,
     ) -> list[Translation]:
         """Translate every line; what has neither letter nor digit stays as it is. With
-        `sentences`, those of a line are translated one by one.
+        `split_sentences`, those of a line are translated one by one.
 
-        `watch` is told after every step of the search: the number of the line from 0, and the
+        `on_step` is told after every step of the search: the number of the line from 0, and the
         tokens of its best hypothesis so far. On a GPU one model tells only what is done, batch by
         batch.
         """
-        return list(self.stream(lines, decode, overlong, watch, sentences))
+        return list(self.stream(lines, decode, overlong, on_step, split_sentences))
 
     def stream(
         self,
         lines: Iterable[str],
         decode: DecodeConfig | None = None,
         overlong: Literal["cut", "split"] = "cut",
-        watch: Watch | None = None,
-        sentences: bool = False,
+        on_step: LineCallback | None = None,
+        split_sentences: bool = False,
         first: int = 0,
     ) -> Iterator[Translation]:
         """The same, in order, as soon as a window of lines is done.
 
-        `first` is the number of the first line, for messages and `watch`.
+        `first` is the number of the first line, for messages and `on_step`.
         """
         if isinstance(lines, str):  # is iterable too, character by character
             raise TypeError("translate takes lines: give it [text] in place of text")
         decode = decode or self.decode
         numbered = enumerate(lines, first)
-        while window := list(islice(numbered, WINDOW * decode.batch_size)):
-            parts = [self._parts(line, n, decode, overlong, sentences) for n, line in window]
+        while window := list(islice(numbered, WINDOW_BATCHES * decode.batch_size)):
+            parts = [self._parts(line, n, decode, overlong, split_sentences) for n, line in window]
             owners = [n for (n, _), part in zip(window, parts, strict=True) for _ in part]
-            told = None if watch is None else _Partial(watch, owners, self.target)
+            told = None if on_step is None else _PartialLines(on_step, owners, self.target)
             done = iter(self._translate_tokens([p for part in parts for p in part], decode, told))
             for (_, line), part in zip(window, parts, strict=True):
-                yield join(line, list(islice(done, len(part))), self.target)
+                yield join_segments(line, list(islice(done, len(part))), self.target)
 
     def _parts(
         self,
@@ -182,10 +182,10 @@ class Translator:
         number: int,
         decode: DecodeConfig,
         overlong: Literal["cut", "split"],
-        sentences: bool,
+        split_sentences: bool,
     ) -> list[tuple[str, ...]]:
         """The tokens to translate: none for a line without words, several for a split one."""
-        texts = split_text(line).sentences if sentences else (line,)
+        texts = split_text(line).sentences if split_sentences else (line,)
         return [part for text in texts for part in self._pieces(text, number, decode, overlong)]
 
     def _pieces(
@@ -205,7 +205,10 @@ class Translator:
         return [tokens[: decode.max_source]]
 
     def _translate_tokens(
-        self, sentences: Sequence[tuple[str, ...]], decode: DecodeConfig, told: "_Partial | None"
+        self,
+        sentences: Sequence[tuple[str, ...]],
+        decode: DecodeConfig,
+        told: "_PartialLines | None",
     ) -> list[Translation]:
         """Translate in batches of similar length; the result is in the order given."""
         found: dict[int, Translation] = {}
@@ -262,13 +265,13 @@ class Translator:
 
 
 @dataclass(frozen=True)
-class _Partial:
+class _PartialLines:
     """Tells whoever watches lines of what the search says about sentences.
 
     A line that was split has several sentences; they are put together as far as they are known.
     """
 
-    watch: Watch
+    on_step: LineCallback
     owners: Sequence[int]  # the line of every sentence
     target: Codec
     said: dict[int, tuple[str, ...]] = field(default_factory=dict)  # tokens of every sentence
@@ -281,7 +284,7 @@ class _Partial:
             line = self.owners[sentences[place]]
             first, end = bisect_left(self.owners, line), bisect_right(self.owners, line)
             parts = (self.said.get(sentence, ()) for sentence in range(first, end))
-            self.watch(line, tuple(chain.from_iterable(parts)))
+            self.on_step(line, tuple(chain.from_iterable(parts)))
 
         return partial
 
@@ -305,20 +308,20 @@ def split_tokens(tokens: tuple[str, ...], limit: int) -> list[tuple[str, ...]]:
     """Pieces of at most `limit` tokens, cut after punctuation where there is some."""
     pieces = []
     while len(tokens) > limit:
-        breaks = [k for k in range(1, limit + 1) if tokens[k - 1][-1:] in BREAKS]
+        breaks = [k for k in range(1, limit + 1) if tokens[k - 1][-1:] in BREAK_CHARACTERS]
         cut = breaks[-1] if breaks else limit
         pieces.append(tokens[:cut])
         tokens = tokens[cut:]
     return [*pieces, tokens] if tokens else pieces
 
 
-def join(line: str, parts: Sequence[Translation], target: Codec) -> Translation:
+def join_segments(line: str, parts: Sequence[Translation], target: Codec) -> Translation:
     """The pieces of one line as one translation, with an n-best list if they have some."""
-    best, *others = [_joined(line, way, target) for way in _ways(parts)]
+    best, *others = [_concatenate(line, way, target) for way in _nbest_combinations(parts)]
     return replace(best, alternatives=tuple(others))
 
 
-def _ways(parts: Sequence[Translation]) -> list[tuple[Translation, ...]]:
+def _nbest_combinations(parts: Sequence[Translation]) -> list[tuple[Translation, ...]]:
     """The best ways to say all pieces, as many as any piece has, the best first."""
     many = max((1 + len(part.alternatives) for part in parts), default=1)
     ways: list[tuple[Translation, ...]] = [()]
@@ -328,7 +331,7 @@ def _ways(parts: Sequence[Translation]) -> list[tuple[Translation, ...]]:
     return ways
 
 
-def _joined(line: str, parts: Sequence[Translation], target: Codec) -> Translation:
+def _concatenate(line: str, parts: Sequence[Translation], target: Codec) -> Translation:
     """One way to say them."""
     if len(parts) == 1:
         return replace(parts[0], source=line, alternatives=())
@@ -348,13 +351,15 @@ def _joined(line: str, parts: Sequence[Translation], target: Codec) -> Translati
     )
 
 
-def change_decoding(decode: DecodeConfig, options: dict[str, Any]) -> DecodeConfig:
+def override_decoding(decode: DecodeConfig, options: dict[str, Any]) -> DecodeConfig:
     """The settings with those options changed that are not None; checked again."""
     changes = {name: value for name, value in options.items() if value is not None}
     return validate_settings(DecodeConfig, {**decode.model_dump(), **changes})
 
 
-def formatted(translations: Iterable[Translation], as_json: bool, nbest: int) -> Iterator[str]:
+def format_translations(
+    translations: Iterable[Translation], as_json: bool, nbest: int
+) -> Iterator[str]:
     """Output lines: plain text, an n-best list as Moses writes it, or JSON."""
     for number, translation in enumerate(translations):
         if as_json:

@@ -19,13 +19,13 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import check_writable, read_parallel
 from covnmt.decoding.engines import default_processes
 from covnmt.decoding.penalties import MAX_RETRY_BEAM, length_penalty, uncovered
-from covnmt.inference.parallel import TranslationJob, translate_pieces
-from covnmt.inference.translate import Translation, change_decoding
+from covnmt.inference.parallel import TranslationJob, translate_lines
+from covnmt.inference.translate import Translation, override_decoding
 from covnmt.metrics.bleu import bleu_statistics, paper_bleu_from_statistics
 from covnmt.model.directory import find_model, load_config, save_config
 
 LENGTH_PENALTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
-BATCHES = 4  # at a time, for one to see how it goes
+CHUNK_BATCHES = 4  # at a time, for one to see how it goes
 
 
 class Candidate(NamedTuple):
@@ -50,7 +50,7 @@ class Candidate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Trial:
+class PenaltyTrial:
     """Settings, and how good the dev set comes out under them."""
 
     decode: DecodeConfig
@@ -74,14 +74,14 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Tuning:
+class PenaltyTuning:
     """All that was tried, the smaller penalties first."""
 
-    trials: Sequence[Trial]
+    trials: Sequence[PenaltyTrial]
     signature: str  # of BLEU
 
     @property
-    def best(self) -> Trial:
+    def best(self) -> PenaltyTrial:
         """The best BLEU; of equal ones that with the smaller penalties."""
         return max(self.trials, key=lambda trial: (trial.bleu, *(-p for p in trial.penalties)))
 
@@ -115,7 +115,7 @@ class Tuning:
         }
 
 
-def settings_to_try(
+def penalty_grid(
     decode: DecodeConfig, lengths: Sequence[float] = (), coverages: Sequence[float] = ()
 ) -> list[DecodeConfig]:
     """These with every length penalty and every coverage penalty; a usual range, and their own."""
@@ -123,24 +123,24 @@ def settings_to_try(
         raise UserError("a beam of 1 leaves penalties nothing to choose from; give a wider --beam")
     pairs = product(lengths or LENGTH_PENALTIES, coverages or [decode.coverage_penalty])
     return [
-        change_decoding(decode, {"length_penalty": length, "coverage_penalty": coverage})
+        override_decoding(decode, {"length_penalty": length, "coverage_penalty": coverage})
         for length, coverage in sorted(set(pairs))
     ]
 
 
-def every_hypothesis(decode: DecodeConfig) -> DecodeConfig:
+def keep_every_hypothesis(decode: DecodeConfig) -> DecodeConfig:
     """The same search without penalties, which gives all that it found."""
     most = 2 * max(decode.beam, MAX_RETRY_BEAM)  # more than any beam ends with, doubled or not
     return decode.model_copy(update={"nbest": most, "length_penalty": 0.0, "coverage_penalty": 0.0})
 
 
-def tune(
+def score_penalties(
     found: Iterable[Translation],
     references: Sequence[str],
     settings: Sequence[DecodeConfig],
     tokenize: str = "13a",
-) -> Tuning:
-    """Score settings on translations that were made with `every_hypothesis` of one of them."""
+) -> PenaltyTuning:
+    """Score settings on translations that were made with `keep_every_hypothesis` of one of them."""
     beams = [[Candidate.of(each) for each in (best, *best.alternatives)] for best in found]
     chosen = [[_best(beam, decode) for beam in beams] for decode in settings]
     # settings mostly agree, and every text is counted once
@@ -155,10 +155,10 @@ def tune(
         for winners in chosen
     ]
     trials = [
-        Trial(decode, score.value, score.details["length_ratio"])
+        PenaltyTrial(decode, score.value, score.details["length_ratio"])
         for decode, score in zip(settings, scores, strict=True)
     ]
-    return Tuning(trials, scores[0].signature)
+    return PenaltyTuning(trials, scores[0].signature)
 
 
 def _best(beam: Sequence[Candidate], decode: DecodeConfig) -> int:
@@ -166,22 +166,24 @@ def _best(beam: Sequence[Candidate], decode: DecodeConfig) -> int:
     return max(range(len(beam)), key=lambda number: beam[number].score(decode))
 
 
-def tune_files(
+def tune_penalties(
     job: TranslationJob,
     source: Path,
     reference: Path,
     settings: Sequence[DecodeConfig],
     tokenize: str = "13a",
-) -> Tuning:
+) -> PenaltyTuning:
     """Translate a dev set, and score these settings on it."""
     pairs = [(line, translation) for line, translation in read_parallel(source, reference)]
     if not pairs:
         raise UserError(f"{source} and {reference} are empty; expected a sentence on each line")
-    job = replace(job, decode=every_hypothesis(job.decode))
+    job = replace(job, decode=keep_every_hypothesis(job.decode))
     workers = default_processes(job.models[0], job.threads)
-    found = translate_pieces(job, (line for line, _ in pairs), workers, BATCHES)
+    found = translate_lines(job, (line for line, _ in pairs), workers, CHUNK_BATCHES)
     references = [translation for _, translation in pairs]
-    tuning = tune(track(found, len(pairs), "translating"), references, settings, tokenize)
+    tuning = score_penalties(
+        track(found, len(pairs), "translating"), references, settings, tokenize
+    )
     if tuning.best.bleu == 0:
         raise UserError(
             f"{reference}: BLEU is 0 whatever is tried, so nothing can be chosen; is it the "
@@ -190,7 +192,7 @@ def tune_files(
     return tuning
 
 
-def check_keeps(model: Path) -> None:
+def check_can_save_decoding(model: Path) -> None:
     """Only a directory of one's own can be changed; better told before the work."""
     directory = find_model(model)
     if directory != model:
@@ -201,7 +203,7 @@ def check_keeps(model: Path) -> None:
     check_writable(directory / "config.json")
 
 
-def keep(directory: Path, decode: DecodeConfig) -> None:
+def save_decoding(directory: Path, decode: DecodeConfig) -> None:
     """From now on the model in this directory translates so, unless told otherwise."""
     known = load_config(directory)
     config = known.config.model_copy(update={"decode": decode})

@@ -12,11 +12,11 @@ from covnmt.text.codec import Codec
 from covnmt.text.sentences import split_text
 from covnmt.text.tokenize import SPACE, UNPARTED, is_inner_byte
 
-Nats = dict[range, float]  # of parts of a line
+UnitScores = dict[range, float]  # of parts of a line
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceUnits:
     """A line, and what can be taken out of it."""
 
     line: str
@@ -27,7 +27,7 @@ class Source:
     units: list[range]
 
     @classmethod
-    def of(cls, line: str, codec: Codec) -> "Source":
+    def of(cls, line: str, codec: Codec) -> "SourceUnits":
         """As the model reads it, sentence by sentence."""
         texts = split_text(line).sentences
         parts = [_tokens_after(before, text, codec) for before, text in pairwise(["", *texts])]
@@ -49,7 +49,7 @@ class Source:
         gone = set(chain.from_iterable(parts))
         return [unit for unit in self.units if unit.start not in gone]
 
-    def most(self, nats: Nats, part: range) -> float:
+    def most(self, nats: UnitScores, part: range) -> float:
         """Of the units of a part of it."""
         return max(nats[unit] for unit in self.words(part))
 

@@ -27,7 +27,7 @@ from covnmt.evaluation.system_output import read_outputs
 from covnmt.evaluation.tables import comparison_table, length_table
 from covnmt.evaluation.test_set import EvaluationSet, combine_output_lines, load_evaluation_set
 from covnmt.inference.align import Aligner
-from covnmt.inference.translate import Translator, formatted
+from covnmt.inference.translate import Translator, format_translations
 from covnmt.metrics.alignment import load_matrices, save_matrices
 from covnmt.model.directory import bundled_models
 from covnmt.text.tokenize import TokenizerSettings
@@ -96,7 +96,7 @@ def translate_test(text: Path, run: Path) -> None:
     translator = Translator.load(run, device="cpu")
     done = translator.stream(source for source, _ in pairs)
     shown = track(done, len(pairs), "translating", "sentences")
-    write_lines(run / "test.jsonl", formatted(shown, as_json=True, nbest=1))
+    write_lines(run / "test.jsonl", format_translations(shown, as_json=True, nbest=1))
     aligned = Aligner.load(run, device="cpu").align((source, target) for source, target in pairs)
     save_matrices(run / "test.npz", [pair.matrix for pair in aligned])
 

@@ -165,7 +165,7 @@ def tuned(
 
     A model directory of its own keeps it, so that an export of it translates so too.
     """
-    from covnmt.inference.tune_penalties import keep
+    from covnmt.inference.tune_penalties import save_decoding
     from covnmt.paper.measure import tune_on_dev
 
     if not is_tuned(plan.experiment, job.system):
@@ -173,7 +173,7 @@ def tuned(
     tuning = tune_on_dev(plan.experiment, model, plan.prepared, plan.device, decode)
     best = tuning.best.decode
     if model == plan.run(job):
-        keep(model, best)
+        save_decoding(model, best)
     rows = [
         [trial.decode.length_penalty, round(trial.bleu, 2), round(trial.length_ratio, 3)]
         for trial in tuning.trials

@@ -20,9 +20,14 @@ from covnmt.data.corpus import Corpus, Split
 from covnmt.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
 from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
 from covnmt.inference.align import Aligner, Alignment
-from covnmt.inference.info import describe_target
+from covnmt.inference.info import model_info
 from covnmt.inference.translate import Translation, Translator
-from covnmt.inference.tune_penalties import Tuning, every_hypothesis, settings_to_try, tune
+from covnmt.inference.tune_penalties import (
+    PenaltyTuning,
+    keep_every_hypothesis,
+    penalty_grid,
+    score_penalties,
+)
 from covnmt.metrics.alignment import check_links, read_links
 from covnmt.metrics.bleu import OUTPUT_LENGTH, Score
 from covnmt.metrics.by_length import LengthBucket
@@ -86,14 +91,14 @@ def measure(
 
 def tune_on_dev(
     experiment: Experiment, run: Path, prepared: Path, device: str, decode: DecodeConfig
-) -> Tuning:
+) -> PenaltyTuning:
     """Length penalties tried on the dev set, which is scored as the test set will be."""
     dev = Corpus.open(prepared).split("dev")
     plain = experiment.text.plain
     references = [line if plain else line.lower() for line in dev.target_text()]
-    whole = every_hypothesis(uncut(decode, dev))
+    whole = keep_every_hypothesis(uncut(decode, dev))
     found = Translator.load(run, device=device).stream(dev.source_text(), whole)
-    return tune(found, references, settings_to_try(decode))
+    return score_penalties(found, references, penalty_grid(decode))
 
 
 def uncut(decode: DecodeConfig, split: Split) -> DecodeConfig:
@@ -196,7 +201,7 @@ def save_translations(path: Path, translations: Iterable[ToJson]) -> None:
 
 def describe_run(run: Path, reason: str) -> dict[str, Any]:
     """Settings, parameters and the course of the training, from the run's own files."""
-    about = describe_target(str(run), words=0)
+    about = model_info(str(run), words=0)
     recipe = about.config.model_dump(mode="json", exclude=NOT_OURS_TO_TELL)
     log = [json.loads(line) for line in read_lines(run / "log.jsonl")]
     reports = [entry for entry in log if "loss" in entry]
@@ -205,7 +210,7 @@ def describe_run(run: Path, reason: str) -> dict[str, Any]:
     last = log[-1]
     return {
         "recipe": recipe,
-        "words": about.words,
+        "words": about.vocabulary_sizes,
         "parameters": about.to_json()["parameters"],
         "training": {
             "reason": reason,

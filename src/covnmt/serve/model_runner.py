@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.inference.align import Aligner, Alignment
-from covnmt.inference.omissions import CHECKED, OmissionChecker, OmissionReport
+from covnmt.inference.omissions import MAX_TOKENS, OmissionChecker, OmissionReport
 from covnmt.inference.translate import Translation, Translator
 from covnmt.text.codec import Codec
 
@@ -64,7 +64,7 @@ class ModelRunner:
         accepted = [k for k, no in enumerate(refused) if no is None]
         watch = None if tell is None else PartialTextWatch(tell, accepted, self.translator)
         chosen = [lines[k] for k in accepted]
-        done = iter(self.translator.translate(chosen, decode, watch=watch))
+        done = iter(self.translator.translate(chosen, decode, on_step=watch))
         return [no or next(done) for no in refused]
 
     def _align(self, tokenized: bool, pairs: Sequence[TextPair]) -> list[Alignment | UserError]:
@@ -72,7 +72,7 @@ class ModelRunner:
         return self._unless_long(pairs, limit, lambda each: self.aligner.align(each, tokenized))
 
     def _check(self, pairs: Sequence[TextPair]) -> list[OmissionReport | UserError]:
-        limit = min(CHECKED, self.card.decode.max_source)
+        limit = min(MAX_TOKENS, self.card.decode.max_source)
         return self._unless_long(pairs, limit, self.checker.check)
 
     def _unless_long(

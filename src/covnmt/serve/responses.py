@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from covnmt.inference.align import Alignment
-from covnmt.inference.translate import Translation, rounded
+from covnmt.inference.translate import Translation, rounded_list
 from covnmt.serve.model_pool import ServedModel
 from covnmt.serve.remarks import find_remarks
 from covnmt.text.sentences import Layout
@@ -49,8 +49,8 @@ def alignment_json(alignment: Alignment) -> dict[str, Any]:
     return {
         "source_tokens": list(alignment.source_tokens),
         "tokens": list(alignment.target_tokens),
-        "alignment": rounded(alignment.matrix),
-        "fertility": None if fertility is None else rounded(fertility),
+        "alignment": rounded_list(alignment.matrix),
+        "fertility": None if fertility is None else rounded_list(fertility),
         "log_prob": finite_score(alignment.log_prob),
     }
 

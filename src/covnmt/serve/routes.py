@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from covnmt.base.errors import UserError
-from covnmt.inference.translate import change_decoding
+from covnmt.inference.translate import override_decoding
 from covnmt.serve.access_log import CLIENT_CLOSED_REQUEST, add_log_fields
 from covnmt.serve.model_pool import ServedModel, message_prefixes
 from covnmt.serve.model_runner import ProgressCallback, TextPair
@@ -75,7 +75,7 @@ class TranslationService:
         layouts = [split_text(text) for text in texts]
         sentences = [sentence for layout in layouts for sentence in layout.sentences]
         self.check_count(len(sentences))
-        decode = change_decoding(engine.decode, {"beam": beam, "nbest": nbest})
+        decode = override_decoding(engine.decode, {"beam": beam, "nbest": nbest})
         names = [
             text + sentence
             for text, layout in zip(message_prefixes("text", len(layouts)), layouts, strict=True)

@@ -134,7 +134,7 @@ def validate_shard(
         update={"beam": config.train.validate_beam, "nbest": 1, "retry": False}
     )
     translator = Translator([model], dev.source, dev.target, decode)
-    outputs = translator.translate(world.shard(dev.lines[:lines]), watch=watch)
+    outputs = translator.translate(world.shard(dev.lines[:lines]), on_step=watch)
     shown = zip(outputs, world.shard(dev.references[:lines][:SAMPLES]), strict=False)
     texts = tuple(output.text for output in outputs)
     return RankResult(nll, words, texts, tuple(make_sample(*pair) for pair in shown))
