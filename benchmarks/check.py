@@ -24,7 +24,7 @@ from covnmt.base.files import read_parallel
 from covnmt.inference.align import Aligner
 from covnmt.inference.omissions import OmissionChecker, OmissionReport
 from covnmt.metrics.alignment import read_links
-from covnmt.paper.experiments import GOLD, SHOWN_SPACE
+from covnmt.paper.experiments import GOLD_FILES, VISIBLE_SPACE
 
 LENGTHS = range(5, 61)  # source words
 LONGEST = 3  # source words left out
@@ -45,9 +45,9 @@ class Cut(NamedTuple):
 def cuts(data: Path, unspaced: bool, seed: int) -> Iterator[Cut]:
     """One cut for each pair that allows one."""
     chance, moses = random.Random(seed), MosesDetokenizer("en")
-    texts = read_parallel(data / GOLD[0], data / GOLD[1])
-    for (source, target), gold in zip(texts, read_links(data / GOLD[2]), strict=True):
-        words = source.replace(SHOWN_SPACE, "").split()
+    texts = read_parallel(data / GOLD_FILES[0], data / GOLD_FILES[1])
+    for (source, target), gold in zip(texts, read_links(data / GOLD_FILES[2]), strict=True):
+        words = source.replace(VISIBLE_SPACE, "").split()
         words = [normalize("NFKC", word) for word in words] if unspaced else words
         ways = list(possible_cuts(source.split(), target.split(), gold.possible))
         if len(source.split()) not in LENGTHS or not ways or len(words) != len(source.split()):

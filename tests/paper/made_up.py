@@ -8,7 +8,7 @@ from typing import Any
 from covnmt.base.files import write_lines
 from covnmt.evaluation.evaluate import Comparison
 from covnmt.paper.experiments import find_experiment
-from covnmt.paper.jobs import Job, Plan, choose_jobs
+from covnmt.paper.jobs import ExperimentJob, ExperimentPlan, choose_jobs
 from covnmt.paper.results import Result
 
 KFTT, TINY = find_experiment("kftt"), find_experiment("embedded", "tiny")
@@ -75,12 +75,12 @@ def as_result(content: dict[str, Any]) -> Result:
     return Result(content["system"], content["seed"], content)
 
 
-def names(chosen: list[Job]) -> list[str]:
+def names(chosen: list[ExperimentJob]) -> list[str]:
     return [job.name for job in chosen]
 
 
-def tiny_plan(directory: Path, **changes: Any) -> Plan:
-    plan = Plan(TINY, directory / "work", directory / "results", jobs=choose_jobs(TINY))
+def tiny_plan(directory: Path, **changes: Any) -> ExperimentPlan:
+    plan = ExperimentPlan(TINY, directory / "work", directory / "results", jobs=choose_jobs(TINY))
     return replace(plan, **changes)
 
 

@@ -7,8 +7,14 @@ import pytest
 from covnmt.base.errors import UserError
 from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.data.corpus import Corpus
-from covnmt.paper.experiments import EXPERIMENTS, GOLD, Experiment, OpenText, find_experiment
-from covnmt.paper.systems import changes_of
+from covnmt.paper.experiments import (
+    EXPERIMENTS,
+    GOLD_FILES,
+    Experiment,
+    OpenCorpusText,
+    find_experiment,
+)
+from covnmt.paper.systems import recipe_overrides
 from tests.paper.made_up import KFTT, write_open_corpus
 
 
@@ -21,7 +27,7 @@ def test_open_corpora_are_prepared_as_words(tmp_path: Path) -> None:
     assert corpus.codec("target").tokenize("Temple 3.") == ["temple", "3", "."]
     assert corpus.codec("source").tokenize("寺 は 3 。") == ["寺", "は", "3", "。"]
     assert corpus.split("test").target_text()[0] == "Temple 0."
-    assert [(prepared / name).read_text("utf-8") for name in GOLD] == [
+    assert [(prepared / name).read_text("utf-8") for name in GOLD_FILES] == [
         "寺 ␣ 。\n",  # a wide space counts as a word there
         "temple .\n",
         "0-0 2-1\n",
@@ -31,7 +37,7 @@ def test_open_corpora_are_prepared_as_words(tmp_path: Path) -> None:
 def test_files_may_lie_right_in_the_directory(tmp_path: Path) -> None:
     write_open_corpus(tmp_path, gold=False)
     KFTT.text.prepare(tmp_path / "kftt-ja-en", tmp_path / "prepared")
-    assert not (tmp_path / "prepared" / GOLD[2]).exists()
+    assert not (tmp_path / "prepared" / GOLD_FILES[2]).exists()
 
 
 MISSING = {
@@ -67,10 +73,12 @@ def test_every_experiment_has_its_own_folder_and_a_recipe() -> None:
     for each in EXPERIMENTS:
         assert find_experiment(each.corpus, each.scale) == each
         assert set(each.again) <= set(each.systems)
-        load_recipe(find_recipe(each.recipe), changes_of(each.systems[-1]))
+        load_recipe(find_recipe(each.recipe), recipe_overrides(each.systems[-1]))
 
 
-@pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if isinstance(e.text, OpenText)])
+@pytest.mark.parametrize(
+    "experiment", [e for e in EXPERIMENTS if isinstance(e.text, OpenCorpusText)]
+)
 def test_example_sentences(experiment: Experiment, tmp_path: Path) -> None:
     lines = experiment.text.examples(tmp_path)
     assert 10 <= len(lines) <= 15

@@ -12,7 +12,15 @@ from covnmt.base.files import write_lines
 from covnmt.evaluation.evaluate import Comparison
 from covnmt.paper import jobs
 from covnmt.paper.experiments import find_experiment
-from covnmt.paper.jobs import TRAINED, Job, Plan, choose_jobs, run_jobs, time_left, train_system
+from covnmt.paper.jobs import (
+    TRAINED,
+    ExperimentJob,
+    ExperimentPlan,
+    choose_jobs,
+    run_jobs,
+    train_system,
+    training_minutes_left,
+)
 from covnmt.paper.results import write_result
 from covnmt.training import loop
 from covnmt.training.loop import TrainingOutcome
@@ -49,7 +57,7 @@ class Machine:
         self.done: list[str] = []
         self.stop_before = stop_before
 
-    def run_job(self, plan: Plan, job: Job) -> None:
+    def run_job(self, plan: ExperimentPlan, job: ExperimentJob) -> None:
         if job.name == self.stop_before:
             raise KeyboardInterrupt
         self.done.append(job.name)
@@ -57,14 +65,14 @@ class Machine:
 
 
 @pytest.fixture
-def three_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+def three_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExperimentPlan:
     monkeypatch.setattr(type(TINY.text), "prepare", lambda *arguments: None)
     return tiny_plan(tmp_path, jobs=choose_jobs(TINY, ["baseline", "tanh1", "gru10"]))
 
 
 @pytest.mark.parametrize("stop", ["baseline-seed1", "tanh1-seed1", "gru10-seed1"])
 def test_a_stopped_list_goes_on(
-    stop: str, three_jobs: Plan, monkeypatch: pytest.MonkeyPatch
+    stop: str, three_jobs: ExperimentPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = Machine(stop_before=stop), Machine()
     monkeypatch.setattr(jobs, "run_job", first.run_job)
@@ -83,16 +91,16 @@ def test_no_measuring_begins_after_a_signal(
     """Though the training was at its end when it came; that is not made again."""
     outcome = TrainingOutcome("it says why", Counters(), finished, stopped)
     monkeypatch.setattr(loop, "train", lambda *_: outcome)
-    plan, job = tiny_plan(tmp_path), Job("baseline", 1)
+    plan, job = tiny_plan(tmp_path), ExperimentJob("baseline", 1)
     with pytest.raises(KeyboardInterrupt) if stopped else nullcontext():
         assert train_system(plan, job)["reason"] == "it says why"
     assert (plan.run(job) / TRAINED).exists() == finished
 
 
 def test_results_from_elsewhere_are_not_made_again(
-    three_jobs: Plan, monkeypatch: pytest.MonkeyPatch
+    three_jobs: ExperimentPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_result(three_jobs.result(Job("tanh1", 1)), {"system": "tanh1", "seed": 1})
+    write_result(three_jobs.result(ExperimentJob("tanh1", 1)), {"system": "tanh1", "seed": 1})
     machine = Machine()
     monkeypatch.setattr(jobs, "run_job", machine.run_job)
     assert len(list(run_jobs(three_jobs))) == 2
@@ -109,7 +117,7 @@ def test_results_that_cannot_be_written_are_told_before_any_work(tmp_path: Path)
 
 def test_the_list_says_what_is_done_and_left(tmp_path: Path, comparison: Comparison) -> None:
     plan = tiny_plan(tmp_path)
-    write_result(plan.result(Job("gru10", 1)), made_up(comparison, "gru10", 1))
+    write_result(plan.result(ExperimentJob("gru10", 1)), made_up(comparison, "gru10", 1))
     assert list(jobs.progress_rows(plan)) == [
         ("baseline", "1", "left", ""),
         ("gru10", "1", "done", "100.00"),
@@ -117,16 +125,16 @@ def test_the_list_says_what_is_done_and_left(tmp_path: Path, comparison: Compari
 
 
 def test_a_stopped_training_has_only_the_time_that_is_left(tmp_path: Path) -> None:
-    assert time_left(None, tmp_path) == 0
-    assert time_left(10, tmp_path) == pytest.approx(8.5)
+    assert training_minutes_left(None, tmp_path) == 0
+    assert training_minutes_left(10, tmp_path) == pytest.approx(8.5)
     log = ['{"seconds": 60}', '{"seconds": 120.0}', '{"secon']
     write_lines(tmp_path / "log.jsonl", log)
-    assert time_left(10, tmp_path) == pytest.approx(6.5)
-    assert 0 < time_left(1, tmp_path) < 0.1
+    assert training_minutes_left(10, tmp_path) == pytest.approx(6.5)
+    assert 0 < training_minutes_left(1, tmp_path) < 0.1
 
 
 def test_commands_name_no_directory(tmp_path: Path) -> None:
-    told = jobs.command(tiny_plan(tmp_path), Job("gru10", 3), 2.5)
+    told = jobs.reproduce_command(tiny_plan(tmp_path), ExperimentJob("gru10", 3), 2.5)
     assert told == ("covnmt reproduce embedded --scale tiny --system gru10 --seed 3 --minutes 2.5")
 
 
@@ -134,15 +142,15 @@ WORDS = ["寺", "は", "古い"]  # as the system tells them: there are no space
 
 
 def test_the_sheet_stays_out_of_the_results(prepared: Path, tmp_path: Path) -> None:
-    plan = Plan(KFTT, tmp_path / "work", tmp_path / "results")
+    plan = ExperimentPlan(KFTT, tmp_path / "work", tmp_path / "results")
     plan.prepared.parent.mkdir(parents=True)
     prepared.rename(plan.prepared)
     for system in ("baseline", "gru10"):
         lines = [json.dumps({"text": f"{system} {k}", "source_tokens": WORDS}) for k in range(5)]
-        write_lines(plan.run(Job(system, 1)) / "test.jsonl", lines)
-    directory = jobs.write_sheet(plan, ["baseline", "gru10"], 1)
+        write_lines(plan.run(ExperimentJob(system, 1)) / "test.jsonl", lines)
+    directory = jobs.write_rating_sheets(plan, ["baseline", "gru10"], 1)
     key = json.loads((directory / "key.json").read_text("utf-8"))
     assert [item["words"] for item in key["items"]] == [len(WORDS)] * 10
     assert not (tmp_path / "results").exists()
     with pytest.raises(UserError, match=r"tanh1-seed1.test\.jsonl: no such file; run the job"):
-        jobs.write_sheet(plan, ["baseline", "tanh1"], 1)
+        jobs.write_rating_sheets(plan, ["baseline", "tanh1"], 1)

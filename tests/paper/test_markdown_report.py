@@ -9,7 +9,7 @@ import pytest
 from covnmt.base.errors import UserError
 from covnmt.evaluation.evaluate import Comparison
 from covnmt.paper.experiments import find_experiment
-from covnmt.paper.markdown_report import one_seed, trouble, write_page
+from covnmt.paper.markdown_report import count_coverage_errors, one_result_per_system, write_page
 from covnmt.paper.results import Result, write_result
 from covnmt.paper.systems import PHRASE_BASED
 from tests.paper.made_up import (
@@ -98,7 +98,7 @@ def test_systems_are_shown_with_one_seed(
     done: list[tuple[str, int]], shown: dict[str, int], comparison: Comparison
 ) -> None:
     results = [as_result(made_up(comparison, *job)) for job in done]
-    assert {name: result.seed for name, result in one_seed(results).items()} == shown
+    assert {name: result.seed for name, result in one_result_per_system(results).items()} == shown
 
 
 # translation, attention to "x" and "y", source words hardly seen and target words said again
@@ -113,4 +113,4 @@ TROUBLES = [
 @pytest.mark.parametrize(("text", "alignment", "expected"), TROUBLES)
 def test_trouble(text: str, alignment: list[list[float]], expected: int) -> None:
     example = {"source_tokens": ["x", "y"], "tokens": text.split(), "alignment": alignment}
-    assert trouble(example) == expected
+    assert count_coverage_errors(example) == expected

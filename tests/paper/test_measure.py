@@ -13,7 +13,7 @@ from sacrebleu.metrics.chrf import CHRF
 from covnmt.base.files import write_lines
 from covnmt.data.corpus import Split
 from covnmt.metrics.bleu import chrf, sacre_bleu
-from covnmt.paper.measure import case_insensitive, describe_run, score_text
+from covnmt.paper.measure import case_insensitive, describe_run, score_lowercased
 
 
 def test_case_insensitive_scores_are_those_of_sacrebleu() -> None:
@@ -30,7 +30,7 @@ def test_capitals_do_not_count() -> None:
     """On neither side: systems that never saw one cannot write one."""
     lines = ["The Temple of the North .", "It is OLD , very old indeed ."]
     test = SimpleNamespace(source_text=lambda: lines, target_text=lambda: lines)
-    found = score_text([line.upper() for line in lines], cast(Split, test))
+    found = score_lowercased([line.upper() for line in lines], cast(Split, test))
     assert [score.value for score in found.translation] == pytest.approx([100, 100, 100, 0])
 
 

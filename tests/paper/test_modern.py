@@ -16,12 +16,12 @@ from covnmt.inference.translate import Translator
 from covnmt.inference.tune_penalties import LENGTH_PENALTIES
 from covnmt.metrics.bleu import paper_bleu
 from covnmt.paper import tables
-from covnmt.paper.experiments import OpenText, find_experiment, is_tuned
-from covnmt.paper.jobs import Job, Plan, run_jobs, write_sheet
+from covnmt.paper.experiments import OpenCorpusText, find_experiment, tunes_length_penalty
+from covnmt.paper.jobs import ExperimentJob, ExperimentPlan, run_jobs, write_rating_sheets
 from covnmt.paper.markdown_report import write_page
 from covnmt.paper.results import read_result, read_results
-from covnmt.paper.summary import unequal_settings
-from covnmt.paper.systems import changes_of, trained_as
+from covnmt.paper.summary import differing_settings
+from covnmt.paper.systems import recipe_overrides, training_system
 from covnmt.text.codec import SIDES, Codec
 
 SYSTEMS = ("gru10", "gru10-no-average", "gru10-no-length-penalty", "gru10-length-penalty")
@@ -42,7 +42,7 @@ TINY = find_recipe("reproduce/embedded-tiny")
 
 
 @pytest.fixture(scope="module")
-def plan(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
+def plan(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> ExperimentPlan:
     """All of them, run on a tiny corpus in the place of KFTT."""
     directory = tmp_path_factory.mktemp("modern")
     raw = directory / "raw"
@@ -57,14 +57,14 @@ def plan(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
     modern = ("[train]", "updates = 90", "ema = 0.9", "[decode]", "beam = 4", "length_penalty = 9")
     write_lines(recipe, [f'extends = "{TINY}"', *modern])
     kftt = find_experiment("kftt", "modern")
-    assert isinstance(kftt.text, OpenText)
+    assert isinstance(kftt.text, OpenCorpusText)
     tiny = replace(kftt, recipe=str(recipe), text=replace(kftt.text, pieces=60))
-    made = Plan(tiny, directory / "work", directory / "results", raw, device="cpu")
-    list(run_jobs(replace(made, jobs=[Job(system, 1) for system in SYSTEMS])))
+    made = ExperimentPlan(tiny, directory / "work", directory / "results", raw, device="cpu")
+    list(run_jobs(replace(made, jobs=[ExperimentJob(system, 1) for system in SYSTEMS])))
     return made
 
 
-def test_proxies_are_for_words_only(plan: Plan) -> None:
+def test_proxies_are_for_words_only(plan: ExperimentPlan) -> None:
     first, *others = read_results(plan.result_directory)
     for result in (first, *others):
         assert set(result.content["scores"]) == {"translation", "alignment"}
@@ -73,26 +73,30 @@ def test_proxies_are_for_words_only(plan: Plan) -> None:
     assert first.content["test"]["source_lengths"] == [len(line.split()) for line in lines]
 
 
-def test_one_training_serves_all_that_use_it_otherwise(plan: Plan) -> None:
-    assert [trained_as(system) for system in SYSTEMS] == ["gru10"] * 4
-    assert trained_as("gru10-no-dropout") == "gru10-no-dropout"
+def test_one_training_serves_all_that_use_it_otherwise(plan: ExperimentPlan) -> None:
+    assert [training_system(system) for system in SYSTEMS] == ["gru10"] * 4
+    assert training_system("gru10-no-dropout") == "gru10-no-dropout"
     assert [path.parent.name for path in plan.work.rglob("last.safetensors")] == ["gru10-seed1"]
-    results = [json.loads(plan.result(Job(system, 1)).read_text("utf-8")) for system in SYSTEMS]
+    results = [
+        json.loads(plan.result(ExperimentJob(system, 1)).read_text("utf-8")) for system in SYSTEMS
+    ]
     assert all(each["training"] == results[0]["training"] for each in results)
     assert [each["recipe"]["decode"]["length_penalty"] for each in results[2:]] == [0, 1]
     assert [each["recipe"]["train"]["ema"] for each in results] == [0.9, 0, 0.9, 0.9]
-    texts = {(plan.run(Job(system, 1)) / "test.jsonl").read_text("utf-8") for system in SYSTEMS}
+    texts = {
+        (plan.run(ExperimentJob(system, 1)) / "test.jsonl").read_text("utf-8") for system in SYSTEMS
+    }
     assert len(texts) >= 3  # the one chosen may be another's
 
 
 @pytest.mark.parametrize(("corpus", "scale", "system", "tuned"), TUNED)
 def test_who_is_tuned(corpus: str, scale: str, system: str, tuned: bool) -> None:
-    assert is_tuned(find_experiment(corpus, scale), system) == tuned
+    assert tunes_length_penalty(find_experiment(corpus, scale), system) == tuned
 
 
-def test_the_length_penalty_is_chosen_on_the_dev_set(plan: Plan) -> None:
+def test_the_length_penalty_is_chosen_on_the_dev_set(plan: ExperimentPlan) -> None:
     """It is the best of those tried, and what the model directory has from then on."""
-    results = [read_result(plan.result(Job(system, 1)), system, 1) for system in SYSTEMS]
+    results = [read_result(plan.result(ExperimentJob(system, 1)), system, 1) for system in SYSTEMS]
     assert [bool(result.tuning) for result in results] == [True, True, False, False]
     dev = Corpus.open(plan.prepared).split("dev")
     references = [line.lower() for line in dev.target_text()]
@@ -100,13 +104,13 @@ def test_the_length_penalty_is_chosen_on_the_dev_set(plan: Plan) -> None:
         assert [value for value, *_ in result.tuning] == list(LENGTH_PENALTIES)
         most = max(bleu for _, bleu, _ in result.tuning)
         best = next([value, bleu] for value, bleu, _ in result.tuning if bleu == most)
-        translator = Translator.load(plan.run(Job(result.system, 1)), device="cpu")
+        translator = Translator.load(plan.run(ExperimentJob(result.system, 1)), device="cpu")
         assert best[0] == result.length_penalty == translator.decode.length_penalty
         texts = [each.text for each in translator.translate(dev.source_text())]
         assert round(paper_bleu(texts, [references]).value, 2) == best[1]
 
 
-def test_the_page_tells_what_was_tried(plan: Plan) -> None:
+def test_the_page_tells_what_was_tried(plan: ExperimentPlan) -> None:
     page = write_page(plan.experiment, plan.result_directory).read_text("utf-8")
     section = page.partition("## Length normalisation, chosen on the dev set")[2].partition("##")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
@@ -118,51 +122,51 @@ def test_the_page_tells_what_was_tried(plan: Plan) -> None:
     assert tables.tuning_table(results) == ""
 
 
-def test_what_is_chosen_by_one_rule_is_one_setting(plan: Plan) -> None:
+def test_what_is_chosen_by_one_rule_is_one_setting(plan: ExperimentPlan) -> None:
     """But not beside what was not chosen so."""
-    first = read_result(plan.result(Job("gru10", 1)), "gru10", 1)
+    first = read_result(plan.result(ExperimentJob("gru10", 1)), "gru10", 1)
     other, fixed = (replace(first, content=copy.deepcopy(first.content)) for _ in range(2))
     other.content["recipe"]["decode"]["length_penalty"] = 9.0
     del fixed.content["tuning"]
-    assert unequal_settings([first, other]) == ()
-    [told] = unequal_settings([first, fixed])
+    assert differing_settings([first, other]) == ()
+    [told] = differing_settings([first, fixed])
     assert told.startswith("decode.length_penalty: ")
 
 
 @pytest.mark.parametrize("corpus", ["kftt", "twlaw"])
 def test_words_trained_the_modern_way(corpus: str) -> None:
     of_words, of_pieces = (find_experiment(corpus, scale).recipe for scale in ("paper", "modern"))
-    words = load_recipe(find_recipe(of_words), changes_of("gru10-modern"))
-    pieces = load_recipe(find_recipe(of_pieces), changes_of("gru10"))
+    words = load_recipe(find_recipe(of_words), recipe_overrides("gru10-modern"))
+    pieces = load_recipe(find_recipe(of_pieces), recipe_overrides("gru10"))
     assert [key for key, *_ in differences(words, pieces)] == ["data.max_length"]
 
 
-def test_the_sheet_finds_what_another_search_gave(plan: Plan) -> None:
-    key = json.loads((write_sheet(plan, SYSTEMS, 1) / "key.json").read_text("utf-8"))
+def test_the_sheet_finds_what_another_search_gave(plan: ExperimentPlan) -> None:
+    key = json.loads((write_rating_sheets(plan, SYSTEMS, 1) / "key.json").read_text("utf-8"))
     assert {item["system"] for item in key["items"]} == set(SYSTEMS)
 
 
 def test_measured_elsewhere_it_still_names_where_and_how_long_it_was_trained(
-    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan: ExperimentPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COVNMT_COMMIT", "another")
-    list(run_jobs(replace(plan, results=tmp_path, jobs=[Job("gru10", 1)], minutes=0.2)))
+    list(run_jobs(replace(plan, results=tmp_path, jobs=[ExperimentJob("gru10", 1)], minutes=0.2)))
     (again,) = read_results(tmp_path / plan.experiment.name)
-    before = json.loads(plan.result(Job("gru10", 1)).read_text("utf-8"))
+    before = json.loads(plan.result(ExperimentJob("gru10", 1)).read_text("utf-8"))
     assert again.content["commit"] == before["commit"] != "another"
     assert again.content["command"] == before["command"]
     assert "minutes" not in again.content
     assert again.content["scores"] == before["scores"]
 
 
-def test_beside_other_work_no_speed_is_told(plan: Plan, tmp_path: Path) -> None:
-    list(run_jobs(replace(plan, results=tmp_path, jobs=[Job("gru10", 1)], shared=True)))
+def test_beside_other_work_no_speed_is_told(plan: ExperimentPlan, tmp_path: Path) -> None:
+    list(run_jobs(replace(plan, results=tmp_path, jobs=[ExperimentJob("gru10", 1)], shared=True)))
     (beside,) = read_results(tmp_path / plan.experiment.name)
     assert beside.speed is None
     assert beside.content["command"].endswith(" --seed 1 --shared")
 
 
-def test_the_page_needs_no_proxies(plan: Plan) -> None:
+def test_the_page_needs_no_proxies(plan: ExperimentPlan) -> None:
     page = write_page(plan.experiment, plan.result_directory).read_text("utf-8")
     assert "without length normalisation" in page
     assert "## Over- and under-translation" not in page
@@ -178,7 +182,7 @@ PAIRS = [
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> ExperimentPlan:
     """A system that reads and writes text as people do."""
     directory = tmp_path_factory.mktemp("plain")
     for part, times in (("train", 40), ("dev", 1), ("test", 1)):
@@ -186,16 +190,16 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Plan:
             lines = (pair[side] for pair in PAIRS * times)
             write_lines(directory / f"raw/{part}.{ending}", lines)
     kftt = find_experiment("kftt", "shipped")
-    assert isinstance(kftt.text, OpenText)
+    assert isinstance(kftt.text, OpenCorpusText)
     text = replace(kftt.text, pieces=310)
     tiny = replace(kftt, recipe="reproduce/embedded-tiny", text=text)
     where = directory / "work", directory / "results", directory / "raw"
-    made = Plan(tiny, *where, device="cpu", jobs=[Job("gru10", 1)])
+    made = ExperimentPlan(tiny, *where, device="cpu", jobs=[ExperimentJob("gru10", 1)])
     list(run_jobs(made))
     return made
 
 
-def test_plain_text_is_scored_as_people_read_it(plain: Plan) -> None:
+def test_plain_text_is_scored_as_people_read_it(plain: ExperimentPlan) -> None:
     [result] = read_results(plain.result_directory)
     scores = result.content["scores"]
     assert set(scores) == {"translation"}
@@ -205,7 +209,7 @@ def test_plain_text_is_scored_as_people_read_it(plain: Plan) -> None:
     assert result.content["test"]["source_lengths"] == lengths.tolist()
 
 
-def test_plain_text_may_lack_its_full_stop(plain: Plan) -> None:
+def test_plain_text_may_lack_its_full_stop(plain: ExperimentPlan) -> None:
     corpus = Corpus.open(plain.prepared)
     assert corpus.report.splits["train"].read == 84  # one in ten of those with a full stop again
     tokenizer = Codec.load(plain.prepared, "source")

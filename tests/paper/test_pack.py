@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from covnmt.base.errors import UserError
-from covnmt.paper.pack import pack, unpack
+from covnmt.paper.pack import pack_prepared_data, unpack_prepared_data
 from tests.paper.made_up import KFTT
 
 
@@ -15,18 +15,18 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 def test_a_pack_comes_back_as_it_was(prepared: Path, tmp_path: Path) -> None:
     for name in ("one.tar.xz", "two.tar.xz"):
-        pack(prepared, "kftt", tmp_path / name)
+        pack_prepared_data(prepared, "kftt", tmp_path / name)
     assert (tmp_path / "one.tar.xz").read_bytes() == (tmp_path / "two.tar.xz").read_bytes()
     there = tmp_path / "elsewhere/kftt/data"
-    unpack(tmp_path / "one.tar.xz", "kftt", there)
+    unpack_prepared_data(tmp_path / "one.tar.xz", "kftt", there)
     assert contents(there) == contents(prepared)
     assert [path.name for path in there.parent.iterdir()] == ["data"]
     KFTT.text.prepare(None, there)
-    unpack(tmp_path / "nothing", "kftt", there)  # is not asked for
+    unpack_prepared_data(tmp_path / "nothing", "kftt", there)  # is not asked for
 
 
 def test_packs_that_are_none(prepared: Path, tmp_path: Path) -> None:
-    pack(prepared, "kftt", tmp_path / "good.tar.xz")
+    pack_prepared_data(prepared, "kftt", tmp_path / "good.tar.xz")
     whole = (tmp_path / "good.tar.xz").read_bytes()
     (tmp_path / "cut.tar.xz").write_bytes(whole[: len(whole) // 2])
     for file, name, message in (
@@ -35,5 +35,5 @@ def test_packs_that_are_none(prepared: Path, tmp_path: Path) -> None:
         ("good.tar.xz", "twlaw", "holds kftt, not a pack of twlaw"),
     ):
         with pytest.raises(UserError, match=message):
-            unpack(tmp_path / file, name, tmp_path / "new/data")
+            unpack_prepared_data(tmp_path / file, name, tmp_path / "new/data")
         assert list((tmp_path / "new").iterdir()) == []

@@ -10,23 +10,29 @@ import torch
 
 from covnmt.paper import parallel_jobs
 from covnmt.paper.experiments import find_experiment
-from covnmt.paper.jobs import Job, Plan, command
-from covnmt.paper.parallel_jobs import Crew, arguments, by_training, devices, run_at_once
+from covnmt.paper.jobs import ExperimentJob, ExperimentPlan, reproduce_command
+from covnmt.paper.parallel_jobs import (
+    JobProcesses,
+    group_by_training,
+    list_devices,
+    reproduce_arguments,
+    run_jobs_in_parallel,
+)
 
 
-def plan(device: str = "auto", minutes: float | None = None) -> Plan:
-    return Plan(
+def plan(device: str = "auto", minutes: float | None = None) -> ExperimentPlan:
+    return ExperimentPlan(
         find_experiment("embedded", "tiny"), Path("w"), Path("r"), device=device, minutes=minutes
     )
 
 
 def test_jobs_of_one_training_are_done_by_one_process() -> None:
     jobs = [
-        Job(system, seed)
+        ExperimentJob(system, seed)
         for seed in (1, 2)
         for system in ("gru10-no-average", "gru10", "baseline", "gru10-no-dropout")
     ]
-    groups = by_training(jobs)
+    groups = group_by_training(jobs)
     assert {job for group in groups for job in group} == set(jobs)
     assert [[job.system for job in group] for group in groups] == 2 * [
         ["gru10-no-average", "gru10"],
@@ -56,22 +62,22 @@ def test_devices_are_taken_in_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    crew = Crew(plan(device), number)
+    crew = JobProcesses(plan(device), number)
     assert [crew.free.get() for _ in range(number)] == places
     assert crew.shared is shared
-    assert set(devices(device)) == set(places)
+    assert set(list_devices(device)) == set(places)
 
 
 def test_a_process_is_given_what_its_results_will_tell() -> None:
-    jobs = [Job("gru10", 7), Job("gru10-no-average", 7)]
-    words = " ".join(arguments(plan(minutes=3.5), jobs, "cuda:1", shared=True))
+    jobs = [ExperimentJob("gru10", 7), ExperimentJob("gru10-no-average", 7)]
+    words = " ".join(reproduce_arguments(plan(minutes=3.5), jobs, "cuda:1", shared=True))
     assert words == (
         "reproduce embedded --scale tiny --work w --results r --device cuda:1 --seed 7 "
         "--minutes 3.5 --system gru10 --system gru10-no-average --no-report --shared"
     )
-    for word in command(plan(), jobs[0], 3.5).split()[1:]:
+    for word in reproduce_command(plan(), jobs[0], 3.5).split()[1:]:
         assert word in words.split()
-    assert "--shared" not in arguments(plan(), jobs, "cpu", shared=False)
+    assert "--shared" not in reproduce_arguments(plan(), jobs, "cpu", shared=False)
 
 
 def test_a_place_is_free_again_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +85,9 @@ def test_a_place_is_free_again_whatever_happens(monkeypatch: pytest.MonkeyPatch)
         raise OSError("too many processes")
 
     monkeypatch.setattr("subprocess.Popen", refuse)
-    crew = Crew(plan("cpu"), 2)
+    crew = JobProcesses(plan("cpu"), 2)
     with pytest.raises(OSError, match="too many"):
-        crew.run([Job("gru10", 1)])
+        crew.run([ExperimentJob("gru10", 1)])
     assert crew.free.qsize() == 2
 
 
@@ -89,7 +95,7 @@ def test_trouble_of_its_own_stops_all(monkeypatch: pytest.MonkeyPatch, tmp_path:
     """Such as nobody to tell any more: then no process works on unseen."""
     stopped: list[str] = []
 
-    def run(crew: Crew, jobs: Sequence[Job]) -> None:
+    def run(crew: JobProcesses, jobs: Sequence[ExperimentJob]) -> None:
         if jobs[0].system == "baseline":
             raise SystemExit(1)
         deadline = time.monotonic() + 20
@@ -98,11 +104,11 @@ def test_trouble_of_its_own_stops_all(monkeypatch: pytest.MonkeyPatch, tmp_path:
         if crew.stopped:
             stopped.append(jobs[0].system)
 
-    monkeypatch.setattr(Plan, "prepare", lambda plan: None)
-    monkeypatch.setattr(Crew, "run", run)
-    jobs = [Job("gru10", 1), Job("baseline", 1)]
+    monkeypatch.setattr(ExperimentPlan, "prepare", lambda plan: None)
+    monkeypatch.setattr(JobProcesses, "run", run)
+    jobs = [ExperimentJob("gru10", 1), ExperimentJob("baseline", 1)]
     with pytest.raises(SystemExit):
-        list(run_at_once(replace(plan("cpu"), results=tmp_path, jobs=jobs), 2))
+        list(run_jobs_in_parallel(replace(plan("cpu"), results=tmp_path, jobs=jobs), 2))
     assert stopped == ["gru10"]
 
 
@@ -113,9 +119,9 @@ def test_a_process_that_starts_after_the_stop_is_told_of_it(
     patient = "import signal, sys; signal.alarm(60); sys.stdin.read(); print('told')"
     monkeypatch.setattr(parallel_jobs, "CHILD", patient)
     monkeypatch.setattr(parallel_jobs, "log", told.append)
-    crew = Crew(plan("cpu"), 2)
+    crew = JobProcesses(plan("cpu"), 2)
     crew.stop()
-    crew.run([Job("gru10", 1)])
+    crew.run([ExperimentJob("gru10", 1)])
     assert told == ["gru10-seed1: told"]
 
 
@@ -124,5 +130,5 @@ def test_ctrl_c_does_not_reach_a_process(monkeypatch: pytest.MonkeyPatch) -> Non
     told: list[str] = []
     monkeypatch.setattr(parallel_jobs, "CHILD", "import os; print(os.getsid(0) == os.getpid())")
     monkeypatch.setattr(parallel_jobs, "log", told.append)
-    Crew(plan("cpu"), 2).run([Job("gru10", 1)])
+    JobProcesses(plan("cpu"), 2).run([ExperimentJob("gru10", 1)])
     assert told == ["gru10-seed1: True"]

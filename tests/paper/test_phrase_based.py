@@ -8,33 +8,35 @@ import pytest
 
 from covnmt.base.files import read_lines, write_lines
 from covnmt.paper import phrase_based
-from covnmt.paper.experiments import GOLD, EmbeddedText, Experiment
-from covnmt.paper.jobs import Job, Plan, run_jobs
+from covnmt.paper.experiments import GOLD_FILES, EmbeddedPairText, Experiment
+from covnmt.paper.jobs import ExperimentJob, ExperimentPlan, run_jobs
 from covnmt.paper.results import read_results
 from covnmt.paper.systems import PHRASE_BASED
-from covnmt.phrase_based.settings import SearchSettings, TuneSettings
+from covnmt.phrase_based.settings import StackSearchSettings, WeightTuningSettings
 
-TEXT = EmbeddedText(train=300, dev=20, test=20, example_count=0)
+TEXT = EmbeddedPairText(train=300, dev=20, test=20, example_count=0)
 EXPERIMENT = Experiment("tiny", "embedded", "tiny", "Tiny", "reproduce/embedded-tiny", TEXT)
 
 
 @pytest.fixture
-def plan(tiny_corpus: Path, tiny_text: Path, tmp_path: Path) -> Plan:
+def plan(tiny_corpus: Path, tiny_text: Path, tmp_path: Path) -> ExperimentPlan:
     """One job on the tiny corpus, whose test set has gold links."""
-    made = Plan(EXPERIMENT, tmp_path / "work", tmp_path / "results", jobs=[Job(PHRASE_BASED, 1)])
+    made = ExperimentPlan(
+        EXPERIMENT, tmp_path / "work", tmp_path / "results", jobs=[ExperimentJob(PHRASE_BASED, 1)]
+    )
     shutil.copytree(tiny_corpus, made.prepared)
-    for ending, name in zip(("src", "tgt", "align"), GOLD, strict=True):
+    for ending, name in zip(("src", "tgt", "align"), GOLD_FILES, strict=True):
         write_lines(made.prepared / name, read_lines(tiny_text / f"test.{ending}"))
     return made
 
 
-def test_the_job(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    def quick(search: SearchSettings, iterations: int, seed: int) -> TuneSettings:
+def test_the_job(plan: ExperimentPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def quick(search: StackSearchSettings, iterations: int, seed: int) -> WeightTuningSettings:
         assert (iterations, seed) == (phrase_based.ROUNDS, 1)
         one = search.model_copy(update={"processes": 1})
-        return TuneSettings(search=one, iterations=2, nbest=10, restarts=1)
+        return WeightTuningSettings(search=one, iterations=2, nbest=10, restarts=1)
 
-    monkeypatch.setattr(phrase_based, "TuneSettings", quick)
+    monkeypatch.setattr(phrase_based, "WeightTuningSettings", quick)
     [told] = run_jobs(plan)
     assert "pbsmt-seed1.json: done" in told
     [found] = read_results(plan.result_directory)

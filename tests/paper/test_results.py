@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from covnmt.base.errors import UserError
 from covnmt.evaluation.evaluate import Comparison
-from covnmt.paper.results import Result, layout, read_results
+from covnmt.paper.results import Result, format_json, read_results
 from tests.paper.made_up import (
     REFERENCES,
     made_up,
@@ -25,11 +25,11 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_layout_is_json(value: Any) -> None:
-    assert json.loads(layout(value)) == value
+    assert json.loads(format_json(value)) == value
 
 
 def test_rows_of_figures_stand_on_one_line() -> None:
-    text = layout({"a": [[1, 2], [3, 4]], "b": ["x", "y"]})
+    text = format_json({"a": [[1, 2], [3, 4]], "b": ["x", "y"]})
     assert text == '{\n  "a": [\n    [1, 2],\n    [3, 4]\n  ],\n  "b": ["x", "y"]\n}'
 
 

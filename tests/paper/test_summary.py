@@ -5,22 +5,27 @@ import pytest
 from covnmt.evaluation.evaluate import Comparison
 from covnmt.paper import tables
 from covnmt.paper.results import Result
-from covnmt.paper.summary import summarise
+from covnmt.paper.summary import summarize_results
 from tests.paper.made_up import KFTT, as_result, made_up
 
 
 def test_marks_are_those_of_compare(results: list[Result], comparison: Comparison) -> None:
-    summary = summarise(KFTT, results)
+    summary = summarize_results(KFTT, results)
     assert [each.system for each in summary.systems] == ["baseline", "fertility", "tanh1", "gru10"]
     for each in summary.systems[1:]:
         expected = comparison.sign_tests["baseline", each.system]
         assert set(each.sign_tests.values()) == {expected}
         assert (each.better() > 0) == bool(comparison.marks(each.system))
-    assert [tables.mark(each) for each in summary.systems] == ["", "†", "", "† 2 of 2"]
+    assert [tables.significance_marks(each) for each in summary.systems] == [
+        "",
+        "†",
+        "",
+        "† 2 of 2",
+    ]
 
 
 def test_gains_ratios_and_spreads(results: list[Result], comparison: Comparison) -> None:
-    summary = summarise(KFTT, results)
+    summary = summarize_results(KFTT, results)
     gru10, fertility = summary.find("gru10"), summary.find("fertility")
     assert gru10 is not None
     assert fertility is not None
@@ -32,8 +37,8 @@ def test_gains_ratios_and_spreads(results: list[Result], comparison: Comparison)
     assert gru10.speed_ratio == pytest.approx(800 / 960)
     aer = gru10.scores["AER"]
     assert (aer.mean, aer.low, aer.high, aer.seeds) == (51.5, 51, 52, 2)
-    assert tables.spread(aer) == "51.50 [51.00, 52.00]"
-    assert tables.spread(fertility.scores["AER"]) == "51.00"
+    assert tables.format_spread(aer) == "51.50 [51.00, 52.00]"
+    assert tables.format_spread(fertility.scores["AER"]) == "51.00"
     assert summary.missing == ("linguistic-seed1", "gru1-seed1", "fertility-seed2")
 
 
@@ -45,7 +50,7 @@ def test_only_equals_are_compared(comparison: Comparison) -> None:
     other_seed = as_result(made_up(comparison, "fertility", 2))
     other_size = made_up(comparison, "tanh1", 1)
     other_size["recipe"]["model"]["hidden"] = 16
-    summary = summarise(KFTT, [baseline, moved, newer, other_seed, as_result(other_size)])
+    summary = summarize_results(KFTT, [baseline, moved, newer, other_seed, as_result(other_size)])
     found = {each.system: each for each in summary.systems}
     assert found["gru10"].speed_ratio is None
     assert found["gru1"].speed_ratio is None
@@ -62,7 +67,7 @@ def test_variants_are_set_against_what_they_are_made_of(comparison: Comparison) 
     weak = made_up(comparison, "baseline", 2) | {"system": "gru10"}
     made = [("gru10", 1), ("gru4", 1), ("gru16", 3)]
     done = [as_result(made_up(comparison, *job)) for job in made]
-    summary = summarise(KFTT, [*done, as_result(weak)])
+    summary = summarize_results(KFTT, [*done, as_result(weak)])
     bleu = {name: found.translation[0].value for name, found in comparison.systems.items()}
     changes = {each.system: each.change for each in summary.systems}
     assert changes["gru4"] == pytest.approx(bleu["baseline"] - bleu["gru10"])

@@ -7,16 +7,16 @@ import pytest
 
 from covnmt.base.config import SYSTEMS
 from covnmt.base.recipe import find_recipe, load_recipe
-from covnmt.paper.experiments import find_experiment, is_tuned
-from covnmt.paper.jobs import Job, Plan, settings
+from covnmt.paper.experiments import find_experiment, tunes_length_penalty
+from covnmt.paper.jobs import ExperimentJob, ExperimentPlan, job_config
 from covnmt.paper.systems import VARIANTS
 from tests.paper.made_up import KFTT
 
 
 @pytest.mark.parametrize("system", [*SYSTEMS, *VARIANTS])
 def test_systems_differ_only_in_what_makes_them(system: str, tmp_path: Path) -> None:
-    plan = Plan(KFTT, tmp_path, tmp_path)
-    config = settings(plan, Job(system, 5), minutes=1.5)
+    plan = ExperimentPlan(KFTT, tmp_path, tmp_path)
+    config = job_config(plan, ExperimentJob(system, 5), minutes=1.5)
     assert (config.train.seed, config.train.minutes) == (5, 1.5)
     assert config.data.directory == plan.prepared
     if system in SYSTEMS:
@@ -28,7 +28,10 @@ def test_systems_differ_only_in_what_makes_them(system: str, tmp_path: Path) -> 
         base = VARIANTS[system].base
         pairs = [
             [
-                (settings(p, Job(name, 5), 1.5), is_tuned(p.experiment, name))
+                (
+                    job_config(p, ExperimentJob(name, 5), 1.5),
+                    tunes_length_penalty(p.experiment, name),
+                )
                 for name in (system, base)
             ]
             for p in (plan, modern)

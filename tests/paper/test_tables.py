@@ -8,15 +8,15 @@ from covnmt.base.config import SYSTEMS
 from covnmt.evaluation.evaluate import Comparison
 from covnmt.paper import tables
 from covnmt.paper.results import Result
-from covnmt.paper.summary import summarise
-from covnmt.paper.systems import PHRASE_BASED, changes_of
+from covnmt.paper.summary import summarize_results
+from covnmt.paper.systems import PHRASE_BASED, recipe_overrides
 from tests.paper.made_up import KFTT, as_result, made_up, rows_of
 
 
 def test_table_one(results: list[Result], comparison: Comparison) -> None:
     rows = {
         row["system"].split("`")[1]: row
-        for row in rows_of(tables.translation_table(summarise(KFTT, results)))
+        for row in rows_of(tables.translation_table(summarize_results(KFTT, results)))
     }
     assert rows["baseline"]["parameters"] == "1,000"
     assert rows["gru10"]["parameters"] == "+100"
@@ -34,9 +34,9 @@ def test_the_phrase_based_row(results: list[Result], comparison: Comparison) -> 
     """It comes first, has no parameters, and those who beat it get a mark of their own."""
     # as good as `fertility`: better than the baseline, worse than gru10
     phrases = made_up(comparison, "fertility", 1) | {"system": PHRASE_BASED}
-    summary = summarise(KFTT, [*results, as_result(phrases)])
+    summary = summarize_results(KFTT, [*results, as_result(phrases)])
     assert [each.system for each in summary.systems][:2] == [PHRASE_BASED, "baseline"]
-    assert [tables.mark(each) for each in summary.systems] == [
+    assert [tables.significance_marks(each) for each in summary.systems] == [
         "†",
         "",
         "†",
@@ -44,20 +44,20 @@ def test_the_phrase_based_row(results: list[Result], comparison: Comparison) -> 
         "† 2 of 2 ‡ 2 of 2",
     ]
     first, *_ = rows_of(tables.translation_table(summary))
-    alone, *_ = rows_of(tables.translation_table(summarise(KFTT, results)))
+    alone, *_ = rows_of(tables.translation_table(summarize_results(KFTT, results)))
     assert ("† ‡" in first, "† ‡" in alone, "†" in alone) == (True, False, True)
     assert first["system"] == "`pbsmt`, phrase-based"
     assert (first["parameters"], first["paper: BLEU"]) == ("-", "28.41")
     aligned, *_ = rows_of(tables.alignment_table(summary))
     assert (aligned["AER ↓"], aligned["paper: AER"]) == ("51.00", "-")
     assert "pbsmt" not in tables.speed_table(summary) + tables.attention_table(summary)
-    assert changes_of(PHRASE_BASED) == []
+    assert recipe_overrides(PHRASE_BASED) == []
 
 
 def test_figures_of_the_paper_agree_with_each_other() -> None:
-    assert list(tables.PAPER) == [PHRASE_BASED, *SYSTEMS]
-    baseline = tables.PAPER["baseline"].bleu
-    for system, row in tables.PAPER.items():
+    assert list(tables.PAPER_ROWS) == [PHRASE_BASED, *SYSTEMS]
+    baseline = tables.PAPER_ROWS["baseline"].bleu
+    for system, row in tables.PAPER_ROWS.items():
         if row.gain is not None:
             assert row.bleu - baseline == pytest.approx(row.gain), system
     for before, after, fewer in zip(*tables.PAPER_RATES.values(), (33.2, 40.0), strict=True):
@@ -65,36 +65,36 @@ def test_figures_of_the_paper_agree_with_each_other() -> None:
 
 
 def test_changes_against_the_baseline(results: list[Result]) -> None:
-    summary = summarise(KFTT, results)
+    summary = summarize_results(KFTT, results)
     base, gru10 = summary.find("baseline"), summary.find("gru10")
     assert base is not None
     assert gru10 is not None
     changed = replace(gru10, scores={"DROP": replace(gru10.scores["AER"], mean=15.0)})
     before = replace(base, scores={"DROP": replace(gru10.scores["AER"], mean=20.0)})
-    assert tables.versus(changed, before, "DROP") == "15.00 (-25%)"
-    assert tables.versus(changed, None, "DROP").startswith("15.00 [")
-    assert tables.versus(changed, before, "REP") == "-"
+    assert tables.change_from_baseline(changed, before, "DROP") == "15.00 (-25%)"
+    assert tables.change_from_baseline(changed, None, "DROP").startswith("15.00 [")
+    assert tables.change_from_baseline(changed, before, "REP") == "-"
 
 
 def test_variants_stand_after_what_they_are_read_beside(comparison: Comparison) -> None:
     """Sizes of coverage after GRU d=1 and d=10; how long each was trained is told."""
     systems = ("baseline", "tanh1", "gru1", "gru10", "gru4")
     results = [as_result(made_up(comparison, system, 1)) for system in systems]
-    rows = list(rows_of(tables.variants_table(summarise(KFTT, results))))
+    rows = list(rows_of(tables.variants_table(summarize_results(KFTT, results))))
     assert [row["system"] for row in rows] == ["`gru1`", "`gru10`", "`gru4`"]
     assert [row["what"] for row in rows] == ["as above", "as above", "d = 4"]
     assert [(row["change"], row["95%"]) for row in rows[:2]] == [("-", "-")] * 2
     low, high = map(float, rows[2]["95%"].split(" to "))
     assert low <= float(rows[2]["change"]) <= high < 0
     assert {row["updates"] for row in rows} == {"20"}
-    assert tables.variants_table(summarise(KFTT, results[:2])) == ""
+    assert tables.variants_table(summarize_results(KFTT, results[:2])) == ""
 
 
 def test_speeds_of_those_that_were_alone(comparison: Comparison) -> None:
     results = [as_result(made_up(comparison, system, 1)) for system in ("baseline", "gru10")]
-    told = [row["ratio"] for row in rows_of(tables.speed_table(summarise(KFTT, results)))]
+    told = [row["ratio"] for row in rows_of(tables.speed_table(summarize_results(KFTT, results)))]
     assert told == ["1.000", "0.833"]
     for result in results:
         result.content["training"]["words_per_second"] = None
-    [baseline, gru10] = rows_of(tables.speed_table(summarise(KFTT, results)))
+    [baseline, gru10] = rows_of(tables.speed_table(summarize_results(KFTT, results)))
     assert (baseline["words/s"], baseline["ratio"], gru10["ratio"]) == ("-", "-", "-")

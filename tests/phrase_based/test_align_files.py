@@ -7,10 +7,10 @@ import pytest
 from covnmt.base.errors import UserError
 from covnmt.data.corpus import Corpus
 from covnmt.metrics.alignment import aer, read_links
-from covnmt.phrase_based.align_files import align_files, known_words, numbered
-from covnmt.phrase_based.settings import AlignSettings
+from covnmt.phrase_based.align_files import align_files, assign_ids, vocabulary_ids
+from covnmt.phrase_based.settings import AlignerSettings
 
-SETTINGS = AlignSettings(samplers=1)
+SETTINGS = AlignerSettings(samplers=1)
 
 
 def test_a_corpus_helps(tiny_text: Path, tiny_corpus: Path) -> None:
@@ -27,7 +27,7 @@ def test_words_outside_the_vocabulary_keep_their_identity(tiny_corpus: Path) -> 
     corpus = Corpus.open(tiny_corpus)
     vocabulary = corpus.codec("source").vocabulary
     known = vocabulary.words[0]
-    rows = numbered([[known, "new", "newer", "new"]], known_words(corpus, "source"))
+    rows = assign_ids([[known, "new", "newer", "new"]], vocabulary_ids(corpus, "source"))
     assert rows.ids[0] == vocabulary.encode([known])[0]
     assert rows.ids[1] == rows.ids[3] == len(vocabulary)
     assert rows.ids[2] == len(vocabulary) + 1

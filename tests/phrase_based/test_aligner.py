@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from covnmt.base.errors import UserError
 from covnmt.cli import phrase_based
 from covnmt.metrics.alignment import Links, aer, read_links, symmetrize
-from covnmt.phrase_based.align_files import numbered
+from covnmt.phrase_based.align_files import assign_ids
 from covnmt.phrase_based.aligner import (
     CHAINS,
-    MERGE,
-    Chain,
+    SYMMETRIZATION,
+    AlignerChain,
     WordLinks,
-    align_words,
-    chains,
-    join,
+    align_bitext,
+    list_chains,
+    majority_vote,
+    symmetrize_bitext,
     thot_module,
     train_chain,
-    vote,
 )
-from covnmt.phrase_based.bitext import Bitext, lay_out
-from covnmt.phrase_based.settings import AlignerKind, AlignSettings, Joining
+from covnmt.phrase_based.bitext import Bitext, concatenate_sentences
+from covnmt.phrase_based.settings import AlignerKind, AlignerSettings, Symmetrization
 
 KINDS: tuple[AlignerKind, ...] = get_args(AlignerKind)
 
@@ -35,7 +35,9 @@ KINDS: tuple[AlignerKind, ...] = get_args(AlignerKind)
 def linked_text(tiny_text: Path) -> tuple[Bitext, list[Links]]:
     """The tiny training pairs and their gold links."""
     sides = (
-        numbered([line.split() for line in (tiny_text / f"train.{e}").read_text().splitlines()], {})
+        assign_ids(
+            [line.split() for line in (tiny_text / f"train.{e}").read_text().splitlines()], {}
+        )
         for e in ("src", "tgt")
     )
     return Bitext(*sides), [gold.sure for gold in read_links(tiny_text / "train.align")]
@@ -51,7 +53,7 @@ def test_links_are_found(
     kind: AlignerKind, linked_text: tuple[Bitext, list[Links]], tiny_text: Path
 ) -> None:
     bitext, _ = linked_text
-    found = align_words(bitext, AlignSettings(kind=kind, samplers=1))
+    found = align_bitext(bitext, AlignerSettings(kind=kind, samplers=1))
     gold = read_links(tiny_text / "train.align")
     lengths = zip(bitext.source.lengths(), bitext.target.lengths(), strict=True)
     diagonal = [frozenset((i * j // t, i) for i in range(t)) for j, t in lengths]
@@ -61,7 +63,7 @@ def test_links_are_found(
 def test_the_seed_decides(linked_text: tuple[Bitext, list[Links]]) -> None:
     bitext, _ = linked_text
     one, again, other, later = (
-        train_chain(bitext, AlignSettings(seed=seed), Chain(False, number)).tolist()
+        train_chain(bitext, AlignerSettings(seed=seed), AlignerChain(False, number)).tolist()
         for seed, number in ((1, 0), (1, 0), (2, 0), (1, 1))
     )
     assert one == again
@@ -70,15 +72,15 @@ def test_the_seed_decides(linked_text: tuple[Bitext, list[Links]]) -> None:
 
 def test_processes_make_no_difference(linked_text: tuple[Bitext, list[Links]]) -> None:
     bitext, _ = linked_text
-    one, two = (align_words(bitext, AlignSettings(samplers=2), n) for n in (1, 2))
+    one, two = (align_bitext(bitext, AlignerSettings(samplers=2), n) for n in (1, 2))
     assert one.arrays().keys() == two.arrays().keys()
     assert all(np.array_equal(one.arrays()[name], two.arrays()[name]) for name in one.arrays())
 
 
 def test_chains() -> None:
-    names = [str(chain) for chain in chains(AlignSettings(samplers=2))]
+    names = [str(chain) for chain in list_chains(AlignerSettings(samplers=2))]
     assert names == ["forward-1", "forward-2", "backward-1", "backward-2"]
-    assert len(chains(AlignSettings(kind="hmm", samplers=2))) == 2
+    assert len(list_chains(AlignerSettings(kind="hmm", samplers=2))) == 2
 
 
 # the choices of three chains for one word, and what comes of them
@@ -87,8 +89,8 @@ VOTES = [([4, 4, 4], 4), ([4, 7, 7], 7), ([7, 4, 7], 7), ([7, 4, 0], 7), ([0, 4,
 
 def test_votes() -> None:
     rows = np.array([choice for choice, _ in VOTES], dtype=np.int16).T
-    assert vote(list(rows)).tolist() == [best for _, best in VOTES]
-    assert vote([rows[0]]).tolist() == rows[0].tolist()
+    assert majority_vote(list(rows)).tolist() == [best for _, best in VOTES]
+    assert majority_vote([rows[0]]).tolist() == rows[0].tolist()
 
 
 @st.composite
@@ -109,9 +111,11 @@ EXACT: tuple[Literal["union", "intersection"], ...] = ("union", "intersection")
 def test_joining_is_that_of_the_metrics(
     rows: list[tuple[list[int], list[int]]], how: Literal["union", "intersection"]
 ) -> None:
-    bitext = Bitext(lay_out([b for _, b in rows]), lay_out([f for f, _ in rows]))
+    bitext = Bitext(
+        concatenate_sentences([b for _, b in rows]), concatenate_sentences([f for f, _ in rows])
+    )
     flat = [np.array([k for row in rows for k in row[side]], dtype=np.int16) for side in (0, 1)]
-    found = join(flat[0], flat[1], bitext, how)
+    found = symmetrize_bitext(flat[0], flat[1], bitext, how)
     for n, (forward, backward) in enumerate(rows):
         one = frozenset((j - 1, i) for i, j in enumerate(forward) if j)
         other = frozenset((j, i - 1) for j, i in enumerate(backward) if i)
@@ -121,15 +125,17 @@ def test_joining_is_that_of_the_metrics(
 @given(choices())
 @settings(deadline=None)
 def test_grow_diag_final_and_lies_between(row: tuple[list[int], list[int]]) -> None:
-    bitext = Bitext(lay_out([row[1]]), lay_out([row[0]]))
+    bitext = Bitext(concatenate_sentences([row[1]]), concatenate_sentences([row[0]]))
     forward, backward = (np.array(side, dtype=np.int16) for side in row)
-    found = {how: join(forward, backward, bitext, how)[0] for how in MERGE}
+    found = {how: symmetrize_bitext(forward, backward, bitext, how)[0] for how in SYMMETRIZATION}
     assert found["intersection"] <= found["grow-diag-final-and"] <= found["grow-diag-final"]
     assert found["grow-diag-final"] <= found["union"] == found["forward"] | found["backward"]
 
 
 def test_everything_can_be_asked_for() -> None:
-    assert set(MERGE) == set(get_args(Joining)) == set(get_args(phrase_based.Joining))
+    assert (
+        set(SYMMETRIZATION) == set(get_args(Symmetrization)) == set(get_args(phrase_based.Joining))
+    )
     assert set(CHAINS) == set(KINDS) == set(get_args(phrase_based.Kind))
 
 
@@ -141,9 +147,9 @@ def test_links_survive_a_file() -> None:
 
 @pytest.mark.parametrize("rows", [[[2], []], [[2] * 1025, [3]]])
 def test_pairs_that_thot_would_skip(rows: list[list[int]]) -> None:
-    bitext = Bitext(lay_out([[2], rows[0]]), lay_out([[3], rows[1]]))
+    bitext = Bitext(concatenate_sentences([[2], rows[0]]), concatenate_sentences([[3], rows[1]]))
     with pytest.raises(UserError, match=r"takes 1 to 1024 words a side, and of 2 .* 1 have"):
-        train_chain(bitext, AlignSettings(), Chain(False, 0))
+        train_chain(bitext, AlignerSettings(), AlignerChain(False, 0))
 
 
 def test_without_thot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from covnmt.base.processes import STOPS
 from covnmt.phrase_based.decode import PooledDecoder
-from covnmt.phrase_based.model import SmtModel
-from covnmt.phrase_based.settings import SearchSettings
-from covnmt.phrase_based.translate import load_weights, prepared_decoder
+from covnmt.phrase_based.model import PhraseBasedModel
+from covnmt.phrase_based.settings import StackSearchSettings
+from covnmt.phrase_based.translate import load_weights, open_decoder_for
 
 
 def held_back() -> set[int]:
@@ -20,7 +20,7 @@ def held_back() -> set[int]:
 
 
 def test_a_stop_waits_until_they_have_begun(
-    tiny_smt: SmtModel, monkeypatch: pytest.MonkeyPatch
+    tiny_smt: PhraseBasedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is stopped while it imports ends with a traceback."""
     at_the_start: list[set[int]] = []
@@ -31,8 +31,8 @@ def test_a_stop_waits_until_they_have_begun(
         return start(pool, work, tasks)
 
     monkeypatch.setattr(ProcessPoolExecutor, "map", noted)
-    settings = SearchSettings(processes=2)
-    with prepared_decoder(tiny_smt, [["a"]], settings) as (decoder, _):
+    settings = StackSearchSettings(processes=2)
+    with open_decoder_for(tiny_smt, [["a"]], settings) as (decoder, _):
         assert isinstance(decoder, PooledDecoder)
         list(decoder.nbest([[2], [3]], load_weights(tiny_smt), 1, "translating"))
         assert at_the_start == [set(STOPS)]

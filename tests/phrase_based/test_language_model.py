@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covnmt.base.errors import UserError
-from covnmt.phrase_based.bitext import lay_out
+from covnmt.phrase_based.bitext import concatenate_sentences
 from covnmt.phrase_based.language_model import (
-    USUAL_DISCOUNTS,
+    DEFAULT_DISCOUNTS,
     LanguageModel,
-    Order,
+    NgramCounts,
     count_ngrams,
-    discounts,
-    smooth,
+    kneser_ney_discounts,
+    smooth_counts,
 )
 
 Gram = tuple[int, ...]
@@ -37,7 +37,7 @@ def counted(rows: list[list[int]], n: int) -> Counter[Gram]:
     )
 
 
-def grams(orders: list[Order]) -> list[dict[Gram, int]]:
+def grams(orders: list[NgramCounts]) -> list[dict[Gram, int]]:
     """The orders as dictionaries, without words that were never seen."""
     result: list[dict[Gram, int]] = []
     names: list[Gram] = [()]
@@ -53,7 +53,7 @@ def grams(orders: list[Order]) -> list[dict[Gram, int]]:
 @given(texts, st.integers(1, 4))
 @settings(deadline=None)
 def test_counts(rows: list[list[int]], order: int) -> None:
-    found = grams(count_ngrams(lay_out(rows), END, order))
+    found = grams(count_ngrams(concatenate_sentences(rows), END, order))
     assert found == [counted(rows, n) for n in range(1, order + 1)]
 
 
@@ -69,7 +69,7 @@ class Formula:
             self.amount[n] = {gram: before[gram] or count for gram, count in counts[n].items()}
         self.amount[1][BEGIN,] = 0
         self.discount = {
-            n: discounts(np.array(list(amount.values()), dtype=np.int64))
+            n: kneser_ney_discounts(np.array(list(amount.values()), dtype=np.int64))
             for n, amount in self.amount.items()
         }
 
@@ -90,7 +90,10 @@ class Formula:
 def test_probabilities_follow_the_formula(
     rows: list[list[int]], sentence: list[int], longest: int
 ) -> None:
-    model, formula = smooth(count_ngrams(lay_out(rows), END, longest)), Formula(rows, longest)
+    model, formula = (
+        smooth_counts(count_ngrams(concatenate_sentences(rows), END, longest)),
+        Formula(rows, longest),
+    )
     history, said, expected = np.array([model.beginning]), [BEGIN], []
     for word in [*sentence, END]:
         score, history = model.step(history, np.array([word]))
@@ -99,13 +102,13 @@ def test_probabilities_follow_the_formula(
         said.append(word)
         assert score[0] == pytest.approx(expected[-1], abs=1e-4)
     whole = exp(-sum(expected) / len(expected))
-    assert model.perplexity(lay_out([sentence])) == pytest.approx(whole, rel=1e-4)
+    assert model.perplexity(concatenate_sentences([sentence])) == pytest.approx(whole, rel=1e-4)
 
 
 @given(texts, st.integers(1, 3))
 @settings(deadline=None)
 def test_probabilities_add_up(rows: list[list[int]], longest: int) -> None:
-    model = smooth(count_ngrams(lay_out(rows), END, longest))
+    model = smooth_counts(count_ngrams(concatenate_sentences(rows), END, longest))
     words = np.arange(ROWS)
     for node in np.unique(model.history).tolist():
         scores, _ = model.step(np.full(ROWS, node), words)
@@ -115,7 +118,7 @@ def test_probabilities_add_up(rows: list[list[int]], longest: int) -> None:
 def test_rows_are_independent() -> None:
     draw = np.random.default_rng(3)
     rows = [draw.integers(1, 9, size=draw.integers(1, 9)).tolist() for _ in range(60)]
-    model = smooth(count_ngrams(lay_out(rows), END, 4))
+    model = smooth_counts(count_ngrams(concatenate_sentences(rows), END, 4))
     histories, words = draw.choice(np.unique(model.history), 50), draw.integers(1, 9, size=50)
     together = model.step(histories, words)
     for k in range(50):
@@ -128,20 +131,22 @@ def test_discounts() -> None:
     amounts = np.repeat([1, 2, 3, 4, 9, 0], [10, 5, 3, 2, 1, 4])
     y = 10 / 20
     expected = [0, 1 - 2 * y * 5 / 10, 2 - 3 * y * 3 / 5, 3 - 4 * y * 2 / 3]
-    assert discounts(amounts).tolist() == pytest.approx(expected)
-    assert discounts(np.array([1, 2, 3])) is USUAL_DISCOUNTS  # nothing was seen four times
+    assert kneser_ney_discounts(amounts).tolist() == pytest.approx(expected)
+    assert (
+        kneser_ney_discounts(np.array([1, 2, 3])) is DEFAULT_DISCOUNTS
+    )  # nothing was seen four times
     odd = np.repeat([1, 2, 3, 4], [1, 1, 5, 1])
-    assert discounts(odd) is USUAL_DISCOUNTS  # a discount would be negative
+    assert kneser_ney_discounts(odd) is DEFAULT_DISCOUNTS  # a discount would be negative
 
 
 def test_the_model_predicts_its_language(tmp_path: Path) -> None:
     rows = [[2, 3, 4, 5]] * 30 + [[5, 4, 3, 2]] * 10
-    model = smooth(count_ngrams(lay_out(rows), END, 3))
+    model = smooth_counts(count_ngrams(concatenate_sentences(rows), END, 3))
     model.save(tmp_path)
     again = LanguageModel.load(tmp_path)
     assert (again.end, again.beginning) == (END, model.beginning)
-    assert again.perplexity(lay_out([[2, 3, 4, 5]])) < 2
-    assert again.perplexity(lay_out([[3, 5, 2, 4]])) > 10
+    assert again.perplexity(concatenate_sentences([[2, 3, 4, 5]])) < 2
+    assert again.perplexity(concatenate_sentences([[3, 5, 2, 4]])) > 10
     (tmp_path / "score.npy").write_bytes(b"")
     with pytest.raises(UserError, match=r"score.npy: cannot be read .*covnmt smt train"):
         LanguageModel.load(tmp_path)

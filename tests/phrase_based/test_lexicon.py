@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covnmt.phrase_based.bitext import Bitext, lay_out
-from covnmt.phrase_based.lexicon import NOTHING, Lexicon, count_links
+from covnmt.phrase_based.bitext import Bitext, concatenate_sentences
+from covnmt.phrase_based.lexicon import NULL_WORD, Lexicon, count_links
 
 from .test_phrases import Pair, corpus, linked_pairs
 
@@ -27,17 +27,17 @@ def test_counts(pairs: list[Pair]) -> None:
     for source, target, links in pairs:
         expected.update((source[j], target[i]) for j, i in links)
         expected.update(
-            (w, NOTHING) for j, w in enumerate(source) if j not in {a for a, _ in links}
+            (w, NULL_WORD) for j, w in enumerate(source) if j not in {a for a, _ in links}
         )
         expected.update(
-            (NOTHING, w) for i, w in enumerate(target) if i not in {b for _, b in links}
+            (NULL_WORD, w) for i, w in enumerate(target) if i not in {b for _, b in links}
         )
     lexicon = count_links(*corpus(pairs), ROWS, ROWS)
     assert entries(lexicon) == expected
     assert entries(lexicon.turned()) == {(t, s): count for (s, t), count in expected.items()}
     for each in (lexicon, lexicon.turned()):
         sums = np.bincount(each.source, weights=each.probabilities())
-        linked = {s for (s, t) in entries(each) if t != NOTHING}
+        linked = {s for (s, t) in entries(each) if t != NULL_WORD}
         assert [sums[s] for s in sorted(linked)] == pytest.approx([1.0] * len(linked))
 
 
@@ -47,10 +47,10 @@ def test_weights_of_words() -> None:
         ([2, 3], [5, 4, 6], frozenset({(0, 0)})),
     ]
     lexicon = count_links(*corpus(pairs), ROWS, ROWS)
-    known = {(2, 4): 0.5, (2, 5): 0.5, (3, 5): 0.5, (3, 6): 0.5, (NOTHING, 4): 0.5}
+    known = {(2, 4): 0.5, (2, 5): 0.5, (3, 5): 0.5, (3, 6): 0.5, (NULL_WORD, 4): 0.5}
     cells = np.array([(s, t) for s in range(ROWS) for t in range(1, ROWS)])
     found = lexicon.weight(cells[:, 0], cells[:, 1]).tolist()
-    expected = [known.get((s, t), 0.5 if (s, t) == (NOTHING, 6) else 0.0) for s, t in cells]
+    expected = [known.get((s, t), 0.5 if (s, t) == (NULL_WORD, 6) else 0.0) for s, t in cells]
     assert found == expected
 
 
@@ -60,6 +60,6 @@ def test_survives_a_file() -> None:
 
 
 def test_empty_sides_are_counted_as_nothing() -> None:
-    bitext = Bitext(lay_out([[2]]), lay_out([[3]]))
+    bitext = Bitext(concatenate_sentences([[2]]), concatenate_sentences([[3]]))
     lexicon = count_links(bitext, corpus([([2], [3], frozenset())])[1], ROWS, ROWS)
-    assert entries(lexicon) == {(2, NOTHING): 1, (NOTHING, 3): 1}
+    assert entries(lexicon) == {(2, NULL_WORD): 1, (NULL_WORD, 3): 1}

@@ -9,13 +9,19 @@ from hypothesis import strategies as st
 
 from covnmt.base.arrays import DoubleArray, IntArray
 from covnmt.metrics.bleu import corpus_bleu, sentence_bleu_statistics
-from covnmt.phrase_based.mert import Lists, envelope, line_search, optimise, step_limits
+from covnmt.phrase_based.mert import (
+    NBestLists,
+    envelope,
+    line_search,
+    optimize_weights,
+    step_limits,
+)
 
 WORDS = [*"abcdefgh"]
 FREE = np.full(3, -np.inf)
 
 
-def random_lists(seed: int, sentences: int = 4, longest: int = 6, ties: bool = False) -> Lists:
+def random_lists(seed: int, sentences: int = 4, longest: int = 6, ties: bool = False) -> NBestLists:
     """Lists of different lengths with whole-number features, so that lines often cross together."""
     draw = np.random.default_rng(seed)
     features, statistics = [], []
@@ -32,11 +38,11 @@ def random_lists(seed: int, sentences: int = 4, longest: int = 6, ties: bool = F
             ]
             rows.append(sentence_bleu_statistics(noisy[: int(draw.integers(5, 9))], [reference]))
         statistics.append(np.array(rows, dtype=np.int64))
-    return Lists.of(features, statistics)
+    return NBestLists.of(features, statistics)
 
 
 def by_trying(
-    lists: Lists, weights: DoubleArray, direction: DoubleArray, least: float, most: float
+    lists: NBestLists, weights: DoubleArray, direction: DoubleArray, least: float, most: float
 ) -> float:
     """The best BLEU on the line: every crossing of every two lines, and a step between each."""
     crossings = []
@@ -108,7 +114,7 @@ def test_limits_of_a_step(
 def test_optimising_never_loses_and_keeps_its_limits(seed: int) -> None:
     lists = random_lists(seed, sentences=6)
     start, lower = np.array([0.2, 0.5, 0.3]), np.array([0.0, -np.inf, 0.0])
-    weights, bleu = optimise(lists, start, lower, restarts=2, seed=seed)
+    weights, bleu = optimize_weights(lists, start, lower, restarts=2, seed=seed)
     assert bleu >= lists.bleu(start)
     assert lists.bleu(weights) == pytest.approx(bleu)
     assert (weights >= lower - 1e-12).all()
@@ -118,7 +124,7 @@ def test_optimising_never_loses_and_keeps_its_limits(seed: int) -> None:
 def test_optimising_is_repeatable_and_seeded() -> None:
     lists = random_lists(7, sentences=8)
     start = np.ones(3) / 3
-    one, again = (optimise(lists, start, FREE, restarts=3, seed=5) for _ in range(2))
+    one, again = (optimize_weights(lists, start, FREE, restarts=3, seed=5) for _ in range(2))
     assert one[0].tolist() == again[0].tolist()
     assert one[1] == again[1]
 
@@ -126,7 +132,7 @@ def test_optimising_is_repeatable_and_seeded() -> None:
 def test_padding_is_never_chosen() -> None:
     features = [np.array([[-5.0]]), np.array([[-1.0], [-2.0], [-3.0]])]
     statistics: list[IntArray] = [np.full((1, 10), 4), np.full((3, 10), 4)]
-    lists = Lists.of(features, statistics)
+    lists = NBestLists.of(features, statistics)
     assert lists.best(np.array([1.0])).tolist() == [0, 0]
     assert lists.best(np.array([-1.0])).tolist() == [0, 2]
     assert lists.bleu(np.array([1.0])) == pytest.approx(float(corpus_bleu(np.full(10, 8))))

@@ -1,23 +1,23 @@
 """Stages: done once, done again when what they depend on changes, and the same every time."""
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from covnmt.base.errors import UserError
-from covnmt.base.files import read_json
+from covnmt.base.files import read_json, write_json
 from covnmt.data.corpus import Corpus
 from covnmt.phrase_based import aligner, phrases
 from covnmt.phrase_based.bitext import Bitext, load_arrays
-from covnmt.phrase_based.engine import train
-from covnmt.phrase_based.model import SmtModel, stages
-from covnmt.phrase_based.settings import TrainSettings
+from covnmt.phrase_based.model import PhraseBasedModel, stage_names, train_phrase_based
+from covnmt.phrase_based.settings import PhraseBasedSettings
 
 from .conftest import SETTINGS
 
-STAGES = stages(SETTINGS)
+STAGES = stage_names(SETTINGS)
 
 # what a change of settings makes anew
 CHANGES: list[tuple[dict[str, object], set[str]]] = [
@@ -31,7 +31,7 @@ CHANGES: list[tuple[dict[str, object], set[str]]] = [
 ]
 
 
-def changed(settings: dict[str, object]) -> TrainSettings:
+def changed(settings: dict[str, object]) -> PhraseBasedSettings:
     return SETTINGS.model_copy(update=settings)
 
 
@@ -39,21 +39,21 @@ def changed(settings: dict[str, object]) -> TrainSettings:
 def test_stages_made_anew(
     settings: dict[str, object],
     anew: set[str],
-    tiny_smt: SmtModel,
+    tiny_smt: PhraseBasedModel,
     tiny_corpus: Path,
     tmp_path: Path,
 ) -> None:
     directory = tmp_path / "model"
     shutil.copytree(tiny_smt.directory, directory)
     before = {name: (directory / f"{name}.json").stat().st_mtime_ns for name in STAGES}
-    model = train(tiny_corpus, directory, changed(settings))
+    model = train_phrase_based(tiny_corpus, directory, changed(settings))
     after = {name: (directory / f"{name}.json").stat().st_mtime_ns for name in STAGES}
     assert {name for name in STAGES if before[name] != after[name]} == anew
-    assert SmtModel.open(directory) == model
+    assert PhraseBasedModel.open(directory) == model
 
 
-def test_the_same_again(tiny_smt: SmtModel, tiny_corpus: Path, tmp_path: Path) -> None:
-    again = train(tiny_corpus, tmp_path / "model", SETTINGS)
+def test_the_same_again(tiny_smt: PhraseBasedModel, tiny_corpus: Path, tmp_path: Path) -> None:
+    again = train_phrase_based(tiny_corpus, tmp_path / "model", SETTINGS)
     for path in sorted(tiny_smt.directory.rglob("*")):
         other = again.directory / path.relative_to(tiny_smt.directory)
         if path.suffix == ".npz":
@@ -71,30 +71,30 @@ def test_an_interrupted_stage_is_done_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(aligner, "join_chains", stop)
+        patch.setattr(aligner, "combine_chains", stop)
         with pytest.raises(KeyboardInterrupt):
-            train(tiny_corpus, tmp_path, SETTINGS)
+            train_phrase_based(tiny_corpus, tmp_path, SETTINGS)
     assert [name for name in STAGES if (tmp_path / f"{name}.json").exists()] == [*STAGES[:2]]
     with pytest.raises(UserError, match="holds no phrase-based model"):
-        SmtModel.open(tmp_path)
+        PhraseBasedModel.open(tmp_path)
     kept = (tmp_path / "forward-1.json").stat().st_mtime_ns
-    train(tiny_corpus, tmp_path, SETTINGS)
+    train_phrase_based(tiny_corpus, tmp_path, SETTINGS)
     assert (tmp_path / "forward-1.json").stat().st_mtime_ns == kept
 
 
 def test_half_a_training_is_no_model(
-    tiny_smt: SmtModel, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_smt: PhraseBasedModel, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*arguments: object) -> None:
         raise KeyboardInterrupt
 
     directory = tmp_path / "model"
     shutil.copytree(tiny_smt.directory, directory)
-    monkeypatch.setattr(phrases, "extract", stop)
+    monkeypatch.setattr(phrases, "extract_phrases", stop)
     with pytest.raises(KeyboardInterrupt):
-        train(tiny_corpus, directory, changed({"pairs": 200}))
+        train_phrase_based(tiny_corpus, directory, changed({"pairs": 200}))
     with pytest.raises(UserError, match="holds no phrase-based model"):
-        SmtModel.open(directory)
+        PhraseBasedModel.open(directory)
 
 
 @pytest.mark.parametrize(
@@ -107,19 +107,19 @@ def test_half_a_training_is_no_model(
     ],
 )
 def test_what_was_removed_is_made_again(
-    file: str, stage: str, tiny_smt: SmtModel, tiny_corpus: Path, tmp_path: Path
+    file: str, stage: str, tiny_smt: PhraseBasedModel, tiny_corpus: Path, tmp_path: Path
 ) -> None:
     directory = tmp_path / "model"
     shutil.copytree(tiny_smt.directory, directory)
     (directory / file).unlink()
     before = {name: (directory / f"{name}.json").stat().st_mtime_ns for name in STAGES}
-    train(tiny_corpus, directory, SETTINGS)
+    train_phrase_based(tiny_corpus, directory, SETTINGS)
     after = {name: (directory / f"{name}.json").stat().st_mtime_ns for name in STAGES}
     assert {name for name in STAGES if before[name] != after[name]} == {stage}
     assert (directory / file).exists()
 
 
-def test_figures(tiny_smt: SmtModel) -> None:
+def test_figures(tiny_smt: PhraseBasedModel) -> None:
     found = tiny_smt.figures()
     assert list(found) == list(STAGES)
     assert all(each["seconds"] >= 0 and each["peak_mib"] > 0 for each in found.values())
@@ -137,17 +137,30 @@ def test_some_of_the_pairs(tiny_corpus: Path) -> None:
     assert len(Bitext.of(split, 10_000)) == len(split)
 
 
-def test_damaged_files_are_named(tiny_smt: SmtModel, tmp_path: Path) -> None:
+def test_damaged_files_are_named(tiny_smt: PhraseBasedModel, tmp_path: Path) -> None:
     whole = (tiny_smt.directory / "bitext.npz").read_bytes()
     for damaged in (b"", b"nothing", whole[:500], whole[:-500]):
         (tmp_path / "bitext.npz").write_bytes(damaged)
         with pytest.raises(UserError, match=r"bitext.npz: cannot be read .*remove it"):
-            SmtModel(tmp_path, SETTINGS).bitext()
+            PhraseBasedModel(tmp_path, SETTINGS).bitext()
     assert read_json(tiny_smt.directory / "smt.json")["order"] == SETTINGS.order
 
 
 def test_a_neural_model_keeps_its_directory(tiny_model: Path, tiny_corpus: Path) -> None:
     before = sorted(tiny_model.iterdir())
     with pytest.raises(UserError, match=r"holds a neural model; choose another directory"):
-        train(tiny_corpus, tiny_model, SETTINGS)
+        train_phrase_based(tiny_corpus, tiny_model, SETTINGS)
     assert sorted(tiny_model.iterdir()) == before
+
+
+@pytest.mark.parametrize(("engine", "accepted"), [("covnmt", True), ("moses", False)])
+def test_models_from_before_the_moses_driver_was_removed(
+    engine: str, accepted: bool, tiny_smt: PhraseBasedModel, tmp_path: Path
+) -> None:
+    shutil.copytree(tiny_smt.directory, tmp_path / "model")
+    path = tmp_path / "model" / "smt.json"
+    write_json(path, {"engine": engine, **read_json(path)})
+    with (
+        nullcontext() if accepted else pytest.raises(UserError, match=r"smt\.json: damaged: engine")
+    ):
+        assert PhraseBasedModel.open(tmp_path / "model").settings == tiny_smt.settings

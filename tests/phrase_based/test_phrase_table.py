@@ -9,26 +9,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covnmt.phrase_based.bitext import lay_out
-from covnmt.phrase_based.lexicon import NOTHING, count_links
-from covnmt.phrase_based.phrase_table import LEAST, PRIOR, Table, make_table
-from covnmt.phrase_based.phrases import Spans, extract, hashes
+from covnmt.phrase_based.bitext import concatenate_sentences
+from covnmt.phrase_based.lexicon import NULL_WORD, count_links
+from covnmt.phrase_based.phrase_table import (
+    MIN_LEXICAL_PROBABILITY,
+    ORIENTATION_PRIOR,
+    PhraseTable,
+    build_phrase_table,
+)
+from covnmt.phrase_based.phrases import Spans, extract_phrases, hash_spans
 
 from .test_phrases import Key, Pair, corpus, keys, linked_pairs
 
 ROWS = 8
 
 
-def rows_of(table: Table, source: tuple[int, ...]) -> range:
+def rows_of(table: PhraseTable, source: tuple[int, ...]) -> range:
     """The rows of one source phrase."""
-    [value] = hashes(np.array(source), Spans(np.array([0]), np.array([len(source)])))
+    [value] = hash_spans(np.array(source), Spans(np.array([0]), np.array([len(source)])))
     at = int(np.searchsorted(table.sources, value))
     if at == len(table.sources) or table.sources[at] != value:
         return range(0)
     return range(int(table.bounds[at]), int(table.bounds[at + 1]))
 
 
-def target_of(table: Table, row: int) -> tuple[int, ...]:
+def target_of(table: PhraseTable, row: int) -> tuple[int, ...]:
     return tuple(word for word in table.words[row].tolist() if word)
 
 
@@ -36,12 +41,12 @@ def target_of(table: Table, row: int) -> tuple[int, ...]:
 @settings(deadline=None)
 def test_counts(pairs: list[Pair], options: int) -> None:
     bitext, links = corpus(pairs)
-    found = extract(bitext, links, 3)
+    found = extract_phrases(bitext, links, 3)
     lexicon = count_links(bitext, links, ROWS, ROWS)
     counts = Counter(keys(bitext, found))
-    text = lay_out([pairs[0][0]])
+    text = concatenate_sentences([pairs[0][0]])
     wanted = {tuple(pairs[0][0][a:b]) for a in range(7) for b in range(a + 1, a + 4)} - {()}
-    table = make_table(bitext, found, lexicon, text, 3, options)
+    table = build_phrase_table(bitext, found, lexicon, text, 3, options)
 
     def shares(key: Key) -> tuple[float, float]:
         """p(target | source) and p(source | target)."""
@@ -70,16 +75,16 @@ def test_counts(pairs: list[Pair], options: int) -> None:
 def test_lexical_weights(pairs: list[Pair]) -> None:
     bitext, links = corpus(pairs)
     lexicon = count_links(bitext, links, ROWS, ROWS)
-    text = lay_out([pairs[0][0]])
-    table = make_table(bitext, extract(bitext, links, 3), lexicon, text, 3, 99)
+    text = concatenate_sentences([pairs[0][0]])
+    table = build_phrase_table(bitext, extract_phrases(bitext, links, 3), lexicon, text, 3, 99)
 
     def best(words: tuple[int, ...], others: tuple[int, ...], turned: bool) -> float:
         """The product of each word's best weight."""
         own = lexicon.turned() if turned else lexicon
         entries = zip(own.source.tolist(), own.target.tolist(), strict=True)
         known = dict(zip(entries, own.probabilities().tolist(), strict=True))
-        each = [max(known.get((o, w), 0.0) for o in (NOTHING, *others)) for w in words]
-        return float(np.prod([max(p, LEAST) for p in each]))
+        each = [max(known.get((o, w), 0.0) for o in (NULL_WORD, *others)) for w in words]
+        return float(np.prod([max(p, MIN_LEXICAL_PROBABILITY) for p in each]))
 
     for source in {tuple(pairs[0][0][a:b]) for a in range(7) for b in range(a + 1, a + 4)} - {()}:
         for row in rows_of(table, source):
@@ -92,21 +97,25 @@ def test_orientations() -> None:
     straight = ([2, 3], [4, 5], frozenset({(0, 0), (1, 1)}))
     crossed = ([3, 2], [4, 5], frozenset({(0, 1), (1, 0)}))
     bitext, links = corpus([straight, straight, crossed])
-    found = extract(bitext, links, 1)
-    table = make_table(bitext, found, count_links(bitext, links, ROWS, ROWS), lay_out([[3]]), 1, 9)
+    found = extract_phrases(bitext, links, 1)
+    table = build_phrase_table(
+        bitext, found, count_links(bitext, links, ROWS, ROWS), concatenate_sentences([[3]]), 1, 9
+    )
     [row] = rows_of(table, (3,))
     # 3 follows 2 twice in order and once in a swap; all pairs of this table are that one
     overall = np.array([3, 2, 1]) / 6
-    expected = (np.array([2, 1, 0]) + PRIOR * overall) / (3 + PRIOR)
+    expected = (np.array([2, 1, 0]) + ORIENTATION_PRIOR * overall) / (3 + ORIENTATION_PRIOR)
     assert [exp(each) for each in table.orientation[row]] == pytest.approx(expected.tolist())
 
 
 def test_survives_a_file(tmp_path: Path) -> None:
     bitext, links = corpus([([2, 3], [4, 5], frozenset({(0, 1), (1, 0)}))])
     lexicon = count_links(bitext, links, ROWS, ROWS)
-    table = make_table(bitext, extract(bitext, links, 2), lexicon, lay_out([[2, 3]]), 2, 9)
+    table = build_phrase_table(
+        bitext, extract_phrases(bitext, links, 2), lexicon, concatenate_sentences([[2, 3]]), 2, 9
+    )
     table.save(tmp_path / "table.npz")
-    again = Table.load(tmp_path / "table.npz")
+    again = PhraseTable.load(tmp_path / "table.npz")
     assert len(again) == len(table) == 3
     assert all(np.array_equal(value, vars(again)[name]) for name, value in vars(table).items())
     [row] = rows_of(again, (2,))
@@ -116,4 +125,16 @@ def test_survives_a_file(tmp_path: Path) -> None:
 def test_a_text_without_known_phrases() -> None:
     bitext, links = corpus([([2], [3], frozenset({(0, 0)}))])
     lexicon = count_links(bitext, links, ROWS, ROWS)
-    assert len(make_table(bitext, extract(bitext, links, 2), lexicon, lay_out([[5]]), 2, 9)) == 0
+    assert (
+        len(
+            build_phrase_table(
+                bitext,
+                extract_phrases(bitext, links, 2),
+                lexicon,
+                concatenate_sentences([[5]]),
+                2,
+                9,
+            )
+        )
+        == 0
+    )

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from covnmt.data.corpus import Sentences
 from covnmt.phrase_based import phrases
 from covnmt.phrase_based.aligner import WordLinks
-from covnmt.phrase_based.bitext import Bitext, lay_out
+from covnmt.phrase_based.bitext import Bitext, concatenate_sentences
 from covnmt.phrase_based.phrases import (
+    DISCONTINUOUS,
     MONOTONE,
-    OTHER,
     SWAP,
-    Occurrences,
+    PhraseOccurrences,
     Spans,
-    extract,
-    hashes,
-    position,
-    runs,
+    all_spans,
+    extract_phrases,
+    find_hashes,
+    hash_spans,
 )
 from covnmt.text.vocabulary import UNK
 
@@ -30,7 +30,10 @@ Key = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def corpus(pairs: list[Pair]) -> tuple[Bitext, WordLinks]:
-    bitext = Bitext(lay_out([s for s, _, _ in pairs]), lay_out([t for _, t, _ in pairs]))
+    bitext = Bitext(
+        concatenate_sentences([s for s, _, _ in pairs]),
+        concatenate_sentences([t for _, t, _ in pairs]),
+    )
     flat = [link for _, _, links in pairs for link in sorted(links)]
     source, target = (np.array([link[k] for link in flat], dtype=np.int64) for k in (0, 1))
     return bitext, WordLinks(source, target, np.cumsum([0, *(len(p[2]) for p in pairs)]))
@@ -40,11 +43,13 @@ def orientation(links: frozenset[tuple[int, int]], a: int, b: int, c: int) -> in
     """Of source words [a, b) that became target words from c on; only words with links count."""
     before = [i for _, i in links if i < c]
     if not before:
-        return OTHER if any(j < a for j, _ in links) else MONOTONE
+        return DISCONTINUOUS if any(j < a for j, _ in links) else MONOTONE
     last = [j for j, i in links if i == max(before)]
     if max(last) == max((j for j, _ in links if j < a), default=None):
         return MONOTONE
-    return SWAP if min(last) == min((j for j, _ in links if j >= b), default=None) else OTHER
+    return (
+        SWAP if min(last) == min((j for j, _ in links if j >= b), default=None) else DISCONTINUOUS
+    )
 
 
 def textbook(pair: Pair, longest: int) -> Counter[tuple[Key, int]]:
@@ -64,7 +69,7 @@ def textbook(pair: Pair, longest: int) -> Counter[tuple[Key, int]]:
     return found
 
 
-def keys(bitext: Bitext, found: Occurrences) -> list[Key]:
+def keys(bitext: Bitext, found: PhraseOccurrences) -> list[Key]:
     def run(side: Sentences, spans: Spans, n: int) -> tuple[int, ...]:
         start = int(spans.starts[n])
         return tuple(side.ids[start : start + int(spans.lengths[n])].tolist())
@@ -89,7 +94,7 @@ def test_extraction_is_the_textbooks(pairs: list[Pair], longest: int, chunk: int
     bitext, links = corpus(pairs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(phrases, "CHUNK", chunk)
-        found = extract(bitext, links, longest)
+        found = extract_phrases(bitext, links, longest)
     expected = sum((textbook(pair, longest) for pair in pairs), Counter[tuple[Key, int]]())
     assert Counter(zip(keys(bitext, found), found.orientation.tolist(), strict=True)) == expected
 
@@ -97,9 +102,9 @@ def test_extraction_is_the_textbooks(pairs: list[Pair], longest: int, chunk: int
 @given(st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=6))
 @settings(deadline=None)
 def test_hashes_tell_runs_apart_wherever_they_stand(rows: list[list[int]]) -> None:
-    text = lay_out(rows)
-    spans = runs(text, 4)
-    values = hashes(text.ids, spans)
+    text = concatenate_sentences(rows)
+    spans = all_spans(text, 4)
+    values = hash_spans(text.ids, spans)
     words = [
         tuple(text.ids[start : start + length].tolist())
         for start, length in zip(spans.starts.tolist(), spans.lengths.tolist(), strict=True)
@@ -126,16 +131,16 @@ def test_positions(values: list[int], among: set[int], block: int) -> None:
     ordered = sorted(among)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(phrases, "BLOCK", block)
-        found = position(*(np.array(each, dtype=np.uint64) for each in (values, ordered)))
+        found = find_hashes(*(np.array(each, dtype=np.uint64) for each in (values, ordered)))
     assert found.tolist() == [ordered.index(v) if v in among else -1 for v in values]
 
 
 def test_occurrences_survive_a_file() -> None:
     bitext, links = corpus([([2, 3], [4, 5], frozenset({(0, 1), (1, 0)}))])
-    found = extract(bitext, links, 7)
-    assert keys(bitext, Occurrences.of(found.arrays())) == keys(bitext, found)
+    found = extract_phrases(bitext, links, 7)
+    assert keys(bitext, PhraseOccurrences.of(found.arrays())) == keys(bitext, found)
     assert dict(zip(keys(bitext, found), found.orientation.tolist(), strict=True)) == {
         ((2,), (5,)): SWAP,
-        ((3,), (4,)): OTHER,
+        ((3,), (4,)): DISCONTINUOUS,
         ((2, 3), (4, 5)): MONOTONE,
     }

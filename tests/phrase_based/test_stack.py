@@ -9,14 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covnmt.base.arrays import DoubleArray
-from covnmt.phrase_based.bitext import lay_out
-from covnmt.phrase_based.features import FEATURES, JUMPS, LANGUAGE_MODEL, ORIENTATION, OWN, START
-from covnmt.phrase_based.language_model import LanguageModel, count_ngrams, smooth
-from covnmt.phrase_based.nbest import Hypothesis, best_translations
-from covnmt.phrase_based.phrase_table import Table
-from covnmt.phrase_based.phrases import MONOTONE, OTHER, SWAP, hashes, runs
+from covnmt.phrase_based.bitext import concatenate_sentences
+from covnmt.phrase_based.features import (
+    DISTORTION,
+    FEATURES,
+    INITIAL_WEIGHTS,
+    LANGUAGE_MODEL,
+    ORIENTATION,
+    PHRASE_FEATURES,
+)
+from covnmt.phrase_based.language_model import LanguageModel, count_ngrams, smooth_counts
+from covnmt.phrase_based.nbest import PhraseHypothesis, best_translations
+from covnmt.phrase_based.phrase_table import PhraseTable
+from covnmt.phrase_based.phrases import DISCONTINUOUS, MONOTONE, SWAP, all_spans, hash_spans
 from covnmt.phrase_based.stack import StackSearch
-from covnmt.phrase_based.translation_options import Options, collect
+from covnmt.phrase_based.translation_options import TranslationOptions, collect_options
 from covnmt.text.vocabulary import UNK
 
 WORDS, END = 8, 9  # target ids 2 to 8
@@ -24,12 +31,12 @@ ALL = 10_000  # a stack that nothing is dropped from
 Way = tuple[int, ...]  # options, in the order in which they are said
 
 
-def random_options(seed: int, length: int, model: LanguageModel) -> Options:
+def random_options(seed: int, length: int, model: LanguageModel) -> TranslationOptions:
     """A sentence of different words whose phrases of up to two words have random translations."""
     draw = np.random.default_rng(seed)
     ids = list(range(2, 2 + length))
-    text = lay_out([ids])
-    sources = np.unique(hashes(text.ids, runs(text, 2)))
+    text = concatenate_sentences([ids])
+    sources = np.unique(hash_spans(text.ids, all_spans(text, 2)))
     known = np.sort(draw.permutation(sources)[: max(1, len(sources) - 2)])
     numbers = draw.integers(1, 3, size=len(known))
     rows = int(numbers.sum())
@@ -37,17 +44,17 @@ def random_options(seed: int, length: int, model: LanguageModel) -> Options:
     words[draw.random(rows) < 0.5, 1] = 0
     orientation = np.log(draw.dirichlet(np.ones(3), size=rows))
     bounds = np.concatenate([[0], np.cumsum(numbers)])
-    table = Table(known, bounds, words, -draw.exponential(size=(rows, 4)), orientation)
-    return collect(ids, table, model, 2)
+    table = PhraseTable(known, bounds, words, -draw.exponential(size=(rows, 4)), orientation)
+    return collect_options(ids, table, model, 2)
 
 
 def random_model(seed: int) -> LanguageModel:
     draw = np.random.default_rng(seed)
     rows = [draw.integers(1, WORDS + 1, size=draw.integers(1, 9)).tolist() for _ in range(20)]
-    return smooth(count_ngrams(lay_out(rows), END, 3))
+    return smooth_counts(count_ngrams(concatenate_sentences(rows), END, 3))
 
 
-def ways(options: Options, reach: int, way: Way = ()) -> Iterator[Way]:
+def ways(options: TranslationOptions, reach: int, way: Way = ()) -> Iterator[Way]:
     """Every order of options that covers each word once and obeys the limit on jumps."""
     spans = [(int(options.begin[s]), int(options.end[s])) for s in options.span[list(way)]]
     covered = {j for a, b in spans for j in range(a, b)}
@@ -63,16 +70,16 @@ def ways(options: Options, reach: int, way: Way = ()) -> Iterator[Way]:
             yield from ways(options, reach, (*way, option))
 
 
-def features(options: Options, way: Way, model: LanguageModel) -> DoubleArray:
+def features(options: TranslationOptions, way: Way, model: LanguageModel) -> DoubleArray:
     """One after the other, from what the features are called."""
     found = np.zeros(len(FEATURES))
     history, begin, end = np.array([model.beginning]), 0, 0
     for option in way:
         s = options.span[option]
         a, b = int(options.begin[s]), int(options.end[s])
-        moved = MONOTONE if a == end else SWAP if b == begin else OTHER
-        found[OWN] += options.own[option]
-        found[JUMPS] -= abs(a - end)
+        moved = MONOTONE if a == end else SWAP if b == begin else DISCONTINUOUS
+        found[PHRASE_FEATURES] += options.own[option]
+        found[DISTORTION] -= abs(a - end)
         found[ORIENTATION.start + moved] += options.orientation[option, moved]
         for word in options.words[option]:
             if word:
@@ -83,13 +90,13 @@ def features(options: Options, way: Way, model: LanguageModel) -> DoubleArray:
     return found
 
 
-def said(options: Options, way: Way) -> tuple[int, ...]:
+def said(options: TranslationOptions, way: Way) -> tuple[int, ...]:
     return tuple(word for option in way for word in options.words[option].tolist() if word)
 
 
 def random_weights(seed: int) -> DoubleArray:
     draw = np.random.default_rng(seed)
-    return START * draw.uniform(0.2, 3.0, size=len(START))
+    return INITIAL_WEIGHTS * draw.uniform(0.2, 3.0, size=len(INITIAL_WEIGHTS))
 
 
 @given(st.integers(0, 999), st.integers(1, 4), st.integers(0, 4))
@@ -131,7 +138,7 @@ def test_any_stack_tells_the_truth(seed: int, length: int, reach: int, size: int
         )
 
 
-def as_way(options: Options, found: Hypothesis) -> Way:
+def as_way(options: TranslationOptions, found: PhraseHypothesis) -> Way:
     """The options that a translation was made of: those of its spans that say its words."""
     way = []
     for phrase in found.phrases:
@@ -147,11 +154,13 @@ def as_way(options: Options, found: Hypothesis) -> Way:
     return _matching(options, way, found)
 
 
-def _matching(options: Options, choices: list[list[int]], found: Hypothesis) -> Way:
+def _matching(
+    options: TranslationOptions, choices: list[list[int]], found: PhraseHypothesis
+) -> Way:
     ways_so_far: list[Way] = [()]
     for fitting in choices:
         ways_so_far = [(*way, option) for way in ways_so_far for option in fitting]
-    own = np.array(found.features)[OWN]
+    own = np.array(found.features)[PHRASE_FEATURES]
     return min(
         ways_so_far, key=lambda way: float(np.abs(options.own[list(way)].sum(axis=0) - own).sum())
     )
@@ -174,16 +183,16 @@ def test_a_larger_stack_is_never_worse_here() -> None:
 
 def test_words_without_a_phrase_are_copied() -> None:
     model = random_model(2)
-    text = lay_out([[2]])
-    table = Table(
-        hashes(text.ids, runs(text, 1)),
+    text = concatenate_sentences([[2]])
+    table = PhraseTable(
+        hash_spans(text.ids, all_spans(text, 1)),
         np.array([0, 1]),
         np.array([[5]]),
         np.zeros((1, 4)),
         np.zeros((1, 3)),
     )
-    options = collect([2, UNK, 3], table, model, 1)
+    options = collect_options([2, UNK, 3], table, model, 1)
     assert options.words.tolist() == [[5], [UNK], [UNK]]
     assert options.begin[options.span].tolist() == [0, 1, 2]
-    [found] = best_translations(StackSearch(options, START, model, 0, 10), 1)
+    [found] = best_translations(StackSearch(options, INITIAL_WEIGHTS, model, 0, 10), 1)
     assert found.words == (5, UNK, UNK)

@@ -8,65 +8,66 @@ import pytest
 
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_json
-from covnmt.phrase_based.engine import train
 from covnmt.phrase_based.features import FEATURES
-from covnmt.phrase_based.model import SmtModel
-from covnmt.phrase_based.settings import SearchSettings, TuneSettings
+from covnmt.phrase_based.model import PhraseBasedModel, train_phrase_based
+from covnmt.phrase_based.settings import StackSearchSettings, WeightTuningSettings
 from covnmt.phrase_based.translate import load_weights
-from covnmt.phrase_based.tune_weights import Pool, Tuning, tune
+from covnmt.phrase_based.tune_weights import NBestPool, TuningState, tune_phrase_based
 
-SETTINGS = TuneSettings(
-    search=SearchSettings(reorder=3, stack=10), iterations=4, nbest=20, restarts=2
+SETTINGS = WeightTuningSettings(
+    search=StackSearchSettings(reorder=3, stack=10), iterations=4, nbest=20, restarts=2
 )
 
 
 @pytest.fixture
-def model(tiny_smt: SmtModel, tmp_path: Path) -> SmtModel:
+def model(tiny_smt: PhraseBasedModel, tmp_path: Path) -> PhraseBasedModel:
     """A copy that may be changed."""
     shutil.copytree(tiny_smt.directory, tmp_path / "model")
-    return SmtModel.open(tmp_path / "model")
+    return PhraseBasedModel.open(tmp_path / "model")
 
 
-def test_tuning_gains_and_goes_on(model: SmtModel) -> None:
-    whole = tune(model, SETTINGS)
+def test_tuning_gains_and_goes_on(model: PhraseBasedModel) -> None:
+    whole = tune_phrase_based(model, SETTINGS)
     known = read_json(model.directory / "weights.json")
     assert known["dev_bleu"] == max(bleu for _, bleu in whole) > whole[0][1]
     best = next(weights for weights, bleu in whole if bleu == known["dev_bleu"])
     assert load_weights(model).tolist() == best
     assert list(known["weights"]) == list(FEATURES)
-    assert tune(model, SETTINGS) == whole  # nothing is left to do
+    assert tune_phrase_based(model, SETTINGS) == whole  # nothing is left to do
 
     (model.directory / "weights.json").unlink()
-    assert tune(model, SETTINGS.model_copy(update={"iterations": 2})) == whole[:2]
-    assert tune(model, SETTINGS) == whole
+    assert tune_phrase_based(model, SETTINGS.model_copy(update={"iterations": 2})) == whole[:2]
+    assert tune_phrase_based(model, SETTINGS) == whole
 
 
 @pytest.mark.parametrize("lost", ["weights of round 2", "pool"])
-def test_stopped_between_two_files(lost: str, model: SmtModel) -> None:
+def test_stopped_between_two_files(lost: str, model: PhraseBasedModel) -> None:
     few = SETTINGS.model_copy(update={"iterations": 1, "sentences": 3})
     more = few.model_copy(update={"iterations": 3})
-    tune(model, few)
+    tune_phrase_based(model, few)
     first = (model.directory / "weights.json").read_bytes()
-    tune(model, few.model_copy(update={"iterations": 2}))
+    tune_phrase_based(model, few.model_copy(update={"iterations": 2}))
     if lost == "pool":
         (model.directory / "tuning.npz").unlink()
     else:
         (model.directory / "weights.json").write_bytes(first)
-    found = tune(model, more)
+    found = tune_phrase_based(model, more)
     (model.directory / "weights.json").unlink()
-    assert found == tune(model, more)
+    assert found == tune_phrase_based(model, more)
 
 
-def test_other_settings_begin_anew(model: SmtModel) -> None:
+def test_other_settings_begin_anew(model: PhraseBasedModel) -> None:
     quick = SETTINGS.model_copy(update={"iterations": 1, "sentences": 3})
-    [(_, bleu)] = tune(model, quick)
-    [(_, other)] = tune(model, quick.model_copy(update={"sentences": 4}))
+    [(_, bleu)] = tune_phrase_based(model, quick)
+    [(_, other)] = tune_phrase_based(model, quick.model_copy(update={"sentences": 4}))
     assert bleu != other
 
 
-def test_weights_of_another_training(model: SmtModel, tiny_corpus: Path) -> None:
-    tune(model, SETTINGS.model_copy(update={"iterations": 1, "sentences": 3}))
-    again = train(tiny_corpus, model.directory, model.settings.model_copy(update={"order": 2}))
+def test_weights_of_another_training(model: PhraseBasedModel, tiny_corpus: Path) -> None:
+    tune_phrase_based(model, SETTINGS.model_copy(update={"iterations": 1, "sentences": 3}))
+    again = train_phrase_based(
+        tiny_corpus, model.directory, model.settings.model_copy(update={"order": 2})
+    )
     with pytest.raises(UserError, match="trained anew since it was tuned"):
         load_weights(again)
 
@@ -74,39 +75,41 @@ def test_weights_of_another_training(model: SmtModel, tiny_corpus: Path) -> None
 @pytest.mark.parametrize(
     "content", ["[]", "{}", '{"weights": {}}', '{"weights": {"words": "1"}}', '{"weights": 1}']
 )
-def test_weights_edited_badly(content: str, model: SmtModel) -> None:
+def test_weights_edited_badly(content: str, model: PhraseBasedModel) -> None:
     (model.directory / "weights.json").write_text(content)
     with pytest.raises(UserError, match=r"weights.json: damaged: it must hold a number for each"):
         load_weights(model)
     with pytest.raises(UserError, match=r"weights.json: damaged"):
-        tune(model, SETTINGS)
+        tune_phrase_based(model, SETTINGS)
 
 
-def test_a_dev_set_without_sentences(model: SmtModel) -> None:
+def test_a_dev_set_without_sentences(model: PhraseBasedModel) -> None:
     for side in ("source", "target"):
         (model.directory / f"dev.{side}.txt").write_text(" ".join("a" * 101) + "\n\n")
     with pytest.raises(UserError, match="no sentence of the dev set has 1 to 100 words"):
-        tune(model, SETTINGS)
+        tune_phrase_based(model, SETTINGS)
 
 
-def test_a_dev_set_of_two_lengths(model: SmtModel) -> None:
+def test_a_dev_set_of_two_lengths(model: PhraseBasedModel) -> None:
     with (model.directory / "dev.target.txt").open("a") as stream:
         stream.write("one more\n")
     with pytest.raises(
         UserError, match=r"dev.source.txt ends after line \d+ but .*dev.target.txt goes on"
     ):
-        tune(model, SETTINGS)
+        tune_phrase_based(model, SETTINGS)
 
 
 def test_the_best_round_counts_and_of_equals_the_first() -> None:
     rounds = [([0.1], 20.0), ([0.2], 21.0), ([0.3], 21.0), ([0.4], 19.0)]
-    assert Tuning(rounds).best() == ([0.2], 21.0)
+    assert TuningState(rounds).best() == ([0.2], 21.0)
 
 
 def test_pool_holds_nothing_twice() -> None:
-    def pool(*rows: tuple[int, float]) -> Pool:
+    def pool(*rows: tuple[int, float]) -> NBestPool:
         features = np.array([[value] for _, value in rows])
-        return Pool(np.array([n for n, _ in rows]), features, np.ones((len(rows), 10), np.int64))
+        return NBestPool(
+            np.array([n for n, _ in rows]), features, np.ones((len(rows), 10), np.int64)
+        )
 
     one = pool((0, 1.0), (1, 2.0))
     both = one.with_more(pool((1, 2.0), (0, 3.0), (0, 1.0), (2, 1.0)))

@@ -11,7 +11,7 @@ import pytest
 from covnmt.base.files import read_json
 from covnmt.metrics.alignment import aer, read_links
 from covnmt.metrics.bleu import paper_bleu
-from covnmt.phrase_based.model import SmtModel
+from covnmt.phrase_based.model import PhraseBasedModel
 from tests.conftest import RunCli
 
 
@@ -30,7 +30,7 @@ def model(run_cli: RunCli, tiny_corpus: Path, tmp_path_factory: pytest.TempPathF
 
 def word_for_word(model: Path, lines: list[str]) -> list[str]:
     """Each word by its most frequent translation, in the order of the source."""
-    found = SmtModel.open(model)
+    found = PhraseBasedModel.open(model)
     lexicon, target = found.lexicon(), found.codec("target").vocabulary
     options: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for s, t, count in zip(lexicon.source, lexicon.target, lexicon.count, strict=True):
@@ -92,16 +92,16 @@ def test_words_align(tiny_text: Path, tiny_corpus: Path, run_cli: RunCli, tmp_pa
 # The command, to which Ctrl-C comes when the first stage is done.
 INTERRUPTED = """
 import os, signal
-from covnmt.cli import main
-from covnmt.phrase_based.model import Builder
-plain = Builder.stage
+from covnmt.__main__ import main
+from covnmt.phrase_based.model import ModelBuilder
+plain = ModelBuilder.stage
 
 def stage(self, name, *rest):
     plain(self, name, *rest)
     if name == "forward-1":
         os.kill(os.getpid(), signal.SIGINT)
 
-Builder.stage = stage
+ModelBuilder.stage = stage
 main()
 """
 

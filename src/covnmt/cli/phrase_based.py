@@ -10,7 +10,7 @@ from covnmt.base.console import log
 from covnmt.cli.options import OutputOption, stoppable, writable
 
 if TYPE_CHECKING:
-    from covnmt.phrase_based.settings import SearchSettings
+    from covnmt.phrase_based.settings import StackSearchSettings
 
 app = typer.Typer(no_args_is_help=True, help="The phrase-based baseline (extra `smt`).")
 words_app = typer.Typer(no_args_is_help=True, help="Statistical word alignment (extra `smt`).")
@@ -36,9 +36,6 @@ ProcessesOption = Annotated[int, typer.Option(min=1, help="sentences are shared 
 def train(
     data: Annotated[Path, typer.Argument(help="directory made by `covnmt prepare`")],
     model: Annotated[Path, typer.Argument(help="where the model goes")],
-    engine: Annotated[
-        Literal["covnmt", "moses"], typer.Option(help="moses: drive the one on the PATH")
-    ] = "covnmt",
     aligner: AlignerOption = "eflomal",
     joining: JoiningOption = "grow-diag-final-and",
     samplers: Annotated[int, typer.Option(min=1, help="chains of eflomal")] = 3,
@@ -50,19 +47,18 @@ def train(
     seed: SeedOption = 1234,
 ) -> None:
     """Link words, collect phrases, count n-grams; what is done already is not done again."""
-    from covnmt.phrase_based.engine import train as run
-    from covnmt.phrase_based.settings import AlignSettings, TrainSettings
+    from covnmt.phrase_based.model import train_phrase_based
+    from covnmt.phrase_based.settings import AlignerSettings, PhraseBasedSettings
 
-    settings = TrainSettings(
-        engine=engine,
-        align=AlignSettings(kind=aligner, samplers=samplers, joining=joining, seed=seed),
+    settings = PhraseBasedSettings(
+        align=AlignerSettings(kind=aligner, samplers=samplers, joining=joining, seed=seed),
         pairs=pairs,
         max_phrase=max_phrase,
         options=options,
         order=order,
     )
     with stoppable():
-        run(data, model, settings, processes)
+        train_phrase_based(data, model, settings, processes)
     log(f"{model}: ready; next: covnmt smt tune {model}")
 
 
@@ -79,10 +75,11 @@ def tune(
     seed: SeedOption = 1234,
 ) -> None:
     """Find the weights that give the best BLEU on the dev set; goes on where it was stopped."""
-    from covnmt.phrase_based.engine import tune as run
-    from covnmt.phrase_based.settings import TuneSettings
+    from covnmt.phrase_based.model import PhraseBasedModel
+    from covnmt.phrase_based.settings import WeightTuningSettings
+    from covnmt.phrase_based.tune_weights import tune_phrase_based
 
-    settings = TuneSettings(
+    settings = WeightTuningSettings(
         search=_search(reorder, stack, processes),
         iterations=iterations,
         nbest=nbest,
@@ -91,7 +88,12 @@ def tune(
         seed=seed,
     )
     with stoppable():
-        log(run(model, settings))
+        scores = [bleu for _, bleu in tune_phrase_based(PhraseBasedModel.open(model), settings)]
+    best = max(scores)
+    log(
+        f"{model}: dev BLEU {best:.2f} (round {scores.index(best) + 1} of {len(scores)}; "
+        f"{scores[0]:.2f} before tuning)"
+    )
 
 
 @app.command()
@@ -111,10 +113,14 @@ def translate(
     """Translate a file or a pipe, line by line; order and empty lines are kept."""
     from covnmt.base.files import check_distinct_paths, input_lines, output_lines
     from covnmt.metrics.alignment import format_links
-    from covnmt.phrase_based.engine import translate as run
+    from covnmt.phrase_based.model import PhraseBasedModel
+    from covnmt.phrase_based.translate import translate_phrase_based
 
     check_distinct_paths([out, links], [file])
-    done = run(model, list(input_lines(file)), _search(reorder, stack, processes))
+    settings = _search(reorder, stack, processes)
+    done = list(
+        translate_phrase_based(PhraseBasedModel.open(model), list(input_lines(file)), settings)
+    )
     told = (json.dumps(e.to_json(), ensure_ascii=False) if as_json else e.text for e in done)
     output_lines(out, told)
     if links:
@@ -141,16 +147,16 @@ def align(
     from covnmt.data.corpus import Corpus
     from covnmt.metrics.alignment import format_links
     from covnmt.phrase_based.align_files import align_files
-    from covnmt.phrase_based.settings import AlignSettings
+    from covnmt.phrase_based.settings import AlignerSettings
 
     check_distinct_paths([out], [source, target])
-    settings = AlignSettings(kind=aligner, samplers=samplers, joining=joining, seed=seed)
+    settings = AlignerSettings(kind=aligner, samplers=samplers, joining=joining, seed=seed)
     corpus = Corpus.open(data) if data else None
     found = align_files(source, target, corpus, settings, pairs, processes)
     output_lines(out, map(format_links, found))
 
 
-def _search(reorder: int, stack: int, processes: int) -> "SearchSettings":
-    from covnmt.phrase_based.settings import SearchSettings
+def _search(reorder: int, stack: int, processes: int) -> "StackSearchSettings":
+    from covnmt.phrase_based.settings import StackSearchSettings
 
-    return SearchSettings(reorder=reorder, stack=stack, processes=processes)
+    return StackSearchSettings(reorder=reorder, stack=stack, processes=processes)

@@ -9,7 +9,7 @@ from covnmt.base.console import log
 from covnmt.cli.options import DeviceOption, finite, stoppable, writable
 
 if TYPE_CHECKING:
-    from covnmt.paper.jobs import Plan
+    from covnmt.paper.jobs import ExperimentPlan
 
 app = typer.Typer()
 
@@ -50,13 +50,13 @@ def reproduce(
     """The paper's experiment: the same command again goes on where it stopped."""
     from covnmt.paper import jobs
     from covnmt.paper.experiments import find_experiment
-    from covnmt.paper.pack import pack as write_pack
-    from covnmt.paper.pack import unpack as read_pack
+    from covnmt.paper.pack import pack_prepared_data as write_pack
+    from covnmt.paper.pack import unpack_prepared_data as read_pack
 
     experiment = find_experiment(corpus, scale)
     chosen = jobs.choose_jobs(experiment, system or (), seed or ())
     time = minutes or experiment.minutes
-    plan = jobs.Plan(experiment, work, results, data, time, device, chosen, shared)
+    plan = jobs.ExperimentPlan(experiment, work, results, data, time, device, chosen, shared)
     if list_jobs:
         for row in jobs.progress_rows(plan):
             print("\t".join(row))
@@ -72,24 +72,24 @@ def reproduce(
         log(f"wrote {pack} ({pack.stat().st_size / 2**20:.1f} MiB)")
     elif sheet:
         pair = system or ["baseline", "gru10"]
-        where = jobs.write_sheet(plan, pair, (seed or [jobs.FIRST_SEED])[0])
+        where = jobs.write_rating_sheets(plan, pair, (seed or [jobs.FIRST_SEED])[0])
         log(f"rating sheets: {where}")
     else:
         _run(plan, at_once, report)
 
 
-def _run(plan: "Plan", at_once: int, report: bool) -> None:
+def _run(plan: "ExperimentPlan", at_once: int, report: bool) -> None:
     from covnmt.paper.jobs import run_jobs
-    from covnmt.paper.parallel_jobs import run_at_once
+    from covnmt.paper.parallel_jobs import run_jobs_in_parallel
 
     with stoppable():
-        for line in run_at_once(plan, at_once) if at_once > 1 else run_jobs(plan):
+        for line in run_jobs_in_parallel(plan, at_once) if at_once > 1 else run_jobs(plan):
             log(line)
     if report:
         _write_page(plan)
 
 
-def _write_page(plan: "Plan") -> None:
+def _write_page(plan: "ExperimentPlan") -> None:
     from covnmt.paper.markdown_report import write_page
 
     log(f"report: {write_page(plan.experiment, plan.result_directory)}")

@@ -55,7 +55,7 @@ def run_demo(directory: Path) -> Iterator[RenderableType]:
     comparison = compare(outputs, on)
     yield comparison_table(comparison, "The embedded pair, test set")
     yield length_table(comparison.systems, "By source length")
-    sentence = telling_sentence(comparison, on)
+    sentence = most_improved_sentence(comparison, on)
     picture = directory / "heat-maps.png"
     draw_heat_maps(attention_heat_maps(systems, sentence), picture)
     page = write_report(directory / "report", "covnmt demo", on, systems, forced)
@@ -101,7 +101,7 @@ def translate_test(text: Path, run: Path) -> None:
     save_matrices(run / "test.npz", [pair.matrix for pair in aligned])
 
 
-def telling_sentence(comparison: Comparison, on: EvaluationSet) -> int:
+def most_improved_sentence(comparison: Comparison, on: EvaluationSet) -> int:
     """The test sentence in which coverage mends the most words left out or said twice."""
     before, after = (
         [

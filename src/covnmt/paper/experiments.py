@@ -24,7 +24,7 @@ CorpusName = Literal["kftt", "twlaw", "embedded"]
 Scale = Literal["paper", "modern", "shipped", "small", "tiny"]
 
 PARTS = ("train", "dev", "test")
-GOLD = ("gold.source.txt", "gold.target.txt", "gold.links")
+GOLD_FILES = ("gold.source.txt", "gold.target.txt", "gold.links")
 WORDS = TokenizerSettings(kind="whitespace")
 SUBWORDS = {"kind": "sentencepiece"}
 WORDS_A_SIDE = 30_000
@@ -32,12 +32,12 @@ LONGEST_WORDS, LONGEST_PIECES, LONGEST_PLAIN = 80, 100, 150  # of a training sen
 FULL_STOPS = "。."
 BARE = 10  # one in so many plain pairs that end in full stops is read without them too
 # A word by itself in the Japanese gold pairs; at white space of any kind it would be lost.
-WIDE_SPACE, SHOWN_SPACE = "\u3000", "␣"
+IDEOGRAPHIC_SPACE, VISIBLE_SPACE = "\u3000", "␣"
 # Example sentences of the embedded pair: long enough to get lost in, short enough to picture.
 PICTURE_LENGTHS = range(12, 26)
 
 
-class Text(Protocol):
+class ExperimentText(Protocol):
     """Where the sentences come from."""
 
     @property
@@ -64,7 +64,7 @@ class Text(Protocol):
 
 
 @dataclass(frozen=True)
-class OpenText:
+class OpenCorpusText:
     """An open corpus: parallel files as they are published, English on the target side."""
 
     folder: str  # where its archive unpacks to
@@ -107,7 +107,7 @@ class OpenText:
 
     def _plain(self, files: dict[str, PathPair], prepared: Path) -> PrepareSettings:
         """Subwords of whatever a person may type; some training pairs also without full stop."""
-        bare = write_bare(files["train"], prepared.parent)
+        bare = write_pairs_without_full_stop(files["train"], prepared.parent)
         rewritten = dict.fromkeys(self.rewritten, True)
         return PrepareSettings(
             source=plain_subwords(self.language).model_copy(update=rewritten),
@@ -140,14 +140,15 @@ class OpenText:
         folder = raw / "gold-align" / self.gold_folder
         if folder.exists():
             names = (f"test.{self.language}", "test.en", "test.talp")
-            for name, own in zip(names, GOLD, strict=True):
+            for name, own in zip(names, GOLD_FILES, strict=True):
                 lines = (
-                    line.replace(WIDE_SPACE, SHOWN_SPACE) for line in read_lines(folder / name)
+                    line.replace(IDEOGRAPHIC_SPACE, VISIBLE_SPACE)
+                    for line in read_lines(folder / name)
                 )
                 write_lines(prepared / own, lines)
 
 
-def write_bare(pair: PathPair, folder: Path) -> list[PathPair]:
+def write_pairs_without_full_stop(pair: PathPair, folder: Path) -> list[PathPair]:
     """Files of every tenth pair in which both sides end in a full stop, without it, if any do.
 
     People leave it out, and a system that never saw that may answer with anything.
@@ -162,7 +163,7 @@ def write_bare(pair: PathPair, folder: Path) -> list[PathPair]:
 
 
 @dataclass(frozen=True)
-class EmbeddedText:
+class EmbeddedPairText:
     """The embedded pair, written on the spot; its test set is aligned by construction."""
 
     train: int
@@ -180,7 +181,7 @@ class EmbeddedText:
             return
         text = prepared.parent / "text"
         write_corpus(text, train=self.train, dev=self.dev, test=self.test)
-        for ending, own in zip(("src", "tgt", "align"), GOLD, strict=True):
+        for ending, own in zip(("src", "tgt", "align"), GOLD_FILES, strict=True):
             write_lines(prepared / own, read_lines(text / f"test.{ending}"))
         pairs = {part: (text / f"{part}.src", text / f"{part}.tgt") for part in PARTS}
         settings = PrepareSettings(
@@ -208,16 +209,16 @@ class Experiment:
     scale: Scale
     title: str
     recipe: str
-    text: Text
+    text: ExperimentText
     systems: tuple[str, ...] = tuple(SYSTEMS)
     again: tuple[str, ...] = ()  # systems with a second seed
     minutes: float | None = None  # of one job; None: as long as the recipe says
     tuned: bool = False  # the length penalty of every system is chosen on the dev set
 
 
-AGAIN = ("baseline", "fertility", "gru10")
-SLOT = 9.5  # minutes
-KFTT = OpenText(
+SECOND_SEED_SYSTEMS = ("baseline", "fertility", "gru10")
+JOB_MINUTES = 9.5  # minutes
+KFTT = OpenCorpusText(
     folder="kftt-ja-en",
     source="ja",
     language="ja",
@@ -225,7 +226,7 @@ KFTT = OpenText(
     gold_folder="ja-en-kftt",
     gold="hand-aligned pairs of the same corpus",
 )
-TWLAW = OpenText(
+TWLAW = OpenCorpusText(
     folder="twlaw-zh-en",
     source="seg.zh",
     language="zh",
@@ -235,8 +236,8 @@ TWLAW = OpenText(
 )
 
 
-def scales(
-    corpus: CorpusName, title: str, words: OpenText, plain: OpenText
+def open_corpus_experiments(
+    corpus: CorpusName, title: str, words: OpenCorpusText, plain: OpenCorpusText
 ) -> tuple[Experiment, ...]:
     """An open corpus: as in the paper, trained today's way, and for the model that is shipped."""
     return (
@@ -247,8 +248,8 @@ def scales(
             title,
             f"reproduce/{corpus}",
             words,
-            again=AGAIN,
-            minutes=SLOT,
+            again=SECOND_SEED_SYSTEMS,
+            minutes=JOB_MINUTES,
         ),
         Experiment(
             f"{corpus}-modern",
@@ -258,7 +259,7 @@ def scales(
             f"reproduce/{corpus}-modern",
             replace(words, pieces=16_000),
             systems=("baseline", "gru10"),
-            minutes=SLOT,
+            minutes=JOB_MINUTES,
             tuned=True,
         ),
         Experiment(
@@ -269,15 +270,15 @@ def scales(
             f"reproduce/{corpus}-shipped",
             replace(plain, pieces=9_500, plain=True),
             systems=("gru10",),
-            minutes=SLOT,
+            minutes=JOB_MINUTES,
             tuned=True,
         ),
     )
 
 
 EXPERIMENTS = (
-    *scales("kftt", "KFTT, Japanese to English", KFTT, KFTT),
-    *scales(
+    *open_corpus_experiments("kftt", "KFTT, Japanese to English", KFTT, KFTT),
+    *open_corpus_experiments(
         "twlaw",
         "Laws of Taiwan, Chinese to English",
         TWLAW,
@@ -289,7 +290,7 @@ EXPERIMENTS = (
         "small",
         "The embedded pair",
         "reproduce/embedded",
-        EmbeddedText(train=20_000, dev=300, test=600),
+        EmbeddedPairText(train=20_000, dev=300, test=600),
     ),
     Experiment(
         "embedded-tiny",
@@ -297,7 +298,7 @@ EXPERIMENTS = (
         "tiny",
         "The embedded pair, a trial of the machinery",
         "reproduce/embedded-tiny",
-        EmbeddedText(train=300, dev=20, test=40, example_count=2),
+        EmbeddedPairText(train=300, dev=20, test=40, example_count=2),
         systems=("baseline", "gru10"),
     ),
 )
@@ -316,7 +317,7 @@ def find_experiment(corpus: str, scale: str | None = None) -> Experiment:
     raise UserError(f"{corpus} has no scale {scale!r}; it is run at scale {scales}")
 
 
-def is_tuned(experiment: Experiment, system: str) -> bool:
+def tunes_length_penalty(experiment: Experiment, system: str) -> bool:
     """Whether its length penalty is chosen on the dev set: not where it is what the system is."""
     variant = VARIANTS.get(system)
     if variant is None:

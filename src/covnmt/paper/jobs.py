@@ -18,9 +18,9 @@ from covnmt.base.console import log
 from covnmt.base.errors import UserError
 from covnmt.base.files import check_writable, read_json, read_lines, write_json
 from covnmt.base.recipe import find_recipe, load_recipe, quoted
-from covnmt.paper.experiments import Experiment, is_tuned
+from covnmt.paper.experiments import Experiment, tunes_length_penalty
 from covnmt.paper.results import read_result, result_file, write_result
-from covnmt.paper.systems import PHRASE_BASED, changes_of, trained_as
+from covnmt.paper.systems import PHRASE_BASED, recipe_overrides, training_system
 
 FIRST_SEED, SECOND_SEED = 1, 2
 # Of a job's time, what is kept for the last validation, translation, alignment and scores.
@@ -31,7 +31,7 @@ OUTPUTS = "test.jsonl"  # the translated test set, beside the model
 
 
 @dataclass(frozen=True)
-class Job:
+class ExperimentJob:
     """One system, trained with one seed, and measured."""
 
     system: str
@@ -44,7 +44,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExperimentPlan:
     """What to do and where: text in `data`, everything large in `work`, figures in `results`."""
 
     experiment: Experiment
@@ -53,7 +53,7 @@ class Plan:
     data: Path | None = None
     minutes: float | None = None
     device: str = "auto"
-    jobs: Sequence[Job] = ()
+    jobs: Sequence[ExperimentJob] = ()
     shared: bool = False  # the machine does other work too, so that speeds say nothing
 
     @property
@@ -66,15 +66,15 @@ class Plan:
         """Where this experiment's results are."""
         return self.results / self.experiment.name
 
-    def run(self, job: Job) -> Path:
+    def run(self, job: ExperimentJob) -> Path:
         """The model directory of a job."""
         return self.work / self.experiment.name / job.name
 
-    def result(self, job: Job) -> Path:
+    def result(self, job: ExperimentJob) -> Path:
         """The result file of a job."""
         return result_file(self.result_directory, job.system, job.seed)
 
-    def left(self) -> list[Job]:
+    def left(self) -> list[ExperimentJob]:
         """The jobs still to be done, in order."""
         return [job for job in self.jobs if not self.result(job).exists()]
 
@@ -87,19 +87,19 @@ class Plan:
 
 def choose_jobs(
     experiment: Experiment, systems: Sequence[str] = (), seeds: Sequence[int] = ()
-) -> list[Job]:
+) -> list[ExperimentJob]:
     """All systems once, then those that have a second seed; or exactly what is asked for."""
     for system in systems:
-        changes_of(system)
+        recipe_overrides(system)
     chosen = list(dict.fromkeys(systems)) or list(experiment.systems)
     if systems or seeds:
         each = list(dict.fromkeys(seeds)) or [FIRST_SEED]
-        return [Job(system, seed) for seed, system in product(each, chosen)]
-    again = [Job(system, SECOND_SEED) for system in experiment.again]
-    return [Job(system, FIRST_SEED) for system in chosen] + again
+        return [ExperimentJob(system, seed) for seed, system in product(each, chosen)]
+    again = [ExperimentJob(system, SECOND_SEED) for system in experiment.again]
+    return [ExperimentJob(system, FIRST_SEED) for system in chosen] + again
 
 
-def run_jobs(plan: Plan) -> Iterator[str]:
+def run_jobs(plan: ExperimentPlan) -> Iterator[str]:
     """Do what is left, telling what was done; raises KeyboardInterrupt when stopped by a signal."""
     plan.prepare()
     left = plan.left()
@@ -110,7 +110,7 @@ def run_jobs(plan: Plan) -> Iterator[str]:
         yield f"{plan.result(job)}: done in {time.monotonic() - began:,.0f} seconds"
 
 
-def run_job(plan: Plan, job: Job) -> None:
+def run_job(plan: ExperimentPlan, job: ExperimentJob) -> None:
     """Train one system, measure it, and write its result."""
     from covnmt.base.provenance import collect_provenance
     from covnmt.data.corpus import Corpus
@@ -119,13 +119,13 @@ def run_job(plan: Plan, job: Job) -> None:
     if job.system == PHRASE_BASED:
         found = phrase_based.run_job(plan.experiment, plan.run(job), plan.prepared, job.seed)
     else:
-        found = run_neural(plan, job)
+        found = run_neural_job(plan, job)
     report = Corpus.open(plan.prepared).report
     content: dict[str, Any] = {
         "experiment": plan.experiment.name,
         "system": job.system,
         "seed": job.seed,
-        "command": command(plan, job, found.pop("minutes", plan.minutes)),
+        "command": reproduce_command(plan, job, found.pop("minutes", plan.minutes)),
         **collect_provenance(),
         "data": {name: split.model_dump() for name, split in report.splits.items()},
         **found,
@@ -133,22 +133,24 @@ def run_job(plan: Plan, job: Job) -> None:
     write_result(plan.result(job), content)
 
 
-def run_neural(plan: Plan, job: Job) -> dict[str, Any]:
+def run_neural_job(plan: ExperimentPlan, job: ExperimentJob) -> dict[str, Any]:
     """Train one of the neural systems, and measure it."""
     from covnmt.model.checkpoint import write_last_weights
-    from covnmt.paper.measure import describe_run, measure
+    from covnmt.paper.measure import describe_run, measure_neural_system
 
-    trained = Job(trained_as(job.system), job.seed)
+    trained = ExperimentJob(training_system(job.system), job.seed)
     run = model = plan.run(trained)
     ended = train_system(plan, trained)
-    config = settings(plan, job, 0.0)
+    config = job_config(plan, job, 0.0)
     began = time.monotonic()
-    if config.train.ema != settings(plan, trained, 0.0).train.ema:
+    if config.train.ema != job_config(plan, trained, 0.0).train.ema:
         model = plan.run(job)
         write_last_weights(run, model)
-    decode, tried = tuned(plan, job, model, config.decode)
+    decode, tried = tune_length_penalty(plan, job, model, config.decode)
     outputs = plan.run(job) / OUTPUTS
-    found = measure(plan.experiment, model, plan.prepared, plan.device, decode, outputs)
+    found = measure_neural_system(
+        plan.experiment, model, plan.prepared, plan.device, decode, outputs
+    )
     seconds = round(time.monotonic() - began, 1)
     about = describe_run(run, ended.pop("reason"))
     about["recipe"]["decode"] = decode.model_dump(mode="json")
@@ -158,8 +160,8 @@ def run_neural(plan: Plan, job: Job) -> dict[str, Any]:
     return {**ended, **about, **tried, "measuring_seconds": seconds, **found}
 
 
-def tuned(
-    plan: Plan, job: Job, model: Path, decode: DecodeConfig
+def tune_length_penalty(
+    plan: ExperimentPlan, job: ExperimentJob, model: Path, decode: DecodeConfig
 ) -> tuple[DecodeConfig, dict[str, Any]]:
     """How a system translates, and what was tried on the dev set to find that, if anything.
 
@@ -168,7 +170,7 @@ def tuned(
     from covnmt.inference.tune_penalties import save_decoding
     from covnmt.paper.measure import tune_on_dev
 
-    if not is_tuned(plan.experiment, job.system):
+    if not tunes_length_penalty(plan.experiment, job.system):
         return decode, {}
     tuning = tune_on_dev(plan.experiment, model, plan.prepared, plan.device, decode)
     best = tuning.best.decode
@@ -181,7 +183,7 @@ def tuned(
     return best, {"tuning": rows}
 
 
-def train_system(plan: Plan, job: Job) -> dict[str, Any]:
+def train_system(plan: ExperimentPlan, job: ExperimentJob) -> dict[str, Any]:
     """Train, or go on training; gives why it ended, its time, and where, in what versions."""
     from covnmt.base.provenance import collect_provenance
     from covnmt.decoding.torch import pick_device
@@ -190,7 +192,7 @@ def train_system(plan: Plan, job: Job) -> dict[str, Any]:
     run = plan.run(job)
     if (run / TRAINED).exists():
         return dict(read_json(run / TRAINED))
-    config = settings(plan, job, time_left(plan.minutes, run))
+    config = job_config(plan, job, training_minutes_left(plan.minutes, run))
     outcome = train(config, run, pick_device(plan.device))
     reason = outcome.reason
     if plan.minutes and "minutes are over" in reason:
@@ -203,24 +205,24 @@ def train_system(plan: Plan, job: Job) -> dict[str, Any]:
     return ended
 
 
-def settings(plan: Plan, job: Job, minutes: float) -> Config:
+def job_config(plan: ExperimentPlan, job: ExperimentJob, minutes: float) -> Config:
     """The recipe that all systems share, with what makes this one."""
     own = [
         f"data.directory={quoted(plan.prepared)}",
         f"train.seed={job.seed}",
         f"train.minutes={minutes:.3f}",
     ]
-    return load_recipe(find_recipe(plan.experiment.recipe), [*changes_of(job.system), *own])
+    return load_recipe(find_recipe(plan.experiment.recipe), [*recipe_overrides(job.system), *own])
 
 
-def time_left(minutes: float | None, run: Path) -> float:
+def training_minutes_left(minutes: float | None, run: Path) -> float:
     """Minutes that training may still take, less what it took before a stop; 0 is no limit."""
     if minutes is None:
         return 0.0
-    return max((1 - RESERVE) * minutes - minutes_spent(run / "log.jsonl"), 0.01)
+    return max((1 - RESERVE) * minutes - training_minutes_spent(run / "log.jsonl"), 0.01)
 
 
-def minutes_spent(log: Path) -> float:
+def training_minutes_spent(log: Path) -> float:
     """As the log of a run tells; 0 before there is one."""
     spent = 0.0
     for line in read_lines(log) if log.exists() else ():
@@ -231,7 +233,7 @@ def minutes_spent(log: Path) -> float:
     return spent
 
 
-def command(plan: Plan, job: Job, minutes: float | None) -> str:
+def reproduce_command(plan: ExperimentPlan, job: ExperimentJob, minutes: float | None) -> str:
     """What gives this result again, with the time of its training; directories are one's own."""
     slot = f" --minutes {minutes:g}" if minutes else ""
     corpus, scale = plan.experiment.corpus, plan.experiment.scale
@@ -240,7 +242,7 @@ def command(plan: Plan, job: Job, minutes: float | None) -> str:
     return f"covnmt reproduce {corpus} --scale {scale} {chosen}{slot}{beside}"
 
 
-def progress_rows(plan: Plan) -> Iterator[tuple[str, str, str, str]]:
+def progress_rows(plan: ExperimentPlan) -> Iterator[tuple[str, str, str, str]]:
     """Each job: system, seed, whether it is done, and its BLEU."""
     for job in plan.jobs:
         done = plan.result(job).exists()
@@ -251,14 +253,14 @@ def progress_rows(plan: Plan) -> Iterator[tuple[str, str, str, str]]:
         yield job.system, str(job.seed), "done" if done else "left", bleu
 
 
-def write_sheet(plan: Plan, systems: Sequence[str], seed: int) -> Path:
+def write_rating_sheets(plan: ExperimentPlan, systems: Sequence[str], seed: int) -> Path:
     """Blinded rating sheets of 200 test sentences in WORK: they hold corpus text."""
     from covnmt.evaluation.human_evaluation import given_source_words, make_rating_sheets
     from covnmt.evaluation.system_output import read_outputs
 
     rows = {}
     for system in systems:
-        file = plan.run(Job(system, seed)) / OUTPUTS
+        file = plan.run(ExperimentJob(system, seed)) / OUTPUTS
         if not file.exists():
             raise UserError(f"{file}: no such file; run the job on this machine, or copy it here")
         rows[system] = read_outputs(file)

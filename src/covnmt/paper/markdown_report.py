@@ -28,7 +28,7 @@ from covnmt.metrics.by_length import scores_by_length
 from covnmt.paper import tables
 from covnmt.paper.experiments import Experiment
 from covnmt.paper.results import Result, read_results
-from covnmt.paper.summary import BASELINE, Summary, by_system, summarise
+from covnmt.paper.summary import BASELINE, Summary, group_by_system, summarize_results
 from covnmt.paper.systems import PHRASE_BASED
 
 PAGE, SUMMARY = "README.md", "summary.json"
@@ -41,9 +41,9 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
     results = read_results(directory)
     if not results:
         raise UserError(f"{directory}: no result files yet; run a job, or copy some there")
-    summary = summarise(experiment, results)
+    summary = summarize_results(experiment, results)
     write_json(directory / SUMMARY, summary.to_json())
-    first = one_seed(results)
+    first = one_result_per_system(results)
     pictures = picture_examples(first, directory)
     parts = [
         introduction(experiment, summary, results),
@@ -65,9 +65,9 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
     return directory / PAGE
 
 
-def one_seed(results: Sequence[Result]) -> dict[str, Result]:
+def one_result_per_system(results: Sequence[Result]) -> dict[str, Result]:
     """Of every neural system the seed that most of them have, or else its first."""
-    groups = {name: group for name, group in by_system(results).items() if name in SYSTEMS}
+    groups = {name: group for name, group in group_by_system(results).items() if name in SYSTEMS}
     counts = Counter(result.seed for group in groups.values() for result in group)
     most = min(counts, key=lambda seed: (-counts[seed], seed), default=0)
     return {
@@ -138,7 +138,7 @@ def translation(experiment: Experiment, summary: Summary) -> str:
 
 def tuning(results: Sequence[Result]) -> str:
     """The section on length normalisation, where it was chosen on the dev set."""
-    ordered = [result for group in by_system(results).values() for result in group]
+    ordered = [result for group in group_by_system(results).values() for result in group]
     if not (found := tables.tuning_table(ordered)):
         return ""
     note = (
@@ -173,10 +173,10 @@ def lengths(first: Mapping[str, Result]) -> str:
         long = [n for n, j in enumerate(result.content["test"]["source_lengths"]) if j > LONG]
         if long:
             output, reference = result.statistics[long, :2].sum(axis=0)
-            rows.append([tables.paper_name(name), str(len(long)), f"{output / reference:.3f}"])
+            rows.append([tables.system_label(name), str(len(long)), f"{output / reference:.3f}"])
     head = ("system", f"sentences over {LONG} words", "output / reference length")
     claim = f"The paper: beyond {LONG} words the baseline's outputs are much shorter."
-    long_table = f"{tables.table(head, rows)}\n\n{claim} " if rows else ""
+    long_table = f"{tables.markdown_table(head, rows)}\n\n{claim} " if rows else ""
     seeds = ", ".join(sorted({str(result.seed) for result in first.values()}))
     note = (
         f"Seed {seeds}; bands hold 95% of bootstrap samples, and of more than three systems "
@@ -257,7 +257,9 @@ def picture_examples(first: Mapping[str, Result], directory: Path) -> dict[str, 
     pair = _pair(first)
     if not pair or not pair[0].content["examples"]:
         return {}
-    troubles = [[trouble(row) for row in result.content["examples"]] for result in pair]
+    troubles = [
+        [count_coverage_errors(row) for row in result.content["examples"]] for result in pair
+    ]
     mended = [before - after for before, after in zip(*troubles, strict=True)]
     rule = f"fewest words with attention below {LOW_ATTENTION:g} in all or said again"
     most, least = int(np.argmax(mended)), int(np.argmin(mended))
@@ -272,7 +274,7 @@ def picture_examples(first: Mapping[str, Result], directory: Path) -> dict[str, 
     return chosen
 
 
-def trouble(example: Mapping[str, Any]) -> int:
+def count_coverage_errors(example: Mapping[str, Any]) -> int:
     """Source words hardly looked at, and target words in pairs that were said before."""
     hardly = int((_matrix(example).sum(axis=0) < LOW_ATTENTION).sum())
     return hardly + len(repeated_bigram_positions(example["tokens"]))

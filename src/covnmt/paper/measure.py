@@ -31,20 +31,20 @@ from covnmt.inference.tune_penalties import (
 from covnmt.metrics.alignment import check_links, read_links
 from covnmt.metrics.bleu import OUTPUT_LENGTH, Score
 from covnmt.metrics.by_length import LengthBucket
-from covnmt.paper.experiments import GOLD, Experiment
+from covnmt.paper.experiments import GOLD_FILES, Experiment
 
 NOT_OURS_TO_TELL = {"data": {"directory"}}  # a place on somebody's machine
 WARM_UP = 1  # reports of speed that do not count
 
 
-class ToJson(Protocol):
+class JsonTranslation(Protocol):
     """A translation that can tell itself as `translate --json` does."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
 
 
-def measure(
+def measure_neural_system(
     experiment: Experiment,
     run: Path,
     prepared: Path,
@@ -59,21 +59,21 @@ def measure(
     """
     test = Corpus.open(prepared).split("test")
     translator, aligner = Translator.load(run, device=device), Aligner.load(run, device)
-    whole = uncut(decode, test)
+    whole = keep_long_lines(decode, test)
     translations = translator.translate(test.source_text(), whole)
     save_translations(outputs, translations)
     if experiment.text.plain:
         source = [" ".join(translation.source_tokens) for translation in translations]
-        as_text = score_plain([translation.text for translation in translations], source, test)
+        as_text = score_cased([translation.text for translation in translations], source, test)
     else:
         source = test.source_text()
-        as_text = score_text([translation.text for translation in translations], test)
-    aligned, pair_count = score_alignment(aligner, prepared)
+        as_text = score_lowercased([translation.text for translation in translations], test)
+    aligned, pair_count = score_gold_alignment(aligner, prepared)
     kinds = {"translation": as_text.translation, "alignment": aligned}
     by_length = as_text.by_length
     if not experiment.text.pieces:
         pairs = zip(test.source_text(), test.target_text(), strict=True)
-        as_words = score_words(translations, aligner.align(pairs), experiment, prepared)
+        as_words = score_attention(translations, aligner.align(pairs), experiment, prepared)
         kinds["adequacy"], kinds["proxies"] = as_words.adequacy, as_words.proxies
         kinds["diagnostics"] = as_words.diagnostics
         # the same sentences in the same groups; where words are exact, so are rates by length
@@ -83,7 +83,7 @@ def measure(
         "gold": {"pairs": pair_count, "what": experiment.text.gold if pair_count else None},
         "test": describe_test(as_text, source, by_length),
         "examples": [
-            example(translation)
+            example_record(translation)
             for translation in translator.translate(experiment.text.examples(prepared), whole)
         ],
     }
@@ -96,12 +96,12 @@ def tune_on_dev(
     dev = Corpus.open(prepared).split("dev")
     plain = experiment.text.plain
     references = [line if plain else line.lower() for line in dev.target_text()]
-    whole = keep_every_hypothesis(uncut(decode, dev))
+    whole = keep_every_hypothesis(keep_long_lines(decode, dev))
     found = Translator.load(run, device=device).stream(dev.source_text(), whole)
     return score_penalties(found, references, penalty_grid(decode))
 
 
-def uncut(decode: DecodeConfig, split: Split) -> DecodeConfig:
+def keep_long_lines(decode: DecodeConfig, split: Split) -> DecodeConfig:
     """With no line cut off, or words and attention would not fit."""
     longest = int(split.source_sentences.lengths().max())
     return decode.model_copy(update={"max_source": longest + 1})
@@ -120,7 +120,7 @@ def describe_test(
     }
 
 
-def score_text(outputs: Sequence[str], test: Split) -> Evaluation:
+def score_lowercased(outputs: Sequence[str], test: Split) -> Evaluation:
     """The test set as text; references lower-cased, as the systems never saw a capital."""
     references = [line.lower() for line in test.target_text()]
     output = SystemOutput([text.lower() for text in outputs])
@@ -137,13 +137,13 @@ def case_insensitive(scores: Sequence[Score]) -> tuple[Score, ...]:
     )
 
 
-def score_plain(outputs: Sequence[str], source: Sequence[str], test: Split) -> Evaluation:
+def score_cased(outputs: Sequence[str], source: Sequence[str], test: Split) -> Evaluation:
     """The test set as people read it; the source is in subwords, for its lengths."""
     on = EvaluationSet([test.target_text()], source)
     return evaluate(SystemOutput(outputs), on, EvaluationOptions(workers=available_cpus()))
 
 
-def score_words(
+def score_attention(
     translations: Sequence[Translation],
     forced: Sequence[Alignment],
     experiment: Experiment,
@@ -155,7 +155,7 @@ def score_words(
     on = EvaluationSet(
         references=[[" ".join(pair.target_tokens) for pair in forced]],
         source=[" ".join(pair.source_tokens) for pair in forced],
-        gold=read_links(prepared / GOLD[2]) if exact else None,
+        gold=read_links(prepared / GOLD_FILES[2]) if exact else None,
         deterministic=exact,
     )
     fertility = [t.fertility.tolist() for t in translations if t.fertility is not None]
@@ -168,9 +168,9 @@ def score_words(
     return evaluate(output, on, EvaluationOptions(ter=False))
 
 
-def score_alignment(aligner: Aligner, prepared: Path) -> tuple[tuple[Score, ...], int]:
+def score_gold_alignment(aligner: Aligner, prepared: Path) -> tuple[tuple[Score, ...], int]:
     """AER, SAER, precision and recall on the gold pairs, and how many pairs there are."""
-    source, target, links = (prepared / name for name in GOLD)
+    source, target, links = (prepared / name for name in GOLD_FILES)
     if not links.exists():
         return (), 0
     pairs = [(a, b) for a, b in read_parallel(source, target)]
@@ -186,7 +186,7 @@ def score_alignment(aligner: Aligner, prepared: Path) -> tuple[tuple[Score, ...]
     return evaluate(stand_in, on, EvaluationOptions(ter=False, samples=1)).alignment, len(pairs)
 
 
-def example(translation: ToJson) -> dict[str, Any]:
+def example_record(translation: JsonTranslation) -> dict[str, Any]:
     """One of our sentences, as `translate --json` tells it, in fewer digits."""
     told = translation.to_json()
     del told["source"]
@@ -194,7 +194,7 @@ def example(translation: ToJson) -> dict[str, Any]:
     return told | {"alignment": rounded}
 
 
-def save_translations(path: Path, translations: Iterable[ToJson]) -> None:
+def save_translations(path: Path, translations: Iterable[JsonTranslation]) -> None:
     """As `covnmt translate --json` writes them."""
     write_lines(path, (json.dumps(each.to_json(), ensure_ascii=False) for each in translations))
 

@@ -15,7 +15,7 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write
 
 
-def pack(prepared: Path, name: str, file: Path) -> None:
+def pack_prepared_data(prepared: Path, name: str, file: Path) -> None:
     """Write all files of a prepared directory; equal data give equal packs."""
     paths = sorted(path for path in prepared.iterdir() if path.is_file())
     with (
@@ -29,7 +29,7 @@ def pack(prepared: Path, name: str, file: Path) -> None:
                 archive.addfile(entry, content)
 
 
-def unpack(file: Path, name: str, prepared: Path) -> None:
+def unpack_prepared_data(file: Path, name: str, prepared: Path) -> None:
     """Fill the prepared directory from a pack, unless it is complete already."""
     if (prepared / "corpus.json").exists():
         return

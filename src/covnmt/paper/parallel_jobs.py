@@ -18,25 +18,25 @@ from queue import SimpleQueue
 from covnmt.base.console import log
 from covnmt.base.errors import UserError
 from covnmt.base.processes import available_cpus
-from covnmt.paper.jobs import Job, Plan
-from covnmt.paper.systems import trained_as
+from covnmt.paper.jobs import ExperimentJob, ExperimentPlan
+from covnmt.paper.systems import training_system
 
 CHILD = """
-from covnmt.cli import main
-from covnmt.paper.parallel_jobs import stop_when_input_ends
-stop_when_input_ends()
+from covnmt.__main__ import main
+from covnmt.paper.parallel_jobs import stop_when_stdin_closes
+stop_when_stdin_closes()
 main()
 """
 
 
-def run_at_once(plan: Plan, number: int) -> Iterator[str]:
+def run_jobs_in_parallel(plan: ExperimentPlan, number: int) -> Iterator[str]:
     """Do what is left, so many jobs at a time; the failure of one leaves the others alone."""
     plan.prepare()
-    crew = Crew(plan, number)
+    crew = JobProcesses(plan, number)
     try:
         with ThreadPoolExecutor(number) as places:
             try:
-                chores = [places.submit(crew.run, jobs) for jobs in by_training(plan.left())]
+                chores = [places.submit(crew.run, jobs) for jobs in group_by_training(plan.left())]
                 for chore in as_completed(chores):
                     chore.result()
                     yield f"{len(plan.jobs) - len(plan.left())} of {len(plan.jobs)} jobs are done"
@@ -51,31 +51,31 @@ def run_at_once(plan: Plan, number: int) -> Iterator[str]:
         raise UserError(f"not done: {names}; the reason is told above. The same command goes on")
 
 
-def by_training(jobs: Sequence[Job]) -> list[list[Job]]:
+def group_by_training(jobs: Sequence[ExperimentJob]) -> list[list[ExperimentJob]]:
     """Jobs that one training serves, together."""
-    groups: dict[Job, list[Job]] = {}
+    groups: dict[ExperimentJob, list[ExperimentJob]] = {}
     for job in jobs:
-        groups.setdefault(Job(trained_as(job.system), job.seed), []).append(job)
+        groups.setdefault(ExperimentJob(training_system(job.system), job.seed), []).append(job)
     return list(groups.values())
 
 
 @dataclass
-class Crew:
+class JobProcesses:
     """The processes that work, and the devices that are free for others."""
 
-    plan: Plan
+    plan: ExperimentPlan
     number: int
     working: list[subprocess.Popen[str]] = field(default_factory=list)
     stopped: bool = False
 
     def __post_init__(self) -> None:
-        names = devices(self.plan.device)
+        names = list_devices(self.plan.device)
         self.shared = self.plan.shared or self.number > len(names)
         self.free: SimpleQueue[str] = SimpleQueue()
         for place in range(self.number):
             self.free.put(names[place % len(names)])
 
-    def run(self, jobs: Sequence[Job]) -> None:
+    def run(self, jobs: Sequence[ExperimentJob]) -> None:
         """Do jobs of one training on a device that is free."""
         device = self.free.get()
         try:
@@ -83,11 +83,16 @@ class Crew:
         finally:
             self.free.put(device)
 
-    def _run(self, jobs: Sequence[Job], device: str) -> None:
+    def _run(self, jobs: Sequence[ExperimentJob], device: str) -> None:
         """In a process, telling what it tells."""
         threads = str(max(1, available_cpus() // self.number))
         with subprocess.Popen(
-            [sys.executable, "-c", CHILD, *arguments(self.plan, jobs, device, self.shared)],
+            [
+                sys.executable,
+                "-c",
+                CHILD,
+                *reproduce_arguments(self.plan, jobs, device, self.shared),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -119,7 +124,7 @@ class Crew:
             process.kill()
 
 
-def devices(name: str) -> list[str]:
+def list_devices(name: str) -> list[str]:
     """The devices that a name means; every GPU, unless one is asked for."""
     import torch
 
@@ -127,7 +132,9 @@ def devices(name: str) -> list[str]:
     return [f"cuda:{k}" for k in range(count)] if count > 1 else [name]
 
 
-def arguments(plan: Plan, jobs: Sequence[Job], device: str, shared: bool) -> list[str]:
+def reproduce_arguments(
+    plan: ExperimentPlan, jobs: Sequence[ExperimentJob], device: str, shared: bool
+) -> list[str]:
     """The command that does some jobs of a plan, one after the other."""
     given = {
         "--scale": plan.experiment.scale,
@@ -143,7 +150,7 @@ def arguments(plan: Plan, jobs: Sequence[Job], device: str, shared: bool) -> lis
     return ["reproduce", plan.experiment.corpus, *options, *systems, *flags]
 
 
-def stop_when_input_ends() -> None:
+def stop_when_stdin_closes() -> None:
     """In such a process: the end of its standard input is as good as a signal to stop."""
 
     def wait_and_stop() -> None:

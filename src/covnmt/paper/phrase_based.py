@@ -17,13 +17,18 @@ from covnmt.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
 from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
 from covnmt.metrics.alignment import Links, read_links
 from covnmt.metrics.bleu import Score
-from covnmt.paper.experiments import GOLD, Experiment
-from covnmt.paper.measure import describe_test, example, save_translations, score_text
-from covnmt.phrase_based import engine
+from covnmt.paper.experiments import GOLD_FILES, Experiment
+from covnmt.paper.measure import describe_test, example_record, save_translations, score_lowercased
 from covnmt.phrase_based.align_files import WordPair, align_pairs
-from covnmt.phrase_based.model import SmtModel
-from covnmt.phrase_based.settings import AlignSettings, SearchSettings, TrainSettings, TuneSettings
-from covnmt.phrase_based.tune_weights import read_tuning
+from covnmt.phrase_based.model import PhraseBasedModel, train_phrase_based
+from covnmt.phrase_based.settings import (
+    AlignerSettings,
+    PhraseBasedSettings,
+    StackSearchSettings,
+    WeightTuningSettings,
+)
+from covnmt.phrase_based.translate import translate_phrase_based
+from covnmt.phrase_based.tune_weights import read_tuning, tune_phrase_based
 
 ROUNDS = 12  # of tuning, at most
 LEARN = 100_000  # training pairs that the aligner learns from when it is measured
@@ -34,18 +39,18 @@ TUNING = ("weights", "dev_bleu", "seconds", "cpu_seconds", "peak_mib", "phrase_p
 
 def run_job(experiment: Experiment, run: Path, prepared: Path, seed: int) -> dict[str, Any]:
     """Train, tune and measure; what is done already is not done again."""
-    search = SearchSettings(processes=available_cpus())
-    settings = TrainSettings(align=AlignSettings(seed=seed))
-    tuning = TuneSettings(search=search, iterations=ROUNDS, seed=seed)
-    model = engine.train(prepared, run, settings, search.processes)
-    engine.tune(run, tuning)
+    search = StackSearchSettings(processes=available_cpus())
+    settings = PhraseBasedSettings(align=AlignerSettings(seed=seed))
+    tuning = WeightTuningSettings(search=search, iterations=ROUNDS, seed=seed)
+    model = train_phrase_based(prepared, run, settings, search.processes)
+    tune_phrase_based(model, tuning)
     began = time.monotonic()
     found = measure(experiment, model, prepared, search)
     cost = {"measuring_seconds": round(time.monotonic() - began, 1), "processes": search.processes}
     return {**describe_model(model, tuning), **cost, **found}
 
 
-def describe_model(model: SmtModel, tuning: TuneSettings) -> dict[str, Any]:
+def describe_model(model: PhraseBasedModel, tuning: WeightTuningSettings) -> dict[str, Any]:
     """Settings and the course of training; a round of tuning is what an update is to the others."""
     stages = {name: _without_source(noted) for name, noted in model.figures().items()}
     tuned = read_tuning(model.directory)
@@ -75,16 +80,16 @@ def _without_source(noted: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(
-    experiment: Experiment, model: SmtModel, prepared: Path, search: SearchSettings
+    experiment: Experiment, model: PhraseBasedModel, prepared: Path, search: StackSearchSettings
 ) -> dict[str, Any]:
     """Translate, align and score; also leaves the translated test set in the model directory."""
     corpus = Corpus.open(prepared)
     test = corpus.split("test")
     lines, examples = list(test.source_text()), list(experiment.text.examples(prepared))
-    all_done = engine.translate(model.directory, [*lines, *examples], search)
+    all_done = list(translate_phrase_based(model, [*lines, *examples], search))
     done, shown = all_done[: len(lines)], all_done[len(lines) :]
     save_translations(model.directory / "test.jsonl", done)
-    as_text = score_text([each.text for each in done], test)
+    as_text = score_lowercased([each.text for each in done], test)
     codec = corpus.codec("target")
     references: list[WordPair] = [
         (each.source_tokens, codec.tokenize(line))
@@ -107,13 +112,13 @@ def measure(
         "scores": {kind: [s.to_json() for s in scores] for kind, scores in kinds.items() if scores},
         "gold": {"pairs": len(gold), "what": experiment.text.gold if gold else None},
         "test": describe_test(as_text, test.source_text(), by_length),
-        "examples": [example(each) for each in shown],
+        "examples": [example_record(each) for each in shown],
     }
 
 
 def gold_pairs(prepared: Path) -> list[WordPair]:
     """The pairs with a gold alignment, where there are some."""
-    source, target, links = (prepared / name for name in GOLD)
+    source, target, links = (prepared / name for name in GOLD_FILES)
     if not links.exists():
         return []
     return [(one.split(), other.split()) for one, other in read_parallel(source, target)]
@@ -132,7 +137,7 @@ def score_words(
     on = EvaluationSet(
         references=[[" ".join(target) for _, target in references]],
         source=[" ".join(source) for source, _ in references],
-        gold=read_links(prepared / GOLD[2]) if exact else None,
+        gold=read_links(prepared / GOLD_FILES[2]) if exact else None,
         deterministic=exact,
     )
     text = [" ".join(target) for _, target in outputs]
@@ -149,7 +154,7 @@ def score_alignment(
         return ()
     text = [" ".join(target) for _, target in pairs]
     source = [" ".join(words) for words, _ in pairs]
-    on = EvaluationSet([text], source, read_links(prepared / GOLD[2]))
+    on = EvaluationSet([text], source, read_links(prepared / GOLD_FILES[2]))
     # the references stand in for an output: only what is said of alignment is taken
     return evaluate(
         SystemOutput(text, links=links), on, EvaluationOptions(ter=False, samples=1)

@@ -74,7 +74,7 @@ def result_file(directory: Path, system: str, seed: int) -> Path:
 def write_result(path: Path, content: dict[str, Any]) -> None:
     """Write a result as a whole."""
     with atomic_text(path) as stream:
-        stream.write(layout({"format": FORMAT, **content}) + "\n")
+        stream.write(format_json({"format": FORMAT, **content}) + "\n")
 
 
 def read_results(directory: Path) -> list[Result]:
@@ -101,14 +101,14 @@ def read_result(path: Path, system: str, seed: int) -> Result:
     return Result(system, seed, content)
 
 
-def layout(value: Any, pad: str = "") -> str:
+def format_json(value: Any, pad: str = "") -> str:
     """JSON in which every list of plain values has one line."""
     inner = pad + "  "
     if isinstance(value, dict) and value:
-        rows = [f"{json.dumps(key)}: {layout(each, inner)}" for key, each in value.items()]
+        rows = [f"{json.dumps(key)}: {format_json(each, inner)}" for key, each in value.items()]
         opening, closing = "{}"
     elif isinstance(value, list) and any(isinstance(each, dict | list) for each in value):
-        rows = [layout(each, inner) for each in value]
+        rows = [format_json(each, inner) for each in value]
         opening, closing = "[]"
     else:
         return json.dumps(value, ensure_ascii=False)

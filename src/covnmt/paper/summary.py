@@ -15,7 +15,7 @@ from covnmt.metrics.significance import SignTest, sign_test
 from covnmt.paper.experiments import Experiment
 from covnmt.paper.jobs import choose_jobs
 from covnmt.paper.results import Result
-from covnmt.paper.systems import PHRASE_BASED, VARIANTS, made_of
+from covnmt.paper.systems import PHRASE_BASED, VARIANTS, base_system
 
 BASELINE = "baseline"
 # What may differ between the systems of one table.
@@ -91,27 +91,27 @@ class Summary:
         return asdict(self)
 
 
-def summarise(experiment: Experiment, results: Sequence[Result]) -> Summary:
+def summarize_results(experiment: Experiment, results: Sequence[Result]) -> Summary:
     """Put the results together, systems in the paper's order."""
     done = {(result.system, result.seed) for result in results}
-    groups = by_system(results)
+    groups = group_by_system(results)
     baseline = {result.seed: result for result in groups.get(BASELINE, [])}
     phrases = next(iter(groups.get(PHRASE_BASED, [])), None)
     planned = choose_jobs(experiment)
     return Summary(
         experiment=experiment.name,
         systems=tuple(
-            summarise_system(group, baseline, phrases, groups.get(made_of(system), []))
+            summarize_system(group, baseline, phrases, groups.get(base_system(system), []))
             for system, group in groups.items()
         ),
         missing=tuple(job.name for job in planned if (job.system, job.seed) not in done),
         commits=_unique(result.content["commit"] for result in results),
-        machines=_unique(machine(result) for result in results),
-        unequal=unequal_settings([r for r in results if r.system in SYSTEMS]),
+        machines=_unique(machine_name(result) for result in results),
+        unequal=differing_settings([r for r in results if r.system in SYSTEMS]),
     )
 
 
-def by_system(results: Iterable[Result]) -> dict[str, list[Result]]:
+def group_by_system(results: Iterable[Result]) -> dict[str, list[Result]]:
     """Results of each system by seed: the paper's rows, our variants, then any other."""
     order = [PHRASE_BASED, *SYSTEMS, *VARIANTS]
     rank = {system: number for number, system in enumerate(order)}
@@ -121,7 +121,7 @@ def by_system(results: Iterable[Result]) -> dict[str, list[Result]]:
     return groups
 
 
-def summarise_system(
+def summarize_system(
     group: Sequence[Result],
     baseline: Mapping[int, Result],
     phrases: Result | None,
@@ -138,7 +138,7 @@ def summarise_system(
     ratios = [
         system.speed / base.speed
         for system, base in rivals
-        if system.speed and base.speed and comparable(system, base)
+        if system.speed and base.speed and speeds_comparable(system, base)
     ]
     speeds = [result.speed for result in group if result.speed]
     return SystemSummary(
@@ -172,18 +172,21 @@ def _against(
     return ahead, bleu_gain_interval([(other.statistics, one.statistics) for one, other in pairs])
 
 
-def machine(result: Result) -> str:
+def machine_name(result: Result) -> str:
     """What it was trained on, in a few words."""
     known = result.content["machine"]
     return str(known["gpu"] or f"{known['cpu']}, {known['cores']} cores")
 
 
-def comparable(one: Result, other: Result) -> bool:
+def speeds_comparable(one: Result, other: Result) -> bool:
     """Whether their speeds are: code may have become faster between two commits."""
-    return machine(one) == machine(other) and one.content["commit"] == other.content["commit"]
+    return (
+        machine_name(one) == machine_name(other)
+        and one.content["commit"] == other.content["commit"]
+    )
 
 
-def unequal_settings(results: Sequence[Result]) -> tuple[str, ...]:
+def differing_settings(results: Sequence[Result]) -> tuple[str, ...]:
     """Settings with more than one value, other than those that make the systems."""
     recipes = [shared_settings(result) for result in results]
     keys = dict.fromkeys(key for recipe in recipes for key in recipe)

@@ -103,12 +103,12 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
-def made_of(system: str) -> str:
+def base_system(system: str) -> str:
     """The system that a variant changes; empty for others."""
     return VARIANTS[system].base if system in VARIANTS else ""
 
 
-def trained_as(system: str) -> str:
+def training_system(system: str) -> str:
     """The system whose training serves this one too: its base, if it is only used otherwise."""
     variant = VARIANTS.get(system)
     if variant and all(change.startswith(AFTER_TRAINING) for change in variant.changes):
@@ -116,7 +116,7 @@ def trained_as(system: str) -> str:
     return system
 
 
-def changes_of(system: str) -> list[str]:
+def recipe_overrides(system: str) -> list[str]:
     """What makes a system of the shared recipe, as overrides of it; `pbsmt` does not use it."""
     if system == PHRASE_BASED:
         return []

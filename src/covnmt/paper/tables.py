@@ -18,7 +18,7 @@ NOTHING = "-"
 DAGGER, DOUBLE_DAGGER = "†‡"
 
 
-class Paper(NamedTuple):
+class PaperRow(NamedTuple):
     """A row of the paper's Tables 1 and 3, and its speed against the baseline."""
 
     name: str
@@ -30,14 +30,14 @@ class Paper(NamedTuple):
     speed: float | None = None
 
 
-PAPER = {
-    PHRASE_BASED: Paper("Moses", NOTHING, 28.41, None, None, None),
-    "baseline": Paper("GroundHog", "84.3M", 28.32, None, 67.00, 54.67, 1.0),
-    "linguistic": Paper("+ linguistic", "+1K", 29.42, 1.10, 66.75, 53.55),
-    "fertility": Paper("+ linguistic, fertility", "+3K", 29.86, 1.54, 64.85, 52.13, 0.906),
-    "tanh1": Paper("+ NN tanh d=1", "+4K", 29.12, 0.80, 67.10, 54.46),
-    "gru1": Paper("+ NN GRU d=1", "+10K", 29.59, 1.27, 66.30, 53.51),
-    "gru10": Paper("+ NN GRU d=10", "+100K", 30.14, 1.82, 64.25, 50.50, 0.833),
+PAPER_ROWS = {
+    PHRASE_BASED: PaperRow("Moses", NOTHING, 28.41, None, None, None),
+    "baseline": PaperRow("GroundHog", "84.3M", 28.32, None, 67.00, 54.67, 1.0),
+    "linguistic": PaperRow("+ linguistic", "+1K", 29.42, 1.10, 66.75, 53.55),
+    "fertility": PaperRow("+ linguistic, fertility", "+3K", 29.86, 1.54, 64.85, 52.13, 0.906),
+    "tanh1": PaperRow("+ NN tanh d=1", "+4K", 29.12, 0.80, 67.10, 54.46),
+    "gru1": PaperRow("+ NN GRU d=1", "+10K", 29.59, 1.27, 66.30, 53.51),
+    "gru10": PaperRow("+ NN GRU d=10", "+100K", 30.14, 1.82, 64.25, 50.50, 0.833),
 }
 PHRASES_NAME = f"`{PHRASE_BASED}`, phrase-based"
 # Source words left out and said twice as people counted them, in percent (the paper's Table 2).
@@ -57,21 +57,21 @@ def translation_table(summary: Summary) -> str:
     head = ("system", "parameters", "BLEU (paper's)", marks, "gain", "95%")
     rows = []
     for each in _all_rows(summary):
-        paper = PAPER[each.system]
+        paper = PAPER_ROWS[each.system]
         rows.append(
             [
-                paper_name(each.system),
-                parameters(each, summary),
-                *(spread(each.scores.get("BLEU (paper)")), mark(each)),
-                *(signed(each.gain), between(each.gain_band)),
-                *(spread(each.scores.get(name)) for name in ("BLEU", "chrF", "TER")),
+                system_label(each.system),
+                format_parameters(each, summary),
+                *(format_spread(each.scores.get("BLEU (paper)")), significance_marks(each)),
+                *(format_signed(each.gain), format_interval(each.gain_band)),
+                *(format_spread(each.scores.get(name)) for name in ("BLEU", "chrF", "TER")),
                 paper.added,
                 f"{paper.bleu:.2f}",
-                signed(paper.gain),
+                format_signed(paper.gain),
             ]
         )
     ours, theirs = ("sacreBLEU", "chrF", "TER"), ("paper: parameters", "paper: BLEU", "paper: gain")
-    return table((*head, *ours, *theirs), rows)
+    return markdown_table((*head, *ours, *theirs), rows)
 
 
 def alignment_table(summary: Summary) -> str:
@@ -79,15 +79,15 @@ def alignment_table(summary: Summary) -> str:
     own = ("SAER", "AER", "alignment precision", "alignment recall")
     rows = [
         [
-            paper_name(each.system),
-            *(spread(each.scores.get(name)) for name in own),
-            number(PAPER[each.system].saer, 2),
-            number(PAPER[each.system].aer, 2),
+            system_label(each.system),
+            *(format_spread(each.scores.get(name)) for name in own),
+            format_number(PAPER_ROWS[each.system].saer, 2),
+            format_number(PAPER_ROWS[each.system].aer, 2),
         ]
         for each in _all_rows(summary)
     ]
     head = ("system", "SAER ↓", "AER ↓", "precision", "recall", "paper: SAER", "paper: AER")
-    return table(head, rows)
+    return markdown_table(head, rows)
 
 
 def adequacy_table(summary: Summary) -> str:
@@ -95,10 +95,10 @@ def adequacy_table(summary: Summary) -> str:
     names = [n for n in (*ADEQUACY, *PROXIES) if any(n in s.scores for s in summary.systems)]
     base = summary.find(BASELINE)
     rows = [
-        [paper_name(each.system), *(versus(each, base, name) for name in names)]
+        [system_label(each.system), *(change_from_baseline(each, base, name) for name in names)]
         for each in _all_rows(summary)
     ]
-    return table(("system", *(f"{name} ↓" for name in names)), rows)
+    return markdown_table(("system", *(f"{name} ↓" for name in names)), rows)
 
 
 def adequacy_note(summary: Summary) -> str:
@@ -128,23 +128,26 @@ def speed_table(summary: Summary) -> str:
         ratio = 1.0 if each.system == BASELINE and speed else each.speed_ratio
         rows.append(
             [
-                paper_name(each.system),
+                system_label(each.system),
                 NOTHING if speed is None else f"{speed.mean:,.0f}",
-                number(ratio, 3),
-                number(PAPER[each.system].speed, 3),
+                format_number(ratio, 3),
+                format_number(PAPER_ROWS[each.system].speed, 3),
                 f"{each.updates.mean:,.0f}",
             ]
         )
-    return table(("system", "words/s", "ratio", "paper: ratio", "updates made"), rows)
+    return markdown_table(("system", "words/s", "ratio", "paper: ratio", "updates made"), rows)
 
 
 def attention_table(summary: Summary) -> str:
     """What the attention does."""
     rows = [
-        [paper_name(each.system), *(spread(each.scores.get(name), 3) for name in DIAGNOSTICS)]
+        [
+            system_label(each.system),
+            *(format_spread(each.scores.get(name), 3) for name in DIAGNOSTICS),
+        ]
         for each in _six(summary)
     ]
-    return table(("system", *DIAGNOSTICS), rows)
+    return markdown_table(("system", *DIAGNOSTICS), rows)
 
 
 def variants_table(summary: Summary) -> str:
@@ -160,15 +163,17 @@ def variants_table(summary: Summary) -> str:
         [
             f"`{each.system}`",
             VARIANTS[each.system].what if each.system in VARIANTS else "as above",
-            spread(each.scores.get(first)),
-            *(signed(each.change), between(each.change_band)),
-            *(spread(each.scores.get(name)) for name in others),
+            format_spread(each.scores.get(first)),
+            *(format_signed(each.change), format_interval(each.change_band)),
+            *(format_spread(each.scores.get(name)) for name in others),
             f"{each.updates.mean:,.0f}",
             ", ".join(map(str, each.seeds)),
         ]
         for each in shown
     ]
-    return table(("system", "what", first, "change", "95%", *others, "updates", "seeds"), rows)
+    return markdown_table(
+        ("system", "what", first, "change", "95%", *others, "updates", "seeds"), rows
+    )
 
 
 def tuning_table(results: Sequence[Result]) -> str:
@@ -179,19 +184,19 @@ def tuning_table(results: Sequence[Result]) -> str:
     for result in run:
         tried = {value: figures for value, *figures in result.tuning}
         _, ratio = tried[result.length_penalty]
-        cells = [number(tried[v][0] if v in tried else None, 2) for v in values]
+        cells = [format_number(tried[v][0] if v in tried else None, 2) for v in values]
         best = f"{result.length_penalty:g}"
         rows.append([f"`{result.system}`", str(result.seed), *cells, best, f"{ratio:.3f}"])
     head = ("system", "seed", *(f"{value:g}" for value in values), "chosen", "its length")
-    return table(head, rows) if run else ""
+    return markdown_table(head, rows) if run else ""
 
 
-def paper_name(system: str) -> str:
+def system_label(system: str) -> str:
     """Our name and the paper's; the phrase-based system is not the paper's Moses."""
-    return PHRASES_NAME if system == PHRASE_BASED else f"`{system}` ({PAPER[system].name})"
+    return PHRASES_NAME if system == PHRASE_BASED else f"`{system}` ({PAPER_ROWS[system].name})"
 
 
-def parameters(each: SystemSummary, summary: Summary) -> str:
+def format_parameters(each: SystemSummary, summary: Summary) -> str:
     """All of them for the baseline, else those added to it."""
     base = summary.find(BASELINE)
     if each.system == PHRASE_BASED:
@@ -201,7 +206,7 @@ def parameters(each: SystemSummary, summary: Summary) -> str:
     return f"{each.parameters - base.parameters:+,}"
 
 
-def mark(each: SystemSummary) -> str:
+def significance_marks(each: SystemSummary) -> str:
     """Like the paper's daggers; with several seeds, with how many of them."""
     marks = (
         _mark(DAGGER, each.better(), len(each.sign_tests)),
@@ -216,16 +221,16 @@ def _mark(sign: str, better: int, tests: int) -> str:
     return sign if tests == 1 else f"{sign} {better} of {tests}"
 
 
-def versus(each: SystemSummary, base: SystemSummary | None, name: str) -> str:
+def change_from_baseline(each: SystemSummary, base: SystemSummary | None, name: str) -> str:
     """A score, and by how much of itself the baseline's has changed."""
     own = each.scores.get(name)
     other = base.scores.get(name) if base else None
     if own is None or other is None or each is base or not other.mean:
-        return spread(own)
+        return format_spread(own)
     return f"{own.mean:.2f} ({100 * (own.mean / other.mean - 1):+.0f}%)"
 
 
-def spread(found: Spread | None, digits: int = 2) -> str:
+def format_spread(found: Spread | None, digits: int = 2) -> str:
     """The mean, and the extremes where there are several seeds."""
     if found is None:
         return NOTHING
@@ -234,29 +239,29 @@ def spread(found: Spread | None, digits: int = 2) -> str:
     return f"{found.mean:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
 
 
-def signed(value: float | None) -> str:
+def format_signed(value: float | None) -> str:
     """With its sign."""
     return NOTHING if value is None else f"{value:+.2f}"
 
 
-def between(band: ConfidenceInterval | None) -> str:
+def format_interval(band: ConfidenceInterval | None) -> str:
     """From where to where, with signs."""
     return NOTHING if band is None else f"{band[0]:+.2f} to {band[1]:+.2f}"
 
 
-def number(value: float | None, digits: int) -> str:
+def format_number(value: float | None, digits: int) -> str:
     """Or a dash."""
     return NOTHING if value is None else f"{value:.{digits}f}"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _all_rows(summary: Summary) -> list[SystemSummary]:
-    return [each for each in summary.systems if each.system in PAPER]
+    return [each for each in summary.systems if each.system in PAPER_ROWS]
 
 
 def _six(summary: Summary) -> list[SystemSummary]:

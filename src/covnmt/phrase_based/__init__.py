@@ -1,1 +1,1 @@
-"""The phrase-based row (paper, Table 1, row 1): our own system on SIL Thot's aligners, or Moses."""
+"""The phrase-based baseline (paper, Table 1, row 1), on the word aligners of SIL Thot."""

@@ -12,9 +12,9 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import read_parallel
 from covnmt.data.corpus import Corpus, Sentences
 from covnmt.metrics.alignment import NO_LINKS, Links
-from covnmt.phrase_based.aligner import align_words, longest_side
-from covnmt.phrase_based.bitext import Bitext, lay_out
-from covnmt.phrase_based.settings import AlignSettings
+from covnmt.phrase_based.aligner import align_bitext, max_sentence_length
+from covnmt.phrase_based.bitext import Bitext, concatenate_sentences
+from covnmt.phrase_based.settings import AlignerSettings
 from covnmt.text.codec import Side
 from covnmt.text.vocabulary import NAMES
 
@@ -25,7 +25,7 @@ def align_files(
     source: Path,
     target: Path,
     corpus: Corpus | None,
-    settings: AlignSettings,
+    settings: AlignerSettings,
     learn: int = 0,
     processes: int = 1,
 ) -> list[Links]:
@@ -34,7 +34,7 @@ def align_files(
     pairs = [(one.split(), other.split()) for one, other in lines]
     if not any(one and other for one, other in pairs):
         raise UserError(f"{source} and {target}: no line has words on both sides")
-    longest = longest_side(settings.kind)
+    longest = max_sentence_length(settings.kind)
     for number, (one, other) in enumerate(pairs, 1):
         if one and other and max(len(one), len(other)) > longest:
             raise UserError(
@@ -47,24 +47,24 @@ def align_files(
 def align_pairs(
     pairs: Sequence[WordPair],
     corpus: Corpus | None,
-    settings: AlignSettings,
+    settings: AlignerSettings,
     learn: int,
     processes: int,
 ) -> list[Links]:
     """The same of pairs in memory; `learn` limits the pairs of the corpus, 0 takes all."""
     full = [n for n, (source, target) in enumerate(pairs) if source and target]
     bitext = Bitext(
-        numbered([pairs[n][0] for n in full], known_words(corpus, "source")),
-        numbered([pairs[n][1] for n in full], known_words(corpus, "target")),
+        assign_ids([pairs[n][0] for n in full], vocabulary_ids(corpus, "source")),
+        assign_ids([pairs[n][1] for n in full], vocabulary_ids(corpus, "target")),
     )
     if corpus:
         bitext = bitext.and_then(Bitext.of(corpus.split("train"), learn))
-    links = align_words(bitext, settings, processes)
+    links = align_bitext(bitext, settings, processes)
     found = {n: links[place] for place, n in enumerate(full)}
     return [found.get(n, NO_LINKS) for n in range(len(pairs))]
 
 
-def known_words(corpus: Corpus | None, side: Side) -> dict[str, int]:
+def vocabulary_ids(corpus: Corpus | None, side: Side) -> dict[str, int]:
     """The ids of a prepared corpus; without one, no word has an id yet."""
     if corpus is None:
         return {}
@@ -72,6 +72,8 @@ def known_words(corpus: Corpus | None, side: Side) -> dict[str, int]:
     return dict(zip((*NAMES, *vocabulary.words, ""), range(len(vocabulary)), strict=True))
 
 
-def numbered(lines: Sequence[Sequence[str]], known: dict[str, int]) -> Sentences:
+def assign_ids(lines: Sequence[Sequence[str]], known: dict[str, int]) -> Sentences:
     """Lines as ids; a word without one gets the next."""
-    return lay_out([[known.setdefault(word, len(known)) for word in line] for line in lines])
+    return concatenate_sentences(
+        [[known.setdefault(word, len(known)) for word in line] for line in lines]
+    )

@@ -19,7 +19,7 @@ from covnmt.base.console import track
 from covnmt.base.errors import UserError, install_command
 from covnmt.base.processes import map_in_order
 from covnmt.phrase_based.bitext import Arrays, Bitext
-from covnmt.phrase_based.settings import AlignerKind, AlignSettings, Joining
+from covnmt.phrase_based.settings import AlignerKind, AlignerSettings, Symmetrization
 
 if TYPE_CHECKING:
     from thot.common import WordAlignmentMatrix
@@ -76,7 +76,7 @@ def thot_module(name: str) -> Any:
         ) from None
 
 
-class Chain(NamedTuple):
+class AlignerChain(NamedTuple):
     """One training of an aligner, and what it is called."""
 
     turned: bool  # target to source
@@ -86,17 +86,17 @@ class Chain(NamedTuple):
         return f"{'backward' if self.turned else 'forward'}-{self.number + 1}"
 
 
-def chains(settings: AlignSettings) -> list[Chain]:
+def list_chains(settings: AlignerSettings) -> list[AlignerChain]:
     """Those of both directions; only eflomal draws random numbers, so only it has several."""
     each = range(settings.samplers if settings.kind == "eflomal" else 1)
-    return [Chain(turned, number) for turned in (False, True) for number in each]
+    return [AlignerChain(turned, number) for turned in (False, True) for number in each]
 
 
-def train_chain(bitext: Bitext, settings: AlignSettings, chain: Chain) -> Choices:
+def train_chain(bitext: Bitext, settings: AlignerSettings, chain: AlignerChain) -> Choices:
     """Train on the pairs, and give the choice for every target word, end to end."""
     if chain.turned:
         bitext = bitext.turned()
-    check_lengths(bitext, longest_side(settings.kind))
+    check_lengths(bitext, max_sentence_length(settings.kind))
     models = build_models(settings.kind, settings.seed + chain.number)
     last = models[-1]
     for source, target in track(bitext.words(), len(bitext), f"{chain}: reading", "pairs"):
@@ -127,12 +127,12 @@ def build_models(kind: AlignerKind, seed: int) -> list[Any]:
     return models
 
 
-def longest_side(kind: AlignerKind) -> int:
+def max_sentence_length(kind: AlignerKind) -> int:
     """Words of a sentence that an aligner can take at most."""
     return int(build_models(kind, 0)[-1].max_sentence_length)
 
 
-def vote(choices: Sequence[Choices]) -> Choices:
+def majority_vote(choices: Sequence[Choices]) -> Choices:
     """What most chains chose; where they all differ, the first one's choice."""
     stacked = np.stack(choices)  # [chains, words]
     agree = (stacked[:, None] == stacked).sum(axis=1)
@@ -150,16 +150,20 @@ def check_lengths(bitext: Bitext, limit: int) -> None:
         )
 
 
-def join_chains(found: Mapping[Chain, Choices], bitext: Bitext, how: Joining) -> WordLinks:
+def combine_chains(
+    found: Mapping[AlignerChain, Choices], bitext: Bitext, how: Symmetrization
+) -> WordLinks:
     """All chains of both directions as one set of links."""
     forward, backward = (
-        vote([found[chain] for chain in sorted(found) if chain.turned == turned])
+        majority_vote([found[chain] for chain in sorted(found) if chain.turned == turned])
         for turned in (False, True)
     )
-    return join(forward, backward, bitext, how)
+    return symmetrize_bitext(forward, backward, bitext, how)
 
 
-def join(forward: Choices, backward: Choices, bitext: Bitext, how: Joining) -> WordLinks:
+def symmetrize_bitext(
+    forward: Choices, backward: Choices, bitext: Bitext, how: Symmetrization
+) -> WordLinks:
     """Both directions as one set of links."""
     matrix = thot_module("common").WordAlignmentMatrix
     rows, columns, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [0]
@@ -169,7 +173,7 @@ def join(forward: Choices, backward: Choices, bitext: Bitext, how: Joining) -> W
         one.put_list(forward[c:d].tolist())
         other.put_list(backward[a:b].tolist())
         other.transpose()
-        j, i = np.nonzero(MERGE[how](one, other).to_numpy())
+        j, i = np.nonzero(SYMMETRIZATION[how](one, other).to_numpy())
         rows.append(j)
         columns.append(i)
         counts.append(len(j))
@@ -177,7 +181,7 @@ def join(forward: Choices, backward: Choices, bitext: Bitext, how: Joining) -> W
 
 
 Merge = Callable[["WordAlignmentMatrix", "WordAlignmentMatrix"], "WordAlignmentMatrix"]
-MERGE: dict[Joining, Merge] = {
+SYMMETRIZATION: dict[Symmetrization, Merge] = {
     "grow-diag-final-and": lambda one, other: one.grow_diag_final_and(other),
     "grow-diag-final": lambda one, other: one.grow_diag_final(other),
     "intersection": lambda one, other: one.intersect(other),
@@ -187,8 +191,8 @@ MERGE: dict[Joining, Merge] = {
 }
 
 
-def align_words(bitext: Bitext, settings: AlignSettings, processes: int = 1) -> WordLinks:
+def align_bitext(bitext: Bitext, settings: AlignerSettings, processes: int = 1) -> WordLinks:
     """Links of the pairs by an aligner trained on these very pairs, both ways."""
-    every = chains(settings)
+    every = list_chains(settings)
     found = map_in_order(partial(train_chain, bitext, settings), every, processes)
-    return join_chains(dict(zip(every, found, strict=True)), bitext, settings.joining)
+    return combine_chains(dict(zip(every, found, strict=True)), bitext, settings.joining)

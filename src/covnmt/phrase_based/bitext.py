@@ -33,7 +33,10 @@ class Bitext:
         if not pairs or pairs >= len(split):
             return cls(split.source_sentences, split.target_sentences)
         chosen = np.sort(split.order[:pairs])
-        return cls(take(split.source_sentences, chosen), take(split.target_sentences, chosen))
+        return cls(
+            select_sentences(split.source_sentences, chosen),
+            select_sentences(split.target_sentences, chosen),
+        )
 
     def words(self) -> Iterator[tuple[list[str], list[str]]]:
         """Each pair as words for an aligner."""
@@ -67,24 +70,24 @@ class Bitext:
         return cls(source, target)
 
 
-def take(sentences: Sentences, chosen: IntArray) -> Sentences:
+def select_sentences(sentences: Sentences, chosen: IntArray) -> Sentences:
     """Some sentences, laid end to end again."""
     offsets = np.concatenate([[0], np.cumsum(sentences.lengths(chosen))])
-    return Sentences(flat(sentences[int(i)] for i in chosen), offsets)
+    return Sentences(concatenate_ids(sentences[int(i)] for i in chosen), offsets)
 
 
 def _chained(one: Sentences, other: Sentences) -> Sentences:
     offsets = np.concatenate([one.offsets, one.offsets[-1] + other.offsets[1:]])
-    return Sentences(flat([one.ids, other.ids]), offsets)
+    return Sentences(concatenate_ids([one.ids, other.ids]), offsets)
 
 
-def lay_out(rows: Sequence[Sequence[int]]) -> Sentences:
+def concatenate_sentences(rows: Sequence[Sequence[int]]) -> Sentences:
     """Lists of ids, laid end to end."""
     offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    return Sentences(flat(np.array(row, dtype=np.uint32) for row in rows), offsets)
+    return Sentences(concatenate_ids(np.array(row, dtype=np.uint32) for row in rows), offsets)
 
 
-def flat(rows: Iterable[NDArray[Any]]) -> NDArray[Any]:
+def concatenate_ids(rows: Iterable[NDArray[Any]]) -> NDArray[Any]:
     """Rows end to end; no rows give an empty array."""
     return np.concatenate([np.zeros(0, np.uint16), *rows])
 

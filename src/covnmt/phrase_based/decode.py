@@ -19,47 +19,47 @@ from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.processes import STOPS, defer_signals, exit_with_parent
 from covnmt.phrase_based.language_model import LanguageModel
-from covnmt.phrase_based.nbest import Hypothesis, best_translations
-from covnmt.phrase_based.phrase_table import Table
-from covnmt.phrase_based.settings import SearchSettings
+from covnmt.phrase_based.nbest import PhraseHypothesis, best_translations
+from covnmt.phrase_based.phrase_table import PhraseTable
+from covnmt.phrase_based.settings import StackSearchSettings
 from covnmt.phrase_based.stack import StackSearch
-from covnmt.phrase_based.translation_options import collect
+from covnmt.phrase_based.translation_options import collect_options
 
 Sentence = Sequence[int]  # source ids
 
 
-class Search(NamedTuple):
+class DecoderInputs(NamedTuple):
     """Where a model lies, and how to search it."""
 
     table: Path
     language_model: Path
     longest: int  # words of a source phrase
-    settings: SearchSettings
+    settings: StackSearchSettings
 
 
-class Decoder(Protocol):
+class NBestDecoder(Protocol):
     """Translates sentences; `cpu_seconds` is what all of them have cost."""
 
     cpu_seconds: float
 
     def nbest(
         self, sentences: Sequence[Sentence], weights: DoubleArray, number: int, what: str
-    ) -> Iterator[list[Hypothesis]]:
+    ) -> Iterator[list[PhraseHypothesis]]:
         """The best translations of each sentence, best first; none of an empty one."""
 
 
 class LocalDecoder:
     """In this process."""
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: DecoderInputs) -> None:
         self.search = search
-        self.table = Table.load(search.table)
+        self.table = PhraseTable.load(search.table)
         self.model = LanguageModel.load(search.language_model)
         self.cpu_seconds = 0.0
 
     def nbest(
         self, sentences: Sequence[Sentence], weights: DoubleArray, number: int, what: str
-    ) -> Iterator[list[Hypothesis]]:
+    ) -> Iterator[list[PhraseHypothesis]]:
         """See `Decoder`."""
         for ids in track(sentences, len(sentences), what, "sentences"):
             found, seconds = self.translate(ids, weights, number)
@@ -68,13 +68,13 @@ class LocalDecoder:
 
     def translate(
         self, ids: Sentence, weights: DoubleArray, number: int
-    ) -> tuple[list[Hypothesis], float]:
+    ) -> tuple[list[PhraseHypothesis], float]:
         """The best translations of one sentence, and the seconds that they cost."""
         if not len(ids):
             return [], 0.0
         began = time.process_time()
         settings = self.search.settings
-        options = collect(ids, self.table, self.model, self.search.longest)
+        options = collect_options(ids, self.table, self.model, self.search.longest)
         found = StackSearch(options, weights, self.model, settings.reorder, settings.stack)
         return best_translations(found, number), time.process_time() - began
 
@@ -88,7 +88,7 @@ class PooledDecoder:
 
     def nbest(
         self, sentences: Sequence[Sentence], weights: DoubleArray, number: int, what: str
-    ) -> Iterator[list[Hypothesis]]:
+    ) -> Iterator[list[PhraseHypothesis]]:
         """See `Decoder`."""
         tasks = [(ids, weights, number) for ids in sentences]
         try:
@@ -107,7 +107,7 @@ class PooledDecoder:
 _here: LocalDecoder  # of a process of the pool
 
 
-def _load_here(search: Search) -> None:
+def _load_here(search: DecoderInputs) -> None:
     global _here
     exit_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that people see
@@ -115,12 +115,14 @@ def _load_here(search: Search) -> None:
     _here = LocalDecoder(search)
 
 
-def _translate_here(task: tuple[Sentence, DoubleArray, int]) -> tuple[list[Hypothesis], float]:
+def _translate_here(
+    task: tuple[Sentence, DoubleArray, int],
+) -> tuple[list[PhraseHypothesis], float]:
     return _here.translate(*task)
 
 
 @contextmanager
-def open_decoder(search: Search) -> Iterator[Decoder]:
+def open_decoder(search: DecoderInputs) -> Iterator[NBestDecoder]:
     """A decoder for as many processes as the settings say."""
     processes = search.settings.processes
     if processes == 1:

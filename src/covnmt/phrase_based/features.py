@@ -18,10 +18,10 @@ _TABLE = (
     ("words", 1.0, -np.inf),
 )
 FEATURES = tuple(name for name, _, _ in _TABLE)
-START = np.array([weight for _, weight, _ in _TABLE])
-START /= START.sum()
-LOWER = np.array([least for _, _, least in _TABLE])
+INITIAL_WEIGHTS = np.array([weight for _, weight, _ in _TABLE])
+INITIAL_WEIGHTS /= INITIAL_WEIGHTS.sum()
+MINIMUM_WEIGHTS = np.array([least for _, _, least in _TABLE])
 
-LANGUAGE_MODEL, JUMPS = 0, 1
+LANGUAGE_MODEL, DISTORTION = 0, 1
 ORIENTATION = slice(2, 5)  # of these one has a value for each phrase, the others are 0
-OWN = slice(5, len(FEATURES))  # what a phrase pair has wherever it stands
+PHRASE_FEATURES = slice(5, len(FEATURES))  # what a phrase pair has wherever it stands

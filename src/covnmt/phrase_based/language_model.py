@@ -27,12 +27,12 @@ from covnmt.base.files import atomic_write
 from covnmt.data.corpus import Sentences
 from covnmt.phrase_based.bitext import map_array
 
-CLASSES = 3  # of discounts: for 1, for 2, for more
-USUAL_DISCOUNTS = np.array([0.0, 0.5, 1.0, 1.5])  # where a text is too small to tell
+DISCOUNT_CLASSES = 3  # of discounts: for 1, for 2, for more
+DEFAULT_DISCOUNTS = np.array([0.0, 0.5, 1.0, 1.5])  # where a text is too small to tell
 
 
 @dataclass(frozen=True)
-class Order:
+class NgramCounts:
     """The n-grams of one length, sorted: number of the (n-1)-gram before, last word, count."""
 
     prefix: IntArray
@@ -66,7 +66,7 @@ class LanguageModel:
         scores, found = np.zeros(len(words)), np.zeros(len(words), dtype=np.int64)
         left, here = np.arange(len(words)), histories
         while len(left):
-            node = find(self.keys, here * self.rows + words[left])
+            node = find_keys(self.keys, here * self.rows + words[left])
             seen = node >= 0  # at the root every word is
             found[left[seen]] = node[seen]
             left, here = left[~seen], here[~seen]
@@ -110,25 +110,25 @@ class LanguageModel:
         )
 
 
-def find(keys: IntArray, wanted: IntArray) -> IntArray:
+def find_keys(keys: IntArray, wanted: IntArray) -> IntArray:
     """Where each value stands among sorted keys, -1 for nowhere."""
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[at] == wanted, at, -1)
 
 
-def count_ngrams(text: Sentences, end: int, longest: int) -> list[Order]:
+def count_ngrams(text: Sentences, end: int, longest: int) -> list[NgramCounts]:
     """Count n-grams of up to `longest` words; both ends of a sentence are words."""
     words, place = _with_ends(text, end)
     rows = end + 2
     number = words
     count = np.bincount(words, minlength=rows)
-    orders = [Order(np.zeros(rows, np.int64), np.arange(rows), count)]
+    orders = [NgramCounts(np.zeros(rows, np.int64), np.arange(rows), count)]
     for n in track(range(2, longest + 1), longest - 1, "counting n-grams", "orders"):
         inside = np.flatnonzero(place >= n - 1)
         # the n-gram that ends before a word is the beginning of the one that ends with it
         keys = number[inside - 1] * rows + words[inside]
         different, which, count = np.unique(keys, return_inverse=True, return_counts=True)
-        orders.append(Order(different // rows, different % rows, count))
+        orders.append(NgramCounts(different // rows, different % rows, count))
         number = np.zeros(len(words), dtype=np.int64)
         number[inside] = which
     return orders
@@ -145,7 +145,7 @@ def _with_ends(text: Sentences, end: int) -> tuple[IntArray, IntArray]:
     return words, place
 
 
-def smooth(orders: Sequence[Order]) -> LanguageModel:
+def smooth_counts(orders: Sequence[NgramCounts]) -> LanguageModel:
     """The model of these counts."""
     rows = len(orders[0].word)
     firsts = np.cumsum([0, 1, *(len(order.word) for order in orders)]).tolist()
@@ -158,7 +158,7 @@ def smooth(orders: Sequence[Order]) -> LanguageModel:
     keys = parent * rows + word
     shorter = np.zeros_like(keys)
     for level in levels[2:]:
-        shorter[level] = find(keys, shorter[parent[level]] * rows + word[level])
+        shorter[level] = find_keys(keys, shorter[parent[level]] * rows + word[level])
     p, left = _probabilities(parent, shorter, count, rows, levels)
     history = np.arange(len(keys))
     childless = np.bincount(parent[1:], minlength=len(keys)) == 0
@@ -179,7 +179,9 @@ def _probabilities(
     amount[rows] = 0  # the beginning of a sentence is never predicted
     discount = np.zeros(len(amount))
     for level in levels[1:]:
-        discount[level] = discounts(amount[level])[np.minimum(amount[level], CLASSES)]
+        discount[level] = kneser_ney_discounts(amount[level])[
+            np.minimum(amount[level], DISCOUNT_CLASSES)
+        ]
     total, left = (
         np.bincount(parent[1:], weights=each[1:], minlength=len(count))
         for each in (amount, discount)
@@ -192,12 +194,12 @@ def _probabilities(
     return p, g
 
 
-def discounts(amounts: IntArray) -> DoubleArray:
+def kneser_ney_discounts(amounts: IntArray) -> DoubleArray:
     """For 0, 1, 2 and more, from how many n-grams have 1, 2, 3 and 4."""
     ones, twos, threes, fours = np.bincount(np.minimum(amounts, 5), minlength=6)[1:5]
     if min(ones, twos, threes, fours) == 0:
-        return USUAL_DISCOUNTS
+        return DEFAULT_DISCOUNTS
     y = ones / (ones + 2 * twos)
     found = [1 - 2 * y * twos / ones, 2 - 3 * y * threes / twos, 3 - 4 * y * fours / threes]
     usual = all(0 < d < n for n, d in enumerate(found, 1))
-    return np.array([0.0, *found]) if usual else USUAL_DISCOUNTS
+    return np.array([0.0, *found]) if usual else DEFAULT_DISCOUNTS

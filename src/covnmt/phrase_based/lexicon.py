@@ -15,7 +15,7 @@ from covnmt.base.arrays import IntArray
 from covnmt.phrase_based.aligner import WordLinks
 from covnmt.phrase_based.bitext import Arrays, Bitext
 
-NOTHING = 0
+NULL_WORD = 0
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Lexicon:
 
     def probabilities(self) -> NDArray[np.float64]:
         """w(t | s) of each entry."""
-        words = self.target != NOTHING
+        words = self.target != NULL_WORD
         totals = np.bincount(
             self.source[words], weights=self.count[words], minlength=self.source_rows
         )

@@ -24,7 +24,7 @@ GAIN = 1e-3  # BLEU; what a pass must gain to be followed by another
 
 
 @dataclass(frozen=True)
-class Lists:
+class NBestLists:
     """The n-best lists of a dev set."""
 
     features: DoubleArray  # [S, N, F]
@@ -32,7 +32,7 @@ class Lists:
     real: NDArray[np.bool_]  # [S, N] not padding
 
     @classmethod
-    def of(cls, features: Sequence[DoubleArray], statistics: Sequence[IntArray]) -> "Lists":
+    def of(cls, features: Sequence[DoubleArray], statistics: Sequence[IntArray]) -> "NBestLists":
         """From one array [n, F] and one [n, 10] for each sentence."""
         longest = max(map(len, features))
         real = np.arange(longest) < np.array([[len(rows)] for rows in features])
@@ -55,8 +55,8 @@ def _padded(rows: Sequence[NDArray[Any]], real: NDArray[np.bool_]) -> NDArray[An
     return padded
 
 
-def optimise(
-    lists: Lists,
+def optimize_weights(
+    lists: NBestLists,
     start: DoubleArray,
     lower: DoubleArray,
     restarts: int,
@@ -74,7 +74,7 @@ def optimise(
 
 
 def _climb(
-    lists: Lists, start: DoubleArray, lower: DoubleArray, seed: int, number: int
+    lists: NBestLists, start: DoubleArray, lower: DoubleArray, seed: int, number: int
 ) -> tuple[DoubleArray, float]:
     """Line searches along each weight and along random directions, while they gain.
 
@@ -101,7 +101,7 @@ def _random_start(draw: np.random.Generator, lower: DoubleArray) -> DoubleArray:
 
 
 def line_search(
-    lists: Lists, weights: DoubleArray, direction: DoubleArray, lower: DoubleArray
+    lists: NBestLists, weights: DoubleArray, direction: DoubleArray, lower: DoubleArray
 ) -> tuple[float, float]:
     """The step along a direction that gives the best BLEU, and that BLEU.
 
@@ -143,7 +143,7 @@ def _bounds(where: DoubleArray, least: float, most: float) -> DoubleArray:
 
 
 def envelope(
-    lists: Lists, weights: DoubleArray, direction: DoubleArray, least: float
+    lists: NBestLists, weights: DoubleArray, direction: DoubleArray, least: float
 ) -> tuple[IntArray, DoubleArray, IntArray, IntArray, IntArray]:
     """Where the best hypothesis changes, walking from step `least` upwards, all sentences abreast.
 

@@ -29,34 +29,36 @@ from covnmt.base.files import read_json, write_json, write_lines
 from covnmt.base.processes import map_unordered
 from covnmt.data.corpus import Corpus
 from covnmt.phrase_based import aligner, language_model, lexicon, phrases
-from covnmt.phrase_based.aligner import Chain, WordLinks
+from covnmt.phrase_based.aligner import AlignerChain, WordLinks
 from covnmt.phrase_based.bitext import Bitext, load_arrays, save_arrays
 from covnmt.phrase_based.language_model import LanguageModel
 from covnmt.phrase_based.lexicon import Lexicon
-from covnmt.phrase_based.phrases import Occurrences
-from covnmt.phrase_based.settings import TrainSettings
+from covnmt.phrase_based.phrases import PhraseOccurrences
+from covnmt.phrase_based.settings import PhraseBasedSettings
 from covnmt.text.codec import Codec, Side, copy_codecs, read_settings
 
 Figures = dict[str, Any]
-MODEL = "smt.json"
-LANGUAGE_MODEL = "lm"
+MODEL_FILE = "smt.json"
+LANGUAGE_MODEL_DIRECTORY = "lm"
 PHRASE_FILES = ("bitext.npz", "lexicon.npz", "phrases.npz")
-LANGUAGE_MODEL_FILES = tuple(f"{LANGUAGE_MODEL}/{each.name}.npy" for each in fields(LanguageModel))
+LANGUAGE_MODEL_FILES = tuple(
+    f"{LANGUAGE_MODEL_DIRECTORY}/{each.name}.npy" for each in fields(LanguageModel)
+)
 
 
 @dataclass(frozen=True)
-class SmtModel:
+class PhraseBasedModel:
     """A trained model; what is large is read when it is asked for."""
 
     directory: Path
-    settings: TrainSettings
+    settings: PhraseBasedSettings
 
     @classmethod
-    def open(cls, directory: Path) -> "SmtModel":
+    def open(cls, directory: Path) -> "PhraseBasedModel":
         """A directory made by `covnmt smt train`."""
-        if not (directory / MODEL).exists():
+        if not (directory / MODEL_FILE).exists():
             raise UserError(f"{directory}: holds no phrase-based model; make one: covnmt smt train")
-        return cls(directory, read_settings(directory / MODEL, TrainSettings))
+        return cls(directory, read_settings(directory / MODEL_FILE, PhraseBasedSettings))
 
     def codec(self, side: Side) -> Codec:
         """The tokenizer and vocabulary of one side."""
@@ -70,9 +72,9 @@ class SmtModel:
         """Their word links."""
         return WordLinks.of(load_arrays(self.directory / "links.npz"))
 
-    def occurrences(self) -> Occurrences:
+    def occurrences(self) -> PhraseOccurrences:
         """Their phrase pairs."""
-        return Occurrences.of(load_arrays(self.directory / "phrases.npz"))
+        return PhraseOccurrences.of(load_arrays(self.directory / "phrases.npz"))
 
     def lexicon(self) -> Lexicon:
         """Their linked words."""
@@ -85,18 +87,25 @@ class SmtModel:
 
     def figures(self) -> dict[str, Figures]:
         """What the stages noted."""
-        paths = {name: self.directory / f"{name}.json" for name in stages(self.settings)}
+        paths = {name: self.directory / f"{name}.json" for name in stage_names(self.settings)}
         return {name: read_json(path) for name, path in paths.items() if path.exists()}
 
 
-def stages(settings: TrainSettings) -> list[str]:
+def stage_names(settings: PhraseBasedSettings) -> list[str]:
     """The names of all stages, in order."""
-    return [*map(str, aligner.chains(settings.align)), "links", "phrases", "language-model"]
+    return [*map(str, aligner.list_chains(settings.align)), "links", "phrases", "language-model"]
 
 
-def build(corpus: Corpus, directory: Path, settings: TrainSettings, processes: int) -> SmtModel:
-    """Make a model from a prepared corpus; stages that are done are not done again."""
-    builder = Builder(corpus, directory, settings)
+def train_phrase_based(
+    data: Path, directory: Path, settings: PhraseBasedSettings, processes: int = 1
+) -> PhraseBasedModel:
+    """Train on a prepared corpus; stages that are done are not done again.
+
+    The alignment chains are shared among `processes`.
+    """
+    if (directory / "config.json").exists():
+        raise UserError(f"{directory}: holds a neural model; choose another directory")
+    builder = ModelBuilder(Corpus.open(data), directory, settings)
     builder.take_texts()
     builder.link_words(processes)
     asked = settings.model_dump(mode="json")
@@ -104,17 +113,17 @@ def build(corpus: Corpus, directory: Path, settings: TrainSettings, processes: i
     builder.stage("phrases", phrase, PHRASE_FILES, builder.collect_phrases)
     order = {"order": settings.order}
     builder.stage("language-model", order, LANGUAGE_MODEL_FILES, builder.count_ngrams)
-    write_json(directory / MODEL, asked)
-    return SmtModel(directory, settings)
+    write_json(directory / MODEL_FILE, asked)
+    return PhraseBasedModel(directory, settings)
 
 
 @dataclass(frozen=True)
-class Builder:
+class ModelBuilder:
     """The stages, each of which leaves files in the directory and tells a few figures."""
 
     corpus: Corpus
     directory: Path
-    settings: TrainSettings
+    settings: PhraseBasedSettings
 
     def stage(
         self, name: str, settings: Figures, files: Sequence[str], make: Callable[[], Figures]
@@ -144,7 +153,7 @@ class Builder:
     def take_texts(self) -> None:
         """Copy what the other commands need; this is no model until all stages are done."""
         dev = self.corpus.split("dev")
-        (self.directory / MODEL).unlink(missing_ok=True)
+        (self.directory / MODEL_FILE).unlink(missing_ok=True)
         copy_codecs(self.corpus.directory, self.directory)
         write_lines(self.directory / "dev.source.txt", dev.source_text())
         write_lines(self.directory / "dev.target.txt", dev.target_text())
@@ -152,11 +161,13 @@ class Builder:
     def link_words(self, processes: int) -> None:
         """The stages up to joined links; chains are trained side by side."""
         align = self.settings.align.model_dump(mode="json")
-        for _ in map_unordered(self.train_chain, aligner.chains(self.settings.align), processes):
+        for _ in map_unordered(
+            self.train_chain, aligner.list_chains(self.settings.align), processes
+        ):
             pass
         self.stage("links", align, ["links.npz"], self.join_links)
 
-    def train_chain(self, chain: Chain) -> None:
+    def train_chain(self, chain: AlignerChain) -> None:
         """One training of the aligner."""
         align = self.settings.align
         way = {"kind": align.kind, "seed": align.seed + chain.number}
@@ -175,20 +186,20 @@ class Builder:
         bitext, align = self.bitext(), self.settings.align
         found = {
             chain: load_arrays(self.directory / f"{chain}.npz")["choices"]
-            for chain in aligner.chains(align)
+            for chain in aligner.list_chains(align)
         }
-        links = aligner.join_chains(found, bitext, align.joining)
+        links = aligner.combine_chains(found, bitext, align.joining)
         save_arrays(self.directory / "links.npz", links.arrays())
         return {"pairs": len(bitext), "links": len(links.source)}
 
     def collect_phrases(self) -> Figures:
-        """Occurrences of phrase pairs, and the lexicon."""
+        """PhraseOccurrences of phrase pairs, and the lexicon."""
         bitext, rows = self.bitext(), self.corpus.report.rows
         links = WordLinks.of(load_arrays(self.directory / "links.npz"))
         bitext.save(self.directory / "bitext.npz")
         words = lexicon.count_links(bitext, links, rows["source"], rows["target"])
         save_arrays(self.directory / "lexicon.npz", words.arrays())
-        found = phrases.extract(bitext, links, self.settings.max_phrase)
+        found = phrases.extract_phrases(bitext, links, self.settings.max_phrase)
         save_arrays(self.directory / "phrases.npz", found.arrays())
         return {
             "occurrences": len(found),
@@ -200,13 +211,13 @@ class Builder:
         """The language model."""
         end, longest = self.corpus.report.rows["target"] - 1, self.settings.order
         orders = language_model.count_ngrams(self.bitext().target, end, longest)
-        model = language_model.smooth(orders)
-        model.save(self.directory / LANGUAGE_MODEL)
+        model = language_model.smooth_counts(orders)
+        model.save(self.directory / LANGUAGE_MODEL_DIRECTORY)
         dev = self.corpus.split("dev").target_sentences
         return {
             "ngrams": [len(order.word) for order in orders],
             "dev_perplexity": model.perplexity(dev),
-            "mib": sum(map(size_mib, (self.directory / LANGUAGE_MODEL).iterdir())),
+            "mib": sum(map(size_mib, (self.directory / LANGUAGE_MODEL_DIRECTORY).iterdir())),
         }
 
 

@@ -13,13 +13,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from covnmt.phrase_based.features import FEATURES, JUMPS, LANGUAGE_MODEL, ORIENTATION, OWN
+from covnmt.phrase_based.features import (
+    DISTORTION,
+    FEATURES,
+    LANGUAGE_MODEL,
+    ORIENTATION,
+    PHRASE_FEATURES,
+)
 from covnmt.phrase_based.stack import Arcs, StackSearch
 
-WAYS = 20  # looked at for each translation asked for: many ways say the same
+PATHS_PER_TRANSLATION = 20  # looked at for each translation asked for: many ways say the same
 
 
-class Phrase(NamedTuple):
+class PhraseSpan(NamedTuple):
     """Source words [source, source_end) became target words [target, target_end)."""
 
     source: int
@@ -29,19 +35,19 @@ class Phrase(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Hypothesis:
+class PhraseHypothesis:
     """One translation of a sentence, in ids; a copied word is the unknown one."""
 
     words: tuple[int, ...]
-    phrases: tuple[Phrase, ...]
+    phrases: tuple[PhraseSpan, ...]
     features: tuple[float, ...]
 
 
-def best_translations(search: StackSearch, number: int) -> list[Hypothesis]:
+def best_translations(search: StackSearch, number: int) -> list[PhraseHypothesis]:
     """Different translations, the best way of each."""
     arcs = Arcs(*(np.concatenate(each) for each in zip(*search.arcs, strict=True)))
-    found: dict[tuple[int, ...], Hypothesis] = {}
-    for last, way in islice(_ways(search, arcs), WAYS * number):
+    found: dict[tuple[int, ...], PhraseHypothesis] = {}
+    for last, way in islice(_ways(search, arcs), PATHS_PER_TRANSLATION * number):
         each = _hypothesis(search, arcs, last, way)
         found.setdefault(each.words, each)
         if len(found) == number:
@@ -73,14 +79,16 @@ def _ways(search: StackSearch, arcs: Arcs) -> Iterator[tuple[float, tuple[int, .
             heapq.heappush(heap, (worth, next(tie), parent[arc], end, (arc, *way)))
 
 
-def _hypothesis(search: StackSearch, arcs: Arcs, last: float, way: tuple[int, ...]) -> Hypothesis:
+def _hypothesis(
+    search: StackSearch, arcs: Arcs, last: float, way: tuple[int, ...]
+) -> PhraseHypothesis:
     options, steps = search.options, Arcs._make(each[list(way)] for each in arcs)
     features = np.zeros(len(FEATURES))
     features[LANGUAGE_MODEL] = steps.language.sum() + last
-    features[JUMPS] = -steps.jump.sum()
+    features[DISTORTION] = -steps.jump.sum()
     order = options.orientation[steps.option, steps.orientation]
     features[ORIENTATION] = np.bincount(steps.orientation, weights=order, minlength=3)
-    features[OWN] = options.own[steps.option].sum(axis=0)
+    features[PHRASE_FEATURES] = options.own[steps.option].sum(axis=0)
     words: list[int] = []
     phrases = []
     for option in steps.option.tolist():
@@ -88,5 +96,5 @@ def _hypothesis(search: StackSearch, arcs: Arcs, last: float, way: tuple[int, ..
         span, begin = options.span[option], len(words)
         words += said
         source = int(options.begin[span]), int(options.end[span])
-        phrases.append(Phrase(*source, begin, len(words)))
-    return Hypothesis(tuple(words), tuple(phrases), tuple(features.tolist()))
+        phrases.append(PhraseSpan(*source, begin, len(words)))
+    return PhraseHypothesis(tuple(words), tuple(phrases), tuple(features.tolist()))

@@ -16,15 +16,23 @@ from covnmt.base.arrays import DoubleArray, IntArray
 from covnmt.data.corpus import Sentences
 from covnmt.phrase_based.bitext import Bitext, load_arrays, save_arrays
 from covnmt.phrase_based.lexicon import Lexicon
-from covnmt.phrase_based.phrases import Hashes, Occurrences, Spans, hashes, mixed, position, runs
+from covnmt.phrase_based.phrases import (
+    Hashes,
+    PhraseOccurrences,
+    Spans,
+    all_spans,
+    find_hashes,
+    hash_spans,
+    mix_bits,
+)
 
 ORIENTATIONS = 3
-PRIOR = 1.5  # occurrences that the orientation of all pairs counts for
-LEAST = 1e-7  # the lexicon's probability of words that were never linked
+ORIENTATION_PRIOR = 1.5  # occurrences that the orientation of all pairs counts for
+MIN_LEXICAL_PROBABILITY = 1e-7  # the lexicon's probability of words that were never linked
 
 
 @dataclass(frozen=True)
-class Table:
+class PhraseTable:
     """Phrase pairs, those of one source phrase together; T target words at most."""
 
     sources: Hashes  # [phrases] sorted
@@ -43,47 +51,50 @@ class Table:
         save_arrays(path, dict(self.__dict__))
 
     @classmethod
-    def load(cls, path: Path) -> "Table":
+    def load(cls, path: Path) -> "PhraseTable":
         """Read what `save` wrote."""
         return cls(**load_arrays(path))
 
 
-def make_table(
+def build_phrase_table(
     bitext: Bitext,
-    found: Occurrences,
+    found: PhraseOccurrences,
     lexicon: Lexicon,
     text: Sentences,
     longest: int,
     options: int,
-) -> Table:
+) -> PhraseTable:
     """The phrase pairs whose source occurs in the text, the `options` best of each."""
-    wanted = np.unique(hashes(text.ids, runs(text, longest)))
-    source = hashes(bitext.source.ids, found.source)
-    target = hashes(bitext.target.ids, found.target)
-    chosen = np.flatnonzero(position(source, wanted) >= 0)
+    wanted = np.unique(hash_spans(text.ids, all_spans(text, longest)))
+    source = hash_spans(bitext.source.ids, found.source)
+    target = hash_spans(bitext.target.ids, found.target)
+    chosen = np.flatnonzero(find_hashes(source, wanted) >= 0)
     source = source[chosen]
     _, first, pair, joint = np.unique(
-        mixed(source) + target[chosen], return_index=True, return_inverse=True, return_counts=True
+        mix_bits(source) + target[chosen],
+        return_index=True,
+        return_inverse=True,
+        return_counts=True,
     )
     rows = chosen[first]
-    given_source = joint / counts(source, source[first])
-    given_target = joint / counts(target, target[rows])
+    given_source = joint / count_occurrences(source, source[first])
+    given_target = joint / count_occurrences(target, target[rows])
     kept = best_of_each(source[first], given_source * given_target, first, options)
     turned = np.full(len(first), -1)
     turned[kept] = np.arange(len(kept))
-    orientation = orientations(turned[pair], found.orientation[chosen], len(kept))
+    orientation = orientation_scores(turned[pair], found.orientation[chosen], len(kept))
     pairs = found[rows[kept]]
-    words = padded(bitext.source, pairs.source), padded(bitext.target, pairs.target)
-    lexical = lexical_weight(*words, lexicon), lexical_weight(*words[::-1], lexicon.turned())
+    words = pad_spans(bitext.source, pairs.source), pad_spans(bitext.target, pairs.target)
+    lexical = lexical_weights(*words, lexicon), lexical_weights(*words[::-1], lexicon.turned())
     scores = np.log(np.stack([given_source[kept], given_target[kept], *lexical], axis=1))
     sources, bounds = np.unique(source[first[kept]], return_index=True)
-    return Table(sources, np.append(bounds, len(kept)), words[1], scores, orientation)
+    return PhraseTable(sources, np.append(bounds, len(kept)), words[1], scores, orientation)
 
 
-def counts(values: Hashes, of: Hashes) -> IntArray:
+def count_occurrences(values: Hashes, of: Hashes) -> IntArray:
     """How often each of `of` occurs among the values."""
     different, which = np.unique(of, return_inverse=True)
-    places = position(values, different)
+    places = find_hashes(values, different)
     return np.bincount(places[places >= 0], minlength=len(different))[which]
 
 
@@ -95,28 +106,30 @@ def best_of_each(group: Hashes, score: DoubleArray, first: IntArray, number: int
     return np.asarray(order[np.arange(len(order)) - begin < number])
 
 
-def orientations(pair: IntArray, seen: NDArray[np.int8], pairs: int) -> DoubleArray:
+def orientation_scores(pair: IntArray, seen: NDArray[np.int8], pairs: int) -> DoubleArray:
     """Log-probabilities of each pair's orientations; -1 is a pair that counts only for all."""
     overall = np.bincount(seen, minlength=ORIENTATIONS) + 1.0
     known = pair >= 0
     keys = pair[known] * ORIENTATIONS + seen[known]
     count = np.bincount(keys, minlength=pairs * ORIENTATIONS).reshape(pairs, ORIENTATIONS)
-    smoothed = count + PRIOR * overall / overall.sum()
+    smoothed = count + ORIENTATION_PRIOR * overall / overall.sum()
     return np.asarray(np.log(smoothed / smoothed.sum(axis=1, keepdims=True)))
 
 
-def padded(side: Sentences, spans: Spans) -> IntArray:
+def pad_spans(side: Sentences, spans: Spans) -> IntArray:
     """The words of runs as rows, with 0 after the last."""
     inside = np.arange(int(spans.lengths.max(initial=1))) < spans.lengths[:, None]
     places = np.minimum(spans.starts[:, None] + np.arange(inside.shape[1]), len(side.ids) - 1)
     return np.where(inside, side.ids[places], 0).astype(np.int64)
 
 
-def lexical_weight(source: IntArray, target: IntArray, lexicon: Lexicon) -> DoubleArray:
+def lexical_weights(source: IntArray, target: IntArray, lexicon: Lexicon) -> DoubleArray:
     """The product over target words of w(t | s) for the best source word, or for none."""
     best = lexicon.weight(np.zeros_like(target), target)
     for column in source.T:
         best = np.maximum(
             best, lexicon.weight(np.broadcast_to(column[:, None], target.shape), target)
         )
-    return np.asarray(np.where(target > 0, np.maximum(best, LEAST), 1.0).prod(axis=1))
+    return np.asarray(
+        np.where(target > 0, np.maximum(best, MIN_LEXICAL_PROBABILITY), 1.0).prod(axis=1)
+    )

@@ -31,7 +31,7 @@ Hashes = NDArray[np.uint64]
 CHUNK = 20_000  # pairs looked at together
 BLOCK = 1_000_000  # phrases looked at together
 FAR = np.iinfo(np.int64).max  # before any word that has a link
-MONOTONE, SWAP, OTHER = range(3)
+MONOTONE, SWAP, DISCONTINUOUS = range(3)
 BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so it has an inverse modulo 2^64
 
 
@@ -50,7 +50,7 @@ class Spans:
 
 
 @dataclass(frozen=True)
-class Occurrences:
+class PhraseOccurrences:
     """Every occurrence of every phrase pair: row n of all three."""
 
     source: Spans
@@ -60,8 +60,8 @@ class Occurrences:
     def __len__(self) -> int:
         return len(self.source)
 
-    def __getitem__(self, chosen: IntArray | BoolArray) -> "Occurrences":
-        return Occurrences(self.source[chosen], self.target[chosen], self.orientation[chosen])
+    def __getitem__(self, chosen: IntArray | BoolArray) -> "PhraseOccurrences":
+        return PhraseOccurrences(self.source[chosen], self.target[chosen], self.orientation[chosen])
 
     def arrays(self) -> Arrays:
         """For a file."""
@@ -73,7 +73,7 @@ class Occurrences:
         return spans | {"orientation": self.orientation.astype(np.int8)}
 
     @classmethod
-    def of(cls, arrays: Arrays) -> "Occurrences":
+    def of(cls, arrays: Arrays) -> "PhraseOccurrences":
         """From such a file."""
         source, target = (
             Spans(arrays[f"{side}_starts"], arrays[f"{side}_lengths"])
@@ -82,7 +82,7 @@ class Occurrences:
         return cls(source, target, arrays["orientation"])
 
 
-def extract(bitext: Bitext, links: WordLinks, longest: int) -> Occurrences:
+def extract_phrases(bitext: Bitext, links: WordLinks, longest: int) -> PhraseOccurrences:
     """All occurrences of phrase pairs of up to `longest` words a side, without unknown words."""
     starts = range(0, len(bitext), CHUNK)
     unit = f"x {CHUNK:,} pairs"
@@ -93,7 +93,7 @@ def extract(bitext: Bitext, links: WordLinks, longest: int) -> Occurrences:
     ]
     orientation = np.concatenate([np.zeros(0, np.int8), *(p.orientation for p in parts)])
     sides = _joined([p.source for p in parts]), _joined([p.target for p in parts])
-    return Occurrences(*sides, orientation)
+    return PhraseOccurrences(*sides, orientation)
 
 
 def _joined(spans: Sequence[Spans]) -> Spans:
@@ -104,7 +104,7 @@ def _joined(spans: Sequence[Spans]) -> Spans:
 
 
 @dataclass(frozen=True)
-class Side:
+class SentenceBlock:
     """One side of some of the sentences."""
 
     begin: int  # where they lie in the corpus
@@ -113,7 +113,7 @@ class Side:
     starts: IntArray  # [sentences] where each begins
 
     @classmethod
-    def of(cls, sentences: Sentences, part: slice) -> "Side":
+    def of(cls, sentences: Sentences, part: slice) -> "SentenceBlock":
         """Sentences `part` of a corpus."""
         offsets = sentences.offsets[part.start : part.stop + 1]
         ids = sentences.ids[offsets[0] : offsets[-1]]
@@ -136,9 +136,9 @@ class Side:
 
 def _extract_chunk(
     bitext: Bitext, links: WordLinks, part: slice, longest: int
-) -> Iterator[Occurrences]:
+) -> Iterator[PhraseOccurrences]:
     """The same for some of the pairs, by the length of the source phrase."""
-    source, target = Side.of(bitext.source, part), Side.of(bitext.target, part)
+    source, target = SentenceBlock.of(bitext.source, part), SentenceBlock.of(bitext.target, part)
     counts = np.diff(links.offsets[part.start : part.stop + 1])
     pair = part.start + np.repeat(np.arange(len(counts)), counts)
     chosen = slice(links.offsets[part.start], links.offsets[part.start + len(counts)])
@@ -155,7 +155,7 @@ def _extract_chunk(
             known = source.known(a, lengths) & target.known(b, wide)
             a, b, wide, lengths = a[known], b[known], wide[known], lengths[known]
             orientation = neighbours.orientation(a, b, length)
-            yield Occurrences(source.spans(a, lengths), target.spans(b, wide), orientation)
+            yield PhraseOccurrences(source.spans(a, lengths), target.spans(b, wide), orientation)
 
 
 @dataclass(frozen=True)
@@ -167,11 +167,13 @@ class Neighbours:
     before_target: IntArray
     low: IntArray  # [target words] the first and the last source word of each
     high: IntArray
-    source: Side
-    target: Side
+    source: SentenceBlock
+    target: SentenceBlock
 
     @classmethod
-    def of(cls, source: Side, target: Side, j: IntArray, i: IntArray) -> "Neighbours":
+    def of(
+        cls, source: SentenceBlock, target: SentenceBlock, j: IntArray, i: IntArray
+    ) -> "Neighbours":
         """From the links (j, i) of these sides."""
         before = [
             np.maximum.accumulate(np.append(-1, np.where(linked, np.arange(len(linked)), -1)))
@@ -191,10 +193,10 @@ class Neighbours:
             self.high[last] == self.before_source[a],
         )
         swap = (last >= self.target.start(b)) & (self.low[last] == self.after_source[a + length])
-        return np.where(monotone, MONOTONE, np.where(swap, SWAP, OTHER)).astype(np.int8)
+        return np.where(monotone, MONOTONE, np.where(swap, SWAP, DISCONTINUOUS)).astype(np.int8)
 
 
-def _linked(here: IntArray, side: Side) -> BoolArray:
+def _linked(here: IntArray, side: SentenceBlock) -> BoolArray:
     return np.asarray(np.bincount(here, minlength=len(side.sentence)) > 0)
 
 
@@ -214,7 +216,7 @@ def _widened(
 
 
 def _tight(
-    source: Side, target_words: int, j: IntArray, i: IntArray, longest: int
+    source: SentenceBlock, target_words: int, j: IntArray, i: IntArray, longest: int
 ) -> Iterator[tuple[int, IntArray, IntArray, IntArray]]:
     """Phrase pairs whose target run begins and ends with linked words, for every source length:
     where the source run starts, where the target run starts, and its length."""
@@ -261,7 +263,7 @@ def _free_before(linked: BoolArray, sentence: IntArray, longest: int) -> IntArra
     return count
 
 
-def runs(text: Sentences, longest: int) -> Spans:
+def all_spans(text: Sentences, longest: int) -> Spans:
     """Every run of words in every sentence."""
     lengths = text.lengths()
     sentence = np.repeat(np.arange(len(lengths)), lengths)
@@ -273,7 +275,7 @@ def runs(text: Sentences, longest: int) -> Spans:
     return _joined(parts)
 
 
-def hashes(ids: AnyArray, spans: Spans) -> Hashes:
+def hash_spans(ids: AnyArray, spans: Spans) -> Hashes:
     """A number for each run of words, the same wherever the run stands.
 
     The sum of scattered ids times powers of a base, divided by the power at the run's start; all
@@ -282,7 +284,7 @@ def hashes(ids: AnyArray, spans: Spans) -> Hashes:
     powers = np.cumprod(np.full(len(ids), BASE))
     inverse = np.cumprod(np.full(len(ids) + 1, np.uint64(pow(int(BASE), -1, 2**64))))
     sums = np.concatenate(
-        [np.zeros(1, np.uint64), np.cumsum(mixed(ids.astype(np.uint64)) * powers)]
+        [np.zeros(1, np.uint64), np.cumsum(mix_bits(ids.astype(np.uint64)) * powers)]
     )
     result = np.empty(len(spans), dtype=np.uint64)
     for block in range(0, len(spans), BLOCK):
@@ -292,14 +294,14 @@ def hashes(ids: AnyArray, spans: Spans) -> Hashes:
     return result
 
 
-def mixed(values: Hashes) -> Hashes:
+def mix_bits(values: Hashes) -> Hashes:
     """Numbers scattered over all 64 bits, different ones to different ones."""
     values = (values + np.uint64(1)) * BASE
     values = (values ^ (values >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     return np.asarray(values ^ (values >> np.uint64(32)))
 
 
-def position(values: Hashes, among: Hashes) -> IntArray:
+def find_hashes(values: Hashes, among: Hashes) -> IntArray:
     """Where each value stands in a sorted array, -1 for nowhere.
 
     Hashes are spread evenly, so the first bits of one tell nearly where it must be.

@@ -17,16 +17,16 @@ from typing import NamedTuple
 import numpy as np
 
 from covnmt.base.arrays import BoolArray, DoubleArray, IntArray
-from covnmt.phrase_based.features import JUMPS, LANGUAGE_MODEL, ORIENTATION, OWN
+from covnmt.phrase_based.features import DISTORTION, LANGUAGE_MODEL, ORIENTATION, PHRASE_FEATURES
 from covnmt.phrase_based.language_model import LanguageModel
-from covnmt.phrase_based.phrases import MONOTONE, OTHER, SWAP
-from covnmt.phrase_based.translation_options import Options, say
+from covnmt.phrase_based.phrases import DISCONTINUOUS, MONOTONE, SWAP
+from covnmt.phrase_based.translation_options import TranslationOptions, score_continuations
 
 TRIES = 6  # exact scores for each hypothesis that a stack can hold
 NEVER = -np.inf
 
 
-class Hypotheses(NamedTuple):
+class StackHypotheses(NamedTuple):
     """Row n of each array belongs to hypothesis n."""
 
     score: DoubleArray
@@ -36,9 +36,9 @@ class Hypotheses(NamedTuple):
     end: IntArray
     history: IntArray  # of the language model
 
-    def take(self, rows: IntArray | slice) -> "Hypotheses":
+    def take(self, rows: IntArray | slice) -> "StackHypotheses":
         """Some of them."""
-        return Hypotheses._make(each[rows] for each in self)
+        return StackHypotheses._make(each[rows] for each in self)
 
 
 class Arcs(NamedTuple):
@@ -72,19 +72,21 @@ class Candidates(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Weighted:
+class WeightedOptions:
     """The options of a sentence under certain weights."""
 
-    options: Options
+    options: TranslationOptions
     weights: DoubleArray
     rows: IntArray  # [S, L] options, -1 for none
     estimate: DoubleArray  # [3, S, L] for each orientation
     future: DoubleArray  # [J + 1, J + 1] of the best way through from place a to place b
 
     @classmethod
-    def of(cls, options: Options, weights: DoubleArray) -> "Weighted":
+    def of(cls, options: TranslationOptions, weights: DoubleArray) -> "WeightedOptions":
         """Weigh them."""
-        plain = options.own @ weights[OWN] + weights[LANGUAGE_MODEL] * options.alone  # [O]
+        plain = (
+            options.own @ weights[PHRASE_FEATURES] + weights[LANGUAGE_MODEL] * options.alone
+        )  # [O]
         rows = _by_span(options.span, len(options.begin))
         best = np.where(rows >= 0, plain[rows], NEVER).max(axis=1)
         each = plain[:, None] + options.orientation * weights[ORIENTATION]  # [O, 3]
@@ -100,7 +102,7 @@ def _by_span(span: IntArray, spans: int) -> IntArray:
     return rows
 
 
-def _ways_through(options: Options, best: DoubleArray) -> DoubleArray:
+def _ways_through(options: TranslationOptions, best: DoubleArray) -> DoubleArray:
     """The highest sum of estimates from every place to every later one."""
     future = np.full((options.length + 1, options.length + 1), NEVER)
     np.fill_diagonal(future, 0.0)
@@ -116,10 +118,15 @@ class StackSearch:
     """The search for one sentence; afterwards `found`, `arcs` and `complete` tell its outcome."""
 
     def __init__(
-        self, options: Options, weights: DoubleArray, model: LanguageModel, reach: int, size: int
+        self,
+        options: TranslationOptions,
+        weights: DoubleArray,
+        model: LanguageModel,
+        reach: int,
+        size: int,
     ) -> None:
         self.options, self.weights, self.model = options, weights, model
-        self.weighted = Weighted.of(options, weights)
+        self.weighted = WeightedOptions.of(options, weights)
         self.reach, self.size = reach, size
         self.scatter = np.random.default_rng(0).integers(2**62, size=options.length + 3)
         self.found = self._room(1 + options.length * size)
@@ -136,11 +143,11 @@ class StackSearch:
         histories = self.found.history[self.complete]
         return self.model.step(histories, np.full(len(histories), self.model.end))[0]
 
-    def _room(self, number: int) -> Hypotheses:
+    def _room(self, number: int) -> StackHypotheses:
         """Arrays for all hypotheses to come; the first has nothing covered."""
         integers = [np.zeros(number, dtype=np.int64) for _ in range(3)]
         covered = np.zeros((number, self.options.length), dtype=bool)
-        found = Hypotheses(np.zeros(number), np.zeros(number), covered, *integers)
+        found = StackHypotheses(np.zeros(number), np.zeros(number), covered, *integers)
         found.history[0], found.future[0] = self.model.beginning, self.weighted.future[0, -1]
         return found
 
@@ -154,9 +161,9 @@ class StackSearch:
         future = self.weighted.future
         rest = at.future[h] - future[left, right] + future[left, a] + future[b, right]
         jump = np.abs(a - at.end[h])
-        moved = np.where(b == at.begin[h], SWAP, OTHER)
+        moved = np.where(b == at.begin[h], SWAP, DISCONTINUOUS)
         orientation = np.where(a == at.end[h], MONOTONE, moved)
-        known = at.score[h] - self.weights[JUMPS] * jump + rest
+        known = at.score[h] - self.weights[DISTORTION] * jump + rest
         for length in np.unique(b - a).tolist():
             row = np.flatnonzero(b - a == length)
             estimate = known[row, None] + self.weighted.estimate[orientation[row], s[row]]
@@ -166,7 +173,7 @@ class StackSearch:
             whole = (estimate[pair, option], rest[row], parent, chosen, jump[row], orientation[row])
             yield length, Candidates(*whole).best(TRIES * self.size)
 
-    def _allowed(self, at: Hypotheses, gap_end: IntArray) -> BoolArray:
+    def _allowed(self, at: StackHypotheses, gap_end: IntArray) -> BoolArray:
         """Whether a hypothesis may go on with a span [H, S]: all free, and not too far away.
 
         A span that leaves an earlier gap open must end near enough to it.
@@ -194,18 +201,20 @@ class StackSearch:
         step = tried.parent[alive], child, tried.option[alive], grown.score[alive]
         self.arcs.append(Arcs(*step, language[alive], tried.jump[alive], tried.orientation[alive]))
 
-    def _say(self, tried: Candidates) -> tuple[Hypotheses, DoubleArray]:
+    def _say(self, tried: Candidates) -> tuple[StackHypotheses, DoubleArray]:
         """The candidates as hypotheses, with the language model's score of their last words."""
         options, parents = self.options, self.found.take(tried.parent)
-        language, history = say(options.words[tried.option], parents.history, self.model)
+        language, history = score_continuations(
+            options.words[tried.option], parents.history, self.model
+        )
         exact = self.weights[LANGUAGE_MODEL] * (language - options.alone[tried.option])
         begin, end = (each[options.span[tried.option]] for each in (options.begin, options.end))
         place = np.arange(options.length)
         covered = (place >= begin[:, None]) & (place < end[:, None]) | parents.covered
         score = tried.estimate - tried.future + exact
-        return Hypotheses(score, tried.future, covered, begin, end, history), language
+        return StackHypotheses(score, tried.future, covered, begin, end, history), language
 
-    def _keys(self, at: Hypotheses) -> IntArray:
+    def _keys(self, at: StackHypotheses) -> IntArray:
         """A number for all that the rest of the search depends on."""
         rest = np.column_stack([at.begin, at.end, at.history])
         return np.asarray(at.covered @ self.scatter[:-3] + rest @ self.scatter[-3:])

@@ -19,19 +19,19 @@ from covnmt.base.arrays import DoubleArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_json
 from covnmt.metrics.alignment import Links, link_matrix
-from covnmt.phrase_based.bitext import lay_out
-from covnmt.phrase_based.decode import Decoder, Search, open_decoder
-from covnmt.phrase_based.features import FEATURES, START
+from covnmt.phrase_based.bitext import concatenate_sentences
+from covnmt.phrase_based.decode import DecoderInputs, NBestDecoder, open_decoder
+from covnmt.phrase_based.features import FEATURES, INITIAL_WEIGHTS
 from covnmt.phrase_based.lexicon import Lexicon
-from covnmt.phrase_based.model import LANGUAGE_MODEL, Figures, SmtModel
-from covnmt.phrase_based.nbest import Hypothesis, Phrase
-from covnmt.phrase_based.phrase_table import make_table
-from covnmt.phrase_based.settings import SearchSettings
+from covnmt.phrase_based.model import LANGUAGE_MODEL_DIRECTORY, Figures, PhraseBasedModel
+from covnmt.phrase_based.nbest import PhraseHypothesis, PhraseSpan
+from covnmt.phrase_based.phrase_table import build_phrase_table
+from covnmt.phrase_based.settings import StackSearchSettings
 from covnmt.text.codec import SIDES, Codec
 from covnmt.text.vocabulary import UNK, Vocabulary
 
-WEIGHTS = "weights.json"
-MAX_WORDS = 100  # longer sentences are translated in pieces
+WEIGHTS_FILE = "weights.json"
+MAX_CHUNK_TOKENS = 100  # longer sentences are translated in pieces
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class PhraseTranslation:
         }
 
 
-def load_weights(model: SmtModel) -> DoubleArray:
+def load_weights(model: PhraseBasedModel) -> DoubleArray:
     """The tuned weights, or the usual ones before tuning."""
-    path = model.directory / WEIGHTS
+    path = model.directory / WEIGHTS_FILE
     if not path.exists():
-        return START
+        return INITIAL_WEIGHTS
     known = read_tuned(path)
     if known["made_from"]["model"] != model.identity():
         raise UserError(
@@ -86,52 +86,57 @@ def read_tuned(path: Path) -> Figures:
             f"{path}: damaged: it must hold a number for each of {', '.join(FEATURES)}; restore "
             "it from a copy, or remove it and give `covnmt smt tune` again"
         )
+    known["made_from"].get("model", {}).get("settings", {}).pop("engine", None)  # of older models
     return cast(Figures, known)
 
 
-def translate(
-    model: SmtModel, lines: Sequence[str], settings: SearchSettings
+def translate_phrase_based(
+    model: PhraseBasedModel, lines: Sequence[str], settings: StackSearchSettings
 ) -> Iterator[PhraseTranslation]:
     """Translate lines, in order; an empty line stays empty."""
     source, target = model.codec("source"), model.codec("target")
     tokens = [source.tokenize(line) for line in lines]
     linker, weights = WordLinker(model.lexicon()), load_weights(model)
-    with prepared_decoder(model, tokens, settings) as (decoder, _):
-        pieces = [source.vocabulary.encode(piece) for each in tokens for piece in split(each)]
+    with open_decoder_for(model, tokens, settings) as (decoder, _):
+        pieces = [
+            source.vocabulary.encode(piece)
+            for each in tokens
+            for piece in split_long_sentence(each)
+        ]
         best = decoder.nbest(pieces, weights, 1, "translating")
         for line, each in zip(lines, tokens, strict=True):
-            parts = [(piece, next(best)) for piece in split(each)]
+            parts = [(piece, next(best)) for piece in split_long_sentence(each)]
             yield _put_together(line, parts, linker, (source, target), weights)
 
 
-def split(tokens: Sequence[str]) -> list[Sequence[str]]:
+def split_long_sentence(tokens: Sequence[str]) -> list[Sequence[str]]:
     """A sentence in pieces of nearly equal length, none very long; mostly just one."""
-    number = max(1, -(-len(tokens) // MAX_WORDS))
+    number = max(1, -(-len(tokens) // MAX_CHUNK_TOKENS))
     cuts = [len(tokens) * k // number for k in range(number + 1)]
     return [tokens[a:b] for a, b in pairwise(cuts)]
 
 
 @contextmanager
-def prepared_decoder(
-    model: SmtModel, tokens: Sequence[Sequence[str]], settings: SearchSettings
-) -> Iterator[tuple[Decoder, int]]:
+def open_decoder_for(
+    model: PhraseBasedModel, tokens: Sequence[Sequence[str]], settings: StackSearchSettings
+) -> Iterator[tuple[NBestDecoder, int]]:
     """A decoder with the phrase table of these sentences, and how many pairs the table has."""
     vocabulary = model.codec("source").vocabulary
-    text = lay_out([vocabulary.encode(each) for each in tokens])
+    text = concatenate_sentences([vocabulary.encode(each) for each in tokens])
     made = model.settings
     with TemporaryDirectory(prefix="covnmt-smt-") as place:
         known = model.bitext(), model.occurrences(), model.lexicon()
         _check_vocabularies(model, known[-1])
-        table = make_table(*known, text, made.max_phrase, made.options)
+        table = build_phrase_table(*known, text, made.max_phrase, made.options)
         file, pairs = Path(place) / "table.npz", len(table)
         table.save(file)
         del known, table
-        lm = model.directory / LANGUAGE_MODEL
-        with open_decoder(Search(file, lm, made.max_phrase, settings)) as decoder:
+        lm = model.directory / LANGUAGE_MODEL_DIRECTORY
+        with open_decoder(DecoderInputs(file, lm, made.max_phrase, settings)) as decoder:
             yield decoder, pairs
 
 
-def _check_vocabularies(model: SmtModel, lexicon: Lexicon) -> None:
+def _check_vocabularies(model: PhraseBasedModel, lexicon: Lexicon) -> None:
     rows = {"source": lexicon.source_rows, "target": lexicon.target_rows}
     for side in SIDES:
         found = len(model.codec(side).vocabulary)
@@ -142,7 +147,9 @@ def _check_vocabularies(model: SmtModel, lexicon: Lexicon) -> None:
             )
 
 
-def spoken(found: Hypothesis, source: Sequence[str], target: Vocabulary) -> list[str]:
+def hypothesis_tokens(
+    found: PhraseHypothesis, source: Sequence[str], target: Vocabulary
+) -> list[str]:
     """The tokens of a translation; a copied word is its source token."""
     tokens = target.decode(found.words)
     for phrase in found.phrases:
@@ -158,7 +165,7 @@ class WordLinker:
     lexicon: Lexicon
 
     def links(
-        self, phrases: Sequence[Phrase], source: Sequence[int], words: Sequence[int]
+        self, phrases: Sequence[PhraseSpan], source: Sequence[int], words: Sequence[int]
     ) -> Links:
         """Of each target word to the source word of its phrase that most probably gave it."""
         j, i = np.array(source), np.array(words)
@@ -177,7 +184,7 @@ class WordLinker:
 
 def _put_together(
     line: str,
-    parts: Sequence[tuple[Sequence[str], list[Hypothesis]]],
+    parts: Sequence[tuple[Sequence[str], list[PhraseHypothesis]]],
     linker: WordLinker,
     codecs: tuple[Codec, Codec],
     weights: DoubleArray,
@@ -192,7 +199,7 @@ def _put_together(
             ids = codecs[0].vocabulary.encode(piece)
             own = linker.links(best.phrases, ids, best.words)
             links |= {(len(source) + j, len(tokens) + i) for j, i in own}
-            tokens += spoken(best, piece, codecs[1].vocabulary)
+            tokens += hypothesis_tokens(best, piece, codecs[1].vocabulary)
             score += float(np.dot(weights, best.features))
         source += piece
     text = codecs[1].detokenize(tokens)

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from covnmt.base.arrays import DoubleArray, IntArray
-from covnmt.phrase_based.bitext import lay_out
+from covnmt.phrase_based.bitext import concatenate_sentences
 from covnmt.phrase_based.language_model import LanguageModel
-from covnmt.phrase_based.phrase_table import ORIENTATIONS, Table
-from covnmt.phrase_based.phrases import hashes, position, runs
+from covnmt.phrase_based.phrase_table import ORIENTATIONS, PhraseTable
+from covnmt.phrase_based.phrases import all_spans, find_hashes, hash_spans
 from covnmt.text.vocabulary import UNK
 
-COPIED = -7.0  # log-probability of a copied word, in each of the table's four scores
+COPY_SCORE = -7.0  # log-probability of a copied word, in each of the table's four scores
 
 
 @dataclass(frozen=True)
-class Options:
+class TranslationOptions:
     """Of one sentence."""
 
     length: int  # J
@@ -33,24 +33,26 @@ class Options:
     alone: DoubleArray  # [O] log-probability of the words, whatever comes before them
 
 
-def collect(ids: Sequence[int], table: Table, model: LanguageModel, longest: int) -> Options:
+def collect_options(
+    ids: Sequence[int], table: PhraseTable, model: LanguageModel, longest: int
+) -> TranslationOptions:
     """What the table has for a sentence, and copies."""
-    spans = runs(lay_out([ids]), longest)
-    places = position(hashes(np.array(ids), spans), table.sources)
+    spans = all_spans(concatenate_sentences([ids]), longest)
+    places = find_hashes(hash_spans(np.array(ids), spans), table.sources)
     lone = np.flatnonzero((places < 0) & (spans.lengths == 1))
     known = np.flatnonzero(places >= 0)
     rows, span = _rows(table.bounds, places[known])
     width = table.words.shape[1]
     copies = len(lone)
     words = np.concatenate([table.words[rows], np.tile([UNK] + [0] * (width - 1), (copies, 1))])
-    scores = np.concatenate([table.scores[rows], np.full((copies, 4), COPIED)])
+    scores = np.concatenate([table.scores[rows], np.full((copies, 4), COPY_SCORE)])
     order = np.concatenate(
         [table.orientation[rows], np.full((copies, ORIENTATIONS), -np.log(ORIENTATIONS))]
     )
     numbers = np.count_nonzero(words, axis=1)
     chosen = spans[np.concatenate([known, lone])]
     begin = chosen.starts.astype(np.int64)
-    return Options(
+    return TranslationOptions(
         length=len(ids),
         begin=begin,
         end=begin + chosen.lengths,
@@ -58,7 +60,7 @@ def collect(ids: Sequence[int], table: Table, model: LanguageModel, longest: int
         words=words,
         own=np.column_stack([scores, np.ones(len(words)), numbers]),
         orientation=order,
-        alone=alone(words, model),
+        alone=score_without_context(words, model),
     )
 
 
@@ -70,12 +72,14 @@ def _rows(bounds: IntArray, phrases: IntArray) -> tuple[IntArray, IntArray]:
     return bounds[phrases][which] + within, which
 
 
-def alone(words: IntArray, model: LanguageModel) -> DoubleArray:
+def score_without_context(words: IntArray, model: LanguageModel) -> DoubleArray:
     """Log-probability of each row of words without a history."""
-    return say(words, np.zeros(len(words), dtype=np.int64), model)[0]
+    return score_continuations(words, np.zeros(len(words), dtype=np.int64), model)[0]
 
 
-def say(words: IntArray, histories: IntArray, model: LanguageModel) -> tuple[DoubleArray, IntArray]:
+def score_continuations(
+    words: IntArray, histories: IntArray, model: LanguageModel
+) -> tuple[DoubleArray, IntArray]:
     """Log-probability of each row of words after its history, and the history after it."""
     total, histories = np.zeros(len(words)), histories.copy()
     for column in words.T:
