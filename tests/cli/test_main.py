@@ -24,6 +24,7 @@ from covnmt.base.config import SYSTEMS, describe_keys
 from covnmt.base.files import read_lines, read_parallel, write_lines
 from covnmt.base.recipe import bundled_recipes, find_recipe, load_recipe
 from covnmt.cli import app as main
+from covnmt.cli import options
 from covnmt.data.corpus import Corpus
 from covnmt.inference import align, info, omissions
 from covnmt.inference.align import Aligner
@@ -115,10 +116,10 @@ def test_tables_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
     """Names are never cut, however narrow it is, and brackets are no markup."""
     terminal = io.StringIO()
     console = Console(file=terminal, force_terminal=True, width=60, markup=False)
-    monkeypatch.setattr(main, "output", console)
+    monkeypatch.setattr(options, "output", console)
     run("corpus", "list")
     assert "news-commentary" in terminal.getvalue()
-    main._print_table(("a", "b"), [("[bold]", "[red]text[/red]")])
+    options.print_table(("a", "b"), [("[bold]", "[red]text[/red]")])
     assert "[bold]" in terminal.getvalue()
     assert "[red]text[/red]" in terminal.getvalue()
 

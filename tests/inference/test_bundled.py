@@ -10,7 +10,7 @@ import pytest
 
 from covnmt.base.errors import UserError
 from covnmt.base.files import write_lines
-from covnmt.cli import app as main
+from covnmt.cli import models as model_commands
 from covnmt.decoding.onnx.export import export_model
 from covnmt.decoding.onnx.format import read_manifest
 from covnmt.inference import align
@@ -100,7 +100,7 @@ def test_without_any(
     assert (bundled_models(), bundled_model_rows()) == ([], [])
     with pytest.raises(UserError, match=r"zh-en: not a model directory .* `covnmt train` made$"):
         Translator.load("zh-en")
-    main.models()
+    model_commands.models()
     assert "no model comes along" in capsys.readouterr().err
 
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -177,7 +176,7 @@ def test_a_client_that_hangs_up_is_forgotten(tiny_model: Path, path: str) -> Non
 
 def test_a_full_queue(tiny_model: Path, lines: list[str]) -> None:
     """There is room for four: three wait, two more are refused, the fourth sets all to work."""
-    with serving({"tiny": tiny_model}, replace(PATIENT, queue=4)) as running:
+    with serving({"tiny": tiny_model}, PATIENT.model_copy(update={"queue": 4})) as running:
         with running.client() as client, ThreadPoolExecutor() as thread:
             first = thread.submit(post, client, text=lines[:1] * 3)
             wait_until(lambda: waiting(running))

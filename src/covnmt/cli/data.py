@@ -9,12 +9,14 @@ import typer
 from covnmt.base.console import log
 from covnmt.base.errors import UserError
 from covnmt.base.processes import available_cpus
-from covnmt.cli.options import finite
+from covnmt.cli.options import check_finite, print_table
 
 if TYPE_CHECKING:
     from covnmt.text.tokenize import TokenizerSettings
 
 app = typer.Typer()
+corpus_app = typer.Typer(no_args_is_help=True, help="Open corpora that can be downloaded by name.")
+app.add_typer(corpus_app, name="corpus")
 
 
 def language(code: str | None) -> str | None:
@@ -72,7 +74,7 @@ def prepare(
     ] = 30_000,
     max_length: Annotated[int, typer.Option(help="longest side of a training pair")] = 80,
     max_ratio: Annotated[
-        float, typer.Option(help="of the two lengths; 0: any", callback=finite)
+        float, typer.Option(help="of the two lengths; 0: any", callback=check_finite)
     ] = 0.0,
     sentencepiece: Annotated[Literal["unigram", "bpe"], typer.Option()] = "unigram",
     plain: Annotated[
@@ -146,3 +148,20 @@ def _file_pairs(source: str, target: str) -> list[FilePair]:
     if not all(sources + targets):
         raise UserError("--train: a file name is missing beside a comma")
     return [(Path(s), Path(t)) for s, t in zip(sources, targets, strict=True)]
+
+
+@corpus_app.command("list")
+def corpus_list() -> None:
+    """The corpora known by name."""
+    from covnmt.data.open_corpora import listing
+
+    print_table(("name", "languages", "what", "licence", "address"), listing())
+
+
+@corpus_app.command("get")
+def corpus_get(name: str, directory: Path) -> None:
+    """Download a corpus, check it, and write plain parallel files."""
+    from covnmt.data.open_corpora import get
+
+    for file, lines in get(name, directory).items():
+        print(f"{directory / file}: {lines:,} lines")

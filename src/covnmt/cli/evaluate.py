@@ -12,7 +12,7 @@ from covnmt.base.console import log, output, warn
 from covnmt.base.errors import UserError
 from covnmt.base.files import check_distinct_paths, read_lines, write_json
 from covnmt.base.processes import available_cpus
-from covnmt.cli.options import ExtractionOption, finite, text, writable
+from covnmt.cli.options import ExtractionOption, check_finite, check_output_path, check_utf8
 
 app = typer.Typer()
 rate_app = typer.Typer(no_args_is_help=True, help="Sheets for human judgement, and their scores.")
@@ -40,12 +40,12 @@ JsonOption = Annotated[
     typer.Option(
         "--json",
         dir_okay=False,
-        callback=writable,
+        callback=check_output_path,
         help="write all figures here too; -: print only them",
     ),
 ]
 FigureArgument = Annotated[
-    Path, typer.Argument(dir_okay=False, callback=writable, help="PNG or SVG")
+    Path, typer.Argument(dir_okay=False, callback=check_output_path, help="PNG or SVG")
 ]
 NamedFiles = Annotated[list[str], typer.Argument(help="NAME=FILE, or just FILE")]
 ForcedOption = Annotated[
@@ -76,7 +76,7 @@ def evaluate(
     tokenize: TokenizeOption = "13a",
     extraction: ExtractionOption = "argmax",
     threshold: Annotated[
-        float, typer.Option(help="for --extraction threshold", callback=finite)
+        float, typer.Option(help="for --extraction threshold", callback=check_finite)
     ] = 0.5,
     symmetry: SymmetryOption = "grow-diag-final",
     renormalise: Annotated[bool, typer.Option(help="matrices, for SAER")] = False,
@@ -156,7 +156,7 @@ def report(
     gold: GoldOption = None,
     forced: ForcedOption = None,
     baseline: Annotated[list[str] | None, typer.Option(help="as in compare")] = None,
-    title: Annotated[str, typer.Option(callback=text)] = "Translation report",
+    title: Annotated[str, typer.Option(callback=check_utf8)] = "Translation report",
     base: BaseOption = 0,
     deterministic: DeterministicOption = False,
     tokenize: TokenizeOption = "13a",
@@ -282,7 +282,7 @@ def _named(texts: Sequence[str]) -> dict[str, Path]:
             raise UserError(f"{pair!r}: a name or a file is missing; write NAME=FILE, or just FILE")
         if name in files:
             raise UserError(f"two systems are called {name!r}; write NAME=FILE")
-        files[text(name)] = Path(path)
+        files[check_utf8(name)] = Path(path)
     return files
 
 

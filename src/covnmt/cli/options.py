@@ -1,42 +1,49 @@
-"""Options that several commands have, what all numbers and all files to write must be, and how
-commands that go on when they are given again are stopped."""
+"""Command-line options: made from settings classes, shared by several commands, and checked."""
 
+import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import typer
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from rich.table import Column, Table
 
-from covnmt.base.console import log
+from covnmt.base.config import Settings
+from covnmt.base.console import log, output
 from covnmt.base.errors import UserError
-from covnmt.base.files import check_writable, is_file_path
+from covnmt.base.files import check_writable, is_file_path, output_lines
+
+LARGEST_SHOWN = 10**6  # --help shows no upper limit from here on
 
 
-def finite(value: float | None) -> float | None:
-    """The callback of every option that takes a fraction, for `float` reads nan and inf too."""
+def check_finite(value: float | None) -> float | None:
+    """Refuse nan and inf, which `float` reads: the callback of every option with a fraction."""
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"{value} is not a finite number.")
     return value
 
 
-def all_finite(values: list[float] | None) -> list[float] | None:
-    """The same, where it may be given several times."""
+def check_all_finite(values: list[float] | None) -> list[float] | None:
+    """Refuse nan and inf in an option that may be repeated."""
     for value in values or ():
-        finite(value)
+        check_finite(value)
     return values
 
 
-def writable(path: Path | None) -> Path | None:
-    """The callback of every option that names a file to write: better told before the work."""
+def check_output_path(path: Path | None) -> Path | None:
+    """Refuse, before the work, a file that cannot be written: the callback of output options."""
     if is_file_path(path):
         check_writable(path)
     return path
 
 
-def text(value: str) -> str:
-    """What is written to pages and figures; an argument can be any bytes."""
+def check_utf8(value: str) -> str:
+    """Refuse an argument that cannot be written to pages and figures: it can be any bytes."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -44,54 +51,190 @@ def text(value: str) -> str:
     return value
 
 
-def given(models: list[Path]) -> list[Path]:
-    """The directories of models, at least one."""
+@dataclass(frozen=True)
+class FromSettings:
+    """Marks a command's parameter: one option for each field of a settings class.
+
+        decode: Annotated[dict[str, Any], FromSettings(DecodeConfig, defaults=False)]
+
+    With `defaults` the command gets an instance of the class. Without, it gets a dictionary of the
+    options that were given, and the others keep values that are known only later (a model's own).
+    Name, type, limits, help and default come from the field; a field that is itself a settings
+    class adds its own fields.
+    """
+
+    settings: type[Settings]
+    names: Mapping[str, str] = field(default_factory=dict)  # field -> option name
+    omit: frozenset[str] = frozenset()  # fields without an option: they keep their defaults
+    defaults: bool = True
+
+    def parameters(self) -> dict[tuple[str, ...], inspect.Parameter]:
+        """Return the parameter for typer of each field, by the path to the field."""
+        return dict(self._parameters(self.settings, ()))
+
+    def _parameters(
+        self, settings: type[Settings], path: tuple[str, ...]
+    ) -> Iterator[tuple[tuple[str, ...], inspect.Parameter]]:
+        for name, info in settings.model_fields.items():
+            if name in self.omit:
+                continue
+            if inspect.isclass(info.annotation) and issubclass(info.annotation, Settings):
+                yield from self._parameters(info.annotation, (*path, name))
+            else:
+                yield (*path, name), self._parameter(name, info)
+
+    def _parameter(self, name: str, info: FieldInfo) -> inspect.Parameter:
+        option = self.names.get(name, "--" + name.replace("_", "-"))
+        kind: Any = info.annotation
+        flags = [option]
+        limits: dict[str, Any] = {}
+        if kind is bool and self.defaults is False:
+            flags = [f"{option}/--no-{option.removeprefix('--')}"]
+        if kind is int:
+            limits = integer_limits(info)
+        elif kind is float:
+            limits = {"callback": check_finite}
+        declared = typer.Option(*flags, help=info.description, **limits)
+        default = info.get_default(call_default_factory=True) if self.defaults else None
+        return inspect.Parameter(
+            option.removeprefix("--").replace("-", "_"),
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default,
+            annotation=Annotated[kind if self.defaults else kind | None, declared],
+        )
+
+    def collect(self, values: dict[str, Any]) -> Any:
+        """Take the values of these options out of a command's arguments."""
+        tree: dict[str, Any] = {}
+        options: dict[tuple[str, ...], str] = {}
+        for path, parameter in self.parameters().items():
+            value = values.pop(parameter.name)
+            options[path] = "--" + parameter.name.replace("_", "-")
+            if value is not None:
+                branch = tree
+                for key in path[:-1]:
+                    branch = branch.setdefault(key, {})
+                branch[path[-1]] = value
+        if not self.defaults:
+            return tree
+        try:
+            return self.settings.model_validate(tree)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            option = options.get(tuple(map(str, problem["loc"])))
+            message = str(problem["msg"]).removeprefix("Value error, ")
+            raise typer.BadParameter(message, param_hint=option and f"'{option}'") from None
+
+
+def integer_limits(info: FieldInfo) -> dict[str, int]:
+    """Return the limits of a whole number as typer takes them: `min` and `max`, both included."""
+    limits: dict[str, int] = {}
+    for rule in info.metadata:
+        if (least := getattr(rule, "ge", None)) is not None:
+            limits["min"] = least
+        if (below := getattr(rule, "gt", None)) is not None:
+            limits["min"] = below + 1
+        if (most := getattr(rule, "le", None)) is not None and most < LARGEST_SHOWN:
+            limits["max"] = most
+    return limits
+
+
+def expand_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace every parameter marked `FromSettings` by the options of its settings class."""
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, FromSettings] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        marks = [mark for mark in get_args(parameter.annotation) if isinstance(mark, FromSettings)]
+        if marks:
+            groups[name] = marks[0]
+            parameters += marks[0].parameters().values()
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    def run(**values: Any) -> None:
+        collected = {name: group.collect(values) for name, group in groups.items()}
+        command(**values, **collected)
+
+    run.__name__, run.__doc__, run.__module__ = (
+        command.__name__,
+        command.__doc__,
+        command.__module__,
+    )
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def require_models(models: list[Path]) -> list[Path]:
+    """Return the directories of the models that were named; name the bundled ones if none was."""
     from covnmt.model.directory import bundled_models, find_model
 
     if not models:
-        along = ", ".join(bundled_models())
-        raise UserError(f"name a model: --model DIR{f', or one of {along}' if along else ''}")
-    return [find_model(each) for each in models]
+        bundled = ", ".join(bundled_models())
+        hint = f", or a bundled one: {bundled}" if bundled else ""
+        raise UserError(f"no model given: add --model DIRECTORY{hint}")
+    return [find_model(model) for model in models]
 
 
-def single(models: list[Path], command: str) -> Path:
-    """The directory of the one model that a command takes."""
-    if len(found := given(models)) > 1:
+def require_one_model(models: list[Path], command: str) -> Path:
+    """Return the directory of the one model that a command takes."""
+    directories = require_models(models)
+    if len(directories) > 1:
         raise UserError(f"{command} takes one model: give --model once")
-    return found[0]
+    return directories[0]
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """Ctrl-C ends a command that can be continued."""
+def resumable() -> Iterator[None]:
+    """Exit with code 130 at Ctrl-C, and say that the same command resumes."""
     try:
         yield
     except KeyboardInterrupt:
-        log("stopped; give the same command again to go on")
+        log("stopped; run the same command again to resume")
         raise typer.Exit(130) from None
+
+
+def print_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Print a table on a terminal, and tab-separated lines elsewhere, for other programs."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    if not output.is_terminal:
+        output_lines(None, map("\t".join, [head, *cells]))
+        return
+    first, *others = head
+    table = Table(Column(first, no_wrap=True), *others)
+    for row in cells:
+        table.add_row(*row)
+    output.print(table)
 
 
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")]
 ExtractionOption = Annotated[
-    Literal["argmax", "argmax_with_end", "threshold"], typer.Option(help="how links are made")
+    Literal["argmax", "argmax_with_end", "threshold"],
+    typer.Option(help="how links are read from attention"),
 ]
 OutputOption = Annotated[
     Path | None,
-    typer.Option("--output", "-o", dir_okay=False, callback=writable, help="standard output"),
+    typer.Option(
+        "--output",
+        "-o",
+        dir_okay=False,
+        callback=check_output_path,
+        help="default: standard output",
+    ),
 ]
 ThreadsOption = Annotated[
     int,
-    typer.Option(
-        min=0,
-        help="CPU threads; 0: one per core (an exported model has one; a file, a process per core)",
-    ),
+    typer.Option(min=0, help="CPU threads; 0: one per core (exported models: one per process)"),
 ]
 TrainingThreadsOption = Annotated[int, typer.Option(min=0, help="CPU threads; 0: one per core")]
 ModelOption = Annotated[
     list[Path],
-    typer.Option("--model", "-m", help="directory or name; several make an ensemble"),
+    typer.Option(
+        "--model", "-m", help="model directory, or name of a bundled model; several: an ensemble"
+    ),
 ]
-# a list all the same: of a plain option the last would count, and the others be passed over
+# a list all the same: of a plain option typer takes the last one and drops the others silently
 SingleModelOption = Annotated[
-    list[Path], typer.Option("--model", "-m", metavar="<path>", help="directory or name")
+    list[Path],
+    typer.Option("--model", "-m", metavar="<path>", help="model directory, or a bundled model"),
 ]

@@ -1,12 +1,18 @@
-"""The command that runs the paper's experiment: reproduce."""
+"""Commands that run whole experiments: reproduce and demo."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from covnmt.base.console import log
-from covnmt.cli.options import DeviceOption, finite, stoppable, writable
+from covnmt.base.console import log, output
+from covnmt.cli.options import (
+    DeviceOption,
+    TrainingThreadsOption,
+    check_finite,
+    check_output_path,
+    resumable,
+)
 
 if TYPE_CHECKING:
     from covnmt.paper.jobs import ExperimentPlan
@@ -24,7 +30,7 @@ def reproduce(
     seed: Annotated[list[int] | None, typer.Option(min=0, help="repeatable")] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(min=0.1, help="for one system, measuring included", callback=finite),
+        typer.Option(min=0.1, help="for one system, measuring included", callback=check_finite),
     ] = None,
     scale: Annotated[
         Literal["paper", "modern", "shipped", "small", "tiny"] | None,
@@ -42,7 +48,9 @@ def reproduce(
     pack: Annotated[
         Path | None,
         typer.Option(
-            dir_okay=False, callback=writable, help="only prepare, and pack it: FILE.tar.xz"
+            dir_okay=False,
+            callback=check_output_path,
+            help="only prepare, and pack it: FILE.tar.xz",
         ),
     ] = None,
     unpack: Annotated[Path | None, typer.Option(help="prepared data from such a file")] = None,
@@ -82,7 +90,7 @@ def _run(plan: "ExperimentPlan", at_once: int, report: bool) -> None:
     from covnmt.paper.jobs import run_jobs
     from covnmt.paper.parallel_jobs import run_jobs_in_parallel
 
-    with stoppable():
+    with resumable():
         for line in run_jobs_in_parallel(plan, at_once) if at_once > 1 else run_jobs(plan):
             log(line)
     if report:
@@ -93,3 +101,19 @@ def _write_page(plan: "ExperimentPlan") -> None:
     from covnmt.paper.markdown_report import write_page
 
     log(f"report: {write_page(plan.experiment, plan.result_directory)}")
+
+
+@app.command()
+def demo(
+    directory: Annotated[Path, typer.Argument(help="where everything goes")] = Path("demo"),
+    threads: TrainingThreadsOption = 0,
+) -> None:
+    """Train the baseline and a coverage model on the embedded pair, and show the difference."""
+    import torch
+
+    from covnmt.paper.demo import run_demo
+
+    if threads:
+        torch.set_num_threads(threads)
+    for part in run_demo(directory):
+        output.print(part)

@@ -1,8 +1,11 @@
 """How the server behaves; the defaults are safe on a machine that others can reach."""
 
 import re
-from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import Field
+
+from covnmt.base.config import Positive, Settings
 from covnmt.base.errors import UserError
 from covnmt.base.processes import available_cpus
 
@@ -12,27 +15,36 @@ HOST = re.compile(r"\*|[^\s:/\[\]*]+|\[[0-9a-f:.]+\]")
 ORIGIN = re.compile(r"https?://([^\s:/\[\]*@]+|\[[0-9a-f:.]+\])(:\d+)?")
 
 
-@dataclass(frozen=True)
-class ServeSettings:
-    """Everything but the models."""
+class ServeSettings(Settings):
+    """Settings of the server, apart from its models."""
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_key: str | None = None  # asked of every request but those for the page and the probes
-    allow_origins: tuple[str, ...] = ()  # other sites whose pages may call this server
-    allow_hosts: tuple[str, ...] = ()  # names of this server besides its address and localhost
-    rate: float = 20.0  # requests a second from one address, in the long run; 0: no limit
-    burst: int = 100  # requests from one address at once
-    max_body: int = 1 << 18  # bytes
-    max_sentences: int = 500  # in one request
-    max_beam: int = 20
-    workers: int = WORKERS  # processes per model; one on a GPU
-    threads: int = THREADS  # CPU threads of each
-    queue: int = 1000  # sentences that may wait for a model
-    batch_size: int = 32  # sentences translated together
-    wait: float = 0.01  # seconds that the first of a batch waits for others
-    timeout: float = 60.0  # seconds that a request may take, and the most it may ask for
-    log_text: bool = False  # log what is translated
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(8000, description="0: any free port")
+    api_key: str | None = Field(
+        None, description="required from every request except the page and the probes"
+    )
+    allow_origins: tuple[str, ...] = Field((), description="other sites that may call this server")
+    allow_hosts: tuple[str, ...] = Field(
+        (), description="names of this server, besides its address and localhost"
+    )
+    rate: Annotated[float, Field(ge=0)] = Field(
+        20.0, description="requests per second from one address, on average; 0: no limit"
+    )
+    burst: Positive = Field(100, description="requests from one address at once")
+    max_body: Positive = Field(1 << 18, description="bytes of a request")
+    max_sentences: Positive = Field(500, description="sentences in one request")
+    max_beam: Positive = Field(20, description="largest beam that a request may ask for")
+    workers: Positive = Field(WORKERS, description="processes per model; one on a GPU")
+    threads: Positive = Field(THREADS, description="CPU threads of each process")
+    queue: Positive = Field(1000, description="sentences that may wait for a model")
+    batch_size: Positive = Field(32, description="sentences translated together")
+    wait: Annotated[float, Field(ge=0)] = Field(
+        0.01, description="seconds that the first sentence of a batch waits for others"
+    )
+    timeout: Annotated[float, Field(gt=0)] = Field(
+        60.0, description="seconds that a request may take"
+    )
+    log_text: bool = Field(False, description="write source texts to the log")
 
 
 def parse_host(text: str) -> str:

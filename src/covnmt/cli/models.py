@@ -1,0 +1,73 @@
+"""Commands that list and describe models and recipes: models, info, recipe."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from covnmt.base.console import log
+from covnmt.cli.options import (
+    print_table,
+)
+
+app = typer.Typer()
+recipe_app = typer.Typer(
+    no_args_is_help=True, help="List recipes, their keys, and resolved settings."
+)
+app.add_typer(recipe_app, name="recipe")
+
+
+@app.command()
+def models() -> None:
+    """The trained models that come along; `--model NAME` takes one."""
+    from covnmt.model.directory import bundled_model_rows
+
+    if not (rows := bundled_model_rows()):
+        log("no model comes along with this version; `covnmt train` makes one")
+    print_table(("name", "what", "directory"), rows)
+
+
+@app.command()
+def info(
+    target: Annotated[str, typer.Argument(help="a recipe or a model")],
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+    words: Annotated[
+        int, typer.Option(min=4, max=10**9, help="vocabulary rows, for a recipe without data")
+    ] = 30_001,
+) -> None:
+    """The resolved settings and the parameter count, in all and by block."""
+    from covnmt.inference.info import model_info
+
+    found = model_info(target, words)
+    if as_json:
+        print(json.dumps(found.to_json(), indent=2))
+        return
+    print_table(("key", "value"), found.settings_rows())
+    print_table(("block", "parameters"), found.parameter_rows())
+
+
+@recipe_app.command("list")
+def recipe_list() -> None:
+    """The recipes that come with covnmt."""
+    from covnmt.base.recipe import bundled_recipes
+
+    for name in bundled_recipes():
+        print(name)
+
+
+@recipe_app.command("keys")
+def recipe_keys() -> None:
+    """Every key with its choices, default and meaning."""
+    from covnmt.base.config import describe_keys
+
+    print_table(("key", "choices", "default", "meaning"), describe_keys())
+
+
+@recipe_app.command("show")
+def recipe_show(
+    recipe: str, overrides: Annotated[list[str] | None, typer.Argument()] = None
+) -> None:
+    """The resolved settings of a recipe, as JSON."""
+    from covnmt.base.recipe import find_recipe, load_recipe
+
+    print(load_recipe(find_recipe(recipe), overrides).model_dump_json(indent=2))
