@@ -113,7 +113,7 @@ def test_ctrl_c_and_going_on(tiny_corpus: Path, run_cli: RunCli, tmp_path: Path)
         [sys.executable, "-c", INTERRUPTED, *command], capture_output=True, text=True, check=False
     )
     assert stopped.returncode == 130, stopped.stderr
-    assert "give the same command again" in stopped.stderr
+    assert "run the same command again" in stopped.stderr
     again = run_cli(*command)
     assert again.returncode == 0, again.stderr
     assert "forward-1: done already" in again.stderr
