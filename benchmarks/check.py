@@ -20,7 +20,7 @@ import numpy as np
 from machine import save
 from sacremoses import MosesDetokenizer
 
-from covnmt.base.files import read_parallel
+from covnmt.base.files import read_parallel_lines
 from covnmt.inference.align import Aligner
 from covnmt.inference.omissions import OmissionChecker, OmissionReport
 from covnmt.metrics.alignment import read_links
@@ -45,7 +45,7 @@ class Cut(NamedTuple):
 def cuts(data: Path, unspaced: bool, seed: int) -> Iterator[Cut]:
     """One cut for each pair that allows one."""
     chance, moses = random.Random(seed), MosesDetokenizer("en")
-    texts = read_parallel(data / GOLD_FILES[0], data / GOLD_FILES[1])
+    texts = read_parallel_lines(data / GOLD_FILES[0], data / GOLD_FILES[1])
     for (source, target), gold in zip(texts, read_links(data / GOLD_FILES[2]), strict=True):
         words = source.replace(VISIBLE_SPACE, "").split()
         words = [normalize("NFKC", word) for word in words] if unspaced else words

@@ -19,7 +19,7 @@ from unicodedata import normalize
 
 from machine import save
 
-from covnmt.base.files import read_parallel
+from covnmt.base.files import read_parallel_lines
 from covnmt.inference.omissions import (
     MAX_TOKENS,
     MIN_GAIN,
@@ -59,7 +59,7 @@ def lines(pairs: Sequence[tuple[str, str]], seed: int) -> Iterator[Line]:
 
 def short_sentences(source: Path, target: Path) -> list[tuple[str, str]]:
     """Lines with one full stop, at their end, and words on the other side."""
-    texts = [("".join(x.split()), y) for x, y in read_parallel(source, target)]
+    texts = [("".join(x.split()), y) for x, y in read_parallel_lines(source, target)]
     return [
         (normalize("NFKC", x), y)
         for x, y in texts

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from machine import save
 
-from covnmt.base.config import SYSTEMS, Config, DataConfig, ModelConfig, TrainConfig
+from covnmt.base.config import PAPER_SYSTEMS, Config, DataConfig, ModelConfig, TrainConfig
 from covnmt.data.batching import read_batch, train_batches
 from covnmt.data.corpus import Corpus
 from covnmt.model.checkpoint import new_model
@@ -32,7 +32,7 @@ def curve(corpus: Corpus, path: str, seed: int, updates: int, every: int) -> lis
     device = torch.device("cuda")
     config = Config(
         data=DataConfig(max_length=15),
-        model=ModelConfig(coverage=SYSTEMS["gru10"], init="modern"),
+        model=ModelConfig(coverage=PAPER_SYSTEMS["gru10"], init="modern"),
         train=TrainConfig.model_validate(
             {
                 "seed": seed,
@@ -56,8 +56,8 @@ def curve(corpus: Corpus, path: str, seed: int, updates: int, every: int) -> lis
     losses, seen = [], 0
     for number in range(updates):
         batch = read_batch(split, next(plans).indices, (8, 4))
-        seen += batch.target_words
-        updater([batch.to(device)], batch.target_words, number)
+        seen += batch.target_tokens
+        updater([batch.to(device)], batch.target_tokens, number)
         if (number + 1) % every == 0:
             losses.append(updater.take_loss() / seen)
             seen = 0

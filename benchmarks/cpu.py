@@ -28,7 +28,7 @@ import torch
 from cpu_worker import OURS
 from machine import save, summary
 
-from covnmt.base.config import SYSTEMS, Config, ModelConfig
+from covnmt.base.config import PAPER_SYSTEMS, Config, ModelConfig
 from covnmt.decoding.onnx.export import write_graphs
 from covnmt.model.checkpoint import BEST_WEIGHTS, named_weights, save_tensors
 from covnmt.model.directory import ModelDescription, save_config
@@ -44,7 +44,7 @@ SIZES = {
 def write_models(size: dict[str, int], directory: Path) -> None:
     """One network with random weights, in every form that we run."""
     m, n = size["embedding"], size["hidden"]
-    config = ModelConfig(embedding=m, hidden=n, rank=m, coverage=SYSTEMS["gru10"])
+    config = ModelConfig(embedding=m, hidden=n, rank=m, coverage=PAPER_SYSTEMS["gru10"])
     torch.manual_seed(1)
     model = Seq2Seq(config, size["words"], size["words"]).eval()
     initialize_weights(model, "modern")

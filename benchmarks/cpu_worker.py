@@ -57,10 +57,10 @@ class Ours:
 
     def __call__(self, sentences: list[list[int]], beam: int) -> int:
         from covnmt.base.config import DecodeConfig
-        from covnmt.data.padding import pad
+        from covnmt.data.padding import pad_ids
 
         decode = DecodeConfig(beam=beam, length_rules=False, max_length=STEPS, retry=False)
-        found = self.engine.search(pad(sentences, self.end), decode, None)
+        found = self.engine.search(pad_ids(sentences, self.end), decode, None)
         return sum(len(best.token_ids) for best, *_ in found.hypotheses)
 
 

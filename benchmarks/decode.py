@@ -21,11 +21,11 @@ import torch
 from machine import save, summary
 from train import WORDS, random_model
 
-from covnmt.base.config import SYSTEMS, DecodeConfig, ModelConfig
+from covnmt.base.config import PAPER_SYSTEMS, DecodeConfig, ModelConfig
 from covnmt.decoding.beam_search import Hypothesis
 from covnmt.decoding.gpu.beam_search import GpuBeamSearch
 from covnmt.decoding.torch import TorchEngine
-from covnmt.text.vocabulary import UNK
+from covnmt.text.vocabulary import UNK_ID
 
 SOURCE, STEPS, END = 25, 28, WORDS - 1
 
@@ -35,12 +35,12 @@ class Decoder:
 
     def __init__(self, system: str, path: str, precision: str) -> None:
         os.environ["COVNMT_OPS"] = "reference" if path == "reference" else "auto"
-        self.model = random_model(ModelConfig(coverage=SYSTEMS[system]), torch.device("cuda"))
+        self.model = random_model(ModelConfig(coverage=PAPER_SYSTEMS[system]), torch.device("cuda"))
         self.model.eval()
         self.dtype = torch.bfloat16 if precision == "bf16" else None
         self._by_steps = TorchEngine([self.model], END).search_stepwise
         self.device_search = (
-            GpuBeamSearch(self.model, END, UNK, self.dtype) if path == "fast" else None
+            GpuBeamSearch(self.model, END, UNK_ID, self.dtype) if path == "fast" else None
         )
 
     @torch.inference_mode()

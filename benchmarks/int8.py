@@ -17,7 +17,7 @@ from typing import Any
 
 from machine import save
 
-from covnmt.base.files import read_lines, read_parallel, write_lines
+from covnmt.base.files import read_lines, read_parallel_lines, write_lines
 from covnmt.decoding.onnx.export import AlignedText, export_model
 from covnmt.metrics.bleu import paper_bleu, sacre_bleu
 
@@ -43,7 +43,9 @@ def exports(model: Path, work: Path, linked: AlignedText | None) -> dict[str, Pa
 
 def some_pairs(texts: tuple[Path, Path], number: int, work: Path) -> AlignedText:
     """Pairs of a training text that can be aligned, at equal distances, in files of their own."""
-    rows = [pair for pair in read_parallel(*texts) if all(0 < len(s) <= LONGEST for s in pair)]
+    rows = [
+        pair for pair in read_parallel_lines(*texts) if all(0 < len(s) <= LONGEST for s in pair)
+    ]
     chosen = rows[:: max(len(rows) // number, 1)][:number]
     linked = AlignedText(work / "linked.source", work / "linked.target", work / "linked.links")
     for path, lines in zip(linked, zip(*chosen, strict=True), strict=False):

@@ -241,7 +241,7 @@ def in_turns(
 
 def updater(case: Case, world: "World | None" = None) -> "TrainStep":
     """What makes updates of a model; alone without a world."""
-    from covnmt.base.config import SYSTEMS, ModelConfig, TrainConfig
+    from covnmt.base.config import PAPER_SYSTEMS, ModelConfig, TrainConfig
     from covnmt.model.initialize import initialize_weights
     from covnmt.model.seq2seq import Seq2Seq
     from covnmt.training.distributed import SINGLE_PROCESS
@@ -249,7 +249,7 @@ def updater(case: Case, world: "World | None" = None) -> "TrainStep":
     from covnmt.training.step import TrainStep
 
     sizes = dict.fromkeys(("embedding", "hidden", "rank"), case.size)
-    config = ModelConfig.model_validate({**sizes, "coverage": SYSTEMS["gru10"]})
+    config = ModelConfig.model_validate({**sizes, "coverage": PAPER_SYSTEMS["gru10"]})
     model = Seq2Seq(config, case.words, case.words)
     initialize_weights(model, "modern")
     settings = TrainConfig(optimizer="adamw", learning_rate=1e-3, loss="token_mean")

@@ -22,7 +22,7 @@ import peers
 import torch
 from machine import save, summary
 
-from covnmt.base.config import SYSTEMS, CoverageConfig, ModelConfig, TrainConfig
+from covnmt.base.config import PAPER_SYSTEMS, CoverageConfig, ModelConfig, TrainConfig
 from covnmt.data.batching import Batch
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.training.optimizer import build_optimizer, build_optimizer_step
@@ -132,7 +132,7 @@ def table(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         for path in arguments.path:
             os.environ["COVNMT_OPS"] = "reference" if path == "reference" else "auto"
             for system in arguments.system:
-                model = ModelConfig(coverage=SYSTEMS[system], cell=arguments.cell)
+                model = ModelConfig(coverage=PAPER_SYSTEMS[system], cell=arguments.cell)
                 add_row(rows, {"system": system, "path": path, "batch": size}, measure(model, *how))
         for name in arguments.peer:
             add_row(rows, {"system": name, "path": "peer", "batch": size}, measure_peer(name, *how))
@@ -155,7 +155,7 @@ def add_row(rows: list[dict[str, Any]], setting: dict[str, Any], found: dict[str
 
 def growth(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """One setting changed at a time, GRU d=10, fast."""
-    gru = SYSTEMS["gru10"]
+    gru = PAPER_SYSTEMS["gru10"]
     settings = [("source", j, (80, j, 28), gru) for j in (10, 25, 50, 100, 150, 200)]
     settings += [("batch", b, (b, 25, 28), gru) for b in (8, 32, 80, 256, 512, 1024, 2048)]
     settings += [
@@ -176,7 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--growth", action="store_true", help="the sweeps instead of the table")
     parser.add_argument("--batch", type=int, nargs="+", default=[80, 512])
-    parser.add_argument("--system", nargs="+", default=list(COMPARED), choices=list(SYSTEMS))
+    parser.add_argument("--system", nargs="+", default=list(COMPARED), choices=list(PAPER_SYSTEMS))
     parser.add_argument("--path", nargs="+", default=["reference", "fast"])
     parser.add_argument("--peer", nargs="+", default=[], type=peers.importable, help=peers.HELP)
     parser.add_argument("--source", type=int, default=25)

@@ -17,7 +17,7 @@ from typing import Any
 from machine import save, summary
 from train import measure
 
-from covnmt.base.config import SYSTEMS, Config, DataConfig, ModelConfig, TrainConfig
+from covnmt.base.config import PAPER_SYSTEMS, Config, DataConfig, ModelConfig, TrainConfig
 from covnmt.base.files import read_lines
 from covnmt.decoding.torch import pick_device
 from covnmt.training.loop import train
@@ -49,7 +49,7 @@ def reports(data: DataConfig, model: ModelConfig, minutes: float, updates: int) 
 
 def compare(data: DataConfig, arguments: argparse.Namespace) -> dict[str, Any]:
     """One way of batching: the corpus, then one length, in words/s."""
-    model = ModelConfig(coverage=SYSTEMS["gru10"])
+    model = ModelConfig(coverage=PAPER_SYSTEMS["gru10"])
     log = reports(data, model, arguments.minutes, arguments.report)
     steady = log[len(log) // 2 :]
     words = log[-1]["words"] / log[-1]["update"]

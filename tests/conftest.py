@@ -19,8 +19,8 @@ from covnmt.base.config import Config
 from covnmt.base.files import read_lines
 from covnmt.cli import app as main
 from covnmt.data.corpus import PrepareSettings
-from covnmt.data.prepare import prepare
-from covnmt.data.synthetic import SyntheticSettings, write_corpus
+from covnmt.data.prepare import prepare_corpus
+from covnmt.data.synthetic import SyntheticSettings, write_synthetic_corpus
 from covnmt.inference.translate import Translator
 from covnmt.text.tokenize import TokenizerSettings
 from covnmt.training.loop import train
@@ -63,7 +63,7 @@ class Run(Protocol):
 def tiny_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Raw text: train, dev and test (.src, .tgt, .align)."""
     directory = tmp_path_factory.mktemp("text")
-    write_corpus(directory, seed=1, train=300, dev=20, test=20, settings=LANGUAGE)
+    write_synthetic_corpus(directory, seed=1, train=300, dev=20, test=20, settings=LANGUAGE)
     return directory
 
 
@@ -88,7 +88,7 @@ def tiny_corpus(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
         for part in ("train", "dev", "test")
     }
     words = TokenizerSettings(kind="whitespace")
-    prepare(
+    prepare_corpus(
         PrepareSettings(
             source=words,
             target=words,

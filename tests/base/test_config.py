@@ -2,11 +2,11 @@
 
 import pytest
 
-from covnmt.base.config import Config, describe_keys, differences, flatten
+from covnmt.base.config import Config, config_differences, describe_keys, flatten_keys
 
 
 def test_defaults_are_the_papers() -> None:
-    flat = flatten(Config().model_dump())
+    flat = flatten_keys(Config().model_dump())
     paper = {
         "data.batch_size": 80,
         "data.pool": 20,
@@ -32,7 +32,7 @@ def test_defaults_are_the_papers() -> None:
 
 def test_every_key_is_described() -> None:
     rows = describe_keys()
-    assert [name for name, *_ in rows] == list(flatten(Config().model_dump()))
+    assert [name for name, *_ in rows] == list(flatten_keys(Config().model_dump()))
     assert [name for name, _, _, meaning in rows if len(meaning) < 5] == []
     by_name = {name: (kind, default) for name, kind, default, _ in rows}
     assert by_name["model.order"] == ("code | paper", '"code"')
@@ -47,12 +47,12 @@ def test_settings_cannot_be_changed() -> None:
 
 def test_differences_name_keys_and_values() -> None:
     tree = {"train": {"seed": 5}, "model": {"hidden": 10}}
-    found = differences(Config(), Config.model_validate(tree))
+    found = config_differences(Config(), Config.model_validate(tree))
     assert found == [("model.hidden", 1000, 10), ("train.seed", 1234, 5)]
 
 
 def test_flatten() -> None:
-    assert flatten({"a": 1, "b": {"c": [2], "d": {"e": None}}}) == {
+    assert flatten_keys({"a": 1, "b": {"c": [2], "d": {"e": None}}}) == {
         "a": 1,
         "b.c": [2],
         "b.d.e": None,

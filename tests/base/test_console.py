@@ -21,7 +21,7 @@ def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
     stream = io.StringIO()
     terminal = request.param == "terminal"
     monkeypatch.setattr(
-        console, "console", Console(file=stream, force_terminal=terminal, width=100)
+        console, "stderr_console", Console(file=stream, force_terminal=terminal, width=100)
     )
     return stream
 
@@ -126,7 +126,7 @@ def test_a_line_beside_a_meter_stays(screen: io.StringIO) -> None:
 def test_meter_counts_from_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     """A resumed run's speed is that of this part alone."""
     stream = io.StringIO()
-    monkeypatch.setattr(console, "console", Console(file=stream, width=100))
+    monkeypatch.setattr(console, "stderr_console", Console(file=stream, width=100))
     with ProgressBar(1000, "training") as meter:
         meter.show(600, "")
         meter.show(700, "loss 2.5")  # 100 updates in 4 s

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 
 from covnmt.base.errors import UserError
 from covnmt.base.files import (
-    atomic_text,
     atomic_write,
+    atomic_write_text,
     check_distinct_paths,
     check_writable,
     decode_lines,
     output_is_file,
-    output_lines,
     read_json,
     read_lines,
-    read_parallel,
+    read_parallel_lines,
     write_json,
     write_lines,
+    write_output_lines,
 )
 
 LINES = [
@@ -126,12 +126,12 @@ def test_missing_files_and_directories(tmp_path: Path) -> None:
 def test_read_parallel(tmp_path: Path) -> None:
     for name, lines in {"a": "1 2 3", "b": "4 5 6", "c": "7 8"}.items():
         write_lines(tmp_path / name, lines.split())
-    assert list(read_parallel(tmp_path / "a", tmp_path / "b")) == [
+    assert list(read_parallel_lines(tmp_path / "a", tmp_path / "b")) == [
         ("1", "4"),
         ("2", "5"),
         ("3", "6"),
     ]
-    rows = read_parallel(tmp_path / "a", tmp_path / "c", tmp_path / "b")
+    rows = read_parallel_lines(tmp_path / "a", tmp_path / "c", tmp_path / "b")
     assert [next(rows), next(rows)] == [("1", "7", "4"), ("2", "8", "5")]
     with pytest.raises(UserError, match=r"c ends after line 2 but .*a, .*b goes on"):
         next(rows)
@@ -160,7 +160,7 @@ def test_an_interrupted_write_changes_nothing(tmp_path: Path) -> None:
     path.write_text("old")
 
     def interrupted() -> None:
-        with atomic_text(path) as stream:
+        with atomic_write_text(path) as stream:
             stream.write("new")
             raise KeyboardInterrupt
 
@@ -306,7 +306,7 @@ def test_lines_to_standard_output(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    output_lines(path, ["one", "two"])
+    write_output_lines(path, ["one", "two"])
     assert capsys.readouterr().out == "one\ntwo\n"
     assert not list(tmp_path.iterdir())
 

@@ -245,7 +245,7 @@ def test_every_worker_begins_with_stops_held_back(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(process, "start", noting)
     assert sorted(map_unordered(slow_at_first, range(6), workers=2)) == list(range(6))
     assert blocked
-    assert all(each >= set(processes.STOPS) for each in blocked)
+    assert all(each >= set(processes.STOP_SIGNALS) for each in blocked)
 
 
 @pytest.mark.parametrize("told", ["this thread", "another"])

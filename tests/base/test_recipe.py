@@ -7,14 +7,21 @@ from typing import Any
 import pytest
 import torch
 
-from covnmt.base.config import SYSTEMS, Config, CoverageConfig, DecodeConfig, differences, flatten
+from covnmt.base.config import (
+    PAPER_SYSTEMS,
+    Config,
+    CoverageConfig,
+    DecodeConfig,
+    config_differences,
+    flatten_keys,
+)
 from covnmt.base.errors import UserError
 from covnmt.base.recipe import (
     build_config,
     bundled_recipes,
     find_recipe,
     load_recipe,
-    quoted,
+    toml_string,
     validate_settings,
 )
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
@@ -107,7 +114,7 @@ def complaint(path: Path, *overrides: str) -> str:
 
 
 def without(config: Config, *keys: str) -> dict[str, Any]:
-    flat = flatten(config.model_dump(mode="json"))
+    flat = flatten_keys(config.model_dump(mode="json"))
     return {key: value for key, value in flat.items() if not key.startswith(keys)}
 
 
@@ -184,13 +191,13 @@ def test_extends_nothing(tmp_path: Path) -> None:
 def test_overrides(override: str, tmp_path: Path) -> None:
     key, value = OVERRIDES[override]
     loaded = load_recipe(recipe(tmp_path, "[model]\nrank = 9\n"), [override])
-    assert flatten(loaded.model_dump(mode="json"))[key] == value
-    assert {key for key, *_ in differences(Config(), loaded)} == {key, "model.rank"}
+    assert flatten_keys(loaded.model_dump(mode="json"))[key] == value
+    assert {key for key, *_ in config_differences(Config(), loaded)} == {key, "model.rank"}
 
 
 @pytest.mark.parametrize("name", PATHS)
 def test_a_path_as_override(name: str, tmp_path: Path) -> None:
-    override = f"data.directory={quoted(Path(name))}"
+    override = f"data.directory={toml_string(Path(name))}"
     assert load_recipe(recipe(tmp_path, ""), [override]).data.directory == Path(name)
 
 
@@ -234,18 +241,18 @@ def test_every_shipped_recipe_loads(name: str) -> None:
 def test_six_systems_in_both_families() -> None:
     for family in ("paper", "modern"):
         names = {name for name in bundled_recipes() if name.startswith(f"{family}/")}
-        assert names == {f"{family}/{system}" for system in (*SYSTEMS, "common")}
+        assert names == {f"{family}/{system}" for system in (*PAPER_SYSTEMS, "common")}
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", PAPER_SYSTEMS)
 def test_paper_recipes_are_the_defaults_but_for_coverage(system: str) -> None:
     loaded = load_recipe(find_recipe(f"paper/{system}"))
-    assert loaded.model.coverage == SYSTEMS[system]
+    assert loaded.model.coverage == PAPER_SYSTEMS[system]
     expected = Config().train.model_copy(update={"validate_from": 100_000})
     assert without(loaded, "model.coverage") == without(Config(train=expected), "model.coverage")
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", PAPER_SYSTEMS)
 def test_paper_recipes_have_the_papers_parameters(system: str) -> None:
     with torch.device("meta"):
         model = Seq2Seq(load_recipe(find_recipe(f"paper/{system}")).model, 30_001, 30_001)
@@ -254,19 +261,19 @@ def test_paper_recipes_have_the_papers_parameters(system: str) -> None:
     assert counts["coverage"] == ADDED[system]
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", PAPER_SYSTEMS)
 def test_modern_recipes_share_everything_but_coverage(system: str) -> None:
     loaded = load_recipe(find_recipe(f"modern/{system}"))
     baseline = load_recipe(find_recipe("modern/baseline"))
-    assert loaded.model.coverage == SYSTEMS[system]
+    assert loaded.model.coverage == PAPER_SYSTEMS[system]
     assert without(loaded, "model.coverage") == without(baseline, "model.coverage")
     # the network is the paper's; only how it is trained and fed is not
-    changed = {key for key, *_ in differences(Config(), baseline)}
+    changed = {key for key, *_ in config_differences(Config(), baseline)}
     assert {key for key in changed if key.startswith("model.")} == {"model.init", "model.dropout"}
 
 
 def test_settings_survive_json() -> None:
-    for system, coverage in SYSTEMS.items():
+    for system, coverage in PAPER_SYSTEMS.items():
         config = load_recipe(find_recipe(f"modern/{system}"))
         again = build_config(config.model_dump(mode="json"), where="config.json")
         assert again == config
@@ -280,11 +287,11 @@ def test_checked_tells_problems_in_words() -> None:
 
 
 def test_bundled_recipes_hold_only_what_differs() -> None:
-    defaults = flatten(Config().model_dump(mode="json"))
+    defaults = flatten_keys(Config().model_dump(mode="json"))
     for name in bundled_recipes():
         tree = tomllib.loads(find_recipe(name).read_text("utf-8"))
         tree.pop("extends", None)
-        repeated = {key for key, value in flatten(tree).items() if defaults[key] == value}
+        repeated = {key for key, value in flatten_keys(tree).items() if defaults[key] == value}
         # said all the same where a reader looks for them
         assert repeated <= {"train.validate_every", "model.coverage.size", "data.batch_tokens"}, (
             name

@@ -63,7 +63,7 @@ def test_traditional_characters_become_simplified(run: Run, tmp_path: Path) -> N
     source, target = (Codec.load(tmp_path / "data", side) for side in SIDES)
     assert source.tokenize("主管機關 應") == source.tokenize("主管机关 应") == ["主管机关", "应"]
     assert target.tokenize("主管機關") == ["主管機關"]
-    assert "主管机关" in source.vocabulary.words
+    assert "主管机关" in source.vocabulary.tokens
 
 
 def test_numbers_become_chinese_characters(run: Run, tmp_path: Path) -> None:
@@ -75,5 +75,5 @@ def test_numbers_become_chinese_characters(run: Run, tmp_path: Path) -> None:
     run("prepare", tmp_path / "data", *files, *languages, "--source-tokenizer", "whitespace")
     source, target = (Codec.load(tmp_path / "data", side) for side in SIDES)
     assert source.tokenize("第 12 条") == ["第", "十二", "条"]
-    assert {"十二", "12"} & set(source.vocabulary.words) == {"十二"}
+    assert {"十二", "12"} & set(source.vocabulary.tokens) == {"十二"}
     assert target.tokenize("Article 12") == ["Article", "12"]

@@ -20,8 +20,8 @@ from rich.console import Console
 
 from covnmt import __version__
 from covnmt.base import console as progress
-from covnmt.base.config import SYSTEMS, describe_keys
-from covnmt.base.files import read_lines, read_parallel, write_lines
+from covnmt.base.config import PAPER_SYSTEMS, describe_keys
+from covnmt.base.files import read_lines, read_parallel_lines, write_lines
 from covnmt.base.recipe import bundled_recipes, find_recipe, load_recipe
 from covnmt.cli import app as main
 from covnmt.cli import options
@@ -95,7 +95,9 @@ def test_version(run: Run) -> None:
 def test_recipe_list(run: Run) -> None:
     names = run("recipe", "list").out.split()
     assert names == bundled_recipes()
-    assert {f"{family}/{name}" for family in ("paper", "modern") for name in SYSTEMS} < set(names)
+    assert {f"{family}/{name}" for family in ("paper", "modern") for name in PAPER_SYSTEMS} < set(
+        names
+    )
 
 
 def test_recipe_keys(run: Run) -> None:
@@ -132,7 +134,7 @@ def test_corpus_list(run: Run) -> None:
     assert all(row[4].startswith("http") for row in rows)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", PAPER_SYSTEMS)
 def test_info_of_recipes(run: Run, system: str) -> None:
     """The exact counts of the paper's systems."""
     found = json.loads(run("info", f"paper/{system}", "--json").out)
@@ -159,7 +161,7 @@ def test_info_of_a_recipe_with_its_data(run: Run, tiny_corpus: Path, tmp_path: P
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(f"[data]\ndirectory = {json.dumps(str(tiny_corpus))}\n")
     found = json.loads(run("info", recipe, "--json").out)
-    assert found["words"] == Corpus.open(tiny_corpus).report.rows
+    assert found["words"] == Corpus.open(tiny_corpus).report.vocabulary_sizes
 
 
 def test_info_of_a_model(run: Run, tiny_model: Path) -> None:
@@ -188,7 +190,9 @@ def test_a_long_file_shows_its_progress(
 ) -> None:
     """Not where the translations are seen as they come, nor where a pipe may pause."""
     screen = io.StringIO()
-    monkeypatch.setattr(progress, "console", Console(file=screen, force_terminal=True, width=100))
+    monkeypatch.setattr(
+        progress, "stderr_console", Console(file=screen, force_terminal=True, width=100)
+    )
     command, into = ("translate", "--model", tiny_model), ("--output", tmp_path / "out")
     run(*command, source)
     run(*command, *into, stdin=source.read_text("utf-8"))
@@ -261,7 +265,7 @@ def test_translate_with_a_dictionary(run: Run, tiny_model: Path, tmp_path: Path)
 
 def test_align(run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path) -> None:
     files = (tiny_text / "test.src", tiny_text / "test.tgt")
-    pairs = [(s, t) for s, t in read_parallel(*files)]
+    pairs = [(s, t) for s, t in read_parallel_lines(*files)]
     expected = [found.matrix for found in Aligner.load(tiny_model).align(pairs)]
     links = run("align", *files, "--model", tiny_model).out.splitlines()
     assert links == [format_links(links_from_attention(matrix)) for matrix in expected]
@@ -278,7 +282,7 @@ def test_align_by_threshold(run: Run, tiny_model: Path, tiny_text: Path) -> None
     files = (tiny_text / "test.src", tiny_text / "test.tgt")
     options = ("--model", tiny_model, "--method", "threshold", "--threshold")
     every = run("align", *files, *options, 0, "--tokenized").out.splitlines()
-    lengths = [len(s.split()) * len(t.split()) for s, t in read_parallel(*files)]
+    lengths = [len(s.split()) * len(t.split()) for s, t in read_parallel_lines(*files)]
     assert [len(line.split()) for line in every] == lengths
     assert run("align", *files, *options, 1.1).out == "\n" * 20
 
@@ -302,7 +306,7 @@ def test_check(
 ) -> None:
     monkeypatch.setattr(omissions, "MIN_NEED", -100.0)  # the tiny model needs nothing
     files = tiny_text / "test.src", tiny_text / "test.tgt"
-    pairs = ((s, t) for s, t in read_parallel(*files))
+    pairs = ((s, t) for s, t in read_parallel_lines(*files))
     expected = OmissionChecker.load(tiny_model).check(pairs, min_gain=0.01)
     assert 0 < sum(bool(each.omissions) for each in expected) < len(expected)
     printed = run("check", *files, "--model", tiny_model, "--least", 0.01).out.splitlines()

@@ -6,9 +6,9 @@ It shares nothing with `covnmt.text.synthetic` but its words.
 import re
 from itertools import chain, pairwise
 
-from covnmt.data.synthetic import OBJECT_MARKER, Word, lexicon
+from covnmt.data.synthetic import OBJECT_MARKER, Word, build_lexicon
 
-WORDS = {word.text: word for word in chain(*lexicon().values())}
+WORDS = {word.text: word for word in chain(*build_lexicon().values())}
 
 KINDS = "noun verb adjective adverb determiner degree preposition connective subordinator"
 LETTERS = dict(zip([*KINDS.split(), "relative", "past"], "NVARDGPCSWT", strict=True))

@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 from covnmt.base.config import DataConfig
 from covnmt.base.errors import UserError
 from covnmt.data.batching import (
-    START,
+    FIRST_POSITION,
     Batch,
-    Place,
+    BatchPosition,
     PlannedBatch,
     _fitting,
     build_batching,
     collate,
-    eval_batches,
+    evaluation_batches,
     prefetch,
     read_batch,
     train_batches,
 )
-from covnmt.data.corpus import Sentences, Split
+from covnmt.data.corpus import SentenceIds, Split
 
 Lengths = list[tuple[int, int]]
 
@@ -43,9 +43,9 @@ def make_split(pairs: Lengths, seed: int = 0) -> Split:
     """A split with sentences of these lengths; its ids are random, its end symbols 50 and 60."""
     random = np.random.default_rng(seed)
 
-    def side(sizes: list[int], end: int) -> Sentences:
+    def side(sizes: list[int], end: int) -> SentenceIds:
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        return Sentences(random.integers(1, end, offsets[-1]).astype(np.uint16), offsets)
+        return SentenceIds(random.integers(1, end, offsets[-1]).astype(np.uint16), offsets)
 
     return Split(
         name="train",
@@ -53,8 +53,8 @@ def make_split(pairs: Lengths, seed: int = 0) -> Split:
         source_sentences=side([source for source, _ in pairs], 50),
         target_sentences=side([target for _, target in pairs], 60),
         order=random.permutation(len(pairs)),
-        source_end=50,
-        target_end=60,
+        source_end_id=50,
+        target_end_id=60,
     )
 
 
@@ -62,13 +62,15 @@ def usable(pairs: Lengths, longest: int = 9) -> set[int]:
     return {i for i, pair in enumerate(pairs) if max(pair) <= longest}
 
 
-def take(split: Split, config: DataConfig, number: int, start: Place = START) -> list[PlannedBatch]:
+def take(
+    split: Split, config: DataConfig, number: int, start: BatchPosition = FIRST_POSITION
+) -> list[PlannedBatch]:
     return list(islice(train_batches(split, config, seed=7, start=start), number))
 
 
 def same(left: list[PlannedBatch], right: list[PlannedBatch]) -> bool:
-    return [(a.place, a.epoch, a.indices.tolist()) for a in left] == [
-        (b.place, b.epoch, b.indices.tolist()) for b in right
+    return [(a.position, a.epoch, a.indices.tolist()) for a in left] == [
+        (b.position, b.epoch, b.indices.tolist()) for b in right
     ]
 
 
@@ -79,7 +81,7 @@ def test_collate_pads_and_ends_both_sides() -> None:
     assert batch.target.tolist() == [[7, 60, 0, 0], [8, 9, 4, 60]]
     assert batch.target_mask.tolist() == [[True, True, False, False], [True] * 4]
     assert (batch.source.dtype, batch.source_mask.dtype) == (torch.int64, torch.bool)
-    assert (batch.size, batch.target_words) == (2, 6)
+    assert (batch.size, batch.target_tokens) == (2, 6)
 
 
 def test_to_moves_every_tensor() -> None:
@@ -110,7 +112,7 @@ def test_paper_batches_are_those_of_the_specification(pairs: Lengths) -> None:
     pairs = [*pairs, (1, 1)]
     split = make_split(pairs)
     for number, batch in enumerate(take(split, SCHEMES[0], 20)):
-        assert batch.place == divmod(number, SCHEMES[0].pool)
+        assert batch.position == divmod(number, SCHEMES[0].pool)
         assert batch.indices.tolist() == slow_paper_batch(split, pairs, SCHEMES[0], number)
 
 
@@ -173,7 +175,7 @@ def test_token_batches_change_from_epoch_to_epoch() -> None:
     split = make_split(many_pairs(2000))
     config = DataConfig(batching="tokens", batch_tokens=400)
     per_epoch = len(build_batching(split, config, seed=7).block(0))
-    first, second = (take(split, config, per_epoch, Place(epoch, 0)) for epoch in (0, 1))
+    first, second = (take(split, config, per_epoch, BatchPosition(epoch, 0)) for epoch in (0, 1))
     assert [len(batch.indices) for batch in first] != [len(batch.indices) for batch in second]
     sets = [{frozenset(batch.indices.tolist()) for batch in epoch} for epoch in (first, second)]
     # other neighbours, not just another order of the same batches
@@ -196,9 +198,9 @@ def test_the_seed_decides_token_batches() -> None:
 def test_resuming_gives_the_same_batches(config: DataConfig, pairs: Lengths, start: int) -> None:
     split = make_split([*pairs, (1, 1)])
     whole = take(split, config, start + 10)[start:]
-    assert same(whole, take(split, config, 10, whole[0].place))
+    assert same(whole, take(split, config, 10, whole[0].position))
     # a place beyond its block is one in a later block
-    assert same(whole, take(split, config, 10, Place(0, start)))
+    assert same(whole, take(split, config, 10, BatchPosition(0, start)))
 
 
 @given(pairs=lengths, section=st.integers(1, 30), start=st.integers(0, 40))
@@ -209,17 +211,17 @@ def test_sections_hold_every_pair_once_per_epoch(pairs: Lengths, section: int, s
         plans = train_batches(split, config, seed=7)
         batches = list(takewhile(lambda batch: batch.epoch < 2, plans))
         whole = take(split, config, start + 5)[start:]
-        assert same(whole, take(split, config, 5, whole[0].place))
+        assert same(whole, take(split, config, 5, whole[0].position))
     for epoch in range(2):
         seen = [int(i) for batch in batches if batch.epoch == epoch for i in batch.indices]
         assert sorted(seen) == sorted(usable([*pairs, (1, 1)]))
-    blocks = {batch.place.block for batch in batches}
+    blocks = {batch.position.block for batch in batches}
     assert len(blocks) == 2 * -(-len(usable([*pairs, (1, 1)])) // section)
 
 
 def test_pairs_are_not_looked_at_where_all_are_known_to_fit() -> None:
     """Reading the lengths of all pairs would make the beginning of a run grow with the corpus."""
-    split = replace(make_split([(2, 3)] * 20), longest=3)
+    split = replace(make_split([(2, 3)] * 20), max_length=3)
     assert _fitting(split, 3) is split.order
     assert _fitting(split, 2).tolist() == []
 
@@ -242,15 +244,15 @@ def test_nothing_left_to_train_on(config: DataConfig) -> None:
 @pytest.mark.parametrize("batching", ["paper", "tokens"])
 def test_a_run_goes_on_far_into_a_million_pairs(batching: str) -> None:
     offsets = np.cumsum(np.random.default_rng(0).integers(1, 60, 1_000_001))
-    side = Sentences(np.zeros(0, np.uint16), offsets)
+    side = SentenceIds(np.zeros(0, np.uint16), offsets)
     split = Split("train", Path("d"), side, side, np.arange(1_000_000), 1, 1)
     config = DataConfig.model_validate({"batching": batching})
-    assert len(take(split, config, 3, Place(50_000, 7))) == 3
+    assert len(take(split, config, 3, BatchPosition(50_000, 7))) == 3
 
 
 @given(lengths, st.integers(1, 7))
 def test_eval_batches_hold_every_pair_once_shortest_first(pairs: Lengths, size: int) -> None:
-    batches = list(eval_batches(make_split(pairs), size))
+    batches = list(evaluation_batches(make_split(pairs), size))
     order = [int(i) for batch in batches for i in batch]
     assert sorted(order) == list(range(len(pairs)))
     longer = [max(pairs[i]) for i in order]
@@ -259,7 +261,7 @@ def test_eval_batches_hold_every_pair_once_shortest_first(pairs: Lengths, size: 
 
 
 def test_eval_batches_of_nothing() -> None:
-    assert list(eval_batches(make_split([]), 3)) == []
+    assert list(evaluation_batches(make_split([]), 3)) == []
 
 
 @pytest.mark.parametrize("depth", [1, 3])

@@ -10,15 +10,15 @@ import pytest
 from pydantic import ValidationError
 
 from covnmt.base.errors import UserError
-from covnmt.data.corpus import Corpus, id_type
-from covnmt.data.prepare import prepare
+from covnmt.data.corpus import Corpus, id_dtype
+from covnmt.data.prepare import prepare_corpus
 
 from .pairs import DEV, SUBWORDS, make_settings, write
 
 
 def test_ids_take_the_smallest_type_that_fits() -> None:
-    assert np.iinfo(id_type(2**16)).max == 2**16 - 1
-    assert np.iinfo(id_type(2**16 + 1)).max == 2**32 - 1
+    assert np.iinfo(id_dtype(2**16)).max == 2**16 - 1
+    assert np.iinfo(id_dtype(2**16 + 1)).max == 2**32 - 1
 
 
 @pytest.mark.parametrize("changes", [{"target": SUBWORDS}, {"source_size": 10}])
@@ -32,7 +32,7 @@ def test_settings_that_came_later_leave_the_identity_alone(
     tmp_path: Path, later: tuple[str, ...]
 ) -> None:
     """It is that of the version which did not know them: a digest of all that corpus.json says."""
-    prepare(make_settings(tmp_path, max_ratio=0.0), tmp_path / "out")
+    prepare_corpus(make_settings(tmp_path, max_ratio=0.0), tmp_path / "out")
     path = tmp_path / "out" / "corpus.json"
     said = json.loads(path.read_text())
     for key in later:
@@ -49,7 +49,7 @@ def test_settings_that_came_later_leave_the_identity_alone(
 def test_data_prepared_again_are_the_same_to_a_run(tmp_path: Path) -> None:
     """Runs know their data by this digest. If a new setting changes it, leave the setting out of
     corpus.json, and of source.json and target.json, while it has its default."""
-    prepare(make_settings(tmp_path), tmp_path / "out")
+    prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     known = "9ff5105f8654b6f185ced1994a848fc30a359cfb80ea1d4ad388800a2d9928ce"
     assert Corpus.open(tmp_path / "out").identity() == known
 
@@ -61,7 +61,7 @@ DAMAGE = ["train.source.ids", "train.target.offsets.npy", "train.order.npy"]
 @pytest.mark.parametrize("keep", [0, 0.5, None])
 def test_damaged_arrays(tmp_path: Path, name: str, keep: float | None) -> None:
     plan = make_settings(tmp_path)
-    prepare(plan, tmp_path / "out")
+    prepare_corpus(plan, tmp_path / "out")
     path = tmp_path / "out" / name
     content = path.read_bytes()
     path.unlink()
@@ -70,11 +70,11 @@ def test_damaged_arrays(tmp_path: Path, name: str, keep: float | None) -> None:
     with pytest.raises(UserError, match=re.escape(name)):
         Corpus.open(tmp_path / "out").split("train")
     with pytest.raises(UserError, match=re.escape(name)):
-        prepare(plan, tmp_path / "out")
+        prepare_corpus(plan, tmp_path / "out")
 
 
 def test_text_that_was_cut_off(tmp_path: Path) -> None:
-    prepare(make_settings(tmp_path), tmp_path / "out")
+    prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     write(tmp_path / "out" / "dev.target.txt", ["x q"])
     dev = Corpus.open(tmp_path / "out").split("dev")
     assert len(dev.source_text()) == len(DEV)
@@ -83,7 +83,7 @@ def test_text_that_was_cut_off(tmp_path: Path) -> None:
 
 
 def test_another_vocabulary(tmp_path: Path) -> None:
-    prepare(make_settings(tmp_path), tmp_path / "out")
+    prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     write(tmp_path / "out" / "source.vocab", ["other", "words"])
     with pytest.raises(UserError, match="vocabularies are not those of its ids"):
         Corpus.open(tmp_path / "out")
@@ -91,7 +91,7 @@ def test_another_vocabulary(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", [{"version": 99}, {"splits": 3}, {"colour": "red"}])
 def test_damaged_report(tmp_path: Path, change: dict[str, object]) -> None:
-    prepare(make_settings(tmp_path), tmp_path / "out")
+    prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     path = tmp_path / "out" / "corpus.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(UserError, match=r"corpus\.json"):
@@ -99,6 +99,6 @@ def test_damaged_report(tmp_path: Path, change: dict[str, object]) -> None:
 
 
 def test_a_split_that_is_not_there(tmp_path: Path) -> None:
-    prepare(make_settings(tmp_path), tmp_path / "out")
+    prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     with pytest.raises(UserError, match="without test files"):
         Corpus.open(tmp_path / "out").split("test")

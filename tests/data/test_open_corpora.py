@@ -21,8 +21,16 @@ from hypothesis import strategies as st
 
 from covnmt.base.errors import UserError
 from covnmt.data import open_corpora, unpack
-from covnmt.data.download import Published
-from covnmt.data.open_corpora import CORPORA, Corpus, Split, fetch, get, listing, segments
+from covnmt.data.download import PublishedFile
+from covnmt.data.open_corpora import (
+    CORPORA,
+    OpenCorpus,
+    OpenSplit,
+    download_corpus,
+    fetch,
+    list_open_corpora,
+    segments,
+)
 from tests.data.site import Site
 
 DOCS = Path(__file__).parents[2] / "docs" / "corpora.md"
@@ -69,16 +77,16 @@ MEMBERS = {"d/a.de": text(SOURCE), "d/a.en": text(TARGET)}
 
 
 def corpus(
-    site: Site, files: dict[str, bytes], *splits: Split, checksum: str | None = None
-) -> Corpus:
+    site: Site, files: dict[str, bytes], *splits: OpenSplit, checksum: str | None = None
+) -> OpenCorpus:
     """A corpus whose published files are on the site."""
     site.files.update(files)
-    published = tuple(Published(name, f"{site.address}/{name}", checksum) for name in files)
-    return Corpus("tiny", "de", "en", "a test", "none", "https://home.test", published, splits)
+    published = tuple(PublishedFile(name, f"{site.address}/{name}", checksum) for name in files)
+    return OpenCorpus("tiny", "de", "en", "a test", "none", "https://home.test", published, splits)
 
 
-def plain(site: Site, checksum: str | None = None, content: bytes | None = None) -> Corpus:
-    split = Split("train", "a.tgz/d/a.de", "a.tgz/d/a.en")
+def plain(site: Site, checksum: str | None = None, content: bytes | None = None) -> OpenCorpus:
+    split = OpenSplit("train", "a.tgz/d/a.de", "a.tgz/d/a.en")
     return corpus(site, {"a.tgz": content or tar(MEMBERS)}, split, checksum=checksum)
 
 
@@ -101,7 +109,7 @@ def check(directory: Path) -> None:
     ],
 )
 def test_archives(site: Site, tmp_path: Path, name: str, content: bytes, inside: str) -> None:
-    split = Split("train", f"{name}{inside}de", f"{name}{inside}en")
+    split = OpenSplit("train", f"{name}{inside}de", f"{name}{inside}en")
     assert fetch(corpus(site, {name: content}, split), tmp_path) == {"train": 4}
     check(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -113,7 +121,7 @@ def test_archives(site: Site, tmp_path: Path, name: str, content: bytes, inside:
 
 
 def test_single_compressed_files(site: Site, tmp_path: Path) -> None:
-    split = Split("train", "a.de.gz", "a.en.xz")
+    split = OpenSplit("train", "a.de.gz", "a.en.xz")
     files = {"a.de.gz": gzip.compress(text(SOURCE)), "a.en.xz": lzma.compress(text(TARGET))}
     fetch(corpus(site, files, split), tmp_path)
     check(tmp_path)
@@ -157,7 +165,7 @@ def test_damaged_file_without_checksum(
     site: Site, tmp_path: Path, name: str, good: bytes, bad: bytes
 ) -> None:
     place = name if name in ("a.gz", "a.xz") else f"{name}/m"
-    tiny = corpus(site, {name: bad}, Split("train", place, place))
+    tiny = corpus(site, {name: bad}, OpenSplit("train", place, place))
     with pytest.raises(UserError, match=rf"{name}: damaged .* now {name}\.bad: run the same"):
         fetch(tiny, tmp_path)
     site.files[name] = good
@@ -199,7 +207,7 @@ def test_unpacking_is_bounded(
     bomb = bytes(2000)
     packed = {"a.tgz": tar({"m": bomb}), "a.zip": bundle({"m": bomb}), "a.gz": gzip.compress(bomb)}
     place = name if name == "a.gz" else f"{name}/m"
-    tiny = corpus(site, {name: packed[name]}, Split("train", place, place))
+    tiny = corpus(site, {name: packed[name]}, OpenSplit("train", place, place))
     with pytest.raises(UserError, match="more than 1,000 bytes"):
         fetch(tiny, tmp_path)
 
@@ -256,7 +264,7 @@ def test_goes_on_after_the_downloads_were_removed(site: Site, tmp_path: Path) ->
 
 def test_table_has_the_target_first_and_drops_empty_rows(site: Site, tmp_path: Path) -> None:
     rows = ["one\teins\tCC BY", "\t", "", "lonely", "\tallein", "two three\tzwei drei"]
-    split = Split("train", "a.tsv.gz", "a.tsv.gz", "table")
+    split = OpenSplit("train", "a.tsv.gz", "a.tsv.gz", "table")
     fetch(corpus(site, {"a.tsv.gz": gzip.compress(text(rows))}, split), tmp_path)
     assert lines(tmp_path / "train.de") == ["eins", "zwei drei"]
     assert lines(tmp_path / "train.en") == ["one", "two three"]
@@ -291,7 +299,7 @@ def test_published_files_that_have_changed(
 def test_shares_part_the_sentences(site: Site, tmp_path: Path) -> None:
     rows = [f"{number % 700}\t{number}" for number in range(1000)]
     shares = {"train": range(10, 100), "dev": range(5), "test": range(5, 10)}
-    splits = [Split(name, "a.gz", "a.gz", "table", share) for name, share in shares.items()]
+    splits = [OpenSplit(name, "a.gz", "a.gz", "table", share) for name, share in shares.items()]
     pairs = fetch(corpus(site, {"a.gz": gzip.compress(text(rows))}, *splits), tmp_path)
     held = {
         name: [row for row in rows if zlib.crc32(row.split("\t")[0].encode()) % 100 in share]
@@ -319,11 +327,11 @@ def test_segments_give_back_what_was_escaped(sentences: list[str]) -> None:
 
 def test_unknown_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no corpus is called kfft; did you mean kftt"):
-        get("kfft", tmp_path)
+        download_corpus("kfft", tmp_path)
 
 
 @pytest.mark.parametrize("named", CORPORA, ids=lambda named: named.name)
-def test_table_of_corpora(named: Corpus) -> None:
+def test_table_of_corpora(named: OpenCorpus) -> None:
     offered = {item.name for item in named.published}
     places = [place for split in named.splits for place in (split.source, split.target)]
     assert {place.partition("/")[0] for place in places} == offered
@@ -334,9 +342,9 @@ def test_table_of_corpora(named: Corpus) -> None:
 
 
 def test_listing_and_docs_name_every_corpus() -> None:
-    assert [row[0] for row in listing()] == [named.name for named in CORPORA]
+    assert [row[0] for row in list_open_corpora()] == [named.name for named in CORPORA]
     page = DOCS.read_text("utf-8")
-    for name, languages, _, licence, home in listing():
+    for name, languages, _, licence, home in list_open_corpora():
         assert f"| `{name}` | {languages} |" in page
         assert licence in page
         assert home in page

@@ -3,15 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covnmt.data.padding import LONG, batches, pad
-from covnmt.text.vocabulary import PAD
+from covnmt.data.padding import LONG, length_sorted_batches, pad_ids
+from covnmt.text.vocabulary import PAD_ID
 
 END = 9
 
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 7))
 def test_batches(lengths: list[int], size: int) -> None:
-    found = list(batches(lengths, size))
+    found = list(length_sorted_batches(lengths, size))
     order = [number for batch in found for number in batch]
     assert sorted(order) == list(range(len(lengths)))
     assert [lengths[number] for number in order] == sorted(lengths)
@@ -22,12 +22,12 @@ def test_batches(lengths: list[int], size: int) -> None:
 def test_a_long_sentence_does_not_lengthen_the_others() -> None:
     """A whole document on one line would make a batch of documents of its neighbours."""
     lengths = [5] * 5 + [LONG] * 4 + [2 * LONG] * 3 + [100 * LONG] * 2
-    found = [[lengths[number] for number in batch] for batch in batches(lengths, 4)]
+    found = [[lengths[number] for number in batch] for batch in length_sorted_batches(lengths, 4)]
     some = [[5] * 4, [5] + [LONG] * 3, [LONG, 2 * LONG], [2 * LONG] * 2]
     assert found == [*some, [100 * LONG], [100 * LONG]]
 
 
 def test_pad() -> None:
-    padded = pad([[5, 6], [], [7]], END)
-    assert padded.words.tolist() == [[5, 6, END], [END, PAD, PAD], [7, END, PAD]]
+    padded = pad_ids([[5, 6], [], [7]], END)
+    assert padded.ids.tolist() == [[5, 6, END], [END, PAD_ID, PAD_ID], [7, END, PAD_ID]]
     assert padded.lengths.tolist() == [3, 1, 2]

@@ -11,14 +11,14 @@ import pytest
 from covnmt.base.errors import UserError
 from covnmt.data import prepare as prepare_module
 from covnmt.data.corpus import Corpus
-from covnmt.data.prepare import prepare, shuffled
+from covnmt.data.prepare import prepare_corpus, shuffled
 from covnmt.text.tokenize import TokenizerSettings
 
 from .pairs import DEV, SUBWORDS, TRAIN, decoded, make_settings, write_pairs
 
 
 def test_what_is_kept_and_why_the_rest_is_not(tmp_path: Path) -> None:
-    report = prepare(make_settings(tmp_path), tmp_path / "out")
+    report = prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     train = report.splits["train"]
     assert (train.read, train.kept) == (7, 3)
     assert train.dropped == {"empty": 2, "too_long": 1, "ratio": 1}
@@ -29,7 +29,7 @@ def test_what_is_kept_and_why_the_rest_is_not(tmp_path: Path) -> None:
 
 
 def test_dev_pairs_are_never_dropped(tmp_path: Path) -> None:
-    report = prepare(make_settings(tmp_path), tmp_path / "out")
+    report = prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     dev = Corpus.open(tmp_path / "out").split("dev")
     assert (report.splits["dev"].kept, len(dev)) == (3, 3)
     assert dev.source_text() == [source for source, _ in DEV]
@@ -40,14 +40,14 @@ def test_dev_pairs_are_never_dropped(tmp_path: Path) -> None:
 
 def test_a_dev_set_of_empty_lines(tmp_path: Path) -> None:
     plan = make_settings(tmp_path, dev=write_pairs(tmp_path / "blank", [("", "x"), ("", "")]))
-    prepare(plan, tmp_path / "out")
+    prepare_corpus(plan, tmp_path / "out")
     dev = Corpus.open(tmp_path / "out").split("dev")
     assert [len(dev.source(i)) for i in range(2)] == [0, 0]
     assert dev.target_sentences.lengths().tolist() == [1, 0]
 
 
 def test_coverage_counts_known_tokens(tmp_path: Path) -> None:
-    report = prepare(make_settings(tmp_path), tmp_path / "out")
+    report = prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     assert report.splits["train"].coverage == {"source": 100.0, "target": 100.0}
     # of the dev source only d, of its target only q is unknown
     assert report.splits["dev"].tokens == {"source": 32, "target": 4}
@@ -56,20 +56,20 @@ def test_coverage_counts_known_tokens(tmp_path: Path) -> None:
 
 def test_only_kept_pairs_count_for_the_vocabulary(tmp_path: Path) -> None:
     train = (write_pairs(tmp_path / "p", [("b", "x"), ("a a a a a a", "y")]),)
-    prepare(make_settings(tmp_path, train=train), tmp_path / "out")
+    prepare_corpus(make_settings(tmp_path, train=train), tmp_path / "out")
     corpus = Corpus.open(tmp_path / "out")
-    assert corpus.codec("source").vocabulary.words == ("b",)
-    assert corpus.codec("target").vocabulary.words == ("x",)
+    assert corpus.codec("source").vocabulary.tokens == ("b",)
+    assert corpus.codec("target").vocabulary.tokens == ("x",)
 
 
 def test_sizes_and_end_symbols(tmp_path: Path) -> None:
-    report = prepare(make_settings(tmp_path, source_size=3, target_size=4), tmp_path / "out")
+    report = prepare_corpus(make_settings(tmp_path, source_size=3, target_size=4), tmp_path / "out")
     corpus = Corpus.open(tmp_path / "out")
-    assert corpus.codec("source").vocabulary.words == ("a",)
-    assert corpus.codec("target").vocabulary.words == ("x", "y")
+    assert corpus.codec("source").vocabulary.tokens == ("a",)
+    assert corpus.codec("target").vocabulary.tokens == ("x", "y")
     split = corpus.split("train")
-    assert report.rows == {"source": 4, "target": 5}
-    assert (split.source_end, split.target_end) == (3, 4)
+    assert report.vocabulary_sizes == {"source": 4, "target": 5}
+    assert (split.source_end_id, split.target_end_id) == (3, 4)
     assert split.source(0).tolist() == [2, 1, 1]
 
 
@@ -78,7 +78,7 @@ def test_the_order_is_a_shuffle_fixed_by_the_seed(tmp_path: Path) -> None:
     train = (write_pairs(tmp_path / "many", pairs),)
     orders = []
     for number, seed in enumerate((1, 1, 2)):
-        prepare(make_settings(tmp_path, train=train, seed=seed), tmp_path / f"{number}")
+        prepare_corpus(make_settings(tmp_path, train=train, seed=seed), tmp_path / f"{number}")
         orders.append(Corpus.open(tmp_path / f"{number}").split("train").order.tolist())
     assert orders[0] == orders[1] != orders[2]
     assert sorted(orders[0]) == list(range(50)) != orders[0]
@@ -91,7 +91,7 @@ def test_several_files_plain_and_compressed(tmp_path: Path) -> None:
     with lzma.open(tmp_path / "two.t.xz", "wt") as stream:
         stream.write("y\n")
     train = (plain, (tmp_path / "two.s.gz", tmp_path / "two.t.xz"))
-    prepare(make_settings(tmp_path, train=train), tmp_path / "out")
+    prepare_corpus(make_settings(tmp_path, train=train), tmp_path / "out")
     assert decoded(Corpus.open(tmp_path / "out"), "train") == [("a", "x"), ("b", "y")]
 
 
@@ -109,20 +109,20 @@ def test_sentencepiece(tmp_path: Path, joint: bool) -> None:
         max_ratio=0,
         joint=joint,
     )
-    report = prepare(plan, tmp_path / "out")
+    report = prepare_corpus(plan, tmp_path / "out")
     corpus = Corpus.open(tmp_path / "out")
     assert decoded(corpus, "train") == pairs
     assert report.splits["train"].coverage == {"source": 100.0, "target": 100.0}
     same = corpus.codec("source").vocabulary == corpus.codec("target").vocabulary
     assert same == joint
-    assert all(rows <= 61 for rows in report.rows.values())
+    assert all(rows <= 61 for rows in report.vocabulary_sizes.values())
 
 
 def test_joint_words_share_one_vocabulary(tmp_path: Path) -> None:
-    prepare(make_settings(tmp_path, joint=True), tmp_path / "out")
+    prepare_corpus(make_settings(tmp_path, joint=True), tmp_path / "out")
     corpus = Corpus.open(tmp_path / "out")
     assert corpus.codec("source").vocabulary == corpus.codec("target").vocabulary
-    assert set(corpus.codec("source").vocabulary.words) == set("abcxyz")
+    assert set(corpus.codec("source").vocabulary.tokens) == set("abcxyz")
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     output.mkdir()
     (output / "mine.txt").write_text("stays")
     (output / ".train.source.ids.x1.tmp").write_text("of a killed run")
-    prepare(make_settings(tmp_path), output)
+    prepare_corpus(make_settings(tmp_path), output)
     sides = ("source", "target")
     files = {f"{side}.{end}" for side in sides for end in ("json", "vocab")}
     for name in ("train", "dev"):
@@ -140,9 +140,9 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
 
 
 def test_the_same_settings_are_reused(tmp_path: Path) -> None:
-    first = prepare(make_settings(tmp_path), tmp_path / "out")
+    first = prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     stamp = (tmp_path / "out" / "train.source.ids").stat().st_mtime_ns
-    second = prepare(make_settings(tmp_path), tmp_path / "out")
+    second = prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     assert (first.reused, second.reused) == (False, True)
     assert second.model_copy(update={"reused": False}) == first
     assert (tmp_path / "out" / "train.source.ids").stat().st_mtime_ns == stamp
@@ -150,10 +150,10 @@ def test_the_same_settings_are_reused(tmp_path: Path) -> None:
 
 
 def test_the_same_text_elsewhere_is_reused(tmp_path: Path) -> None:
-    prepare(make_settings(tmp_path), tmp_path / "out")
+    prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     elsewhere = tmp_path / "copy"
     elsewhere.mkdir()
-    assert prepare(make_settings(elsewhere), tmp_path / "out").reused
+    assert prepare_corpus(make_settings(elsewhere), tmp_path / "out").reused
 
 
 CHANGES: list[tuple[dict[str, object], str]] = [
@@ -165,18 +165,20 @@ CHANGES: list[tuple[dict[str, object], str]] = [
 
 @pytest.mark.parametrize(("changes", "named"), CHANGES)
 def test_other_settings_are_refused(tmp_path: Path, changes: dict[str, object], named: str) -> None:
-    prepare(make_settings(tmp_path), tmp_path / "out")
+    prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     with pytest.raises(UserError, match=rf"other settings or text \({named}\)"):
-        prepare(make_settings(tmp_path, **changes), tmp_path / "out")
-    assert not prepare(make_settings(tmp_path, **changes), tmp_path / "out", overwrite=True).reused
+        prepare_corpus(make_settings(tmp_path, **changes), tmp_path / "out")
+    assert not prepare_corpus(
+        make_settings(tmp_path, **changes), tmp_path / "out", overwrite=True
+    ).reused
 
 
 def test_other_text_is_refused(tmp_path: Path) -> None:
-    prepare(make_settings(tmp_path), tmp_path / "out")
+    prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     plan = make_settings(tmp_path)
     write_pairs(tmp_path / "train", [*TRAIN, ("a", "x")])
     with pytest.raises(UserError, match=r"\(train\)"):
-        prepare(plan, tmp_path / "out")
+        prepare_corpus(plan, tmp_path / "out")
 
 
 @pytest.mark.parametrize("number", [1, 5, 100])
@@ -207,11 +209,11 @@ def test_large_shuffles_are_fair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_failed_run_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
-    prepare(make_settings(tmp_path), tmp_path / "out")
+    prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     plan = make_settings(tmp_path)
     (tmp_path / "train.t").write_bytes(b"x\n\xff\n")
     with pytest.raises(UserError, match="not UTF-8"):
-        prepare(plan, tmp_path / "out", overwrite=True)
+        prepare_corpus(plan, tmp_path / "out", overwrite=True)
     with pytest.raises(UserError, match="no prepared corpus"):
         Corpus.open(tmp_path / "out")
 
@@ -234,16 +236,16 @@ def test_bad_input(tmp_path: Path, contents: list[bytes], message: str) -> None:
     for path, content in zip(paths, contents, strict=True):
         path.write_bytes(content)
     with pytest.raises(UserError, match=message):
-        prepare(make_settings(tmp_path, train=(paths,)), tmp_path / "out")
+        prepare_corpus(make_settings(tmp_path, train=(paths,)), tmp_path / "out")
 
 
 def test_missing_input(tmp_path: Path) -> None:
     missing = (tmp_path / "none.s", tmp_path / "none.t")
     with pytest.raises(UserError, match=r"none\.s: cannot be read"):
-        prepare(make_settings(tmp_path, train=(missing,)), tmp_path / "out")
+        prepare_corpus(make_settings(tmp_path, train=(missing,)), tmp_path / "out")
 
 
 def test_an_output_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     with pytest.raises(UserError, match="cannot be written to"):
-        prepare(make_settings(tmp_path), tmp_path / "out")
+        prepare_corpus(make_settings(tmp_path), tmp_path / "out")

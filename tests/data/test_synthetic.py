@@ -15,9 +15,9 @@ from covnmt.data.synthetic import (
     OBJECT_MARKER,
     SyntheticPair,
     SyntheticSettings,
-    generate,
-    lexicon,
-    write_corpus,
+    build_lexicon,
+    generate_pairs,
+    write_synthetic_corpus,
 )
 
 from .oracle import WORDS, translate
@@ -39,7 +39,7 @@ SMALL = SyntheticSettings(nouns=5, verbs=3, mean_clauses=1, adjective=0.1, relat
 
 @pytest.fixture(scope="module")
 def pairs() -> list[SyntheticPair]:
-    return list(generate(4_000, seed=7))
+    return list(generate_pairs(4_000, seed=7))
 
 
 # --- the stream ----------------------------------------------------------------------------------
@@ -47,43 +47,43 @@ def pairs() -> list[SyntheticPair]:
 
 def test_the_first_hundred_pairs_never_change() -> None:
     digest = sha256()
-    for pair in generate(100, seed=1):
+    for pair in generate_pairs(100, seed=1):
         digest.update(repr((pair.source, pair.target, pair.pharaoh())).encode())
     assert digest.hexdigest() == FIRST_HUNDRED
 
 
 def test_the_example_of_the_documentation() -> None:
-    *_, pair = generate(84, seed=1)
+    *_, pair = generate_pairs(84, seed=1)
     assert (" ".join(pair.source), " ".join(pair.target), pair.pharaoh()) == EXAMPLE
 
 
 def test_a_longer_stream_starts_like_a_shorter_one_and_seeds_differ() -> None:
-    short = list(generate(50, seed=3))
-    assert list(generate(80, seed=3))[:50] == short
-    assert list(generate(50, seed=4)) != short
+    short = list(generate_pairs(50, seed=3))
+    assert list(generate_pairs(80, seed=3))[:50] == short
+    assert list(generate_pairs(50, seed=4)) != short
 
 
 def test_the_target_is_a_function_of_the_source() -> None:
     targets: dict[tuple[str, ...], SyntheticPair] = {}
     met_again = 0
     for seed in range(10):
-        for pair in generate(2_000, seed, SMALL):
+        for pair in generate_pairs(2_000, seed, SMALL):
             met_again += pair.source in targets
             assert targets.setdefault(pair.source, pair) == pair
     assert met_again > 1_000
 
 
 def test_no_sentence_comes_twice() -> None:
-    sources = [pair.source for pair in generate(3_000, 1, SMALL)]
+    sources = [pair.source for pair in generate_pairs(3_000, 1, SMALL)]
     assert len(set(sources)) == len(sources)
 
 
 def test_settings_with_too_few_sentences_end_with_an_error() -> None:
     never = dict.fromkeys(["past", "determiner", "adjective", "relative", "adverb", "place"], 0.0)
     tiny = SyntheticSettings(nouns=2, verbs=2, mean_clauses=1, **never)
-    assert len(list(generate(8, 1, tiny))) == 8
+    assert len(list(generate_pairs(8, 1, tiny))) == 8
     with pytest.raises(UserError, match="after 8 sentences"):
-        list(generate(9, 1, tiny))
+        list(generate_pairs(9, 1, tiny))
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_word_order_differs_locally_and_at_a_distance(pairs: list[SyntheticPair]
 
 @pytest.mark.parametrize("kind", ["adjective", "verb"])
 def test_both_forms_are_common(pairs: list[SyntheticPair], kind: str) -> None:
-    inflected = [{word.forms[k][-1] for word in lexicon()[kind]} for k in (0, 1)]
+    inflected = [{word.forms[k][-1] for word in build_lexicon()[kind]} for k in (0, 1)]
     targets = Counter(chain(*(pair.target for pair in pairs)))
     first, second = (sum(targets[text] for text in forms) for forms in inflected)
     assert 0.25 < second / (first + second) < 0.75
@@ -274,7 +274,7 @@ def test_lengths_have_a_long_tail(pairs: list[SyntheticPair]) -> None:
 
 def test_frequencies_follow_zipf_and_mandelbrot(pairs: list[SyntheticPair]) -> None:
     counts = Counter(chain(*(pair.source for pair in pairs)))
-    nouns = [counts[word.text] for word in lexicon()["noun"]]
+    nouns = [counts[word.text] for word in build_lexicon()["noun"]]
     first, hundredth = sum(nouns[:5]) / 5, sum(nouns[95:105]) / 10
     # 1 / (rank + 2.7), for ranks about 3 and 100
     assert 0.7 < first / hundredth / (102.7 / 5.7) < 1.3
@@ -284,7 +284,7 @@ def test_frequencies_follow_zipf_and_mandelbrot(pairs: list[SyntheticPair]) -> N
 
 
 def test_the_languages_have_a_few_hundred_words_each_and_share_none() -> None:
-    source = [word.text for word in chain(*lexicon().values())]
+    source = [word.text for word in chain(*build_lexicon().values())]
     target = {text for word in WORDS.values() for form in word.forms for text in form}
     assert len(set(source)) == len(source)
     assert 200 < len(source) < 300
@@ -298,8 +298,10 @@ def test_both_forms_of_a_word_are_equally_long() -> None:
 
 
 def test_the_seed_of_the_language_changes_the_words_and_the_seed_of_the_corpus_does_not() -> None:
-    assert lexicon(SyntheticSettings(language=2)) != lexicon()
-    sources = [set(chain(*(pair.source for pair in generate(3_000, seed)))) for seed in (1, 2)]
+    assert build_lexicon(SyntheticSettings(language=2)) != build_lexicon()
+    sources = [
+        set(chain(*(pair.source for pair in generate_pairs(3_000, seed)))) for seed in (1, 2)
+    ]
     assert sources[0] == sources[1] == set(WORDS)
 
 
@@ -311,8 +313,8 @@ def read(directory: Path, name: str) -> list[str]:
 
 
 def test_a_corpus_is_written_whole(tmp_path: Path) -> None:
-    write_corpus(tmp_path / "new", seed=5, train=300, dev=20, test=30)
-    pairs = list(generate(350, seed=5))
+    write_synthetic_corpus(tmp_path / "new", seed=5, train=300, dev=20, test=30)
+    pairs = list(generate_pairs(350, seed=5))
     parts = {"test": pairs[:30], "dev": pairs[30:50], "train": pairs[50:]}
     for part, expected in parts.items():
         columns = [read(tmp_path / "new", f"{part}.{end}") for end in ("src", "tgt", "align")]
@@ -327,7 +329,7 @@ def test_a_corpus_is_written_whole(tmp_path: Path) -> None:
 
 
 def test_test_sentences_are_in_neither_train_nor_dev(tmp_path: Path) -> None:
-    write_corpus(tmp_path, train=1_000, dev=200, test=200, settings=SMALL)
+    write_synthetic_corpus(tmp_path, train=1_000, dev=200, test=200, settings=SMALL)
     train, dev, test = (set(read(tmp_path, f"{part}.src")) for part in ("train", "dev", "test"))
     assert not test & (train | dev)
     assert not dev & train
@@ -335,14 +337,14 @@ def test_test_sentences_are_in_neither_train_nor_dev(tmp_path: Path) -> None:
 
 
 def test_test_and_dev_do_not_change_with_the_size_of_train(tmp_path: Path) -> None:
-    write_corpus(tmp_path / "small", train=10, dev=10, test=10)
-    write_corpus(tmp_path / "large", train=50, dev=10, test=10)
+    write_synthetic_corpus(tmp_path / "small", train=10, dev=10, test=10)
+    write_synthetic_corpus(tmp_path / "large", train=50, dev=10, test=10)
     for name in ("test.src", "test.tgt", "dev.align"):
         assert read(tmp_path / "small", name) == read(tmp_path / "large", name)
 
 
 def test_the_lexicon_file_tells_every_word(tmp_path: Path) -> None:
-    write_corpus(tmp_path, train=1, dev=1, test=1)
+    write_synthetic_corpus(tmp_path, train=1, dev=1, test=1)
     header, *rows = (line.split("\t") for line in read(tmp_path, "lexicon.tsv"))
     assert header == ["word", "translations", "fertility", "class", "group"]
     assert [row[0] for row in rows] == list(WORDS)
@@ -354,7 +356,7 @@ def test_the_lexicon_file_tells_every_word(tmp_path: Path) -> None:
 
 
 def test_the_readme_says_how_to_make_the_corpus_again(tmp_path: Path) -> None:
-    write_corpus(tmp_path, seed=12, train=3, dev=2, test=1, settings=SMALL)
+    write_synthetic_corpus(tmp_path, seed=12, train=3, dev=2, test=1, settings=SMALL)
     text = (tmp_path / "README.txt").read_text("utf-8")
     seed, settings = re.findall(r"Seed (\d+), settings (.*)", text)[0]
     assert int(seed) == 12
@@ -364,5 +366,5 @@ def test_the_readme_says_how_to_make_the_corpus_again(tmp_path: Path) -> None:
 
 def test_an_empty_part_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="dev and train: ask for at least one"):
-        write_corpus(tmp_path / "new", train=0, dev=-1, test=5)
+        write_synthetic_corpus(tmp_path / "new", train=0, dev=-1, test=5)
     assert not (tmp_path / "new").exists()

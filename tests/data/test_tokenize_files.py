@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from covnmt.data import prepare as prepare_module
 from covnmt.data import tokenize_files
 from covnmt.data.corpus import Corpus
-from covnmt.data.prepare import prepare
+from covnmt.data.prepare import prepare_corpus
 
 from .pairs import decoded, make_settings, write, write_pairs
 
@@ -30,7 +30,7 @@ def test_every_pair_comes_back(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenize_files, "LINES_AT_A_TIME", chunk)
         patch.setattr(prepare_module, "ENDS_AT_A_TIME", chunk)
-        prepare(plan, directory / "out")
+        prepare_corpus(plan, directory / "out")
     corpus = Corpus.open(directory / "out")
     assert decoded(corpus, "train") == [*keep, ("a", "b")]
     split = corpus.split("train")
@@ -70,7 +70,7 @@ def test_workers_and_parts_make_no_difference(tmp_path: Path) -> None:
     ]
     one = (write(tmp_path / "one.s", lines[0]), write(tmp_path / "one.t", lines[1]))
     for name, paths, workers in (("a", train, 1), ("b", train, 2), ("c", (one,), 1)):
-        prepare(make_settings(tmp_path, train=paths), tmp_path / name, workers=workers)
+        prepare_corpus(make_settings(tmp_path, train=paths), tmp_path / name, workers=workers)
     a, b, c = (contents(tmp_path / name) for name in "abc")
     assert a == b
     # which files the text came from is all that differs
@@ -82,7 +82,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Parts that were done are not done again, unless their text has changed."""
     plan = make_settings(tmp_path, train=parts_of(tmp_path, 4, 5))
     whole = tmp_path / "whole"
-    prepare(plan, whole)
+    prepare_corpus(plan, whole)
     read: list[str] = []
     plain = tokenize_files._token_pairs
 
@@ -94,11 +94,11 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(tokenize_files, "_token_pairs", watched)
     with pytest.raises(KeyboardInterrupt):
-        prepare(plan, tmp_path / "out")
+        prepare_corpus(plan, tmp_path / "out")
     write_pairs(tmp_path / "part1", [("b9 c", "y1")] * 5)
-    prepare(plan, tmp_path / "out")
+    prepare_corpus(plan, tmp_path / "out")
     assert read == ["part0", "part1", "part2", "part1", "part2", "part3", "dev"]
     assert contents(tmp_path / "out").keys() == contents(whole).keys()
     assert not (tmp_path / "out" / ".prepare").exists()
-    prepare(plan, whole, overwrite=True)
+    prepare_corpus(plan, whole, overwrite=True)
     assert contents(tmp_path / "out") == contents(whole)

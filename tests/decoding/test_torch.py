@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covnmt.base.config import SYSTEMS, DecodeConfig
+from covnmt.base.config import PAPER_SYSTEMS, DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.decoding.torch import TorchEngine, TorchScorer, pick_device, top_k
 from tests.model.small import END, small_batch, small_config, small_model
@@ -31,7 +31,7 @@ def test_top_breaks_ties_by_position(S: int, N: int, k: int, seed: int) -> None:
 
 @torch.no_grad()
 def test_ensemble_averages_probabilities_and_attention() -> None:
-    models = [small_model(small_config(SYSTEMS["gru10"]), seed) for seed in range(3)]
+    models = [small_model(small_config(PAPER_SYSTEMS["gru10"]), seed) for seed in range(3)]
     batch = small_batch([(4, 1), (2, 1)])
     scorer, state = TorchScorer.read(models, batch.source, batch.source_mask, END)
     found = scorer.step(state, None, END + 1)
@@ -48,7 +48,7 @@ def test_ensemble_averages_probabilities_and_attention() -> None:
 
 
 def test_nothing_keeps_a_gradient() -> None:
-    model = small_model(small_config(SYSTEMS["gru1"]))
+    model = small_model(small_config(PAPER_SYSTEMS["gru1"]))
     batch = small_batch([(3, 1)])
     [(best, *_)] = (
         TorchEngine([model], END)

@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 from covnmt import __version__
 from covnmt.base.config import ModelConfig, describe_keys
 from covnmt.base.errors import install_command
-from covnmt.base.files import atomic_text, write_lines
+from covnmt.base.files import atomic_write_text, write_lines
 from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.cli.app import app
 from covnmt.metrics.alignment import save_matrices
@@ -303,5 +303,5 @@ def test_worked_coverage_model(scheme: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 if __name__ == "__main__":
-    with atomic_text(ROOT / "docs/recipes.md") as stream:
+    with atomic_write_text(ROOT / "docs/recipes.md") as stream:
         stream.write(with_key_tables(read("docs/recipes.md")))

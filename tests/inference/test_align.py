@@ -9,9 +9,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from covnmt.base.config import SYSTEMS, Config, CoverageConfig
+from covnmt.base.config import PAPER_SYSTEMS, Config, CoverageConfig
 from covnmt.base.errors import UserError
-from covnmt.base.files import read_lines, read_parallel
+from covnmt.base.files import read_lines, read_parallel_lines
 from covnmt.base.processes import Chunk
 from covnmt.inference import align as align_module
 from covnmt.inference.align import Aligner, Alignment
@@ -34,7 +34,7 @@ HALF_EMPTY: list[tuple[list[Pair], int]] = [
 
 @pytest.fixture(scope="session")
 def pairs(tiny_text: Path) -> list[Pair]:
-    return [(s, t) for s, t in read_parallel(tiny_text / "test.src", tiny_text / "test.tgt")]
+    return [(s, t) for s, t in read_parallel_lines(tiny_text / "test.src", tiny_text / "test.tgt")]
 
 
 @pytest.fixture(scope="session")
@@ -56,8 +56,8 @@ def make(tiny_config: Config, tiny_corpus: Path) -> Make:
 @torch.inference_mode()
 def led(aligner: Aligner, source: str, target: str) -> tuple[NDArray[np.float32], float]:
     """Attention and log-probability of one target, step by step and alone."""
-    ids = [*aligner.source.encode(source.split()), aligner.source.vocabulary.end]
-    words = [*aligner.target.encode(target.split()), aligner.target.vocabulary.end]
+    ids = [*aligner.source.encode(source.split()), aligner.source.vocabulary.end_id]
+    words = [*aligner.target.encode(target.split()), aligner.target.vocabulary.end_id]
     model = aligner.model
     assert isinstance(model, Seq2Seq)
     memory = model.encode(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))
@@ -78,9 +78,9 @@ def assert_same(one: Alignment, other: Alignment) -> None:
     assert one.log_prob == pytest.approx(other.log_prob, abs=1e-3)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", PAPER_SYSTEMS)
 def test_equals_leading_the_model(system: str, make: Make, pairs: list[Pair]) -> None:
-    aligner = make(SYSTEMS[system])
+    aligner = make(PAPER_SYSTEMS[system])
     for (source, target), found in zip(pairs, aligner.align(pairs), strict=True):
         matrix, log_prob = led(aligner, source, target)
         assert found.source_tokens == tuple(source.split())
@@ -91,16 +91,16 @@ def test_equals_leading_the_model(system: str, make: Make, pairs: list[Pair]) ->
 
 
 def test_rows_are_shares(make: Make, pairs: list[Pair]) -> None:
-    for found in make(SYSTEMS["gru10"]).align(pairs):
+    for found in make(PAPER_SYSTEMS["gru10"]).align(pairs):
         assert found.matrix.shape == (len(found.target_tokens), len(found.source_tokens))
         assert (found.matrix >= 0).all()
         assert (found.matrix.sum(axis=1) <= 1 + 1e-5).all()
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", PAPER_SYSTEMS)
 def test_fertility(system: str, make: Make, pairs: list[Pair]) -> None:
     """One number per source word, between 0 and N = 2, where the model has it."""
-    for found in make(SYSTEMS[system]).align(pairs[:3]):
+    for found in make(PAPER_SYSTEMS[system]).align(pairs[:3]):
         assert (found.fertility is None) == (system != "fertility")
         if found.fertility is not None:
             assert found.fertility.shape == (len(found.source_tokens),)
@@ -110,7 +110,7 @@ def test_fertility(system: str, make: Make, pairs: list[Pair]) -> None:
 def test_batches_and_windows_change_nothing(
     make: Make, pairs: list[Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    aligner = make(SYSTEMS["fertility"])
+    aligner = make(PAPER_SYSTEMS["fertility"])
     alone = [aligner.align([pair])[0] for pair in pairs]
     together = aligner.align(pairs)
     monkeypatch.setattr(align_module, "BATCH", 3)
@@ -134,7 +134,7 @@ def test_only_a_window_is_read_ahead(
             read += 1
             yield pairs[number % 5]
 
-    found = list(islice(make(SYSTEMS["baseline"]).stream(many()), 8))
+    found = list(islice(make(PAPER_SYSTEMS["baseline"]).stream(many()), 8))
     assert read == 12
     assert found[7].source_tokens == tuple(pairs[2][0].split())
 
@@ -176,7 +176,7 @@ def test_given_words_are_kept(
     kind: str, make: Make, pairs: list[Pair], tiny_text: Path, tmp_path: Path
 ) -> None:
     """However a model splits them, alignments are over the words of the line."""
-    aligner = split_finer(make(SYSTEMS["fertility"]), kind, tiny_text, tmp_path)
+    aligner = split_finer(make(PAPER_SYSTEMS["fertility"]), kind, tiny_text, tmp_path)
     given = [*pairs[:4], ("one, two's", "three (four) \x00")]
     finest = 0
     for (source, target), found in zip(given, aligner.align(given, tokenized=True), strict=True):
@@ -199,10 +199,10 @@ def test_given_words_are_kept(
 
 def test_given_words_are_read_as_the_model_reads_text(make: Make) -> None:
     """In lower case, where it was trained so."""
-    plain = make(SYSTEMS["baseline"])
+    plain = make(PAPER_SYSTEMS["baseline"])
     settings = TokenizerSettings(kind="whitespace", lowercase=True)
     lower = Codec(settings, build_tokenizer(settings), plain.source.vocabulary)
-    word = plain.source.vocabulary.words[0]
+    word = plain.source.vocabulary.tokens[0]
     aligner = Aligner(plain.model, lower, plain.target)
     [found] = aligner.align([(word.upper(), "a")], tokenized=True)
     [expected] = plain.align([(word, "a")])
@@ -221,7 +221,7 @@ def test_likelier_translations_score_higher(tiny_model: Path, pairs: list[Pair])
 
 @pytest.mark.parametrize(("rows", "number"), HALF_EMPTY)
 def test_nothing_to_align(make: Make, rows: list[Pair], number: int) -> None:
-    aligner = make(SYSTEMS["baseline"])
+    aligner = make(PAPER_SYSTEMS["baseline"])
     with pytest.raises(UserError, match=f"^pair {number}: one side is empty"):
         aligner.align(rows)
     with pytest.raises(UserError, match=f"^s and t, line {number}: one side is empty"):
@@ -229,12 +229,12 @@ def test_nothing_to_align(make: Make, rows: list[Pair], number: int) -> None:
 
 
 def test_no_pairs(make: Make) -> None:
-    assert make(SYSTEMS["baseline"]).align([]) == []
+    assert make(PAPER_SYSTEMS["baseline"]).align([]) == []
 
 
 def test_links_come_from_the_matrix(make: Make, pairs: list[Pair]) -> None:
     """Each target word has one link, to the source word it looks at most."""
-    for found in make(SYSTEMS["tanh1"]).align(pairs[:5]):
+    for found in make(PAPER_SYSTEMS["tanh1"]).align(pairs[:5]):
         links = parse_links(format_links(links_from_attention(found.matrix))).sure
         assert links == {(int(row.argmax()), i) for i, row in enumerate(found.matrix)}
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from covnmt.base.config import DecodeConfig
-from covnmt.data.padding import Padded
+from covnmt.data.padding import PaddedIds
 from covnmt.decoding.beam_search import SearchResult, StepCallback
 from covnmt.decoding.protocol import ForcedDecoding
 from covnmt.inference import omissions, translate
@@ -61,12 +61,12 @@ class WordByWord:
 
     device = "cpu"
 
-    def force_decode(self, source: Padded, target: Padded) -> ForcedDecoding:
-        assert len(target.words) == 1 or target.words.size <= omissions.MAX_TARGET_POSITIONS
+    def force_decode(self, source: PaddedIds, target: PaddedIds) -> ForcedDecoding:
+        assert len(target.ids) == 1 or target.ids.size <= omissions.MAX_TARGET_POSITIONS
         rows = [
             self.log_prob(x[: int(J) - 1].tolist(), y[: int(I) - 1].tolist())
             for x, J, y, I in zip(
-                source.words, source.mask.sum(1), target.words, target.mask.sum(1), strict=True
+                source.ids, source.mask.sum(1), target.ids, target.mask.sum(1), strict=True
             )
         ]
         return ForcedDecoding(
@@ -74,7 +74,7 @@ class WordByWord:
         )
 
     def search(
-        self, source: Padded, decode: DecodeConfig, watch: StepCallback | None
+        self, source: PaddedIds, decode: DecodeConfig, watch: StepCallback | None
     ) -> SearchResult:
         raise AssertionError("the stand-in translates")
 
@@ -179,8 +179,8 @@ def test_a_line_of_one_sentence_costs_two_decodings_for_each_word() -> None:
     class Counting(WordByWord):
         rows = 0
 
-        def force_decode(self, source: Padded, target: Padded) -> ForcedDecoding:
-            self.rows += len(source.words)
+        def force_decode(self, source: PaddedIds, target: PaddedIds) -> ForcedDecoding:
+            self.rows += len(source.ids)
             return super().force_decode(source, target)
 
     engine = Counting()

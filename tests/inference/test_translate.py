@@ -27,7 +27,7 @@ from covnmt.inference.translate import (
     replace_unknown,
     split_tokens,
 )
-from covnmt.text.vocabulary import UNK
+from covnmt.text.vocabulary import UNK_ID
 from tests.inference.translations import assert_same, change, texts
 
 # tokens, limit, pieces
@@ -85,7 +85,7 @@ def test_unknown_words_are_replaced(
     said: str, looks: list[list[float]], dictionary: dict[str, str], result: str
 ) -> None:
     tokens = said.split()
-    words = [UNK if token == "UNK" else 5 for token in tokens]
+    words = [UNK_ID if token == "UNK" else 5 for token in tokens]
     alignment = np.array(looks, dtype=np.float32)
     assert " ".join(replace_unknown(tokens, words, ["a", "b"], alignment, dictionary)) == result
 

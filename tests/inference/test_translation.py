@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from covnmt.base.config import SYSTEMS, Config, CoverageConfig
+from covnmt.base.config import PAPER_SYSTEMS, Config, CoverageConfig
 from covnmt.data.batching import collate
 from covnmt.inference.align import Aligner
 from covnmt.inference.translate import Translation, Translator
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.codec import Codec
-from covnmt.text.vocabulary import UNK
+from covnmt.text.vocabulary import UNK_ID
 from tests.inference.translations import assert_same, change, texts
 
 Make = Callable[..., Translator]
@@ -64,7 +64,7 @@ def forced_coverage(translator: Translator, translation: Translation) -> torch.T
     model = network(translator)
     source = translator.source.encode(translation.source_tokens)
     target = translator.target.encode(translation.tokens)
-    ends = (translator.source.vocabulary.end, translator.target.vocabulary.end)
+    ends = (translator.source.vocabulary.end_id, translator.target.vocabulary.end_id)
     batch = collate([(source, target)], *ends)
     memory = model.encode(batch.source, batch.source_mask)
     y = torch.nn.functional.pad(model.target(batch.target[:, :-1]), (0, 0, 1, 0))
@@ -75,8 +75,8 @@ def forced_coverage(translator: Translator, translation: Translation) -> torch.T
 def greedy_words(translator: Translator, line: str) -> list[int]:
     """Always the best word that is allowed, one sentence at a time."""
     model = network(translator)
-    ids = [*translator.source.encode(line.split()), translator.source.vocabulary.end]
-    end = translator.target.vocabulary.end
+    ids = [*translator.source.encode(line.split()), translator.source.vocabulary.end_id]
+    end = translator.target.vocabulary.end_id
     memory = model.encode(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))
     state, said = model.decoder.start(memory), list[int]()
     while len(said) < 3 * len(ids):
@@ -91,10 +91,10 @@ def greedy_words(translator: Translator, line: str) -> list[int]:
     return said
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", PAPER_SYSTEMS)
 def test_account_is_that_of_the_model(system: str, make: Make, lines: list[str]) -> None:
     """Score, alignment and fertility are what forced decoding of the same words gives."""
-    translator = make(SYSTEMS[system])
+    translator = make(PAPER_SYSTEMS[system])
     aligner = Aligner(translator.models[0], translator.source, translator.target)
     lists = translator.translate(lines, change(translator, nbest=3))
     found = [each for t in lists for each in (t, *t.alternatives) if is_finished(each)]
@@ -108,9 +108,9 @@ def test_account_is_that_of_the_model(system: str, make: Make, lines: list[str])
             np.testing.assert_allclose(translation.fertility, again.fertility, atol=1e-4)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", PAPER_SYSTEMS)
 def test_alignment_rows_are_shares(system: str, make: Make, lines: list[str]) -> None:
-    for translation in make(SYSTEMS[system]).translate(lines):
+    for translation in make(PAPER_SYSTEMS[system]).translate(lines):
         I, J = len(translation.tokens), len(translation.source_tokens)
         assert translation.alignment.shape == (I, J)
         assert (translation.alignment >= 0).all()
@@ -120,7 +120,7 @@ def test_alignment_rows_are_shares(system: str, make: Make, lines: list[str]) ->
 
 @pytest.mark.parametrize("kind", ["linguistic", "fertility"])
 def test_coverage_is_that_of_the_model(kind: str, make: Make, lines: list[str]) -> None:
-    translator = make(SYSTEMS[kind])
+    translator = make(PAPER_SYSTEMS[kind])
     for translation in filter(is_finished, translator.translate(lines)):
         C = forced_coverage(translator, translation).squeeze(-1).numpy()
         np.testing.assert_allclose(translation.coverage, C, atol=1e-4)
@@ -128,7 +128,7 @@ def test_coverage_is_that_of_the_model(kind: str, make: Make, lines: list[str]) 
 
 def test_coverage_is_received_attention_over_fertility(make: Make, lines: list[str]) -> None:
     """The end symbol looks too, so the words' own rows give at most the coverage."""
-    for translation in make(SYSTEMS["fertility"]).translate(lines):
+    for translation in make(PAPER_SYSTEMS["fertility"]).translate(lines):
         assert translation.fertility is not None
         received = translation.coverage * translation.fertility
         by_words = translation.alignment.sum(axis=0)
@@ -136,9 +136,9 @@ def test_coverage_is_received_attention_over_fertility(make: Make, lines: list[s
         assert (received - by_words).sum() <= 1 + 1e-4
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", PAPER_SYSTEMS)
 def test_beam_of_one_is_greedy(system: str, make: Make, lines: list[str]) -> None:
-    translator = make(SYSTEMS[system])
+    translator = make(PAPER_SYSTEMS[system])
     decode = change(translator, beam=1)
     for translation in translator.translate(lines[:8], decode):
         words = greedy_words(translator, translation.source)
@@ -154,7 +154,7 @@ def test_ensemble_of_a_model_with_itself(
 
 
 def test_ensemble_has_no_order_and_is_no_member(make: Make, lines: list[str]) -> None:
-    both = make(SYSTEMS["gru10"], SYSTEMS["fertility"])
+    both = make(PAPER_SYSTEMS["gru10"], PAPER_SYSTEMS["fertility"])
     members = [Translator([model], both.source, both.target, both.decode) for model in both.models]
     turned = Translator(both.models[::-1], both.source, both.target, both.decode)
     found = both.translate(lines)
@@ -164,8 +164,8 @@ def test_ensemble_has_no_order_and_is_no_member(make: Make, lines: list[str]) ->
 
 def test_fertility_of_ensembles(make: Make, lines: list[str]) -> None:
     """The mean, where all predict one."""
-    fertility = SYSTEMS["fertility"]
-    assert make(fertility, SYSTEMS["gru1"]).translate(lines[:1])[0].fertility is None
+    fertility = PAPER_SYSTEMS["fertility"]
+    assert make(fertility, PAPER_SYSTEMS["gru1"]).translate(lines[:1])[0].fertility is None
     both = make(fertility, fertility)
     one, other, mean = (
         Translator(models, both.source, both.target, both.decode).translate(lines[:1])[0].fertility
@@ -180,9 +180,9 @@ def test_fertility_of_ensembles(make: Make, lines: list[str]) -> None:
 @pytest.fixture(scope="session")
 def ignorant(make: Make) -> Translator:
     """A translator that would rather say UNK than anything else."""
-    translator = make(SYSTEMS["gru10"])
+    translator = make(PAPER_SYSTEMS["gru10"])
     with torch.no_grad():
-        network(translator).readout.b[UNK] += 20
+        network(translator).readout.b[UNK_ID] += 20
     return translator
 
 

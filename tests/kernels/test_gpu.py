@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from covnmt.base.config import SYSTEMS, TrainConfig
+from covnmt.base.config import PAPER_SYSTEMS, TrainConfig
 from covnmt.kernels import dispatch, gpu
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.training.optimizer import TorchOptimizerStep, build_optimizer
@@ -101,7 +101,7 @@ def test_bf16_without_the_hardware_is_told(
     *_, bf16 = GPUS[device]
     config = TrainConfig.model_validate({"precision": precision})
     with torch.device("meta"):
-        model = Seq2Seq(small_config(SYSTEMS["gru1"]), WORDS, WORDS)
+        model = Seq2Seq(small_config(PAPER_SYSTEMS["gru1"]), WORDS, WORDS)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model.to_empty(device=CUDA)
         TrainStep(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from covnmt.base.config import SYSTEMS, CoverageConfig, ModelConfig
+from covnmt.base.config import PAPER_SYSTEMS, CoverageConfig, ModelConfig
 from covnmt.data.batching import Batch, collate
 from covnmt.model.seq2seq import Seq2Seq
 
@@ -14,7 +14,7 @@ END = WORDS - 1
 
 # The paper's systems, with more than one unit where that tests more, and every option.
 COVERAGES = {
-    **SYSTEMS,
+    **PAPER_SYSTEMS,
     "gru10": CoverageConfig(kind="gru", size=3),
     "tanh2": CoverageConfig(kind="tanh", size=2),
     "subtract": CoverageConfig(kind="linguistic", accumulate="subtract"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from covnmt.base.config import SYSTEMS, CoverageConfig, ModelConfig
+from covnmt.base.config import PAPER_SYSTEMS, CoverageConfig, ModelConfig
 from covnmt.data.batching import Batch, collate
 from covnmt.model.coverage import NeuralCoverage
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
@@ -21,9 +21,9 @@ def meta_model(config: ModelConfig, words: int = 30_001) -> Seq2Seq:
         return Seq2Seq(config, words, words)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", PAPER_SYSTEMS)
 def test_paper_parameter_counts(system: str) -> None:
-    counts = count_parameters(meta_model(ModelConfig(coverage=SYSTEMS[system])))
+    counts = count_parameters(meta_model(ModelConfig(coverage=PAPER_SYSTEMS[system])))
     assert counts == {**paper.BLOCKS, "coverage": paper.ADDED[system]}
     assert sum(counts.values()) == paper.TOTAL + paper.ADDED[system]
 
@@ -137,7 +137,7 @@ def test_without_V_a_every_system_is_the_baseline(coverage: str) -> None:
 
 
 def test_linguistic_coverage_sums_to_the_step_number() -> None:
-    model = small_model(small_config(SYSTEMS["linguistic"]))
+    model = small_model(small_config(PAPER_SYSTEMS["linguistic"]))
     batch = small_batch([(4, 6), (9, 3)])
     memory = model.encode(batch.source, batch.source_mask)
     state, words = model.decoder.start(memory), None
@@ -177,7 +177,7 @@ def test_gradients(coverage: str, changes: dict[str, object]) -> None:
 
 
 def test_dropout_is_off_in_evaluation_and_on_in_training() -> None:
-    model = small_model(small_config(SYSTEMS["gru10"], dropout=0.5))
+    model = small_model(small_config(PAPER_SYSTEMS["gru10"], dropout=0.5))
     batch = small_batch([(4, 3)])
     torch.testing.assert_close(model(batch).features, model(batch).features)
     model.train()

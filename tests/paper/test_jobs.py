@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from covnmt.base.config import SYSTEMS
+from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.errors import UserError
 from covnmt.base.files import write_lines
 from covnmt.evaluation.evaluate import Comparison
@@ -35,7 +35,7 @@ from tests.paper.made_up import (
 
 
 def test_one_seed_of_every_system_comes_before_the_second_seeds() -> None:
-    first = [f"{system}-seed1" for system in SYSTEMS]
+    first = [f"{system}-seed1" for system in PAPER_SYSTEMS]
     second = ["baseline-seed2", "fertility-seed2", "gru10-seed2"]
     assert names(choose_jobs(KFTT)) == first + second
     assert names(choose_jobs(find_experiment("embedded"))) == first

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from covnmt.base.config import differences
-from covnmt.base.files import read_parallel, write_lines
+from covnmt.base.config import config_differences
+from covnmt.base.files import read_parallel_lines, write_lines
 from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.data.corpus import Corpus
 from covnmt.inference.translate import Translator
@@ -138,7 +138,7 @@ def test_words_trained_the_modern_way(corpus: str) -> None:
     of_words, of_pieces = (find_experiment(corpus, scale).recipe for scale in ("paper", "modern"))
     words = load_recipe(find_recipe(of_words), recipe_overrides("gru10-modern"))
     pieces = load_recipe(find_recipe(of_pieces), recipe_overrides("gru10"))
-    assert [key for key, *_ in differences(words, pieces)] == ["data.max_length"]
+    assert [key for key, *_ in config_differences(words, pieces)] == ["data.max_length"]
 
 
 def test_the_sheet_finds_what_another_search_gave(plan: ExperimentPlan) -> None:
@@ -215,5 +215,5 @@ def test_plain_text_may_lack_its_full_stop(plain: ExperimentPlan) -> None:
     tokenizer = Codec.load(plain.prepared, "source")
     assert tokenizer.tokenize("この橋は古い。") == tokenizer.tokenize(PAIRS[0][0])
     assert tokenizer.tokenize("(2月)駅") == tokenizer.tokenize(PAIRS[1][0])
-    bare = read_parallel(*(plain.prepared.parent / f"bare.{side}" for side in SIDES))
+    bare = read_parallel_lines(*(plain.prepared.parent / f"bare.{side}" for side in SIDES))
     assert list(bare) == [("この 橋 は 古 い", "This bridge is old")] * 4

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from covnmt.base.config import SYSTEMS
+from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.paper.experiments import find_experiment, tunes_length_penalty
 from covnmt.paper.jobs import ExperimentJob, ExperimentPlan, job_config
@@ -13,14 +13,14 @@ from covnmt.paper.systems import VARIANTS
 from tests.paper.made_up import KFTT
 
 
-@pytest.mark.parametrize("system", [*SYSTEMS, *VARIANTS])
+@pytest.mark.parametrize("system", [*PAPER_SYSTEMS, *VARIANTS])
 def test_systems_differ_only_in_what_makes_them(system: str, tmp_path: Path) -> None:
     plan = ExperimentPlan(KFTT, tmp_path, tmp_path)
     config = job_config(plan, ExperimentJob(system, 5), minutes=1.5)
     assert (config.train.seed, config.train.minutes) == (5, 1.5)
     assert config.data.directory == plan.prepared
-    if system in SYSTEMS:
-        assert config.model.coverage == SYSTEMS[system]
+    if system in PAPER_SYSTEMS:
+        assert config.model.coverage == PAPER_SYSTEMS[system]
         shared = load_recipe(find_recipe(KFTT.recipe)).model
         assert config.model.model_copy(update={"coverage": shared.coverage}) == shared
     else:

@@ -26,7 +26,7 @@ def test_a_corpus_helps(tiny_text: Path, tiny_corpus: Path) -> None:
 def test_words_outside_the_vocabulary_keep_their_identity(tiny_corpus: Path) -> None:
     corpus = Corpus.open(tiny_corpus)
     vocabulary = corpus.codec("source").vocabulary
-    known = vocabulary.words[0]
+    known = vocabulary.tokens[0]
     rows = assign_ids([[known, "new", "newer", "new"]], vocabulary_ids(corpus, "source"))
     assert rows.ids[0] == vocabulary.encode([known])[0]
     assert rows.ids[1] == rows.ids[3] == len(vocabulary)

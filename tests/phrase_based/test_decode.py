@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from covnmt.base.processes import STOPS
+from covnmt.base.processes import STOP_SIGNALS
 from covnmt.phrase_based.decode import PooledDecoder
 from covnmt.phrase_based.model import PhraseBasedModel
 from covnmt.phrase_based.settings import StackSearchSettings
@@ -16,7 +16,7 @@ from covnmt.phrase_based.translate import load_weights, open_decoder_for
 
 def held_back() -> set[int]:
     """The signals to stop that do not reach this thread."""
-    return set(signal.pthread_sigmask(signal.SIG_BLOCK, ())) & set(STOPS)
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, ())) & set(STOP_SIGNALS)
 
 
 def test_a_stop_waits_until_they_have_begun(
@@ -35,6 +35,6 @@ def test_a_stop_waits_until_they_have_begun(
     with open_decoder_for(tiny_smt, [["a"]], settings) as (decoder, _):
         assert isinstance(decoder, PooledDecoder)
         list(decoder.nbest([[2], [3]], load_weights(tiny_smt), 1, "translating"))
-        assert at_the_start == [set(STOPS)]
+        assert at_the_start == [set(STOP_SIGNALS)]
         assert held_back() == set()
         assert decoder.pool.submit(held_back).result() == set()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covnmt.data.corpus import Sentences
+from covnmt.data.corpus import SentenceIds
 from covnmt.phrase_based import phrases
 from covnmt.phrase_based.aligner import WordLinks
 from covnmt.phrase_based.bitext import Bitext, concatenate_sentences
@@ -23,7 +23,7 @@ from covnmt.phrase_based.phrases import (
     find_hashes,
     hash_spans,
 )
-from covnmt.text.vocabulary import UNK
+from covnmt.text.vocabulary import UNK_ID
 
 Pair = tuple[list[int], list[int], frozenset[tuple[int, int]]]
 Key = tuple[tuple[int, ...], tuple[int, ...]]
@@ -64,13 +64,13 @@ def textbook(pair: Pair, longest: int) -> Counter[tuple[Key, int]]:
             leaves = [(a <= j < b) != (c <= i < d) for j, i in links]
             if any(inside) and not any(leaves):
                 key = tuple(source[a:b]), tuple(target[c:d])
-                if UNK not in key[0] + key[1]:
+                if UNK_ID not in key[0] + key[1]:
                     found[key, orientation(links, a, b, c)] += 1
     return found
 
 
 def keys(bitext: Bitext, found: PhraseOccurrences) -> list[Key]:
-    def run(side: Sentences, spans: Spans, n: int) -> tuple[int, ...]:
+    def run(side: SentenceIds, spans: Spans, n: int) -> tuple[int, ...]:
         start = int(spans.starts[n])
         return tuple(side.ids[start : start + int(spans.lengths[n])].tolist())
 

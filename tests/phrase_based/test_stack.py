@@ -24,7 +24,7 @@ from covnmt.phrase_based.phrase_table import PhraseTable
 from covnmt.phrase_based.phrases import DISCONTINUOUS, MONOTONE, SWAP, all_spans, hash_spans
 from covnmt.phrase_based.stack import StackSearch
 from covnmt.phrase_based.translation_options import TranslationOptions, collect_options
-from covnmt.text.vocabulary import UNK
+from covnmt.text.vocabulary import UNK_ID
 
 WORDS, END = 8, 9  # target ids 2 to 8
 ALL = 10_000  # a stack that nothing is dropped from
@@ -191,8 +191,8 @@ def test_words_without_a_phrase_are_copied() -> None:
         np.zeros((1, 4)),
         np.zeros((1, 3)),
     )
-    options = collect_options([2, UNK, 3], table, model, 1)
-    assert options.words.tolist() == [[5], [UNK], [UNK]]
+    options = collect_options([2, UNK_ID, 3], table, model, 1)
+    assert options.words.tolist() == [[5], [UNK_ID], [UNK_ID]]
     assert options.begin[options.span].tolist() == [0, 1, 2]
     [found] = best_translations(StackSearch(options, INITIAL_WEIGHTS, model, 0, 10), 1)
-    assert found.words == (5, UNK, UNK)
+    assert found.words == (5, UNK_ID, UNK_ID)

@@ -22,7 +22,7 @@ from covnmt.phrase_based.translate import (
     split_long_sentence,
     translate_phrase_based,
 )
-from covnmt.text.vocabulary import UNK, Vocabulary
+from covnmt.text.vocabulary import UNK_ID, Vocabulary
 
 WORDS = Vocabulary(("one", "two", "three"))  # ids 2, 3, 4
 SEARCH = StackSearchSettings(reorder=3)
@@ -34,7 +34,7 @@ def dev_lines(model: PhraseBasedModel, number: int) -> list[str]:
 
 def test_copied_words_are_source_tokens() -> None:
     phrases = (PhraseSpan(1, 3, 0, 2), PhraseSpan(0, 1, 2, 3))
-    found = PhraseHypothesis((4, 2, UNK), phrases, ())
+    found = PhraseHypothesis((4, 2, UNK_ID), phrases, ())
     assert hypothesis_tokens(found, ["else", "two", "one"], WORDS) == ["three", "one", "else"]
 
 
@@ -129,9 +129,9 @@ def test_pieces(length: int, pieces: list[int]) -> None:
 def test_links_inside_phrases() -> None:
     # 2 gives 2 always, 3 gives 3 mostly and 2 sometimes, 4 gives nothing
     source, target, count = np.array([2, 3, 3]), np.array([2, 2, 3]), np.array([5, 1, 9])
-    linker = WordLinker(Lexicon(source, target, count, WORDS.end + 1, 9))
+    linker = WordLinker(Lexicon(source, target, count, WORDS.end_id + 1, 9))
     phrases = [PhraseSpan(1, 3, 0, 2), PhraseSpan(0, 1, 2, 4), PhraseSpan(3, 4, 4, 5)]
-    found = linker.links(phrases, [4, 3, 2, UNK], [3, 2, 7, 8, UNK])
+    found = linker.links(phrases, [4, 3, 2, UNK_ID], [3, 2, 7, 8, UNK_ID])
     # 7 and 8 are unknown to the lexicon, but their phrase has a single source word
     assert found == {(1, 0), (2, 1), (0, 2), (0, 3), (3, 4)}
     assert linker.links([PhraseSpan(0, 2, 0, 1)], [2, 3], [8]) == frozenset()

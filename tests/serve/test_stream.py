@@ -16,7 +16,7 @@ from covnmt.inference.translate import Translation
 from covnmt.serve.model_runner import PartialTextWatch
 from covnmt.serve.responses import SubmittedTexts
 from covnmt.serve.stream import PartialTranslations, stream_events
-from covnmt.text.sentences import split_text
+from covnmt.text.sentences import split_into_sentences
 
 from .server import PATIENCE
 
@@ -31,7 +31,7 @@ class Stream:
     def __init__(self) -> None:
         self.news = PartialTranslations(asyncio.get_running_loop())
         self.futures: list[Future[Translation]] = [Future() for _ in range(3)]
-        layouts = [split_text("One.\nTwo."), split_text("Three.")]
+        layouts = [split_into_sentences("One.\nTwo."), split_into_sentences("Three.")]
         accepted = SubmittedTexts(layouts, self.futures)
         deadline = time.monotonic() + PATIENCE
         self.events: AsyncGenerator[str, None] = stream_events(

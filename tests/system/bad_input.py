@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from covnmt.data.corpus import Corpus
-from covnmt.data.prepare import prepare
+from covnmt.data.prepare import prepare_corpus
 from covnmt.model.checkpoint import load_tensors, save_tensors
 from covnmt.model.directory import find_model
 from covnmt.text.codec import vocabulary_fingerprint
@@ -64,12 +64,12 @@ def other_weights(desk: Path) -> None:
 def other_data(desk: Path) -> None:
     """The same text prepared in another way, under the name of the old data."""
     settings = Corpus.open(desk / "data").report.settings
-    prepare(settings.model_copy(update={"seed": 5}), desk / "data", overwrite=True)
+    prepare_corpus(settings.model_copy(update={"seed": 5}), desk / "data", overwrite=True)
 
 
 def data_without_dev(desk: Path) -> None:
     settings = Corpus.open(desk / "data").report.settings
-    prepare(settings.model_copy(update={"dev": None}), desk / "data", overwrite=True)
+    prepare_corpus(settings.model_copy(update={"dev": None}), desk / "data", overwrite=True)
 
 
 def other_vocabulary(desk: Path) -> None:

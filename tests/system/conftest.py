@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from covnmt.base.config import Config, flatten
+from covnmt.base.config import Config, flatten_keys
 from tests.conftest import Run, RunCli
 
 from .bad_input import Case, Refused, check, contents
@@ -32,7 +32,7 @@ def desk(
 @pytest.fixture(scope="session")
 def tiny(tiny_config: Config) -> str:
     """The recipe of the model, as overrides of another one."""
-    settings = flatten(tiny_config.model_dump(mode="json")) | {"data.directory": "data"}
+    settings = flatten_keys(tiny_config.model_dump(mode="json")) | {"data.directory": "data"}
     values = (f"{key}={json.dumps(value)}".replace(" ", "") for key, value in settings.items())
     return " ".join(["demo/gru10", *values])
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from covnmt.base.config import SYSTEMS, Config
+from covnmt.base.config import PAPER_SYSTEMS, Config
 from covnmt.base.files import read_lines
 from covnmt.data.corpus import PrepareSettings
-from covnmt.data.prepare import prepare
-from covnmt.data.synthetic import SyntheticSettings, write_corpus
+from covnmt.data.prepare import prepare_corpus
+from covnmt.data.synthetic import SyntheticSettings, write_synthetic_corpus
 from covnmt.inference.translate import Translator
 from covnmt.metrics.bleu import paper_bleu
 from covnmt.text.tokenize import TokenizerSettings
@@ -40,7 +40,7 @@ BLEU = 70.0  # three seeds gave 89 to 97; the references of other sentences get 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("easy")
-    write_corpus(directory, train=4000, dev=50, test=200, settings=EASY)
+    write_synthetic_corpus(directory, train=4000, dev=50, test=200, settings=EASY)
     return directory
 
 
@@ -52,7 +52,7 @@ def data(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = PrepareSettings(
         source=words, target=words, train=(pairs["train"],), dev=pairs["dev"]
     )
-    prepare(settings, directory)
+    prepare_corpus(settings, directory)
     return directory
 
 
@@ -65,7 +65,7 @@ def settings(system: str, data: Path) -> Config:
                 "hidden": 48,
                 "rank": 32,
                 "init": "modern",
-                "coverage": SYSTEMS[system],
+                "coverage": PAPER_SYSTEMS[system],
             },
             "train": {
                 "updates": UPDATES,
@@ -83,7 +83,7 @@ def settings(system: str, data: Path) -> Config:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", PAPER_SYSTEMS)
 def test_system_learns(system: str, text: Path, data: Path, tmp_path: Path) -> None:
     train(settings(system, data), tmp_path / "run", torch.device("cpu"))
     translator = Translator.load(tmp_path / "run", device="cpu")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from covnmt.base.config import SYSTEMS
+from covnmt.base.config import PAPER_SYSTEMS
 from tests.conftest import RunCli
 
 from .workers import until
@@ -59,7 +59,7 @@ def test_everything_is_measured(done: Path) -> None:
     assert [len(row) for row in found["test"]["statistics"]] == [10] * sentences
     for part in ("source_lengths", "output_lengths"):
         assert len(found["test"][part]) == sentences
-    assert found["recipe"]["model"]["coverage"]["kind"] == SYSTEMS["gru10"].kind
+    assert found["recipe"]["model"]["coverage"]["kind"] == PAPER_SYSTEMS["gru10"].kind
     assert found["parameters"]["total"] > result(done, "baseline-seed1")["parameters"]["total"]
     assert [update for update, *_ in found["training"]["curve"]] == [10, 20, 30]
     assert [update for update, *_ in found["training"]["validations"]] == [15, 30]

@@ -71,7 +71,7 @@ def weights(run: Path) -> Tensor:
 
 
 def assert_went_together(config: Config, first: Path, second: Path) -> None:
-    rows = Corpus.open(config.data.directory).report.rows
+    rows = Corpus.open(config.data.directory).report.vocabulary_sizes
     model = named_weights(new_model(config, rows["source"], rows["target"]))
     start = torch.cat([model[name].flatten() for name in sorted(model)])
     one, two = weights(first), weights(second)

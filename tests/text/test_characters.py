@@ -2,7 +2,7 @@
 
 import pytest
 
-from covnmt.text.characters import belongs_before, spaceless, wide
+from covnmt.text.characters import is_full_width, is_grapheme_extension, is_unspaced_script
 
 # a letter; whether it belongs to the one before, is of a script without spaces, is wide
 KINDS = [
@@ -21,4 +21,8 @@ KINDS = [
 
 @pytest.mark.parametrize(("letter", "before", "unspaced", "full"), KINDS)
 def test_kinds(letter: str, before: bool, unspaced: bool, full: bool) -> None:
-    assert (belongs_before(letter), spaceless(letter), wide(letter)) == (before, unspaced, full)
+    assert (is_grapheme_extension(letter), is_unspaced_script(letter), is_full_width(letter)) == (
+        before,
+        unspaced,
+        full,
+    )

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covnmt.text.chinese_numbers import in_characters
+from covnmt.text.chinese_numbers import digits_to_chinese
 
 WRITTEN = [
     ("第12条第3项", "第十二条第三项"),
@@ -51,12 +51,12 @@ KEPT = [
 
 @pytest.mark.parametrize(("text", "expected"), WRITTEN)
 def test_numbers_are_written_as_in_laws(text: str, expected: str) -> None:
-    assert in_characters(text) == expected
+    assert digits_to_chinese(text) == expected
 
 
 @pytest.mark.parametrize("text", KEPT)
 def test_what_is_no_number_stays(text: str) -> None:
-    assert in_characters(text) == text
+    assert digits_to_chinese(text) == text
 
 
 VALUES = {"十": 10, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8, "兆": 10**12}
@@ -74,11 +74,11 @@ def read(written: str) -> int:
 
 @given(st.integers(0, 10**16 - 1))
 def test_every_number_can_be_read_again(number: int) -> None:
-    assert read(in_characters(f"{number}元")[:-1]) == number
-    assert in_characters(f"{number:,}元") == in_characters(f"{number}元")
+    assert read(digits_to_chinese(f"{number}元")[:-1]) == number
+    assert digits_to_chinese(f"{number:,}元") == digits_to_chinese(f"{number}元")
 
 
 @given(st.text("0123456789,.%/:-年月元第 A"))
 def test_a_second_time_changes_nothing(text: str) -> None:
-    once = in_characters(text)
-    assert in_characters(once) == once
+    once = digits_to_chinese(text)
+    assert digits_to_chinese(once) == once

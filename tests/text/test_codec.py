@@ -55,7 +55,7 @@ def test_subword_codec_gives_its_line_back(directory: Path) -> None:
     codec = Codec.load(directory, "target")
     ids = codec.encode(codec.tokenize(LINE))
     assert 1 not in ids
-    assert codec.detokenize(codec.decode([*ids, codec.vocabulary.end])) == LINE
+    assert codec.detokenize(codec.decode([*ids, codec.vocabulary.end_id])) == LINE
 
 
 def test_copies_are_whole(directory: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covnmt.text.sentences import split_text
+from covnmt.text.sentences import split_into_sentences
 
 # text, its sentences
 CASES = [
@@ -42,17 +42,17 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "sentences"), CASES)
 def test_sentences(text: str, sentences: list[str]) -> None:
-    assert list(split_text(text).sentences) == sentences
+    assert list(split_into_sentences(text).sentences) == sentences
 
 
 def test_layout_is_kept() -> None:
-    layout = split_text("  One. Two.\n\n\tThree\n")
+    layout = split_into_sentences("  One. Two.\n\n\tThree\n")
     assert layout.join(["Eins.", "Zwei.", "Drei"]) == "  Eins. Zwei.\n\n\tDrei\n"
-    assert split_text("One. Two.").join(["Eins.", "Zwei."]) == "Eins. Zwei."
+    assert split_into_sentences("One. Two.").join(["Eins.", "Zwei."]) == "Eins. Zwei."
 
 
 def test_sentences_that_touched_are_set_apart_where_the_target_has_spaces() -> None:
-    layout = split_text("今日は。明日は。")
+    layout = split_into_sentences("今日は。明日は。")
     assert layout.join(["Today.", "Tomorrow."]) == "Today. Tomorrow."
     assert layout.join(["今天。", "明天。"]) == "今天。明天。"
     assert layout.join(["他说：“去。”", "明天。"]) == "他说：“去。”明天。"
@@ -63,7 +63,7 @@ def test_sentences_that_touched_are_set_apart_where_the_target_has_spaces() -> N
 
 @given(st.text(st.sampled_from("aB .!?。！।»」”\n\t\u2028'")))
 def test_nothing_is_lost(text: str) -> None:
-    layout = split_text(text)
+    layout = split_into_sentences(text)
     rebuilt = layout.gaps[0]
     for sentence, gap in zip(layout.sentences, layout.gaps[1:], strict=True):
         assert sentence == sentence.strip() != ""
@@ -74,4 +74,4 @@ def test_nothing_is_lost(text: str) -> None:
 
 def test_a_megabyte_of_anything_takes_no_time() -> None:
     for unit in (" ", "。", "।", ". ", " »", "\n", "a", '"', ".”"):
-        split_text(unit * (1_000_000 // len(unit)))
+        split_into_sentences(unit * (1_000_000 // len(unit)))

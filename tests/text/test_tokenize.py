@@ -12,13 +12,13 @@ from pydantic import ValidationError
 
 from covnmt.base.errors import UserError
 from covnmt.text.tokenize import (
-    SPACE,
+    SPACE_SYMBOL,
     SentencePieceTokenizer,
     TokenizerSettings,
     build_tokenizer,
-    clean,
-    plain_subwords,
-    spelt,
+    clean_line,
+    spell_byte_tokens,
+    subword_settings,
 )
 from covnmt.text.vocabulary import train_sentencepiece
 
@@ -73,9 +73,9 @@ SIMPLIFIED = [
 
 SPLIT: list[tuple[Kind, str, str, list[str]]] = [
     ("whitespace", "en", "don't  split, me", ["don't", "split,", "me"]),
-    ("characters", "en", "ab c", ["a", "b", SPACE, "c"]),
-    ("characters", "th", "น้ำ ที่", ["น้", "ำ", SPACE, "ที่"]),
-    ("characters", "hi", "क्या हिन्दी", ["क्", "या", SPACE, "हि", "न्", "दी"]),
+    ("characters", "en", "ab c", ["a", "b", SPACE_SYMBOL, "c"]),
+    ("characters", "th", "น้ำ ที่", ["น้", "ำ", SPACE_SYMBOL, "ที่"]),
+    ("characters", "hi", "क्या हिन्दी", ["क्", "या", SPACE_SYMBOL, "हि", "न्", "दी"]),
     ("characters", "en", "\u0301a", ["\u0301", "a"]),
     ("moses", "en", "It's 5,000 & <more>.", ["It", "'s", "5,000", "&", "<", "more", ">", "."]),
     ("moses", "fr", "l'ami", ["l'", "ami"]),
@@ -97,23 +97,25 @@ ROUND_TRIP: list[tuple[Kind, str, str]] = [
 ]
 
 # No U+2581, which stands for a space.
-lines = st.text(st.characters(exclude_characters=SPACE, exclude_categories=["Cs"]), max_size=30)
+lines = st.text(
+    st.characters(exclude_characters=SPACE_SYMBOL, exclude_categories=["Cs"]), max_size=30
+)
 
 
 @pytest.mark.parametrize(("text", "expected"), CLEAN)
 def test_clean(text: str, expected: str) -> None:
-    assert clean(text) == expected
+    assert clean_line(text) == expected
 
 
 @given(lines)
 def test_clean_twice_changes_nothing_more(line: str) -> None:
-    assert clean(clean(line)) == clean(line)
+    assert clean_line(clean_line(line)) == clean_line(line)
 
 
 @pytest.mark.parametrize(("text", "expected"), PLAIN)
 def test_plain_text(text: str, expected: str) -> None:
     settings = TokenizerSettings(kind="characters", nfkc=True, unspaced=True)
-    assert clean(text, settings) == expected
+    assert clean_line(text, settings) == expected
     tokenizer = build_tokenizer(settings)
     assert tokenizer.detokenize(tokenizer.tokenize(text)) == expected
     assert tokenizer.tokenize(expected) == tokenizer.tokenize(text)
@@ -123,20 +125,20 @@ def test_plain_text(text: str, expected: str) -> None:
 def test_what_looks_the_same_is_the_same(text: str, expected: str) -> None:
     for kind in get_args(Kind):
         settings = TokenizerSettings(kind=kind)
-        assert clean(text, settings) == (text if kind == "whitespace" else expected)
-        assert clean(clean(text, settings), settings) == clean(text, settings)
+        assert clean_line(text, settings) == (text if kind == "whitespace" else expected)
+        assert clean_line(clean_line(text, settings), settings) == clean_line(text, settings)
 
 
 @pytest.mark.parametrize("text", KEPT)
 def test_thai_lao_and_korean_letters_stay_whole(text: str) -> None:
-    assert clean(text + " Ａ", plain_subwords("th")) == text + " A"
+    assert clean_line(text + " Ａ", subword_settings("th")) == text + " A"
 
 
 @pytest.mark.parametrize(("text", "expected"), SIMPLIFIED)
 def test_simplified_characters(text: str, expected: str) -> None:
     settings = TokenizerSettings(kind="characters", simplified=True)
-    assert clean(text, settings) == expected
-    assert clean(text) == text
+    assert clean_line(text, settings) == expected
+    assert clean_line(text) == text
 
 
 @pytest.mark.parametrize(("kind", "language", "line", "tokens"), SPLIT)
@@ -156,7 +158,7 @@ def test_round_trip(kind: Kind, language: str, line: str) -> None:
 def test_schemes_that_lose_nothing(kind: Kind, line: str) -> None:
     settings = TokenizerSettings(kind=kind)
     tokenizer = build_tokenizer(settings)
-    assert tokenizer.detokenize(tokenizer.tokenize(line)) == clean(line, settings)
+    assert tokenizer.detokenize(tokenizer.tokenize(line)) == clean_line(line, settings)
 
 
 @pytest.mark.parametrize("kind", ["moses", "jieba", "characters", "whitespace"])
@@ -201,7 +203,7 @@ def test_sentencepiece_round_trip(subwords: Path) -> None:
     for line in ("the dog sat", "  a   small \x07cat", "unknown Ω letters", ""):
         tokens = tokenizer.tokenize(line)
         assert " ".join(tokens).split() == tokens
-        assert tokenizer.detokenize(tokens) == clean(line)
+        assert tokenizer.detokenize(tokens) == clean_line(line)
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +217,7 @@ def open_subwords(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(line=lines)
 def test_an_open_vocabulary_can_spell_everything(open_subwords: Path, line: str) -> None:
     tokenizer = SentencePieceTokenizer(open_subwords)
-    plain = clean(line)
+    plain = clean_line(line)
     tokens = tokenizer.tokenize(plain)
     assert set(tokens) <= set(tokenizer.pieces())
     assert tokenizer.detokenize(tokens) == plain
@@ -268,4 +270,4 @@ SPELT = [
 
 @pytest.mark.parametrize(("tokens", "shown"), SPELT)
 def test_bytes_are_shown_as_what_they_spell(tokens: str, shown: str) -> None:
-    assert spelt(tokens.split()) == shown.split()
+    assert spell_byte_tokens(tokens.split()) == shown.split()

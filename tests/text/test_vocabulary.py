@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from covnmt.base.errors import UserError
 from covnmt.text.tokenize import SentencePieceTokenizer
 from covnmt.text.vocabulary import (
-    PAD,
-    UNK,
+    PAD_ID,
+    UNK_ID,
     Vocabulary,
     most_frequent,
-    reservoir,
+    reservoir_sample,
     train_sentencepiece,
 )
 
@@ -34,16 +34,16 @@ counters = st.dictionaries(words, st.integers(1, 5), min_size=1)
 def test_the_papers_size() -> None:
     counts = {f"w{number}": 1 for number in range(40_000)}
     vocabulary = Vocabulary.from_counts(counts, 30_000)
-    assert len(vocabulary.words) == 29_998
+    assert len(vocabulary.tokens) == 29_998
     assert len(vocabulary) == 30_001
-    assert vocabulary.end == 30_000
+    assert vocabulary.end_id == 30_000
 
 
 def test_ids_follow_frequency_and_then_the_alphabet() -> None:
     vocabulary = Vocabulary.from_counts(Counter("ccabbd"), 5)
-    assert vocabulary.words == ("b", "c", "a")
-    assert vocabulary.encode("abcd") == [4, 2, 3, UNK]
-    assert (PAD, UNK, vocabulary.end) == (0, 1, 5)
+    assert vocabulary.tokens == ("b", "c", "a")
+    assert vocabulary.encode("abcd") == [4, 2, 3, UNK_ID]
+    assert (PAD_ID, UNK_ID, vocabulary.end_id) == (0, 1, 5)
 
 
 @given(counters, st.integers(3, 20))
@@ -63,20 +63,20 @@ def test_no_word_left_out_is_more_frequent(counts: dict[str, int], number: int) 
 @given(counters, st.lists(words))
 def test_decode_undoes_encode(counts: dict[str, int], tokens: list[str]) -> None:
     vocabulary = Vocabulary.from_counts(counts, 10)
-    shown = [token if token in vocabulary.words else "UNK" for token in tokens]
+    shown = [token if token in vocabulary.tokens else "UNK" for token in tokens]
     assert vocabulary.decode(vocabulary.encode(tokens)) == shown
 
 
 def test_decode_stops_at_the_end_symbol() -> None:
     vocabulary = Vocabulary(("a", "b"))
-    assert vocabulary.decode([2, 1, 3, vocabulary.end, 2, 0]) == ["a", "UNK", "b"]
+    assert vocabulary.decode([2, 1, 3, vocabulary.end_id, 2, 0]) == ["a", "UNK", "b"]
 
 
 @given(st.lists(words, min_size=1, unique=True))
 def test_save_and_load(tmp_path_factory: pytest.TempPathFactory, listed: list[str]) -> None:
     path = tmp_path_factory.mktemp("vocab") / "source.vocab"
     Vocabulary(tuple(listed)).save(path)
-    assert Vocabulary.load(path).words == tuple(listed)
+    assert Vocabulary.load(path).tokens == tuple(listed)
 
 
 @pytest.mark.parametrize(("content", "message"), DAMAGED)
@@ -88,14 +88,18 @@ def test_damaged_files(tmp_path: Path, content: bytes, message: str) -> None:
 
 
 def test_reservoir_keeps_short_streams_whole_and_is_bounded() -> None:
-    assert reservoir(range(5), 10, seed=1) == [0, 1, 2, 3, 4]
-    sample = reservoir(range(1000), 10, seed=1)
+    assert reservoir_sample(range(5), 10, seed=1) == [0, 1, 2, 3, 4]
+    sample = reservoir_sample(range(1000), 10, seed=1)
     assert len(set(sample)) == 10
-    assert sample == reservoir(range(1000), 10, seed=1) != reservoir(range(1000), 10, seed=2)
+    assert (
+        sample
+        == reservoir_sample(range(1000), 10, seed=1)
+        != reservoir_sample(range(1000), 10, seed=2)
+    )
 
 
 def test_reservoir_is_fair() -> None:
-    drawn = Counter(item for seed in range(2000) for item in reservoir(range(20), 5, seed))
+    drawn = Counter(item for seed in range(2000) for item in reservoir_sample(range(20), 5, seed))
     # 500 expected of each, standard deviation 19
     assert all(400 < drawn[item] < 600 for item in range(20))
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.parallel import DistributedDataParallel
 
-from covnmt.base.config import SYSTEMS
-from covnmt.data.batching import no_pairs
+from covnmt.base.config import PAPER_SYSTEMS
+from covnmt.data.batching import empty_batch
 from covnmt.kernels import dispatch
 from covnmt.training.distributed import SINGLE_PROCESS, World, interleave, process_group
 from covnmt.training.step import GradientBucket, TrainStep
@@ -82,11 +82,11 @@ def test_random_numbers_are_a_function_of_worker_and_update() -> None:
     assert len({drawn(rank, update) for rank in (1, 2) for update in (1, 2)}) == 4
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", PAPER_SYSTEMS)
 def test_a_worker_without_rows_adds_nothing(system: str) -> None:
     """Its gradient is there, or the others would wait for it, and it is zero."""
     one = updater(system=system)
-    one._gradients([no_pairs().to(DEVICE)])
+    one._gradients([empty_batch().to(DEVICE)])
     assert one.take_loss() == 0
     for name, parameter in one.model.named_parameters():
         assert parameter.grad is not None, name
@@ -111,7 +111,7 @@ def test_the_only_worker_of_a_group_updates_as_one_alone() -> None:
     for number in range(4):
         batch = small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE)
         for one in (alone, joined):
-            one([batch], batch.target_words, number)
+            one([batch], batch.target_tokens, number)
     assert_same(alone, joined)
     assert joined.take_loss() == pytest.approx(alone.take_loss(), rel=1e-6)
     if dispatch.uses_triton(DEVICE):
@@ -129,7 +129,7 @@ def test_gradients_travel_in_one_row() -> None:
     for number in range(3):
         batch = small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE)
         for one in (plain, by_row):
-            one([batch], batch.target_words, number)
+            one([batch], batch.target_tokens, number)
     assert_same(plain, by_row)
     assert by_row.take_loss() == pytest.approx(plain.take_loss(), rel=1e-6)
 
@@ -168,7 +168,7 @@ def test_accumulated_gradients_travel_once() -> None:
 
     module.register_comm_hook(None, pass_on)
     batches = [small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE) for number in range(3)]
-    words = sum(batch.target_words for batch in batches)
+    words = sum(batch.target_tokens for batch in batches)
     for one in (plain, wrapped):
         one(batches, words, 0)
     assert sent == [0]

@@ -55,7 +55,7 @@ def test_loss_is_a_sum_over_pairs() -> None:
             batch.target_mask[k : k + 1, : target + 1],
         )
         alone.append(batch_loss(model, one, config)[0])
-    for same in (batch, batch.rounded(8, 4)):
+    for same in (batch, batch.pad_to_multiples(8, 4)):
         torch.testing.assert_close(batch_loss(model, same, config)[0], torch.stack(alone).sum())
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import torch
 
-from covnmt.base.config import Config, flatten
+from covnmt.base.config import Config, flatten_keys
 from covnmt.base.errors import UserError
-from covnmt.data.batching import Place, train_batches
+from covnmt.data.batching import BatchPosition, train_batches
 from covnmt.data.corpus import Corpus
-from covnmt.data.prepare import prepare
+from covnmt.data.prepare import prepare_corpus
 from covnmt.model.checkpoint import (
     BEST_WEIGHTS,
     LAST_CHECKPOINT,
@@ -50,9 +50,9 @@ def test_a_run_leaves_a_model_directory(tiny_model: Path, tiny_config: Config) -
     assert load_model(tiny_model, CPU)[1] == tiny_config
     counters = Counters(**load_tensors(tiny_model / LAST_CHECKPOINT)[1]["counters"])
     split = Corpus.open(tiny_config.data.directory).split("train")
-    place = Place(counters.block, counters.batch)
+    place = BatchPosition(counters.block, counters.batch)
     plans = train_batches(split, tiny_config.data, tiny_config.train.seed)
-    assert [plan.place for plan in islice(plans, 41)][40] == place
+    assert [plan.position for plan in islice(plans, 41)][40] == place
     assert counters.update == 40
 
 
@@ -247,7 +247,7 @@ def test_there_is_a_save_before_there_is_a_model(
 def test_other_settings_are_refused(key: str, short: Config, tmp_path: Path) -> None:
     go(short, tmp_path, train__updates=2)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    old = flatten(short.model_dump(mode="json"))[key]
+    old = flatten_keys(short.model_dump(mode="json"))[key]
     with pytest.raises(UserError) as caught:
         go(short, tmp_path, **{key.replace(".", "__"): FIXED[key]})
     assert f"{key}: {old!r} before, {FIXED[key]!r} now" in str(caught.value)
@@ -284,7 +284,7 @@ def test_data_prepared_anew_do_not_reach_a_run(
     data = tmp_path / "data"
     shutil.copytree(short.data.directory, data)
     settings = Corpus.open(data).report.settings.model_copy(update={"source_size": 500, "seed": 5})
-    at_update(4, lambda: prepare(settings, data, overwrite=True), monkeypatch)
+    at_update(4, lambda: prepare_corpus(settings, data, overwrite=True), monkeypatch)
     go(short, tmp_path / "run", train__validate_every=2, data__directory=data)
     rows = [load_tensors(tmp_path / run / BEST_WEIGHTS) for run in ("whole", "run")]
     assert rows[0][1] == rows[1][1]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from covnmt.base.config import SYSTEMS, TrainConfig
+from covnmt.base.config import PAPER_SYSTEMS, TrainConfig
 from covnmt.data.batching import Batch
 from covnmt.kernels import dispatch
 from covnmt.model.initialize import initialize_weights
@@ -27,7 +27,7 @@ def updater(
     config: TrainConfig = CONFIG, system: str = "gru1", world: World = SINGLE_PROCESS
 ) -> TrainStep:
     torch.manual_seed(1)
-    model = Seq2Seq(small_config(SYSTEMS[system]), WORDS, WORDS)
+    model = Seq2Seq(small_config(PAPER_SYSTEMS[system]), WORDS, WORDS)
     initialize_weights(model, "modern")
     model.to(DEVICE)
     step = build_optimizer_step(model, build_optimizer(model, config), {}, config)
@@ -41,11 +41,11 @@ def weights(one: TrainStep) -> list[torch.Tensor]:
 def test_the_loss_is_summed_until_it_is_taken() -> None:
     one = updater()
     batch = small_batch([(3, 4), (5, 2)]).to(DEVICE)
-    one([batch], batch.target_words, 0)
+    one([batch], batch.target_tokens, 0)
     first = one.take_loss()
-    assert first == pytest.approx(batch.target_words * math.log(WORDS), rel=0.2)
+    assert first == pytest.approx(batch.target_tokens * math.log(WORDS), rel=0.2)
     assert one.take_loss() == 0
-    one([batch], batch.target_words, 1)
+    one([batch], batch.target_tokens, 1)
     assert one.take_loss() < first
 
 
@@ -55,21 +55,21 @@ def test_rounding_up_changes_nothing(system: str) -> None:
     plain, padded = updater(system=system), updater(system=system)
     for number, lengths in enumerate(([(3, 4), (5, 2), (1, 1)], [(6, 3)])):
         batch = small_batch(lengths, seed=number).to(DEVICE)
-        words = batch.target_words
+        words = batch.target_tokens
         plain([batch], words, number)
-        padded([batch.rounded(4, 4)], words, number)
+        padded([batch.pad_to_multiples(4, 4)], words, number)
     assert padded.take_loss() == pytest.approx(plain.take_loss(), rel=1e-5)
     for a, b in zip(weights(plain), weights(padded), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
 def test_rounded_shapes() -> None:
-    batch = small_batch([(3, 4), (5, 2), (1, 1)]).rounded(4, 4)
+    batch = small_batch([(3, 4), (5, 2), (1, 1)]).pad_to_multiples(4, 4)
     assert batch.source.shape == (4, 8)
     assert batch.target.shape == (4, 8)
     assert batch.source_mask[3].tolist() == [True] + [False] * 7
     assert not batch.target_mask[3].any()
-    assert batch.target_words == 10
+    assert batch.target_tokens == 10
 
 
 class StandIn:
@@ -152,7 +152,7 @@ def test_accumulated_gradients_are_not_captured(monkeypatch: pytest.MonkeyPatch)
     """A graph holds a whole update of one batch."""
     one, plain = updater(), updater()
     batches = [small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE) for number in range(2)]
-    words = sum(batch.target_words for batch in batches)
+    words = sum(batch.target_tokens for batch in batches)
     plain(batches, words, 0)
     captured: list[Batch] = []
     monkeypatch.setattr(dispatch, "uses_triton", lambda _: True)
@@ -161,7 +161,7 @@ def test_accumulated_gradients_are_not_captured(monkeypatch: pytest.MonkeyPatch)
     assert not captured
     for a, b in zip(weights(one), weights(plain), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
-    one(batches[:1], batches[0].target_words, 1)
+    one(batches[:1], batches[0].target_tokens, 1)
     assert captured == batches[:1]
 
 
@@ -170,7 +170,7 @@ def test_an_update_after_a_validation_trains() -> None:
     one = updater()
     one.model.eval()
     batch = small_batch([(3, 4)]).to(DEVICE)
-    one([batch], batch.target_words, 0)
+    one([batch], batch.target_tokens, 0)
     assert all(module.training for module in one.model.modules())
 
 
@@ -195,9 +195,9 @@ def test_replayed_updates_equal_plain_ones() -> None:
     captured, plain = updater(), updater()
     plain.graphs.most = 0
     for number in range(8):
-        batch = small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE).rounded(4, 4)
+        batch = small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE).pad_to_multiples(4, 4)
         for one in (captured, plain):
-            one([batch], batch.target_words, number)
+            one([batch], batch.target_tokens, number)
     assert captured.graphs.warm_up()["graphs"] == 1
     assert captured.take_loss() == pytest.approx(plain.take_loss(), rel=1e-6)
     for a, b in zip(weights(captured), weights(plain), strict=True):

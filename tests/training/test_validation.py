@@ -42,7 +42,7 @@ def test_mean_loss_by_hand(tiny_model: Path, tiny_corpus: Path) -> None:
     dev = Corpus.open(tiny_corpus).split("dev")
     total, words = 0.0, 0
     for k in range(len(dev)):
-        batch = collate([(dev.source(k), dev.target(k))], dev.source_end, dev.target_end)
+        batch = collate([(dev.source(k), dev.target(k))], dev.source_end_id, dev.target_end_id)
         with torch.no_grad():
             log_probs = model.readout.logits(model(batch).features[0]).log_softmax(-1)
         total -= sum(float(row[word]) for row, word in zip(log_probs, batch.target[0], strict=True))

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-Units = Annotated[int, Field(gt=0, le=10**6)]
-Positive = Annotated[int, Field(gt=0, le=10**9)]
-Width = Annotated[int, Field(gt=0, le=1000)]
+LayerSize = Annotated[int, Field(gt=0, le=10**6)]
+PositiveInt = Annotated[int, Field(gt=0, le=10**9)]
+BeamWidth = Annotated[int, Field(gt=0, le=1000)]
 Count = Annotated[int, Field(ge=0, le=10**9)]
 
 CellKind = Literal["exact", "reset_after"]
@@ -35,14 +35,14 @@ class DataConfig(Settings):
         description="paper: `batch_size` pairs, sorted within pools, corpus order fixed; "
         "tokens: buckets of similar length up to `batch_tokens`, reshuffled every epoch",
     )
-    batch_size: Positive = Field(80, description="pairs per batch (paper batching)")
-    pool: Positive = Field(20, description="batches read and sorted together (paper batching)")
-    batch_tokens: Positive = Field(4096, description="padded tokens of either side (tokens)")
-    max_length: Positive = Field(80, description="longest side of a training pair, in tokens")
+    batch_size: PositiveInt = Field(80, description="pairs per batch (paper batching)")
+    pool: PositiveInt = Field(20, description="batches read and sorted together (paper batching)")
+    batch_tokens: PositiveInt = Field(4096, description="padded tokens of either side (tokens)")
+    max_length: PositiveInt = Field(80, description="longest side of a training pair, in tokens")
 
 
 # What only the coverage networks have.
-NEURAL = (
+NEURAL_COVERAGE_KEYS = (
     "size",
     "bias",
     "attention",
@@ -78,7 +78,7 @@ class CoverageConfig(Settings):
     @model_validator(mode="after")
     def _options_fit_kind(self) -> "CoverageConfig":
         neural = self.kind in ("tanh", "gru")
-        for option in NEURAL:
+        for option in NEURAL_COVERAGE_KEYS:
             value = getattr(self, option)
             if value != type(self).model_fields[option].default and not neural:
                 shown = str(value).lower()
@@ -93,8 +93,8 @@ class CoverageConfig(Settings):
 class ModelConfig(Settings):
     """The network (paper, sections 2 and 3)."""
 
-    embedding: Units = Field(620, description="word embedding size m")
-    hidden: Units = Field(1000, description="units n of each recurrent layer; even")
+    embedding: LayerSize = Field(620, description="word embedding size m")
+    hidden: LayerSize = Field(1000, description="units n of each recurrent layer; even")
     order: Literal["code", "paper"] = Field(
         "code",
         description="code: look, generate, update; paper: look, update, generate (SPEC 1.2)",
@@ -105,7 +105,7 @@ class ModelConfig(Settings):
     output: Literal["factorised", "full"] = Field(
         "factorised", description="output layer through `rank` units, or straight from maxout"
     )
-    rank: Units = Field(620, description="units q between maxout and words (factorised)")
+    rank: LayerSize = Field(620, description="units q between maxout and words (factorised)")
     tie_target: bool = Field(False, description="output words share the target embeddings")
     dropout: Fraction = Field(0.0, description="on embeddings, annotations and the readout")
     init: Literal["paper", "modern"] = Field(
@@ -132,7 +132,7 @@ class TrainConfig(Settings):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
         1234, description="of initialisation, dropout and batch order"
     )
-    updates: Positive = Field(200_000, description="most updates to make")
+    updates: PositiveInt = Field(200_000, description="most updates to make")
     epochs: Count = Field(0, description="most passes over the corpus; 0: no limit")
     minutes: Annotated[float, Field(ge=0)] = Field(
         0.0, description="most minutes of training in this call; 0: no limit"
@@ -164,24 +164,24 @@ class TrainConfig(Settings):
     fertility_detach: bool = Field(
         False, description="the auxiliary objective takes the attention as given"
     )
-    accumulate: Positive = Field(1, description="batches per update")
+    accumulate: PositiveInt = Field(1, description="batches per update")
     precision: Literal["fp32", "bf16", "auto"] = Field(
         "fp32", description="auto: bf16 where the hardware has it"
     )
     ema: Fraction = Field(0.0, description="decay of the averaged weights; 0: off")
-    report_every: Positive = Field(100, description="updates between log lines")
-    validate_every: Positive = Field(10_000, description="updates between validations")
+    report_every: PositiveInt = Field(100, description="updates between log lines")
+    validate_every: PositiveInt = Field(10_000, description="updates between validations")
     validate_from: Count = Field(
         0, description="no validation before this update, but for the last"
     )
     validate_bleu: bool = Field(True, description="also translate the dev set and score it")
-    validate_beam: Width = Field(10, description="beam for that")
+    validate_beam: BeamWidth = Field(10, description="beam for that")
     validate_lines: Count = Field(0, description="only this many dev lines; 0: all")
     select: Literal["bleu", "loss"] = Field(
         "bleu", description="what the best model is best at; equal BLEU: lower loss"
     )
     patience: Count = Field(0, description="stop after so many validations without gain; 0: off")
-    checkpoint_every: Positive = Field(1_000, description="updates between saves")
+    checkpoint_every: PositiveInt = Field(1_000, description="updates between saves")
     keep: Count = Field(0, description="recent weights kept for averaging")
     tensorboard: bool = Field(False, description="also write curves for TensorBoard (extra)")
 
@@ -195,12 +195,12 @@ class TrainConfig(Settings):
 class DecodeConfig(Settings):
     """How a trained model translates (SPEC 1.5)."""
 
-    beam: Width = Field(10, description="1 is greedy")
-    nbest: Width = Field(1, description="translations per sentence, at most `beam`")
+    beam: BeamWidth = Field(10, description="1 is greedy")
+    nbest: BeamWidth = Field(1, description="translations per sentence, at most `beam`")
     length_rules: bool = Field(
         True, description="no end before floor(J/2) words, at most 3 J (J counts the end symbol)"
     )
-    max_length: Positive = Field(500, description="most steps where length_rules is off")
+    max_length: PositiveInt = Field(500, description="most steps where length_rules is off")
     retry: bool = Field(True, description="widen the beam where no hypothesis ends")
     length_penalty: Annotated[float, Field(ge=0, le=10)] = Field(
         0.0, description="scores are divided by length to this power; 0: off"
@@ -213,8 +213,8 @@ class DecodeConfig(Settings):
         False,
         description="unknown words take the source word they look at, or its dictionary entry",
     )
-    batch_size: Positive = Field(32, description="sentences translated together")
-    max_source: Positive = Field(200, description="longer lines are cut, or split on request")
+    batch_size: PositiveInt = Field(32, description="sentences translated together")
+    max_source: PositiveInt = Field(200, description="longer lines are cut, or split on request")
 
     @model_validator(mode="after")
     def _nbest_fits_beam(self) -> "DecodeConfig":
@@ -233,7 +233,7 @@ class Config(Settings):
 
 
 # The paper's six systems, in the order of its Table 1.
-SYSTEMS: dict[str, CoverageConfig] = {
+PAPER_SYSTEMS: dict[str, CoverageConfig] = {
     "baseline": CoverageConfig(),
     "linguistic": CoverageConfig(kind="linguistic"),
     "fertility": CoverageConfig(kind="fertility"),
@@ -243,18 +243,21 @@ SYSTEMS: dict[str, CoverageConfig] = {
 }
 
 
-def differences(before: Config, now: Config) -> list[tuple[str, Any, Any]]:
+def config_differences(before: Config, now: Config) -> list[tuple[str, Any, Any]]:
     """Every key whose value is not the same, with both values."""
-    old, new = flatten(before.model_dump(mode="json")), flatten(now.model_dump(mode="json"))
+    old, new = (
+        flatten_keys(before.model_dump(mode="json")),
+        flatten_keys(now.model_dump(mode="json")),
+    )
     return [(key, old.get(key), new.get(key)) for key in new if old.get(key) != new.get(key)]
 
 
-def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten_keys(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """A tree as `{"model.hidden": 1000, ...}`."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         nested = isinstance(value, dict)
-        flat |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+        flat |= flatten_keys(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return flat
 
 

@@ -21,7 +21,7 @@ from rich.text import Text
 T = TypeVar("T")
 
 
-class Listened(Console):
+class BrokenPipeTolerantConsole(Console):
     """What a person watches; when they have gone, the work goes on in silence.
 
     `covnmt train ... 2>&1 | tee log` loses its `tee` at Ctrl-C, before the run is saved. A terminal
@@ -41,13 +41,13 @@ class Listened(Console):
 
 # Everything a person watches goes to standard error; standard output carries results, which keep
 # their width in a file or a pipe. Brackets in a name are no markup, words between colons no emoji.
-WIDE = 1000
-console = Listened(stderr=True, emoji=False)
-output = Console(
+NON_TERMINAL_WIDTH = 1000
+stderr_console = BrokenPipeTolerantConsole(stderr=True, emoji=False)
+stdout_console = Console(
     soft_wrap=True,
     markup=False,
     emoji=False,
-    width=None if sys.stdout and sys.stdout.isatty() else WIDE,
+    width=None if sys.stdout and sys.stdout.isatty() else NON_TERMINAL_WIDTH,
 )
 
 # Without a terminal: one line at most this often, so that logs stay short.
@@ -56,7 +56,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 def log(message: str, style: str = "") -> None:
     """Print one line to standard error. Paths are neither wrapped nor taken for markup."""
-    console.print(message, style=style, markup=False, highlight=False, soft_wrap=True)
+    stderr_console.print(message, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def warn(message: str) -> None:
@@ -77,7 +77,7 @@ class RateColumn(ProgressColumn):
 
 def track(items: Iterable[T], total: int | None, what: str, unit: str = "lines") -> Iterator[T]:
     """Pass the items on, showing how many, how fast, and how long it will still take."""
-    watch = _bar if console.is_terminal else _lines
+    watch = _bar if stderr_console.is_terminal else _lines
     yield from watch(items, total, what, unit)
 
 
@@ -100,7 +100,7 @@ def _live(*columns: ProgressColumn) -> Progress:
     screen.
     """
     shared = sys.stdout is not None and sys.stdout.isatty()
-    return Progress(*columns, console=console, transient=True, redirect_stdout=shared)
+    return Progress(*columns, console=stderr_console, transient=True, redirect_stdout=shared)
 
 
 def _lines(items: Iterable[T], total: int | None, what: str, unit: str) -> Iterator[T]:
@@ -134,12 +134,12 @@ class ProgressBar:
         self.started: tuple[float, int] | None = None
 
     def __enter__(self) -> "ProgressBar":
-        if console.is_terminal:
+        if stderr_console.is_terminal:
             self.progress.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if console.is_terminal:
+        if stderr_console.is_terminal:
             self.progress.stop()
 
     def show(self, done: int, status: str) -> None:
@@ -147,7 +147,7 @@ class ProgressBar:
         now = time.monotonic()
         if self.started is None:
             self.started = (now, done)
-        if console.is_terminal:
+        if stderr_console.is_terminal:
             self.progress.update(self.task, completed=done, status=status)
         elif status:
             rate = (done - self.started[1]) / max(now - self.started[0], 1e-9)

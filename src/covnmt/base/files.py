@@ -25,10 +25,10 @@ from typing import IO, Any, TypeGuard, cast
 from covnmt.base.errors import UserError
 
 # JSON or TOML: Python also gives up on numbers of thousands of digits, and on brackets as deep.
-UNREADABLE = (ValueError, RecursionError)
+PARSE_ERRORS = (ValueError, RecursionError)
 
 
-def open_binary(path: Path) -> IO[bytes]:
+def open_decompressed(path: Path) -> IO[bytes]:
     """Open for reading, seeing through .gz and .xz."""
     try:
         if path.suffix == ".gz":
@@ -87,7 +87,7 @@ def _of_old_macs(stream: Iterable[bytes]) -> Iterator[bytes]:
 
 def read_lines(path: Path) -> Iterator[str]:
     """Stream the lines of one text file."""
-    with open_binary(path) as stream:
+    with open_decompressed(path) as stream:
         yield from decode_lines(stream, str(path))
 
 
@@ -100,7 +100,7 @@ def is_file_path(path: Path | None) -> TypeGuard[Path]:
 def open_input(path: Path | None) -> Iterator[tuple[IO[bytes], str]]:
     """A file, or standard input where none is named; and what messages call it."""
     if is_file_path(path):
-        with open_binary(path) as stream:
+        with open_decompressed(path) as stream:
             yield stream, str(path)
     elif sys.stdin is None:
         raise UserError("standard input is closed: name a file, or pipe text in")
@@ -108,13 +108,13 @@ def open_input(path: Path | None) -> Iterator[tuple[IO[bytes], str]]:
         yield sys.stdin.buffer, "standard input"
 
 
-def input_lines(path: Path | None) -> Iterator[str]:
+def read_input_lines(path: Path | None) -> Iterator[str]:
     """Stream the lines of a file or of standard input."""
     with open_input(path) as (stream, name):
         yield from decode_lines(stream, name)
 
 
-def read_parallel(*paths: Path) -> Iterator[tuple[str, ...]]:
+def read_parallel_lines(*paths: Path) -> Iterator[tuple[str, ...]]:
     """Stream lines of several files side by side; different lengths are an error."""
     missing = object()
     rows = zip_longest(*(read_lines(path) for path in paths), fillvalue=missing)
@@ -202,7 +202,7 @@ def _replacement(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def atomic_text(path: Path) -> Iterator[IO[str]]:
+def atomic_write_text(path: Path) -> Iterator[IO[str]]:
     """Like `atomic_write`, for UTF-8 text with plain line feeds, packed where the name says so."""
     with atomic_write(path) as file, _packing(path, file) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n")
@@ -222,7 +222,7 @@ def _packing(path: Path, stream: IO[bytes]) -> AbstractContextManager[Any]:
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write one line each."""
-    with atomic_text(path) as stream:
+    with atomic_write_text(path) as stream:
         stream.writelines(f"{line}\n" for line in lines)
 
 
@@ -237,7 +237,7 @@ def output_is_file(path: Path | None) -> bool:
         return False
 
 
-def output_lines(path: Path | None, lines: Iterable[str]) -> None:
+def write_output_lines(path: Path | None, lines: Iterable[str]) -> None:
     """Write one line each to a file, or as they come to standard output where none is named."""
     if is_file_path(path):
         write_lines(path, lines)
@@ -250,7 +250,7 @@ def output_lines(path: Path | None, lines: Iterable[str]) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write readable JSON."""
-    with atomic_text(path) as stream:
+    with atomic_write_text(path) as stream:
         json.dump(value, stream, ensure_ascii=False, indent=2)
         stream.write("\n")
 
@@ -263,7 +263,7 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: no such file") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except UNREADABLE as error:
+    except PARSE_ERRORS as error:
         raise UserError(
             f"{path}: not valid JSON ({error}); restore it from a copy, or make it again"
         ) from None

@@ -28,7 +28,7 @@ R = TypeVar("R")
 MAX_DEATHS = 3
 # Items in hand or at hand for every worker: none is idle while we are busy with results.
 AHEAD = 2
-STOPS = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def available_cpus() -> int:
@@ -41,7 +41,7 @@ def available_cpus() -> int:
 class WorkerRank(NamedTuple):
     """Which worker this process is, and of how many; a process that has none is the only one."""
 
-    number: int = 0
+    rank: int = 0
     workers: int = 1
 
 
@@ -231,7 +231,7 @@ def _begin(seats: "SimpleQueue[WorkerRank]") -> None:
     _seat = seats.get()
     exit_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
 @contextmanager
@@ -240,8 +240,8 @@ def defer_signals() -> Iterator[None]:
     let them in: a process that is stopped while it begins ends with a traceback."""
     came: list[int] = []
     main = threading.current_thread() is threading.main_thread()
-    handlers = {n: signal.signal(n, lambda n, _: came.append(n)) for n in STOPS if main}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # new processes have it too
+    handlers = {n: signal.signal(n, lambda n, _: came.append(n)) for n in STOP_SIGNALS if main}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # new processes have it too
     try:
         yield
     finally:

@@ -15,7 +15,7 @@ PACKAGES = ("covnmt", "torch", "triton", "onnxruntime", "numpy", "sacrebleu", "s
 def collect_provenance() -> dict[str, Any]:
     """The commit, the machine and the versions that a result came from."""
     return {
-        "commit": commit(),
+        "commit": code_commit(),
         "machine": {
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
             "cpu": cpu_name(),
@@ -29,7 +29,7 @@ def collect_provenance() -> dict[str, Any]:
     }
 
 
-def commit() -> str:
+def code_commit() -> str:
     """The commit of the code, a plus if files were changed; COVNMT_COMMIT overrules git."""
     if told := os.environ.get("COVNMT_COMMIT"):
         return told

@@ -29,10 +29,10 @@ def map_on_cluster(
     waiting = deque(items)
     if waiting:
         with _connected(address) as ray:
-            yield from Dispatch(ray, function, waiting, cores).results()
+            yield from ActorDispatcher(ray, function, waiting, cores).results()
 
 
-class Caller(Generic[T, R]):
+class FunctionActor(Generic[T, R]):
     """What an actor is: it holds the function, and with it whatever that keeps between calls."""
 
     def __init__(self, function: Callable[[T], R]) -> None:
@@ -46,7 +46,7 @@ class Caller(Generic[T, R]):
         return self.function(item)
 
 
-class Dispatch(Generic[T, R]):
+class ActorDispatcher(Generic[T, R]):
     """Who does what: items that wait, and actors that start or work."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Dispatch(Generic[T, R]):
         total = ray.cluster_resources()
         on_gpus = int(total.get("GPU", 0))
         needs = {"num_gpus": 1} if on_gpus else {"num_cpus": cores}
-        self.kind = ray.remote(Caller).options(max_restarts=0, **needs)
+        self.kind = ray.remote(FunctionActor).options(max_restarts=0, **needs)
         most = on_gpus or max(1, int(total.get("CPU", 0)) // cores)
         self.places = min(most, len(waiting))
         for _ in range(self.places):

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from covnmt.base.config import Config, Settings, describe_keys
 from covnmt.base.errors import UserError
-from covnmt.base.files import UNREADABLE
+from covnmt.base.files import PARSE_ERRORS
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
@@ -38,7 +38,7 @@ def load_recipe(path: Path, overrides: Sequence[str] | None = None) -> Config:
     return build_config(tree, " ".join([str(path), *(overrides or [])]), places)
 
 
-def quoted(path: Path) -> str:
+def toml_string(path: Path) -> str:
     """A path as the value of an override, whatever characters it has."""
     # TOML has most escapes of JSON, but not its halves of characters beyond U+FFFF
     return json.dumps(str(path), ensure_ascii=False)
@@ -117,7 +117,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
-    except UNREADABLE as error:
+    except PARSE_ERRORS as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -148,7 +148,7 @@ def _parse_override(text: str) -> tuple[str, Any]:
 def _parse_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except UNREADABLE:
+    except PARSE_ERRORS:
         return text  # a bare word is a string: model.order=paper
 
 

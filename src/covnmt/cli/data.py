@@ -47,9 +47,9 @@ def synthetic(
     seed: int = 1,
 ) -> None:
     """Write the embedded language pair, with gold alignments."""
-    from covnmt.data.synthetic import write_corpus
+    from covnmt.data.synthetic import write_synthetic_corpus
 
-    write_corpus(directory, seed=seed, train=train, dev=dev, test=test)
+    write_synthetic_corpus(directory, seed=seed, train=train, dev=dev, test=test)
     log(f"wrote {train:,} + {dev:,} + {test:,} pairs to {directory}")
 
 
@@ -94,7 +94,7 @@ def prepare(
     """Tokenise a parallel corpus, build vocabularies, write id arrays."""
     from covnmt.base.recipe import validate_settings
     from covnmt.data.corpus import PrepareSettings
-    from covnmt.data.prepare import prepare as run
+    from covnmt.data.prepare import prepare_corpus as run
 
     chinese = {"simplified": simplify, "numerals": numerals}
     if any(chinese.values()) and CHINESE not in (source_language, target_language):
@@ -126,19 +126,19 @@ def _side(
 ) -> "TokenizerSettings":
     """How one side of the corpus is split."""
     from covnmt.base.recipe import validate_settings
-    from covnmt.text.tokenize import UNPARTED, TokenizerSettings, plain_subwords
+    from covnmt.text.tokenize import UNSPACED_LANGUAGES, TokenizerSettings, subword_settings
 
     if plain and not language:
         raise UserError("--plain needs both --source-language and --target-language")
     if plain and kind not in ("moses", "sentencepiece"):
         raise UserError("--plain makes subwords: leave out the tokenizers")
-    if kind == "moses" and not plain and language in UNPARTED:
+    if kind == "moses" and not plain and language in UNSPACED_LANGUAGES:
         log(f"{language}: no spaces part its words, so moses finds few; try --plain", "yellow")
     changes = {"lowercase": lowercase} | (chinese if language == CHINESE else {})
     chosen = validate_settings(
         TokenizerSettings, {"kind": kind, "language": language or "en", **changes}
     )
-    return plain_subwords(chosen.language).model_copy(update=changes) if plain else chosen
+    return subword_settings(chosen.language).model_copy(update=changes) if plain else chosen
 
 
 def _file_pairs(source: str, target: str) -> list[FilePair]:
@@ -153,15 +153,15 @@ def _file_pairs(source: str, target: str) -> list[FilePair]:
 @corpus_app.command("list")
 def corpus_list() -> None:
     """The corpora known by name."""
-    from covnmt.data.open_corpora import listing
+    from covnmt.data.open_corpora import list_open_corpora
 
-    print_table(("name", "languages", "what", "licence", "address"), listing())
+    print_table(("name", "languages", "what", "licence", "address"), list_open_corpora())
 
 
 @corpus_app.command("get")
 def corpus_get(name: str, directory: Path) -> None:
     """Download a corpus, check it, and write plain parallel files."""
-    from covnmt.data.open_corpora import get
+    from covnmt.data.open_corpora import download_corpus
 
-    for file, lines in get(name, directory).items():
+    for file, lines in download_corpus(name, directory).items():
         print(f"{directory / file}: {lines:,} lines")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from covnmt.base.console import log, output, warn
+from covnmt.base.console import log, stdout_console, warn
 from covnmt.base.errors import UserError
 from covnmt.base.files import check_distinct_paths, read_lines, write_json
 from covnmt.base.processes import available_cpus
@@ -308,6 +308,6 @@ def _show(tables: Sequence[Table], figures: dict[str, Any], path: Path | None) -
         print(json.dumps(figures, ensure_ascii=False, indent=2))
         return
     for table in tables:
-        output.print(table)
+        stdout_console.print(table)
     if path:
         write_json(path, figures)

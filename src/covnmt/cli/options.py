@@ -14,9 +14,9 @@ from pydantic.fields import FieldInfo
 from rich.table import Column, Table
 
 from covnmt.base.config import Settings
-from covnmt.base.console import log, output
+from covnmt.base.console import log, stdout_console
 from covnmt.base.errors import UserError
-from covnmt.base.files import check_writable, is_file_path, output_lines
+from covnmt.base.files import check_writable, is_file_path, write_output_lines
 
 LARGEST_SHOWN = 10**6  # --help shows no upper limit from here on
 
@@ -197,14 +197,14 @@ def resumable() -> Iterator[None]:
 def print_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     """Print a table on a terminal, and tab-separated lines elsewhere, for other programs."""
     cells = [[str(cell) for cell in row] for row in rows]
-    if not output.is_terminal:
-        output_lines(None, map("\t".join, [head, *cells]))
+    if not stdout_console.is_terminal:
+        write_output_lines(None, map("\t".join, [head, *cells]))
         return
     first, *others = head
     table = Table(Column(first, no_wrap=True), *others)
     for row in cells:
         table.add_row(*row)
-    output.print(table)
+    stdout_console.print(table)
 
 
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")]

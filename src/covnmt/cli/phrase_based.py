@@ -89,20 +89,20 @@ def translate(
     settings: SearchOptions,
 ) -> None:
     """Translate a file or a pipe, line by line; order and empty lines are kept."""
-    from covnmt.base.files import check_distinct_paths, input_lines, output_lines
+    from covnmt.base.files import check_distinct_paths, read_input_lines, write_output_lines
     from covnmt.metrics.alignment import format_links
     from covnmt.phrase_based.model import PhraseBasedModel
     from covnmt.phrase_based.translate import translate_phrase_based
 
     check_distinct_paths([out, links], [file])
-    lines = list(input_lines(file))
+    lines = list(read_input_lines(file))
     translations = list(translate_phrase_based(PhraseBasedModel.open(model), lines, settings))
-    output_lines(
+    write_output_lines(
         out,
         (json.dumps(t.to_json(), ensure_ascii=False) if as_json else t.text for t in translations),
     )
     if links:
-        output_lines(links, (format_links(translation.links) for translation in translations))
+        write_output_lines(links, (format_links(translation.links) for translation in translations))
 
 
 @words_app.command()
@@ -120,7 +120,7 @@ def align(
     settings: AlignOptions,
 ) -> None:
     """Link the words of two parallel files; prints Pharaoh links."""
-    from covnmt.base.files import check_distinct_paths, output_lines
+    from covnmt.base.files import check_distinct_paths, write_output_lines
     from covnmt.data.corpus import Corpus
     from covnmt.metrics.alignment import format_links
     from covnmt.phrase_based.align_files import align_files
@@ -128,4 +128,4 @@ def align(
     check_distinct_paths([out], [source, target])
     corpus = Corpus.open(data) if data else None
     found = align_files(source, target, corpus, settings, pairs, processes)
-    output_lines(out, map(format_links, found))
+    write_output_lines(out, map(format_links, found))

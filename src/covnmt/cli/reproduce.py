@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from covnmt.base.console import log, output
+from covnmt.base.console import log, stdout_console
 from covnmt.cli.options import (
     DeviceOption,
     TrainingThreadsOption,
@@ -116,4 +116,4 @@ def demo(
     if threads:
         torch.set_num_threads(threads)
     for part in run_demo(directory):
-        output.print(part)
+        stdout_console.print(part)

@@ -10,7 +10,7 @@ import typer
 from covnmt.base.config import DecodeConfig
 from covnmt.base.console import log, track
 from covnmt.base.errors import UserError
-from covnmt.base.files import check_distinct_paths, is_file_path, output_is_file, output_lines
+from covnmt.base.files import check_distinct_paths, is_file_path, output_is_file, write_output_lines
 from covnmt.cli.options import (
     DeviceOption,
     ExtractionOption,
@@ -92,7 +92,7 @@ def translate(
     done = translate_text(job, file, workers)
     if is_file_path(file) and output_is_file(out):  # a pipe may pause for days
         done = track(done, None, "translating")
-    output_lines(out, format_translations(done, as_json, settings.nbest))
+    write_output_lines(out, format_translations(done, as_json, settings.nbest))
 
 
 @app.command()
@@ -114,19 +114,19 @@ def align(
     threads: ThreadsOption = 0,
 ) -> None:
     """Align given translations by forced decoding; prints Pharaoh links."""
-    from covnmt.base.files import read_parallel
+    from covnmt.base.files import read_parallel_lines
     from covnmt.inference.align import Alignment, align_text
     from covnmt.metrics.alignment import format_links, links_from_attention, save_matrices
 
     check_distinct_paths([out, matrices], [source, target])
-    pairs = ((s, t) for s, t in read_parallel(source, target))
+    pairs = ((s, t) for s, t in read_parallel_lines(source, target))
     where = f"{source} and {target}, line"
     made = align_text(require_one_model(model, "align"), pairs, tokenized, where, device, threads)
     found: Iterable[Alignment] = track(made, None, "aligning", "pairs")
     if matrices:
         found = list(found)  # gone through twice
     links = (links_from_attention(pair.matrix, method, threshold) for pair in found)
-    output_lines(out, (format_links(link) for link in links))
+    write_output_lines(out, (format_links(link) for link in links))
     if matrices:
         save_matrices(matrices, [pair.matrix for pair in found])
 
@@ -147,16 +147,16 @@ def check(
     threads: ThreadsOption = 0,
 ) -> None:
     """Find source words and sentences that given translations probably leave out."""
-    from covnmt.base.files import read_parallel
+    from covnmt.base.files import read_parallel_lines
     from covnmt.inference.omissions import check_text, format_reports
 
     check_distinct_paths([out], [source, target])
-    pairs = ((s, t) for s, t in read_parallel(source, target))
+    pairs = ((s, t) for s, t in read_parallel_lines(source, target))
     where = f"{source} and {target}, line"
     checks = check_text(
         require_one_model(model, "check"), pairs, least, device, threads, max_tokens, where
     )
-    output_lines(out, format_reports(track(checks, None, "checking", "pairs"), as_json))
+    write_output_lines(out, format_reports(track(checks, None, "checking", "pairs"), as_json))
 
 
 @app.command()

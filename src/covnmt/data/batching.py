@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from covnmt.base.arrays import IntArray
 from covnmt.base.config import DataConfig
 from covnmt.base.errors import UserError
-from covnmt.data.corpus import Ids, Split
-from covnmt.data.padding import batches as by_length
-from covnmt.data.padding import pad
-from covnmt.text.vocabulary import PAD
+from covnmt.data.corpus import Split, TokenIds
+from covnmt.data.padding import length_sorted_batches as by_length
+from covnmt.data.padding import pad_ids
+from covnmt.text.vocabulary import PAD_ID
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class Batch:
         return self.source.shape[0]
 
     @property
-    def target_words(self) -> int:
+    def target_tokens(self) -> int:
         """Target words with their end symbols, without padding."""
         return int(self.target_mask.sum())
 
@@ -73,7 +73,7 @@ class Batch:
         for name in ("source", "source_mask", "target", "target_mask"):
             getattr(self, name).copy_(getattr(other, name), non_blocking=True)
 
-    def rounded(self, rows: int, columns: int) -> "Batch":
+    def pad_to_multiples(self, rows: int, columns: int) -> "Batch":
         """The same padded to multiples of so many pairs and words on both sides: fewer shapes.
 
         Rows that are added have one source position to look at and no target words.
@@ -86,9 +86,9 @@ class Batch:
         source_mask = padded(self.source_mask, False)
         source_mask[self.size :, 0] = True
         return Batch(
-            padded(self.source, PAD),
+            padded(self.source, PAD_ID),
             source_mask,
-            padded(self.target, PAD),
+            padded(self.target, PAD_ID),
             padded(self.target_mask, False),
         )
 
@@ -98,60 +98,60 @@ class Batch:
         )
 
 
-class Place(NamedTuple):
+class BatchPosition(NamedTuple):
     """Where a batch stands in the endless sequence of them."""
 
     block: int
     batch: int  # within the block
 
 
-START = Place(0, 0)
+FIRST_POSITION = BatchPosition(0, 0)
 
 
 class PlannedBatch(NamedTuple):
     """Which pairs of a split form a training batch."""
 
-    place: Place
+    position: BatchPosition
     epoch: int
     indices: IntArray
 
 
 def collate(
-    pairs: Sequence[tuple[Ids | Sequence[int], Ids | Sequence[int]]],
+    pairs: Sequence[tuple[TokenIds | Sequence[int], TokenIds | Sequence[int]]],
     source_end: int,
     target_end: int,
 ) -> Batch:
     """Put pairs of ids side by side, adding the end symbols."""
-    source = pad([source for source, _ in pairs], source_end)
-    target = pad([target for _, target in pairs], target_end)
+    source = pad_ids([source for source, _ in pairs], source_end)
+    target = pad_ids([target for _, target in pairs], target_end)
     return Batch(*map(torch.from_numpy, (*source, *target)))
 
 
 def read_batch(split: Split, indices: IntArray, shape: tuple[int, int] = (1, 1)) -> Batch:
     """Read these pairs, rounded up to `shape`; into pinned memory where a GPU takes them."""
     pairs = [(split.source(i), split.target(i)) for i in indices.tolist()]
-    batch = collate(pairs, split.source_end, split.target_end) if pairs else no_pairs()
-    batch = batch.rounded(*shape)
+    batch = collate(pairs, split.source_end_id, split.target_end_id) if pairs else empty_batch()
+    batch = batch.pad_to_multiples(*shape)
     return batch.pin_memory() if torch.cuda.is_available() else batch
 
 
-def no_pairs() -> Batch:
+def empty_batch() -> Batch:
     """A batch without words, whose gradient is zero: for a worker that has nothing to do.
 
     It has a source position to look at and two target steps, so that every weight takes part.
     """
-    source, target = torch.full((1, 1), PAD), torch.full((1, 2), PAD)
-    return Batch(source, torch.ones_like(source, dtype=torch.bool), target, target != PAD)
+    source, target = torch.full((1, 1), PAD_ID), torch.full((1, 2), PAD_ID)
+    return Batch(source, torch.ones_like(source, dtype=torch.bool), target, target != PAD_ID)
 
 
-def eval_batches(split: Split, batch_size: int) -> Iterator[IntArray]:
+def evaluation_batches(split: Split, batch_size: int) -> Iterator[IntArray]:
     """Every pair once, those of similar length together, shortest first."""
     for batch in by_length(_longer_side(split, slice(None)).tolist(), batch_size):
         yield np.array(batch)
 
 
 def train_batches(
-    split: Split, config: DataConfig, seed: int, start: Place = START
+    split: Split, config: DataConfig, seed: int, start: BatchPosition = FIRST_POSITION
 ) -> Iterator[PlannedBatch]:
     """Training batches from `start` on, without end; a place beyond its block counts on."""
     batching = build_batching(split, config, seed)
@@ -159,7 +159,7 @@ def train_batches(
     for number in count(start.block):
         block = batching.block(number)
         for batch in range(skip, len(block)):
-            place = Place(number, batch)
+            place = BatchPosition(number, batch)
             yield PlannedBatch(place, batching.epoch(place), block[batch])
         skip = max(skip - len(block), 0)
 
@@ -170,7 +170,7 @@ class Batching(Protocol):
     def block(self, number: int) -> list[IntArray]:
         """The batches of one block: indices of pairs."""
 
-    def epoch(self, place: Place) -> int:
+    def epoch(self, place: BatchPosition) -> int:
         """How often the whole corpus was read before this batch."""
 
 
@@ -189,7 +189,7 @@ def build_batching(split: Split, config: DataConfig, seed: int) -> Batching:
 
 def _fitting(split: Split, max_length: int) -> IntArray:
     """The pairs that are not too long, shuffled; looks at them only if some might be."""
-    if split.longest is not None and split.longest <= max_length:
+    if split.max_length is not None and split.max_length <= max_length:
         return split.order
     return split.order[_longer_side(split, slice(None))[split.order] <= max_length]
 
@@ -214,7 +214,7 @@ class PaperBatching:
         shortest_first = np.argsort(_longer_side(self._split, pairs), kind="stable")
         return np.split(pairs[shortest_first], self._pool)
 
-    def epoch(self, place: Place) -> int:
+    def epoch(self, place: BatchPosition) -> int:
         number = place.block * self._pool + place.batch
         return number * self._batch_size // len(self._pairs)
 
@@ -241,13 +241,13 @@ class TokenBatching:
         batches = np.split(section.pairs[by_cell], section.cuts)
         return [batches[i] for i in random.permutation(len(batches))]
 
-    def epoch(self, place: Place) -> int:
+    def epoch(self, place: BatchPosition) -> int:
         return place.block // self._sections
 
     def _section(self, number: int) -> "Section":
         if self._held is None or self._held[0] != number:
             first, end = (k * len(self._pairs) // self._sections for k in (number, number + 1))
-            section = divide(self._split, self._pairs[first:end], self._batch_tokens)
+            section = divide_into_cells(self._split, self._pairs[first:end], self._batch_tokens)
             self._held = (number, section)
         return self._held[1]
 
@@ -260,7 +260,7 @@ class Section(NamedTuple):
     cuts: IntArray
 
 
-def divide(split: Split, pairs: IntArray, batch_tokens: int) -> Section:
+def divide_into_cells(split: Split, pairs: IntArray, batch_tokens: int) -> Section:
     """Divide these pairs into cells of similar length."""
     source, target = split.lengths(pairs)
     longer = np.maximum(source, target) + 1  # with the end symbol

@@ -19,27 +19,27 @@ from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from covnmt.base import files
 from covnmt.base.arrays import IntArray
-from covnmt.base.config import Count, Positive, Settings
+from covnmt.base.config import Count, PositiveInt, Settings
 from covnmt.base.errors import UserError
 from covnmt.text.codec import SIDES, Codec, Side, read_settings, vocabulary_fingerprint
 from covnmt.text.tokenize import TokenizerSettings
 
 SplitName = Literal["train", "dev", "test"]
-SPLITS: tuple[SplitName, ...] = get_args(SplitName)
-Fault = Literal["empty", "too_long", "ratio"]
+SPLIT_NAMES: tuple[SplitName, ...] = get_args(SplitName)
+DropReason = Literal["empty", "too_long", "ratio"]
 PathPair = tuple[Path, Path]
-Ids = npt.NDArray[np.unsignedinteger[Any]]
+TokenIds = npt.NDArray[np.unsignedinteger[Any]]
 
-FAULTS: dict[Fault, str] = {
+DROP_REASONS: dict[DropReason, str] = {
     "empty": "with an empty side",
     "too_long": "too long",
     "ratio": "of too different lengths",
 }
-VERSION = 1  # of the directory's layout
+CORPUS_FORMAT = 1  # of the directory's layout
 REMEDY = "make it again with `covnmt prepare`"
 
 
@@ -53,7 +53,7 @@ class PrepareSettings(Settings):
     test: PathPair | None = Field(None, description="for the last score; none is dropped either")
     source_size: Annotated[int, Field(ge=3)] = Field(30_000, description="words, and 2 reserved")
     target_size: Annotated[int, Field(ge=3)] = Field(30_000, description="words, and 2 reserved")
-    max_length: Positive = Field(80, description="longest side of a training pair, in tokens")
+    max_length: PositiveInt = Field(80, description="longest side of a training pair, in tokens")
     max_ratio: Annotated[float, Field(ge=0)] = Field(
         0.0, description="longer side over shorter side of a training pair; 0: any"
     )
@@ -76,7 +76,7 @@ class PrepareSettings(Settings):
         """How the text of one side is split."""
         return self.source if side == "source" else self.target
 
-    def size(self, side: Side) -> int:
+    def vocabulary_size(self, side: Side) -> int:
         """The size of one side's vocabulary."""
         return self.source_size if side == "source" else self.target_size
 
@@ -95,12 +95,12 @@ class SplitReport(Settings):
 
     read: int
     kept: int
-    dropped: dict[Fault, int]
+    dropped: dict[DropReason, int]
     tokens: dict[Side, int]
     coverage: dict[Side, float] = Field(description="percent of tokens in the vocabulary")
 
     def __str__(self) -> str:
-        dropped = f"dropped: {in_words(self.dropped) or 'none'}"
+        dropped = f"dropped: {format_dropped(self.dropped) or 'none'}"
         text = [
             f"{self.tokens[side]:,} {side} tokens, {self.coverage[side]}% in the vocabulary"
             for side in SIDES
@@ -109,44 +109,47 @@ class SplitReport(Settings):
 
 
 class PrepareReport(Settings):
-    """What `prepare` did and what came out: the content of corpus.json."""
+    """The content of corpus.json: what `prepare` read, dropped and wrote."""
+
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
     version: int
     settings: PrepareSettings
     inputs: dict[SplitName, tuple[str, ...]] = Field(description="SHA-256 of the files read")
     splits: dict[SplitName, SplitReport]
-    rows: dict[Side, int] = Field(description="of the vocabularies, with the end symbol")
+    vocabulary_sizes: dict[Side, int] = Field(alias="rows", description="with the end symbol")
     fingerprint: str = Field(description="of the tokenizers and vocabularies")
     reused: bool = Field(False, exclude=True, description="all was there already")
 
     def lines(self) -> list[str]:
         """The report in words."""
-        rows = f"vocabulary rows: {self.rows['source']:,} source, {self.rows['target']:,} target"
+        source, target = (self.vocabulary_sizes[side] for side in SIDES)
+        sizes = f"vocabulary sizes: {source:,} source, {target:,} target"
         state = ["already prepared with these settings; nothing to do"] * self.reused
-        return [*state, *(f"{name}: {split}" for name, split in self.splits.items()), rows]
+        return [*state, *(f"{name}: {split}" for name, split in self.splits.items()), sizes]
 
 
-def in_words(dropped: Mapping[Fault, int]) -> str:
+def format_dropped(dropped: Mapping[DropReason, int]) -> str:
     """What was dropped and why."""
-    return ", ".join(f"{number:,} {FAULTS[fault]}" for fault, number in dropped.items())
+    return ", ".join(f"{number:,} {DROP_REASONS[fault]}" for fault, number in dropped.items())
 
 
-def id_type(rows: int) -> np.dtype[np.unsignedinteger[Any]]:
+def id_dtype(vocabulary_size: int) -> np.dtype[np.unsignedinteger[Any]]:
     """The smallest type on disk that holds every id of a vocabulary."""
-    return np.dtype("<u2" if rows <= 2**16 else "<u4")
+    return np.dtype("<u2" if vocabulary_size <= 2**16 else "<u4")
 
 
 ALL = slice(None)  # sentences
 
 
 @dataclass(frozen=True)
-class Sentences:
+class SentenceIds:
     """One side of a split: ragged rows of ids, mapped from disk."""
 
-    ids: Ids
+    ids: TokenIds
     offsets: IntArray
 
-    def __getitem__(self, i: int) -> Ids:
+    def __getitem__(self, i: int) -> TokenIds:
         return self.ids[self.offsets[i] : self.offsets[i + 1]]
 
     def lengths(self, rows: IntArray | slice = ALL) -> IntArray:
@@ -160,21 +163,21 @@ class Split:
 
     name: SplitName
     directory: Path
-    source_sentences: Sentences
-    target_sentences: Sentences
+    source_sentences: SentenceIds
+    target_sentences: SentenceIds
     order: IntArray
-    source_end: int
-    target_end: int
-    longest: int | None = None  # no side has more tokens, where that is known
+    source_end_id: int
+    target_end_id: int
+    max_length: int | None = None  # no side has more tokens, where that is known
 
     def __len__(self) -> int:
         return len(self.order)
 
-    def source(self, i: int) -> Ids:
+    def source(self, i: int) -> TokenIds:
         """The source ids of pair i."""
         return self.source_sentences[i]
 
-    def target(self, i: int) -> Ids:
+    def target(self, i: int) -> TokenIds:
         """The target ids of pair i."""
         return self.target_sentences[i]
 
@@ -218,8 +221,10 @@ class Corpus:
                 "makes of it needs another directory"
             )
         corpus = cls(directory, read_settings(path, PrepareReport))
-        if corpus.report.version != VERSION:
-            raise UserError(f"{path}: layout {corpus.report.version}, not {VERSION}; {REMEDY}")
+        if corpus.report.version != CORPUS_FORMAT:
+            raise UserError(
+                f"{path}: layout {corpus.report.version}, not {CORPUS_FORMAT}; {REMEDY}"
+            )
         if vocabulary_fingerprint(directory) != corpus.report.fingerprint:
             raise UserError(f"{directory}: the vocabularies are not those of its ids; {REMEDY}")
         return corpus
@@ -241,35 +246,39 @@ class Corpus:
         """The pairs of train, dev or test."""
         if name not in self.report.splits:
             raise UserError(f"{self.directory}: was prepared without {name} files; {REMEDY}")
-        pairs, rows = self.report.splits[name].kept, self.report.rows
+        pairs, sizes = self.report.splits[name].kept, self.report.vocabulary_sizes
         order = self.directory / f"{name}.order.npy"
         return Split(
             name=name,
             directory=self.directory,
             source_sentences=_open_sentences(
-                self.directory / f"{name}.source", pairs, rows["source"]
+                self.directory / f"{name}.source", pairs, sizes["source"]
             ),
             target_sentences=_open_sentences(
-                self.directory / f"{name}.target", pairs, rows["target"]
+                self.directory / f"{name}.target", pairs, sizes["target"]
             ),
             order=_open_array(order, pairs) if name == "train" else np.arange(pairs),
-            source_end=rows["source"] - 1,
-            target_end=rows["target"] - 1,
+            source_end_id=sizes["source"] - 1,
+            target_end_id=sizes["target"] - 1,
             # dev and test keep pairs of any length
-            longest=self.report.settings.max_length if name == "train" else None,
+            max_length=self.report.settings.max_length if name == "train" else None,
         )
 
 
-def _open_sentences(stem: Path, number: int, rows: int) -> Sentences:
+def _open_sentences(stem: Path, number: int, vocabulary_size: int) -> SentenceIds:
     offsets = _open_array(Path(f"{stem}.offsets.npy"), number + 1)
     path = Path(f"{stem}.ids")
-    expected = int(offsets[-1]) * id_type(rows).itemsize
+    expected = int(offsets[-1]) * id_dtype(vocabulary_size).itemsize
     found = path.stat().st_size if path.exists() else 0
     if found != expected:
         raise UserError(f"{path}: has {found} bytes instead of {expected}; {REMEDY}")
     # an empty file cannot be mapped
-    ids = np.memmap(path, id_type(rows), "r") if expected else np.zeros(0, id_type(rows))
-    return Sentences(ids, offsets)
+    ids = (
+        np.memmap(path, id_dtype(vocabulary_size), "r")
+        if expected
+        else np.zeros(0, id_dtype(vocabulary_size))
+    )
+    return SentenceIds(ids, offsets)
 
 
 def _open_array(path: Path, length: int) -> IntArray:

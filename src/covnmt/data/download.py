@@ -19,7 +19,7 @@ ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedFile:
     """One file as its publisher offers it."""
 
     name: str
@@ -32,7 +32,7 @@ class CutError(Exception):
     """The connection ended before the file did."""
 
 
-def obtain(item: Published, path: Path) -> str:
+def download_verified(item: PublishedFile, path: Path) -> str:
     """Have the published file at `path`, complete and verified; returns its sha256."""
     if not path.exists():
         _download(item.address, path)
@@ -45,12 +45,12 @@ def obtain(item: Published, path: Path) -> str:
     if found != expected:
         raise UserError(
             f"{path}: {algorithm} is {found} instead of {expected}, so this is not the published "
-            f"file; {set_aside(path)}"
+            f"file; {set_aside_damaged(path)}"
         )
     return sha256
 
 
-def set_aside(path: Path) -> str:
+def set_aside_damaged(path: Path) -> str:
     """Rename a file that is no good, and say what to do."""
     bad = path.with_name(path.name + ".bad")
     path.replace(bad)

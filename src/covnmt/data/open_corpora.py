@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
-from covnmt.base.files import atomic_text, read_json, read_lines, write_json
-from covnmt.data.download import Published, obtain
-from covnmt.data.unpack import unpack
+from covnmt.base.files import atomic_write_text, read_json, read_lines, write_json
+from covnmt.data.download import PublishedFile, download_verified
+from covnmt.data.unpack import extract_members
 
 RECORD = "corpus.json"
 
@@ -29,7 +29,7 @@ Form = Literal["lines", "table", "segments", "talks"]
 
 
 @dataclass(frozen=True)
-class Split:
+class OpenSplit:
     """One pair of plain files to write, and where their text is.
 
     A place is the name of a published file, and for archives the path inside: "a.zip/b/c.txt".
@@ -44,7 +44,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class OpenCorpus:
     """A named corpus; `source` and `target` are language codes."""
 
     name: str
@@ -53,8 +53,8 @@ class Corpus:
     what: str
     licence: str
     home: str
-    published: tuple[Published, ...]
-    splits: tuple[Split, ...]
+    published: tuple[PublishedFile, ...]
+    splits: tuple[OpenSplit, ...]
 
 
 _MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
@@ -64,7 +64,7 @@ _NEWS_COMMENTARY = "news-commentary-v18.en-zh.tsv.gz"
 _TATOEBA = "cmn-eng.zip/cmn.txt"
 
 CORPORA = (
-    Corpus(
+    OpenCorpus(
         name="kftt",
         source="ja",
         target="en",
@@ -72,11 +72,13 @@ CORPORA = (
         licence="CC BY-SA 3.0",
         home="https://www.phontron.com/kftt",
         published=(
-            Published("kftt.tar.gz", "https://www.phontron.com/kftt/download/kftt-data-1.0.tar.gz"),
+            PublishedFile(
+                "kftt.tar.gz", "https://www.phontron.com/kftt/download/kftt-data-1.0.tar.gz"
+            ),
         ),
         # Japanese as the publisher segmented it into words, English as written.
         splits=tuple(
-            Split(
+            OpenSplit(
                 name,
                 f"kftt.tar.gz/kftt-data-1.0/data/tok/kyoto-{name}.ja",
                 f"kftt.tar.gz/kftt-data-1.0/data/orig/kyoto-{name}.en",
@@ -84,7 +86,7 @@ CORPORA = (
             for name in ("train", "dev", "tune", "test")
         ),
     ),
-    Corpus(
+    OpenCorpus(
         name="news-commentary-zh-en",
         source="zh",
         target="en",
@@ -92,14 +94,14 @@ CORPORA = (
         licence="CC0 for the compilation; the articles belong to their owners",
         home="https://data.statmt.org/news-commentary/README",
         published=(
-            Published(
+            PublishedFile(
                 _NEWS_COMMENTARY,
                 f"https://data.statmt.org/news-commentary/v18.1/training/{_NEWS_COMMENTARY}",
             ),
         ),
-        splits=(Split("train", _NEWS_COMMENTARY, _NEWS_COMMENTARY, "table"),),
+        splits=(OpenSplit("train", _NEWS_COMMENTARY, _NEWS_COMMENTARY, "table"),),
     ),
-    Corpus(
+    OpenCorpus(
         name="wmt-zh-en",
         source="zh",
         target="en",
@@ -107,12 +109,12 @@ CORPORA = (
         licence="free for research; cite the WMT overview paper",
         home="https://www.statmt.org/wmt19/translation-task.html",
         published=(
-            Published("wmt17.tgz", _WMT.format(17), "md5:86a1724c276004aa25455ae2a04cef26"),
-            Published("wmt18.tgz", _WMT.format(18), "md5:f996c245ecffea23d0006fa4c34e9064"),
-            Published("wmt19.tgz", _WMT.format(19), "md5:84de7162d158e28403103b01aeefc39a"),
+            PublishedFile("wmt17.tgz", _WMT.format(17), "md5:86a1724c276004aa25455ae2a04cef26"),
+            PublishedFile("wmt18.tgz", _WMT.format(18), "md5:f996c245ecffea23d0006fa4c34e9064"),
+            PublishedFile("wmt19.tgz", _WMT.format(19), "md5:84de7162d158e28403103b01aeefc39a"),
         ),
         splits=tuple(
-            Split(
+            OpenSplit(
                 f"newstest20{year}",
                 f"wmt{year}.tgz/{folder}/newstest20{year}-zhen-src.zh.sgm",
                 f"wmt{year}.tgz/{folder}/newstest20{year}-zhen-ref.en.sgm",
@@ -121,7 +123,7 @@ CORPORA = (
             for year, folder in ((17, "test"), (18, "test"), (19, "sgm"))
         ),
     ),
-    Corpus(
+    OpenCorpus(
         name="multi30k",
         source="de",
         target="en",
@@ -129,7 +131,7 @@ CORPORA = (
         licence="none stated; the English side comes from Flickr30k (research use)",
         home="https://github.com/multi30k/dataset",
         published=tuple(
-            Published(name, f"{_MULTI30K}/{name}", f"md5:{md5}")
+            PublishedFile(name, f"{_MULTI30K}/{name}", f"md5:{md5}")
             for name, md5 in (
                 ("train.de.gz", "81ff90b99829c0cd4b1b587d394afd39"),
                 ("train.en.gz", "0065d13af80720a55ca8153d126e6627"),
@@ -140,25 +142,25 @@ CORPORA = (
             )
         ),
         splits=tuple(
-            Split(name, f"{stem}.de.gz", f"{stem}.en.gz")
+            OpenSplit(name, f"{stem}.de.gz", f"{stem}.en.gz")
             for name, stem in (("train", "train"), ("dev", "val"), ("test", "test_2016_flickr"))
         ),
     ),
-    Corpus(
+    OpenCorpus(
         name="tatoeba-zh-en",
         source="zh",
         target="en",
         what="Tatoeba, as ManyThings exports it: short everyday sentences; grows over time",
         licence="CC BY 2.0 FR",
         home="https://www.manythings.org/anki",
-        published=(Published("cmn-eng.zip", "https://www.manythings.org/anki/cmn-eng.zip"),),
+        published=(PublishedFile("cmn-eng.zip", "https://www.manythings.org/anki/cmn-eng.zip"),),
         splits=(
-            Split("train", _TATOEBA, _TATOEBA, "table", share=range(10, 100)),
-            Split("dev", _TATOEBA, _TATOEBA, "table", share=range(5)),
-            Split("test", _TATOEBA, _TATOEBA, "table", share=range(5, 10)),
+            OpenSplit("train", _TATOEBA, _TATOEBA, "table", share=range(10, 100)),
+            OpenSplit("dev", _TATOEBA, _TATOEBA, "table", share=range(5)),
+            OpenSplit("test", _TATOEBA, _TATOEBA, "table", share=range(5, 10)),
         ),
     ),
-    Corpus(
+    OpenCorpus(
         name="iwslt17-zh-en",
         source="zh",
         target="en",
@@ -166,19 +168,19 @@ CORPORA = (
         licence="CC BY-NC-ND 4.0 (TED)",
         home="https://sites.google.com/site/iwsltevaluation2017",
         published=(
-            Published(
+            PublishedFile(
                 "iwslt17.tgz", f"{_WIT3}/zh/en/zh-en.tgz", "md5:1c0ae40171d52593df8a6963d3828116"
             ),
         ),
         splits=(
-            Split(
+            OpenSplit(
                 "train",
                 "iwslt17.tgz/zh-en/train.tags.zh-en.zh",
                 "iwslt17.tgz/zh-en/train.tags.zh-en.en",
                 "talks",
             ),
             *(
-                Split(
+                OpenSplit(
                     name,
                     f"iwslt17.tgz/zh-en/IWSLT17.TED.{talks}.zh-en.zh.xml",
                     f"iwslt17.tgz/zh-en/IWSLT17.TED.{talks}.zh-en.en.xml",
@@ -191,12 +193,12 @@ CORPORA = (
 )
 
 
-def listing() -> list[tuple[str, str, str, str, str]]:
+def list_open_corpora() -> list[tuple[str, str, str, str, str]]:
     """For each corpus: name, languages, what it is, licence, home page."""
     return [(c.name, f"{c.source}-{c.target}", c.what, c.licence, c.home) for c in CORPORA]
 
 
-def get(name: str, directory: Path) -> dict[str, int]:
+def download_corpus(name: str, directory: Path) -> dict[str, int]:
     """Fetch a corpus by its name; returns the number of pairs in each split."""
     known = {corpus.name: corpus for corpus in CORPORA}
     if name not in known:
@@ -206,7 +208,7 @@ def get(name: str, directory: Path) -> dict[str, int]:
     return fetch(known[name], directory)
 
 
-def fetch(corpus: Corpus, directory: Path) -> dict[str, int]:
+def fetch(corpus: OpenCorpus, directory: Path) -> dict[str, int]:
     """Download, verify, unpack and write; what is already there is not done again."""
     record = _claim(corpus, directory)
     if "pairs" in record and all(path.exists() for path in _outputs(corpus, directory)):
@@ -214,7 +216,7 @@ def fetch(corpus: Corpus, directory: Path) -> dict[str, int]:
     files: dict[str, dict[str, str]] = {}
     for item in corpus.published:
         path = directory / "download" / item.name
-        files[item.name] = {"address": item.address, "sha256": obtain(item, path)}
+        files[item.name] = {"address": item.address, "sha256": download_verified(item, path)}
     with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=directory) as folder:
         texts = _unpack_all(corpus, directory / "download", Path(folder))
         pairs = {split.name: _write(corpus, split, texts, directory) for split in corpus.splits}
@@ -231,12 +233,12 @@ def fetch(corpus: Corpus, directory: Path) -> dict[str, int]:
     return pairs
 
 
-def _outputs(corpus: Corpus, directory: Path) -> list[Path]:
+def _outputs(corpus: OpenCorpus, directory: Path) -> list[Path]:
     languages = (corpus.source, corpus.target)
     return [directory / f"{split.name}.{lang}" for split in corpus.splits for lang in languages]
 
 
-def _claim(corpus: Corpus, directory: Path) -> dict[str, Any]:
+def _claim(corpus: OpenCorpus, directory: Path) -> dict[str, Any]:
     """The record of an earlier run, or a first one; other people's files are never overwritten."""
     path = directory / RECORD
     record = read_json(path) if path.exists() else {"corpus": corpus.name}
@@ -254,13 +256,13 @@ def _claim(corpus: Corpus, directory: Path) -> dict[str, Any]:
     return record
 
 
-def _unpack_all(corpus: Corpus, download: Path, folder: Path) -> dict[str, Path]:
+def _unpack_all(corpus: OpenCorpus, download: Path, folder: Path) -> dict[str, Path]:
     """Unpack the texts of all splits: place -> file."""
     places = {place for split in corpus.splits for place in (split.source, split.target)}
     unpacked = {}
     for item in corpus.published:
         wanted = {p.partition("/")[2]: p for p in places if p.partition("/")[0] == item.name}
-        for member, path in unpack(download / item.name, wanted, folder).items():
+        for member, path in extract_members(download / item.name, wanted, folder).items():
             unpacked[wanted[member]] = path
     for place in sorted(places - set(unpacked)):
         raise UserError(
@@ -311,7 +313,7 @@ def _sentences(path: Path, form: Form, column: int) -> Iterator[str]:
     return map(str.strip, lines)
 
 
-def _pairs(split: Split, source: Path, target: Path) -> Iterator[tuple[str, str]]:
+def _pairs(split: OpenSplit, source: Path, target: Path) -> Iterator[tuple[str, str]]:
     rows = zip_longest(_sentences(source, split.form, 1), _sentences(target, split.form, 0))
     for number, (left, right) in enumerate(rows, 1):
         if left is None or right is None:
@@ -326,13 +328,13 @@ def _pairs(split: Split, source: Path, target: Path) -> Iterator[tuple[str, str]
             yield left, right
 
 
-def _write(corpus: Corpus, split: Split, texts: dict[str, Path], directory: Path) -> int:
+def _write(corpus: OpenCorpus, split: OpenSplit, texts: dict[str, Path], directory: Path) -> int:
     """Write the two plain files of a split; returns how many pairs they have."""
     pairs = _pairs(split, texts[split.source], texts[split.target])
     count = 0
     with (
-        atomic_text(directory / f"{split.name}.{corpus.source}") as left,
-        atomic_text(directory / f"{split.name}.{corpus.target}") as right,
+        atomic_write_text(directory / f"{split.name}.{corpus.source}") as left,
+        atomic_write_text(directory / f"{split.name}.{corpus.target}") as right,
     ):
         for source, target in track(pairs, None, split.name, "pairs"):
             left.write(f"{source}\n")

@@ -6,16 +6,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covnmt.data.corpus import Ids
-from covnmt.text.vocabulary import PAD
+from covnmt.data.corpus import TokenIds
+from covnmt.text.vocabulary import PAD_ID
 
 LONG = 400  # tokens; sentences up to here are put side by side as many as there may be
 
 
-class Padded(NamedTuple):
+class PaddedIds(NamedTuple):
     """S sentences as one array; J is the longest, with its end symbol."""
 
-    words: NDArray[np.int64]  # [S, J]
+    ids: NDArray[np.int64]  # [S, J]
     mask: NDArray[np.bool_]  # [S, J] true on words and end symbols
 
     @property
@@ -25,7 +25,7 @@ class Padded(NamedTuple):
         return lengths
 
 
-def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
+def length_sorted_batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
     """The numbers of all sentences, so many at a time, shortest first: little to fill up.
 
     Fewer at a time where one is so long that the others would cost far too much beside it.
@@ -41,11 +41,11 @@ def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
         yield batch
 
 
-def pad(rows: Sequence[Ids | Sequence[int]], end: int) -> Padded:
+def pad_ids(rows: Sequence[TokenIds | Sequence[int]], end: int) -> PaddedIds:
     """Put sentences side by side, each with its end symbol."""
     lengths = np.array([len(row) for row in rows])  # [S]
-    ids = np.full((len(rows), lengths.max() + 1), PAD, dtype=np.int64)  # [S, J]
+    ids = np.full((len(rows), lengths.max() + 1), PAD_ID, dtype=np.int64)  # [S, J]
     for padded, row in zip(ids, rows, strict=True):
         padded[: len(row)] = row
         padded[len(row)] = end
-    return Padded(ids, np.arange(ids.shape[1]) <= lengths[:, None])
+    return PaddedIds(ids, np.arange(ids.shape[1]) <= lengths[:, None])

@@ -20,23 +20,29 @@ from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.processes import map_unordered
 from covnmt.data.corpus import (
-    FAULTS,
-    SPLITS,
-    VERSION,
+    CORPUS_FORMAT,
+    DROP_REASONS,
+    SPLIT_NAMES,
     Corpus,
-    Fault,
+    DropReason,
     PrepareReport,
     PrepareSettings,
     SplitName,
     SplitReport,
-    in_words,
+    format_dropped,
 )
-from covnmt.data.tokenize_files import Encoding, Part, add_counts, encode, tokenise
+from covnmt.data.tokenize_files import (
+    EncodingTask,
+    FilePair,
+    add_token_counts,
+    encode_file,
+    tokenize_file_pair,
+)
 from covnmt.text.codec import SIDES, Codec, Side, vocabulary_fingerprint
-from covnmt.text.tokenize import SentencePieceTokenizer, build_tokenizer, clean
+from covnmt.text.tokenize import SentencePieceTokenizer, build_tokenizer, clean_line
 from covnmt.text.vocabulary import (
-    SPM_LONGEST,
-    SPM_LONGEST_UNSPACED,
+    MAX_SUBWORD_LENGTH,
+    MAX_SUBWORD_LENGTH_UNSPACED,
     Vocabulary,
     train_sentencepiece,
 )
@@ -45,7 +51,7 @@ SHUFFLED_AT_ONCE = 1 << 21  # pairs; more of them are dealt to piles on disk fir
 ENDS_AT_A_TIME = 1 << 20
 
 
-def prepare(
+def prepare_corpus(
     settings: PrepareSettings, output: Path, overwrite: bool = False, workers: int = 1
 ) -> PrepareReport:
     """Tokenise, build vocabularies and write id arrays; streams, whatever the size of the text.
@@ -64,13 +70,13 @@ def prepare(
     files.check_distinct_paths((text for text, _ in _texts(settings, output)), read)
     work = output / ".prepare"
     _clear(output)
-    splits, rows = _fill(settings, inputs, output, work, workers)
+    splits, sizes = _fill(settings, inputs, output, work, workers)
     report = PrepareReport(
-        version=VERSION,
+        version=CORPUS_FORMAT,
         settings=settings,
         inputs=inputs,
         splits=splits,
-        rows=rows,
+        vocabulary_sizes=sizes,
         fingerprint=vocabulary_fingerprint(output),
     )
     files.write_json(output / "corpus.json", report.model_dump(mode="json"))
@@ -100,7 +106,7 @@ def _identity(
     settings: PrepareSettings, inputs: Mapping[SplitName, tuple[str, ...]]
 ) -> dict[str, Any]:
     """What the result depends on: not where the text lies, but what it says."""
-    return settings.model_dump() | {name: inputs.get(name) for name in SPLITS}
+    return settings.model_dump() | {name: inputs.get(name) for name in SPLIT_NAMES}
 
 
 def _clear(output: Path) -> None:
@@ -108,7 +114,7 @@ def _clear(output: Path) -> None:
     try:
         output.mkdir(parents=True, exist_ok=True)
         (output / "corpus.json").unlink(missing_ok=True)
-        for leftover in chain.from_iterable(output.rglob(f".{name}.*.tmp") for name in SPLITS):
+        for leftover in chain.from_iterable(output.rglob(f".{name}.*.tmp") for name in SPLIT_NAMES):
             leftover.unlink()
     except OSError as error:
         raise UserError(f"{output}: cannot be written to ({error.strerror})") from None
@@ -125,7 +131,7 @@ def _fill(
     models = _train_subwords(settings, work)
     parts = {
         name: [
-            Part(name, k, paths, inputs[name][2 * k : 2 * k + 2], settings, models, work)
+            FilePair(name, k, paths, inputs[name][2 * k : 2 * k + 2], settings, models, work)
             for k, paths in enumerate(pairs)
         ]
         for name, pairs in settings.files().items()
@@ -134,7 +140,7 @@ def _fill(
     many = {name: workers if name == "train" else 1 for name in parts}
     tallies = {name: _tokenise(some, many[name]) for name, some in parts.items()}
     if not tallies["train"]["kept"]:
-        faults = in_words(_dropped(tallies["train"]))
+        faults = format_dropped(_dropped(tallies["train"]))
         raise UserError(
             f"no training pair is left ({faults}): check the text, max_length and max_ratio"
         )
@@ -149,17 +155,17 @@ def _fill(
     return splits, {side: len(vocabularies[side]) for side in SIDES}
 
 
-def _tokenise(parts: Sequence[Part], workers: int) -> Counter[str]:
+def _tokenise(parts: Sequence[FilePair], workers: int) -> Counter[str]:
     """Tokenise all parts of a split; the pairs that are kept and dropped."""
     tally: Counter[str] = Counter()
-    made = map_unordered(tokenise, parts, workers)
+    made = map_unordered(tokenize_file_pair, parts, workers)
     for found in track(made, len(parts), f"tokenising {parts[0].name}", "files"):
         tally.update(found)
     return tally
 
 
 def _write_codecs(
-    settings: PrepareSettings, parts: Sequence[Part], output: Path
+    settings: PrepareSettings, parts: Sequence[FilePair], output: Path
 ) -> dict[Side, Vocabulary]:
     """Add up the counts of all parts, and write tokenizers and vocabularies."""
     counts: dict[Side, Counter[str]] = {side: Counter() for side in SIDES}
@@ -167,10 +173,10 @@ def _write_codecs(
         counts["target"] = counts["source"]
     for part in parts:
         for side in SIDES:
-            add_counts(counts[side], part.file(f"{side}.counts"))
+            add_token_counts(counts[side], part.file(f"{side}.counts"))
     vocabularies = {}
     for side, model in parts[0].models.items():
-        vocabularies[side] = _build_vocabulary(counts[side], settings.size(side), model)
+        vocabularies[side] = _build_vocabulary(counts[side], settings.vocabulary_size(side), model)
         tokenizer = build_tokenizer(settings.tokenizer(side), model)
         Codec(settings.tokenizer(side), tokenizer, vocabularies[side], model).save(output, side)
     return vocabularies
@@ -191,11 +197,13 @@ def _train_subwords(settings: PrepareSettings, work: Path) -> dict[Side, Path | 
         train_sentencepiece(
             text,
             path,
-            settings.size(side),
+            settings.vocabulary_size(side),
             settings.sentencepiece,
             settings.seed,
             settings.open_vocabulary,
-            SPM_LONGEST_UNSPACED if settings.tokenizer(side).unspaced else SPM_LONGEST,
+            MAX_SUBWORD_LENGTH_UNSPACED
+            if settings.tokenizer(side).unspaced
+            else MAX_SUBWORD_LENGTH,
         )
     return models
 
@@ -204,11 +212,11 @@ def _train_lines(settings: PrepareSettings, sides: Iterable[Side]) -> Iterator[s
     for side in sides:
         for pair in settings.train:
             for line in files.read_lines(pair[SIDES.index(side)]):
-                yield clean(line, settings.tokenizer(side))
+                yield clean_line(line, settings.tokenizer(side))
 
 
-def _dropped(tally: Counter[str]) -> dict[Fault, int]:
-    return {fault: tally[fault] for fault in FAULTS if tally[fault]}
+def _dropped(tally: Counter[str]) -> dict[DropReason, int]:
+    return {fault: tally[fault] for fault in DROP_REASONS if tally[fault]}
 
 
 def _build_vocabulary(counts: Mapping[str, int], size: int, model: Path | None) -> Vocabulary:
@@ -262,7 +270,7 @@ def _texts(settings: PrepareSettings, output: Path) -> Iterator[tuple[Path, Path
 
 
 def _encode(
-    parts: Sequence[Part],
+    parts: Sequence[FilePair],
     vocabularies: Mapping[Side, Vocabulary],
     tally: Counter[str],
     output: Path,
@@ -272,9 +280,9 @@ def _encode(
     name = parts[0].name
     tokens: Counter[Side] = Counter()
     unknown: Counter[Side] = Counter()
-    jobs = [Encoding(part, side, vocabularies[side]) for side in SIDES for part in parts]
+    jobs = [EncodingTask(part, side, vocabularies[side]) for side in SIDES for part in parts]
     for side, ids, unks in track(
-        map_unordered(encode, jobs, workers), len(jobs), f"encoding {name}", "files"
+        map_unordered(encode_file, jobs, workers), len(jobs), f"encoding {name}", "files"
     ):
         tokens[side] += ids
         unknown[side] += unks
@@ -289,7 +297,7 @@ def _encode(
     )
 
 
-def _assemble(parts: Iterable[Part], side: Side, number: int, stem: Path) -> None:
+def _assemble(parts: Iterable[FilePair], side: Side, number: int, stem: Path) -> None:
     """Put the parts of one side together: the ids of all sentences, and where each begins."""
     end = 0
     with (

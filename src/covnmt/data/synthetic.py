@@ -20,7 +20,7 @@ from typing import Annotated, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
-from covnmt.base.config import Count, Fraction, Positive, Settings
+from covnmt.base.config import Count, Fraction, PositiveInt, Settings
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.files import write_lines
@@ -49,7 +49,7 @@ class SyntheticSettings(Settings):
         min_length=1,
         description="of nouns, verbs, adverbs; by rank, in turn",
     )
-    homonym_every: Positive = Field(16, description="one noun in so many has two senses")
+    homonym_every: PositiveInt = Field(16, description="one noun in so many has two senses")
     zipf_shift: Annotated[float, Field(ge=0)] = Field(2.7, description="weights 1 / (rank + shift)")
     mean_clauses: Annotated[float, Field(ge=1)] = Field(2.7, description="in a sentence")
     max_length: Annotated[int, Field(ge=10)] = Field(60, description="longer ones are redrawn")
@@ -104,7 +104,7 @@ class Word:
 
 
 @lru_cache(maxsize=8)
-def lexicon(settings: SyntheticSettings = DEFAULTS) -> Mapping[str, tuple[Word, ...]]:
+def build_lexicon(settings: SyntheticSettings = DEFAULTS) -> Mapping[str, tuple[Word, ...]]:
     """All source words by kind, the most frequent first."""
     rng = Random(settings.language)
     # Source words end in a vowel, target words in a consonant: the languages share no word.
@@ -169,7 +169,7 @@ class _Speaker:
     def __init__(self, seed: int, settings: SyntheticSettings) -> None:
         self.rng = Random(seed)
         self.settings = settings
-        self.words = lexicon(settings)
+        self.words = build_lexicon(settings)
         self.weights = {
             kind: list(accumulate(1 / (r + settings.zipf_shift) for r, _ in enumerate(words, 1)))
             for kind, words in self.words.items()
@@ -337,7 +337,7 @@ def _translate(words: Sequence[Word]) -> SyntheticPair:
     )
 
 
-def generate(
+def generate_pairs(
     count: int, seed: int, settings: SyntheticSettings = DEFAULTS
 ) -> Iterator[SyntheticPair]:
     """The first `count` pairs of the stream that `seed` stands for; no sentence comes twice."""
@@ -352,7 +352,7 @@ def generate(
             raise UserError(f"after {len(seen)} sentences, these settings make hardly a new one")
 
 
-def write_corpus(
+def write_synthetic_corpus(
     directory: Path,
     seed: int = 1,
     *,
@@ -368,7 +368,7 @@ def write_corpus(
     sizes = {"test": test, "dev": dev, "train": train}
     if small := [part for part, size in sizes.items() if size < 1]:
         raise UserError(f"{' and '.join(small)}: ask for at least one sentence")
-    stream = generate(sum(sizes.values()), seed, settings)
+    stream = generate_pairs(sum(sizes.values()), seed, settings)
     for part, size in sizes.items():
         pairs = list(track(islice(stream, size), size, f"{part} sentences"))
         write_lines(directory / f"{part}.src", (" ".join(pair.source) for pair in pairs))
@@ -381,7 +381,7 @@ def write_corpus(
 
 def _lexicon_rows(settings: SyntheticSettings) -> Iterator[str]:
     yield "word\ttranslations\tfertility\tclass\tgroup"
-    for words in lexicon(settings).values():
+    for words in build_lexicon(settings).values():
         for word in words:
             forms = " | ".join(" ".join(form) for form in word.forms)
             group = word.group if word.kind in ("noun", "verb") else "-"

@@ -23,10 +23,10 @@ from covnmt.base import files
 from covnmt.base.config import Settings
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
-from covnmt.data.corpus import Fault, PathPair, PrepareSettings, SplitName, id_type
+from covnmt.data.corpus import DropReason, PathPair, PrepareSettings, SplitName, id_dtype
 from covnmt.text.codec import SIDES, Side, read_settings
 from covnmt.text.tokenize import Tokenizer, build_tokenizer
-from covnmt.text.vocabulary import UNK, Vocabulary, most_frequent
+from covnmt.text.vocabulary import UNK_ID, Vocabulary, most_frequent
 
 TokenPair = tuple[list[str], list[str]]
 
@@ -35,7 +35,7 @@ LINES_AT_A_TIME = 10_000
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePair:
     """One pair of files of a split, and where to work on it."""
 
     name: SplitName
@@ -70,7 +70,7 @@ class Tokenised(Settings):
     tally: dict[str, int]  # pairs kept, and dropped by fault
 
 
-def tokenise(part: Part) -> dict[str, int]:
+def tokenize_file_pair(part: FilePair) -> dict[str, int]:
     """Write the tokens and counts of a part, unless they are there; tallies its pairs.
 
     Only training pairs are dropped, and only those that stay count for the vocabulary.
@@ -87,8 +87,8 @@ def tokenise(part: Part) -> dict[str, int]:
     if part.name == "train":
         pairs = _counted(_filtered(pairs, part.settings, tally), counts)
     with (
-        files.atomic_text(part.file("source")) as source_file,
-        files.atomic_text(part.file("target")) as target_file,
+        files.atomic_write_text(part.file("source")) as source_file,
+        files.atomic_write_text(part.file("target")) as target_file,
     ):
         for source, target in pairs:
             source_file.write(" ".join(source) + "\n")
@@ -103,7 +103,7 @@ def tokenise(part: Part) -> dict[str, int]:
 
 def _token_pairs(paths: PathPair, tokenizers: Mapping[Side, Tokenizer]) -> Iterator[TokenPair]:
     empty = True
-    for source, target in files.read_parallel(*paths):
+    for source, target in files.read_parallel_lines(*paths):
         empty = False
         yield tokenizers["source"].tokenize(source), tokenizers["target"].tokenize(target)
     if empty:
@@ -122,7 +122,7 @@ def _filtered(
             yield source, target
 
 
-def _fault(source: int, target: int, settings: PrepareSettings) -> Fault | None:
+def _fault(source: int, target: int, settings: PrepareSettings) -> DropReason | None:
     """Why a pair of these lengths is of no use for training, if it is not."""
     shorter, longer = sorted((source, target))
     if not shorter:
@@ -143,7 +143,7 @@ def _counted(
         yield source, target
 
 
-def add_counts(counts: Counter[str], path: Path) -> None:
+def add_token_counts(counts: Counter[str], path: Path) -> None:
     """Add what was counted in a part."""
     for line in files.read_lines(path):
         word, times = line.split(" ")
@@ -161,10 +161,10 @@ def count(counts: Counter[str], tokens: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Encoding:
+class EncodingTask:
     """One side of a part that waits to be turned into ids."""
 
-    part: Part
+    part: FilePair
     side: Side
     vocabulary: Vocabulary
 
@@ -172,7 +172,7 @@ class Encoding:
         return str(self.part.file(self.side))
 
 
-def encode(job: Encoding) -> tuple[Side, int, int]:
+def encode_file(job: EncodingTask) -> tuple[Side, int, int]:
     """Write the ids of one side, and where each sentence ends; counts ids and UNKs."""
     end = unknown = 0
     tokens = job.part.file(job.side)
@@ -183,10 +183,10 @@ def encode(job: Encoding) -> tuple[Side, int, int]:
     ):
         while chunk := list(islice(lines, LINES_AT_A_TIME)):
             rows = [job.vocabulary.encode(line.split()) for line in chunk]
-            ids = np.fromiter(chain.from_iterable(rows), id_type(len(job.vocabulary)))
+            ids = np.fromiter(chain.from_iterable(rows), id_dtype(len(job.vocabulary)))
             ends = end + np.cumsum([len(row) for row in rows], dtype="<i8")
             ids_file.write(ids.tobytes())
             ends_file.write(ends.tobytes())
             end = int(ends[-1])
-            unknown += int(np.count_nonzero(ids == UNK))
+            unknown += int(np.count_nonzero(ids == UNK_ID))
     return job.side, end, unknown

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO
 
 from covnmt.base.errors import UserError
-from covnmt.base.files import atomic_write, open_binary
-from covnmt.data.download import MEBIBYTE, set_aside
+from covnmt.base.files import atomic_write, open_decompressed
+from covnmt.data.download import MEBIBYTE, set_aside_damaged
 
 # Far above every corpus that is fetched; a stop for archives made to fill the disk.
 MOST_UNPACKED_BYTES = 4096 * MEBIBYTE
@@ -35,7 +35,7 @@ _DAMAGE = (
 )
 
 
-def unpack(path: Path, wanted: Collection[str], folder: Path) -> dict[str, Path]:
+def extract_members(path: Path, wanted: Collection[str], folder: Path) -> dict[str, Path]:
     """Copy the wanted members of an archive into files that are named here, not there."""
     unpacked: dict[str, Path] = {}
     try:
@@ -45,7 +45,7 @@ def unpack(path: Path, wanted: Collection[str], folder: Path) -> dict[str, Path]
                 copy.writelines(_unpacking(stream))
     except _DAMAGE as error:
         reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
-        raise UserError(f"{path}: damaged ({reason}); {set_aside(path)}") from None
+        raise UserError(f"{path}: damaged ({reason}); {set_aside_damaged(path)}") from None
     return unpacked
 
 
@@ -64,7 +64,7 @@ def _members(path: Path, wanted: Collection[str]) -> Iterator[tuple[str, IO[byte
                 if member in wanted and entry.isreg() and (inside := archive.extractfile(entry)):
                     yield member, inside
     else:
-        with open_binary(path) as stream:
+        with open_decompressed(path) as stream:
             yield "", stream
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from covnmt.base.arrays import AnyArray, BoolArray, IntArray
 from covnmt.base.config import DecodeConfig
 from covnmt.decoding.penalties import penalized_score, search_attempts, step_limits
-from covnmt.text.vocabulary import PAD
+from covnmt.text.vocabulary import PAD_ID
 
 ROOT = -1  # the parent of first words
 MAX_FORBIDDEN = 3  # words that may be forbidden: the reserved, the unknown and the end symbol
@@ -218,7 +218,7 @@ def _allowed(
     """Log-probabilities of the proposed continuations [S, K k]; forbidden ones have -inf."""
     S = len(beam.sentences)
     words = proposal.token_ids.reshape(S, -1)  # [S, K k]
-    forbidden = words == PAD
+    forbidden = words == PAD_ID
     if config.forbid_unk:
         forbidden |= words == scorer.unk
     early = step < beam.without_end

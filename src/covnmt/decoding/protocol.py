@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from covnmt.base.arrays import FloatArray
 from covnmt.base.config import DecodeConfig
-from covnmt.data.padding import Padded
+from covnmt.data.padding import PaddedIds
 from covnmt.decoding.beam_search import SearchResult, StepCallback
 
 
@@ -25,9 +25,9 @@ class Engine(Protocol):
     device: str  # cpu or cuda
 
     def search(
-        self, source: Padded, decode: DecodeConfig, watch: StepCallback | None
+        self, source: PaddedIds, decode: DecodeConfig, watch: StepCallback | None
     ) -> SearchResult:
         """Translate; `watch` is told after every step, by a GPU's own search in the end."""
 
-    def force_decode(self, source: Padded, target: Padded) -> ForcedDecoding:
+    def force_decode(self, source: PaddedIds, target: PaddedIds) -> ForcedDecoding:
         """Decode these targets with the first model."""

@@ -15,14 +15,14 @@ from covnmt.base.arrays import FloatArray, IntArray
 from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.data.batching import Batch
-from covnmt.data.padding import Padded
+from covnmt.data.padding import PaddedIds
 from covnmt.decoding.beam_search import Proposal, SearchResult, StepCallback, beam_search
 from covnmt.decoding.gpu.beam_search import GpuBeamSearch
 from covnmt.decoding.protocol import ForcedDecoding
 from covnmt.kernels import gpu
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.text.vocabulary import UNK
+from covnmt.text.vocabulary import UNK_ID
 
 
 class TorchStates(NamedTuple):
@@ -43,7 +43,7 @@ class TorchScorer:
     """
 
     def __init__(self, models: Sequence[Seq2Seq], memories: Sequence[Memory], end: int) -> None:
-        self.models, self.memories, self.end, self.unk = models, memories, end, UNK
+        self.models, self.memories, self.end, self.unk = models, memories, end, UNK_ID
 
     @classmethod
     def read(
@@ -119,7 +119,7 @@ class TorchEngine:
 
     @torch.inference_mode()
     def search(
-        self, source: Padded, decode: DecodeConfig, watch: StepCallback | None
+        self, source: PaddedIds, decode: DecodeConfig, watch: StepCallback | None
     ) -> SearchResult:
         """Translate; on a GPU one model has a search of its own, which tells only its results."""
         words, mask = map(torch.from_numpy, source)
@@ -145,10 +145,10 @@ class TorchEngine:
     def _on_device(self) -> GpuBeamSearch:
         """The search for one model on a GPU, which keeps its graphs from batch to batch."""
         precision = torch.bfloat16 if gpu.has_bf16(self._place) else None
-        return GpuBeamSearch(self.models[0], self.end, UNK, precision)
+        return GpuBeamSearch(self.models[0], self.end, UNK_ID, precision)
 
     @torch.inference_mode()
-    def force_decode(self, source: Padded, target: Padded) -> ForcedDecoding:
+    def force_decode(self, source: PaddedIds, target: PaddedIds) -> ForcedDecoding:
         """Decode these targets with the first model."""
         batch = Batch(*map(torch.from_numpy, (*source, *target))).to(self._place)
         model = self.models[0]

@@ -26,12 +26,12 @@ from matplotlib.figure import Figure
 
 from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
-from covnmt.base.files import UNREADABLE, atomic_write, read_lines
+from covnmt.base.files import PARSE_ERRORS, atomic_write, read_lines
 from covnmt.evaluation.fonts import em_width, families, without_invisible
 from covnmt.metrics.bootstrap import ConfidenceInterval
 from covnmt.metrics.by_length import LengthBucket
-from covnmt.text.characters import wide
-from covnmt.text.tokenize import spelt
+from covnmt.text.characters import is_full_width
+from covnmt.text.tokenize import spell_byte_tokens
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "osD^vP"
@@ -89,7 +89,10 @@ def draw_heat_maps(panels: Sequence[HeatMap], path: Path) -> None:
     """Draw the heat maps side by side; PNG or SVG by the name of the file."""
     if not panels:
         raise UserError(f"{path}: nothing to draw; heat maps need the output of `translate --json`")
-    panels = [replace(p, source=spelt(p.source), target=spelt(p.target)) for p in panels]
+    panels = [
+        replace(p, source=spell_byte_tokens(p.source), target=spell_byte_tokens(p.target))
+        for p in panels
+    ]
     with _style(word for panel in panels for word in _words(panel)):
         boxes = _boxes(panels)
         strip = any(panel.coverage is not None for panel in panels)
@@ -199,7 +202,7 @@ def _read_log(path: Path) -> Log:
 def _read_entry(line: str, place: str) -> dict[str, Any]:
     try:
         entry = json.loads(line)
-    except UNREADABLE as error:
+    except PARSE_ERRORS as error:
         raise UserError(f"{place}: not valid JSON ({error})") from None
     if not isinstance(entry, dict) or not isinstance(entry.get("update"), int):
         raise UserError(f'{place}: no "update"; expected the log.jsonl of a training run')
@@ -252,7 +255,7 @@ def _height(words: Iterable[str], em: float) -> float:
 
 def reads_vertically(label: str) -> bool:
     """Whether it can be read from top to bottom, as Japanese, Chinese and single letters can."""
-    return len(label) == 1 or all(map(wide, label))
+    return len(label) == 1 or all(map(is_full_width, label))
 
 
 def _label(word: str) -> str:

@@ -15,7 +15,7 @@ from matplotlib import font_manager
 from matplotlib.font_manager import FontProperties
 
 from covnmt.base.console import warn
-from covnmt.text.characters import JOINERS, wide
+from covnmt.text.characters import ZERO_WIDTH_JOINERS, is_full_width
 
 BASE = "DejaVu Sans"  # comes with matplotlib
 REGULAR = (400, "normal", "regular", "book")
@@ -59,12 +59,12 @@ def visible(letter: str) -> bool:
 
 def without_invisible(word: str) -> str:
     """The word less what leaves no ink, but for spaces and what shapes the letters around it."""
-    return "".join(c for c in word if visible(c) or c in f" {JOINERS}")
+    return "".join(c for c in word if visible(c) or c in f" {ZERO_WIDTH_JOINERS}")
 
 
 def em_width(text: str) -> float:
     """About how wide the text is, in units of its size; Chinese characters count one."""
-    return sum(1.0 if wide(c) else 0.62 for c in text)
+    return sum(1.0 if is_full_width(c) else 0.62 for c in text)
 
 
 def _candidates(missing: Iterable[str]) -> Iterator[str]:

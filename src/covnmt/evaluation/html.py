@@ -18,7 +18,7 @@ from covnmt import __version__
 from covnmt.base.arrays import FloatArray
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
-from covnmt.base.files import atomic_text, check_writable, write_json
+from covnmt.base.files import atomic_write_text, check_writable, write_json
 from covnmt.evaluation import svg
 from covnmt.evaluation.evaluate import Comparison, EvaluationOptions, compare, evaluate
 from covnmt.evaluation.figures import HeatMap, draw_heat_maps, draw_length_curves, tallest_bar
@@ -90,7 +90,7 @@ def write_report(
         _ranking("twice", over_translated(comparison, systems, on, sentences), systems, on),
     )
     template = Template((files("covnmt.evaluation") / "page.html").read_text("utf-8"))
-    with atomic_text(directory / PAGE) as stream:
+    with atomic_write_text(directory / PAGE) as stream:
         stream.write(template.substitute(title=join(title), body=body))
     return directory / PAGE
 

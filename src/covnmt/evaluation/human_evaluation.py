@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from covnmt.base.errors import UserError
-from covnmt.base.files import atomic_text, read_json, read_lines, write_json
+from covnmt.base.files import atomic_write_text, read_json, read_lines, write_json
 from covnmt.evaluation.system_output import OutputLine
-from covnmt.text.characters import belongs_before, spaceless
-from covnmt.text.tokenize import SPACE
+from covnmt.text.characters import is_grapheme_extension, is_unspaced_script
+from covnmt.text.tokenize import SPACE_SYMBOL
 
 KEY, SHEET, FORM = "key.json", "ratings.csv", "form.html"
 COLUMNS = ("id", "source", "output", "adequacy", "fluency", "left_out", "said_twice")
@@ -121,12 +121,14 @@ def join_subwords(tokens: Sequence[str]) -> tuple[str, ...]:
 
     Chinese, Japanese and Thai have no spaces to tell words by: there each piece stays a word.
     """
-    if not any(SPACE in token for token in tokens):
+    if not any(SPACE_SYMBOL in token for token in tokens):
         return tuple(tokens)
     text = ""
     for token in tokens:
-        piece = token.replace(SPACE, " ")
-        apart = any(map(spaceless, text[-1:] + piece[:1])) and not belongs_before(piece[0])
+        piece = token.replace(SPACE_SYMBOL, " ")
+        apart = any(map(is_unspaced_script, text[-1:] + piece[:1])) and not is_grapheme_extension(
+            piece[0]
+        )
         text += f" {piece}" if apart else piece
     return tuple(text.split())
 
@@ -157,7 +159,7 @@ def _tag(systems: Mapping[str, Sequence[str]], source: Sequence[str], n: int, se
 
 
 def _write_sheet(path: Path, questions: Sequence[Mapping[str, Any]]) -> None:
-    with atomic_text(path) as stream:
+    with atomic_write_text(path) as stream:
         # the mark by which spreadsheets know UTF-8
         stream.write("\ufeff")
         writer = csv.writer(stream, lineterminator="\r\n")
@@ -187,7 +189,7 @@ def _write_form(path: Path, tag: str, questions: Sequence[Mapping[str, Any]]) ->
     # inside a script element only "<" could end it
     inside = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     template = Template((files("covnmt.evaluation") / "form.html").read_text("utf-8"))
-    with atomic_text(path) as stream:
+    with atomic_write_text(path) as stream:
         stream.write(template.substitute(data=inside))
 
 

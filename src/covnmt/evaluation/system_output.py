@@ -14,7 +14,7 @@ import numpy as np
 
 from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
-from covnmt.base.files import UNREADABLE, input_lines
+from covnmt.base.files import PARSE_ERRORS, read_input_lines
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -35,7 +35,7 @@ class OutputLine:
 def read_outputs(path: Path, sentences: int | None = None) -> list[OutputLine]:
     """Read a system's output ("-" is standard input); with `sentences` one empty line too many at
     the end is let pass."""
-    lines = list(input_lines(path))
+    lines = list(read_input_lines(path))
     if sentences is not None and len(lines) == sentences + 1 and not lines[-1]:
         lines.pop()
     if not lines:
@@ -49,7 +49,7 @@ def parse_output(line: str, place: str) -> OutputLine:
     """Read one JSON line; `place` names it in messages."""
     try:
         row = json.loads(line)
-    except UNREADABLE as error:
+    except PARSE_ERRORS as error:
         raise UserError(f"{place}: not valid JSON ({error}); was the file cut off?") from None
     if not isinstance(row, dict) or not _is_text(row.get("text")):
         raise UserError(f'{place}: no "text"; expected a line of `covnmt translate --json`')
@@ -69,7 +69,7 @@ def parse_output(line: str, place: str) -> OutputLine:
 def _is_json(line: str) -> bool:
     try:
         row = json.loads(line)
-    except UNREADABLE:
+    except PARSE_ERRORS:
         return False
     return isinstance(row, dict) and "text" in row
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
 from covnmt.base.processes import Chunk, map_chunks
-from covnmt.data.padding import batches, pad
+from covnmt.data.padding import length_sorted_batches, pad_ids
 from covnmt.decoding.engines import Network, build_engine, default_processes, load_models
 from covnmt.metrics.alignment import fold_subwords
 from covnmt.model.directory import find_model
 from covnmt.text.codec import Codec
-from covnmt.text.vocabulary import UNK
+from covnmt.text.vocabulary import UNK_ID
 
 BATCH = 64
 WINDOW = 50  # batches, to sort pairs by length
@@ -55,7 +55,7 @@ class SubwordSentence:
     @classmethod
     def of_words(cls, words: Sequence[str], codec: Codec) -> "SubwordSentence":
         """Words as given; each has at least one piece, unknown if the tokenizer finds none."""
-        pieces = [codec.encode(codec.tokenize(word)) or [UNK] for word in words]
+        pieces = [codec.encode(codec.tokenize(word)) or [UNK_ID] for word in words]
         owners = [number for number, found in enumerate(pieces) for _ in found]
         return cls(tuple(words), tuple(chain(*pieces)), tuple(owners))
 
@@ -68,7 +68,7 @@ class Aligner:
 
     def __init__(self, model: Network, source: Codec, target: Codec) -> None:
         self.model, self.source, self.target = model, source, target
-        self.engine = build_engine([model], target.vocabulary.end)
+        self.engine = build_engine([model], target.vocabulary.end_id)
 
     @classmethod
     def load(cls, directory: Path | str, device: str = "auto", threads: int = 0) -> "Aligner":
@@ -102,7 +102,7 @@ class Aligner:
         while window := list(islice(rows, WINDOW * BATCH)):
             pieces = [len(source.ids) + len(target.ids) for source, target in window]
             found: dict[int, Alignment] = {}
-            for chosen in batches(pieces, BATCH):
+            for chosen in length_sorted_batches(pieces, BATCH):
                 batch = self._align_batch([window[k] for k in chosen])
                 found.update(zip(chosen, batch, strict=True))
             yield from (found[k] for k in range(len(window)))
@@ -123,8 +123,8 @@ class Aligner:
         return pair
 
     def _align_batch(self, pairs: Sequence[Pair]) -> list[Alignment]:
-        source = pad([source.ids for source, _ in pairs], self.source.vocabulary.end)
-        target = pad([target.ids for _, target in pairs], self.target.vocabulary.end)
+        source = pad_ids([source.ids for source, _ in pairs], self.source.vocabulary.end_id)
+        target = pad_ids([target.ids for _, target in pairs], self.target.vocabulary.end_id)
         alpha, log_probs, fertility = self.engine.force_decode(source, target)
         expected = [None] * len(pairs) if fertility is None else list(fertility)
         rows = zip(pairs, alpha, log_probs.tolist(), expected, strict=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covnmt.base.config import Config, flatten
+from covnmt.base.config import Config, flatten_keys
 from covnmt.base.errors import UserError
 from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.data.corpus import Corpus
@@ -34,7 +34,7 @@ class ModelInfo:
 
     def settings_rows(self) -> list[tuple[str, str]]:
         """Every key and its value."""
-        flat = flatten(self.config.model_dump(mode="json"))
+        flat = flatten_keys(self.config.model_dump(mode="json"))
         words = [(f"words.{side}", f"{count:,}") for side, count in self.vocabulary_sizes.items()]
         return [(key, json.dumps(value)) for key, value in flat.items()] + words
 
@@ -78,4 +78,4 @@ def _count(config: Config, words: dict[Side, int]) -> dict[str, int]:
 def _vocabulary(config: Config, words: int) -> dict[Side, int]:
     if not (config.data.directory / "corpus.json").exists():
         return {"source": words, "target": words}
-    return Corpus.open(config.data.directory).report.rows
+    return Corpus.open(config.data.directory).report.vocabulary_sizes

@@ -26,7 +26,7 @@ import numpy as np
 from covnmt.base.arrays import DoubleArray
 from covnmt.base.console import warn
 from covnmt.base.processes import Chunk, map_chunks
-from covnmt.data.padding import batches, pad
+from covnmt.data.padding import length_sorted_batches, pad_ids
 from covnmt.decoding.engines import default_processes
 from covnmt.inference.translate import Translation, Translator, join_segments
 from covnmt.inference.units import SourceUnits, UnitScores
@@ -268,9 +268,9 @@ class OmissionChecker:
         found = np.zeros(len(rows))
         longest = max((len(y) for _, y in rows), default=0)
         size = max(1, min(BATCH, MAX_TARGET_POSITIONS // (1 + longest)))
-        for chosen in batches([len(x) + len(y) for x, y in rows], size):
-            x = pad([rows[k][0] for k in chosen], self.source.vocabulary.end)
-            y = pad([rows[k][1] for k in chosen], self.target.vocabulary.end)
+        for chosen in length_sorted_batches([len(x) + len(y) for x, y in rows], size):
+            x = pad_ids([rows[k][0] for k in chosen], self.source.vocabulary.end_id)
+            y = pad_ids([rows[k][1] for k in chosen], self.target.vocabulary.end_id)
             found[chosen] = self.translator.engine.force_decode(x, y).log_probs
         return found
 

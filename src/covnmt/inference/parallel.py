@@ -232,7 +232,7 @@ def _open(job: TranslationJob) -> Translator:
     if seat.workers > 1:
         threads = max(1, (threads or pool.available_cpus()) // seat.workers)
         if found := count_gpus(job):
-            device = f"cuda:{seat.number % found}"
+            device = f"cuda:{seat.rank % found}"
     return Translator.load(*job.models, device=device, dictionary=job.dictionary, threads=threads)
 
 

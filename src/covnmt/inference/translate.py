@@ -23,15 +23,15 @@ from covnmt.base.console import warn
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines
 from covnmt.base.recipe import validate_settings
-from covnmt.data.padding import batches, pad
+from covnmt.data.padding import length_sorted_batches, pad_ids
 from covnmt.decoding.beam_search import Hypothesis
 from covnmt.decoding.beam_search import StepCallback as WatchWords
 from covnmt.decoding.engines import Network, build_engine, load_models
 from covnmt.model.directory import find_model
 from covnmt.text.codec import Codec, vocabulary_fingerprint
-from covnmt.text.sentences import split_text
-from covnmt.text.tokenize import clean
-from covnmt.text.vocabulary import UNK
+from covnmt.text.sentences import split_into_sentences
+from covnmt.text.tokenize import clean_line
+from covnmt.text.vocabulary import UNK_ID
 
 # Told after every step: the number of a line, from 0, and the tokens of its translation so far.
 LineCallback = Callable[[int, tuple[str, ...]], None]
@@ -106,7 +106,7 @@ class Translator:
     ) -> None:
         self.models, self.source, self.target, self.decode = models, source, target, decode
         self.dictionary = dictionary or {}
-        self.engine = build_engine(models, target.vocabulary.end)
+        self.engine = build_engine(models, target.vocabulary.end_id)
 
     @classmethod
     def load(
@@ -185,7 +185,7 @@ class Translator:
         split_sentences: bool,
     ) -> list[tuple[str, ...]]:
         """The tokens to translate: none for a line without words, several for a split one."""
-        texts = split_text(line).sentences if split_sentences else (line,)
+        texts = split_into_sentences(line).sentences if split_sentences else (line,)
         return [part for text in texts for part in self._pieces(text, number, decode, overlong)]
 
     def _pieces(
@@ -212,7 +212,9 @@ class Translator:
     ) -> list[Translation]:
         """Translate in batches of similar length; the result is in the order given."""
         found: dict[int, Translation] = {}
-        for chosen in batches([len(tokens) for tokens in sentences], decode.batch_size):
+        for chosen in length_sorted_batches(
+            [len(tokens) for tokens in sentences], decode.batch_size
+        ):
             watch = None if told is None else told.of(chosen)
             batch = self._translate_batch([sentences[k] for k in chosen], decode, watch)
             found.update(zip(chosen, batch, strict=True))
@@ -222,7 +224,7 @@ class Translator:
         self, sentences: Sequence[tuple[str, ...]], decode: DecodeConfig, watch: WatchWords | None
     ) -> list[Translation]:
         ids = [self.source.encode(tokens) for tokens in sentences]
-        found = self.engine.search(pad(ids, self.source.vocabulary.end), decode, watch)
+        found = self.engine.search(pad_ids(ids, self.source.vocabulary.end_id), decode, watch)
         fertilities = [None] * len(ids) if found.fertility is None else list(found.fertility)
         rows = zip(sentences, found.hypotheses, fertilities, strict=True)
         return [self._translation(*row, decode) for row in rows]
@@ -299,7 +301,7 @@ def replace_unknown(
     """Unknown words become the dictionary's entry for the word they look at most, or that word."""
     looked_at = [source[j] for j in alignment.argmax(axis=1)] if len(words) else []
     return tuple(
-        dictionary.get(origin, origin) if word == UNK else token
+        dictionary.get(origin, origin) if word == UNK_ID else token
         for token, word, origin in zip(tokens, words, looked_at, strict=True)
     )
 
@@ -342,7 +344,7 @@ def _concatenate(line: str, parts: Sequence[Translation], target: Codec) -> Tran
     return Translation(
         source=line,
         source_tokens=source,
-        text=target.detokenize(tokens) if parts else clean(line),
+        text=target.detokenize(tokens) if parts else clean_line(line),
         tokens=tokens,
         score=sum((part.score for part in parts), 0.0),
         blocks=tuple(block for part in parts for block in part.blocks),

@@ -16,7 +16,7 @@ import numpy as np
 from covnmt.base.config import DecodeConfig
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
-from covnmt.base.files import check_writable, read_parallel
+from covnmt.base.files import check_writable, read_parallel_lines
 from covnmt.decoding.engines import default_processes
 from covnmt.decoding.penalties import MAX_RETRY_BEAM, length_penalty, uncovered
 from covnmt.inference.parallel import TranslationJob, translate_lines
@@ -174,7 +174,7 @@ def tune_penalties(
     tokenize: str = "13a",
 ) -> PenaltyTuning:
     """Translate a dev set, and score these settings on it."""
-    pairs = [(line, translation) for line, translation in read_parallel(source, reference)]
+    pairs = [(line, translation) for line, translation in read_parallel_lines(source, reference)]
     if not pairs:
         raise UserError(f"{source} and {reference} are empty; expected a sentence on each line")
     job = replace(job, decode=keep_every_hypothesis(job.decode))

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 
-from covnmt.text.characters import belongs_before
+from covnmt.text.characters import is_grapheme_extension
 from covnmt.text.codec import Codec
-from covnmt.text.sentences import split_text
-from covnmt.text.tokenize import SPACE, UNPARTED, is_inner_byte
+from covnmt.text.sentences import split_into_sentences
+from covnmt.text.tokenize import SPACE_SYMBOL, UNSPACED_LANGUAGES, is_continuation_byte
 
 UnitScores = dict[range, float]  # of parts of a line
 
@@ -29,7 +29,7 @@ class SourceUnits:
     @classmethod
     def of(cls, line: str, codec: Codec) -> "SourceUnits":
         """As the model reads it, sentence by sentence."""
-        texts = split_text(line).sentences
+        texts = split_into_sentences(line).sentences
         parts = [_tokens_after(before, text, codec) for before, text in pairwise(["", *texts])]
         tokens = tuple(token for part in parts for token in part)
         sentences = [range(*pair) for pair in pairwise(accumulate(map(len, parts), initial=0))]
@@ -90,7 +90,7 @@ def _parts(before: str, token: str, codec: Codec) -> bool:
     """Whether a unit begins between these two tokens."""
     if codec.settings.kind != "sentencepiece":
         return True
-    if codec.settings.unspaced or codec.settings.language in UNPARTED:
+    if codec.settings.unspaced or codec.settings.language in UNSPACED_LANGUAGES:
         number = before[-1].isdecimal() and token[0].isdecimal()
-        return not (number or is_inner_byte(token) or belongs_before(token[0]))
-    return token.startswith(SPACE)
+        return not (number or is_continuation_byte(token) or is_grapheme_extension(token[0]))
+    return token.startswith(SPACE_SYMBOL)

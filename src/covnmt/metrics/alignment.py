@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
-from covnmt.base.files import atomic_write, open_binary, read_lines
+from covnmt.base.files import atomic_write, open_decompressed, read_lines
 
 Links = frozenset[tuple[int, int]]
 
@@ -258,7 +258,7 @@ def save_matrices(path: Path, matrices: Iterable[FloatArray]) -> None:
 def load_matrices(path: Path) -> list[FloatArray]:
     """Read what `save_matrices` wrote; nothing in the file is executed."""
     try:
-        with open_binary(path) as stream, np.load(stream, allow_pickle=False) as arrays:
+        with open_decompressed(path) as stream, np.load(stream, allow_pickle=False) as arrays:
             matrices = [arrays[str(number)] for number in range(len(arrays.files))]
     except (BadZipFile, KeyError, ValueError, EOFError, OSError, TypeError):
         # NumPy's own words would advise to unpickle whatever it does not know

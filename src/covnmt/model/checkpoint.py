@@ -27,7 +27,7 @@ from torch import Tensor
 
 from covnmt.base.config import Config
 from covnmt.base.errors import UserError
-from covnmt.base.files import UNREADABLE, atomic_write
+from covnmt.base.files import PARSE_ERRORS, atomic_write
 from covnmt.model.directory import (
     ModelDescription,
     check_model_signature,
@@ -67,7 +67,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             about = json.loads((stream.metadata() or {}).get("about", "{}"))
             if not isinstance(about, dict):
                 raise ValueError("its note is none of ours")
-    except (SafetensorError, OSError, struct.error, *UNREADABLE) as error:
+    except (SafetensorError, OSError, struct.error, *PARSE_ERRORS) as error:
         raise UserError(
             f"{path}: damaged or not a safetensors file ({error}); "
             "restore it from a copy, or train again"

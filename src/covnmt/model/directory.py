@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covnmt.base.config import Config, flatten
+from covnmt.base.config import Config, flatten_keys
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_json, read_lines, write_json
 from covnmt.base.recipe import build_config
@@ -115,7 +115,7 @@ def check_vocabularies(directory: Path, known: ModelDescription) -> None:
 def model_signature(known: ModelDescription) -> dict[str, Any]:
     """What weights are told to be made with: all that decides what is computed with them."""
     model = known.config.model.model_dump(mode="json", exclude=TRAINING_ONLY)
-    return flatten({"model": model, "vocabularies": known.fingerprint[:16]})
+    return flatten_keys({"model": model, "vocabularies": known.fingerprint[:16]})
 
 
 def check_model_signature(told: Any, known: ModelDescription, where: Path) -> None:

@@ -14,12 +14,12 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from covnmt.base.console import log, track
-from covnmt.base.files import read_parallel, write_lines
-from covnmt.base.recipe import find_recipe, load_recipe, quoted
+from covnmt.base.files import read_parallel_lines, write_lines
+from covnmt.base.recipe import find_recipe, load_recipe, toml_string
 from covnmt.data.corpus import PrepareSettings
 from covnmt.data.examples import example_sentences
-from covnmt.data.prepare import prepare
-from covnmt.data.synthetic import write_corpus
+from covnmt.data.prepare import prepare_corpus
+from covnmt.data.synthetic import write_synthetic_corpus
 from covnmt.evaluation.evaluate import Comparison, compare
 from covnmt.evaluation.figures import draw_heat_maps
 from covnmt.evaluation.html import attention_heat_maps, write_report
@@ -68,7 +68,7 @@ def run_demo(directory: Path) -> Iterator[RenderableType]:
 def make_data(text: Path, data: Path) -> None:
     """Write and prepare the embedded pair."""
     if not (data / "corpus.json").exists():
-        write_corpus(text, train=TRAIN, dev=DEV, test=TEST)
+        write_synthetic_corpus(text, train=TRAIN, dev=DEV, test=TEST)
     words = TokenizerSettings(kind="whitespace")
     pairs = {
         part: (text / f"{part}.src", text / f"{part}.tgt") for part in ("train", "dev", "test")
@@ -76,13 +76,13 @@ def make_data(text: Path, data: Path) -> None:
     settings = PrepareSettings(
         source=words, target=words, train=(pairs["train"],), dev=pairs["dev"], test=pairs["test"]
     )
-    prepare(settings, data)
+    prepare_corpus(settings, data)
 
 
 def train_system(system: str, data: Path, run: Path) -> None:
     """Train by the demo's recipe, or go on where an earlier call stopped."""
     log(f"training {system}")
-    config = load_recipe(find_recipe(f"demo/{system}"), [f"data.directory={quoted(data)}"])
+    config = load_recipe(find_recipe(f"demo/{system}"), [f"data.directory={toml_string(data)}"])
     outcome = train(config, run, torch.device("cpu"))
     if outcome.interrupted:
         raise KeyboardInterrupt
@@ -92,7 +92,7 @@ def translate_test(text: Path, run: Path) -> None:
     """Translate the test set, and align its reference by forced decoding."""
     if (run / "test.npz").exists():
         return
-    pairs = list(read_parallel(text / "test.src", text / "test.tgt"))
+    pairs = list(read_parallel_lines(text / "test.src", text / "test.tgt"))
     translator = Translator.load(run, device="cpu")
     done = translator.stream(source for source, _ in pairs)
     shown = track(done, len(pairs), "translating", "sentences")

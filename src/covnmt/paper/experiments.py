@@ -10,15 +10,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal, Protocol
 
-from covnmt.base.config import SYSTEMS
+from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.errors import UserError
-from covnmt.base.files import read_lines, read_parallel, write_lines
+from covnmt.base.files import read_lines, read_parallel_lines, write_lines
 from covnmt.data.corpus import PathPair, PrepareSettings
 from covnmt.data.examples import example_sentences
-from covnmt.data.prepare import prepare
-from covnmt.data.synthetic import write_corpus
+from covnmt.data.prepare import prepare_corpus
+from covnmt.data.synthetic import write_synthetic_corpus
 from covnmt.paper.systems import VARIANTS
-from covnmt.text.tokenize import TokenizerSettings, plain_subwords
+from covnmt.text.tokenize import TokenizerSettings, subword_settings
 
 CorpusName = Literal["kftt", "twlaw", "embedded"]
 Scale = Literal["paper", "modern", "shipped", "small", "tiny"]
@@ -86,7 +86,7 @@ class OpenCorpusText:
                 raise UserError(f"{prepared}: no prepared data; give --data, or --unpack FILE")
             return
         files = {part: self._files(raw, part) for part in PARTS}
-        prepare(self._plain(files, prepared) if self.plain else self._split(files), prepared)
+        prepare_corpus(self._plain(files, prepared) if self.plain else self._split(files), prepared)
         if not self.plain:  # whose subwords do not end where those words do
             self._copy_gold(raw, prepared)
 
@@ -110,8 +110,8 @@ class OpenCorpusText:
         bare = write_pairs_without_full_stop(files["train"], prepared.parent)
         rewritten = dict.fromkeys(self.rewritten, True)
         return PrepareSettings(
-            source=plain_subwords(self.language).model_copy(update=rewritten),
-            target=plain_subwords("en"),
+            source=subword_settings(self.language).model_copy(update=rewritten),
+            target=subword_settings("en"),
             train=(files["train"], *bare),
             dev=files["dev"],
             test=files["test"],
@@ -154,7 +154,7 @@ def write_pairs_without_full_stop(pair: PathPair, folder: Path) -> list[PathPair
     People leave it out, and a system that never saw that may answer with anything.
     """
     ends = tuple(FULL_STOPS)
-    both = ((a, b) for a, b in read_parallel(*pair) if a.endswith(ends) and b.endswith(ends))
+    both = ((a, b) for a, b in read_parallel_lines(*pair) if a.endswith(ends) and b.endswith(ends))
     kept = list(islice(both, 0, None, BARE))
     source, target = folder / "bare.source", folder / "bare.target"
     write_lines(source, (a.rstrip(f"{FULL_STOPS} ") for a, _ in kept))
@@ -180,7 +180,7 @@ class EmbeddedPairText:
         if (prepared / "corpus.json").exists():
             return
         text = prepared.parent / "text"
-        write_corpus(text, train=self.train, dev=self.dev, test=self.test)
+        write_synthetic_corpus(text, train=self.train, dev=self.dev, test=self.test)
         for ending, own in zip(("src", "tgt", "align"), GOLD_FILES, strict=True):
             write_lines(prepared / own, read_lines(text / f"test.{ending}"))
         pairs = {part: (text / f"{part}.src", text / f"{part}.tgt") for part in PARTS}
@@ -191,7 +191,7 @@ class EmbeddedPairText:
             dev=pairs["dev"],
             test=pairs["test"],
         )
-        prepare(settings, prepared)
+        prepare_corpus(settings, prepared)
 
     def examples(self, prepared: Path) -> list[str]:
         """The first test sentences of a length to look at: no corpus text, they are generated."""
@@ -210,7 +210,7 @@ class Experiment:
     title: str
     recipe: str
     text: ExperimentText
-    systems: tuple[str, ...] = tuple(SYSTEMS)
+    systems: tuple[str, ...] = tuple(PAPER_SYSTEMS)
     again: tuple[str, ...] = ()  # systems with a second seed
     minutes: float | None = None  # of one job; None: as long as the recipe says
     tuned: bool = False  # the length penalty of every system is chosen on the dev set

@@ -17,7 +17,7 @@ from covnmt.base.config import Config, DecodeConfig
 from covnmt.base.console import log
 from covnmt.base.errors import UserError
 from covnmt.base.files import check_writable, read_json, read_lines, write_json
-from covnmt.base.recipe import find_recipe, load_recipe, quoted
+from covnmt.base.recipe import find_recipe, load_recipe, toml_string
 from covnmt.paper.experiments import Experiment, tunes_length_penalty
 from covnmt.paper.results import read_result, result_file, write_result
 from covnmt.paper.systems import PHRASE_BASED, recipe_overrides, training_system
@@ -208,7 +208,7 @@ def train_system(plan: ExperimentPlan, job: ExperimentJob) -> dict[str, Any]:
 def job_config(plan: ExperimentPlan, job: ExperimentJob, minutes: float) -> Config:
     """The recipe that all systems share, with what makes this one."""
     own = [
-        f"data.directory={quoted(plan.prepared)}",
+        f"data.directory={toml_string(plan.prepared)}",
         f"train.seed={job.seed}",
         f"train.minutes={minutes:.3f}",
     ]

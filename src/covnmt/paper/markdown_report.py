@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from covnmt.base.arrays import FloatArray
-from covnmt.base.config import SYSTEMS
+from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.errors import UserError
-from covnmt.base.files import atomic_text, write_json, write_lines
+from covnmt.base.files import atomic_write_text, write_json, write_lines
 from covnmt.evaluation.figures import (
     HeatMap,
     draw_heat_maps,
@@ -60,14 +60,16 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
         variants(summary),
         missing(summary),
     ]
-    with atomic_text(directory / PAGE) as stream:
+    with atomic_write_text(directory / PAGE) as stream:
         stream.write("\n\n".join(part for part in parts if part) + "\n")
     return directory / PAGE
 
 
 def one_result_per_system(results: Sequence[Result]) -> dict[str, Result]:
     """Of every neural system the seed that most of them have, or else its first."""
-    groups = {name: group for name, group in group_by_system(results).items() if name in SYSTEMS}
+    groups = {
+        name: group for name, group in group_by_system(results).items() if name in PAPER_SYSTEMS
+    }
     counts = Counter(result.seed for group in groups.values() for result in group)
     most = min(counts, key=lambda seed: (-counts[seed], seed), default=0)
     return {

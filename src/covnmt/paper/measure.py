@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from covnmt.base.config import DecodeConfig
-from covnmt.base.files import read_lines, read_parallel, write_lines
+from covnmt.base.files import read_lines, read_parallel_lines, write_lines
 from covnmt.base.processes import available_cpus
 from covnmt.data.corpus import Corpus, Split
 from covnmt.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
@@ -173,7 +173,7 @@ def score_gold_alignment(aligner: Aligner, prepared: Path) -> tuple[tuple[Score,
     source, target, links = (prepared / name for name in GOLD_FILES)
     if not links.exists():
         return (), 0
-    pairs = [(a, b) for a, b in read_parallel(source, target)]
+    pairs = [(a, b) for a, b in read_parallel_lines(source, target)]
     gold = read_links(links)
     lengths = [(len(a.split()), len(b.split())) for a, b in pairs]
     check_links(gold, lengths, links)

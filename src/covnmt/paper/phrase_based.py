@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from covnmt.base.files import read_parallel
+from covnmt.base.files import read_parallel_lines
 from covnmt.base.processes import available_cpus
 from covnmt.data.corpus import Corpus
 from covnmt.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
@@ -121,7 +121,7 @@ def gold_pairs(prepared: Path) -> list[WordPair]:
     source, target, links = (prepared / name for name in GOLD_FILES)
     if not links.exists():
         return []
-    return [(one.split(), other.split()) for one, other in read_parallel(source, target)]
+    return [(one.split(), other.split()) for one, other in read_parallel_lines(source, target)]
 
 
 def score_words(

@@ -15,7 +15,7 @@ import numpy as np
 
 from covnmt.base.arrays import IntArray
 from covnmt.base.errors import UserError
-from covnmt.base.files import atomic_text, read_json
+from covnmt.base.files import atomic_write_text, read_json
 
 FORMAT = 1
 NAME = re.compile(r"(.+)-seed(\d+)\.json")
@@ -73,7 +73,7 @@ def result_file(directory: Path, system: str, seed: int) -> Path:
 
 def write_result(path: Path, content: dict[str, Any]) -> None:
     """Write a result as a whole."""
-    with atomic_text(path) as stream:
+    with atomic_write_text(path) as stream:
         stream.write(format_json({"format": FORMAT, **content}) + "\n")
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from statistics import mean
 from typing import Any
 
-from covnmt.base.config import SYSTEMS, flatten
+from covnmt.base.config import PAPER_SYSTEMS, flatten_keys
 from covnmt.evaluation.evaluate import SIGNIFICANCE_LEVEL
 from covnmt.metrics.bootstrap import ConfidenceInterval, bleu_gain_interval
 from covnmt.metrics.significance import SignTest, sign_test
@@ -107,13 +107,13 @@ def summarize_results(experiment: Experiment, results: Sequence[Result]) -> Summ
         missing=tuple(job.name for job in planned if (job.system, job.seed) not in done),
         commits=_unique(result.content["commit"] for result in results),
         machines=_unique(machine_name(result) for result in results),
-        unequal=differing_settings([r for r in results if r.system in SYSTEMS]),
+        unequal=differing_settings([r for r in results if r.system in PAPER_SYSTEMS]),
     )
 
 
 def group_by_system(results: Iterable[Result]) -> dict[str, list[Result]]:
     """Results of each system by seed: the paper's rows, our variants, then any other."""
-    order = [PHRASE_BASED, *SYSTEMS, *VARIANTS]
+    order = [PHRASE_BASED, *PAPER_SYSTEMS, *VARIANTS]
     rank = {system: number for number, system in enumerate(order)}
     groups: dict[str, list[Result]] = {}
     for result in sorted(results, key=lambda r: (rank.get(r.system, len(order)), r.system, r.seed)):
@@ -201,7 +201,7 @@ def differing_settings(results: Sequence[Result]) -> tuple[str, ...]:
 def shared_settings(result: Result) -> dict[str, Any]:
     """The recipe, flat; what was chosen on the dev set was chosen by one rule."""
     chosen = {"decode.length_penalty": "chosen on the dev set"} if result.tuning else {}
-    return {**flatten(result.content["recipe"]), **chosen}
+    return {**flatten_keys(result.content["recipe"]), **chosen}
 
 
 def _bleu(result: Result) -> float:

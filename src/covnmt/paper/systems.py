@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from covnmt.base.config import SYSTEMS, flatten
+from covnmt.base.config import PAPER_SYSTEMS, flatten_keys
 from covnmt.base.errors import UserError
 
 # The phrase-based system, row 1 of the paper's Table 1 (there it is Moses); asked for by name.
@@ -122,10 +122,12 @@ def recipe_overrides(system: str) -> list[str]:
         return []
     variant = VARIANTS.get(system)
     base = variant.base if variant else system
-    if base not in SYSTEMS:
-        known = ", ".join([*SYSTEMS, *VARIANTS, PHRASE_BASED])
+    if base not in PAPER_SYSTEMS:
+        known = ", ".join([*PAPER_SYSTEMS, *VARIANTS, PHRASE_BASED])
         raise UserError(f"{system}: no such system; choose from {known}")
-    coverage = flatten({"model": {"coverage": SYSTEMS[base].model_dump(exclude_defaults=True)}})
+    coverage = flatten_keys(
+        {"model": {"coverage": PAPER_SYSTEMS[base].model_dump(exclude_defaults=True)}}
+    )
     return [f"{key}={value}" for key, value in coverage.items()] + list(
         variant.changes if variant else ()
     )

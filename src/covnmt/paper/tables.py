@@ -7,7 +7,7 @@ and how far things moved there, not what ours should be.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from covnmt.base.config import SYSTEMS
+from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.metrics.adequacy import LOW_ATTENTION
 from covnmt.metrics.bootstrap import ConfidenceInterval
 from covnmt.paper.results import Result
@@ -265,4 +265,4 @@ def _all_rows(summary: Summary) -> list[SystemSummary]:
 
 
 def _six(summary: Summary) -> list[SystemSummary]:
-    return [each for each in summary.systems if each.system in SYSTEMS]
+    return [each for each in summary.systems if each.system in PAPER_SYSTEMS]

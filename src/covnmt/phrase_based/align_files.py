@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from covnmt.base.errors import UserError
-from covnmt.base.files import read_parallel
-from covnmt.data.corpus import Corpus, Sentences
+from covnmt.base.files import read_parallel_lines
+from covnmt.data.corpus import Corpus, SentenceIds
 from covnmt.metrics.alignment import NO_LINKS, Links
 from covnmt.phrase_based.aligner import align_bitext, max_sentence_length
 from covnmt.phrase_based.bitext import Bitext, concatenate_sentences
 from covnmt.phrase_based.settings import AlignerSettings
 from covnmt.text.codec import Side
-from covnmt.text.vocabulary import NAMES
+from covnmt.text.vocabulary import SPECIAL_TOKENS
 
 WordPair = tuple[Sequence[str], Sequence[str]]
 
@@ -30,7 +30,7 @@ def align_files(
     processes: int = 1,
 ) -> list[Links]:
     """The links of each line, (source word, target word) from 0; none where a side is empty."""
-    lines = read_parallel(source, target)
+    lines = read_parallel_lines(source, target)
     pairs = [(one.split(), other.split()) for one, other in lines]
     if not any(one and other for one, other in pairs):
         raise UserError(f"{source} and {target}: no line has words on both sides")
@@ -69,10 +69,10 @@ def vocabulary_ids(corpus: Corpus | None, side: Side) -> dict[str, int]:
     if corpus is None:
         return {}
     vocabulary = corpus.codec(side).vocabulary
-    return dict(zip((*NAMES, *vocabulary.words, ""), range(len(vocabulary)), strict=True))
+    return dict(zip((*SPECIAL_TOKENS, *vocabulary.tokens, ""), range(len(vocabulary)), strict=True))
 
 
-def assign_ids(lines: Sequence[Sequence[str]], known: dict[str, int]) -> Sentences:
+def assign_ids(lines: Sequence[Sequence[str]], known: dict[str, int]) -> SentenceIds:
     """Lines as ids; a word without one gets the next."""
     return concatenate_sentences(
         [[known.setdefault(word, len(known)) for word in line] for line in lines]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from covnmt.base.arrays import IntArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write
-from covnmt.data.corpus import Sentences, Split
+from covnmt.data.corpus import SentenceIds, Split
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -21,8 +21,8 @@ Arrays = dict[str, NDArray[Any]]
 class Bitext:
     """Parallel sentences; both sides have the same number of them."""
 
-    source: Sentences
-    target: Sentences
+    source: SentenceIds
+    target: SentenceIds
 
     def __len__(self) -> int:
         return len(self.source.offsets) - 1
@@ -64,27 +64,27 @@ class Bitext:
         """Read what `save` wrote."""
         found = load_arrays(path)
         source, target = (
-            Sentences(found[f"{side}_ids"], found[f"{side}_offsets"])
+            SentenceIds(found[f"{side}_ids"], found[f"{side}_offsets"])
             for side in ("source", "target")
         )
         return cls(source, target)
 
 
-def select_sentences(sentences: Sentences, chosen: IntArray) -> Sentences:
+def select_sentences(sentences: SentenceIds, chosen: IntArray) -> SentenceIds:
     """Some sentences, laid end to end again."""
     offsets = np.concatenate([[0], np.cumsum(sentences.lengths(chosen))])
-    return Sentences(concatenate_ids(sentences[int(i)] for i in chosen), offsets)
+    return SentenceIds(concatenate_ids(sentences[int(i)] for i in chosen), offsets)
 
 
-def _chained(one: Sentences, other: Sentences) -> Sentences:
+def _chained(one: SentenceIds, other: SentenceIds) -> SentenceIds:
     offsets = np.concatenate([one.offsets, one.offsets[-1] + other.offsets[1:]])
-    return Sentences(concatenate_ids([one.ids, other.ids]), offsets)
+    return SentenceIds(concatenate_ids([one.ids, other.ids]), offsets)
 
 
-def concatenate_sentences(rows: Sequence[Sequence[int]]) -> Sentences:
+def concatenate_sentences(rows: Sequence[Sequence[int]]) -> SentenceIds:
     """Lists of ids, laid end to end."""
     offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    return Sentences(concatenate_ids(np.array(row, dtype=np.uint32) for row in rows), offsets)
+    return SentenceIds(concatenate_ids(np.array(row, dtype=np.uint32) for row in rows), offsets)
 
 
 def concatenate_ids(rows: Iterable[NDArray[Any]]) -> NDArray[Any]:

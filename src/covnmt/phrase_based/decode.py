@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from covnmt.base.arrays import DoubleArray
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
-from covnmt.base.processes import STOPS, defer_signals, exit_with_parent
+from covnmt.base.processes import STOP_SIGNALS, defer_signals, exit_with_parent
 from covnmt.phrase_based.language_model import LanguageModel
 from covnmt.phrase_based.nbest import PhraseHypothesis, best_translations
 from covnmt.phrase_based.phrase_table import PhraseTable
@@ -111,7 +111,7 @@ def _load_here(search: DecoderInputs) -> None:
     global _here
     exit_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that people see
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     _here = LocalDecoder(search)
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from covnmt.base.arrays import DoubleArray, IntArray
 from covnmt.base.console import track
 from covnmt.base.files import atomic_write
-from covnmt.data.corpus import Sentences
+from covnmt.data.corpus import SentenceIds
 from covnmt.phrase_based.bitext import map_array
 
 DISCOUNT_CLASSES = 3  # of discounts: for 1, for 2, for more
@@ -74,7 +74,7 @@ class LanguageModel:
             here = self.shorter[here].astype(np.int64)
         return scores + self.score[found], self.history[found].astype(np.int64)
 
-    def perplexity(self, text: Sentences) -> float:
+    def perplexity(self, text: SentenceIds) -> float:
         """Of a text, ends of sentences counted."""
         lengths, total = text.lengths(), 0.0
         histories = np.full(len(lengths), self.beginning)
@@ -116,7 +116,7 @@ def find_keys(keys: IntArray, wanted: IntArray) -> IntArray:
     return np.where(keys[at] == wanted, at, -1)
 
 
-def count_ngrams(text: Sentences, end: int, longest: int) -> list[NgramCounts]:
+def count_ngrams(text: SentenceIds, end: int, longest: int) -> list[NgramCounts]:
     """Count n-grams of up to `longest` words; both ends of a sentence are words."""
     words, place = _with_ends(text, end)
     rows = end + 2
@@ -134,7 +134,7 @@ def count_ngrams(text: Sentences, end: int, longest: int) -> list[NgramCounts]:
     return orders
 
 
-def _with_ends(text: Sentences, end: int) -> tuple[IntArray, IntArray]:
+def _with_ends(text: SentenceIds, end: int) -> tuple[IntArray, IntArray]:
     """All words with a beginning and an end of each sentence, and their places in it."""
     lengths = text.lengths() + 2
     starts = np.cumsum(lengths) - lengths

@@ -194,7 +194,7 @@ class ModelBuilder:
 
     def collect_phrases(self) -> Figures:
         """PhraseOccurrences of phrase pairs, and the lexicon."""
-        bitext, rows = self.bitext(), self.corpus.report.rows
+        bitext, rows = self.bitext(), self.corpus.report.vocabulary_sizes
         links = WordLinks.of(load_arrays(self.directory / "links.npz"))
         bitext.save(self.directory / "bitext.npz")
         words = lexicon.count_links(bitext, links, rows["source"], rows["target"])
@@ -209,7 +209,7 @@ class ModelBuilder:
 
     def count_ngrams(self) -> Figures:
         """The language model."""
-        end, longest = self.corpus.report.rows["target"] - 1, self.settings.order
+        end, longest = self.corpus.report.vocabulary_sizes["target"] - 1, self.settings.order
         orders = language_model.count_ngrams(self.bitext().target, end, longest)
         model = language_model.smooth_counts(orders)
         model.save(self.directory / LANGUAGE_MODEL_DIRECTORY)

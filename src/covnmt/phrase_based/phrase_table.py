@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covnmt.base.arrays import DoubleArray, IntArray
-from covnmt.data.corpus import Sentences
+from covnmt.data.corpus import SentenceIds
 from covnmt.phrase_based.bitext import Bitext, load_arrays, save_arrays
 from covnmt.phrase_based.lexicon import Lexicon
 from covnmt.phrase_based.phrases import (
@@ -60,7 +60,7 @@ def build_phrase_table(
     bitext: Bitext,
     found: PhraseOccurrences,
     lexicon: Lexicon,
-    text: Sentences,
+    text: SentenceIds,
     longest: int,
     options: int,
 ) -> PhraseTable:
@@ -116,7 +116,7 @@ def orientation_scores(pair: IntArray, seen: NDArray[np.int8], pairs: int) -> Do
     return np.asarray(np.log(smoothed / smoothed.sum(axis=1, keepdims=True)))
 
 
-def pad_spans(side: Sentences, spans: Spans) -> IntArray:
+def pad_spans(side: SentenceIds, spans: Spans) -> IntArray:
     """The words of runs as rows, with 0 after the last."""
     inside = np.arange(int(spans.lengths.max(initial=1))) < spans.lengths[:, None]
     places = np.minimum(spans.starts[:, None] + np.arange(inside.shape[1]), len(side.ids) - 1)

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from covnmt.base.arrays import AnyArray, BoolArray, IntArray
 from covnmt.base.console import track
-from covnmt.data.corpus import Sentences
+from covnmt.data.corpus import SentenceIds
 from covnmt.phrase_based.aligner import WordLinks
 from covnmt.phrase_based.bitext import Arrays, Bitext
-from covnmt.text.vocabulary import UNK
+from covnmt.text.vocabulary import UNK_ID
 
 Hashes = NDArray[np.uint64]
 
@@ -113,11 +113,11 @@ class SentenceBlock:
     starts: IntArray  # [sentences] where each begins
 
     @classmethod
-    def of(cls, sentences: Sentences, part: slice) -> "SentenceBlock":
+    def of(cls, sentences: SentenceIds, part: slice) -> "SentenceBlock":
         """Sentences `part` of a corpus."""
         offsets = sentences.offsets[part.start : part.stop + 1]
         ids = sentences.ids[offsets[0] : offsets[-1]]
-        unknown = np.concatenate([[0], np.cumsum(ids == UNK)])
+        unknown = np.concatenate([[0], np.cumsum(ids == UNK_ID)])
         sentence = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         return cls(int(offsets[0]), unknown, sentence, offsets[:-1] - offsets[0])
 
@@ -263,7 +263,7 @@ def _free_before(linked: BoolArray, sentence: IntArray, longest: int) -> IntArra
     return count
 
 
-def all_spans(text: Sentences, longest: int) -> Spans:
+def all_spans(text: SentenceIds, longest: int) -> Spans:
     """Every run of words in every sentence."""
     lengths = text.lengths()
     sentence = np.repeat(np.arange(len(lengths)), lengths)

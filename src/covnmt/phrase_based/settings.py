@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from covnmt.base.config import Count, Positive, Settings
+from covnmt.base.config import Count, PositiveInt, Settings
 
 AlignerKind = Literal["eflomal", "hmm", "fast_align", "ibm1", "ibm3", "ibm4"]
 Symmetrization = Literal[
@@ -16,7 +16,7 @@ class AlignerSettings(Settings):
     """How words are linked."""
 
     kind: AlignerKind = Field("eflomal", description="Thot's aligner")
-    samplers: Positive = Field(3, description="independent chains, which vote (eflomal)")
+    samplers: PositiveInt = Field(3, description="independent chains, which vote (eflomal)")
     joining: Symmetrization = Field("grow-diag-final-and", description="of the two directions")
     seed: Count = Field(1234, description="of the samplers (eflomal)")
 
@@ -27,7 +27,7 @@ class PhraseBasedSettings(Settings):
     align: AlignerSettings = AlignerSettings()
     pairs: Count = Field(0, description="train on that many, in shuffled order; 0: all")
     max_phrase: Annotated[int, Field(gt=0, le=10)] = Field(7, description="words on either side")
-    options: Positive = Field(20, description="translations kept of a source phrase")
+    options: PositiveInt = Field(20, description="translations kept of a source phrase")
     order: Annotated[int, Field(gt=0, le=6)] = Field(4, description="words of an n-gram")
 
     @model_validator(mode="before")
@@ -43,16 +43,16 @@ class StackSearchSettings(Settings):
     """How the decoder searches."""
 
     reorder: Count = Field(6, description="source words that may be jumped over; 0: monotone")
-    stack: Positive = Field(100, description="hypotheses kept for each number of covered words")
-    processes: Positive = Field(1, description="sentences are shared among them")
+    stack: PositiveInt = Field(100, description="hypotheses kept for each number of covered words")
+    processes: PositiveInt = Field(1, description="sentences are shared among them")
 
 
 class WeightTuningSettings(Settings):
     """How the weights are found."""
 
     search: StackSearchSettings = StackSearchSettings()
-    iterations: Positive = Field(8, description="rounds of translating the dev set, at most")
-    nbest: Positive = Field(100, description="translations of each sentence and round")
+    iterations: PositiveInt = Field(8, description="rounds of translating the dev set, at most")
+    nbest: PositiveInt = Field(100, description="translations of each sentence and round")
     restarts: Count = Field(8, description="random starts besides the weights so far")
     sentences: Count = Field(0, description="first ones of the dev set; 0: all")
     seed: Count = Field(1234, description="of starts and directions")

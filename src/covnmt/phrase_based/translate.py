@@ -28,7 +28,7 @@ from covnmt.phrase_based.nbest import PhraseHypothesis, PhraseSpan
 from covnmt.phrase_based.phrase_table import build_phrase_table
 from covnmt.phrase_based.settings import StackSearchSettings
 from covnmt.text.codec import SIDES, Codec
-from covnmt.text.vocabulary import UNK, Vocabulary
+from covnmt.text.vocabulary import UNK_ID, Vocabulary
 
 WEIGHTS_FILE = "weights.json"
 MAX_CHUNK_TOKENS = 100  # longer sentences are translated in pieces
@@ -153,7 +153,7 @@ def hypothesis_tokens(
     """The tokens of a translation; a copied word is its source token."""
     tokens = target.decode(found.words)
     for phrase in found.phrases:
-        if found.words[phrase.target] == UNK:
+        if found.words[phrase.target] == UNK_ID:
             tokens[phrase.target] = source[phrase.source]
     return tokens
 

@@ -14,7 +14,7 @@ from covnmt.phrase_based.bitext import concatenate_sentences
 from covnmt.phrase_based.language_model import LanguageModel
 from covnmt.phrase_based.phrase_table import ORIENTATIONS, PhraseTable
 from covnmt.phrase_based.phrases import all_spans, find_hashes, hash_spans
-from covnmt.text.vocabulary import UNK
+from covnmt.text.vocabulary import UNK_ID
 
 COPY_SCORE = -7.0  # log-probability of a copied word, in each of the table's four scores
 
@@ -44,7 +44,7 @@ def collect_options(
     rows, span = _rows(table.bounds, places[known])
     width = table.words.shape[1]
     copies = len(lone)
-    words = np.concatenate([table.words[rows], np.tile([UNK] + [0] * (width - 1), (copies, 1))])
+    words = np.concatenate([table.words[rows], np.tile([UNK_ID] + [0] * (width - 1), (copies, 1))])
     scores = np.concatenate([table.scores[rows], np.full((copies, 4), COPY_SCORE)])
     order = np.concatenate(
         [table.orientation[rows], np.full((copies, ORIENTATIONS), -np.log(ORIENTATIONS))]

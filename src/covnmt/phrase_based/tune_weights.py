@@ -17,7 +17,7 @@ import numpy as np
 from covnmt.base.arrays import DoubleArray, IntArray
 from covnmt.base.console import log
 from covnmt.base.errors import UserError
-from covnmt.base.files import read_parallel, write_json
+from covnmt.base.files import read_parallel_lines, write_json
 from covnmt.metrics.bleu import corpus_bleu, sentence_bleu_statistics
 from covnmt.phrase_based.bitext import load_arrays, save_arrays
 from covnmt.phrase_based.decode import NBestDecoder
@@ -50,7 +50,7 @@ class DevSet:
         """The first sentences, or all; those too long for one piece are left out."""
         source, target = model.codec("source"), model.codec("target")
         texts = (model.directory / f"dev.{side}.txt" for side in SIDES)
-        pairs = [(source.tokenize(a), target.tokenize(b)) for a, b in read_parallel(*texts)]
+        pairs = [(source.tokenize(a), target.tokenize(b)) for a, b in read_parallel_lines(*texts)]
         pairs = [pair for pair in pairs if 0 < len(pair[0]) <= MAX_CHUNK_TOKENS][: number or None]
         if not pairs:
             raise UserError(

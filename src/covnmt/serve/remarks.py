@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from covnmt.inference.translate import Translation
 from covnmt.metrics.adequacy import LOW_ATTENTION
-from covnmt.text.tokenize import SPACE, spelt
+from covnmt.text.tokenize import SPACE_SYMBOL, spell_byte_tokens
 
 # More than a word's due: attention over its fertility or, where that is unknown, attention.
 MUCH_OF_FERTILITY, MUCH_ATTENTION = 1.75, 4.0
@@ -56,7 +56,9 @@ def _repetitions(translation: Translation) -> list[Remark]:
     """Target words said again while looking at the same source word."""
     found = []
     earlier: dict[tuple[str, int], list[int]] = defaultdict(list)
-    origins = [token.strip(SPACE) or "␣" for token in spelt(translation.source_tokens)]
+    origins = [
+        token.strip(SPACE_SYMBOL) or "␣" for token in spell_byte_tokens(translation.source_tokens)
+    ]
     for i, (token, row) in enumerate(zip(translation.tokens, translation.alignment, strict=True)):
         j = int(row.argmax())  # what has a translation has source words
         if row[j] < CLEARLY:

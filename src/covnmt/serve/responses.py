@@ -8,13 +8,13 @@ from covnmt.inference.align import Alignment
 from covnmt.inference.translate import Translation, rounded_list
 from covnmt.serve.model_pool import ServedModel
 from covnmt.serve.remarks import find_remarks
-from covnmt.text.sentences import Layout
+from covnmt.text.sentences import SplitText
 
 
 class SubmittedTexts:
     """Texts whose sentences are being translated."""
 
-    def __init__(self, layouts: list[Layout], futures: "list[Future[Translation]]") -> None:
+    def __init__(self, layouts: list[SplitText], futures: "list[Future[Translation]]") -> None:
         self.layouts, self.futures = layouts, futures
 
     def joined(self, done: Sequence[Translation]) -> list[tuple[str, list[Translation]]]:

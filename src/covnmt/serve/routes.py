@@ -28,7 +28,7 @@ from covnmt.serve.schemas import (
 from covnmt.serve.security import RequestRefusedError
 from covnmt.serve.settings import ServeSettings
 from covnmt.serve.stream import PartialTranslations, stream_events
-from covnmt.text.sentences import split_text
+from covnmt.text.sentences import split_into_sentences
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class TranslationService:
         """Split texts into sentences, queue these, and note it in the journal."""
         if (beam or 1) > self.settings.max_beam:
             raise UserError(f"beam may be {self.settings.max_beam} at most on this server")
-        layouts = [split_text(text) for text in texts]
+        layouts = [split_into_sentences(text) for text in texts]
         sentences = [sentence for layout in layouts for sentence in layout.sentences]
         self.check_count(len(sentences))
         decode = override_decoding(engine.decode, {"beam": beam, "nbest": nbest})

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from covnmt.base.config import Positive, Settings
+from covnmt.base.config import PositiveInt, Settings
 from covnmt.base.errors import UserError
 from covnmt.base.processes import available_cpus
 
@@ -30,14 +30,14 @@ class ServeSettings(Settings):
     rate: Annotated[float, Field(ge=0)] = Field(
         20.0, description="requests per second from one address, on average; 0: no limit"
     )
-    burst: Positive = Field(100, description="requests from one address at once")
-    max_body: Positive = Field(1 << 18, description="bytes of a request")
-    max_sentences: Positive = Field(500, description="sentences in one request")
-    max_beam: Positive = Field(20, description="largest beam that a request may ask for")
-    workers: Positive = Field(WORKERS, description="processes per model; one on a GPU")
-    threads: Positive = Field(THREADS, description="CPU threads of each process")
-    queue: Positive = Field(1000, description="sentences that may wait for a model")
-    batch_size: Positive = Field(32, description="sentences translated together")
+    burst: PositiveInt = Field(100, description="requests from one address at once")
+    max_body: PositiveInt = Field(1 << 18, description="bytes of a request")
+    max_sentences: PositiveInt = Field(500, description="sentences in one request")
+    max_beam: PositiveInt = Field(20, description="largest beam that a request may ask for")
+    workers: PositiveInt = Field(WORKERS, description="processes per model; one on a GPU")
+    threads: PositiveInt = Field(THREADS, description="CPU threads of each process")
+    queue: PositiveInt = Field(1000, description="sentences that may wait for a model")
+    batch_size: PositiveInt = Field(32, description="sentences translated together")
     wait: Annotated[float, Field(ge=0)] = Field(
         0.01, description="seconds that the first sentence of a batch waits for others"
     )

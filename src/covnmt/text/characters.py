@@ -3,7 +3,9 @@
 import re
 import unicodedata
 
-JOINERS = "\u200c\u200d"  # they shape the letters beside them, or join emoji, and leave no ink
+ZERO_WIDTH_JOINERS = (
+    "\u200c\u200d"  # they shape the letters beside them, or join emoji, and leave no ink
+)
 
 # Scripts of Thailand, Laos, Tibet, Burma and Cambodia, of China and Japan, less those of Korea.
 _SPACELESS = re.compile(
@@ -12,16 +14,16 @@ _SPACELESS = re.compile(
 )
 
 
-def belongs_before(character: str) -> bool:
+def is_grapheme_extension(character: str) -> bool:
     """Whether it is a mark on the character before it, or joins it to the next."""
-    return unicodedata.category(character).startswith("M") or character in JOINERS
+    return unicodedata.category(character).startswith("M") or character in ZERO_WIDTH_JOINERS
 
 
-def spaceless(character: str) -> bool:
+def is_unspaced_script(character: str) -> bool:
     """Whether it is of a script whose words no spaces part."""
     return _SPACELESS.match(character) is not None
 
 
-def wide(character: str) -> bool:
+def is_full_width(character: str) -> bool:
     """Whether it has the full width of Chinese characters."""
     return unicodedata.east_asian_width(character) in "WF"

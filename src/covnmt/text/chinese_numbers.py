@@ -24,7 +24,7 @@ _NUMBER = re.compile(
 _YEAR = re.compile(r"(1[6-9]|2[01])\d\d")
 
 
-def in_characters(line: str) -> str:
+def digits_to_chinese(line: str) -> str:
     """The line with its numbers in Chinese characters."""
     return _NUMBER.sub(_written, line)
 

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 
-from covnmt.text.characters import JOINERS
+from covnmt.text.characters import ZERO_WIDTH_JOINERS
 
 # Languages whose apostrophes Moses does not know, and those it treats theirs like: it begins a
 # suffix (Ali'nin) as in English, or ends an article (l'amic) as in Italian.
@@ -57,7 +57,7 @@ class MosesTokenizer:
 
     def _teach_splitter(self) -> None:
         """Marks belong to the letter before them, and emoji to those they are joined with."""
-        sign = rf"[^{self._splitter.IsAlnum}{_marks()}{JOINERS}\s\.'\`\,\-]"
+        sign = rf"[^{self._splitter.IsAlnum}{_marks()}{ZERO_WIDTH_JOINERS}\s\.'\`\,\-]"
         drawn = f"{sign}[{_marks()}{SKINS}]*"
         signs = re.compile(f"(?={sign})(?:{INSIDE}|({FLAG}|{drawn}(?:\u200d{drawn})*))")
         self._splitter.PAD_NOT_ISALNUM = signs, _set_apart

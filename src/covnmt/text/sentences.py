@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from covnmt.text.characters import wide
+from covnmt.text.characters import is_full_width
 
 # What follows a quotation or a bracket inside a sentence: particles, but for words like them that
 # begin one (ところが, のちに).
@@ -40,7 +40,7 @@ ORDINAL = re.compile(
 
 
 @dataclass(frozen=True)
-class Layout:
+class SplitText:
     """Sentences, and what stands before, between and after them."""
 
     sentences: tuple[str, ...]
@@ -54,7 +54,7 @@ class Layout:
         return text
 
 
-def split_text(text: str) -> Layout:
+def split_into_sentences(text: str) -> SplitText:
     """Find the sentences of a text."""
     sentences, gaps, start = [], [""], 0
     for place in PLACES.finditer(text):
@@ -67,14 +67,14 @@ def split_text(text: str) -> Layout:
     if start < len(text):
         sentences.append(text[start:])
         gaps.append("")
-    return Layout(tuple(sentences), tuple(gaps))
+    return SplitText(tuple(sentences), tuple(gaps))
 
 
 def _needs_space(before: str, after: str) -> bool:
     """Between two sentences that end and begin so; the full width of Chinese needs none."""
     if not before or not after or before.isspace():
         return False
-    return before.isascii() or not (wide(before) or wide(after))
+    return before.isascii() or not (is_full_width(before) or is_full_width(after))
 
 
 def _is_border(text: str, place: re.Match[str]) -> bool:

@@ -21,12 +21,12 @@ from pydantic import Field
 
 from covnmt.base.config import Settings
 from covnmt.base.errors import UserError
-from covnmt.text.characters import belongs_before
-from covnmt.text.chinese_numbers import in_characters
+from covnmt.text.characters import is_grapheme_extension
+from covnmt.text.chinese_numbers import digits_to_chinese
 from covnmt.text.moses import MosesTokenizer
 
 # Stands for a space inside a token, as in sentencepiece.
-SPACE = "\u2581"
+SPACE_SYMBOL = "\u2581"
 
 # Control characters that are not white space, and the byte order mark.
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff]")
@@ -82,14 +82,22 @@ class TokenizerSettings(Settings):
     )
 
 
-AS_IT_IS = TokenizerSettings(kind="whitespace")
-WITHOUT_SPACES = ("ja", "zh")  # languages
-UNPARTED = ("bo", "dz", "km", "lo", "my", "th", *WITHOUT_SPACES)  # whose words no spaces part
+WHITESPACE_SETTINGS = TokenizerSettings(kind="whitespace")
+CHINESE_AND_JAPANESE = ("ja", "zh")  # languages
+UNSPACED_LANGUAGES = (
+    "bo",
+    "dz",
+    "km",
+    "lo",
+    "my",
+    "th",
+    *CHINESE_AND_JAPANESE,
+)  # whose words no spaces part
 
 
-def plain_subwords(language: str) -> TokenizerSettings:
+def subword_settings(language: str) -> TokenizerSettings:
     """Subwords of text as people type it, in this language."""
-    unspaced = language in WITHOUT_SPACES
+    unspaced = language in CHINESE_AND_JAPANESE
     return TokenizerSettings(kind="sentencepiece", language=language, nfkc=True, unspaced=unspaced)
 
 
@@ -124,7 +132,7 @@ def _build_scheme(settings: TokenizerSettings, spm_path: Path | None) -> Tokeniz
             return SentencePieceTokenizer(spm_path)
 
 
-def clean(line: str, settings: TokenizerSettings = AS_IT_IS) -> str:
+def clean_line(line: str, settings: TokenizerSettings = WHITESPACE_SETTINGS) -> str:
     """Remove control characters, make every run of white space one space, and what is asked for."""
     plain = _CONTROL.sub("", line)
     if settings.kind != "whitespace" or settings.unspaced:
@@ -139,7 +147,7 @@ def clean(line: str, settings: TokenizerSettings = AS_IT_IS) -> str:
     if settings.simplified:
         plain = _simplifier()(plain)
     if settings.numerals:
-        plain = in_characters(plain)
+        plain = digits_to_chinese(plain)
     return _lowered(plain, settings.language) if settings.lowercase else plain
 
 
@@ -169,7 +177,7 @@ class CleanTokenizer:
         self._scheme, self._settings = scheme, settings
 
     def tokenize(self, line: str) -> list[str]:
-        return self._scheme.tokenize(clean(line, self._settings))
+        return self._scheme.tokenize(clean_line(line, self._settings))
 
     def detokenize(self, tokens: Sequence[str]) -> str:
         return self._scheme.detokenize(tokens)
@@ -190,15 +198,15 @@ class CharacterTokenizer:
 
     def tokenize(self, line: str) -> list[str]:
         tokens: list[str] = []
-        for character in line.replace(" ", SPACE):
-            if tokens and belongs_before(character):
+        for character in line.replace(" ", SPACE_SYMBOL):
+            if tokens and is_grapheme_extension(character):
                 tokens[-1] += character
             else:
                 tokens.append(character)
         return tokens
 
     def detokenize(self, tokens: Sequence[str]) -> str:
-        return "".join(tokens).replace(SPACE, " ")
+        return "".join(tokens).replace(SPACE_SYMBOL, " ")
 
 
 class JiebaTokenizer:
@@ -239,7 +247,7 @@ class SentencePieceTokenizer:
     def detokenize(self, tokens: Sequence[str]) -> str:
         runs = groupby(tokens, lambda token: _BYTE.fullmatch(token) is not None)
         parts = [_characters(run) if in_bytes else "".join(run) for in_bytes, run in runs]
-        return "".join(parts).replace(SPACE, " ").strip()
+        return "".join(parts).replace(SPACE_SYMBOL, " ").strip()
 
     def pieces(self) -> list[str]:
         """Every subword of the model, in its order, without its special symbols."""
@@ -251,12 +259,12 @@ class SentencePieceTokenizer:
         ]
 
 
-def is_inner_byte(token: str) -> bool:
+def is_continuation_byte(token: str) -> bool:
     """Whether a token is a byte of a character that begins in one before it."""
     return _INNER_BYTE.fullmatch(token) is not None
 
 
-def spelt(tokens: Sequence[str]) -> list[str]:
+def spell_byte_tokens(tokens: Sequence[str]) -> list[str]:
     """Bytes as the character that they spell, numbered where there are several: 驫₁ 驫₂ 驫₃.
 
     For people to read, one for each token; the page does the same.
@@ -273,4 +281,4 @@ def _numbered(found: re.Match[str]) -> str:
 def _characters(tokens: Iterable[str]) -> str:
     """What tokens of one byte each spell; bytes that make no character are shown as U+FFFD."""
     spelt = bytes.fromhex("".join(_BYTE.sub(r"\1", token) for token in tokens))
-    return clean(spelt.decode("utf-8", errors="replace"))
+    return clean_line(spelt.decode("utf-8", errors="replace"))

@@ -21,9 +21,9 @@ from covnmt.base.files import atomic_write, read_lines, write_lines
 
 T = TypeVar("T")
 
-PAD = 0
-UNK = 1
-NAMES = ("PAD", "UNK")  # how these two look in decoded text
+PAD_ID = 0
+UNK_ID = 1
+SPECIAL_TOKENS = ("PAD", "UNK")  # how these two look in decoded text
 
 # Sentences that a sentencepiece model is trained on: enough for any usual size, and small
 # enough that its suffix array stays below half a GiB for text without spaces.
@@ -31,7 +31,7 @@ SPM_SENTENCES = 200_000
 
 # Characters of a subword. Where no spaces end words, whole phrases would become one, numbers in
 # them and all, and a sentence that is only a little different would share nothing with them.
-SPM_LONGEST, SPM_LONGEST_UNSPACED = 16, 5
+MAX_SUBWORD_LENGTH, MAX_SUBWORD_LENGTH_UNSPACED = 16, 5
 
 # The result depends on the number of threads, so it must not depend on the machine.
 SPM_THREADS = 8
@@ -41,12 +41,12 @@ SPM_THREADS = 8
 class Vocabulary:
     """The words of one side; `len` is the number of embedding rows."""
 
-    words: tuple[str, ...]
+    tokens: tuple[str, ...]
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int], size: int) -> "Vocabulary":
         """The `size - 2` most frequent words; ties are broken alphabetically."""
-        return cls(tuple(most_frequent(counts, size - len(NAMES))))
+        return cls(tuple(most_frequent(counts, size - len(SPECIAL_TOKENS))))
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
@@ -66,33 +66,37 @@ class Vocabulary:
 
     def save(self, path: Path) -> None:
         """Write one word per line."""
-        write_lines(path, self.words)
+        write_lines(path, self.tokens)
 
     def __len__(self) -> int:
-        return len(NAMES) + len(self.words) + 1
+        return len(SPECIAL_TOKENS) + len(self.tokens) + 1
 
     @property
-    def end(self) -> int:
+    def end_id(self) -> int:
         """The id of the end symbol."""
         return len(self) - 1
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
         """One id per token, without an end symbol."""
         index = self._index
-        return [index.get(token, UNK) for token in tokens]
+        return [index.get(token, UNK_ID) for token in tokens]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """One token per id, up to the end symbol if there is one."""
         tokens = []
         for i in ids:
-            if i == self.end:
+            if i == self.end_id:
                 break
-            tokens.append(self.words[i - len(NAMES)] if i >= len(NAMES) else NAMES[i])
+            tokens.append(
+                self.tokens[i - len(SPECIAL_TOKENS)]
+                if i >= len(SPECIAL_TOKENS)
+                else SPECIAL_TOKENS[i]
+            )
         return tokens
 
     @cached_property
     def _index(self) -> dict[str, int]:
-        return {word: i for i, word in enumerate(self.words, len(NAMES))}
+        return {word: i for i, word in enumerate(self.tokens, len(SPECIAL_TOKENS))}
 
 
 _REMEDY = "the vocabulary is damaged: make it again with `covnmt prepare`"
@@ -111,7 +115,7 @@ def train_sentencepiece(
     kind: Literal["unigram", "bpe"] = "unigram",
     seed: int = 1234,
     open_vocabulary: bool = False,
-    longest: int = SPM_LONGEST,
+    longest: int = MAX_SUBWORD_LENGTH,
 ) -> None:
     """Train subwords on a sample of the sentences, so that their vocabulary has at most `size`.
 
@@ -120,7 +124,7 @@ def train_sentencepiece(
     """
     import sentencepiece
 
-    sample = reservoir(filter(None, sentences), SPM_SENTENCES, seed)
+    sample = reservoir_sample(filter(None, sentences), SPM_SENTENCES, seed)
     if not sample:
         raise UserError(
             f"no sentencepiece vocabulary of size {size} can be made of empty lines: check the text"
@@ -152,7 +156,7 @@ def train_sentencepiece(
         stream.write(model.getvalue())
 
 
-def reservoir(items: Iterable[T], size: int, seed: int) -> Sequence[T]:
+def reservoir_sample(items: Iterable[T], size: int, seed: int) -> Sequence[T]:
     """At most `size` items, every one with the same chance, in one pass over the stream."""
     draw = random.Random(seed)
     kept: list[T] = []

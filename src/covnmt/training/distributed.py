@@ -21,7 +21,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from covnmt.base.arrays import IntArray
-from covnmt.base.console import console
+from covnmt.base.console import stderr_console
 from covnmt.base.errors import UserError
 
 T = TypeVar("T")
@@ -112,12 +112,12 @@ def process_group(device: torch.device) -> Iterator[tuple[World, torch.device]]:
     # objects and numbers of the host go by gloo, so that they never wait for a GPU
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=attempt_store(store, world), rank=rank, world_size=size)
-    console.quiet = not world.is_main
+    stderr_console.quiet = not world.is_main
     try:
         yield world, device
         dist.barrier()
     finally:
-        console.quiet = False
+        stderr_console.quiet = False
         dist.destroy_process_group()
 
 

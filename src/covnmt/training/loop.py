@@ -19,7 +19,14 @@ import torch
 
 from covnmt.base.config import Config, TrainConfig
 from covnmt.base.console import ProgressBar, log
-from covnmt.data.batching import Batch, Place, PlannedBatch, prefetch, read_batch, train_batches
+from covnmt.data.batching import (
+    Batch,
+    BatchPosition,
+    PlannedBatch,
+    prefetch,
+    read_batch,
+    train_batches,
+)
 from covnmt.kernels import dispatch
 from covnmt.model.checkpoint import load_weights, named_weights
 from covnmt.training.distributed import SINGLE_PROCESS, World
@@ -110,7 +117,7 @@ def update_batches(run: TrainingRun) -> Iterator[tuple[list[Batch], int]]:
     They are this worker's rows; the number is the target words of all workers together.
     """
     split, shape = run.corpus.split("train"), SHAPES if dispatch.uses_triton(run.device) else (1, 1)
-    start = Place(run.counters.block, run.counters.batch)
+    start = BatchPosition(run.counters.block, run.counters.batch)
     planned = train_batches(split, run.config.data, run.config.train.seed, start)
 
     def load(plan: PlannedBatch) -> tuple[Batch, int]:
@@ -122,7 +129,7 @@ def update_batches(run: TrainingRun) -> Iterator[tuple[list[Batch], int]]:
     loaded = prefetch(((after, *load(plan)) for plan, after in pairwise(planned)), depth=4)
     while group := list(islice(loaded, run.config.train.accumulate)):
         after = group[-1][0]
-        run.counters.block, run.counters.batch = after.place
+        run.counters.block, run.counters.batch = after.position
         run.counters.epoch = after.epoch
         yield [batch.to(run.device) for _, batch, _ in group], sum(words for _, _, words in group)
 

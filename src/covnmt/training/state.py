@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from covnmt.base.config import Config, differences
+from covnmt.base.config import Config, config_differences
 from covnmt.base.errors import UserError
 from covnmt.base.files import write_lines
 from covnmt.data.corpus import Corpus
@@ -109,7 +109,7 @@ class TrainingRun:
     def known(self) -> ModelDescription:
         """What config.json says about its model."""
         return ModelDescription(
-            self.config, self.corpus.report.rows, self.corpus.report.fingerprint
+            self.config, self.corpus.report.vocabulary_sizes, self.corpus.report.fingerprint
         )
 
     @property
@@ -124,7 +124,7 @@ def open_run(
     """Start a run, or pick it up where it was saved; of several workers the first one writes."""
     corpus = Corpus.open(config.data.directory)
     dev = DevSet.open(corpus)
-    rows = corpus.report.rows
+    rows = corpus.report.vocabulary_sizes
     model = new_model(config, rows["source"], rows["target"]).to(device)
     optimizer = build_optimizer(model, config.train)
     average = {k: w.clone() for k, w in named_weights(model).items()} if config.train.ema else {}
@@ -175,7 +175,7 @@ def check_same_settings(config: Config, directory: Path) -> None:
     before = load_config(directory).config
     changed = [
         f"{key}: {old!r} before, {new!r} now"
-        for key, old, new in differences(before, config)
+        for key, old, new in config_differences(before, config)
         if not key.startswith(MAY_CHANGE)
     ]
     if changed:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from covnmt.base.config import Config
-from covnmt.data.batching import eval_batches, read_batch
+from covnmt.data.batching import evaluation_batches, read_batch
 from covnmt.data.corpus import Corpus, Split
 from covnmt.inference.translate import Translation, Translator
 from covnmt.metrics.alignment import format_links, links_from_attention
@@ -146,13 +146,13 @@ def total_nll(
 ) -> tuple[float, int]:
     """Negative log-likelihood and target tokens of this worker's batches."""
     total, words = 0.0, 0
-    for indices in world.shard(list(eval_batches(split, batch_size=64))):
+    for indices in world.shard(list(evaluation_batches(split, batch_size=64))):
         watch()
         batch = read_batch(split, indices).to(device)
         features = model(batch).features
         _, nll = token_loss(model.readout, features, batch.target, batch.target_mask, 0.0)
         total += nll.item()
-        words += batch.target_words
+        words += batch.target_tokens
     return total, words
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from covnmt.base.config import SYSTEMS, DecodeConfig
+from covnmt.base.config import PAPER_SYSTEMS, DecodeConfig
 from covnmt.decoding.beam_search import Hypothesis, SearchResult
 from covnmt.decoding.gpu import beam_search
 from covnmt.decoding.gpu import buffers as lane
@@ -29,7 +29,7 @@ from covnmt.decoding.gpu.beam_search import (
 from covnmt.decoding.gpu.buffers import CapturedStep, SearchBuffers, round_up
 from covnmt.decoding.torch import TorchEngine, top_k
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.text.vocabulary import UNK
+from covnmt.text.vocabulary import UNK_ID
 from tests.model.small import COVERAGES, END, small_batch, small_config, small_model
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -65,7 +65,7 @@ def task(lengths: Sequence[int], seed: int = 0) -> Task:
 
 
 def on_device(model: Seq2Seq, smallest: int = beam_search.MIN_CAPACITY) -> GpuBeamSearch:
-    return GpuBeamSearch(model, END, UNK, smallest=smallest)
+    return GpuBeamSearch(model, END, UNK_ID, smallest=smallest)
 
 
 def reference(model: Seq2Seq) -> Callable[[Tensor, Tensor, DecodeConfig], SearchResult]:
@@ -206,7 +206,7 @@ def test_a_bounded_number_of_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_search_that_nobody_needs_is_gone_at_once() -> None:
     """Every validation has one, and what it holds on a GPU must not wait for the next one."""
-    device = GpuBeamSearch(model_of().float(), END, UNK, precision=torch.bfloat16)
+    device = GpuBeamSearch(model_of().float(), END, UNK_ID, precision=torch.bfloat16)
     found(device, task(RAGGED), DecodeConfig(retry=False))
     held = [device, *device._lanes.values(), *device.model.modules()]
     seen = [weakref.ref(each) for each in held]
@@ -225,7 +225,7 @@ def test_half_precision_stays_near(kind: str, order: str) -> None:
     model = model_of(kind, seed=1, order=order).float()
     given = task(RAGGED)
     config = DecodeConfig(beam=1, retry=False)
-    halved = found(GpuBeamSearch(model, END, UNK, precision=torch.bfloat16), given, config)
+    halved = found(GpuBeamSearch(model, END, UNK_ID, precision=torch.bfloat16), given, config)
     assert next(model.parameters()).dtype == torch.float32
     for (near,), (exact,) in zip(halved, expected(model, given, config), strict=True):
         np.testing.assert_allclose(near.attention[0], exact.attention[0], atol=0.03)
@@ -291,7 +291,7 @@ def test_what_a_lane_had_before_is_gone() -> None:
     """Behind the sentences that move in there is no hypothesis, and a source to look at."""
     device = on_device(model_of())
     large, small = (device._lane(size, 2, 16).buffers for size in (4, 3))
-    large.banned.fill_(UNK)
+    large.banned.fill_(UNK_ID)
     large.clock.fill_(5)
     small.open.fill_(True)
     small.log_probs.fill_(0)
@@ -300,7 +300,7 @@ def test_what_a_lane_had_before_is_gone() -> None:
     assert not small.open[2]
     assert (small.log_probs[2] == -math.inf).all()
     assert small.memory.mask[2].all()
-    assert small.banned.tolist() == [UNK, UNK]
+    assert small.banned.tolist() == [UNK_ID, UNK_ID]
     assert small.clock.tolist() == [5, 5]
 
 
@@ -352,4 +352,4 @@ def test_round_up(number: int, step: int, result: int) -> None:
 
 
 def test_six_systems_are_among_the_models() -> None:
-    assert set(SYSTEMS) <= set(COVERAGES)
+    assert set(PAPER_SYSTEMS) <= set(COVERAGES)

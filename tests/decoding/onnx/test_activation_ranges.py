@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from covnmt.base.config import SYSTEMS
+from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.decoding.onnx.activation_ranges import ROOM, measure_activation_ranges
 from tests.model.small import END, small_config, small_model
 
 
 @pytest.mark.parametrize("changes", [{"rank": 2}, {"output": "full"}])
 def test_other_words_reach_about_as_far(changes: dict[str, object]) -> None:
-    model = small_model(small_config(SYSTEMS["gru1"], **changes)).float()
+    model = small_model(small_config(PAPER_SYSTEMS["gru1"], **changes)).float()
     seen: dict[str, list[float]] = {"maxout": [], "features": []}
     draw = np.random.default_rng(1)
     with torch.inference_mode():
@@ -29,5 +29,5 @@ def test_other_words_reach_about_as_far(changes: dict[str, object]) -> None:
 
 
 def test_a_model_always_gets_the_same() -> None:
-    model = small_model(small_config(SYSTEMS["fertility"])).float()
+    model = small_model(small_config(PAPER_SYSTEMS["fertility"])).float()
     assert measure_activation_ranges(model) == measure_activation_ranges(model)

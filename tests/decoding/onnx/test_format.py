@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covnmt.base.config import SYSTEMS
+from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.errors import UserError
 from covnmt.base.files import write_json
 from covnmt.decoding.onnx.format import (
@@ -20,7 +20,7 @@ from tests.model.small import small_config, small_model
 
 
 def test_a_bit_less_keeps_two_products_within_16_bits(tmp_path: Path) -> None:
-    exported(small_model(small_config(SYSTEMS["gru10"])).float(), tmp_path, "int8")
+    exported(small_model(small_config(PAPER_SYSTEMS["gru10"])).float(), tmp_path, "int8")
     half = seven_bit_matrices(tmp_path)
     matrices = {name for name in half if not name.endswith(".scale")}
     assert len(matrices) == len(half) / 2 >= 10
@@ -39,7 +39,7 @@ def test_a_bit_less_keeps_two_products_within_16_bits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("gone", ["rows", "scale"])
 def test_places_that_are_not_told(gone: str, tmp_path: Path) -> None:
-    exported(small_model(small_config(SYSTEMS["gru10"])).float(), tmp_path, "int8")
+    exported(small_model(small_config(PAPER_SYSTEMS["gru10"])).float(), tmp_path, "int8")
     about = read_manifest(tmp_path)
     name = next(iter(about["matrices"]))
     for change in ({}, {gone: 10**9}):

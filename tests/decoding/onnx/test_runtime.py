@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from covnmt.base.config import SYSTEMS, Config, CoverageConfig, DecodeConfig, ModelConfig
+from covnmt.base.config import PAPER_SYSTEMS, Config, CoverageConfig, DecodeConfig, ModelConfig
 from covnmt.base.errors import UserError
-from covnmt.data.padding import Padded, pad
+from covnmt.data.padding import PaddedIds, pad_ids
 from covnmt.decoding.beam_search import Hypothesis, SearchResult
 from covnmt.decoding.onnx import format as directories
 from covnmt.decoding.onnx import runtime
@@ -48,10 +48,10 @@ def model_of(coverage: CoverageConfig, seed: int = 0, **changes: object) -> Seq2
     return model
 
 
-def sentences(number: int, seed: int = 0, longest: int = 12) -> Padded:
+def sentences(number: int, seed: int = 0, longest: int = 12) -> PaddedIds:
     random = np.random.default_rng(seed)
     lengths = random.integers(1, longest, number)
-    return pad([random.integers(1, END, length).tolist() for length in lengths], END)
+    return pad_ids([random.integers(1, END, length).tolist() for length in lengths], END)
 
 
 def engines(directory: Path, *models: Seq2Seq) -> tuple[TorchEngine, OnnxEngine]:
@@ -80,10 +80,10 @@ def assert_same(found: SearchResult, wanted: SearchResult, ties: int) -> None:
 
 
 @pytest.mark.parametrize(("order", "cell"), VARIANTS)
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", PAPER_SYSTEMS)
 def test_translates_like_pytorch(system: str, order: str, cell: str, tmp_path: Path) -> None:
     """Token for token on 500 sentences, in one batch from which the finished ones leave."""
-    one, other = engines(tmp_path, model_of(SYSTEMS[system], order=order, cell=cell))
+    one, other = engines(tmp_path, model_of(PAPER_SYSTEMS[system], order=order, cell=cell))
     source = sentences(SENTENCES)
     decode = DecodeConfig(beam=4, retry=False)
     assert_same(other.search(source, decode, None), one.search(source, decode, None), ties=2)
@@ -109,7 +109,7 @@ def test_forced_like_pytorch(kind: str, order: str, cell: str, tmp_path: Path) -
     "changes", [{"output": "full"}, {"rank": 2}, {"tie_target": True, "rank": 5}]
 )
 def test_other_output_layers(changes: dict[str, object], tmp_path: Path) -> None:
-    one, other = engines(tmp_path, model_of(SYSTEMS["gru1"], 0, **changes))
+    one, other = engines(tmp_path, model_of(PAPER_SYSTEMS["gru1"], 0, **changes))
     source = sentences(50)
     decode = DecodeConfig(beam=3, nbest=3)
     assert_same(other.search(source, decode, None), one.search(source, decode, None), ties=1)
@@ -126,13 +126,13 @@ SETTINGS = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_setting(name: str, tmp_path: Path) -> None:
-    one, other = engines(tmp_path, model_of(SYSTEMS["fertility"]))
+    one, other = engines(tmp_path, model_of(PAPER_SYSTEMS["fertility"]))
     source, decode = sentences(30), SETTINGS[name]
     assert_same(other.search(source, decode, None), one.search(source, decode, None), ties=2)
 
 
 def test_what_does_not_end_is_tried_again(tmp_path: Path) -> None:
-    model = model_of(SYSTEMS["gru10"])
+    model = model_of(PAPER_SYSTEMS["gru10"])
     model.readout.b.data[END] = -1000
     one, other = engines(tmp_path, model)
     source, decode = sentences(4, longest=4), DecodeConfig(beam=30)
@@ -140,7 +140,7 @@ def test_what_does_not_end_is_tried_again(tmp_path: Path) -> None:
 
 
 def test_ensemble_like_pytorch(tmp_path: Path) -> None:
-    models = [model_of(SYSTEMS["fertility"], seed) for seed in range(3)]
+    models = [model_of(PAPER_SYSTEMS["fertility"], seed) for seed in range(3)]
     one, other = engines(tmp_path, *models)
     source, decode = sentences(60), DecodeConfig(beam=4, nbest=2)
     found, wanted = other.search(source, decode, None), one.search(source, decode, None)
@@ -153,13 +153,15 @@ def test_ensemble_like_pytorch(tmp_path: Path) -> None:
 
 
 def test_ensemble_of_one_kind_that_predicts_fertility_and_one_that_does_not(tmp_path: Path) -> None:
-    _, other = engines(tmp_path, model_of(SYSTEMS["fertility"]), model_of(SYSTEMS["gru1"]))
+    _, other = engines(
+        tmp_path, model_of(PAPER_SYSTEMS["fertility"]), model_of(PAPER_SYSTEMS["gru1"])
+    )
     assert other.search(sentences(2), DecodeConfig(beam=1), None).fertility is None
 
 
 def test_a_state_stays_what_it_was(tmp_path: Path) -> None:
     """A step from a state gives the same twice, whatever happened between."""
-    model = exported(model_of(SYSTEMS["gru10"]), tmp_path)
+    model = exported(model_of(PAPER_SYSTEMS["gru10"]), tmp_path)
     scorer, state = OnnxScorer.read([model], sentences(3), END, beam=3, every_word=False)
     after = scorer.step(state, None, 3).state.select(np.array([0, 0, 1, 2, 2, 1]))
     words = np.array([2, 3, 4, 5, 6, 7])
@@ -187,7 +189,7 @@ def realistic(coverage: CoverageConfig, seed: int = 0, **changes: object) -> Seq
 @pytest.mark.parametrize(
     ("system", "changes"),
     [
-        *((system, {}) for system in SYSTEMS),
+        *((system, {}) for system in PAPER_SYSTEMS),
         ("gru10", {"tie_target": True}),
         ("gru10", {"cell": "reset_after"}),
         ("gru10", {"order": "paper"}),
@@ -202,22 +204,22 @@ def test_int8_stays_near(
 ) -> None:
     """Much nearer than another model, also with a bit less for older processors."""
     monkeypatch.setattr(directories, "has_exact_int8_products", lambda: exact_bytes)
-    model = realistic(SYSTEMS[system], 0, **changes)
+    model = realistic(PAPER_SYSTEMS[system], 0, **changes)
     model.target.b.data.normal_(std=0.1)
     source, target = sentences(20), sentences(20, seed=1)
     exact = TorchEngine([model], END).force_decode(source, target)
     near = OnnxEngine([exported(model, tmp_path, "int8")], END).force_decode(source, target)
-    far = TorchEngine([realistic(SYSTEMS[system], seed=1)], END).force_decode(source, target)
+    far = TorchEngine([realistic(PAPER_SYSTEMS[system], seed=1)], END).force_decode(source, target)
     per_word = np.abs(near.log_probs - exact.log_probs) / target.lengths
     assert per_word.max() < 0.05
     assert per_word.max() < 0.1 * (np.abs(far.log_probs - exact.log_probs) / target.lengths).max()
     np.testing.assert_allclose(near.alpha[target.mask], exact.alpha[target.mask], atol=0.05)
 
 
-def each_alone(many: Padded) -> list[Padded]:
+def each_alone(many: PaddedIds) -> list[PaddedIds]:
     """Each sentence alone, without padding."""
-    rows = zip(many.words, many.lengths, strict=True)
-    return [pad([words[: length - 1].tolist()], END) for words, length in rows]
+    rows = zip(many.ids, many.lengths, strict=True)
+    return [pad_ids([words[: length - 1].tolist()], END) for words, length in rows]
 
 
 SMALL_RANK: dict[str, object] = {
@@ -239,13 +241,13 @@ def test_int8_does_not_depend_on_neighbours(
     system: str, changes: dict[str, object], beam: int, tmp_path: Path
 ) -> None:
     """Alone, beside three others and beside many: the same words and scores."""
-    model = realistic(SYSTEMS[system], 0, **changes)
+    model = realistic(PAPER_SYSTEMS[system], 0, **changes)
     for weights in (model.source.E, model.target.E, model.readout.C_o):
         weights.data *= 3  # so that sentences differ more
     engine = OnnxEngine([exported(model, tmp_path, "int8")], END)
     decode = DecodeConfig(beam=beam, nbest=beam, length_rules=False, max_length=12, retry=False)
     many = sentences(runtime.MANY + 5, longest=30)
-    few = Padded(many.words[:4], many.mask[:4])
+    few = PaddedIds(many.ids[:4], many.mask[:4])
     alone = [engine.search(one, decode, None).hypotheses[0] for one in each_alone(many)]
     for source in (many, few):
         together = engine.search(source, decode, None).hypotheses
@@ -259,11 +261,11 @@ def test_int8_does_not_depend_on_neighbours(
 @pytest.mark.parametrize("length", range(1, 10))
 def test_sources_are_filled_to_what_is_added_up_at_once(length: int) -> None:
     """Sums over the last few positions, taken in another order, would differ in the last bit."""
-    source = pad([[2] * length, [3]], END)
+    source = pad_ids([[2] * length, [3]], END)
     words, mask = runtime.pad_to_stride(source)
     J = length + 1
     assert words.shape[1] == mask.shape[1] == J + -J % runtime.STRIDE
-    assert (words[:, :J] == source.words).all()
+    assert (words[:, :J] == source.ids).all()
     assert (mask[:, :J] == source.mask).all()
     assert not mask[:, J:].any()
 
@@ -343,11 +345,11 @@ def test_groups_and_products_change_nothing(
 
 # settings that are not those of the graphs
 OTHERS = {
-    "gru10": small_config(SYSTEMS["tanh1"]),
-    "baseline": small_config(SYSTEMS["fertility"]),
-    "linguistic": small_config(SYSTEMS["fertility"]),
-    "fertility": small_config(SYSTEMS["baseline"]),
-    "tanh1": small_config(SYSTEMS["tanh1"], hidden=8),
+    "gru10": small_config(PAPER_SYSTEMS["tanh1"]),
+    "baseline": small_config(PAPER_SYSTEMS["fertility"]),
+    "linguistic": small_config(PAPER_SYSTEMS["fertility"]),
+    "fertility": small_config(PAPER_SYSTEMS["baseline"]),
+    "tanh1": small_config(PAPER_SYSTEMS["tanh1"], hidden=8),
 }
 
 

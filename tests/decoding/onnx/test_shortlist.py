@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from covnmt.base.config import SYSTEMS, DecodeConfig
+from covnmt.base.config import PAPER_SYSTEMS, DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines, write_json, write_lines
-from covnmt.data.padding import pad
+from covnmt.data.padding import pad_ids
 from covnmt.decoding.beam_search import SearchResult
 from covnmt.decoding.onnx import format as directories
 from covnmt.decoding.onnx import shortlist as module
@@ -21,20 +21,20 @@ from covnmt.inference.align import Aligner
 from covnmt.inference.translate import Translator
 from covnmt.metrics.alignment import format_links, links_from_attention
 from covnmt.text.codec import Codec
-from covnmt.text.vocabulary import UNK
+from covnmt.text.vocabulary import UNK_ID
 from tests.decoding.exported import exported
 from tests.decoding.onnx.test_runtime import model_of
 from tests.model.small import END
 
 PARTNERS = {2: [5, 6], 3: [7], 4: [5, 9]}
-FEW = Shortlist([UNK, END], PARTNERS)
-EVERYTHING = Shortlist([*range(UNK, END + 1)], {})
+FEW = Shortlist([UNK_ID, END], PARTNERS)
+EVERYTHING = Shortlist([*range(UNK_ID, END + 1)], {})
 # source words, words of every list, the list
 LISTS = [
-    ([2], [UNK, END], [UNK, 5, 6, END]),
-    ([4, 2, 2, END], [UNK, END], [UNK, 5, 6, 9, END]),
-    ([8], [UNK, END], [UNK, END]),
-    ([8], [3, UNK, END, 2], [UNK, 2, 3, END]),
+    ([2], [UNK_ID, END], [UNK_ID, 5, 6, END]),
+    ([4, 2, 2, END], [UNK_ID, END], [UNK_ID, 5, 6, 9, END]),
+    ([8], [UNK_ID, END], [UNK_ID, END]),
+    ([8], [3, UNK_ID, END, 2], [UNK_ID, 2, 3, END]),
     ([3], [7], [7]),
 ]
 
@@ -46,8 +46,8 @@ def test_list_of_a_sentence(words: list[int], always: list[int], expected: list[
 
 
 def search(directory: Path, shortlist: Shortlist | None, precision: Precision) -> SearchResult:
-    model = exported(model_of(SYSTEMS["gru10"]), directory, precision, shortlist)
-    source = pad([[2, 3], [4], [2, 4, 3, 3, 2]], END)
+    model = exported(model_of(PAPER_SYSTEMS["gru10"]), directory, precision, shortlist)
+    source = pad_ids([[2, 3], [4], [2, 4, 3, 3, 2]], END)
     return OnnxEngine([model], END).search(source, DecodeConfig(beam=3, nbest=2), None)
 
 
@@ -73,8 +73,8 @@ def test_only_words_of_the_list(precision: Precision, tmp_path: Path) -> None:
 
 
 def test_given_targets_know_no_list(tmp_path: Path) -> None:
-    model = model_of(SYSTEMS["gru10"])
-    target = pad([[8, 9, 3]], END)
+    model = model_of(PAPER_SYSTEMS["gru10"])
+    target = pad_ids([[8, 9, 3]], END)
     plain, listed = (
         OnnxEngine([exported(model, tmp_path / str(n), "fp32", each)], END)
         for n, each in enumerate([None, FEW])
@@ -85,7 +85,7 @@ def test_given_targets_know_no_list(tmp_path: Path) -> None:
 
 def test_several_models_use_all_words(tmp_path: Path) -> None:
     """Whether one of them has a list or not."""
-    model, source = model_of(SYSTEMS["gru10"]), pad([[2, 3], [4]], END)
+    model, source = model_of(PAPER_SYSTEMS["gru10"]), pad_ids([[2, 3], [4]], END)
     plain, listed = (
         exported(model, tmp_path / str(n), "fp32", each) for n, each in enumerate([None, FEW])
     )
@@ -97,7 +97,7 @@ def test_several_models_use_all_words(tmp_path: Path) -> None:
 
 
 def test_a_bit_less_for_older_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    exported(model_of(SYSTEMS["gru10"]), tmp_path, "int8", FEW)
+    exported(model_of(PAPER_SYSTEMS["gru10"]), tmp_path, "int8", FEW)
     layers = []
     for exact in (True, False):
         monkeypatch.setattr(directories, "has_exact_int8_products", lambda exact=exact: exact)
@@ -151,8 +151,8 @@ def test_links_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source, target = codecs(tiny_model)
-    a, b = source.vocabulary.words[:2]
-    x, y, z = target.vocabulary.words[:3]
+    a, b = source.vocabulary.tokens[:2]
+    x, y, z = target.vocabulary.tokens[:3]
     write_lines(tmp_path / "s", [f"{a} {b}", f"{a}", f"{b}"])
     write_lines(tmp_path / "t", [f"{x} {y} {z}", f"{y} {y}", f"{x}"])
     write_lines(tmp_path / "l", ["0-0 0-1 1-1 0-2", "0-0", ""])
@@ -160,7 +160,7 @@ def test_links_are_counted(
     monkeypatch.setattr(module, "MAX_PARTNERS", most)
     found = build_shortlist(AlignedText(*(tmp_path / name for name in "stl")), (source, target))
     assert found.partners == partners
-    assert found.always == sorted([UNK, target.vocabulary.end, *[3, 2][:frequent]])
+    assert found.always == sorted([UNK_ID, target.vocabulary.end_id, *[3, 2][:frequent]])
 
 
 @pytest.mark.parametrize(

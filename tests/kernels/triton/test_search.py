@@ -15,7 +15,7 @@ from covnmt.decoding.gpu.buffers import HISTORY_STEPS, SearchBuffers
 from covnmt.decoding.torch import TorchEngine
 from covnmt.kernels.triton import search as triton_search
 from covnmt.model.decoder import Memory
-from covnmt.text.vocabulary import UNK
+from covnmt.text.vocabulary import UNK_ID
 from tests.kernels.compare import DEVICE
 from tests.model.small import COVERAGES, END, small_batch, small_config, small_model
 
@@ -128,7 +128,7 @@ def test_whole_search(beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
     config = DecodeConfig(beam=beam, nbest=beam, coverage_penalty=0.2)
 
     reference = TorchEngine([model], END).search_stepwise
-    found = GpuBeamSearch(model, END, UNK).search(words, mask, reference, config)
+    found = GpuBeamSearch(model, END, UNK_ID).search(words, mask, reference, config)
     with torch.no_grad():
         wanted = reference(words, mask, config).hypotheses
     for ours, theirs in zip(found.hypotheses, wanted, strict=True):

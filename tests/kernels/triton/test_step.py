@@ -23,7 +23,7 @@ from covnmt.kernels.triton import step as triton_step
 from covnmt.kernels.triton.step import TritonDecoderStep
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.text.vocabulary import UNK
+from covnmt.text.vocabulary import UNK_ID
 from tests.kernels.compare import DEVICE, ON_GPU, poison, ragged_mask, random_weights
 from tests.model.small import small_batch
 
@@ -224,7 +224,7 @@ def test_whole_search(kind: str, order: str, cell: str, monkeypatch: pytest.Monk
     config = DecodeConfig(beam=3, nbest=3, length_rules=False, max_length=4, retry=False)
 
     reference = TorchEngine([model], END).search_stepwise
-    device = GpuBeamSearch(model, END, UNK, smallest=1)
+    device = GpuBeamSearch(model, END, UNK_ID, smallest=1)
     assert isinstance(device._step(16), TritonDecoderStep)
     found = device.search(words, mask, reference, config)
     with torch.no_grad():
@@ -238,7 +238,7 @@ def test_whole_search(kind: str, order: str, cell: str, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_what_the_kernels_do_not_know_has_no_fused_step(name: str) -> None:
-    device = GpuBeamSearch(model_of(UNKNOWN[name], "code", "exact"), END, UNK)
+    device = GpuBeamSearch(model_of(UNKNOWN[name], "code", "exact"), END, UNK_ID)
     assert isinstance(device._step(16), PlainDecodingStep)
 
 
@@ -246,9 +246,9 @@ def test_long_sentences_and_other_precisions_have_no_fused_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = model_of(COVERAGES["gru2"], "code", "exact")
-    device = GpuBeamSearch(model, END, UNK)
+    device = GpuBeamSearch(model, END, UNK_ID)
     assert isinstance(device._step(512), TritonDecoderStep)
     assert isinstance(device._step(528), PlainDecodingStep)
-    assert isinstance(GpuBeamSearch(model.double(), END, UNK)._step(16), PlainDecodingStep)
+    assert isinstance(GpuBeamSearch(model.double(), END, UNK_ID)._step(16), PlainDecodingStep)
     monkeypatch.setenv("COVNMT_OPS", "reference")
     assert dispatch.fused_step(model, device._memory, torch.float32) is None

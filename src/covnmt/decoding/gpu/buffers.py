@@ -25,7 +25,7 @@ from covnmt.decoding.backtrace import HistorySegment
 from covnmt.decoding.penalties import step_limits
 from covnmt.model.decoder import DecoderState, Memory
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.text.vocabulary import PAD
+from covnmt.text.vocabulary import PAD_ID
 
 SOURCE_MULTIPLE = 16  # source positions are padded to multiples of this
 HISTORY_STEPS = 64  # steps that the trellis of a lane holds
@@ -52,8 +52,8 @@ class SearchRequest(NamedTuple):
         table[:N, :J] = words.masked_fill(~mask, -1)
         table[:N, padded] = without_end
         table[:N, padded + 1] = most
-        table[:, padded + 2] = PAD
-        table[:, padded + 3] = unk if config.forbid_unk else PAD
+        table[:, padded + 2] = PAD_ID
+        table[:, padded + 3] = unk if config.forbid_unk else PAD_ID
         return cls(table, lengths, int(without_end.min()), int(most.max()))
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from covnmt.base.arrays import AnyArray, FloatArray, IntArray
 from covnmt.base.config import Config, DecodeConfig, ModelConfig
 from covnmt.base.errors import UserError
-from covnmt.data.padding import Padded
+from covnmt.data.padding import PaddedIds
 from covnmt.decoding.beam_search import Proposal, SearchResult, StepCallback, beam_search
 from covnmt.decoding.onnx.format import (
     ENCODER_FILE,
@@ -41,7 +41,7 @@ from covnmt.model.directory import (
     check_vocabularies,
     load_config,
 )
-from covnmt.text.vocabulary import PAD, UNK
+from covnmt.text.vocabulary import PAD_ID, UNK_ID
 
 # Nothing about our users leaves their machines; it must be said before the import.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
@@ -120,16 +120,17 @@ class OnnxModel:
         self.output = OutputLayer.load(directory) if listed else None
         self.shortlist = Shortlist.load(directory / SHORTLIST_FILE) if listed else None
 
-    def read(self, source: Padded, beam: int, every_word: bool) -> tuple[OnnxMemory, OrtValues]:
+    def read(self, source: PaddedIds, beam: int, every_word: bool) -> tuple[OnnxMemory, OrtValues]:
         """Read sentences: what steps need of them, and what the first one begins with.
 
         A short list is not used where every word is asked for.
         """
         source = pad_to_stride(source)
-        S, J = source.words.shape
+        S, J = source.ids.shape
         names = [each.name for each in self.encoder.get_outputs()]
         narrow = {"narrow": np.array(beam == 1 and S >= MANY)} if self.has_narrow else {}
-        arrays = self.encoder.run(names, {**source._asdict(), **narrow})
+        inputs = {"words": source.ids, "mask": source.mask, **narrow}
+        arrays = self.encoder.run(names, inputs)
         found = dict(zip(names, arrays, strict=True))
         nothing = float(self.config.coverage.accumulate == "subtract")
         begin = {
@@ -139,7 +140,7 @@ class OnnxModel:
         }
         found["bias"] = np.where(source.mask, np.float32(0), np.float32(-math.inf))
         shared = {name: a if name == "values" else a[:, None] for name, a in found.items()}
-        words, output = self._listed(None if every_word else source.words)
+        words, output = self._listed(None if every_word else source.ids)
         memory = OnnxMemory(shared, output, words)
         return memory, {name: to_ort_value(begin[name]) for name in self.carried}
 
@@ -187,19 +188,19 @@ class OnnxScorer:
     def __init__(
         self, models: Sequence[OnnxModel], memories: Sequence[OnnxMemory], end: int
     ) -> None:
-        self.models, self.memories, self.end, self.unk = models, memories, end, UNK
+        self.models, self.memories, self.end, self.unk = models, memories, end, UNK_ID
         self.sentences = len(memories[0].arrays["keys"])
         # the memories in groups of this size, and as the runtime was told of them
         self._size, self._values, self._bindings = 0, [OrtValues()], list[ort.IOBinding]()
 
     @classmethod
     def read(
-        cls, models: Sequence[OnnxModel], source: Padded, end: int, beam: int, every_word: bool
+        cls, models: Sequence[OnnxModel], source: PaddedIds, end: int, beam: int, every_word: bool
     ) -> tuple["OnnxScorer", OnnxStates]:
         """Let every model read the source; the scorer and its first state."""
         read = (model.read(source, beam, every_word) for model in models)
         memories, begin = zip(*read, strict=True)
-        return cls(models, memories, end), OnnxStates(begin, np.arange(len(source.words)))
+        return cls(models, memories, end), OnnxStates(begin, np.arange(len(source.ids)))
 
     def step(self, state: OnnxStates, words: IntArray | None, k: int) -> Proposal[OnnxStates]:
         """Propose the k best next words of every row."""
@@ -263,10 +264,12 @@ def _sizes(config: ModelConfig) -> tuple[int, int, bool]:
     return config.hidden, units, kind in ("fertility", "tanh", "gru")
 
 
-def pad_to_stride(source: Padded) -> Padded:
+def pad_to_stride(source: PaddedIds) -> PaddedIds:
     """The same with so much padding that no sentence depends on how long the others are."""
-    missing = ((0, 0), (0, -source.words.shape[1] % STRIDE))
-    return Padded(np.pad(source.words, missing, constant_values=PAD), np.pad(source.mask, missing))
+    missing = ((0, 0), (0, -source.ids.shape[1] % STRIDE))
+    return PaddedIds(
+        np.pad(source.ids, missing, constant_values=PAD_ID), np.pad(source.mask, missing)
+    )
 
 
 def _by_row(array: NDArray[Any]) -> NDArray[Any]:
@@ -311,7 +314,7 @@ class OnnxEngine:
         self.models, self.end = models, end
 
     def search(
-        self, source: Padded, decode: DecodeConfig, watch: StepCallback | None
+        self, source: PaddedIds, decode: DecodeConfig, watch: StepCallback | None
     ) -> SearchResult:
         """Translate."""
         alone = len(self.models) == 1  # several would each have a list of their own
@@ -319,15 +322,15 @@ class OnnxEngine:
             self.models, source, self.end, decode.beam, every_word=not alone
         )
         found = beam_search(scorer, start, source.lengths, decode, watch)
-        return SearchResult(found, scorer.fertility(source.words.shape[1]))
+        return SearchResult(found, scorer.fertility(source.ids.shape[1]))
 
-    def force_decode(self, source: Padded, target: Padded) -> ForcedDecoding:
+    def force_decode(self, source: PaddedIds, target: PaddedIds) -> ForcedDecoding:
         """Decode these targets with the first model."""
         scorer, state = OnnxScorer.read(self.models[:1], source, self.end, 1, every_word=True)
-        rows, J = np.arange(len(source.words)), source.words.shape[1]
+        rows, J = np.arange(len(source.ids)), source.ids.shape[1]
         alphas, said = [], np.zeros(len(rows), np.float32)
         last: IntArray | None = None
-        for words, real in zip(target.words.T, target.mask.T, strict=True):
+        for words, real in zip(target.ids.T, target.mask.T, strict=True):
             [[log_probs, alpha]], state = scorer.run(state, last, 1, ["log_probs", "alpha"])
             said += np.where(real, log_probs[rows, words], 0)
             alphas.append(alpha[:, :J])

@@ -17,10 +17,10 @@ import numpy as np
 from covnmt.base.arrays import IntArray
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
-from covnmt.base.files import read_json, read_parallel, write_json
+from covnmt.base.files import read_json, read_parallel_lines, write_json
 from covnmt.metrics.alignment import parse_links
 from covnmt.text.codec import Codec
-from covnmt.text.vocabulary import UNK
+from covnmt.text.vocabulary import UNK_ID
 
 MAX_FREQUENT = 500  # target words that every list has
 MAX_PARTNERS = 20  # further target words of each source word
@@ -65,7 +65,7 @@ def build_shortlist(text: AlignedText, codecs: tuple[Codec, Codec]) -> Shortlist
     """The short list that these links give."""
     said: Counter[int] = Counter()
     counts: dict[int, Counter[int]] = defaultdict(Counter)
-    rows = track(read_parallel(*text), None, "counting links", "pairs")
+    rows = track(read_parallel_lines(*text), None, "counting links", "pairs")
     for number, (left, right, line) in enumerate(rows, 1):
         s_ids, t_ids = (
             codec.encode(codec.tokenize(each))
@@ -83,7 +83,7 @@ def build_shortlist(text: AlignedText, codecs: tuple[Codec, Codec]) -> Shortlist
             ) from None
     if not counts:
         raise UserError(f"{text.links}: no links in it; make them with `covnmt align`")
-    always = {UNK, codecs[1].vocabulary.end, *(t for t, _ in said.most_common(MAX_FREQUENT))}
+    always = {UNK_ID, codecs[1].vocabulary.end_id, *(t for t, _ in said.most_common(MAX_FREQUENT))}
     return Shortlist(sorted(always), {s: most_linked(counts[s], always) for s in sorted(counts)})
 
 
