@@ -21,9 +21,9 @@ from machine import save
 from sacremoses import MosesDetokenizer
 
 from covnmt.base.files import read_parallel_lines
+from covnmt.evaluation.alignment_files import read_links
 from covnmt.inference.align import Aligner
 from covnmt.inference.omissions import OmissionChecker, OmissionReport
-from covnmt.metrics.alignment import read_links
 from covnmt.paper.experiments import GOLD_FILES, VISIBLE_SPACE
 
 LENGTHS = range(5, 61)  # source words

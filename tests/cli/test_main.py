@@ -26,11 +26,12 @@ from covnmt.base.recipe import bundled_recipes, find_recipe, load_recipe
 from covnmt.cli import app as main
 from covnmt.cli import options
 from covnmt.data.corpus import Corpus
+from covnmt.evaluation.alignment_files import load_matrices
 from covnmt.inference import align, info, omissions
 from covnmt.inference.align import Aligner
 from covnmt.inference.omissions import OmissionChecker, format_reports
 from covnmt.inference.translate import Translator
-from covnmt.metrics.alignment import format_links, links_from_attention, load_matrices
+from covnmt.metrics.alignment import format_links, links_from_attention
 from covnmt.model.checkpoint import load_tensors
 from tests.conftest import Run, RunCli
 from tests.paper.worked_example import ADDED, TOTAL

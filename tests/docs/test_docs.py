@@ -24,7 +24,7 @@ from covnmt.base.errors import install_command
 from covnmt.base.files import atomic_write_text, write_lines
 from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.cli.app import app
-from covnmt.metrics.alignment import save_matrices
+from covnmt.evaluation.alignment_files import save_matrices
 from covnmt.model import decoder
 from covnmt.model.coverage import CoverageInputs
 from covnmt.model.initialize import initialize_weights

@@ -1,14 +1,19 @@
 """All scores of a system, and of several side by side."""
 
 import json
+import os
+import signal
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from sacrebleu.metrics.ter import TER
 
+from covnmt.base import processes
 from covnmt.base.errors import UserError
 from covnmt.evaluation.evaluate import SIGNIFICANCE_MARKS, EvaluationOptions, compare, evaluate
 from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
+from covnmt.metrics import bleu
 from covnmt.metrics.alignment import Links, link_matrix, parse_links
 from covnmt.metrics.bleu import paper_bleu, sacre_bleu
 
@@ -132,6 +137,29 @@ def test_options_reach_the_measures_and_the_signatures() -> None:
     assert "TER" not in evaluate(SHORT, SET, EvaluationOptions(ter=False)).scores
 
 
+def test_ter_does_not_depend_on_the_number_of_processes() -> None:
+    outputs = SystemOutput([f"the {k % 7} dogs and {k} cats saw {k % 3} birds" for k in range(230)])
+    test_set = EvaluationSet(
+        [[f"{k % 5} birds saw the {k % 7} dogs and a cat" for k in range(230)], ["x"] * 230]
+    )
+    one, two = (value(outputs, "TER", test_set, EvaluationOptions(workers=n)) for n in (1, 2))
+    expected = TER().corpus_score(list(outputs.text), [list(r) for r in test_set.references])
+    assert one == two == pytest.approx(expected.score)
+
+
+def kill_worker(line: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_error_names_lines_but_no_text_if_ter_workers_die(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "MAX_DEATHS", 0)
+    monkeypatch.setattr(bleu, "count_ter_edits", kill_worker)
+    outputs, references = SystemOutput(["secret"] * 150), EvaluationSet([["reference"] * 150])
+    with pytest.raises(UserError, match=r"^lines 1 to 100: ") as raised:
+        evaluate(outputs, references, EvaluationOptions(workers=2))
+    assert "secret" not in str(raised.value)
+
+
 def test_fertility() -> None:
     fertility = [soft.sum(axis=0).tolist() for soft in MATRICES]
     result = evaluate(replace(PERFECT, fertility=fertility), SET)
@@ -140,7 +168,7 @@ def test_fertility() -> None:
 
 
 def test_exact_rates_need_gold() -> None:
-    with pytest.raises(UserError, match="need source and gold"):
+    with pytest.raises(UserError, match="--deterministic"):
         evaluate(SHORT, EvaluationSet([REFERENCES], deterministic=True))
 
 

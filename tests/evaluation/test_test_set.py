@@ -11,6 +11,7 @@ import pytest
 
 from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
+from covnmt.evaluation.alignment_files import save_matrices
 from covnmt.evaluation.test_set import (
     EvaluationSet,
     SystemOutput,
@@ -18,7 +19,7 @@ from covnmt.evaluation.test_set import (
     load_evaluation_set,
     load_output,
 )
-from covnmt.metrics.alignment import GoldAlignment, parse_links, save_matrices
+from covnmt.metrics.alignment import GoldAlignment, parse_links
 
 SOURCE, REFERENCE, HYPOTHESIS = ["s t", "u v w"], ["a b", "c d"], ["a b", "c"]
 GOLD = ["0-0 1-1", "0-0 2p1"]

@@ -53,7 +53,7 @@ def test_exact(output: str, left_out: set[int], said_twice: set[int]) -> None:
     )
     assert result.omitted == left_out
     assert result.repeated == said_twice
-    assert result.total == SOURCE_LENGTH
+    assert result.source_length == SOURCE_LENGTH
 
 
 def test_possible_links_do_not_count() -> None:

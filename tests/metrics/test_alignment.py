@@ -1,6 +1,5 @@
 """Links, matrices, AER and SAER: cases by hand, an oracle, and what must not change them."""
 
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -9,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covnmt.base.arrays import FloatArray
-from covnmt.base.errors import UserError
 from covnmt.metrics.alignment import (
     GoldAlignment,
     LinkExtraction,
@@ -17,17 +15,12 @@ from covnmt.metrics.alignment import (
     Symmetrization,
     aer,
     alignment_quality,
-    check_links,
-    check_matrices,
     fold_subwords,
     format_links,
     link_matrix,
     links_from_attention,
-    load_matrices,
     parse_links,
-    read_links,
     saer,
-    save_matrices,
     symmetrize,
 )
 
@@ -131,38 +124,6 @@ def test_format_and_parse_return_what_went_in(alignment: GoldAlignment) -> None:
     assert parse_links(format_links(links)) == GoldAlignment(links, links)
 
 
-@pytest.mark.parametrize("bad", ["0", "0-", "a-b", "0-1-2", "-1-0", "0_0", "0-0,1-1", "٣-٤"])
-def test_what_is_not_a_link_is_named(tmp_path: Path, bad: str) -> None:
-    path = tmp_path / "x.align"
-    path.write_text(f"0-0\n0-0 {bad}\n", "utf-8")
-    with pytest.raises(UserError, match=r"x\.align, line 2: .*not a link"):
-        read_links(path)
-
-
-def test_zero_in_a_file_that_counts_from_one(tmp_path: Path) -> None:
-    path = tmp_path / "x.align"
-    path.write_text("1-1\n0-1\n")
-    with pytest.raises(UserError, match=r"line 2: link 0-1 has a word 0"):
-        read_links(path, base=1)
-
-
-def test_windows_line_ends(tmp_path: Path) -> None:
-    path = tmp_path / "x.align"
-    path.write_bytes(b"0-0 1-1\r\n\r\n0p0\r\n")
-    assert [len(row.possible) for row in read_links(path)] == [2, 0, 1]
-
-
-@pytest.mark.parametrize("outside", [(3, 0), (0, 2)])
-def test_links_outside_the_sentence(outside: tuple[int, int]) -> None:
-    rows = [
-        GoldAlignment(frozenset({(2, 1)}), frozenset()),
-        GoldAlignment(frozenset(), frozenset({outside})),
-    ]
-    check_links(rows[:1], [(3, 2)], "gold")
-    with pytest.raises(UserError, match=rf"gold, line 2: link {outside[0]}-{outside[1]}"):
-        check_links(rows, [(3, 2), (3, 2)], "gold")
-
-
 ATTENTION = matrix([0.1, 0.6, 0.1], [0.3, 0.3, 0.2], [0.1, 0.2, 0.1], [0.0, 0.0, 0.0])
 EXTRACTED: list[tuple[LinkExtraction, float, set[tuple[int, int]]]] = [
     ("argmax", 0.5, {(1, 0), (0, 1), (1, 2)}),
@@ -263,50 +224,3 @@ def test_folding_keeps_rows_summing_to_one(source: list[int], target: list[int])
     folded = fold_subwords(soft.astype(np.float32), source_words, target_words)
     assert folded.shape == (len(target), len(source))
     np.testing.assert_allclose(folded.sum(axis=1), 1, rtol=1e-5)
-
-
-def test_matrices_on_disk(tmp_path: Path) -> None:
-    path = tmp_path / "soft.npz"
-    matrices = [np.random.default_rng(k).random((k, 12 - k), np.float32) for k in range(12)]
-    save_matrices(path, matrices)
-    loaded = load_matrices(path)
-    assert len(loaded) == 12
-    for before, after in zip(matrices, loaded, strict=True):
-        np.testing.assert_array_equal(before, after)
-
-
-@pytest.mark.parametrize(
-    ("value", "key", "message"),
-    [
-        ([[0.5]], "1", "not a file of soft matrices"),
-        ([0.5], "0", "sentence 1: expected a matrix"),
-        ([["x"]], "0", "sentence 1: expected a matrix"),
-        ([[float("nan")]], "0", "finite"),
-        ([[-0.5]], "0", "not negative"),
-        ([[{}]], "0", "not a file of soft matrices"),
-    ],
-)
-def test_bad_matrices(tmp_path: Path, value: object, key: str, message: str) -> None:
-    path = tmp_path / "soft.npz"
-    arrays = {key: np.asarray(value)}
-    np.savez(path, **arrays)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match=message):
-        load_matrices(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut short"])
-def test_files_that_are_no_matrices(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "soft.npz"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"soft\.npz: not a file of soft matrices") as raised:
-        load_matrices(path)
-    assert "pickle" not in str(raised.value)
-    np.save(tmp_path / "one.npy", np.zeros((2, 2)))
-    with pytest.raises(UserError, match="not a file of soft matrices"):
-        load_matrices(tmp_path / "one.npy")
-
-
-def test_matrices_that_do_not_fit_the_words() -> None:
-    soft = [np.zeros((2, 3), np.float32), np.zeros((3, 3), np.float32)]
-    with pytest.raises(UserError, match="soft, sentence 2: a matrix of 3 target by 3 source"):
-        check_matrices(soft, [(3, 2), (3, 2)], "soft")

@@ -1,8 +1,6 @@
 """BLEU against sacreBLEU where the rules agree, and against a slow rewrite where they do not."""
 
 import math
-import os
-import signal
 from collections.abc import Sequence
 from fractions import Fraction
 from random import Random
@@ -15,9 +13,7 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.ter import TER
 
-from covnmt.base import processes
 from covnmt.base.errors import UserError
-from covnmt.metrics import bleu
 from covnmt.metrics.bleu import (
     bleu_statistics,
     chrf,
@@ -136,29 +132,17 @@ def test_perfect_and_hopeless_output() -> None:
     assert paper_bleu(hopeless, references).value == 0
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_ter_is_that_of_sacrebleu(workers: int) -> None:
-    outputs = [f"the {k % 7} dogs and {k} cats saw {k % 3} birds" for k in range(230)]
+def test_ter_is_that_of_sacrebleu() -> None:
+    outputs = [f"the {k % 7} dogs and {k} cats saw {k % 3} birds" for k in range(30)]
     references = [
-        [f"{k % 5} birds saw the {k % 7} dogs and a cat" for k in range(230)],
-        ["" for _ in range(230)],
+        [f"{k % 5} birds saw the {k % 7} dogs and a cat" for k in range(30)],
+        ["" for _ in range(30)],
     ]
     metric = TER()
     expected = metric.corpus_score(outputs, references)
-    found = ter(outputs, references, workers)
-    assert found.value == pytest.approx(expected.score)
-    assert found.signature == str(metric.get_signature())
-
-
-def die(rows: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_ter_whose_workers_die_tells_none_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "MAX_DEATHS", 0)
-    monkeypatch.setattr(bleu, "_edits", die)
-    with pytest.raises(UserError, match=r"^lines 1 to 100: workers died"):
-        ter(["secret"] * 150, [["reference"] * 150], workers=2)
+    score = ter(outputs, references)
+    assert score.value == pytest.approx(expected.score)
+    assert score.signature == str(metric.get_signature())
 
 
 @pytest.mark.parametrize(("output", "value"), [("", 0), ("a", 100)])
@@ -180,7 +164,7 @@ def test_tokenisation_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) ->
         raise URLError("no route")
 
     monkeypatch.setattr("covnmt.metrics.bleu.BLEU.__init__", unreachable)
-    with pytest.raises(UserError, match=r"'flores200' needs more than is installed: .*no route"):
+    with pytest.raises(UserError, match=r"'flores200' .*no route"):
         paper_bleu(["a"], [["a"]], tokenize="flores200")
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from covnmt.base.errors import UserError
 from covnmt.data.corpus import Corpus
-from covnmt.metrics.alignment import aer, read_links
+from covnmt.evaluation.alignment_files import read_links
+from covnmt.metrics.alignment import aer
 from covnmt.phrase_based.align_files import align_files, assign_ids, vocabulary_ids
 from covnmt.phrase_based.settings import AlignerSettings
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covnmt.base.errors import UserError
-from covnmt.metrics.alignment import Links, aer, read_links, symmetrize
+from covnmt.evaluation.alignment_files import read_links
+from covnmt.metrics.alignment import Links, aer, symmetrize
 from covnmt.phrase_based.align_files import assign_ids
 from covnmt.phrase_based.aligner import (
     CHAINS,

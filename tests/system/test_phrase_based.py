@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from covnmt.base.files import read_json
-from covnmt.metrics.alignment import aer, read_links
+from covnmt.evaluation.alignment_files import read_links
+from covnmt.metrics.alignment import aer
 from covnmt.metrics.bleu import paper_bleu
 from covnmt.phrase_based.model import PhraseBasedModel
 from tests.conftest import RunCli

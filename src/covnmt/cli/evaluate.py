@@ -165,11 +165,11 @@ def report(
     maps: Annotated[int, typer.Option(min=0, help="heat maps")] = 4,
 ) -> None:
     """A self-contained web page: tables, curves, heat maps, and the sentences worth reading."""
+    from covnmt.evaluation.alignment_files import load_matrices
     from covnmt.evaluation.evaluate import EvaluationOptions
     from covnmt.evaluation.html import write_report
     from covnmt.evaluation.system_output import read_outputs
     from covnmt.evaluation.test_set import load_evaluation_set
-    from covnmt.metrics.alignment import load_matrices
 
     on = load_evaluation_set(reference, source, gold, _base(base), deterministic)
     n = len(on.references[0])

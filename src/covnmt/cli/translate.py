@@ -115,8 +115,9 @@ def align(
 ) -> None:
     """Align given translations by forced decoding; prints Pharaoh links."""
     from covnmt.base.files import read_parallel_lines
+    from covnmt.evaluation.alignment_files import save_matrices
     from covnmt.inference.align import Alignment, align_text
-    from covnmt.metrics.alignment import format_links, links_from_attention, save_matrices
+    from covnmt.metrics.alignment import format_links, links_from_attention
 
     check_distinct_paths([out, matrices], [source, target])
     pairs = ((s, t) for s, t in read_parallel_lines(source, target))

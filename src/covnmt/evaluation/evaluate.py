@@ -1,12 +1,13 @@
-"""All scores of a system, and of several side by side: `covnmt evaluate` and `covnmt compare`.
+"""Evaluate one system, or compare several: `covnmt evaluate` and `covnmt compare`.
 
-Which figures come out depends on what goes in: text gives the scores of translation, a source the
-figures by length, a gold alignment AER and SAER, soft matrices of the output the diagnostics.
-Every figure carries a signature that says how to get it again.
+The inputs decide which scores there are: text gives BLEU, chrF and TER, a source the scores by
+length, a gold alignment AER and SAER, attention of the output the attention statistics. Every score
+carries a signature that names the choices needed to reproduce it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -14,11 +15,13 @@ from covnmt import __version__
 from covnmt.base.arrays import FloatArray, IntArray
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
+from covnmt.base.processes import Chunk, map_chunks
 from covnmt.evaluation.test_set import EvaluationSet, SystemOutput, check_evaluation_inputs
 from covnmt.metrics import adequacy, alignment, attention_statistics, bleu
 from covnmt.metrics.adequacy import LOW_ATTENTION, SourceWordErrors
 from covnmt.metrics.alignment import LinkExtraction, Links, Symmetrization
 from covnmt.metrics.bleu import Score
+from covnmt.metrics.bootstrap import BOOTSTRAP_SAMPLES
 from covnmt.metrics.by_length import LengthBucket, SubsetMeasure, scores_by_length
 from covnmt.metrics.significance import (
     Alternative,
@@ -31,11 +34,12 @@ from covnmt.metrics.significance import (
 SIGNIFICANCE_MARKS = "†‡§¶"
 SIGNIFICANCE_LEVEL = 0.01
 VERSION = f"version:covnmt-{__version__}"
+TER_CHUNK = 100  # lines per task; fewer are not worth a process
 
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """How to evaluate; the defaults follow the paper."""
+    """The choices of an evaluation; the defaults follow the paper."""
 
     tokenize: str = "13a"
     extraction: LinkExtraction = "argmax"
@@ -45,15 +49,16 @@ class EvaluationOptions:
     alternative: Alternative = "two-sided"
     ter: bool = True
     workers: int = 1  # processes for TER
-    samples: int = 1000  # of the bands by length
+    samples: int = BOOTSTRAP_SAMPLES  # for the confidence intervals by length
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Everything known about one system.
+    """All scores of one system.
 
-    `adequacy` is exact and only there for deterministic sets; `proxies` merely hint at the same.
-    `statistics` are the BLEU counts [N, 10], `word_errors` the source words omitted and repeated.
+    `adequacy` holds exact rates and is empty unless the test set is deterministic; `proxies` are
+    rough substitutes. `statistics` are the BLEU statistics [N, 10], `word_errors` the omitted and
+    repeated source words of each sentence of a deterministic set.
     """
 
     sentences: int
@@ -67,17 +72,17 @@ class Evaluation:
     word_errors: tuple[SourceWordErrors, ...] = field(repr=False)
 
     def groups(self) -> dict[str, tuple[Score, ...]]:
-        """The scores by kind, kinds without a score left out."""
+        """Return the scores by kind, without empty kinds."""
         kinds = ("translation", "alignment", "adequacy", "proxies", "diagnostics")
         return {kind: scores for kind in kinds if (scores := getattr(self, kind))}
 
     @property
     def scores(self) -> dict[str, Score]:
-        """Those that there are, by name."""
+        """The scores of all kinds by name."""
         return {score.name: score for group in self.groups().values() for score in group}
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return what `covnmt evaluate --json` writes."""
         groups = {kind: [s.to_json() for s in group] for kind, group in self.groups().items()}
         return {
             "sentences": self.sentences,
@@ -88,7 +93,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several systems on one set; sign tests are keyed (baseline, system)."""
+    """Several systems on one test set; sign tests are keyed (baseline, system)."""
 
     systems: Mapping[str, Evaluation]
     baselines: tuple[str, ...]
@@ -97,7 +102,7 @@ class Comparison:
     randomization: tuple[PairedTestResult, ...]
 
     def marks(self, system: str) -> str:
-        """Marks as in the paper's Table 1: better than a baseline with p below 0.01."""
+        """Return a mark for each baseline that the system beats with p < 0.01 (paper, Table 1)."""
         return "".join(
             mark
             for mark, baseline in zip(SIGNIFICANCE_MARKS, self.baselines, strict=False)
@@ -109,7 +114,7 @@ class Comparison:
         return test.p_value < SIGNIFICANCE_LEVEL and test.up > test.down
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return what `covnmt compare --json` writes."""
         return {
             "systems": {
                 name: {"marks": self.marks(name), **evaluation.to_json()}
@@ -126,34 +131,34 @@ class Comparison:
 
 
 def evaluate(
-    output: SystemOutput, on: EvaluationSet, options: EvaluationOptions | None = None
+    output: SystemOutput, test_set: EvaluationSet, options: EvaluationOptions | None = None
 ) -> Evaluation:
-    """Score one system on one set."""
+    """Compute all scores that the output and the test set allow."""
     options = options or EvaluationOptions()
-    check_evaluation_inputs(on, output)
-    statistics = bleu.bleu_statistics(output.text, on.references, options.tokenize)
-    words = _source_words(output, on)
-    links = _links(output, options)
+    check_evaluation_inputs(test_set, output)
+    statistics = bleu.bleu_statistics(output.text, test_set.references, options.tokenize)
+    word_errors = _find_word_errors(output, test_set)
+    links = _reference_links(output, options)
     return Evaluation(
         sentences=len(output.text),
-        translation=_translation_scores(output, on, statistics, options),
-        alignment=_alignment_scores(output, on, links, options),
-        adequacy=_adequacy_scores(words),
-        proxies=_proxies(output, on, links, options),
-        diagnostics=_diagnostics(output),
-        by_length=_by_length(output, on, statistics, links, words, options),
+        translation=_translation_scores(output, test_set, statistics, options),
+        alignment=_alignment_scores(output, test_set, links, options),
+        adequacy=_adequacy_scores(word_errors),
+        proxies=_proxy_scores(output, test_set, links, options),
+        diagnostics=_attention_scores(output),
+        by_length=_scores_by_length(output, test_set, statistics, links, word_errors, options),
         statistics=statistics,
-        word_errors=words,
+        word_errors=word_errors,
     )
 
 
 def compare(
     outputs: Mapping[str, SystemOutput],
-    on: EvaluationSet,
+    test_set: EvaluationSet,
     baselines: Sequence[str] = (),
     options: EvaluationOptions | None = None,
 ) -> Comparison:
-    """Score several systems and test their differences; the baselines default to the first."""
+    """Evaluate several systems and test their differences; the first is the default baseline."""
     options = options or EvaluationOptions()
     if len(outputs) < 2:
         raise UserError("a comparison needs at least two systems")
@@ -167,46 +172,63 @@ def compare(
             f"({SIGNIFICANCE_MARKS}); name fewer"
         )
     systems = {
-        name: evaluate(outputs[name], on, options)
+        name: evaluate(outputs[name], test_set, options)
         for name in track(outputs, len(outputs), "evaluating", "systems")
     }
     texts = {name: output.text for name, output in outputs.items()}
-    sign_tests = {
-        (first, second): sign_test(
-            systems[first].statistics, systems[second].statistics, options.alternative
-        )
-        for first, second in permutations(outputs, 2)
-    }
+    references = test_set.references
     return Comparison(
         systems=systems,
         baselines=baselines or (next(iter(outputs)),),
-        sign_tests=sign_tests,
-        bootstrap=tuple(paired_tests(texts, on.references, "bootstrap", tokenize=options.tokenize)),
+        sign_tests={
+            (baseline, system): sign_test(
+                systems[baseline].statistics, systems[system].statistics, options.alternative
+            )
+            for baseline, system in permutations(outputs, 2)
+        },
+        bootstrap=tuple(paired_tests(texts, references, "bootstrap", tokenize=options.tokenize)),
         randomization=tuple(
-            paired_tests(texts, on.references, "randomization", tokenize=options.tokenize)
+            paired_tests(texts, references, "randomization", tokenize=options.tokenize)
         ),
     )
 
 
 def _translation_scores(
-    output: SystemOutput, on: EvaluationSet, statistics: IntArray, options: EvaluationOptions
+    output: SystemOutput,
+    test_set: EvaluationSet,
+    statistics: IntArray,
+    options: EvaluationOptions,
 ) -> tuple[Score, ...]:
+    references = test_set.references
     scores = [
-        bleu.paper_bleu_from_statistics(statistics, len(on.references), options.tokenize),
-        bleu.sacre_bleu(output.text, on.references, options.tokenize),
-        bleu.chrf(output.text, on.references),
+        bleu.paper_bleu_from_statistics(statistics, len(references), options.tokenize),
+        bleu.sacre_bleu(output.text, references, options.tokenize),
+        bleu.chrf(output.text, references),
     ]
     if options.ter:
-        scores.append(bleu.ter(output.text, on.references, options.workers))
+        map_lines = partial(_map_lines, len(output.text), options.workers)
+        scores.append(bleu.ter(output.text, references, map_lines))
     return tuple(scores)
 
 
-def _links(output: SystemOutput, options: EvaluationOptions) -> list[Links] | None:
-    """The system's links with the first reference, both directions joined where both are given."""
+def _map_lines(
+    count: int, workers: int, function: Callable[[Any], Any], lines: Iterable[Any]
+) -> Iterator[Any]:
+    """Apply a function to `count` lines in several processes, with a progress bar."""
+    results = map_chunks(partial(_map_chunk, function), lines, TER_CHUNK, workers)
+    return track(results, count, "TER")
+
+
+def _map_chunk(function: Callable[[Any], Any], chunk: Chunk[Any]) -> list[Any]:
+    return [function(line) for line in chunk.lines]
+
+
+def _reference_links(output: SystemOutput, options: EvaluationOptions) -> list[Links] | None:
+    """Return the system's links with the first reference, symmetrized if both directions exist."""
     if output.links is not None:
         links = list(output.links)
     elif output.reference_attention is not None:
-        links = _extracted(output.reference_attention, options)
+        links = _extract_links(output.reference_attention, options)
     else:
         return None
     if output.reverse_links is None:
@@ -217,7 +239,7 @@ def _links(output: SystemOutput, options: EvaluationOptions) -> list[Links] | No
     ]
 
 
-def _extracted(matrices: Sequence[FloatArray], options: EvaluationOptions) -> list[Links]:
+def _extract_links(matrices: Sequence[FloatArray], options: EvaluationOptions) -> list[Links]:
     return [
         alignment.links_from_attention(matrix, options.extraction, options.threshold)
         for matrix in matrices
@@ -225,11 +247,14 @@ def _extracted(matrices: Sequence[FloatArray], options: EvaluationOptions) -> li
 
 
 def _alignment_scores(
-    output: SystemOutput, on: EvaluationSet, links: list[Links] | None, options: EvaluationOptions
+    output: SystemOutput,
+    test_set: EvaluationSet,
+    links: list[Links] | None,
+    options: EvaluationOptions,
 ) -> tuple[Score, ...]:
-    if on.gold is None or links is None:
+    if test_set.gold is None or links is None:
         return ()
-    quality = alignment.alignment_quality(links, on.gold)
+    quality = alignment.alignment_quality(links, test_set.gold)
     signature = _links_signature(output, options)
     scores = [
         Score(name, 100 * value, signature)
@@ -241,93 +266,95 @@ def _alignment_scores(
         )
     ]
     if output.reference_attention is not None:
-        value = alignment.saer(output.reference_attention, on.gold, options.renormalize)
+        saer = alignment.saer(output.reference_attention, test_set.gold, options.renormalize)
         rows = "renormalised" if options.renormalize else "as-is"
-        scores.insert(1, Score("SAER", 100 * value, f"rows:{rows}|pooled:corpus|{VERSION}"))
+        scores.insert(1, Score("SAER", 100 * saer, f"rows:{rows}|pooled:corpus|{VERSION}"))
     return tuple(scores)
 
 
 def _links_signature(output: SystemOutput, options: EvaluationOptions) -> str:
-    links = "file" if output.links is not None else _extraction(options)
+    links = "file" if output.links is not None else _extraction_signature(options)
     symmetry = options.symmetry if output.reverse_links is not None else "none"
     return f"links:{links}|sym:{symmetry}|pooled:corpus|{VERSION}"
 
 
-def _extraction(options: EvaluationOptions) -> str:
+def _extraction_signature(options: EvaluationOptions) -> str:
     threshold = f"({options.threshold:g})" if options.extraction == "threshold" else ""
     return options.extraction + threshold
 
 
-def _source_words(output: SystemOutput, on: EvaluationSet) -> tuple[SourceWordErrors, ...]:
-    if not on.deterministic:
+def _find_word_errors(
+    output: SystemOutput, test_set: EvaluationSet
+) -> tuple[SourceWordErrors, ...]:
+    if not test_set.deterministic:
         return ()
-    if on.gold is None or on.source is None:
-        raise UserError("exact rates of words left out and said twice need source and gold links")
+    if test_set.gold is None or test_set.source is None:
+        raise UserError("--deterministic needs the source and a gold alignment too")
     return tuple(
         adequacy.source_word_errors(
             hypothesis.split(), reference.split(), gold, len(source.split())
         )
         for hypothesis, reference, gold, source in zip(
-            output.text, on.references[0], on.gold, on.source, strict=True
+            output.text, test_set.references[0], test_set.gold, test_set.source, strict=True
         )
     )
 
 
-def _adequacy_scores(words: Sequence[SourceWordErrors]) -> tuple[Score, ...]:
-    if not words:
+def _adequacy_scores(word_errors: Sequence[SourceWordErrors]) -> tuple[Score, ...]:
+    if not word_errors:
         return ()
     signature = f"match:lcs+left-to-right|links:sure|per:source-word|pooled:corpus|{VERSION}"
     return (
-        Score("left out", adequacy.omission_rate(words), signature),
-        Score("said twice", adequacy.repetition_rate(words), signature),
+        Score("left out", adequacy.omission_rate(word_errors), signature),
+        Score("said twice", adequacy.repetition_rate(word_errors), signature),
     )
 
 
-def _proxies(
-    output: SystemOutput, on: EvaluationSet, links: list[Links] | None, options: EvaluationOptions
+def _proxy_scores(
+    output: SystemOutput,
+    test_set: EvaluationSet,
+    links: list[Links] | None,
+    options: EvaluationOptions,
 ) -> tuple[Score, ...]:
-    tokens = [line.split() for line in output.text]
-    references = [line.split() for line in on.references[0]]
+    hypotheses = [line.split() for line in output.text]
+    references = [line.split() for line in test_set.references[0]]
     order = 4
+    repeated = adequacy.repeated_ngram_rate(hypotheses, order)
     scores = [
         Score(
             "REP",
-            adequacy.rep_score(tokens, references),
+            adequacy.rep_score(hypotheses, references),
             f"n:2|w:1,2|ref:1|tok:none|{VERSION}",
         ),
-        Score(
-            f"repeated {order}-grams",
-            adequacy.repeated_ngram_rate(tokens, order),
-            f"n:{order}|tok:none|{VERSION}",
-        ),
+        Score(f"repeated {order}-grams", repeated, f"n:{order}|tok:none|{VERSION}"),
     ]
-    own = _output_links(output, options)
-    if own is not None and links is not None:
-        how = "file" if output.output_links is not None else _extraction(options)
-        signature = f"output-links:{how}|{_links_signature(output, options)}"
-        scores.append(Score("DROP", adequacy.drop_score(own, links), signature))
+    output_links = _output_links(output, options)
+    if output_links is not None and links is not None:
+        origin = "file" if output.output_links is not None else _extraction_signature(options)
+        signature = f"output-links:{origin}|{_links_signature(output, options)}"
+        scores.append(Score("DROP", adequacy.drop_score(output_links, links), signature))
     if output.attention is not None:
-        value = adequacy.low_attention_rate(output.attention)
-        signature = f"below:{LOW_ATTENTION:g}|{VERSION}"
-        scores.append(Score("little attention", value, signature))
+        low = adequacy.low_attention_rate(output.attention)
+        scores.append(Score("little attention", low, f"below:{LOW_ATTENTION:g}|{VERSION}"))
     return tuple(scores)
 
 
 def _output_links(output: SystemOutput, options: EvaluationOptions) -> Sequence[Links] | None:
-    """Links with the system's own output, by the same aligner as those with the reference.
+    """Return links with the system's output by the same aligner as those with the reference.
 
-    There are none where attention is over subwords, and matrices of the reference over words.
+    None if attention is over subwords but the reference's over words.
     """
     if output.output_links is not None or output.links is not None:
         return output.output_links
     if output.attention is None or output.reference_attention is None:
         return None
-    both = zip(output.attention, output.reference_attention, strict=True)
-    same_words = all(own.shape[1] == forced.shape[1] for own, forced in both)
-    return _extracted(output.attention, options) if same_words else None
+    pairs = zip(output.attention, output.reference_attention, strict=True)
+    if any(ours.shape[1] != reference.shape[1] for ours, reference in pairs):
+        return None
+    return _extract_links(output.attention, options)
 
 
-def _diagnostics(output: SystemOutput) -> tuple[Score, ...]:
+def _attention_scores(output: SystemOutput) -> tuple[Score, ...]:
     if output.attention is None:
         return ()
     correlation = attention_statistics.coverage_correlation(output.attention)
@@ -338,46 +365,45 @@ def _diagnostics(output: SystemOutput) -> tuple[Score, ...]:
     ]
     if output.fertility is not None:
         fit = attention_statistics.fertility_fit(output.fertility, output.attention)
-        scores.append(
-            Score(
-                "fertility-attention correlation",
-                fit.correlation,
-                f"r:pearson|{VERSION}",
-                {
-                    "mean_predicted": fit.mean_predicted,
-                    "mean_received": fit.mean_received,
-                    "mean_absolute_difference": fit.mean_absolute_difference,
-                },
-            )
-        )
+        details = {
+            "mean_predicted": fit.mean_predicted,
+            "mean_received": fit.mean_received,
+            "mean_absolute_difference": fit.mean_absolute_difference,
+        }
+        name, signature = "fertility-attention correlation", f"r:pearson|{VERSION}"
+        scores.append(Score(name, fit.correlation, signature, details))
     return tuple(scores)
 
 
-def _by_length(
+def _scores_by_length(
     output: SystemOutput,
-    on: EvaluationSet,
+    test_set: EvaluationSet,
     statistics: IntArray,
     links: list[Links] | None,
-    words: Sequence[SourceWordErrors],
+    word_errors: Sequence[SourceWordErrors],
     options: EvaluationOptions,
 ) -> tuple[LengthBucket, ...]:
-    if on.source is None:
+    if test_set.source is None:
         return ()
-    gold, forced = on.gold, output.reference_attention
+    gold, soft = test_set.gold, output.reference_attention
     measures: dict[str, SubsetMeasure] = {}
     if gold is not None and links is not None:
         measures["AER"] = lambda chosen: (
             100 * alignment.aer([links[n] for n in chosen], [gold[n] for n in chosen])
         )
-    if gold is not None and forced is not None:
+    if gold is not None and soft is not None:
         measures["SAER"] = lambda chosen: (
             100
             * alignment.saer(
-                [forced[n] for n in chosen], [gold[n] for n in chosen], options.renormalize
+                [soft[n] for n in chosen], [gold[n] for n in chosen], options.renormalize
             )
         )
-    if words:
-        measures["left out"] = lambda chosen: adequacy.omission_rate([words[n] for n in chosen])
-        measures["said twice"] = lambda chosen: adequacy.repetition_rate([words[n] for n in chosen])
-    lengths = [len(line.split()) for line in on.source]
+    if word_errors:
+        measures["left out"] = lambda chosen: adequacy.omission_rate(
+            [word_errors[n] for n in chosen]
+        )
+        measures["said twice"] = lambda chosen: adequacy.repetition_rate(
+            [word_errors[n] for n in chosen]
+        )
+    lengths = [len(line.split()) for line in test_set.source]
     return scores_by_length(statistics, lengths, measures, samples=options.samples)

@@ -13,15 +13,9 @@ from typing import Any, Literal
 from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines
+from covnmt.evaluation.alignment_files import check_links, check_matrices, load_matrices, read_links
 from covnmt.evaluation.system_output import OutputLine, read_outputs
-from covnmt.metrics.alignment import (
-    GoldAlignment,
-    Links,
-    check_links,
-    check_matrices,
-    load_matrices,
-    read_links,
-)
+from covnmt.metrics.alignment import GoldAlignment, Links
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,4 @@
-"""How good is a translation, and an alignment: the measures of the paper's section 5."""
+"""Metrics of translations and alignments (paper, section 5): functions of text and arrays.
+
+Nothing here reads files, starts processes or prints.
+"""

@@ -1,8 +1,4 @@
-"""How far might a figure move on other test sentences? Bootstrap samples (Koehn, 2004).
-
-Sentences are drawn anew, with replacement, as many as there are, many times over; a band holds the
-figure in 95% of these samples.
-"""
+"""Compute 95% bootstrap confidence intervals over the sentences of a test set (Koehn, 2004)."""
 
 from collections.abc import Sequence
 
@@ -17,26 +13,28 @@ BOOTSTRAP_SAMPLES, BOOTSTRAP_SEED = 1000, 1234
 
 
 def resample_counts(sentences: int, samples: int, rng: np.random.Generator) -> DoubleArray:
-    """How often each sentence is in each sample [samples, sentences]."""
-    # whole numbers this small are exact as floats
-    each = np.full(sentences, 1 / sentences)
-    return rng.multinomial(sentences, each, size=samples).astype(np.float64)
+    """Draw bootstrap samples: how often each sentence is in each sample [samples, sentences]."""
+    # integers this small are exact as floats, and the products with them are fast
+    probabilities = np.full(sentences, 1 / sentences)
+    return rng.multinomial(sentences, probabilities, size=samples).astype(np.float64)
 
 
 def confidence_interval(values: DoubleArray) -> ConfidenceInterval:
-    """What lies between the lowest and the highest 2.5%."""
+    """Return the 2.5th and the 97.5th percentile of a statistic over bootstrap samples."""
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
 
 
 def bleu_gain_interval(pairs: Sequence[tuple[IntArray, IntArray]]) -> ConfidenceInterval:
-    """Of the gain in BLEU over a baseline, as the mean over pairs of baseline and system.
+    """Return the interval of the gain in BLEU over a baseline, averaged over pairs.
 
-    Pairs are BLEU counts [N, 10] of the same N sentences, as of several seeds; a sample has the
-    same sentences of all of them.
+    A pair holds the BLEU statistics [N, 10] of baseline and system, for example of one seed; each
+    sample takes the same sentences from all pairs.
     """
-    drawn = resample_counts(
+    counts = resample_counts(
         len(pairs[0][0]), BOOTSTRAP_SAMPLES, np.random.default_rng(BOOTSTRAP_SEED)
     )  # [samples, N]
-    gains = [corpus_bleu(drawn @ system) - corpus_bleu(drawn @ base) for base, system in pairs]
+    gains = [
+        corpus_bleu(counts @ system) - corpus_bleu(counts @ baseline) for baseline, system in pairs
+    ]
     return confidence_interval(np.mean(gains, axis=0))

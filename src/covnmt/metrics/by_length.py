@@ -1,8 +1,7 @@
-"""Does it hold up on long sentences? Scores by source length (paper, section 5.4).
+"""Compute scores by source length (paper, section 5.4).
 
-Sentences are grouped by the number of source words, ten to a group, with an open last group.
-Each group gets the paper's BLEU and the length of the output, both with a band that 95% of
-bootstrap samples of its sentences fall into.
+Sentences are grouped by their number of source words in buckets of ten, the last one open. Each
+bucket gets the paper's BLEU and the mean output length with their bootstrap confidence intervals.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from covnmt.metrics.bootstrap import (
     resample_counts,
 )
 
+# A score of the sentences with these numbers.
 SubsetMeasure = Callable[[Sequence[int]], float]
 
 BUCKET_WIDTH, BUCKET_COUNT = (
@@ -31,7 +31,7 @@ BUCKET_WIDTH, BUCKET_COUNT = (
 
 @dataclass(frozen=True)
 class LengthBucket:
-    """Sentences of `low` to `high` source words (no `high`: or more), and how they came out."""
+    """The scores of sentences with `low` to `high` source words (None: or more)."""
 
     low: int
     high: int | None
@@ -45,12 +45,10 @@ class LengthBucket:
 
     @property
     def label(self) -> str:
-        """For a table or an axis."""
         return f"{self.low}-{self.high}" if self.high is not None else f"{self.low}+"
 
     @property
     def length_ratio(self) -> float:
-        """Output length over reference length."""
         return self.output_length / self.reference_length if self.reference_length else 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -65,40 +63,44 @@ def scores_by_length(
     measures: Mapping[str, SubsetMeasure] | None = None,
     samples: int = BOOTSTRAP_SAMPLES,
 ) -> tuple[LengthBucket, ...]:
-    """Group sentences by source length; groups without a sentence are left out.
+    """Score each non-empty bucket of source lengths.
 
-    `statistics` are the BLEU counts [N, 10] of `covnmt.metrics.bleu`, whose tokens also make the
-    lengths. `measures` name further figures, each a function of the chosen sentence numbers.
+    `statistics` are BLEU statistics [N, 10], which also give output and reference lengths.
+    `measures` names further scores, each a function of sentence numbers.
     """
+    if len(source_lengths) != len(statistics):
+        raise ValueError(f"{len(source_lengths)} source lengths for {len(statistics)} sentences")
     last = BUCKET_COUNT - 1
-    numbers = np.clip((np.asarray(source_lengths, dtype=np.int64) - 1) // BUCKET_WIDTH, 0, last)
-    if len(numbers) != len(statistics):
-        raise ValueError(f"{len(numbers)} source lengths for {len(statistics)} sentences")
+    bucket_numbers = np.clip(
+        (np.asarray(source_lengths, dtype=np.int64) - 1) // BUCKET_WIDTH, 0, last
+    )
     rng = np.random.default_rng(BOOTSTRAP_SEED)
     buckets = []
-    for number in np.unique(numbers).tolist():
-        chosen = np.flatnonzero(numbers == number)
-        rows = statistics[chosen]
-        scores, lengths = _resampled(rows, samples, rng)
+    for number in np.unique(bucket_numbers).tolist():
+        sentences = np.flatnonzero(bucket_numbers == number)
+        rows = statistics[sentences]
+        bleu_samples, length_samples = _bootstrap(rows, samples, rng)
         buckets.append(
             LengthBucket(
                 low=number * BUCKET_WIDTH + 1,
                 high=None if number == last else (number + 1) * BUCKET_WIDTH,
                 sentences=len(rows),
                 bleu=float(corpus_bleu(rows.sum(axis=0))),
-                bleu_interval=confidence_interval(scores),
+                bleu_interval=confidence_interval(bleu_samples),
                 output_length=float(rows[:, OUTPUT_LENGTH].mean()),
-                output_length_interval=confidence_interval(lengths),
+                output_length_interval=confidence_interval(length_samples),
                 reference_length=float(rows[:, REFERENCE_LENGTH].mean()),
-                measures={name: f(chosen.tolist()) for name, f in (measures or {}).items()},
+                measures={
+                    name: measure(sentences.tolist()) for name, measure in (measures or {}).items()
+                },
             )
         )
     return tuple(buckets)
 
 
-def _resampled(
-    rows: IntArray, samples: int, rng: np.random.Generator
+def _bootstrap(
+    statistics: IntArray, samples: int, rng: np.random.Generator
 ) -> tuple[DoubleArray, DoubleArray]:
-    """BLEU and mean output length of as many sentences drawn anew, `samples` times."""
-    totals = resample_counts(len(rows), samples, rng) @ rows  # [samples, 10]
-    return corpus_bleu(totals), totals[:, OUTPUT_LENGTH] / len(rows)
+    """Return BLEU and mean output length of every bootstrap sample, each [samples]."""
+    totals = resample_counts(len(statistics), samples, rng) @ statistics  # [samples, 10]
+    return corpus_bleu(totals), totals[:, OUTPUT_LENGTH] / len(statistics)

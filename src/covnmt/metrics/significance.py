@@ -1,11 +1,11 @@
-"""Is one system better than another, or was it luck? (paper, section 5.1 and Table 1)
+"""Test whether one system is significantly better than another (paper, section 5.1, Table 1).
 
-The paper's test is the sign test of Collins, Koehn and Kucerova (2005). Put one sentence of the
-other system into the baseline's output and see whether corpus BLEU goes up or down; do so for
-every sentence; ask how probable so uneven a split of ups and downs would be with a fair coin.
-From kept statistics each swap costs a subtraction and an addition.
+The paper uses the sign test of Collins, Koehn and Kucerova (2005): replace one sentence of the
+baseline's output by the other system's, note whether corpus BLEU goes up or down, do so for every
+sentence, and test the counts of ups and downs against a fair coin. With BLEU statistics a
+replacement costs a subtraction and an addition.
 
-sacreBLEU's paired bootstrap and approximate randomization stand beside it.
+sacreBLEU's paired bootstrap and approximate randomization are here too.
 """
 
 import math
@@ -31,7 +31,7 @@ EQUAL_TOLERANCE = 1e-12
 
 @dataclass(frozen=True)
 class SignTest:
-    """Sentences where the system raises, lowers or leaves the baseline's BLEU, and the p-value."""
+    """How many sentences raise, lower or leave the baseline's BLEU, and the p-value."""
 
     up: int
     down: int
@@ -40,13 +40,13 @@ class SignTest:
     alternative: Alternative
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the fields as values that JSON can hold."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class PairedTestResult:
-    """sacreBLEU's verdict on one system: score, 95% interval, p-value against the baseline."""
+    """sacreBLEU's result for one system: score, 95% interval, p-value against the baseline."""
 
     system: str
     metric: str
@@ -57,16 +57,16 @@ class PairedTestResult:
     signature: str
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the fields as values that JSON can hold."""
         return asdict(self)
 
 
 def sign_test(
     baseline: IntArray, system: IntArray, alternative: Alternative = "two-sided"
 ) -> SignTest:
-    """Compare two outputs by their BLEU statistics [N, 10] (see `covnmt.metrics.bleu`).
+    """Compare two outputs by their BLEU statistics [N, 10].
 
-    `greater` asks only whether the system is better, not whether it differs.
+    With `greater` the alternative hypothesis is that the system is better, not that it differs.
     """
     if baseline.shape != system.shape:
         raise ValueError(f"systems of {len(baseline)} and {len(system)} sentences")
@@ -82,20 +82,18 @@ def sign_test(
 
 
 def binomial_two_sided(up: int, down: int) -> float:
-    """Probability of a split at least this uneven with a fair coin, exactly."""
+    """Return the exact probability that a fair coin splits at least as unevenly."""
     return min(1.0, 2.0 * binomial_tail(max(up, down), up + down))
 
 
 def binomial_tail(successes: int, trials: int) -> float:
-    """Probability of at least so many heads in so many throws of a fair coin.
-
-    Summed in whole numbers, so there is nothing to round until the last division.
-    """
-    ways = math.comb(trials, successes)
+    """Return the exact probability of at least so many heads in so many throws of a fair coin."""
+    # integers: nothing is rounded before the division
+    combinations = math.comb(trials, successes)
     total = 0
     for k in range(successes, trials + 1):
-        total += ways
-        ways = ways * (trials - k) // (k + 1)
+        total += combinations
+        combinations = combinations * (trials - k) // (k + 1)
     return total / (1 << trials)
 
 
@@ -106,53 +104,52 @@ def paired_tests(
     samples: int = 0,
     tokenize: str = "13a",
 ) -> list[PairedTestResult]:
-    """sacreBLEU's paired test of every system against the first, for BLEU and chrF.
+    """Run sacreBLEU's paired test of every system against the first, for BLEU and chrF.
 
-    `samples` 0 is sacreBLEU's own number (1,000 for bootstrap, 10,000 for randomization); its
-    seed is 12345, or what the environment variable SACREBLEU_SEED says. Where two scores are
-    equal sacreBLEU returns its smallest p-value; here there is nothing to explain, and p is 1.
-    Likewise where only a few sentences differ: see `least_p_value`.
+    `samples` 0 takes sacreBLEU's default (1,000 for bootstrap, 10,000 for randomization); its
+    seed is 12345, or the environment variable SACREBLEU_SEED. For equal scores sacreBLEU returns
+    its smallest p-value; we return 1. For few differing sentences see `smallest_p_value`.
     """
     metrics: dict[str, Metric] = {"BLEU": BLEU(tokenize=tokenize, force=True), "chrF": CHRF()}
     kind = "bs" if method == "bootstrap" else "ar"
     signatures, results = PairedTest(
         list(systems.items()), metrics, references, test_type=kind, n_samples=samples
     )()
-    first = next(iter(systems.values()))
-    found = []
+    baseline_lines = next(iter(systems.values()))
+    tests = []
     for metric, signature in signatures.items():
         baseline, *others = [cast(Result, result) for result in results[metric]]
         for (system, lines), result in zip(systems.items(), [baseline, *others], strict=True):
             if result is not baseline:
-                same = result.score == baseline.score
-                least = 1.0 if same else smallest_p_value(first, lines)
+                equal_scores = result.score == baseline.score
+                least = 1.0 if equal_scores else smallest_p_value(baseline_lines, lines)
                 result.p_value = max(least, result.p_value or 0.0)
-            found.append(_paired(system, metric, result, str(signature)))
-    return found
+            tests.append(_to_test_result(system, metric, result, str(signature)))
+    return tests
 
 
 def smallest_p_value(first: Sequence[str], second: Sequence[str]) -> float:
-    """What no two-sided test of these outputs can go below.
+    """Return the lower bound of the p-value of any two-sided test of these outputs.
 
-    Were it chance which system wrote which line, the k lines that differ would lie in 2^k ways, and
-    two of them, as it is and the other way round, are as uneven as what was seen. sacreBLEU counts
-    only what is more uneven still, so it finds a single line that differs beyond doubt.
+    k differing lines can be assigned to the two systems in 2^k ways, of which at least two (the
+    one observed and its mirror image) are as uneven as the one observed. sacreBLEU counts only
+    assignments that are more uneven, so its p-value for a single differing line would be minimal.
     """
     differing = sum(one != other for one, other in zip(first, second, strict=True))
     return min(1.0, 2.0 * 0.5**differing)
 
 
-def _paired(system: str, metric: str, result: Result, signature: str) -> PairedTestResult:
+def _to_test_result(system: str, metric: str, result: Result, signature: str) -> PairedTestResult:
     return PairedTestResult(
         system=system,
         metric=metric,
         score=float(result.score),
-        p_value=_float(result.p_value),
-        mean=_float(result.mean),
-        half_width=_float(result.ci),
+        p_value=_float_or_none(result.p_value),
+        mean=_float_or_none(result.mean),
+        half_width=_float_or_none(result.ci),
         signature=signature,
     )
 
 
-def _float(value: float | None) -> float | None:
+def _float_or_none(value: float | None) -> float | None:
     return None if value is None else float(value)

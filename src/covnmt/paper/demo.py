@@ -20,6 +20,7 @@ from covnmt.data.corpus import PrepareSettings
 from covnmt.data.examples import example_sentences
 from covnmt.data.prepare import prepare_corpus
 from covnmt.data.synthetic import write_synthetic_corpus
+from covnmt.evaluation.alignment_files import load_matrices, save_matrices
 from covnmt.evaluation.evaluate import Comparison, compare
 from covnmt.evaluation.figures import draw_heat_maps
 from covnmt.evaluation.html import attention_heat_maps, write_report
@@ -28,7 +29,6 @@ from covnmt.evaluation.tables import comparison_table, length_table
 from covnmt.evaluation.test_set import EvaluationSet, combine_output_lines, load_evaluation_set
 from covnmt.inference.align import Aligner
 from covnmt.inference.translate import Translator, format_translations
-from covnmt.metrics.alignment import load_matrices, save_matrices
 from covnmt.model.directory import bundled_models
 from covnmt.text.tokenize import TokenizerSettings
 from covnmt.training.loop import train

@@ -17,6 +17,7 @@ from covnmt.base.config import DecodeConfig
 from covnmt.base.files import read_lines, read_parallel_lines, write_lines
 from covnmt.base.processes import available_cpus
 from covnmt.data.corpus import Corpus, Split
+from covnmt.evaluation.alignment_files import check_links, read_links
 from covnmt.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
 from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
 from covnmt.inference.align import Aligner, Alignment
@@ -28,7 +29,6 @@ from covnmt.inference.tune_penalties import (
     penalty_grid,
     score_penalties,
 )
-from covnmt.metrics.alignment import check_links, read_links
 from covnmt.metrics.bleu import OUTPUT_LENGTH, Score
 from covnmt.metrics.by_length import LengthBucket
 from covnmt.paper.experiments import GOLD_FILES, Experiment

@@ -13,9 +13,10 @@ from typing import Any
 from covnmt.base.files import read_parallel_lines
 from covnmt.base.processes import available_cpus
 from covnmt.data.corpus import Corpus
+from covnmt.evaluation.alignment_files import read_links
 from covnmt.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
 from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
-from covnmt.metrics.alignment import Links, read_links
+from covnmt.metrics.alignment import Links
 from covnmt.metrics.bleu import Score
 from covnmt.paper.experiments import GOLD_FILES, Experiment
 from covnmt.paper.measure import describe_test, example_record, save_translations, score_lowercased
