@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from covnmt.base.config import Config
-from covnmt.decoding.onnx.builder import Precision
 from covnmt.decoding.onnx.export import write_graphs
+from covnmt.decoding.onnx.format import Precision
 from covnmt.decoding.onnx.runtime import OnnxModel
 from covnmt.decoding.onnx.shortlist import Shortlist
 from covnmt.model.directory import ModelDescription

@@ -118,7 +118,7 @@ def test_the_demo_shows_those_there_are(along: Path, monkeypatch: pytest.MonkeyP
 def test_a_model_is_small_and_whole(name: str) -> None:
     files = [path for path in (BUNDLED_MODELS / name).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= MOST_BYTES
-    assert read_manifest(BUNDLED_MODELS / name)["precision"] == "int8"
+    assert read_manifest(BUNDLED_MODELS / name).precision == "int8"
     info = model_info(name, words=0)
     assert info.config.model.coverage.kind == "gru"
     assert str(info.config.data.directory) == "data"  # not a place on the machine of its training

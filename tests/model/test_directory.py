@@ -61,7 +61,7 @@ def resume(directory: Path) -> None:
 
 
 def open_export(directory: Path) -> None:
-    load_exported(directory, threads=1)
+    load_exported(directory, load_config(directory), threads=1)
 
 
 # Who opens a model, and the file whose weights it reads first.

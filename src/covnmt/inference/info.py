@@ -53,7 +53,7 @@ def model_info(target: str, words: int) -> ModelInfo:
     else:
         config = load_recipe(_recipe(target))
         sizes = _vocabulary(config, words)
-    counts = read_manifest(path)["parameters"] if is_exported(path) else _count(config, sizes)
+    counts = read_manifest(path).parameters if is_exported(path) else _count(config, sizes)
     return ModelInfo(config, sizes, counts)
 
 

@@ -125,16 +125,21 @@ def check_weights(
 
 
 def load_model(directory: Path, device: torch.device) -> tuple[Seq2Seq, Config]:
-    """The best model of a directory, ready to translate."""
+    """Open a model directory and return its best model, ready to translate, with its settings."""
     known = load_config(directory)
     check_vocabularies(directory, known)
+    return load_network(directory, known, device), known.config
+
+
+def load_network(directory: Path, known: ModelDescription, device: torch.device) -> Seq2Seq:
+    """Return the best model of a directory whose config.json has been read already."""
     weights, about = load_tensors(directory / BEST_WEIGHTS)
     check_weights(weights, about, known, directory / BEST_WEIGHTS)
     model = Seq2Seq(
         known.config.model, known.vocabulary_sizes["source"], known.vocabulary_sizes["target"]
     )
     load_weights(model, weights, directory / BEST_WEIGHTS)
-    return model.to(device).eval(), known.config
+    return model.to(device).eval()
 
 
 def average_checkpoints(run: Path, target: Path, last: int) -> list[str]:

@@ -4,6 +4,7 @@
 models that come along lie in `bundled` and are known by name.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,15 +98,21 @@ def _remedy(directory: Path) -> str:
     return f"; name one that `covnmt train` made{others}"
 
 
-def check_vocabularies(directory: Path, known: ModelDescription) -> None:
-    """Refuse a directory whose words are not those of its model."""
+def check_vocabularies(
+    directory: Path, known: ModelDescription, sizes: Mapping[Side, int] | None = None
+) -> None:
+    """Refuse a directory whose vocabularies are not those that its model was trained with.
+
+    `sizes` are those of vocabularies that are open already; without it the files are read.
+    """
     if vocabulary_fingerprint(directory) != known.fingerprint:
         raise UserError(
             f"{directory}: its vocabularies or tokenizers are not those it was trained with; "
             "copy source.* and target.* from the data directory of its training"
         )
     for side, size in known.vocabulary_sizes.items():
-        if (rows := len(Vocabulary.load(directory / f"{side}.vocab"))) != size:
+        rows = sizes[side] if sizes else len(Vocabulary.load(directory / f"{side}.vocab"))
+        if rows != size:
             raise UserError(
                 f"{directory / 'config.json'}: damaged: words gives {size} for {side}, "
                 f"the vocabulary has {rows}; restore it from a copy, or train again"

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from covnmt.decoding.onnx.builder import FLOAT, GraphBuilder, Precision, WeightStore, quantize
+from covnmt.decoding.onnx.builder import FLOAT, GraphBuilder, WeightStore, quantize
 from covnmt.decoding.onnx.encoder import deinterleave_rows
+from covnmt.decoding.onnx.format import Precision
 
 
 @given(arrays(np.float32, (4, 5), elements=st.floats(-1e3, 1e3, width=32)))

@@ -21,15 +21,15 @@ from tests.model.small import small_config, small_model
 
 def test_a_bit_less_keeps_two_products_within_16_bits(tmp_path: Path) -> None:
     exported(small_model(small_config(PAPER_SYSTEMS["gru10"])).float(), tmp_path, "int8")
-    half = seven_bit_matrices(tmp_path)
+    manifest = read_manifest(tmp_path)
+    half = seven_bit_matrices(tmp_path, manifest)
     matrices = {name for name in half if not name.endswith(".scale")}
     assert len(matrices) == len(half) / 2 >= 10
     largest = max(int(np.abs(half[name].astype(int)).max()) for name in matrices)
     assert largest == 64
     assert 2 * 255 * largest < 2**15
-    places = read_manifest(tmp_path)["matrices"]
     stored = (tmp_path / WEIGHTS_FILE).read_bytes()
-    for name, place in places.items():
+    for name, place in manifest.matrices.items():
         number = place["rows"] * place["columns"]
         whole = np.frombuffer(stored, np.int8, number, place["offset"]).reshape(half[name].shape)
         scale = np.frombuffer(stored, np.float32, place["columns"], place["scale"])
@@ -40,13 +40,13 @@ def test_a_bit_less_keeps_two_products_within_16_bits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("gone", ["rows", "scale"])
 def test_places_that_are_not_told(gone: str, tmp_path: Path) -> None:
     exported(small_model(small_config(PAPER_SYSTEMS["gru10"])).float(), tmp_path, "int8")
-    about = read_manifest(tmp_path)
+    about = read_manifest(tmp_path).model_dump()
     name = next(iter(about["matrices"]))
     for change in ({}, {gone: 10**9}):
         place = {k: v for k, v in about["matrices"][name].items() if k != gone} | change
         write_json(tmp_path / MANIFEST_FILE, about | {"matrices": {name: place}})
         with pytest.raises(UserError, match=rf"{MANIFEST_FILE}: damaged; copy it again"):
-            seven_bit_matrices(tmp_path)
+            seven_bit_matrices(tmp_path, read_manifest(tmp_path))
 
 
 def test_processors(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,8 @@ from covnmt.data.padding import pad_ids
 from covnmt.decoding.beam_search import SearchResult
 from covnmt.decoding.onnx import format as directories
 from covnmt.decoding.onnx import shortlist as module
-from covnmt.decoding.onnx.builder import Precision
 from covnmt.decoding.onnx.export import export_model
-from covnmt.decoding.onnx.format import OutputLayer
+from covnmt.decoding.onnx.format import OutputLayer, Precision, read_manifest
 from covnmt.decoding.onnx.runtime import OnnxEngine
 from covnmt.decoding.onnx.shortlist import AlignedText, Shortlist, build_shortlist
 from covnmt.inference.align import Aligner
@@ -101,7 +100,7 @@ def test_a_bit_less_for_older_processors(tmp_path: Path, monkeypatch: pytest.Mon
     layers = []
     for exact in (True, False):
         monkeypatch.setattr(directories, "has_exact_int8_products", lambda exact=exact: exact)
-        layers.append(OutputLayer.load(tmp_path).part(np.array([3, 5])))
+        layers.append(OutputLayer.load(tmp_path, read_manifest(tmp_path)).inputs(np.array([3, 5])))
     whole, less = (each["output.W"] * each["output.scale"] for each in layers)
     assert np.abs(layers[1]["output.W"].astype(int)).max() <= 64
     np.testing.assert_allclose(less, whole, atol=1.01 * layers[0]["output.scale"].max())

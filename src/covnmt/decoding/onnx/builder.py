@@ -11,14 +11,15 @@ Matrices go to a file of their own, which the runtime maps into memory.
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-Precision = Literal["fp32", "int8"]
+from covnmt.decoding.onnx.format import Precision
+
 FLOAT, INT64, INT8, BOOL = (
     TensorProto.FLOAT,
     TensorProto.INT64,

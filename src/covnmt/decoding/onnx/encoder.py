@@ -14,8 +14,9 @@ import onnx
 
 from covnmt.base.arrays import FloatArray
 from covnmt.base.config import ModelConfig
-from covnmt.decoding.onnx.builder import BOOL, FLOAT, INT64, GraphBuilder, Precision, WeightStore
+from covnmt.decoding.onnx.builder import BOOL, FLOAT, INT64, GraphBuilder, WeightStore
 from covnmt.decoding.onnx.cells import NamedWeights, OnnxCell
+from covnmt.decoding.onnx.format import Precision
 
 DIRECTIONS = ("ahead", "back")
 

@@ -13,44 +13,53 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor, nn
+
 from covnmt.base.config import DataConfig
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write, file_digest, write_json
-from covnmt.decoding.onnx.activation_ranges import measure_activation_ranges
-from covnmt.decoding.onnx.builder import Precision, WeightStore
+from covnmt.decoding.onnx.builder import WeightStore
 from covnmt.decoding.onnx.encoder import build_encoder_graph
 from covnmt.decoding.onnx.format import (
     ENCODER_FILE,
-    EXPORT_FORMAT,
+    GRAPH_FILES,
     MANIFEST_FILE,
     SHORTLIST_FILE,
     STEP_FILE,
     WEIGHTS_FILE,
+    Manifest,
+    Precision,
     is_exported,
 )
 from covnmt.decoding.onnx.shortlist import AlignedText, Shortlist, build_shortlist
-from covnmt.decoding.onnx.step import StepGraph
+from covnmt.decoding.onnx.step import ActivationRanges, StepGraph
 from covnmt.decoding.torch import pick_device
-from covnmt.model.checkpoint import BEST_WEIGHTS, load_model, lock_directory
+from covnmt.model.checkpoint import BEST_WEIGHTS, load_network, lock_directory
 from covnmt.model.directory import (
     ModelDescription,
+    check_vocabularies,
     find_model,
     load_config,
     model_signature,
     save_config,
 )
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
-from covnmt.text.codec import Codec, copy_codecs
+from covnmt.text.codec import SIDES, Codec, copy_codecs
 
 __all__ = ["AlignedText", "export_model", "write_graphs"]
+
+RANGE_SENTENCES, RANGE_LENGTH = 48, 24  # random sentences that activation ranges are measured on
+RANGE_MARGIN = 1.25  # real text exceeds this in less than one vector of a hundred
 
 
 def export_model(
     directory: Path, target: Path, precision: Precision, linked: AlignedText | None = None
 ) -> dict[str, int]:
-    """Write the best model of a directory as ONNX graphs; gives the bytes of each file.
+    """Write the best model of a directory as ONNX graphs; return the bytes of each file.
 
-    Linked text gives the model short lists of target words.
+    Aligned text gives the model a shortlist of target tokens.
     """
     if is_exported(directory := find_model(directory)):
         raise UserError(
@@ -60,20 +69,23 @@ def export_model(
         raise UserError(
             f"{target}: holds a model that would never be read again; choose another directory"
         )
-    model, _ = load_model(directory, pick_device("cpu"))
+    description = load_config(directory)
     codecs = Codec.load(directory, "source"), Codec.load(directory, "target")
+    sizes = {side: len(codec.vocabulary) for side, codec in zip(SIDES, codecs, strict=True)}
+    check_vocabularies(directory, description, sizes)
+    model = load_network(directory, description, pick_device("cpu"))
     shortlist = None if linked is None else build_shortlist(linked, codecs)
-    known = load_config(directory)
     with lock_directory(target):
         copy_codecs(directory, target)
-        save_config(target, drop_data_directory(known))
-        return write_graphs(model, target, precision, shortlist, model_signature(known))
+        save_config(target, drop_data_directory(description))
+        return write_graphs(model, target, precision, shortlist, model_signature(description))
 
 
-def drop_data_directory(known: ModelDescription) -> ModelDescription:
-    """The same without the directory of the training data: it says nothing on other machines."""
-    data = known.config.data.model_copy(update={"directory": DataConfig().directory})
-    return replace(known, config=known.config.model_copy(update={"data": data}))
+def drop_data_directory(description: ModelDescription) -> ModelDescription:
+    """Reset the path of the training data: it means nothing on other machines."""
+    config = description.config
+    data = config.data.model_copy(update={"directory": DataConfig().directory})
+    return replace(description, config=config.model_copy(update={"data": data}))
 
 
 def write_graphs(
@@ -83,36 +95,56 @@ def write_graphs(
     shortlist: Shortlist | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, int]:
-    """Write the network and what there is to say of it; gives the bytes of each file."""
-    weights = {name: part.detach().numpy() for name, part in model.state_dict().items()}
+    """Write the graphs, their weights and the manifest; return the bytes of each file."""
+    weights = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
     store = WeightStore(WEIGHTS_FILE)
+    ranges = measure_activation_ranges(model)
+    step = StepGraph(weights, model.config, precision, store, ranges, shortlist is not None)
     graphs = {
         ENCODER_FILE: build_encoder_graph(weights, model.config, precision, store),
-        STEP_FILE: StepGraph(
-            weights,
-            model.config,
-            precision,
-            store,
-            measure_activation_ranges(model),
-            shortlist is not None,
-        ).build(),
+        STEP_FILE: step.build(),
     }
-    files = {name: [graph.SerializeToString()] for name, graph in graphs.items()}
-    for name, parts in {**files, WEIGHTS_FILE: store.parts}.items():
+    contents = {name: [graph.SerializeToString()] for name, graph in graphs.items()}
+    for name, parts in {**contents, WEIGHTS_FILE: store.parts}.items():
         with atomic_write(target / name) as stream:
             stream.writelines(parts)
-    names = (*files, WEIGHTS_FILE)
-    about: dict[str, Any] = {
-        "format": EXPORT_FORMAT,
-        "precision": precision,
-        "parameters": count_parameters(model),
-        "files": {name: file_digest(target / name) for name in names},
-        "matrices": store.matrices,
-        "output": store.output,
-        "settings": settings or {},
-    }
     if shortlist is not None:
         shortlist.save(target / SHORTLIST_FILE)
-        about["files"][SHORTLIST_FILE] = file_digest(target / SHORTLIST_FILE)
-    write_json(target / MANIFEST_FILE, about)
-    return {name: (target / name).stat().st_size for name in names}
+    names = [*GRAPH_FILES, *([] if shortlist is None else [SHORTLIST_FILE])]
+    manifest = Manifest(
+        precision=precision,
+        parameters=count_parameters(model),
+        files={name: file_digest(target / name) for name in names},
+        matrices=store.matrices,
+        output=store.output,
+        settings=dict(settings or {}),
+    )
+    write_json(target / MANIFEST_FILE, manifest.model_dump())
+    return {name: (target / name).stat().st_size for name in GRAPH_FILES}
+
+
+@torch.inference_mode()
+def measure_activation_ranges(model: Seq2Seq) -> ActivationRanges:
+    """Measure on random tokens how large the layers before the output layer get, for int8.
+
+    All other quantized layers have a bound: states and annotations lie between -1 and 1, contexts
+    are means of them, and embeddings are in a table. The bound that follows from the weights for
+    maxout is twenty times what it ever is, and a wider range rounds everything more coarsely; so
+    what exceeds the measured range by more than a quarter is clipped.
+    """
+    generator = np.random.default_rng(0)
+    shape = (RANGE_SENTENCES, RANGE_LENGTH)
+    token_ids = [
+        generator.integers(len(side.E), size=shape) for side in (model.source, model.target)
+    ]
+    source, target = map(torch.from_numpy, token_ids)
+    memory = model.encode(source, torch.ones_like(source, dtype=torch.bool))
+    y = nn.functional.pad(model.target(target[:, :-1]), (0, 0, 1, 0))
+    steps = model.decoder.unroll(memory, y)
+    layers = (model.readout.maxout, model.readout)
+    return ActivationRanges(*(_range_with_margin(layer(steps.t, steps.s, y)) for layer in layers))
+
+
+def _range_with_margin(layer: Tensor) -> float:
+    """Round to two digits, so that a model gets the same range on every computer."""
+    return float(f"{RANGE_MARGIN * float(layer.abs().max()):.1e}")

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covnmt.base.arrays import AnyArray, FloatArray, IntArray
-from covnmt.base.config import Config, DecodeConfig, ModelConfig
+from covnmt.base.config import DecodeConfig, ModelConfig
 from covnmt.base.errors import UserError
 from covnmt.data.padding import PaddedIds
 from covnmt.decoding.beam_search import Proposal, SearchResult, StepCallback, beam_search
@@ -28,6 +28,7 @@ from covnmt.decoding.onnx.format import (
     REEXPORT_HINT,
     SHORTLIST_FILE,
     STEP_FILE,
+    Manifest,
     OutputLayer,
     check_digests,
     matrices_for_this_cpu,
@@ -38,8 +39,6 @@ from covnmt.decoding.protocol import ForcedDecoding
 from covnmt.model.directory import (
     ModelDescription,
     check_model_signature,
-    check_vocabularies,
-    load_config,
 )
 from covnmt.text.vocabulary import PAD_ID, UNK_ID
 
@@ -97,9 +96,16 @@ class OnnxStates(NamedTuple):
 class OnnxModel:
     """The two graphs of a model, ready to run."""
 
-    def __init__(self, directory: Path, known: ModelDescription, threads: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        known: ModelDescription,
+        threads: int,
+        manifest: Manifest | None = None,
+    ) -> None:
+        manifest = manifest or read_manifest(directory)
         # kept for as long as the runtime, which does not copy them, may look at them
-        self.matrices = matrices_for_this_cpu(directory)
+        self.matrices = matrices_for_this_cpu(directory, manifest)
         self.encoder = open_session(directory / ENCODER_FILE, threads, self.matrices)
         self.steps = open_session(directory / STEP_FILE, threads, self.matrices)
         self.config = known.config.model
@@ -117,7 +123,7 @@ class OnnxModel:
             )
         self.has_first = "first" in shapes
         listed = "output.W" in shapes
-        self.output = OutputLayer.load(directory) if listed else None
+        self.output = OutputLayer.load(directory, manifest) if listed else None
         self.shortlist = Shortlist.load(directory / SHORTLIST_FILE) if listed else None
 
     def read(self, source: PaddedIds, beam: int, every_word: bool) -> tuple[OnnxMemory, OrtValues]:
@@ -149,7 +155,7 @@ class OnnxModel:
         if self.output is None or self.shortlist is None:
             return None, {}
         words = None if source is None else self.shortlist.of(source)
-        return words, self.output.part(words)
+        return words, self.output.inputs(words)
 
     def bind(self, memory: OrtValues) -> ort.IOBinding:
         """Tell the runtime what stays the same for several steps."""
@@ -357,11 +363,9 @@ def open_session(
         raise UserError(f"{path}: damaged ({error}); {REEXPORT_HINT}") from None
 
 
-def load_exported(directory: Path, threads: int) -> tuple[OnnxModel, Config]:
-    """An exported model, ready to translate; what is not whole is an error."""
-    known = load_config(directory)
-    check_vocabularies(directory, known)
-    check_digests(directory)
-    told = read_manifest(directory).get("settings")
-    check_model_signature(told, known, directory / MANIFEST_FILE)
-    return OnnxModel(directory, known, threads), known.config
+def load_exported(directory: Path, known: ModelDescription, threads: int) -> OnnxModel:
+    """Open an exported model whose config.json has been read already."""
+    manifest = read_manifest(directory)
+    check_digests(directory, manifest)
+    check_model_signature(manifest.settings, known, directory / MANIFEST_FILE)
+    return OnnxModel(directory, known, threads, manifest)

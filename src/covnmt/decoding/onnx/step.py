@@ -9,15 +9,15 @@ positions, V words, n hidden, d coverage units.
 """
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import onnx
 
 from covnmt.base.arrays import FloatArray
 from covnmt.base.config import ModelConfig
-from covnmt.decoding.onnx.activation_ranges import ActivationRanges
 from covnmt.decoding.onnx.attention import AttentionInputs, OnnxAttentionStep
-from covnmt.decoding.onnx.builder import BOOL, FLOAT, INT64, GraphBuilder, Precision, WeightStore
+from covnmt.decoding.onnx.builder import BOOL, FLOAT, INT64, GraphBuilder, WeightStore
 from covnmt.decoding.onnx.cells import NamedWeights, OnnxCell
 from covnmt.decoding.onnx.encoder import (
     context_weights,
@@ -25,10 +25,18 @@ from covnmt.decoding.onnx.encoder import (
     has_source_features,
     max_embedding_value,
 )
+from covnmt.decoding.onnx.format import Precision
 from covnmt.decoding.onnx.topk import pad_output_layer, top_k_ids
 
 ROWS = ("G", "c", "K")  # the axes of all that hypotheses have of their own
 BEFORE = ("G before", "c before", "K before")
+
+
+class ActivationRanges(NamedTuple):
+    """The largest absolute values of layers that have no natural bound."""
+
+    maxout: float
+    features: float  # behind W_1, where there is one
 
 
 class StepGraph:
@@ -40,10 +48,10 @@ class StepGraph:
         config: ModelConfig,
         precision: Precision,
         store: WeightStore,
-        reach: ActivationRanges,
+        ranges: ActivationRanges,
         listed: bool,
     ) -> None:
-        self.reach, self.listed = reach, listed  # whether words come from a short list
+        self.ranges, self.listed = ranges, listed  # whether words come from a short list
         self.graph, self.weights, self.config = (
             GraphBuilder("step", precision, store),
             weights,
@@ -185,9 +193,9 @@ class StepGraph:
         graph, k = self.graph, self.graph.input("k", INT64, [1])
         p = graph.op("Max", *graph.split(o, self.n // 2, self.n // 2))
         W_1, W_2, b = self._output()
-        bound = self.reach.maxout
+        bound = self.ranges.maxout
         if W_1 is not None:
-            p, bound = graph.product(p, W_1, None, bound), self.reach.features
+            p, bound = graph.product(p, W_1, None, bound), self.ranges.features
         product = graph.given_product if self.listed else graph.product
         logits = product(p, W_2, b, bound)
         log_probs = graph.op("LogSoftmax", logits, axis=-1)

@@ -1,16 +1,16 @@
-"""Bounds of the layers before the words: they hold on other words, and are not much too large."""
+"""Activation ranges measured on random tokens hold on other tokens and are not much too wide."""
 
 import numpy as np
 import pytest
 import torch
 
 from covnmt.base.config import PAPER_SYSTEMS
-from covnmt.decoding.onnx.activation_ranges import ROOM, measure_activation_ranges
+from covnmt.decoding.onnx.export import RANGE_MARGIN, measure_activation_ranges
 from tests.model.small import END, small_config, small_model
 
 
 @pytest.mark.parametrize("changes", [{"rank": 2}, {"output": "full"}])
-def test_other_words_reach_about_as_far(changes: dict[str, object]) -> None:
+def test_activation_ranges_hold_on_other_tokens(changes: dict[str, object]) -> None:
     model = small_model(small_config(PAPER_SYSTEMS["gru1"], **changes)).float()
     seen: dict[str, list[float]] = {"maxout": [], "features": []}
     draw = np.random.default_rng(1)
@@ -25,9 +25,9 @@ def test_other_words_reach_about_as_far(changes: dict[str, object]) -> None:
             seen["maxout"].append(float(p.abs().max()))
             seen["features"].append(float(features.abs().max()))
     for bound, found in zip(measure_activation_ranges(model), seen.values(), strict=True):
-        assert max(found) < bound < 2 * ROOM * max(found)
+        assert max(found) < bound < 2 * RANGE_MARGIN * max(found)
 
 
-def test_a_model_always_gets_the_same() -> None:
+def test_activation_ranges_are_deterministic() -> None:
     model = small_model(small_config(PAPER_SYSTEMS["fertility"])).float()
     assert measure_activation_ranges(model) == measure_activation_ranges(model)
