@@ -76,7 +76,7 @@ def test_every_worker_has_a_gpu_and_its_share_of_the_threads(
     monkeypatch.setattr(Translator, "load", load)
     monkeypatch.setattr(module, "count_gpus", lambda job: 2)
     for number in range(3):
-        monkeypatch.setattr(processes, "_seat", WorkerRank(number, 3))
+        monkeypatch.setattr(processes, "_worker_rank", WorkerRank(number, 3))
         module._open.__wrapped__(replace(job, threads=7))
     assert opened == [("cuda:0", 2), ("cuda:1", 2), ("cuda:0", 2)]
 
@@ -302,7 +302,7 @@ def test_nothing_in_nothing_out(exported: Path, tmp_path: Path) -> None:
 
 def test_a_dash_is_a_pipe(exported: Path, tiny_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has one process unless told."""
-    monkeypatch.setattr("covnmt.base.processes._attempt", None)
+    monkeypatch.setattr("covnmt.base.processes._start_executor", None)
     with (tiny_text / "test.src").open() as stream:
         monkeypatch.setattr("sys.stdin", stream)
         assert len(list(translate_text(text_job(exported), Path("-"), 0))) == 20

@@ -1,13 +1,14 @@
 """Translations: phrases cover every source word once, links stay inside them, words are copied."""
 
+import multiprocessing
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from covnmt.base.errors import UserError
-from covnmt.phrase_based.decode import DecoderInputs, open_decoder
 from covnmt.phrase_based.features import FEATURES, INITIAL_WEIGHTS
 from covnmt.phrase_based.lexicon import Lexicon
 from covnmt.phrase_based.model import LANGUAGE_MODEL_DIRECTORY, PhraseBasedModel
@@ -66,14 +67,21 @@ def test_several_processes_give_the_same(tiny_smt: PhraseBasedModel) -> None:
     assert one == two
 
 
-def test_a_process_that_dies(tiny_smt: PhraseBasedModel, tmp_path: Path) -> None:
-    model = tiny_smt.directory / LANGUAGE_MODEL_DIRECTORY
-    nowhere = DecoderInputs(tmp_path / "table.npz", model, 4, StackSearchSettings(processes=2))
-    with (
-        open_decoder(nowhere) as decoder,
-        pytest.raises(UserError, match="try again with fewer --processes"),
-    ):
-        list(decoder.nbest([[2]], INITIAL_WEIGHTS, 1, "x"))
+def test_translations_are_complete_though_workers_die(tiny_smt: PhraseBasedModel) -> None:
+    tokens = [line.split() for line in dev_lines(tiny_smt, 8)]
+    vocabulary, weights = tiny_smt.codec("source").vocabulary, load_weights(tiny_smt)
+    ids = [vocabulary.encode(sentence) for sentence in tokens]
+
+    def decode(processes: int) -> Iterator[list[PhraseHypothesis]]:
+        settings = SEARCH.model_copy(update={"processes": processes})
+        with open_decoder_for(tiny_smt, tokens, settings) as (decoder, _):
+            yield from decoder.nbest(ids, weights, 3, "translating")
+
+    results = decode(2)
+    first = next(results)
+    for process in multiprocessing.active_children():
+        process.kill()
+    assert [first, *results] == list(decode(1))
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -1,8 +1,9 @@
-"""One function over many items in several processes; items of a process that dies are done again.
+"""Map a function over items in worker processes; what a worker that dies had in hand is done again.
 
-A function must leave the same behind however often it is called with the same item. Then nothing
-is lost and nothing doubled: every item gives one result, whoever dies. Items are taken as there is
-room for them, so there may be more than fit in memory.
+The function must have the same effect however often it is called with the same item. Then every
+item gives exactly one result, whichever workers die. Items are taken only as workers have room for
+them, so there may be more of them than fit in memory, and results are passed on while the next item
+has not come yet, as when standard input pauses. joblib and loky promise none of the three.
 """
 
 import multiprocessing
@@ -24,211 +25,247 @@ from covnmt.base.errors import UserError
 T = TypeVar("T")
 R = TypeVar("R")
 
-# So often workers may die over one item: enough for accidents, too few for an item that kills.
+# How often workers may die over one item: enough for accidents, too few for an item that kills.
 MAX_DEATHS = 3
-# Items in hand or at hand for every worker: none is idle while we are busy with results.
-AHEAD = 2
+# Items submitted per worker: none is idle while the results of others are consumed.
+SUBMITTED_PER_WORKER = 2
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def available_cpus() -> int:
-    """How many this process may use."""
+    """Count the CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 class WorkerRank(NamedTuple):
-    """Which worker this process is, and of how many; a process that has none is the only one."""
+    """The rank of a worker process and the number of workers; (0, 1) outside of a pool."""
 
     rank: int = 0
     workers: int = 1
 
 
-_seat = WorkerRank()
+_worker_rank = WorkerRank()
 
 
 def worker_rank() -> WorkerRank:
-    """Of this process."""
-    return _seat
+    """Return this process's rank and the number of workers."""
+    return _worker_rank
 
 
 class Chunk(NamedTuple, Generic[T]):
-    """Some lines of a text, or what there is of each; messages name it without telling them."""
+    """Consecutive lines of a text; messages name their numbers, not their content."""
 
     first: int  # from 0
     lines: list[T]
-    paused: bool = False  # no more of the text was there yet
+    paused: bool = False  # the input had no further line ready
 
     def __str__(self) -> str:
         return f"lines {self.first + 1:,} to {self.first + len(self.lines):,}"
 
 
 def chunked(lines: Iterable[T], size: int) -> Iterator[Chunk[T]]:
-    """So many lines at a time."""
+    """Cut lines into chunks of at most `size`."""
     rest, first = iter(lines), 0
-    while part := list(islice(rest, size)):
-        yield Chunk(first, part)
-        first += len(part)
+    while chunk := list(islice(rest, size)):
+        yield Chunk(first, chunk)
+        first += len(chunk)
 
 
 def map_unordered(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
-    """The results of all items, as they come; an exception in a worker is raised here."""
-    return (result for _, result in _numbered(function, items, workers))
+    """Yield the results of all items as they come; an exception in a worker is raised here."""
+    with WorkerPool(workers) as pool:
+        yield from pool.map_unordered(function, items)
 
 
 def map_in_order(function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
-    """The same, in the order of the items."""
-    early: dict[int, R] = {}
-    following = 0
-    for number, result in _numbered(function, items, workers):
-        early[number] = result
-        while following in early:
-            yield early.pop(following)
-            following += 1
+    """Yield the results of all items in the order of the items."""
+    with WorkerPool(workers) as pool:
+        yield from pool.map_in_order(function, items)
 
 
 def map_chunks(
-    function: Callable[[Chunk[T]], list[R]], items: Iterable[T], size: int, workers: int
+    function: Callable[[Chunk[T]], list[R]], lines: Iterable[T], size: int, workers: int
 ) -> Iterator[R]:
-    """What a function makes of every item, in order, when it is given so many at a time."""
-    return chain.from_iterable(map_in_order(function, chunked(items, size), workers))
+    """Yield one result per line, in order, of a function that takes `size` lines at a time."""
+    return chain.from_iterable(map_in_order(function, chunked(lines, size), workers))
 
 
-def _numbered(
-    function: Callable[[T], R], items: Iterable[T], workers: int
-) -> Iterator[tuple[int, R]]:
-    """Results as they come, with the number of their item."""
-    rest = enumerate(items)
-    taken = dict(islice(rest, 1))  # and not done yet
-    coming = _Coming(rest)
-    if workers > 1 and _can_be_several():
-        taken.update(coming.take())
-    if len(taken) <= 1:
-        for number, item in chain(taken.items(), rest):
-            yield number, function(item)
-        coming.end()
-        return
-    deaths: Counter[int] = Counter()
-    while True:
-        yield from _attempt(function, taken, coming, workers)
-        if not taken:
-            coming.end()
+class WorkerPool:
+    """Worker processes for one call after another; what functions cache in them is kept.
+
+    They are started when there is a second item. One worker, or one item, is this process itself.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._executor: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> "WorkerPool":
+        return self
+
+    def __exit__(self, kind: object, *exception: object) -> None:
+        if kind:
+            self._kill()
+        else:
+            self._shut_down()
+
+    def map_unordered(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """See `map_unordered`."""
+        return (result for _, result in self._numbered_results(function, items))
+
+    def map_in_order(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """See `map_in_order`."""
+        early: dict[int, R] = {}
+        following = 0
+        for number, result in self._numbered_results(function, items):
+            early[number] = result
+            while following in early:
+                yield early.pop(following)
+                following += 1
+
+    def _numbered_results(
+        self, function: Callable[[T], R], items: Iterable[T]
+    ) -> Iterator[tuple[int, R]]:
+        """Yield results as they come, with the number of their item."""
+        rest = enumerate(items)
+        unfinished = dict(islice(rest, 1))  # items taken, by number
+        source = _ItemSource(rest)
+        if self.workers > 1 and (self._executor or _have_semaphores()):
+            unfinished.update(source.take())
+        if len(unfinished) <= 1:
+            for number, item in chain(unfinished.items(), rest):
+                yield number, function(item)
+            source.raise_failure()
             return
-        deaths.update(taken.keys())
-        number = max(taken, key=deaths.__getitem__)
-        if deaths[number] > MAX_DEATHS:
-            raise UserError(
-                f"{taken[number]}: workers died {MAX_DEATHS + 1} times while it was to be done; is "
-                "there too little memory? Try again with more of it, or with fewer processes"
-            )
+        deaths: Counter[int] = Counter()
+        while True:
+            yield from self._results_until_death(function, unfinished, source)
+            if not unfinished:
+                source.raise_failure()
+                return
+            deaths.update(unfinished.keys())
+            number = max(unfinished, key=deaths.__getitem__)
+            if deaths[number] > MAX_DEATHS:
+                raise UserError(
+                    f"{unfinished[number]}: {MAX_DEATHS + 1} worker processes died on it, perhaps "
+                    "for lack of memory; try again with fewer processes or more memory"
+                )
+
+    def _results_until_death(
+        self, function: Callable[[T], R], unfinished: dict[int, T], source: "_ItemSource[T]"
+    ) -> Iterator[tuple[int, R]]:
+        """Yield results until all items are done or a worker dies."""
+        executor = self._executor = self._executor or _start_executor(self.workers)
+        new_items, numbers = list(unfinished.items()), dict[Future[R], int]()
+        try:
+            while True:
+                for number, item in new_items:
+                    unfinished[number] = item
+                    with defer_signals():  # this may start a worker
+                        numbers[executor.submit(function, item)] = number
+                awaited: set[Future[Any]] = set(numbers)
+                if len(numbers) < SUBMITTED_PER_WORKER * self.workers and not source.ended:
+                    awaited.add(source.request())
+                if not awaited:
+                    return
+                done = wait(awaited, return_when=FIRST_COMPLETED).done
+                for future in done & numbers.keys():
+                    number, result = numbers.pop(future), future.result()
+                    del unfinished[number]
+                    yield number, result
+                new_items = source.take() if source.requested in done else []
+        except BrokenProcessPool:
+            self._shut_down()
+        except (KeyboardInterrupt, GeneratorExit):  # nobody waits for what they have in hand
+            self._kill()
+            raise
+        except BaseException:
+            self._shut_down()
+            raise
+
+    def _shut_down(self) -> None:
+        """End the workers when they have finished what they have in hand."""
+        if self._executor:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+            self._executor = None
+
+    def _kill(self) -> None:
+        """End the workers now."""
+        if not self._executor:
+            return
+        for process in list(self._executor._processes.values()):
+            process.kill()
+        # One that was killed while it sent a result left half of it in the pipe, and the executor
+        # would wait for the other half for ever: close our end, the last one.
+        results: Any = self._executor._result_queue
+        results._writer.close()
+        self._shut_down()
 
 
-def _can_be_several() -> bool:
-    """Not where processes have no semaphores to share: in some containers, say."""
-    try:
-        multiprocessing.get_context("spawn").Lock()
-    except OSError as error:
-        log(
-            f"processes have no semaphores here ({error.strerror}; is /dev/shm there, and may it "
-            "be written to?): one does all the work"
-        )
-        return False
-    return True
+class _ItemSource(Generic[T]):
+    """Items not taken yet. A thread waits for the next one, so that its delay holds up nothing."""
 
-
-class _Coming(Generic[T]):
-    """The items not taken yet. Another thread waits for the next one, which may take its time:
-    what is done meanwhile is passed on."""
-
-    def __init__(self, rest: Iterator[tuple[int, T]]) -> None:
-        self.rest, self.ended = rest, False
+    def __init__(self, items: Iterator[tuple[int, T]]) -> None:
+        self.items, self.ended = items, False
         self.failure: BaseException | None = None
-        self.following: Future[tuple[int, T] | None] | None = None
+        self.requested: Future[tuple[int, T] | None] | None = None
 
-    def ask(self) -> "Future[tuple[int, T] | None]":
-        """For the next one, which is the same until it is taken."""
-        if self.following is None:
-            self.following = Future()
-            # nobody waits for this thread in the end: the next item may never come
-            threading.Thread(target=self._fetch, args=(self.following,), daemon=True).start()
-        return self.following
+    def request(self) -> "Future[tuple[int, T] | None]":
+        """Return the future of the next item, the same until it is taken."""
+        if self.requested is None:
+            self.requested = Future()
+            # a daemon, which nobody joins: the next item may never come
+            threading.Thread(target=self._fetch, args=(self.requested,), daemon=True).start()
+        return self.requested
 
     def take(self) -> list[tuple[int, T]]:
-        """The one that was asked for; none at the end, or where it cannot be had."""
-        asked, self.following = self.ask(), None
-        self.failure = asked.exception()
-        found = None if self.failure else asked.result()
-        self.ended = found is None
-        return [] if found is None else [found]
+        """Wait for the next item; none at the end, or where the iterator failed."""
+        future, self.requested = self.request(), None
+        self.failure = future.exception()
+        item = None if self.failure else future.result()
+        self.ended = item is None
+        return [] if item is None else [item]
 
-    def end(self) -> None:
-        """When all that came is done: raise why no more could be had, if that is so."""
+    def raise_failure(self) -> None:
+        """Raise what the iterator raised; for when all earlier items are done."""
         if self.failure:
             raise self.failure
 
     def _fetch(self, future: "Future[tuple[int, T] | None]") -> None:
         try:
-            future.set_result(next(self.rest, None))
+            future.set_result(next(self.items, None))
         except BaseException as error:
             future.set_exception(error)
 
 
-def _attempt(
-    function: Callable[[T], R], taken: dict[int, T], coming: _Coming[T], workers: int
-) -> Iterator[tuple[int, R]]:
-    """Results until all are there or a worker dies."""
+def _have_semaphores() -> bool:
+    """Check for what processes synchronize with; some containers lack it."""
+    try:
+        multiprocessing.get_context("spawn").Lock()
+    except OSError as error:
+        log(
+            f"no semaphores for worker processes here ({error.strerror}; is /dev/shm there and "
+            "writable?): working in a single process"
+        )
+        return False
+    return True
+
+
+def _start_executor(workers: int) -> ProcessPoolExecutor:
     # a fresh interpreter each: threads and GPUs do not survive a fork
     context = multiprocessing.get_context("spawn")
-    seats: SimpleQueue[WorkerRank] = context.SimpleQueue()
-    for number in range(workers):
-        seats.put(WorkerRank(number, workers))
-    others = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(workers, context, _begin, (seats,))
-    items, futures = list(taken.items()), dict[Future[R], int]()
-    try:
-        while True:
-            for number, item in items:
-                taken[number] = item
-                with defer_signals():  # it may start a worker
-                    futures[pool.submit(function, item)] = number
-            awaited: set[Future[Any]] = set(futures)
-            if len(futures) < AHEAD * workers and not coming.ended:
-                awaited.add(coming.ask())
-            if not awaited:
-                return
-            done = wait(awaited, return_when=FIRST_COMPLETED).done
-            for future in done & futures.keys():
-                number, result = futures.pop(future), future.result()
-                del taken[number]
-                yield number, result
-            items = coming.take() if coming.following in done else []
-    except BrokenProcessPool:
-        return
-    except (KeyboardInterrupt, GeneratorExit):  # nobody waits for what they have in hand
-        for process in multiprocessing.active_children():
-            if process not in others:
-                process.kill()
-        _hang_up(pool)
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    ranks: SimpleQueue[WorkerRank] = context.SimpleQueue()
+    for rank in range(workers):
+        ranks.put(WorkerRank(rank, workers))
+    return ProcessPoolExecutor(workers, context, _begin_worker, (ranks,))
 
 
-def _hang_up(pool: ProcessPoolExecutor) -> None:
-    """Close our end of the pipe for results, the last one once the workers are gone.
-
-    One that was killed while it sent a result left half of it there, and the pool would wait for
-    the other half for ever.
-    """
-    results: Any = pool._result_queue
-    results._writer.close()
-
-
-def _begin(seats: "SimpleQueue[WorkerRank]") -> None:
-    """Take a seat; leave Ctrl-C to the process that waits for us, and die of it quietly."""
-    global _seat
-    _seat = seats.get()
+def _begin_worker(ranks: "SimpleQueue[WorkerRank]") -> None:
+    """Take a rank, and die quietly of Ctrl-C, which the parent process handles."""
+    global _worker_rank
+    _worker_rank = ranks.get()
     exit_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -236,28 +273,31 @@ def _begin(seats: "SimpleQueue[WorkerRank]") -> None:
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Signals to stop wait for the end of this block, and in processes that it starts until they
-    let them in: a process that is stopped while it begins ends with a traceback."""
-    came: list[int] = []
+    """Hold back SIGINT and SIGTERM until the end of this block.
+
+    Processes started in it hold them back until they unblock them: one that is stopped while it
+    starts would print a traceback.
+    """
+    received: list[int] = []
     main = threading.current_thread() is threading.main_thread()
-    handlers = {n: signal.signal(n, lambda n, _: came.append(n)) for n in STOP_SIGNALS if main}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # new processes have it too
+    handlers = {n: signal.signal(n, lambda n, _: received.append(n)) for n in STOP_SIGNALS if main}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # new processes inherit it
     try:
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    for each in came:  # told to another thread, which need not hold it back
-        signal.raise_signal(each)
+    for late in received:  # delivered through another thread, where they were not blocked
+        signal.raise_signal(late)
 
 
 def exit_with_parent() -> None:
-    """Have this process end when the one that started it does, however that ended."""
+    """Make this process end when the one that started it does, however that ended."""
 
-    def wait_and_end() -> None:
+    def wait_and_exit() -> None:
         if parent := multiprocessing.parent_process():
             parent.join()
             os._exit(1)
 
-    threading.Thread(target=wait_and_end, daemon=True).start()
+    threading.Thread(target=wait_and_exit, daemon=True).start()
