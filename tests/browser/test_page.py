@@ -175,7 +175,7 @@ def test_examples(page: Page) -> None:
 
 
 def test_the_usual_beam_is_that_of_the_model(page: Page, running: Running) -> None:
-    usual = {name: str(engine.decode.beam) for name, engine in running.engines.items()}
+    usual = {name: str(model.decode.beam) for name, model in running.models.items()}
     assert usual["baseline"] != usual["shipped"]
     for model in ("baseline", "shipped"):
         page.get_by_label("Model").select_option(model)

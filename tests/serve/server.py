@@ -28,7 +28,7 @@ class Running:
     """Where it listens, and its insides."""
 
     url: str
-    engines: dict[str, ServedModel]
+    models: dict[str, ServedModel]
     metrics: Metrics
     server: uvicorn.Server
 
@@ -44,8 +44,8 @@ def serving(
     """Serve these models; stops, gracefully, at the end."""
     metrics = Metrics()
     specs = [parse_spec(f"{name}={path}") for name, path in models.items()]
-    engines = open_models(specs, device, settings, metrics.observe_batch)
-    app = create_app(engines, settings, metrics)
+    served = open_models(specs, device, settings, metrics.observe_batch)
+    app = create_app(served, settings, metrics)
     config = uvicorn.Config(
         app, log_config=None, access_log=False, timeout_graceful_shutdown=PATIENCE
     )
@@ -55,7 +55,7 @@ def serving(
     try:
         wait_until(lambda: server.started)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        running = Running(url, engines, metrics, server)
+        running = Running(url, served, metrics, server)
         with running.client() as client:
             wait_until(lambda: client.get("/readyz").status_code == 200)
         yield running

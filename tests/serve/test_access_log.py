@@ -21,7 +21,7 @@ def test_a_fault_of_ours_is_told_without_details_and_counted(
 
     caplog.set_level(logging.INFO, "covnmt.serve")
     with serving({"tiny": tiny_model}, ServeSettings(rate=0, workers=1)) as running:
-        monkeypatch.setattr(running.engines["tiny"], "translate", fail)
+        monkeypatch.setattr(running.models["tiny"], "submit", fail)
         with running.client() as client:
             answer = client.post("/v1/translate", json={"text": "a"})
         assert answer.status_code == 500

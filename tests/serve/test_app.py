@@ -71,8 +71,8 @@ def test_answers_do_not_wait_for_the_network(running: Running, client: httpx.Cli
 def test_a_process_that_died_is_replaced(tiny_model: Path, lines: list[str]) -> None:
     settings = ServeSettings(rate=0, workers=1)
     with serving({"tiny": tiny_model}, settings) as running, running.client() as client:
-        [worker] = running.engines["tiny"].workers
-        with worker.busy:  # nobody may replace it yet
+        [worker] = running.models["tiny"].workers
+        with worker.pipe_lock:  # nobody may replace it yet
             worker.process.kill()
             worker.process.join()
             assert client.get("/readyz").status_code == 503
@@ -90,16 +90,16 @@ def test_a_graceful_stop(
         running.client() as client,
         ThreadPoolExecutor() as thread,
     ):
-        [engine] = running.engines.values()
-        translate, accepted = engine.translate, threading.Event()
+        [model] = running.models.values()
+        submit, accepted = model.submit, threading.Event()
 
         def noted(*arguments: Any) -> list[Future[Translation]]:
-            futures = translate(*arguments)
+            futures = submit(*arguments)
             accepted.set()
             return futures
 
-        monkeypatch.setattr(engine, "translate", noted)
-        stood_still = engine.workers[0].process.pid
+        monkeypatch.setattr(model, "submit", noted)
+        stood_still = model.workers[0].process.pid
         assert stood_still is not None
         os.kill(stood_still, signal.SIGSTOP)
         asked = thread.submit(post, client, text=lines)

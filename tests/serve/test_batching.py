@@ -1,44 +1,58 @@
-"""The queue: who is done with whom, when, and what becomes of those who leave."""
+"""The queue: which items share a batch, when it is run, and what happens to cancelled items."""
 
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from covnmt.serve.batching import (
-    LONG,
-    WORTH_SHARING,
+    LONG_BYTES,
+    SHARED_BYTES,
     Batcher,
     ClosedError,
     QueueFullError,
     WorkItem,
     batch_is_full,
     choose_batch,
-    similar_length,
+    similar_size,
 )
 
 from .server import PATIENCE, wait_until
 
 
+@dataclass(frozen=True)
+class Double:
+    """Work for a test: double a number."""
+
+    number: int
+    batch_key: str = ""
+    size: int = 10
+
+
+NumberItem = WorkItem[Double, int]
+NumberBatcher = Batcher[Double, int]
+
+
 class Worker:
-    """Doubles numbers; may be held up, and notes every batch."""
+    """Doubles numbers; may be held up, and records every batch."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
         self.open.set()
         self.batches: list[list[int]] = []
 
-    def run(self, jobs: Sequence[WorkItem[int, int]]) -> list[int | Exception]:
-        payloads = [job.payload for job in jobs]
-        self.batches.append(payloads)
+    def run(self, items: Sequence[NumberItem]) -> list[int | Exception]:
+        numbers = [item.work.number for item in items]
+        self.batches.append(numbers)
         assert self.open.wait(PATIENCE)
-        if 13 in payloads:
+        if 13 in numbers:
             raise RuntimeError("unlucky")
-        return [ValueError("negative") if n < 0 else 2 * n for n in payloads]
+        return [ValueError("negative") if n < 0 else 2 * n for n in numbers]
 
 
 @pytest.fixture
@@ -47,9 +61,9 @@ def worker() -> Worker:
 
 
 @pytest.fixture
-def batcher(worker: Worker) -> Iterator[Batcher[int, int]]:
-    made: Batcher[int, int] = Batcher(
-        [worker.run], batch_size=4, wait=0.02, capacity=10, observe=lambda n, seconds: None
+def batcher(worker: Worker) -> Iterator[NumberBatcher]:
+    made: NumberBatcher = Batcher(
+        [worker.run], batch_size=4, max_wait=0.02, capacity=10, observe=lambda n, seconds: None
     )
     yield made
     worker.open.set()
@@ -57,44 +71,46 @@ def batcher(worker: Worker) -> Iterator[Batcher[int, int]]:
 
 
 def submit(
-    batcher: Batcher[int, int], *numbers: int, group: str = "", size: int = 10
+    batcher: NumberBatcher, *numbers: int, key: str = "", size: int = 10
 ) -> list["Future[int]"]:
-    jobs: list[WorkItem[int, int]] = [WorkItem(group, number, size) for number in numbers]
-    batcher.submit(jobs)
-    return [job.future for job in jobs]
+    items = [NumberItem(Double(number, key, size)) for number in numbers]
+    batcher.submit(items)
+    return [item.future for item in items]
 
 
-def held_up(worker: Worker, batcher: Batcher[int, int]) -> None:
-    """The thread is busy with a job until the worker is opened."""
+def held_up(worker: Worker, batcher: NumberBatcher) -> None:
+    """The thread is busy with an item until the worker is opened."""
     worker.open.clear()
     submit(batcher, 0)
     wait_until(lambda: worker.batches)
 
 
-def test_every_job_gets_its_own_result(batcher: Batcher[int, int]) -> None:
+def test_every_item_gets_its_own_result(batcher: NumberBatcher) -> None:
     found = [future.result(PATIENCE) for future in submit(batcher, *range(9))]
     assert found == [0, 2, 4, 6, 8, 10, 12, 14, 16]
 
 
-def test_jobs_wait_for_each_other_until_the_batch_is_full(worker: Worker) -> None:
+def test_items_wait_for_each_other_until_the_batch_is_full(worker: Worker) -> None:
     endless = 10.0 * PATIENCE
-    patient: Batcher[int, int] = Batcher([worker.run], 3, endless, 10, lambda n, seconds: None)
+    patient: NumberBatcher = Batcher([worker.run], 3, endless, 10, lambda n, seconds: None)
     futures = [submit(patient, n)[0] for n in (1, 2, 3)]
     [future.result(PATIENCE) for future in futures]
     assert worker.batches == [[1, 2, 3]]
     patient.close()
 
 
-def test_groups_and_sizes_are_kept_apart(worker: Worker, batcher: Batcher[int, int]) -> None:
+def test_other_keys_and_sizes_are_not_batched_together(
+    worker: Worker, batcher: NumberBatcher
+) -> None:
     held_up(worker, batcher)
-    futures = submit(batcher, 1, group="a") + submit(batcher, 2, group="b")
-    futures += submit(batcher, 3, group="a", size=500) + submit(batcher, 4, group="a", size=12)
+    futures = submit(batcher, 1, key="a") + submit(batcher, 2, key="b")
+    futures += submit(batcher, 3, key="a", size=500) + submit(batcher, 4, key="a", size=12)
     worker.open.set()
     [future.result(PATIENCE) for future in futures]
     assert worker.batches[1:] == [[1, 4], [2], [3]]
 
 
-def test_a_full_queue_takes_all_or_nothing(worker: Worker, batcher: Batcher[int, int]) -> None:
+def test_a_full_queue_takes_all_or_nothing(worker: Worker, batcher: NumberBatcher) -> None:
     held_up(worker, batcher)
     kept = submit(batcher, *range(1, 9))
     with pytest.raises(QueueFullError) as error:
@@ -105,9 +121,7 @@ def test_a_full_queue_takes_all_or_nothing(worker: Worker, batcher: Batcher[int,
     assert [future.result(PATIENCE) for future in kept] == [2 * n for n in range(1, 11)]
 
 
-def test_cancelled_jobs_make_room_and_are_not_done(
-    worker: Worker, batcher: Batcher[int, int]
-) -> None:
+def test_cancelled_items_make_room_and_are_not_run(worker: Worker, batcher: NumberBatcher) -> None:
     held_up(worker, batcher)
     gone = submit(batcher, *range(1, 11))
     assert all(future.cancel() for future in gone)
@@ -117,8 +131,8 @@ def test_cancelled_jobs_make_room_and_are_not_done(
     assert worker.batches == [[0], [50]]
 
 
-def test_a_failing_batch_harms_only_the_one_to_blame(
-    worker: Worker, batcher: Batcher[int, int]
+def test_a_failing_batch_fails_only_the_item_that_caused_it(
+    worker: Worker, batcher: NumberBatcher
 ) -> None:
     good, bad, negative = submit(batcher, 1, 13, -1)
     assert good.result(PATIENCE) == 2
@@ -128,7 +142,7 @@ def test_a_failing_batch_harms_only_the_one_to_blame(
         negative.result(PATIENCE)
 
 
-def test_close_finishes_what_was_accepted(worker: Worker, batcher: Batcher[int, int]) -> None:
+def test_close_finishes_what_was_accepted(worker: Worker, batcher: NumberBatcher) -> None:
     held_up(worker, batcher)
     futures = submit(batcher, *range(10))
     threading.Timer(0.05, worker.open.set).start()
@@ -139,7 +153,7 @@ def test_close_finishes_what_was_accepted(worker: Worker, batcher: Batcher[int, 
 
 
 def test_many_threads_lose_nothing_and_answer_nothing_twice(worker: Worker) -> None:
-    batcher: Batcher[int, int] = Batcher([worker.run], 8, 0.001, 5000, lambda n, seconds: None)
+    batcher: NumberBatcher = Batcher([worker.run], 8, 0.001, 5000, lambda n, seconds: None)
     answers: Counter[int] = Counter()
 
     def client(first: int) -> None:
@@ -162,33 +176,35 @@ def test_many_threads_lose_nothing_and_answer_nothing_twice(worker: Worker) -> N
     assert max(done.values()) == 1
 
 
-def fits(job: WorkItem[int, int], first: WorkItem[int, int]) -> bool:
-    return job.group == first.group and similar_length(job, first)
+def fits(item: NumberItem, first: NumberItem) -> bool:
+    return item.work.batch_key == first.work.batch_key and similar_size(item, first)
 
 
 JOBS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 300)), min_size=1, max_size=30)
 
 
 @given(JOBS, st.integers(1, 8))
-def test_choose(kinds: list[tuple[str, int]], most: int) -> None:
-    waiting = [WorkItem[int, int](group, n, size) for n, (group, size) in enumerate(kinds)]
-    batch = choose_batch(waiting, most)
+def test_a_batch_is_the_oldest_items_that_fit_together(
+    kinds: list[tuple[str, int]], batch_size: int
+) -> None:
+    waiting = [NumberItem(Double(n, key, size)) for n, (key, size) in enumerate(kinds)]
+    batch = choose_batch(waiting, batch_size)
     assert batch[0] is waiting[0]
-    assert len(batch) <= most
-    assert [job.payload for job in batch] == sorted(job.payload for job in batch)
-    assert all(fits(job, batch[0]) for job in batch)
-    could = [job for job in waiting if fits(job, batch[0])]
-    assert batch == could[: len(batch)]
-    assert len(batch) == len(could) or batch_is_full(batch, most)
-    assert not batch_is_full(batch[:-1], most)
+    assert len(batch) <= batch_size
+    numbers = [item.work.number for item in batch]
+    assert numbers == sorted(numbers)
+    candidates = [item for item in waiting if fits(item, batch[0])]
+    assert batch == candidates[: len(batch)]
+    assert len(batch) == len(candidates) or batch_is_full(batch, batch_size)
+    assert not batch_is_full(batch[:-1], batch_size)
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Batcher[int, int], Worker, Worker]]:
+def pair() -> Iterator[tuple[NumberBatcher, Worker, Worker]]:
     """Two workers of one queue; either may be the one that takes a batch."""
     first, second = Worker(), Worker()
-    made: Batcher[int, int] = Batcher(
-        [first.run, second.run], batch_size=8, wait=0.02, capacity=50, observe=lambda n, s: None
+    made: NumberBatcher = Batcher(
+        [first.run, second.run], batch_size=8, max_wait=0.02, capacity=50, observe=lambda n, s: None
     )
     yield made, first, second
     first.open.set()
@@ -196,18 +212,18 @@ def pair() -> Iterator[tuple[Batcher[int, int], Worker, Worker]]:
     made.close()
 
 
-def test_short_jobs_do_not_wait_for_long_ones(
-    pair: tuple[Batcher[int, int], Worker, Worker],
+def test_short_items_do_not_wait_for_long_ones(
+    pair: tuple[NumberBatcher, Worker, Worker],
 ) -> None:
-    """However many long jobs came before: one worker stays free of them."""
+    """However many long items came before: one worker stays free of them."""
     batcher, *workers = pair
     for worker in workers:
         worker.open.clear()
-    long = submit(batcher, *range(20, 40), size=LONG + 1)
+    long = submit(batcher, *range(20, 40), size=LONG_BYTES + 1)
     wait_until(lambda: any(worker.batches for worker in workers))
     free = next(worker for worker in workers if not worker.batches)
     free.open.set()
-    short = submit(batcher, 100, 101, size=LONG)
+    short = submit(batcher, 100, 101, size=LONG_BYTES)
     assert [future.result(PATIENCE) for future in short] == [200, 202]
     assert not any(future.done() for future in long)
     assert free.batches == [[100, 101]]
@@ -216,17 +232,17 @@ def test_short_jobs_do_not_wait_for_long_ones(
     assert [future.result(PATIENCE) for future in long] == [2 * n for n in range(20, 40)]
 
 
-def test_a_single_worker_takes_long_jobs_too(worker: Worker, batcher: Batcher[int, int]) -> None:
-    futures = submit(batcher, *range(6), size=LONG + 1)
+def test_a_single_worker_takes_long_items_too(worker: Worker, batcher: NumberBatcher) -> None:
+    futures = submit(batcher, *range(6), size=LONG_BYTES + 1)
     assert [future.result(PATIENCE) for future in futures] == [2 * n for n in range(6)]
 
 
-def test_idle_workers_share_what_waits(pair: tuple[Batcher[int, int], Worker, Worker]) -> None:
+def test_idle_workers_share_what_waits(pair: tuple[NumberBatcher, Worker, Worker]) -> None:
     batcher, *workers = pair
-    wait_until(lambda: batcher.idle == 2)
+    wait_until(lambda: batcher.idle_threads == 2)
     for worker in workers:
         worker.open.clear()
-    futures = submit(batcher, *range(4), size=WORTH_SHARING // 4)
+    futures = submit(batcher, *range(4), size=SHARED_BYTES // 4)
     wait_until(lambda: all(worker.batches for worker in workers))
     for worker in workers:
         worker.open.set()
@@ -234,35 +250,35 @@ def test_idle_workers_share_what_waits(pair: tuple[Batcher[int, int], Worker, Wo
     assert sorted(worker.batches[0] for worker in workers) == [[0, 1], [2, 3]]
 
 
-def test_a_small_batch_is_left_to_one(pair: tuple[Batcher[int, int], Worker, Worker]) -> None:
+def test_a_small_batch_is_not_shared(pair: tuple[NumberBatcher, Worker, Worker]) -> None:
     batcher, *workers = pair
-    wait_until(lambda: batcher.idle == 2)
-    futures = submit(batcher, *range(3), size=WORTH_SHARING // 3 - 1)
+    wait_until(lambda: batcher.idle_threads == 2)
+    futures = submit(batcher, *range(3), size=SHARED_BYTES // 3 - 1)
     assert [future.result(PATIENCE) for future in futures] == [0, 2, 4]
     assert [batch for worker in workers for batch in worker.batches] == [[0, 1, 2]]
 
 
-def test_what_one_worker_leaves_the_next_one_takes(
-    pair: tuple[Batcher[int, int], Worker, Worker],
+def test_items_of_another_key_wake_the_next_idle_worker(
+    pair: tuple[NumberBatcher, Worker, Worker],
 ) -> None:
     """Nothing arrives or ends meanwhile that would wake it."""
     batcher, *workers = pair
-    wait_until(lambda: batcher.idle == 2)
+    wait_until(lambda: batcher.idle_threads == 2)
     for worker in workers:
         worker.open.clear()
-    jobs = [WorkItem[int, int](group, number, 10) for number, group in enumerate("ab")]
-    batcher.submit(jobs)
+    items = [NumberItem(Double(number, key)) for number, key in enumerate("ab")]
+    batcher.submit(items)
     wait_until(lambda: all(worker.batches for worker in workers))
     for worker in workers:
         worker.open.set()
-    assert [job.future.result(PATIENCE) for job in jobs] == [0, 2]
+    assert [item.future.result(PATIENCE) for item in items] == [0, 2]
 
 
-def test_long_jobs_fill_a_batch_sooner() -> None:
-    waiting = [WorkItem[int, int]("", n, 300) for n in range(10)]
-    assert len(choose_batch(waiting, most=8)) == 3
-    assert len(choose_batch(waiting[:1], most=1)) == 1
+def test_long_items_fill_a_batch_sooner() -> None:
+    waiting = [NumberItem(Double(n, size=300)) for n in range(10)]
+    assert len(choose_batch(waiting, batch_size=8)) == 3
+    assert len(choose_batch(waiting[:1], batch_size=1)) == 1
 
 
-def test_choose_from_nothing() -> None:
+def test_an_empty_queue_gives_an_empty_batch() -> None:
     assert choose_batch([], 4) == []

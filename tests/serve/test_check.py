@@ -8,10 +8,10 @@ import pytest
 
 from covnmt.inference.omissions import MAX_TOKENS, OmissionChecker
 from covnmt.model.directory import find_model
-from covnmt.serve.batching import LONG
-from covnmt.serve.model_pool import decodings_per_check
-from covnmt.serve.routes import submit_one_by_one
+from covnmt.serve.batching import LONG_BYTES
+from covnmt.serve.service import submit_one_by_one
 from covnmt.serve.settings import ServeSettings
+from covnmt.serve.work import CheckWork, decodings_per_check
 
 from .server import PATIENCE, Running, serving
 
@@ -60,7 +60,7 @@ def test_so_many_tokens_can_be_checked(running: Running) -> None:
 def test_a_check_counts_as_the_work_it_is() -> None:
     """A sentence of ten words is short; to check it is not, so it keeps no short one waiting."""
     sentence = "word " * 10
-    assert len(sentence) < LONG < len(sentence) * decodings_per_check(sentence)
+    assert len(sentence) < LONG_BYTES < CheckWork((sentence, "")).size
     assert decodings_per_check(sentence) == 2 * (1 + 10)
 
 

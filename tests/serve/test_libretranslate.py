@@ -10,8 +10,8 @@ from libretranslatepy import LibreTranslateAPI  # type: ignore[import-untyped]
 
 from covnmt.serve.libretranslate import find_model_for_languages
 from covnmt.serve.model_pool import ModelSpec
-from covnmt.serve.routes import TranslationService
 from covnmt.serve.security import RequestRefusedError
+from covnmt.serve.service import TranslationService
 from covnmt.serve.settings import ServeSettings
 
 from .server import PATIENCE, Running, serving
@@ -64,13 +64,13 @@ PAIRS = [
 def test_the_model_of_a_pair(source: str, target: str, name: str | None) -> None:
     """A text of one language is never given to a model of another."""
     specs = [ModelSpec(each, Path(each), x, y) for each, x, y in MODELS]
-    engines = {spec.name: SimpleNamespace(spec=spec) for spec in specs}
-    desk = cast(TranslationService, SimpleNamespace(engines=engines))
+    models = {spec.name: SimpleNamespace(spec=spec) for spec in specs}
+    service = cast(TranslationService, SimpleNamespace(models=models))
     if name is not None:
-        assert find_model_for_languages(desk, source, target).spec.name == name
+        assert find_model_for_languages(service, source, target).spec.name == name
         return
     with pytest.raises(RequestRefusedError, match=r"one of ja, zh|see /languages"):
-        find_model_for_languages(desk, source, target)
+        find_model_for_languages(service, source, target)
 
 
 def test_languages(client: httpx.Client) -> None:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not PROC.exists(), reason="memory is read from /
 
 def resident_mib(running: Running) -> float:
     """What the server, in this process, and its workers hold."""
-    workers = [worker for engine in running.engines.values() for worker in engine.workers]
+    workers = [worker for model in running.models.values() for worker in model.workers]
     owners = ["self", *(str(worker.process.pid) for worker in workers)]
     pages = [int((PROC / each / "statm").read_text("ascii").split()[1]) for each in owners]
     return sum(pages) / PAGES_PER_MIB

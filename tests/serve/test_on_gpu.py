@@ -23,8 +23,8 @@ def test_many_clients_get_their_own_answers(tiny_model: Path, lines: list[str]) 
     expected = {each.source: each.text for each in translator.translate(lines)}
     texts = [line for line in lines for _ in range(10)]
     with serving({"tiny": tiny_model}, PATIENT, device="cuda") as running:
-        assert len(running.engines["tiny"].workers) == 1
-        assert running.engines["tiny"].card.device == "cuda"
+        assert len(running.models["tiny"].workers) == 1
+        assert running.models["tiny"].properties.device == "cuda"
 
         async def ask_all() -> list[str]:
             async with httpx.AsyncClient(base_url=running.url, timeout=300) as client:

@@ -150,7 +150,7 @@ def test_a_deadline(tiny_model: Path, lines: list[str]) -> None:
 
 
 def waiting(running: Running) -> list[Any]:
-    return list(next(iter(running.engines.values())).queue.waiting)
+    return list(next(iter(running.models.values())).queue.waiting)
 
 
 CALLS = {

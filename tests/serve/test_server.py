@@ -67,7 +67,7 @@ def test_a_temporary_directory_whose_name_is_too_long(monkeypatch: pytest.Monkey
 
 def test_two_models_of_one_name(tiny_model: Path) -> None:
     specs = [parse_spec(str(tiny_model))] * 2
-    with pytest.raises(UserError, match="two models are called tiny"):
+    with pytest.raises(UserError, match="two models are named tiny"):
         open_models(specs, "cpu", ServeSettings(), Metrics().observe_batch)
 
 

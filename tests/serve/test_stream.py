@@ -6,16 +6,17 @@ import threading
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from covnmt.base.errors import UserError
 from covnmt.inference.translate import Translation
-from covnmt.serve.model_runner import PartialTextWatch
-from covnmt.serve.responses import SubmittedTexts
+from covnmt.serve.service import SubmittedTexts
 from covnmt.serve.stream import PartialTranslations, stream_events
+from covnmt.serve.work import ChangedText
+from covnmt.text.codec import Codec
 from covnmt.text.sentences import split_into_sentences
 
 from .server import PATIENCE
@@ -29,13 +30,13 @@ class Stream:
     """A stream of two texts, three sentences, and those who work on them."""
 
     def __init__(self) -> None:
-        self.news = PartialTranslations(asyncio.get_running_loop())
+        self.partial = PartialTranslations(asyncio.get_running_loop())
         self.futures: list[Future[Translation]] = [Future() for _ in range(3)]
         layouts = [split_into_sentences("One.\nTwo."), split_into_sentences("Three.")]
         accepted = SubmittedTexts(layouts, self.futures)
         deadline = time.monotonic() + PATIENCE
         self.events: AsyncGenerator[str, None] = stream_events(
-            "tiny", accepted, self.news, [], deadline
+            "tiny", accepted, self.partial, [], deadline
         )
 
     async def next(self) -> tuple[str, dict[str, Any]]:
@@ -51,13 +52,13 @@ def place(text: int, sentence: int) -> dict[str, int]:
 def test_words_come_before_sentences_and_sentences_in_order() -> None:
     async def scenario() -> None:
         stream = Stream()
-        threading.Thread(target=stream.news.tell, args=(0, "Un")).start()
+        threading.Thread(target=stream.partial.update, args=(0, "Un")).start()
         assert await stream.next() == ("partial", {**place(0, 0), "text": "Un"})
-        stream.news.tell(2, "Tr")
+        stream.partial.update(2, "Tr")
         assert await stream.next() == ("partial", {**place(1, 0), "text": "Tr"})
         stream.futures[1].set_result(translation("Deux."))
-        stream.news.tell(1, "late words of a sentence that is done")
-        stream.news.tell(0, "Une")
+        stream.partial.update(1, "late words of a sentence that is done")
+        stream.partial.update(0, "Une")
         assert await stream.next() == ("partial", {**place(0, 0), "text": "Une"})
         stream.futures[0].set_result(translation("Un."))
         names = []
@@ -78,7 +79,7 @@ def test_a_slow_reader_gets_the_newest_words() -> None:
     async def scenario() -> None:
         stream = Stream()
         for text in ("U", "Un", "Une"):
-            stream.news.tell(0, text)
+            stream.partial.update(0, text)
         assert await stream.next() == ("partial", {**place(0, 0), "text": "Une"})
         await stream.events.aclose()
         assert all(future.cancelled() for future in stream.futures)
@@ -99,16 +100,13 @@ def test_the_first_failure_ends_the_stream_and_the_work() -> None:
     asyncio.run(scenario())
 
 
-def test_only_what_is_new_is_told() -> None:
+def test_partial_text_is_reported_only_when_it_changes() -> None:
     class Target:
         def detokenize(self, tokens: tuple[str, ...]) -> str:
             return " ".join(tokens)
 
-    class Translator:
-        target = Target()
-
-    told: list[tuple[int, str]] = []
-    watch = PartialTextWatch(lambda place, text: told.append((place, text)), [4, 7], Translator())  # type: ignore[arg-type]
-    for line, tokens in [(0, ("a",)), (1, ("x",)), (0, ("a",)), (0, ("a", "b"))]:
-        watch(line, tokens)
-    assert told == [(4, "a"), (7, "x"), (4, "a b")]
+    reported: list[tuple[int, str]] = []
+    on_step = ChangedText(lambda *news: reported.append(news), cast(Codec, Target()))
+    for position, tokens in [(0, ("a",)), (1, ("x",)), (0, ("a",)), (0, ("a", "b"))]:
+        on_step(position, tokens)
+    assert reported == [(0, "a"), (1, "x"), (0, "a b")]

@@ -9,46 +9,46 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from covnmt.base.errors import UserError
 from covnmt.inference.translate import Translator
 from covnmt.serve.batching import WorkItem
-from covnmt.serve.worker import Worker, WorkerDiedError, freeze_gc
+from covnmt.serve.work import ModelProperties, TranslateWork
+from covnmt.serve.worker import WorkerDiedError, WorkerProcess, freeze_gc
 
 from .server import PATIENCE, wait_until
 
 
 @pytest.fixture
-def worker(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
-    monkeypatch.setattr("covnmt.serve.worker.GRACE", PATIENCE)
-    made = Worker(tiny_model, "cpu", threads=1)
+def worker(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerProcess]:
+    monkeypatch.setattr("covnmt.serve.worker.SECONDS_TO_EXIT", PATIENCE)
+    made = WorkerProcess(tiny_model, "cpu", threads=1)
     yield made
     made.close()
     assert made.process.exitcode == 0
 
 
-def texts(worker: Worker, lines: list[str], translator: Translator) -> list[str]:
-    jobs = [WorkItem[Any, Any](translator.decode, line, len(line)) for line in lines]
-    return [done.text for done in worker.run(jobs)]
+def texts(worker: WorkerProcess, lines: list[str], translator: Translator) -> list[str]:
+    items = [WorkItem[Any, Any](TranslateWork((line,), translator.decode)) for line in lines]
+    return [done.text for done in worker.run(items)]
 
 
 def test_it_introduces_itself_and_translates(
-    worker: Worker, translator: Translator, lines: list[str]
+    worker: WorkerProcess, translator: Translator, lines: list[str]
 ) -> None:
-    card = worker.introduce()
-    assert (card.coverage, card.device) == ("fertility", "cpu")
-    assert card.decode == translator.decode
+    properties = worker.wait_until_ready()
+    assert properties == ModelProperties("fertility", translator.decode, "cpu")
     expected = [each.text for each in translator.translate(lines)]
     assert texts(worker, lines, translator) == expected
 
 
 def test_a_model_that_cannot_be_opened(tmp_path: Path) -> None:
-    worker = Worker(tmp_path, "cpu", threads=1)
+    worker = WorkerProcess(tmp_path, "cpu", threads=1)
     with pytest.raises(UserError, match=str(tmp_path)):
-        worker.introduce()
+        worker.wait_until_ready()
     worker.close()
 
 
@@ -58,19 +58,19 @@ def kill(process: BaseProcess) -> None:
 
 
 def test_nobody_notices_that_one_died_while_idle(
-    worker: Worker, translator: Translator, lines: list[str]
+    worker: WorkerProcess, translator: Translator, lines: list[str]
 ) -> None:
-    worker.introduce()
+    worker.wait_until_ready()
     kill(worker.process)
     assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
 
 
 def test_one_that_died_while_idle_is_replaced_without_work(
-    worker: Worker, translator: Translator, lines: list[str]
+    worker: WorkerProcess, translator: Translator, lines: list[str]
 ) -> None:
     """A server that is not ready may be given no work at all, and would stay so."""
-    worker.introduce()
-    watching = threading.Thread(target=worker.watch, daemon=True)
+    worker.wait_until_ready()
+    watching = threading.Thread(target=worker.restart_when_dead, daemon=True)
     watching.start()
     first = worker.process
     kill(first)
@@ -81,19 +81,19 @@ def test_one_that_died_while_idle_is_replaced_without_work(
     assert not watching.is_alive()
 
 
-def is_another(worker: Worker, last: BaseProcess) -> bool:
+def is_another(worker: WorkerProcess, last: BaseProcess) -> bool:
     return worker.process is not last
 
 
 def test_one_that_cannot_be_replaced_is_tried_again(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("covnmt.serve.worker.PAUSE", 0.01)
+    monkeypatch.setattr("covnmt.serve.worker.RESTART_PAUSE", 0.01)
     directory = Path(shutil.copytree(tiny_model, tmp_path / "model"))
-    worker = Worker(directory, "cpu", threads=1)
+    worker = WorkerProcess(directory, "cpu", threads=1)
     try:
-        worker.introduce()
-        threading.Thread(target=worker.watch, daemon=True).start()
+        worker.wait_until_ready()
+        threading.Thread(target=worker.restart_when_dead, daemon=True).start()
         directory.rename(tmp_path / "away")
         last = worker.process
         kill(last)
@@ -101,15 +101,15 @@ def test_one_that_cannot_be_replaced_is_tried_again(
             wait_until(partial(is_another, worker, last))
             last = worker.process
         (tmp_path / "away").rename(directory)
-        wait_until(lambda: not worker.busy.locked() and worker.process.is_alive())
+        wait_until(lambda: not worker.pipe_lock.locked() and worker.process.is_alive())
     finally:
         worker.close()
 
 
 def test_the_next_one_takes_over_from_one_that_died_at_work(
-    worker: Worker, translator: Translator, lines: list[str]
+    worker: WorkerProcess, translator: Translator, lines: list[str]
 ) -> None:
-    worker.introduce()
+    worker.wait_until_ready()
     slow = translator.decode.model_copy(update={"beam": 100})
     long = " ".join(" ".join(lines).split()[:150])
     victims = [worker.process]
@@ -118,24 +118,25 @@ def test_the_next_one_takes_over_from_one_that_died_at_work(
         while victims:
             kill(victims.pop())
 
-    jobs = [WorkItem[Any, Any](slow, long, 1, kill_at_the_first_word) for _ in range(50)]
+    work = TranslateWork((long,), slow)
+    items = [WorkItem[Any, Any](work, on_partial=kill_at_the_first_word) for _ in range(50)]
     with pytest.raises(WorkerDiedError):
-        worker.run(jobs)
+        worker.run(items)
     assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
 
 
 def test_a_single_sentence_is_tried_a_second_time(
-    worker: Worker, translator: Translator, lines: list[str], monkeypatch: pytest.MonkeyPatch
+    worker: WorkerProcess, translator: Translator, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker.introduce()
+    worker.wait_until_ready()
     deaths, exchange = 1, worker._exchange
 
-    def die_first(jobs: Sequence[WorkItem[Any, Any]]) -> Any:
+    def die_first(items: Sequence[WorkItem[Any, Any]]) -> Any:
         nonlocal deaths
         if deaths:
             deaths -= 1
             kill(worker.process)
-        return exchange(jobs)
+        return exchange(items)
 
     monkeypatch.setattr(worker, "_exchange", die_first)
     assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
@@ -145,17 +146,17 @@ def test_a_single_sentence_is_tried_a_second_time(
 
 
 def test_closed_while_it_is_heard(
-    worker: Worker, translator: Translator, monkeypatch: pytest.MonkeyPatch
+    worker: WorkerProcess, translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What reading from a pipe ends with in one thread when another one closes it meanwhile."""
 
     def read() -> Any:
         raise TypeError("'NoneType' object cannot be interpreted as an integer")
 
-    worker.introduce()
+    worker.wait_until_ready()
     monkeypatch.setattr(worker.pipe, "recv", read)
     with pytest.raises(UserError, match="died"):
-        worker.introduce()
+        worker.wait_until_ready()
     monkeypatch.setattr(worker, "closed", True)
     with pytest.raises(WorkerDiedError):
         texts(worker, ["a"], translator)
@@ -163,27 +164,28 @@ def test_closed_while_it_is_heard(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_are_for_the_server(
-    worker: Worker, translator: Translator, lines: list[str], number: int
+    worker: WorkerProcess, translator: Translator, lines: list[str], number: int
 ) -> None:
     """Ctrl-C reaches all processes; they must finish what was accepted."""
-    worker.introduce()
+    worker.wait_until_ready()
     assert worker.process.pid is not None
     os.kill(worker.process.pid, number)
     assert len(texts(worker, lines[:3], translator)) == 3
 
 
-def test_it_ends_when_nobody_is_there_any_more(worker: Worker) -> None:
-    worker.introduce()
+def test_it_ends_when_nobody_is_there_any_more(worker: WorkerProcess) -> None:
+    worker.wait_until_ready()
     worker.pipe.close()
     wait_until(lambda: worker.process.exitcode == 0)
 
 
 def test_an_error_of_one_batch_does_not_end_it(
-    worker: Worker, translator: Translator, lines: list[str]
+    worker: WorkerProcess, translator: Translator, lines: list[str]
 ) -> None:
-    worker.introduce()
-    with pytest.raises(RuntimeError, match="TypeError"):
-        worker.run([WorkItem[Any, Any](translator.decode, None, 1)])
+    worker.wait_until_ready()
+    broken = TranslateWork(cast(Any, (None,)), translator.decode)
+    with pytest.raises(RuntimeError, match="Traceback"):
+        worker.run([WorkItem[Any, Any](broken)])
     assert len(texts(worker, lines[:1], translator)) == 1
 
 

@@ -25,6 +25,7 @@ from covnmt.serve.openapi import build_openapi_document
 from covnmt.serve.prometheus import Metrics
 from covnmt.serve.schemas import first_problem
 from covnmt.serve.security import RequestRefusedError, SecurityMiddleware
+from covnmt.serve.service import TranslationService
 from covnmt.serve.settings import ServeSettings
 from covnmt.serve.worker import WorkerDiedError
 
@@ -39,26 +40,27 @@ PAGE = Path(__file__).parent / "page"
 
 
 def create_app(
-    engines: dict[str, ServedModel], settings: ServeSettings, metrics: Metrics
+    models: dict[str, ServedModel], settings: ServeSettings, metrics: Metrics
 ) -> FastAPI:
-    """The application for these models, which it closes when it ends."""
+    """Build the application for these models, which it closes when it ends."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        await asyncio.to_thread(_close, engines)
+        for model in models.values():
+            await asyncio.to_thread(model.close)
 
     # FastAPI's own document knows no models, and its pages load scripts from elsewhere
     app = FastAPI(title="covnmt", version=__version__, openapi_url=None, lifespan=lifespan)
-    desk = routes.TranslationService(engines, settings)
-    app.include_router(routes.build_router(desk))
-    app.include_router(libretranslate.build_router(desk))
-    _add_probes(app, engines, metrics)
-    document = build_openapi_document(app, [engine.spec for engine in engines.values()], settings)
+    service = TranslationService(models, settings)
+    app.include_router(routes.build_router(service))
+    app.include_router(libretranslate.build_router(service))
+    _add_probes(app, models, metrics)
+    document = build_openapi_document(app, [model.spec for model in models.values()], settings)
     _add_document(app, document)
     _allow_head(app)
     app.mount("/", StaticFiles(directory=PAGE, html=True))
-    _add_failures(app)
+    _add_error_handlers(app)
     if settings.allow_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -71,12 +73,7 @@ def create_app(
     return app
 
 
-def _close(engines: dict[str, ServedModel]) -> None:
-    for engine in engines.values():
-        engine.close()
-
-
-def _add_probes(app: FastAPI, engines: dict[str, ServedModel], metrics: Metrics) -> None:
+def _add_probes(app: FastAPI, models: dict[str, ServedModel], metrics: Metrics) -> None:
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         """Is the server alive?"""
@@ -85,13 +82,13 @@ def _add_probes(app: FastAPI, engines: dict[str, ServedModel], metrics: Metrics)
     @app.get("/readyz", responses={503: {"description": "a model is being opened again"}})
     async def readyz() -> Response:
         """Can it translate at once?"""
-        ready = all(engine.alive() for engine in engines.values())
+        ready = all(model.ready() for model in models.values())
         return JSONResponse({"status": "ready" if ready else "opening"}, 200 if ready else 503)
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def show_metrics() -> Response:
         """Counts and times for Prometheus."""
-        waiting = {name: len(engine.queue.waiting) for name, engine in engines.items()}
+        waiting = {name: len(model.queue.waiting) for name, model in models.items()}
         return Response(metrics.text(waiting), media_type="text/plain; version=0.0.4")
 
 
@@ -102,13 +99,13 @@ def _add_document(app: FastAPI, document: dict[str, Any]) -> None:
 
 
 def _allow_head(app: FastAPI) -> None:
-    """Many monitors ask probes by HEAD; the document, made before, need not tell."""
+    """Let monitors probe by HEAD; the document, made before, need not say so."""
     for route in app.routes:
         if isinstance(route, APIRoute) and route.methods == {"GET"}:
             route.methods = {"GET", "HEAD"}
 
 
-def _add_failures(app: FastAPI) -> None:
+def _add_error_handlers(app: FastAPI) -> None:
     """Every failure is `{"error": "..."}`, and none repeats what it was sent, but for
     the beginning of a sentence that is too long."""
 

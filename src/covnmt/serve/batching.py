@@ -1,10 +1,10 @@
-"""Requests that arrive together are worked on together.
+"""Run requests that arrive together as one batch.
 
 A `Batcher` is a queue and some threads, each with a worker of its own. A free thread takes the
-oldest job and those of the same group and of similar size that wait behind it, so short and long
-sentences never share a batch and the oldest never starves. Of several threads one is always kept
-free of long batches, so short jobs need not wait for long ones. A job is cancelled by cancelling
-its future: while it waits it then leaves the queue.
+oldest item and those that may share its batch: with the same key and of similar size, so short and
+long sentences are never batched together and the oldest never starves. Of several threads one is
+always kept free of long batches, so short items need not wait for long ones. An item is cancelled
+by cancelling its future; if it is still waiting it then leaves the queue.
 
 Sizes are bytes of UTF-8: five or six make a word, in English, Japanese and Chinese alike.
 """
@@ -15,23 +15,22 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-P = TypeVar("P")
-R = TypeVar("R")
-
-# A job joins the oldest where the larger is at most this many times the smaller, plus the slack.
-RATIO, SLACK = 2.0, 40
-# A job is long above this size; a full batch has so many times the batch size in all.
-LONG, ORDINARY = 200, 100
+# An item joins the oldest if the larger of the two has at most this many times the bytes of the
+# smaller, plus the slack.
+MAX_RATIO, SLACK_BYTES = 2.0, 40
+LONG_BYTES = 200
+# A batch of N items is full at this many bytes for each of the N.
+MEAN_BYTES = 100
 # Idle threads share a batch from this size on: of a smaller one each would do most of the steps.
-WORTH_SHARING = 600
-# Weight of the newest batch in the running mean of seconds per job.
-NEWEST = 0.2
+SHARED_BYTES = 600
+# Weight of the newest batch in the running mean of seconds per item.
+NEWEST_WEIGHT = 0.2
 
 
 class QueueFullError(Exception):
-    """No room; try again after so many seconds."""
+    """The queue has no room; there should be some after `retry_after` seconds."""
 
     def __init__(self, retry_after: int) -> None:
         super().__init__(f"too many requests are waiting; try again in {retry_after} s")
@@ -39,169 +38,184 @@ class QueueFullError(Exception):
 
 
 class ClosedError(Exception):
-    """The server is stopping and takes nothing new."""
+    """The server is stopping and accepts nothing new."""
+
+
+class Batchable(Protocol):
+    """Work that can share a batch with other work."""
+
+    @property
+    def batch_key(self) -> Hashable:
+        """Only work with equal keys shares a batch."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of text."""
+
+
+W = TypeVar("W", bound=Batchable)
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, eq=False)
-class WorkItem(Generic[P, R]):
-    """One piece of work and the promise of its result."""
+class WorkItem(Generic[W, R]):
+    """Queued work and the future of its result."""
 
-    group: Hashable  # only jobs of one group are done together
-    payload: P
-    size: int
-    tell: Callable[[Any], None] | None = None  # wants to know how far it has come
-    name: str = ""  # before messages about it
+    work: W
+    prefix: str = ""  # of messages about it
+    on_partial: Callable[[str], None] | None = None  # called with the text so far
     arrived: float = field(default_factory=time.monotonic)
     future: "Future[R]" = field(default_factory=Future)
 
 
-Run = Callable[[Sequence[WorkItem[P, R]]], Sequence[R | Exception]]
-Observe = Callable[[int, float], None]
+RunBatch = Callable[[Sequence[WorkItem[W, R]]], Sequence[R | Exception]]
 
 
-class Batcher(Generic[P, R]):
+class Batcher(Generic[W, R]):
     """A bounded queue, and a thread for each of the `workers`.
 
-    A worker does a batch and gives a result or an exception for each job; `observe` is told how
-    many jobs a batch had and how long it took.
+    A worker runs a batch and returns a result or an exception for each item; `observe` is called
+    with the number of items and the seconds that they took.
     """
 
     def __init__(
         self,
-        workers: "Sequence[Run[P, R]]",
+        workers: "Sequence[RunBatch[W, R]]",
         batch_size: int,
-        wait: float,
+        max_wait: float,
         capacity: int,
-        observe: Observe,
+        observe: Callable[[int, float], None],
     ) -> None:
         self.observe = observe
-        self.batch_size, self.wait, self.capacity = batch_size, wait, capacity
-        self.waiting: list[WorkItem[P, R]] = []
-        self.idle = 0  # threads that have nothing to do
-        self.room = max(1, len(workers) - 1)  # threads that may still take a long batch
-        self.seconds_per_job = 0.0
+        self.batch_size, self.max_wait, self.capacity = batch_size, max_wait, capacity
+        self.waiting: list[WorkItem[W, R]] = []
+        self.idle_threads = 0
+        self.long_batches_allowed = max(1, len(workers) - 1)
+        self.seconds_per_item = 0.0
         self.closed = False
         self.changed = threading.Condition()
         self.threads = [
-            threading.Thread(target=self._work, args=(run,), name="batcher", daemon=True)
+            threading.Thread(target=self._run_batches, args=(run,), name="batcher", daemon=True)
             for run in workers
         ]
         for thread in self.threads:
             thread.start()
 
-    def submit(self, jobs: Sequence[WorkItem[P, R]]) -> None:
-        """Queue all of these jobs or, where there is no room, none."""
+    def submit(self, items: Sequence[WorkItem[W, R]]) -> None:
+        """Queue all of these items or, if there is no room, none."""
         with self.changed:
             if self.closed:
                 raise ClosedError
             self._drop_cancelled()
-            if len(self.waiting) + len(jobs) > self.capacity:
-                seconds = len(self.waiting) * self.seconds_per_job / len(self.threads)
+            if len(self.waiting) + len(items) > self.capacity:
+                seconds = len(self.waiting) * self.seconds_per_item / len(self.threads)
                 raise QueueFullError(max(1, math.ceil(seconds)))
-            self.waiting.extend(jobs)
-            # idle threads are all alike; who takes less than all wakes the next
+            self.waiting.extend(items)
+            # idle threads are all alike; one that takes only a part wakes the next
             self.changed.notify()
 
     def close(self) -> None:
-        """Take nothing new, finish what was accepted, end the threads."""
+        """Accept nothing new, run what was accepted, end the threads."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()
         for thread in self.threads:
             thread.join()
 
-    def _work(self, run: "Run[P, R]") -> None:
-        while batch := self._next():
-            running = [job for job in batch if job.future.set_running_or_notify_cancel()]
+    def _run_batches(self, run: "RunBatch[W, R]") -> None:
+        while batch := self._next_batch():
+            running = [item for item in batch if item.future.set_running_or_notify_cancel()]
             if running:
-                self._do(run, running)
-            self._release(batch)
+                self._run_batch(run, running)
+            with self.changed:
+                self.long_batches_allowed += any(map(is_long, batch))
 
-    def _next(self) -> list[WorkItem[P, R]]:
-        """The next batch, taken off the queue; empty when closed and nothing is left to take."""
+    def _next_batch(self) -> list[WorkItem[W, R]]:
+        """Take the next batch off the queue; it is empty when this is closed and all is done."""
         with self.changed:
-            self.idle += 1
+            self.idle_threads += 1
             while True:
                 self._drop_cancelled()
                 batch = choose_batch(self._allowed(), self.batch_size)
                 if not batch and self.closed:
                     break
-                left = batch[0].arrived + self.wait - time.monotonic() if batch else None
+                seconds = batch[0].arrived + self.max_wait - time.monotonic() if batch else None
                 ready = self.closed or batch_is_full(batch, self.batch_size)
-                if left is not None and (ready or left <= 0):
+                if seconds is not None and (ready or seconds <= 0):
                     batch = self._take(batch)
                     break
-                self.changed.wait(left)
-            self.idle -= 1
+                self.changed.wait(seconds)
+            self.idle_threads -= 1
             return batch
 
-    def _allowed(self) -> Sequence[WorkItem[P, R]]:
-        """What a free thread may take now."""
-        return self.waiting if self.room else [job for job in self.waiting if not is_long(job)]
+    def _allowed(self) -> Sequence[WorkItem[W, R]]:
+        """Return what a free thread may take now."""
+        if self.long_batches_allowed:
+            return self.waiting
+        return [item for item in self.waiting if not is_long(item)]
 
-    def _take(self, batch: list[WorkItem[P, R]]) -> list[WorkItem[P, R]]:
-        """Take a batch, or this thread's share where other idle threads can help with it."""
-        worth_it = sum(job.size for job in batch) >= WORTH_SHARING
-        mine = batch[: math.ceil(len(batch) / self.idle)] if worth_it else batch
-        taken = set(map(id, mine))
-        self.waiting = [job for job in self.waiting if id(job) not in taken]
-        self.room -= any(map(is_long, mine))
+    def _take(self, batch: list[WorkItem[W, R]]) -> list[WorkItem[W, R]]:
+        """Take a batch, or this thread's share if other idle threads can help with it."""
+        if sum(item.work.size for item in batch) >= SHARED_BYTES:
+            batch = batch[: math.ceil(len(batch) / self.idle_threads)]
+        taken = set(map(id, batch))
+        self.waiting = [item for item in self.waiting if id(item) not in taken]
+        self.long_batches_allowed -= any(map(is_long, batch))
         if self.waiting:
             self.changed.notify()
-        return mine
-
-    def _release(self, batch: Sequence[WorkItem[P, R]]) -> None:
-        with self.changed:
-            self.room += any(map(is_long, batch))
+        return batch
 
     def _drop_cancelled(self) -> None:
-        self.waiting = [job for job in self.waiting if not job.future.cancelled()]
+        self.waiting = [item for item in self.waiting if not item.future.cancelled()]
 
-    def _do(self, run: "Run[P, R]", batch: Sequence[WorkItem[P, R]]) -> None:
-        began = time.monotonic()
+    def _run_batch(self, run: "RunBatch[W, R]", batch: Sequence[WorkItem[W, R]]) -> None:
+        start = time.monotonic()
         results = _results(run, batch)
-        taken = time.monotonic() - began
-        self.seconds_per_job += NEWEST * (taken / len(batch) - self.seconds_per_job)
-        self.observe(len(batch), taken)
-        for job, result in zip(batch, results, strict=True):
+        seconds = time.monotonic() - start
+        self.seconds_per_item += NEWEST_WEIGHT * (seconds / len(batch) - self.seconds_per_item)
+        self.observe(len(batch), seconds)
+        for item, result in zip(batch, results, strict=True):
             if isinstance(result, Exception):
-                job.future.set_exception(result)
+                item.future.set_exception(result)
             else:
-                job.future.set_result(result)
+                item.future.set_result(result)
 
 
-def _results(run: "Run[P, R]", batch: Sequence[WorkItem[P, R]]) -> Sequence[R | Exception]:
-    """What `run` gives; where it fails, each job is tried alone, so that one harms no other."""
+def _results(run: "RunBatch[W, R]", batch: Sequence[WorkItem[W, R]]) -> Sequence[R | Exception]:
+    """Run a batch; if it fails, run each item alone, so that none fails for another."""
     try:
         return run(batch)
     except Exception as error:
         if len(batch) == 1:
             return [error]
-        return [_results(run, [job])[0] for job in batch]
+        return [_results(run, [item])[0] for item in batch]
 
 
-def choose_batch(waiting: Sequence[WorkItem[P, R]], most: int) -> list[WorkItem[P, R]]:
-    """The oldest job, and what can be done with it, oldest first, until a batch is full."""
-    batch: list[WorkItem[P, R]] = []
-    for job in waiting:
-        if batch_is_full(batch, most):
+def choose_batch(waiting: Sequence[WorkItem[W, R]], batch_size: int) -> list[WorkItem[W, R]]:
+    """Return the oldest item and those that may share its batch, oldest first, until it is full."""
+    batch: list[WorkItem[W, R]] = []
+    for item in waiting:
+        if batch_is_full(batch, batch_size):
             break
-        if not batch or (job.group == batch[0].group and similar_length(job, batch[0])):
-            batch.append(job)
+        if not batch or (
+            item.work.batch_key == batch[0].work.batch_key and similar_size(item, batch[0])
+        ):
+            batch.append(item)
     return batch
 
 
-def batch_is_full(batch: Sequence[WorkItem[P, R]], most: int) -> bool:
-    """More would take longer without gain; long jobs fill a batch sooner."""
-    return len(batch) >= most or sum(job.size for job in batch) >= most * ORDINARY
+def batch_is_full(batch: Sequence[WorkItem[W, R]], batch_size: int) -> bool:
+    """Tell whether more would take longer without gain; long items fill a batch sooner."""
+    size = sum(item.work.size for item in batch)
+    return len(batch) >= batch_size or size >= batch_size * MEAN_BYTES
 
 
-def is_long(job: WorkItem[P, R]) -> bool:
-    """Short ones should not wait for it."""
-    return job.size > LONG
+def is_long(item: WorkItem[W, R]) -> bool:
+    """Tell whether an item is so long that short ones should not wait for it."""
+    return item.work.size > LONG_BYTES
 
 
-def similar_length(a: WorkItem[P, R], b: WorkItem[P, R]) -> bool:
-    """Little is lost by padding one to the other."""
-    small, large = sorted((a.size, b.size))
-    return is_long(a) == is_long(b) and large <= RATIO * small + SLACK
+def similar_size(a: WorkItem[W, R], b: WorkItem[W, R]) -> bool:
+    """Tell whether little is lost by padding one to the other."""
+    small, large = sorted((a.work.size, b.work.size))
+    return is_long(a) == is_long(b) and large <= MAX_RATIO * small + SLACK_BYTES

@@ -13,13 +13,14 @@ from starlette.responses import JSONResponse, Response
 
 from covnmt.base.errors import UserError
 from covnmt.serve.model_pool import ServedModel
-from covnmt.serve.routes import ERROR_RESPONSES, TranslationService, gather_futures
+from covnmt.serve.routes import ERROR_RESPONSES
 from covnmt.serve.schemas import MAX_TEXTS, Text, first_problem
 from covnmt.serve.security import RequestRefusedError, api_key_from_headers, check_api_key
+from covnmt.serve.service import TranslationService, gather_futures
 
 
 class LibreRequest(BaseModel):
-    """What their clients send; more fields than these are passed over."""
+    """A request of a LibreTranslate client; other fields are ignored."""
 
     q: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
     source: str = "auto"
@@ -35,7 +36,7 @@ BODIES = {
 
 
 async def read_request(request: Request) -> LibreRequest:
-    """JSON or an HTML form, as they take both."""
+    """Read JSON or an HTML form, as LibreTranslate accepts both."""
     body, kind = await request.body(), request.headers.get("content-type", "").lower()
     if "multipart" in kind:
         raise RequestRefusedError(400, "send JSON, or a form as application/x-www-form-urlencoded")
@@ -50,27 +51,27 @@ async def read_request(request: Request) -> LibreRequest:
         raise RequestRefusedError(400, "the body is neither JSON nor a form in UTF-8") from None
 
 
-def find_model_for_languages(desk: TranslationService, source: str, target: str) -> ServedModel:
-    """The first model of this pair of languages, whatever country or script: `zh-TW` is `zh`.
+def find_model_for_languages(service: TranslationService, source: str, target: str) -> ServedModel:
+    """Return the first model of these languages, whatever country or script: `zh-TW` is `zh`.
 
-    `auto` is the one source that the target has; which of several a text is in, nobody here knows.
+    `auto` works only if a single source language fits; there is no language detection.
     """
     source, target = (code.partition("-")[0] for code in (source, target))
-    suited = [
-        engine
-        for engine in desk.engines.values()
-        if source in ("auto", engine.spec.source) and target == engine.spec.target
+    candidates = [
+        model
+        for model in service.models.values()
+        if source in ("auto", model.spec.source) and target == model.spec.target
     ]
-    if not suited:
+    if not candidates:
         raise RequestRefusedError(400, "no model for these languages; see /languages")
-    if len(codes := {engine.spec.source for engine in suited}) > 1:
-        known = ", ".join(sorted(codes))
-        raise RequestRefusedError(400, f"source: name the language of the text, one of {known}")
-    return suited[0]
+    if len(codes := {model.spec.source for model in candidates}) > 1:
+        names = ", ".join(sorted(codes))
+        raise RequestRefusedError(400, f"source: name the language of the text, one of {names}")
+    return candidates[0]
 
 
-def build_router(desk: TranslationService) -> APIRouter:
-    """The two routes."""
+def build_router(service: TranslationService) -> APIRouter:
+    """Build the two routes."""
     router = APIRouter()
 
     @router.post(
@@ -81,27 +82,29 @@ def build_router(desk: TranslationService) -> APIRouter:
     async def translate(request: Request) -> Response:
         """Translate as LibreTranslate does."""
         body = await read_request(request)
-        check_api_key(desk.settings.api_key, api_key_from_headers(request.headers) or body.api_key)
+        check_api_key(
+            service.settings.api_key, api_key_from_headers(request.headers) or body.api_key
+        )
         if body.format != "text":
             raise RequestRefusedError(400, "only format=text can be translated")
         texts = [body.q] if isinstance(body.q, str) else body.q
-        engine = find_model_for_languages(desk, body.source, body.target)
+        model = find_model_for_languages(service, body.source, body.target)
         try:
-            accepted = desk.submit(request, engine, texts)
-            done = await desk.finish(request, None, gather_futures(accepted.futures))
+            submitted = service.submit_texts(request, model, texts)
+            done = await service.finish(request, None, gather_futures(submitted.futures))
         except UserError as error:
             raise RequestRefusedError(400, str(error)) from None
-        made = [text for text, _ in accepted.joined(done)]
-        return JSONResponse({"translatedText": made[0] if isinstance(body.q, str) else made})
+        translated = [text for text, _ in submitted.join(done)]
+        answer = translated[0] if isinstance(body.q, str) else translated
+        return JSONResponse({"translatedText": answer})
 
     @router.get("/languages")
     async def languages() -> list[dict[str, Any]]:
         """The source languages, and what each can be translated into."""
-        pairs = [(engine.spec.source, engine.spec.target) for engine in desk.engines.values()]
-        codes = dict.fromkeys(source for source, _ in pairs)
+        pairs = [(model.spec.source, model.spec.target) for model in service.models.values()]
         return [
             {"code": code, "name": code, "targets": sorted({t for s, t in pairs if s == code})}
-            for code in codes
+            for code in dict.fromkeys(source for source, _ in pairs)
         ]
 
     return router

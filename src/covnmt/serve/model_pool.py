@@ -1,4 +1,4 @@
-"""A model at work: its processes and their queue, for translating, aligning and checking."""
+"""Served models: each has its worker processes and a queue."""
 
 import re
 import threading
@@ -10,26 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
-from covnmt.inference.align import Alignment
-from covnmt.inference.omissions import OmissionReport
-from covnmt.inference.translate import Translation
 from covnmt.model.directory import BUNDLED_MODELS, find_model
 from covnmt.serve.batching import Batcher, WorkItem
-from covnmt.serve.model_runner import (
-    CHECK_GROUP,
-    ModelInfo,
-    ProgressCallback,
-    TextPair,
-    too_long_message,
-)
 from covnmt.serve.settings import ServeSettings
-from covnmt.serve.worker import Worker
+from covnmt.serve.work import ModelProperties, ProgressCallback, R, Work, too_long_message
+from covnmt.serve.worker import WorkerProcess
 
-# Longer sentences are refused before they are even split into tokens.
+# A text with more characters for each allowed token is refused before it is tokenized.
 CHARACTERS_PER_TOKEN = 25
-BYTES_PER_WORD = 5
 
 SPEC = re.compile(r"(?:(?P<name>[^=/:]+)(?::(?P<source>[a-z]+)-(?P<target>[a-z]+))?=)?(?P<path>.+)")
 NAME = re.compile(r"[\w.+-]{1,64}")
@@ -37,7 +26,7 @@ NAME = re.compile(r"[\w.+-]{1,64}")
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """Which model, under which name, and from which language to which."""
+    """A model directory, the name that clients use for it, and its languages."""
 
     name: str
     directory: Path
@@ -46,125 +35,89 @@ class ModelSpec:
 
 
 def parse_spec(text: str) -> ModelSpec:
-    """`DIR`, `NAME=DIR` or `NAME:ja-en=DIR`; a DIR that is not there is looked for in runs/, and
-    among the models that come along."""
-    found = SPEC.fullmatch(text)
-    if found is None:
+    """Parse `DIR`, `NAME=DIR` or `NAME:ja-en=DIR`.
+
+    A DIR that does not exist is looked for in runs/ and among the bundled models.
+    """
+    match = SPEC.fullmatch(text)
+    if match is None:
         raise UserError("--model is empty; name a model directory")
-    directory = find_model(found["path"])
+    directory = find_model(match["path"])
     if not directory.exists() and (Path("runs") / directory).is_dir():
         directory = Path("runs") / directory
-    name = found["name"] or directory.resolve().name
+    name = match["name"] or directory.resolve().name
     if not NAME.fullmatch(name):
-        raise UserError(
-            f"{name!r} cannot be the name of a model; say --model some-name={directory}"
-        )
-    known = (
-        directory.name.split("-") if directory.parent == BUNDLED_MODELS else ("source", "target")
-    )
-    source, target = (found["source"], found["target"]) if found["source"] else known
-    return ModelSpec(name, directory, source, target)
+        raise UserError(f"{name!r} cannot name a model; write --model some-name={directory}")
+    if match["source"]:
+        return ModelSpec(name, directory, match["source"], match["target"])
+    if directory.parent == BUNDLED_MODELS:
+        return ModelSpec(name, directory, *directory.name.split("-"))
+    return ModelSpec(name, directory)
 
 
 class ServedModel:
-    """A model, the processes that have it open, and their queue."""
+    """A model, the worker processes that have it open, and their queue."""
 
     def __init__(
         self,
         spec: ModelSpec,
-        workers: Sequence[Worker],
-        card: ModelInfo,
+        workers: Sequence[WorkerProcess],
+        properties: ModelProperties,
         settings: ServeSettings,
         observe: Callable[[str, int, float], None],
     ) -> None:
-        self.spec, self.workers, self.card = spec, workers, card
-        self.decode = card.decode.model_copy(update={"batch_size": settings.batch_size})
-        self.longest = CHARACTERS_PER_TOKEN * self.decode.max_source
-        limits = (settings.batch_size, settings.wait, settings.queue)
-        runs = [worker.run for worker in workers]
-        self.queue: Batcher[Any, Any] = Batcher(runs, *limits, partial(observe, spec.name))
-        for worker in workers:
-            threading.Thread(target=worker.watch, name="watch", daemon=True).start()
-
-    def translate(
-        self,
-        sentences: Sequence[str],
-        names: Sequence[str],
-        decode: DecodeConfig,
-        tell: ProgressCallback | None = None,
-    ) -> list[Future[Translation]]:
-        """Queue these sentences; each must have at least one character that is no space.
-
-        `names` are what messages call them. `tell` is called, from another thread, with the number
-        of a sentence and what there is of its translation so far.
-        """
-        for sentence, name in zip(sentences, names, strict=True):
-            self._check(sentence, name)
-        jobs = [
-            WorkItem[Any, Any](
-                decode, sentence, byte_length(sentence), tell and partial(tell, number), name
-            )
-            for number, (sentence, name) in enumerate(zip(sentences, names, strict=True))
-        ]
-        self.queue.submit(jobs)
-        return [job.future for job in jobs]
-
-    def align(self, pairs: Sequence[TextPair], tokenized: bool) -> list[Future[Alignment]]:
-        """Queue these pairs."""
-        named = list(zip(pairs, message_prefixes("pair", len(pairs)), strict=True))
-        for pair, name in named:
-            for side in pair:
-                self._check(side, name)
-        jobs = [
-            WorkItem[Any, Any](tokenized, pair, max(map(byte_length, pair)), name=name)
-            for pair, name in named
-        ]
-        self.queue.submit(jobs)
-        return [job.future for job in jobs]
-
-    def check(self, pair: TextPair, name: str) -> Future[OmissionReport]:
-        """Queue this pair; it is as much work as many sentences."""
-        for side in pair:
-            self._check(side, name)
-        job = WorkItem[Any, Any](
-            CHECK_GROUP, pair, max(map(byte_length, pair)) * decodings_per_check(pair[0]), name=name
+        self.spec, self.workers, self.properties = spec, workers, properties
+        self.decode = properties.decode.model_copy(update={"batch_size": settings.batch_size})
+        self.max_characters = CHARACTERS_PER_TOKEN * self.decode.max_source
+        # what a batch returns depends on the kind of work, so the queue itself is not typed by it
+        self.queue: Batcher[Work[Any], Any] = Batcher(
+            [worker.run for worker in workers],
+            settings.batch_size,
+            settings.wait,
+            settings.queue,
+            partial(observe, spec.name),
         )
-        self.queue.submit([job])
-        return job.future
+        for worker in workers:
+            threading.Thread(target=worker.restart_when_dead, name="restart", daemon=True).start()
 
-    def alive(self) -> bool:
-        """Is every process there?"""
+    def submit(
+        self,
+        work: Sequence[Work[R]],
+        prefixes: Sequence[str],
+        on_partial: ProgressCallback | None = None,
+    ) -> list[Future[R]]:
+        """Queue all of this work, or none.
+
+        Messages about an item begin with its prefix. `on_partial` is called from another thread.
+        """
+        items: list[WorkItem[Work[Any], R]] = []
+        for number, (each, prefix) in enumerate(zip(work, prefixes, strict=True)):
+            for text in each.texts:
+                if len(text) > self.max_characters:
+                    size = f"{len(text):,} characters"
+                    raise UserError(prefix + too_long_message(text, size, self.max_characters))
+            items.append(WorkItem(each, prefix, on_partial and partial(on_partial, number)))
+        self.queue.submit(items)
+        return [item.future for item in items]
+
+    def ready(self) -> bool:
+        """Tell whether every worker process is alive."""
         return all(worker.process.is_alive() for worker in self.workers)
 
     def close(self) -> None:
-        """Finish what was accepted."""
+        """Finish what was accepted, then end the processes."""
         self.queue.close()
         self.abandon()
 
     def abandon(self) -> None:
-        """Finish nothing."""
+        """End the processes at once."""
         for worker in self.workers:
             worker.close()
 
-    def _check(self, sentence: str, name: str) -> None:
-        if len(sentence) > self.longest:
-            characters = f"{len(sentence):,} characters"
-            raise UserError(name + too_long_message(sentence, characters, self.longest))
 
-
-def message_prefixes(what: str, count: int) -> list[str]:
-    """What messages call each of several; one alone needs no number."""
-    return [f"{what} {n}: " for n in range(1, count + 1)] if count > 1 else [""] * count
-
-
-def byte_length(text: str) -> int:
-    """Bytes, which are more alike across scripts than characters are."""
-    return len(text.encode())
-
-
-def decodings_per_check(source: str) -> int:
-    """How many a check takes, or about: two of the sentence, and two without each word."""
-    return 2 * (1 + byte_length(source) // BYTES_PER_WORD)
+def numbered_prefixes(noun: str, count: int) -> list[str]:
+    """Return `noun 1: `, `noun 2: `, ...: beginnings of messages; a single thing has no number."""
+    return [f"{noun} {n}: " for n in range(1, count + 1)] if count > 1 else [""] * count
 
 
 def open_models(
@@ -173,36 +126,36 @@ def open_models(
     settings: ServeSettings,
     observe: Callable[[str, int, float], None],
 ) -> dict[str, ServedModel]:
-    """Open every model, warm; two of one name are an error."""
+    """Open and warm up every model; they are keyed by name."""
     names = [spec.name for spec in specs]
     for spec in specs:
         if names.count(spec.name) > 1:
             raise UserError(
-                f"two models are called {spec.name}; say --model other-name={spec.directory}"
+                f"two models are named {spec.name}; write --model other-name={spec.directory}"
             )
-    with ExitStack() as opened:
-        engines = [_open(spec, device, settings, observe, opened) for spec in specs]
-        opened.pop_all()
-    return {engine.spec.name: engine for engine in engines}
+    with ExitStack() as workers:
+        models = [_open_model(spec, device, settings, observe, workers) for spec in specs]
+        workers.pop_all()
+    return {model.spec.name: model for model in models}
 
 
-def _open(
+def _open_model(
     spec: ModelSpec,
     device: str,
     settings: ServeSettings,
     observe: Callable[[str, int, float], None],
-    opened: ExitStack,
+    workers: ExitStack,
 ) -> ServedModel:
-    """The first process tells whether there is a GPU; more than one is for CPUs."""
+    """Start one process, which reports the device, and on a CPU the others."""
 
-    def start() -> Worker:
-        worker = Worker(spec.directory, device, settings.threads)
-        opened.callback(worker.close)
+    def start() -> WorkerProcess:
+        worker = WorkerProcess(spec.directory, device, settings.threads)
+        workers.callback(worker.close)
         return worker
 
     first = start()
-    card = first.introduce()
-    others = [start() for _ in range(settings.workers - 1 if card.device == "cpu" else 0)]
+    properties = first.wait_until_ready()
+    others = [start() for _ in range(settings.workers - 1 if properties.device == "cpu" else 0)]
     for worker in others:
-        worker.introduce()
-    return ServedModel(spec, [first, *others], card, settings, observe)
+        worker.wait_until_ready()
+    return ServedModel(spec, [first, *others], properties, settings, observe)

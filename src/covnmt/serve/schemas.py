@@ -92,6 +92,10 @@ class TranslateRequest(Message):
     )
     timeout: Seconds | None = Field(None, description="seconds after which to give up")
 
+    def texts(self) -> list[str]:
+        """Return the texts, be it one or several."""
+        return [self.text] if isinstance(self.text, str) else self.text
+
 
 class SentencePair(Message):
     """A sentence and its translation."""

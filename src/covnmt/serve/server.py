@@ -35,7 +35,7 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
     # a taken port is told before the models are loaded
     listening = open_socket(settings.host, settings.port)
     try:
-        engines = open_models(specs, device, settings, metrics.observe_batch)
+        served = open_models(specs, device, settings, metrics.observe_batch)
     except OSError as error:
         if "AF_UNIX path too long" not in str(error):
             raise
@@ -43,7 +43,7 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
             f"{tempfile.gettempdir()}: too long a name for the place where processes meet; give "
             "a shorter one, TMPDIR=/tmp for example"
         ) from None
-    app = create_app(engines, settings, metrics)
+    app = create_app(served, settings, metrics)
     _log_to_stderr()
     config = uvicorn.Config(
         app,
@@ -60,8 +60,8 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
         uvicorn.Server(config).run(sockets=[listening])
     finally:
         # also after a second Ctrl-C, which waits for nothing
-        for engine in engines.values():
-            engine.abandon()
+        for model in served.values():
+            model.abandon()
 
 
 def open_socket(host: str, port: int) -> socket.socket:
