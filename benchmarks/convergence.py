@@ -59,7 +59,7 @@ def curve(corpus: Corpus, path: str, seed: int, updates: int, every: int) -> lis
         seen += batch.target_tokens
         updater([batch.to(device)], batch.target_tokens, number)
         if (number + 1) % every == 0:
-            losses.append(updater.take_loss() / seen)
+            losses.append(updater.take_nll() / seen)
             seen = 0
     print(f"{path} seed {seed}: {losses[0]:.3f} ... {losses[-1]:.3f}", flush=True)
     return losses

@@ -23,12 +23,13 @@ from functools import partial
 from itertools import cycle, islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from covnmt.training.distributed import World
     from covnmt.training.step import TrainStep
 
+Step = TypeVar("Step", bound="TrainStep")
 MILLION = 1_000_000
 SHARDS = 8
 WHITESPACE = ("--source-tokenizer", "whitespace", "--target-tokenizer", "whitespace")
@@ -205,17 +206,19 @@ def update_times(world: "World", case: Case, updates: int) -> dict[str, Any]:
     import torch
 
     from covnmt.data.batching import collate
-    from covnmt.training.step import GradientBucket
+    from covnmt.training.distributed import SINGLE_PROCESS
+    from covnmt.training.step import BucketTrainStep, DataParallelTrainStep, TrainStep
 
-    apart, by_row, overlapped = updater(case), updater(case), updater(case, world)
-    by_row.row = GradientBucket(by_row.model.parameters(), torch.float32)
+    apart = train_step(TrainStep, case, SINGLE_PROCESS)
+    bucket = train_step(BucketTrainStep, case, SINGLE_PROCESS)
+    overlapped = train_step(DataParallelTrainStep, case, world)
     some = torch.randint(2, case.words - 1, (case.pairs, SOURCE + TARGET)).tolist()
     pairs = [(row[:SOURCE], row[SOURCE:]) for row in some]
     batch = collate(pairs, case.words - 1, case.words - 1)
     words = world.size * case.pairs * (TARGET + 1)
-    kinds = {"apart": apart, "row": by_row, "overlapped": overlapped}
+    kinds = {"apart": apart, "row": bucket, "overlapped": overlapped}
     times = in_turns({k: partial(u, [batch], words, 0) for k, u in kinds.items()}, updates)
-    return {"gradient_bytes": 4 * by_row.row.row.numel(), "seconds": times}
+    return {"gradient_bytes": 4 * bucket.bucket.flat.numel(), "seconds": times}
 
 
 def sum_times(world: "World", repeats: int) -> dict[str, Any]:
@@ -239,14 +242,12 @@ def in_turns(
     return {name: summary(values[3:]) for name, values in times.items()}
 
 
-def updater(case: Case, world: "World | None" = None) -> "TrainStep":
-    """What makes updates of a model; alone without a world."""
+def train_step(kind: "type[Step]", case: Case, world: "World") -> "Step":
+    """Build a model of this size and the step that trains it."""
     from covnmt.base.config import PAPER_SYSTEMS, ModelConfig, TrainConfig
     from covnmt.model.initialize import initialize_weights
     from covnmt.model.seq2seq import Seq2Seq
-    from covnmt.training.distributed import SINGLE_PROCESS
     from covnmt.training.optimizer import build_optimizer, build_optimizer_step
-    from covnmt.training.step import TrainStep
 
     sizes = dict.fromkeys(("embedding", "hidden", "rank"), case.size)
     config = ModelConfig.model_validate({**sizes, "coverage": PAPER_SYSTEMS["gru10"]})
@@ -254,7 +255,7 @@ def updater(case: Case, world: "World | None" = None) -> "TrainStep":
     initialize_weights(model, "modern")
     settings = TrainConfig(optimizer="adamw", learning_rate=1e-3, loss="token_mean")
     step = build_optimizer_step(model, build_optimizer(model, settings), {}, settings)
-    return TrainStep(model, step, settings, world or SINGLE_PROCESS)
+    return kind(model, step, settings, world)
 
 
 def timed(function: Callable[[], object]) -> float:

@@ -104,7 +104,7 @@ def measure(
     batch = random_batch(*shape, device)
     words = shape[0] * shape[2]
     result = timed(lambda number: updater([batch], words, number), words, updates, repeats)
-    return {**result, "loss": updater.take_loss() / (words * (updates * repeats + 4))}
+    return {**result, "loss": updater.take_nll() / (words * (updates * repeats + 4))}
 
 
 def measure_peer(

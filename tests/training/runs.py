@@ -11,9 +11,8 @@ import torch
 
 from covnmt.base.config import Config
 from covnmt.model.checkpoint import BEST_WEIGHTS, LAST_CHECKPOINT, load_tensors
-from covnmt.training import loop as training
-from covnmt.training.loop import TrainingOutcome, make_update, train
-from covnmt.training.state import TrainingRun
+from covnmt.training.loop import TrainingOutcome, train
+from covnmt.training.step import TrainStep
 
 CPU = torch.device("cpu")
 
@@ -52,12 +51,13 @@ def assert_same(first: Path, second: Path) -> None:
 def at_update(number: int, happens: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Have something happen when this update (from 1) begins."""
 
-    def update(run: TrainingRun, batches: list[Any], words: int) -> None:
-        if run.counters.update + 1 == number:
+    def call(step: TrainStep, batches: list[Any], tokens: int, update: int, *rest: Any) -> None:
+        if update + 1 == number:
             happens()
-        make_update(run, batches, words)
+        make_update(step, batches, tokens, update, *rest)
 
-    monkeypatch.setattr(training, "make_update", update)
+    make_update = TrainStep.__call__
+    monkeypatch.setattr(TrainStep, "__call__", call)
 
 
 def stop_at(update: int, number: int, monkeypatch: pytest.MonkeyPatch) -> None:

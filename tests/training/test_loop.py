@@ -19,9 +19,11 @@ from covnmt.data.corpus import Corpus
 from covnmt.inference.translate import Translation, Translator
 from covnmt.model.checkpoint import BEST_WEIGHTS, LAST_CHECKPOINT, load_tensors
 from covnmt.training import loop as training
-from covnmt.training.loop import make_update, time_spent, train, update_batches
+from covnmt.training.loop import batches_by_update, time_share, train
 from covnmt.training.loss import batch_loss
+from covnmt.training.optimizer import build_optimizer_step
 from covnmt.training.state import open_run
+from covnmt.training.step import TrainStep
 from covnmt.training.validation import ValidationResult
 from tests.training.runs import CPU, assert_same, at_update, changed, go, log_of, stop_at
 
@@ -87,7 +89,9 @@ def test_epochs_are_whole_passes(batching: str, epochs: int, short: Config, tmp_
     split = Corpus.open(config.data.directory).split("train")
     block = len(build_batching(split, config.data, config.train.seed).block(0))
     assert outcome.counters.update == epochs * (15 if batching == "paper" else block)
-    assert outcome.counters.words == epochs * int((split.target_sentences.lengths() + 1).sum())
+    assert outcome.counters.target_tokens == epochs * int(
+        (split.target_sentences.lengths() + 1).sum()
+    )
 
 
 @pytest.mark.parametrize("batching", ["paper", "tokens"])
@@ -116,12 +120,12 @@ def test_a_run_goes_on_after_an_epoch(batching: str, short: Config, tmp_path: Pa
 def test_time_that_was_spent_counts(short: Config, tmp_path: Path) -> None:
     """A run of two calls has the time of both; its rate goes on falling where it was."""
     with open_run(short, tmp_path / "unlimited", CPU) as run:
-        assert time_spent(run) == 0
+        assert time_share(run) == 0
     go(short, tmp_path / "run", train__updates=1)
     with open_run(changed(short, train__minutes=2.0), tmp_path / "run", CPU) as run:
-        assert run.before == run.counters.seconds > 0
+        assert run.previous_seconds == run.counters.seconds > 0
         run.counters.seconds += 60
-        assert time_spent(run) == (run.before + 60) / (run.before + 120)
+        assert time_share(run) == (run.previous_seconds + 60) / (run.previous_seconds + 120)
 
 
 def test_minutes(short: Config, tmp_path: Path) -> None:
@@ -155,7 +159,7 @@ def test_equal_scores_are_broken_by_the_loss(
     outcome = go(short, tmp_path, train__validate_every=1)
     log = [entry["best"] for entry in log_of(tmp_path) if "validation" in entry]
     assert log == [True, True, False, True, False, False]
-    assert (outcome.counters.best_update, outcome.counters.stale) == (4, 2)
+    assert (outcome.counters.best_update, outcome.counters.validations_since_best) == (4, 2)
 
 
 @pytest.mark.parametrize(("limit", "made"), ENDS)
@@ -295,7 +299,7 @@ def test_a_loss_that_is_no_number(
         go(short, tmp_path)
     message = str(caught.value)
     assert f"the loss has become {value}" in message
-    assert f"the last good save is {tmp_path / LAST_CHECKPOINT}" in message
+    assert f"the last good checkpoint is {tmp_path / LAST_CHECKPOINT}" in message
     assert "lower train.learning_rate" in message
     assert (tmp_path / LAST_CHECKPOINT).read_bytes() == saved["last"]
     monkeypatch.undo()
@@ -310,7 +314,7 @@ def beyond_reason(config: Config) -> Config:
 
 
 def test_divergence_before_the_first_save(short: Config, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nothing had been saved yet"):
+    with pytest.raises(UserError, match="there is no checkpoint yet"):
         train(beyond_reason(changed(short, train__checkpoint_every=50)), tmp_path, CPU)
 
 
@@ -332,8 +336,8 @@ def test_a_dev_loss_that_is_no_number(
 def first_update(config: Config, directory: Path) -> dict[str, Tensor]:
     """The gradients of the first update."""
     with open_run(config, directory, CPU) as run:
-        make_update(run, *next(update_batches(run)))
-    assert run.counters.update == 1
+        optimizer_step = build_optimizer_step(run.model, run.optimizer, run.ema, config.train)
+        TrainStep(run.model, optimizer_step, config.train)(*next(batches_by_update(run)), update=0)
     return {name: p.grad for name, p in run.model.named_parameters() if p.grad is not None}
 
 
@@ -353,7 +357,7 @@ def test_accumulation_equals_one_large_batch(loss: str, short: Config, tmp_path:
 def test_token_mean_is_the_sum_over_words(short: Config, tmp_path: Path) -> None:
     config = changed(short, train__clip=0)
     with open_run(config, tmp_path / "a", CPU) as run:
-        batches, words = next(update_batches(run))
+        batches, words = next(batches_by_update(run))
     assert words == sum(int(batch.target_mask.sum()) for batch in batches)
     mean = first_update(config, tmp_path / "b")
     total = first_update(changed(config, train__loss="sum"), tmp_path / "c")

@@ -29,9 +29,12 @@ from covnmt.model.checkpoint import (
     named_weights,
     save_tensors,
 )
+from covnmt.training import log as training_log
 from covnmt.training import loop as training
-from covnmt.training.loop import ReportWindow, make_update, train
-from covnmt.training.state import Counters, TrainingRun, open_run, write_log
+from covnmt.training.log import TrainingLog, open_log
+from covnmt.training.loop import train
+from covnmt.training.state import Counters, TrainingRun, open_run
+from covnmt.training.step import TrainStep
 from tests.training.runs import CPU, assert_same, at_update, changed, go, log_of, stop_at
 
 # Settings that a run may not change half-way, and some that it may.
@@ -82,14 +85,15 @@ def test_a_stop_is_not_told_by_the_kept_weights(
 def a_second_each(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time on a clock that only updates move."""
     now = [0.0]
+    make_update = TrainStep.__call__
 
-    def update(run: TrainingRun, batches: list[Any], words: int) -> None:
-        make_update(run, batches, words)
+    def update(*arguments: Any) -> None:
+        make_update(*arguments)
         now[0] += 1
 
-    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(training, "ReportWindow", lambda: ReportWindow(since=now[0]))
-    monkeypatch.setattr(training, "make_update", update)
+    for module in (training, training_log):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(TrainStep, "__call__", update)
     return now
 
 
@@ -99,12 +103,11 @@ def test_the_speed_is_that_of_updates(
     """A validation takes a thousand seconds here."""
     now = a_second_each(monkeypatch)
 
-    def check(run: TrainingRun, *others: Any) -> float:
-        run.counters.unchecked = False
+    def validate(run: TrainingRun, *others: Any) -> None:
+        run.counters.validation_pending = False
         now[0] += 1000
-        return 0.0
 
-    monkeypatch.setattr(training, "check", check)
+    monkeypatch.setattr(training, "validate_and_keep_best", validate)
     go(short, tmp_path, train__validate_every=1)
     words = [0] + [entry["words"] for entry in log_of(tmp_path)]
     rates = [entry["words_per_second"] for entry in log_of(tmp_path)]
@@ -229,12 +232,13 @@ def test_there_is_a_save_before_there_is_a_model(
     seldom = {"train__validate_every": 2, "train__checkpoint_every": 100}
     go(short, tmp_path / "whole", **seldom)
 
-    def crash(run: TrainingRun, entry: dict[str, Any]) -> None:
+    def crash(log: TrainingLog, entry: dict[str, Any]) -> None:
         if "validation" in entry:
             power_cut()
-        write_log(run, entry)
+        write(log, entry)
 
-    monkeypatch.setattr(training, "write_log", crash)
+    write = TrainingLog.write
+    monkeypatch.setattr(TrainingLog, "write", crash)
     with pytest.raises(RuntimeError):
         go(short, tmp_path / "run", **seldom)
     assert (tmp_path / "run" / BEST_WEIGHTS).exists()
@@ -324,10 +328,10 @@ def test_a_save_of_something_else(short: Config, tmp_path: Path) -> None:
     tensors, about = load_tensors(tmp_path / LAST_CHECKPOINT)
     del tensors["random.cpu"]
     save_tensors(tmp_path / LAST_CHECKPOINT, tensors, about)
-    with pytest.raises(UserError, match=r"last\.safetensors: damaged: not all of a save"):
+    with pytest.raises(UserError, match=r"last\.safetensors: damaged: not a complete checkpoint"):
         go(short, tmp_path)
     shutil.copy(tmp_path / BEST_WEIGHTS, tmp_path / LAST_CHECKPOINT)
-    with pytest.raises(UserError, match="not a save of `covnmt train`"):
+    with pytest.raises(UserError, match="not a checkpoint of `covnmt train`"):
         go(short, tmp_path)
 
 
@@ -363,10 +367,10 @@ def test_a_full_disk_leaves_the_old_save(
 
 
 def test_a_log_that_cannot_be_written(short: Config, tmp_path: Path) -> None:
-    with open_run(short, tmp_path, CPU) as run:
+    with open_run(short, tmp_path, CPU) as run, open_log(run) as log:
         (tmp_path / "log.jsonl").mkdir()
         with pytest.raises(UserError, match=r"log\.jsonl: cannot be written \(Is a directory\)"):
-            write_log(run, {"loss": 1.0})
+            log.write({"loss": 1.0})
 
 
 def test_broken_weights_are_never_saved(
@@ -374,14 +378,17 @@ def test_broken_weights_are_never_saved(
 ) -> None:
     """The loss is taken before the step, so it cannot tell that the step went wrong."""
 
-    def break_weights(run: TrainingRun, batches: list[Any], words: int) -> None:
-        make_update(run, batches, words)
-        if run.counters.update == 4:
-            named_weights(run.model)["source.E"][0, 0] = math.nan
+    def break_weights(
+        step: TrainStep, batches: list[Any], tokens: int, update: int, *rest: Any
+    ) -> None:
+        make_update(step, batches, tokens, update, *rest)
+        if update == 3:
+            named_weights(step.model)["source.E"][0, 0] = math.nan
 
     go(short, tmp_path, train__updates=2)
     before = (tmp_path / LAST_CHECKPOINT).read_bytes()
-    monkeypatch.setattr(training, "make_update", break_weights)
-    with pytest.raises(UserError, match=r"update 4 made weights infinite.*last good save"):
+    make_update = TrainStep.__call__
+    monkeypatch.setattr(TrainStep, "__call__", break_weights)
+    with pytest.raises(UserError, match=r"update 4 made weights infinite.*last good checkpoint"):
         go(short, tmp_path)
     assert (tmp_path / LAST_CHECKPOINT).read_bytes() == before

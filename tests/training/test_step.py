@@ -1,4 +1,4 @@
-"""Updates one by one and replayed: the same weights either way."""
+"""One update: padding, accumulation, and CUDA graphs that change nothing."""
 
 import math
 from collections.abc import Iterator
@@ -9,12 +9,11 @@ import torch
 
 from covnmt.base.config import PAPER_SYSTEMS, TrainConfig
 from covnmt.data.batching import Batch
-from covnmt.kernels import dispatch
 from covnmt.model.initialize import initialize_weights
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.training.distributed import SINGLE_PROCESS, World
 from covnmt.training.optimizer import build_optimizer, build_optimizer_step
-from covnmt.training.step import CudaGraphCache, TrainStep
+from covnmt.training.step import CudaGraphCache, TrainStep, build_train_step
 from tests.model.small import WORDS, small_batch, small_config
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -23,47 +22,50 @@ CONFIG = TrainConfig.model_validate(
 )
 
 
-def updater(
-    config: TrainConfig = CONFIG, system: str = "gru1", world: World = SINGLE_PROCESS
+def train_step(
+    config: TrainConfig = CONFIG,
+    system: str = "gru1",
+    world: World = SINGLE_PROCESS,
+    kind: type[TrainStep] | None = None,
 ) -> TrainStep:
+    """The step of a small model; of the given kind, or of the one chosen for these ranks."""
     torch.manual_seed(1)
     model = Seq2Seq(small_config(PAPER_SYSTEMS[system]), WORDS, WORDS)
     initialize_weights(model, "modern")
     model.to(DEVICE)
-    step = build_optimizer_step(model, build_optimizer(model, config), {}, config)
-    return TrainStep(model, step, config, world)
+    optimizer_step = build_optimizer_step(model, build_optimizer(model, config), {}, config)
+    return (kind or build_train_step)(model, optimizer_step, config, world)
 
 
-def weights(one: TrainStep) -> list[torch.Tensor]:
-    return [parameter.detach() for parameter in one.model.parameters()]
+def weights(step: TrainStep) -> list[torch.Tensor]:
+    return [parameter.detach() for parameter in step.model.parameters()]
 
 
-def test_the_loss_is_summed_until_it_is_taken() -> None:
-    one = updater()
+def test_loss_is_summed_until_it_is_taken() -> None:
+    step = train_step()
     batch = small_batch([(3, 4), (5, 2)]).to(DEVICE)
-    one([batch], batch.target_tokens, 0)
-    first = one.take_loss()
+    step([batch], batch.target_tokens, 0)
+    first = step.take_nll()
     assert first == pytest.approx(batch.target_tokens * math.log(WORDS), rel=0.2)
-    assert one.take_loss() == 0
-    one([batch], batch.target_tokens, 1)
-    assert one.take_loss() < first
+    assert step.take_nll() == 0
+    step([batch], batch.target_tokens, 1)
+    assert step.take_nll() < first
 
 
 @pytest.mark.parametrize("system", ["gru1", "fertility"])
-def test_rounding_up_changes_nothing(system: str) -> None:
-    """Rows and positions that only fill up a shape leave loss and weights as they were."""
-    plain, padded = updater(system=system), updater(system=system)
+def test_padding_rows_and_positions_do_not_change_the_update(system: str) -> None:
+    plain, padded = train_step(system=system), train_step(system=system)
     for number, lengths in enumerate(([(3, 4), (5, 2), (1, 1)], [(6, 3)])):
         batch = small_batch(lengths, seed=number).to(DEVICE)
         words = batch.target_tokens
         plain([batch], words, number)
         padded([batch.pad_to_multiples(4, 4)], words, number)
-    assert padded.take_loss() == pytest.approx(plain.take_loss(), rel=1e-5)
+    assert padded.take_nll() == pytest.approx(plain.take_nll(), rel=1e-5)
     for a, b in zip(weights(plain), weights(padded), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
-def test_rounded_shapes() -> None:
+def test_batches_are_padded_to_multiples() -> None:
     batch = small_batch([(3, 4), (5, 2), (1, 1)]).pad_to_multiples(4, 4)
     assert batch.source.shape == (4, 8)
     assert batch.target.shape == (4, 8)
@@ -72,8 +74,8 @@ def test_rounded_shapes() -> None:
     assert batch.target_tokens == 10
 
 
-class StandIn:
-    """Graphs whose captures are played: they succeed for shapes that were run as they are."""
+class FakeGraphs:
+    """A graph cache whose captures are simulated, and fail on demand."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
         self.calls: list[str] = []
@@ -102,21 +104,21 @@ class StandIn:
             self.capturing = False
 
 
-def test_graphs_capture_all_but_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    played = StandIn(monkeypatch, most=1)
-    played.fails = False
+def test_first_batch_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeGraphs(monkeypatch, most=1)
+    fake.fails = False
     for lengths in ([(3, 4)], [(5, 2)], [(5, 2)], [(7, 7)]):
-        played.graphs.run(small_batch(lengths))
-    assert played.calls == ["plain", "capture", "replay", "replay", "plain"]
-    assert played.graphs.warm_up()["graphs"] == 1
+        fake.graphs.run(small_batch(lengths))
+    assert fake.calls == ["plain", "capture", "replay", "replay", "plain"]
+    assert fake.graphs.statistics()["graphs"] == 1
 
 
-def test_every_shape_is_replayed_on_the_batch_that_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph reads the batch it was captured with, which must be of its shape and hold the new."""
+def test_replay_reads_the_current_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph reads the batch it was captured with, which must hold the content of the new one."""
     seen: list[Batch] = []
 
     class Graph:
-        """Replays what was done since it was made."""
+        """Its replay shows the batch that it reads."""
 
         held: Batch
 
@@ -138,67 +140,66 @@ def test_every_shape_is_replayed_on_the_batch_that_came(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(torch.cuda, "graph", capturing)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    graphs = CudaGraphCache(keep, most=9)
+    graphs = CudaGraphCache(keep, max_graphs=9)
     pairs = [(4, 4)], [(5, 2)], [(5, 3)], [(5, 2)], [(5, 3)], [(5, 2), (5, 2)]
     for seed, lengths in enumerate(pairs):
         batch = small_batch(lengths, seed)
         graphs.run(batch)
         for name in ("source", "source_mask", "target", "target_mask"):
             assert torch.equal(getattr(seen[-1], name), getattr(batch, name))
-    assert graphs.warm_up()["graphs"] == 3
+    assert graphs.statistics()["graphs"] == 3
 
 
 def test_accumulated_gradients_are_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph holds a whole update of one batch."""
-    one, plain = updater(), updater()
+    step, plain = train_step(), train_step()
     batches = [small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE) for number in range(2)]
     words = sum(batch.target_tokens for batch in batches)
     plain(batches, words, 0)
     captured: list[Batch] = []
-    monkeypatch.setattr(dispatch, "uses_triton", lambda _: True)
-    monkeypatch.setattr(one.graphs, "run", captured.append)
-    one(batches, words, 0)
+    step.uses_graphs = True
+    monkeypatch.setattr(step.graphs, "run", captured.append)
+    step(batches, words, 0)
     assert not captured
-    for a, b in zip(weights(one), weights(plain), strict=True):
+    for a, b in zip(weights(step), weights(plain), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
-    one(batches[:1], batches[0].target_tokens, 1)
+    step(batches[:1], batches[0].target_tokens, 1)
     assert captured == batches[:1]
 
 
-def test_an_update_after_a_validation_trains() -> None:
+def test_update_after_validation_uses_dropout() -> None:
     """Validation turns dropout off."""
-    one = updater()
-    one.model.eval()
+    step = train_step()
+    step.model.eval()
     batch = small_batch([(3, 4)]).to(DEVICE)
-    one([batch], batch.target_tokens, 0)
-    assert all(module.training for module in one.model.modules())
+    step([batch], batch.target_tokens, 0)
+    assert all(module.training for module in step.model.modules())
 
 
-def test_a_shape_that_cannot_be_captured_is_tried_once_more(
+def test_failed_capture_is_tried_once_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    played = StandIn(monkeypatch, most=9)
+    fake = FakeGraphs(monkeypatch, most=9)
     for lengths in ([(3, 4)], [(5, 2)]):
-        played.graphs.run(small_batch(lengths))
-    played.fails = False
-    played.graphs.run(small_batch([(5, 2)]))
-    assert played.calls == ["plain", "plain", "capture", "replay"]
-    played.fails = True
+        fake.graphs.run(small_batch(lengths))
+    fake.fails = False
+    fake.graphs.run(small_batch([(5, 2)]))
+    assert fake.calls == ["plain", "plain", "capture", "replay"]
+    fake.fails = True
     for _ in range(3):
-        played.graphs.run(small_batch([(3, 4)]))
-    assert played.calls[4:] == ["plain"] * 3
-    assert played.graphs.most == 0
+        fake.graphs.run(small_batch([(3, 4)]))
+    assert fake.calls[4:] == ["plain"] * 3
+    assert fake.graphs.max_graphs == 0
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="needs a GPU: CUDA graphs")
-def test_replayed_updates_equal_plain_ones() -> None:
-    captured, plain = updater(), updater()
-    plain.graphs.most = 0
+def test_replayed_updates_equal_eager_ones() -> None:
+    captured, plain = train_step(), train_step()
+    plain.graphs.max_graphs = 0
     for number in range(8):
         batch = small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE).pad_to_multiples(4, 4)
-        for one in (captured, plain):
-            one([batch], batch.target_tokens, number)
-    assert captured.graphs.warm_up()["graphs"] == 1
-    assert captured.take_loss() == pytest.approx(plain.take_loss(), rel=1e-6)
+        for step in (captured, plain):
+            step([batch], batch.target_tokens, number)
+    assert captured.graphs.statistics()["graphs"] == 1
+    assert captured.take_nll() == pytest.approx(plain.take_nll(), rel=1e-6)
     for a, b in zip(weights(captured), weights(plain), strict=True):
         torch.testing.assert_close(a, b)

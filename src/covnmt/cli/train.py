@@ -43,7 +43,9 @@ def train(
         torch.set_num_threads(threads)
     with process_group(pick_device(device)) as (world, own):
         outcome = run_training(config, directory, own, world)
-        done = f"{outcome.counters.update:,} updates, {outcome.counters.words:,} target words"
+        done = (
+            f"{outcome.counters.update:,} updates, {outcome.counters.target_tokens:,} target words"
+        )
         log(f"{directory}: {outcome.reason} ({done})")
         if not outcome.finished:
             log("give the same command again to go on")

@@ -195,7 +195,7 @@ def train_system(plan: ExperimentPlan, job: ExperimentJob) -> dict[str, Any]:
     config = job_config(plan, job, training_minutes_left(plan.minutes, run))
     outcome = train(config, run, pick_device(plan.device))
     reason = outcome.reason
-    if plan.minutes and "minutes are over" in reason:
+    if plan.minutes and outcome.limit == "minutes":
         reason = f"its time was over ({plan.minutes:g} minutes, measuring included)"
     ended = {"reason": reason, "minutes": plan.minutes, **collect_provenance()}
     if outcome.finished:

@@ -1,8 +1,8 @@
-"""Several workers, one run: who is who, whose rows are whose, and how all of them agree.
+"""Training on several GPUs or machines: ranks, their rows of a batch, and how they agree.
 
-torchrun starts the workers, on one machine or on several, and starts all of them again when one
-dies. Each holds the whole model and takes its share of the rows of every batch. Gradients are
-added up over the workers (see `update`), so the update is that of one worker with all the rows.
+torchrun starts one process (rank) for each GPU, on one machine or several, and restarts all of them
+when one dies. Every rank holds the whole model and takes its rows of every batch; gradients are
+summed over the ranks (see `step`), so an update equals that of one process with all the rows.
 """
 
 import os
@@ -29,22 +29,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class World:
-    """One of the workers, and how many there are."""
+    """This process's rank, the world size, and communication with the other ranks."""
 
     rank: int = 0
     size: int = 1
-    connected: bool = False  # they can reach each other; a worker may also be the only one of them
+    connected: bool = False  # there is a process group, perhaps of this process alone
 
     @property
     def is_main(self) -> bool:
-        """Whether it is this one that writes files and talks."""
+        """Whether this process writes files and prints."""
         return self.rank == 0
 
     def rows_of_rank(self, lengths: IntArray) -> IntArray:
-        """The places of this worker's rows, given the words in every row of a batch.
+        """Return the indices of this rank's rows, given the tokens in every row of a batch.
 
-        The rows are dealt by length, there and back like cards: every worker gets as many, but
-        for one, and about as many words. Whoever adds the shares up has each row once.
+        Rows are dealt by length, back and forth: the ranks' numbers of rows differ by at most one,
+        their numbers of tokens by at most one row. Over all ranks every row occurs once.
         """
         longest_first = np.argsort(-lengths, kind="stable")
         turn = np.arange(len(lengths)) % (2 * self.size)
@@ -52,19 +52,19 @@ class World:
         return np.sort(longest_first[owner == self.rank])
 
     def shard(self, items: Sequence[T]) -> Sequence[T]:
-        """This worker's items, dealt one by one."""
+        """Return every `size`-th item, beginning with the one at this rank."""
         return items[self.rank :: self.size]
 
     def all_gather(self, value: T) -> list[T]:
-        """What every worker has, the first one's first."""
+        """Return the values of all ranks, in the order of the ranks."""
         if not self.connected:
             return [value]
-        found: list[Any] = [None] * self.size
-        dist.all_gather_object(found, value)
-        return found
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
 
     def all_reduce_max(self, *values: float) -> list[float]:
-        """Of each value the greatest that any worker has; a GPU is not waited for."""
+        """Return the maximum of each value over all ranks. On the CPU: no GPU is waited for."""
         if not self.connected:
             return list(values)
         table = torch.tensor(values, dtype=torch.float64)
@@ -72,10 +72,10 @@ class World:
         return table.tolist()
 
     def reseed(self, seed: int, update: int) -> None:
-        """Give the workers after the first random numbers of their own for this update.
+        """Give each rank but the main one its own random numbers for this update.
 
-        They are a function of seed, rank and update, so no save has to hold them. The first
-        worker's come from the state that a save holds, as if it were alone.
+        They are a function of seed, rank and update, so checkpoints need not hold them. The main
+        process continues from the random state in the checkpoint, as if it were alone.
         """
         if self.rank:
             mixed = np.random.SeedSequence([seed, self.rank, update])
@@ -85,17 +85,20 @@ class World:
 SINGLE_PROCESS = World()
 
 
-def interleave(parts: Sequence[Sequence[T]]) -> list[T]:
-    """All the items again, from what every worker made of its own (see `World.mine`)."""
-    items: list[Any] = [None] * sum(map(len, parts))
-    for rank, part in enumerate(parts):
-        items[rank :: len(parts)] = part
+def interleave(shards: Sequence[Sequence[T]]) -> list[T]:
+    """Put the shards of all ranks back together, the inverse of `World.shard`."""
+    items: list[Any] = [None] * sum(map(len, shards))
+    for rank, shard in enumerate(shards):
+        items[rank :: len(shards)] = shard
     return items
 
 
 @contextmanager
 def process_group(device: torch.device) -> Iterator[tuple[World, torch.device]]:
-    """This process among the workers that torchrun started, and its device; alone without it."""
+    """Join the process group that torchrun started; give this rank's world and device.
+
+    Without torchrun there is a single process.
+    """
     if not dist.is_torchelastic_launched():
         yield SINGLE_PROCESS, device
         return
@@ -104,12 +107,12 @@ def process_group(device: torch.device) -> Iterator[tuple[World, torch.device]]:
         if device.index >= torch.cuda.device_count():
             raise UserError(
                 f"{torch.cuda.device_count()} GPUs on this machine, but "
-                f"{os.environ['LOCAL_WORLD_SIZE']} workers; start as many as there are"
+                f"{os.environ['LOCAL_WORLD_SIZE']} workers; start one for each GPU"
             )
         torch.cuda.set_device(device)
     store, rank, size = next(rendezvous("env://"))
     world = World(rank, size, connected=True)
-    # objects and numbers of the host go by gloo, so that they never wait for a GPU
+    # gloo carries objects and numbers on the CPU, so that they never wait for a GPU
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=attempt_store(store, world), rank=rank, world_size=size)
     stderr_console.quiet = not world.is_main
@@ -122,18 +125,18 @@ def process_group(device: torch.device) -> Iterator[tuple[World, torch.device]]:
 
 
 def attempt_store(store: Store, world: World) -> Store:
-    """A part of torchrun's store that belongs to these workers alone.
+    """Return a part of torchrun's store that belongs to this attempt alone.
 
-    After a restart the store still holds the addresses of the workers that died, and nothing that
-    tells one attempt from another. So each worker asks the first one under a name of its own, and
-    the first answers with a name for the attempt until all of them have come.
+    After a restart the store still holds the addresses of the dead processes, and nothing in it
+    tells one attempt from another. So each rank asks the main process under a unique name, and the
+    main process answers with the name of the attempt until all ranks have come.
     """
     attempt = name = uuid.uuid4().hex
     if world.is_main:
         while store.add(f"{attempt}/here", 0) < world.size - 1:
-            for asked in (f"asks/{rank}" for rank in range(1, world.size)):
-                if store.check([asked]):
-                    store.set(f"answer/{store.get(asked).decode()}", attempt)
+            for question in (f"asks/{rank}" for rank in range(1, world.size)):
+                if store.check([question]):
+                    store.set(f"answer/{store.get(question).decode()}", attempt)
             time.sleep(0.01)
     else:
         store.set(f"asks/{world.rank}", name)
@@ -143,9 +146,9 @@ def attempt_store(store: Store, world: World) -> Store:
 
 
 def launch_torchrun(workers: int, restarts: int, arguments: Sequence[str]) -> int:
-    """Run `covnmt` with these arguments in several workers on this machine; gives its exit code.
+    """Run `covnmt` in several processes on this machine; return its exit code.
 
-    It is what `torchrun --standalone --nproc-per-node WORKERS -m covnmt ...` does.
+    The same as `torchrun --standalone --nproc-per-node WORKERS -m covnmt ...`.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -163,7 +166,7 @@ def launch_torchrun(workers: int, restarts: int, arguments: Sequence[str]) -> in
             return failure.exitcode
         name = signal.Signals(-failure.exitcode).name
         raise UserError(
-            f"worker {rank} of {workers} was ended by {name}; give the same command again to go "
-            "on from the last save, or let it do so by itself: --restarts 3"
+            f"worker {rank} of {workers} was ended by {name}; run the same command again to resume "
+            "from the last checkpoint, or let it restart by itself: --restarts 3"
         ) from None
     return 0

@@ -1,24 +1,24 @@
-"""Training: `train(config, directory)` is a loop of small functions (paper, section 4; SPEC 1.4).
+"""The training loop (paper, section 4; docs/paper-to-code.md, section 1.4).
 
-A run can be stopped at any moment, by Ctrl-C, a time limit or a power cut, and goes on from its
-last save when the same command is given again. On a CPU in fp32 it then ends with the very same
-weights: the batches are a function of their number, and a save holds all that changes.
+A run can be stopped at any moment, by Ctrl-C, a time limit or a power cut; the same command resumes
+it from its last checkpoint. On a CPU in fp32 it then ends with bit-identical weights: the batches
+are a function of their number, and a checkpoint holds everything else that changes.
 """
 
 import math
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
 import torch
 
 from covnmt.base.config import Config, TrainConfig
-from covnmt.base.console import ProgressBar, log
 from covnmt.data.batching import (
     Batch,
     BatchPosition,
@@ -30,6 +30,8 @@ from covnmt.data.batching import (
 from covnmt.kernels import dispatch
 from covnmt.model.checkpoint import load_weights, named_weights
 from covnmt.training.distributed import SINGLE_PROCESS, World
+from covnmt.training.log import TrainingLog, open_log
+from covnmt.training.optimizer import build_optimizer_step
 from covnmt.training.state import (
     Counters,
     TrainingRun,
@@ -37,221 +39,233 @@ from covnmt.training.state import (
     open_run,
     save_best,
     save_checkpoint,
-    write_log,
 )
-from covnmt.training.tensorboard import TensorBoard, open_tensorboard
+from covnmt.training.step import build_train_step
 from covnmt.training.validation import validate
 
-# On a GPU batches are padded to multiples of so many pairs and words: few graphs serve them all.
-SHAPES = (8, 4)
+# On a GPU batches are padded to multiples of these (pairs, tokens), so that few CUDA graphs do.
+PADDED_MULTIPLES = (8, 4)
 
-
-@dataclass(frozen=True)
-class TrainingOutcome:
-    """How a call of `train` ended."""
-
-    reason: str
-    counters: Counters
-    finished: bool  # False when a signal stopped it; the same command would go on
-    interrupted: bool  # a signal came, be it too late for this run: nothing else should begin
+Limit = Literal["updates", "epochs", "patience", "minutes"]
 
 
 def train(
     config: Config, directory: Path, device: torch.device, world: World = SINGLE_PROCESS
-) -> TrainingOutcome:
-    """Train the model that the settings describe, from the start or from the last save.
+) -> "TrainingOutcome":
+    """Train the model that the recipe describes, from the start or from the last checkpoint.
 
-    Every worker calls it; what makes them stop, validate or save is the same for all.
+    Every rank calls this. All ranks validate, save and stop after the same updates.
     """
-    with open_run(config, directory, device, world) as run:
-        return work_on(run)
+    with (
+        open_run(config, directory, device, world) as run,
+        open_log(run) as log,
+        stop_condition(run) as stop,
+        closing(batches_by_update(run)) as updates,
+    ):
+        counters = run.counters
+        optimizer_step = build_optimizer_step(run.model, run.optimizer, run.ema, config.train)
+        step = build_train_step(run.model, optimizer_step, config.train, world)
+
+        if counters.validation_pending:  # a signal interrupted it before the run was resumed
+            with log.pause():
+                validate_and_keep_best(run, log, stop)
+                save_checkpoint(run, keep=stop.limit is not None)
+
+        while not stop:
+            batches, target_tokens = next(updates)
+            # forward, backward, all-reduce, gradient clipping, optimizer step, EMA
+            step(batches, target_tokens, counters.update, time_share(run))
+            counters.update += 1
+            counters.target_tokens += target_tokens
+            log.add_update(target_tokens)
+
+            stop.poll()
+            due = Due.after(counters.update, config.train, last=stop.limit is not None)
+            counters.validation_pending = due.validation
+            if stop or due.anything:
+                log.add_nll(step.take_nll())  # waits for the GPU; ends a run that has diverged
+            if due.report:
+                log.report(step.graphs.statistics())
+            with log.pause():
+                if due.validation and not stop.signal:
+                    if not run.has_checkpoint:
+                        save_checkpoint(run)
+                    validate_and_keep_best(run, log, stop)
+                if stop or due.checkpoint:
+                    save_checkpoint(run, keep=stop.limit is not None or due.checkpoint)
+        return stop.outcome()
 
 
-def work_on(run: TrainingRun) -> TrainingOutcome:
-    """The loop: from where the run stands to a reason to end, or to a signal."""
-    config, began, stopped = run.config, time.monotonic(), 0.0
-    wanted = config.train.tensorboard and run.world.is_main
-    points = open_tensorboard(run.directory / "tensorboard", wanted, run.counters.update)
-    bar = ProgressBar(config.train.updates, "training")
-    with stop_signals() as stop, points as curves, bar as meter:
-        meter.show(run.counters.update, "")
-        if run.counters.unchecked:  # the call before was stopped in it
-            stopped = check(run, curves, stop)
-            save_checkpoint(run, keep=stop_reason(run, 0.0) is not None)
-        reason = stop_reason(run, 0.0)
-        recent = ReportWindow()
-        updates = update_batches(run) if reason is None and not stopped else iter(())
-        for batches, words in updates:
-            make_update(run, batches, words)
-            recent.words += words
-            elapsed, stopped = run.world.all_reduce_max(time.monotonic() - began, stop.number)
-            run.counters.seconds = run.before + elapsed
-            reason = stop_reason(run, elapsed)
-            due = what_is_due(run.counters.update, config.train, last=reason is not None)
-            run.counters.unchecked = "check" in due
-            if due or stopped:
-                recent.settle(run)
-            if "report" in due:
-                meter.show(run.counters.update, report(run, recent, curves))
-                recent = ReportWindow()
-            paused = time.monotonic()
-            if "check" in due and not stopped:
-                if not run.saved:
-                    save_checkpoint(run)
-                stopped = check(run, curves, stop)
-                reason = reason or stop_reason(run, elapsed)
-            if reason or stopped or "save" in due:
-                save_checkpoint(run, keep=reason is not None or "save" in due)
-            recent.since += time.monotonic() - paused
-            if reason or stopped:
-                break
-    if reason is None or run.counters.unchecked:
-        name = signal.Signals(int(stopped)).name
-        return TrainingOutcome(f"stopped by {name}", run.counters, finished=False, interrupted=True)
-    return TrainingOutcome(reason, run.counters, finished=True, interrupted=stop.number > 0)
+@dataclass(frozen=True)
+class Due:
+    """What happens after an update."""
+
+    report: bool
+    validation: bool
+    checkpoint: bool
+
+    @classmethod
+    def after(cls, update: int, config: TrainConfig, last: bool) -> "Due":
+        """Look up what the recipe wants after this many updates; the last is always validated."""
+        scheduled = update % config.validate_every == 0 and update >= config.validate_from
+        return cls(
+            report=update % config.report_every == 0,
+            validation=last or scheduled,
+            checkpoint=update % config.checkpoint_every == 0,
+        )
+
+    @property
+    def anything(self) -> bool:
+        return self.report or self.validation or self.checkpoint
 
 
-def update_batches(run: TrainingRun) -> Iterator[tuple[list[Batch], int]]:
-    """The batches of each update, from where the run stands; always the same.
+def validate_and_keep_best(run: TrainingRun, log: TrainingLog, stop: "StopCondition") -> None:
+    """Score the model on the dev set, and save its weights if they are the best so far.
 
-    They are this worker's rows; the number is the target words of all workers together.
+    A signal interrupts it; the validation then stays pending until the run is resumed.
     """
-    split, shape = run.corpus.split("train"), SHAPES if dispatch.uses_triton(run.device) else (1, 1)
+    counters, select = run.counters, run.config.train.select
+    with ema_weights(run):
+        result = validate(
+            run.model, run.dev, run.config, run.device, run.world, stop.has_received_signal
+        )
+        if result is None:
+            stop.poll_signal()
+            return
+        if not math.isfinite(result.loss):
+            raise divergence_error(run, f"the dev loss is {result.loss}")
+        score = [-result.loss]
+        if select == "bleu" and result.bleu is not None:
+            score = [result.bleu, *score]
+        is_best = counters.best is None or score > counters.best
+        if is_best:
+            counters.best, counters.best_update = score, counters.update
+            counters.validations_since_best = 0
+            note = {"update": counters.update, "loss": result.loss, "bleu": result.bleu}
+            save_best(run, named_weights(run.model), note)
+        else:
+            counters.validations_since_best += 1
+    log.validation(result, is_best)
+    counters.validation_pending = False
+    stop.check_limits()
+
+
+@contextmanager
+def ema_weights(run: TrainingRun) -> Iterator[None]:
+    """Give the model the averaged weights for a while, if the run has any."""
+    current = {name: weight.clone() for name, weight in named_weights(run.model).items()}
+    if run.ema:
+        load_weights(run.model, run.ema, run.directory)
+    yield
+    load_weights(run.model, current, run.directory)
+
+
+def batches_by_update(run: TrainingRun) -> Generator[tuple[list[Batch], int], None, None]:
+    """Yield this rank's batches of each update, and the target tokens of all ranks' together.
+
+    They begin where the counters stand and are always the same, whatever the world size.
+    """
+    split = run.corpus.split("train")
+    multiples = PADDED_MULTIPLES if dispatch.uses_triton(run.device) else (1, 1)
     start = BatchPosition(run.counters.block, run.counters.batch)
     planned = train_batches(split, run.config.data, run.config.train.seed, start)
 
     def load(plan: PlannedBatch) -> tuple[Batch, int]:
         source, target = split.lengths(plan.indices)
-        mine = plan.indices[run.world.rows_of_rank(source + target)]
-        return read_batch(split, mine, shape), int((target + 1).sum())
+        rows = plan.indices[run.world.rows_of_rank(source + target)]
+        return read_batch(split, rows, multiples), int((target + 1).sum())
 
-    # each batch with the one after it, which knows the passes made by then
+    # each batch with the place of the one after it, where a resumed run begins
     loaded = prefetch(((after, *load(plan)) for plan, after in pairwise(planned)), depth=4)
     while group := list(islice(loaded, run.config.train.accumulate)):
         after = group[-1][0]
         run.counters.block, run.counters.batch = after.position
         run.counters.epoch = after.epoch
-        yield [batch.to(run.device) for _, batch, _ in group], sum(words for _, _, words in group)
+        batches = [batch.to(run.device) for _, batch, _ in group]
+        yield batches, sum(target_tokens for _, _, target_tokens in group)
 
 
-def time_spent(run: TrainingRun) -> float:
-    """The share of its time that the run has used, earlier calls counted in."""
+def time_share(run: TrainingRun) -> float:
+    """Return the share of its time limit that the run has used, earlier processes included."""
     limit = run.config.train.minutes * 60
-    return run.counters.seconds / (run.before + limit) if limit else 0.0
+    return run.counters.seconds / (run.previous_seconds + limit) if limit else 0.0
 
 
-def make_update(run: TrainingRun, batches: list[Batch], words: int) -> None:
-    """One step of the optimiser."""
-    run.train_step(batches, words, run.counters.update, time_spent(run))
-    run.counters.update += 1
-    run.counters.words += words
+class StopCondition:
+    """Whether training ends: at a limit of the recipe or at a signal, on all ranks alike."""
 
+    def __init__(self, run: TrainingRun) -> None:
+        self.run = run
+        self.began, self.elapsed = time.monotonic(), 0.0
+        self.received = 0  # number of the signal that this process received
+        self.signal: signal.Signals | None = None  # that any rank received, as all know
+        self.limit: Limit | None = None
+        self.check_limits()
 
-@dataclass
-class ReportWindow:
-    """Loss and speed since the last report; `since` leaves out what is no update."""
+    def __bool__(self) -> bool:
+        return self.limit is not None or self.signal is not None
 
-    nll: float = 0.0
-    words: int = 0
-    since: float = field(default_factory=time.monotonic)
+    def has_received_signal(self) -> bool:
+        """Whether this process received one; other ranks may not know of it yet."""
+        return self.received != 0
 
-    def settle(self, run: TrainingRun) -> None:
-        """Take over the loss of the updates made; what is no number ends the run."""
-        self.nll += run.train_step.take_loss()
-        if not math.isfinite(self.nll):
-            made = f"update {run.counters.update}"
-            raise divergence_error(run, f"by {made} the loss has become {self.nll}")
+    def poll(self) -> None:
+        """Agree with the other ranks on time and signals, by an all-reduce on the CPU."""
+        elapsed = time.monotonic() - self.began
+        self.elapsed, number = self.run.world.all_reduce_max(elapsed, self.received)
+        self._set_signal(number)
+        self.run.counters.seconds = self.run.previous_seconds + self.elapsed
+        self.check_limits()
 
+    def poll_signal(self) -> None:
+        """Agree with the other ranks on the signal that one of them received."""
+        self._set_signal(*self.run.world.all_reduce_max(self.received))
 
-def report(run: TrainingRun, recent: ReportWindow, curves: TensorBoard) -> str:
-    """Log how it goes; gives the short form for the bar."""
-    loss = recent.nll / recent.words
-    rate = recent.words / (time.monotonic() - recent.since)
-    values = {"loss": loss, "words_per_second": round(rate)}
-    write_log(run, values | run.train_step.graphs.warm_up())
-    curves.add(run.counters.update, values)
-    return f"epoch {run.counters.epoch + 1}  loss {loss:.3f}  {rate:,.0f} words/s"
+    def _set_signal(self, number: float) -> None:
+        self.signal = signal.Signals(int(number)) if number else None
 
+    def check_limits(self) -> None:
+        """See whether the run has reached a limit of the recipe."""
+        config, counters = self.run.config.train, self.run.counters
+        reached: dict[Limit, bool] = {
+            "updates": counters.update >= config.updates,
+            "epochs": 0 < config.epochs <= counters.epoch,
+            "patience": 0 < config.patience <= counters.validations_since_best,
+            "minutes": 0 < config.minutes * 60 <= self.elapsed,
+        }
+        self.limit = next((limit for limit, yes in reached.items() if yes), None)
 
-def what_is_due(update: int, config: TrainConfig, last: bool) -> set[str]:
-    """What to do after this update; the last one is always validated."""
-    regular = update % config.validate_every == 0 and update >= config.validate_from
-    due = {
-        "report": update % config.report_every == 0,
-        "check": last or regular,
-        "save": update % config.checkpoint_every == 0,
-    }
-    return {what for what, now in due.items() if now}
-
-
-def check(run: TrainingRun, curves: TensorBoard, stop: "StopSignal") -> float:
-    """Validate, and keep the weights if they are the best so far.
-
-    A signal breaks it off, to be made by the next call; gives the signal's number, or 0.
-    """
-    config, counters = run.config.train, run.counters
-    with averaged(run):
-        result = validate(
-            run.model, run.dev, run.config, run.device, run.world, lambda: stop.number > 0
+    def outcome(self) -> "TrainingOutcome":
+        """Say how training ended. After a signal it is unfinished: resuming would continue it."""
+        if self.signal is not None:
+            reason = f"stopped by {self.signal.name}"
+            return TrainingOutcome(reason, self.run.counters, finished=False, interrupted=True)
+        config = self.run.config.train
+        reasons: dict[Limit | None, str] = {
+            "updates": f"made {config.updates:,} updates",
+            "epochs": f"read the corpus {config.epochs} times",
+            "patience": f"no gain in {self.run.counters.validations_since_best} validations",
+            "minutes": f"{config.minutes:g} minutes are over",
+        }
+        return TrainingOutcome(
+            reasons[self.limit],
+            self.run.counters,
+            finished=True,
+            interrupted=self.has_received_signal(),
+            limit=self.limit,
         )
-        if result is None:
-            return run.world.all_reduce_max(stop.number)[0]
-        if not math.isfinite(result.loss):
-            raise divergence_error(run, f"the dev loss is {result.loss}")
-        score = [-result.loss]
-        if config.select == "bleu" and result.bleu is not None:
-            score = [result.bleu, *score]
-        if better := counters.best is None or score > counters.best:
-            counters.best, counters.best_update, counters.stale = score, counters.update, 0
-            about = {"update": counters.update, "loss": result.loss, "bleu": result.bleu}
-            save_best(run, named_weights(run.model), about)
-        else:
-            counters.stale += 1
-    write_log(run, {"validation": result.to_json(), "best": better})
-    curves.add(counters.update, {"dev/loss": result.loss, "dev/bleu": result.bleu})
-    log(f"update {counters.update:,}: {result.summary()}{'  best' if better else ''}")
-    counters.unchecked = False
-    return 0.0
 
 
 @contextmanager
-def averaged(run: TrainingRun) -> Iterator[None]:
-    """The averaged weights in place of the current ones, where there are any."""
-    current = {name: w.clone() for name, w in named_weights(run.model).items()}
-    if run.average:
-        load_weights(run.model, run.average, run.directory)
-    yield
-    load_weights(run.model, current, run.directory)
+def stop_condition(run: TrainingRun) -> Iterator[StopCondition]:
+    """Let Ctrl-C and SIGTERM end the run after the current update; a second Ctrl-C ends it at once.
 
-
-def stop_reason(run: TrainingRun, seconds: float) -> str | None:
-    """The reason to end here, if there is one."""
-    config, counters = run.config.train, run.counters
-    if counters.update >= config.updates:
-        return f"made {config.updates:,} updates"
-    if config.epochs and counters.epoch >= config.epochs:
-        return f"read the corpus {config.epochs} times"
-    if config.patience and counters.stale >= config.patience:
-        return f"no gain in {counters.stale} validations"
-    if config.minutes and seconds >= config.minutes * 60:
-        return f"{config.minutes:g} minutes are over"
-    return None
-
-
-@dataclass
-class StopSignal:
-    """Set by a signal; looked at after every update, and all along a validation."""
-
-    number: int = 0
-
-
-@contextmanager
-def stop_signals() -> Iterator[StopSignal]:
-    """Ctrl-C and SIGTERM end the run soon, with a save; a second Ctrl-C at once, without one."""
-    stop = StopSignal()
+    The first saves a checkpoint, the second does not.
+    """
+    stop = StopCondition(run)
 
     def handle(number: int, frame: FrameType | None) -> None:
-        stop.number = number
+        stop.received = number
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -260,3 +274,14 @@ def stop_signals() -> Iterator[StopSignal]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class TrainingOutcome:
+    """How a call of `train` ended."""
+
+    reason: str
+    counters: Counters
+    finished: bool  # False after a signal: the same command would resume the run
+    interrupted: bool  # a signal came, perhaps too late for this run: start nothing else
+    limit: Limit | None = None  # of the recipe that the run reached

@@ -1,6 +1,7 @@
-"""What training minimises: the words' negative log-likelihood, and the fertility objective.
+"""The training objective: negative log-likelihood of the target tokens, plus the fertility term.
 
-All terms are sums over the batch (SPEC 1.4); `train` divides where a recipe asks for a mean.
+All terms are sums over the batch (docs/paper-to-code.md, section 1.4); the train step divides by
+the number of target tokens if the recipe asks for a mean.
 """
 
 import torch
@@ -15,25 +16,26 @@ from covnmt.model.seq2seq import Readout, Seq2Seq, TeacherForcedOutput
 def token_loss(
     readout: Readout, features: Tensor, target: Tensor, mask: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """Summed loss to differentiate, and the plain negative log-likelihood to report."""
+    """Return the summed loss to differentiate and the plain negative log-likelihood to report."""
     return dispatch.cross_entropy(features, readout.W_2, readout.b, target, mask, smoothing)
 
 
 def fertility_loss(forced: TeacherForcedOutput, batch: Batch, detach: bool) -> Tensor:
-    """sum_j (Phi_j - sum_i alpha_ij)^2 over real words (section 4); Phi is 1 if not predicted.
+    """Compute sum_j (Phi_j - sum_i alpha_ij)^2 over source tokens (section 4), without padding.
 
-    With `detach` the attention is taken as given: only Phi, with the encoder below it, learns.
+    Phi is 1 for models that do not predict it. With `detach` no gradient flows into the attention:
+    only Phi, and the encoder below it, learn from this term.
     """
     alpha = forced.alpha.detach() if detach else forced.alpha
     received = (alpha * batch.target_mask.unsqueeze(-1)).sum(dim=1)  # [B, J]
     Phi = torch.ones_like(received) if forced.fertility is None else forced.fertility
-    # rows without target words only pad the batch
+    # rows without target tokens are padding
     real = batch.source_mask & batch.target_mask.any(dim=1, keepdim=True)
     return ((Phi - received) ** 2 * real).sum()
 
 
 def batch_loss(model: Seq2Seq, batch: Batch, config: TrainConfig) -> tuple[Tensor, Tensor]:
-    """The batch's summed objective, and its plain negative log-likelihood."""
+    """Return the summed objective of a batch and its plain negative log-likelihood."""
     forced: TeacherForcedOutput = model(batch)
     loss, nll = token_loss(
         model.readout, forced.features, batch.target, batch.target_mask, config.label_smoothing

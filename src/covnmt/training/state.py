@@ -1,22 +1,21 @@
-"""A run of training: all that changes while it goes on, and how that is saved, restored, logged.
+"""The state of a training run: what changes while it trains, and its checkpoints.
 
-A save holds everything, the random state too, so a run that goes on from it is the same run.
+A checkpoint holds all of it, random state included, so a resumed run is the same run: on a CPU in
+fp32 it ends with bit-identical weights.
 """
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from covnmt.base.config import Config, config_differences
 from covnmt.base.errors import UserError
-from covnmt.base.files import write_lines
 from covnmt.data.corpus import Corpus
 from covnmt.decoding.onnx.format import refuse_exported
 from covnmt.model.checkpoint import (
@@ -43,11 +42,10 @@ from covnmt.model.directory import (
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.codec import copy_codecs
 from covnmt.training.distributed import SINGLE_PROCESS, World
-from covnmt.training.optimizer import build_optimizer, build_optimizer_step
-from covnmt.training.step import TrainStep
+from covnmt.training.optimizer import build_optimizer
 from covnmt.training.validation import DevSet
 
-# Settings that may change between two parts of one run.
+# Settings that may differ when a run is resumed.
 MAY_CHANGE = (
     "data.directory",
     "decode.",
@@ -61,21 +59,33 @@ MAY_CHANGE = (
     "train.tensorboard",
 )
 
+# How the names of tensors in a checkpoint begin, next to those of the weights.
+OPTIMIZER_PREFIX, RNG_PREFIX = "optimizer.", "random."
 
-@dataclass
-class Counters:
-    """How far a run has come; saved with the weights."""
+
+class Counters(BaseModel):
+    """How far a run has come. Aliases are the names in checkpoint files."""
+
+    model_config = ConfigDict(extra="forbid")
 
     update: int = 0
-    block: int = 0  # of batches; see `data.Place`
+    block: int = 0  # of batches; see `data.batching.BatchPosition`
     batch: int = 0  # the next one, within the block
-    epoch: int = 0  # whole passes over the corpus
-    words: int = 0
+    epoch: int = 0  # complete passes over the corpus
+    target_tokens: int = Field(0, alias="words")
     seconds: float = 0.0
-    best: list[float] | None = None  # BLEU, then minus the dev loss; or that alone
+    best: list[float] | None = None  # BLEU, then minus the dev loss; or only the latter
     best_update: int = 0
-    stale: int = 0  # validations since the best
-    unchecked: bool = False  # a validation is due; a signal came before its end
+    validations_since_best: int = Field(0, alias="stale")
+    validation_pending: bool = Field(False, alias="unchecked")  # due, or interrupted by a signal
+
+
+class CheckpointMetadata(BaseModel):
+    """The JSON note in a checkpoint."""
+
+    counters: Counters
+    corpus: str | None = None  # `Corpus.identity`
+    signature: dict[str, Any] | None = Field(None, alias=SIGNATURE_KEY)
 
 
 @dataclass
@@ -88,32 +98,25 @@ class TrainingRun:
     dev: DevSet
     model: Seq2Seq
     optimizer: torch.optim.Optimizer
-    average: dict[str, Tensor]  # exponential moving average of the weights, if asked for
+    ema: dict[str, Tensor]  # exponential moving average of the weights; empty without train.ema
     device: torch.device
     world: World
     counters: Counters = field(default_factory=Counters)
-    before: float = 0.0  # seconds that earlier calls took
-
-    @cached_property
-    def train_step(self) -> TrainStep:
-        """What makes the updates; asked for when everything is in its place."""
-        step = build_optimizer_step(self.model, self.optimizer, self.average, self.config.train)
-        return TrainStep(self.model, step, self.config.train, self.world)
+    previous_seconds: float = 0.0  # of training before this process resumed the run
 
     @property
-    def saved(self) -> bool:
-        """Whether there is a save to go on from; a run has one before it has a best model."""
+    def has_checkpoint(self) -> bool:
+        """Whether the run can be resumed; it can before it has a best model."""
         return (self.directory / LAST_CHECKPOINT).exists()
 
     @property
-    def known(self) -> ModelDescription:
-        """What config.json says about its model."""
-        return ModelDescription(
-            self.config, self.corpus.report.vocabulary_sizes, self.corpus.report.fingerprint
-        )
+    def description(self) -> ModelDescription:
+        """What config.json says about the model."""
+        report = self.corpus.report
+        return ModelDescription(self.config, report.vocabulary_sizes, report.fingerprint)
 
     @property
-    def log(self) -> Path:
+    def log_path(self) -> Path:
         return self.directory / "log.jsonl"
 
 
@@ -121,38 +124,37 @@ class TrainingRun:
 def open_run(
     config: Config, directory: Path, device: torch.device, world: World = SINGLE_PROCESS
 ) -> Iterator[TrainingRun]:
-    """Start a run, or pick it up where it was saved; of several workers the first one writes."""
+    """Start a run, or restore it from its last checkpoint. Only the main process writes files."""
     corpus = Corpus.open(config.data.directory)
     dev = DevSet.open(corpus)
     rows = corpus.report.vocabulary_sizes
     model = new_model(config, rows["source"], rows["target"]).to(device)
     optimizer = build_optimizer(model, config.train)
-    average = {k: w.clone() for k, w in named_weights(model).items()} if config.train.ema else {}
-    run = TrainingRun(config, directory, corpus, dev, model, optimizer, average, device, world)
+    ema = {k: w.clone() for k, w in named_weights(model).items()} if config.train.ema else {}
+    run = TrainingRun(config, directory, corpus, dev, model, optimizer, ema, device, world)
     with lock_run_directory(directory, world):
-        if saved := run.saved:
+        resumed = run.has_checkpoint
+        if resumed:
             check_same_settings(config, directory)
             restore_checkpoint(run)
-            run.before = run.counters.seconds
         else:
             refuse_model_without_checkpoint(directory)
-        if run.world.is_main:
+        if world.is_main:
             remove_partial_files(directory)
-            if not saved:
+            if not resumed:
                 copy_codecs(config.data.directory, directory)
-            save_config(directory, run.known)
-            truncate_log(run)
+            save_config(directory, run.description)
         yield run
 
 
 @contextmanager
 def lock_run_directory(directory: Path, world: World) -> Iterator[None]:
-    """One training at a time in a directory; what the first worker is told, all are told."""
-    with ExitStack() as held:
+    """Lock the run directory. If the main process cannot, every rank raises the same error."""
+    with ExitStack() as stack:
         problem = ""
         if world.is_main:
             try:
-                held.enter_context(lock_directory(directory))
+                stack.enter_context(lock_directory(directory))
             except UserError as error:
                 problem = str(error)
         if problem := world.all_gather(problem)[0]:
@@ -161,17 +163,17 @@ def lock_run_directory(directory: Path, world: World) -> Iterator[None]:
 
 
 def refuse_model_without_checkpoint(directory: Path) -> None:
-    """A model that is no run (averaged, exported, copied) must not give way to a new one."""
+    """Refuse to overwrite an averaged, exported or copied model with a new run."""
     refuse_exported(directory)
     if (directory / BEST_WEIGHTS).exists():
         raise UserError(
-            f"{directory}: holds a model without {LAST_CHECKPOINT}, which going on needs; "
+            f"{directory}: holds a model without {LAST_CHECKPOINT}, which resuming needs; "
             "choose another directory"
         )
 
 
 def check_same_settings(config: Config, directory: Path) -> None:
-    """A run goes on only with the settings it began with."""
+    """Refuse to resume a run with other settings than it was started with."""
     before = load_config(directory).config
     changed = [
         f"{key}: {old!r} before, {new!r} now"
@@ -181,132 +183,125 @@ def check_same_settings(config: Config, directory: Path) -> None:
     if changed:
         raise UserError(
             f"{directory} holds a run with other settings ({'; '.join(changed)}); "
-            "choose another directory, or go on with the old settings"
+            "choose another directory, or resume with the old settings"
         )
 
 
 def save_checkpoint(run: TrainingRun, keep: bool = False) -> None:
-    """Write everything that changes, in one file; the best weights too if there are none yet.
+    """Write the whole state in one file, and the best weights if there are none yet.
 
-    With `keep` the weights are among the recent ones. Those of a run that was stopped are not, or
-    an average would tell that it was.
+    With `keep` the weights are also added to the recent ones, for averaging. Checkpoints of an
+    interruption are not kept, so that averaged weights do not depend on interruptions.
     """
-    if not all(bool(weight.isfinite().all()) for weight in named_weights(run.model).values()):
+    weights = named_weights(run.model)
+    if not all(bool(weight.isfinite().all()) for weight in weights.values()):
         raise divergence_error(run, f"update {run.counters.update} made weights infinite")
     if not run.world.is_main:
         return
-    tensors = {
-        f"{WEIGHTS_PREFIX}{name}": weight for name, weight in named_weights(run.model).items()
-    }
-    tensors |= {f"{AVERAGE_PREFIX}{name}": weight for name, weight in run.average.items()}
-    for number, state in run.optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{number}.{key}": torch.as_tensor(v) for key, v in state.items()}
-    tensors["random.cpu"] = torch.get_rng_state()
+    tensors = add_prefix(WEIGHTS_PREFIX, weights) | add_prefix(AVERAGE_PREFIX, run.ema)
+    for number, moments in run.optimizer.state_dict()["state"].items():
+        moments = {key: torch.as_tensor(value) for key, value in moments.items()}
+        tensors |= add_prefix(f"{OPTIMIZER_PREFIX}{number}.", moments)
+    tensors[f"{RNG_PREFIX}cpu"] = torch.get_rng_state()
     if run.device.type == "cuda":
-        tensors["random.cuda"] = torch.cuda.get_rng_state(run.device)
-    about = {"counters": asdict(run.counters), "corpus": run.corpus.identity()}
-    weights = run.average or named_weights(run.model)
-    if keep and run.config.train.keep:  # before the save, or a crash between them would lose it
-        save_recent(run, weights)
-    write_tensors(run, LAST_CHECKPOINT, tensors, about)
+        tensors[f"{RNG_PREFIX}cuda"] = torch.cuda.get_rng_state(run.device)
+    note = {"counters": run.counters.model_dump(by_alias=True), "corpus": run.corpus.identity()}
+    best = run.ema or weights
+    if keep and run.config.train.keep:  # before the checkpoint, or a crash in between loses them
+        save_recent(run, best)
+    save_signed_tensors(run, LAST_CHECKPOINT, tensors, note)
     if run.counters.best is None:
-        save_best(run, weights, {"update": run.counters.update})
+        save_best(run, best, {"update": run.counters.update})
 
 
-def save_best(run: TrainingRun, weights: dict[str, Tensor], about: dict[str, Any]) -> None:
-    """Write the weights that `covnmt translate` takes."""
+def save_best(run: TrainingRun, weights: dict[str, Tensor], note: dict[str, Any]) -> None:
+    """Write the weights that `covnmt translate` loads."""
     if run.world.is_main:
-        write_tensors(run, BEST_WEIGHTS, weights, about)
-
-
-def write_tensors(
-    run: TrainingRun, name: str, tensors: dict[str, Tensor], about: dict[str, Any]
-) -> None:
-    """Write a file of the run that also tells the settings it was made with."""
-    save_tensors(run.directory / name, tensors, about | {SIGNATURE_KEY: model_signature(run.known)})
+        save_signed_tensors(run, BEST_WEIGHTS, weights, note)
 
 
 def save_recent(run: TrainingRun, weights: dict[str, Tensor]) -> None:
-    """Keep the last few weights for averaging."""
+    """Keep the weights of the last `train.keep` checkpoints."""
     update = run.counters.update
-    write_tensors(run, f"recent/{update:08d}.safetensors", weights, {"update": update})
+    save_signed_tensors(run, f"recent/{update:08d}.safetensors", weights, {"update": update})
     for old in sorted((run.directory / "recent").glob("*.safetensors"))[: -run.config.train.keep]:
         old.unlink()
 
 
+def save_signed_tensors(
+    run: TrainingRun, name: str, tensors: dict[str, Tensor], note: dict[str, Any]
+) -> None:
+    """Write a file of the run, with the signature of the model that its weights belong to."""
+    signed = note | {SIGNATURE_KEY: model_signature(run.description)}
+    save_tensors(run.directory / name, tensors, signed)
+
+
 def restore_checkpoint(run: TrainingRun) -> None:
-    """Put everything back as it was at the last save."""
+    """Put everything back as it was at the last checkpoint."""
     path = run.directory / LAST_CHECKPOINT
-    tensors, about = load_tensors(path)
-    if "counters" not in about:
-        raise UserError(f"{path}: not a save of `covnmt train`; choose another run directory")
-    if about.get("corpus") != run.corpus.identity():
+    tensors, note = load_tensors(path)
+    metadata = read_metadata(note, path)
+    if metadata.corpus != run.corpus.identity():
         raise UserError(
             f"{path}: saved while training on other data than {run.config.data.directory}; "
             "name the data directory it was trained on, or choose another run directory"
         )
-    check_model_signature(about.get(SIGNATURE_KEY), run.known, path)
-
-    def group(prefix: str) -> dict[str, Tensor]:
-        return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-    load_weights(run.model, group(WEIGHTS_PREFIX), path)
-    run.average = {name: w.to(run.device) for name, w in group(AVERAGE_PREFIX).items()}
+    check_model_signature(metadata.signature, run.description, path)
+    load_weights(run.model, with_prefix(WEIGHTS_PREFIX, tensors), path)
+    ema = with_prefix(AVERAGE_PREFIX, tensors)
+    run.ema = {name: weight.to(run.device) for name, weight in ema.items()}
     state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in group("optimizer.").items():
+    for name, tensor in with_prefix(OPTIMIZER_PREFIX, tensors).items():
         number, key = name.split(".")
         state.setdefault(int(number), {})[key] = tensor
     groups = run.optimizer.state_dict()["param_groups"]
+    rng = with_prefix(RNG_PREFIX, tensors)
     try:
         run.optimizer.load_state_dict({"state": state, "param_groups": groups})
-        torch.set_rng_state(tensors["random.cpu"])
-        if "random.cuda" in tensors and run.device.type == "cuda":
-            torch.cuda.set_rng_state(tensors["random.cuda"], run.device)
-        run.counters = Counters(**about["counters"])
+        torch.set_rng_state(rng["cpu"])
+        if "cuda" in rng and run.device.type == "cuda":
+            torch.cuda.set_rng_state(rng["cuda"], run.device)
     except (KeyError, TypeError) as error:
-        raise UserError(
-            f"{path}: damaged: not all of a save is in it ({error}); restore it from a copy, or "
-            "choose another run directory"
-        ) from None
+        raise damaged_checkpoint(path, str(error)) from None
+    run.counters = metadata.counters
+    run.previous_seconds = run.counters.seconds
 
 
-def divergence_error(run: TrainingRun, what: str) -> UserError:
-    """Say what became infinite or NaN, where the last good checkpoint is, and what to try."""
-    path = run.directory / LAST_CHECKPOINT
-    where = f"the last good save is {path}" if path.exists() else "nothing had been saved yet"
+def read_metadata(note: dict[str, Any], path: Path) -> CheckpointMetadata:
+    """Check the note of a checkpoint."""
+    if "counters" not in note:
+        raise UserError(f"{path}: not a checkpoint of `covnmt train`; choose another run directory")
+    try:
+        return CheckpointMetadata.model_validate(note)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise damaged_checkpoint(path, f"{where}: {first['msg']}") from None
+
+
+def damaged_checkpoint(path: Path, problem: str) -> UserError:
+    """Name the file, what is wrong with it, and what to do."""
     return UserError(
-        f"{what}; {where}. In another run directory, try a lower train.learning_rate, "
-        "a longer train.warmup, a smaller train.clip, or train.precision=fp32"
+        f"{path}: damaged: not a complete checkpoint ({problem}); restore it from a copy, or "
+        "choose another run directory"
     )
 
 
-def write_log(run: TrainingRun, entry: dict[str, Any]) -> None:
-    """One more line in the log."""
-    if not run.world.is_main:
-        return
-    head = {"update": run.counters.update, "epoch": run.counters.epoch}
-    timing = {"words": run.counters.words, "seconds": round(run.counters.seconds, 2)}
-    line = json.dumps({**head, **timing, **entry}, ensure_ascii=False)
-    try:
-        with run.log.open("a", encoding="utf-8") as stream:
-            stream.write(f"{line}\n")
-    except OSError as error:
-        raise UserError(
-            f"{run.log}: cannot be written ({error.strerror}); saves are intact"
-        ) from None
+def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Put the prefix before all names."""
+    return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
 
 
-def truncate_log(run: TrainingRun) -> None:
-    """Forget what was logged after the save that we go on from; it will be made again."""
-    if not run.log.exists():
-        return
-    kept, last = [], run.counters.update
-    for line in run.log.read_text("utf-8", errors="replace").split("\n"):
-        try:
-            entry = json.loads(line)
-            due = run.counters.unchecked and "validation" in entry
-            if entry["update"] < last or (entry["update"] == last and not due):
-                kept.append(line)
-        except (ValueError, KeyError):
-            break  # the end, or the line that a crash cut off
-    write_lines(run.log, kept)
+def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Select the tensors whose names begin so, and remove the prefix."""
+    return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+
+
+def divergence_error(run: TrainingRun, problem: str) -> UserError:
+    """Say what became infinite or NaN, where the last good checkpoint is, and what to try."""
+    path = run.directory / LAST_CHECKPOINT
+    last = f"the last good checkpoint is {path}" if path.exists() else "there is no checkpoint yet"
+    return UserError(
+        f"{problem}; {last}. In another run directory, try a lower train.learning_rate, "
+        "a longer train.warmup, a smaller train.clip, or train.precision=fp32"
+    )

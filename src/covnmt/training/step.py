@@ -1,18 +1,21 @@
-"""One update: forward, backward, clipping, optimiser and average; on a GPU as a replayed graph.
+"""One update of the weights: forward, backward, clipping, optimizer step, EMA.
 
-A GPU waits for its launches: an update of the paper's model is over a thousand small kernels. So
-each shape of batch is captured as a CUDA graph when it first comes, and replayed from then on.
-Shapes are rounded up, so there are few; all graphs share one pool of memory.
+There are three kinds of step, chosen once by `build_train_step`:
 
-Several workers add up their gradients, then each makes the same step. DistributedDataParallel
-does that while the backward pass goes on. A captured backward pass leaves the gradient in one
-long row instead, and the row is added up outside the graph: shapes differ between workers, so one
-may capture while another replays, and a sum inside would leave them waiting for each other.
+- `TrainStep`, for one process. On a GPU with Triton the whole update is a replayed CUDA graph: an
+  update of the paper's model is over a thousand small kernels, and launching them one by one takes
+  longer than running them. Each batch shape is captured when it first occurs; shapes are padded to
+  a few sizes, and all graphs share one memory pool.
+- `DataParallelTrainStep`, for several ranks without CUDA graphs. DistributedDataParallel
+  all-reduces the gradients while the backward pass is still running.
+- `BucketTrainStep`, for several ranks with CUDA graphs. A graph ends with all gradients copied
+  into one flat bucket; the all-reduce and the optimizer step follow outside the graph. Ranks have
+  batches of different shapes, so one rank may capture while another replays, and an all-reduce
+  inside the graph would leave them waiting for each other.
 """
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.distributed as dist
@@ -29,177 +32,221 @@ from covnmt.training.loss import batch_loss
 from covnmt.training.optimizer import OptimizerStep
 
 MAX_GRAPHS = 256
-EMULATED = (
+BF16_IS_EMULATED = (
     "train.precision=bf16, but this GPU has no bf16 arithmetic: PyTorch emulates it at best. "
     "train.precision=auto takes fp32 here"
 )
 
 
 class TrainStep:
-    """Makes updates and sums up their losses, without waiting for the device."""
+    """Updates the weights and sums up the loss, without waiting for the GPU."""
+
+    loss_factor = 1.0
 
     def __init__(
         self,
         model: Seq2Seq,
-        step: OptimizerStep,
+        optimizer_step: OptimizerStep,
         config: TrainConfig,
         world: World = SINGLE_PROCESS,
     ) -> None:
-        self.model, self.step, self.config = model, step, config
+        self.model, self.optimizer_step, self.config = model, optimizer_step, config
         self.world = world
         self.device = next(model.parameters()).device
         on_gpu = self.device.type == "cuda"
         if on_gpu and config.precision == "bf16" and not gpu.has_bf16(self.device):
-            warn(EMULATED)
+            warn(BF16_IS_EMULATED)
+        self.loss: nn.Module = BatchLoss(model, config)
+        self.loss_scale = torch.ones((), device=self.device)
         self.nll = torch.zeros((), device=self.device, dtype=torch.float64)
-        self.scale = torch.ones((), device=self.device)
-        self.graphs = CudaGraphCache(lambda batch: self._compute([batch]), MAX_GRAPHS)
-        self.objective: nn.Module = BatchLoss(model, config)
-        self.row: GradientBucket | None = None
-        if world.connected and dispatch.uses_triton(self.device):
-            wire = torch.bfloat16 if uses_bf16(config.precision, self.device) else torch.float32
-            self.row = GradientBucket(model.parameters(), wire)
-        elif world.connected:
-            self.objective = DistributedDataParallel(self.objective)
+        self.uses_graphs = dispatch.uses_triton(self.device)
+        self.graphs = CudaGraphCache(lambda batch: self.update([batch]), MAX_GRAPHS)
 
     def __call__(
-        self, batches: Sequence[Batch], words: int, update: int, spent: float = 0.0
+        self, batches: Sequence[Batch], target_tokens: int, update: int, time_share: float = 0.0
     ) -> None:
-        """Update number `update` (from 0), with this share of the run's time spent.
+        """Make update number `update` (from 0) from the sum of the batches' gradients.
 
-        The batches are this worker's share of some that hold `words` target words in all.
+        The batches are this rank's rows; all ranks together have `target_tokens`. `time_share` is
+        the share of the run's time limit that has passed, for the learning-rate schedule.
         """
-        scale = 1.0 / words if self.config.loss == "token_mean" else 1.0
-        if isinstance(self.objective, DistributedDataParallel):
-            scale *= self.world.size  # it takes the mean over the workers
-        self.scale.fill_(scale)
+        scale = 1.0 / target_tokens if self.config.loss == "token_mean" else 1.0
+        self.loss_scale.fill_(scale * self.loss_factor)
         self.world.reseed(self.config.seed, update)
-        self.step.prepare(update, spent)
+        self.optimizer_step.prepare(update, time_share)
         self.model.train()
-        if len(batches) == 1 and dispatch.uses_triton(self.device):
+        if self.uses_graphs and len(batches) == 1:
             self.graphs.run(batches[0])
         else:
-            self._compute(batches)
-        if self.row is not None:
-            self.row.add_up()
-            self.step()
+            self.update(batches)
 
-    def take_loss(self) -> float:
-        """The negative log-likelihood of all workers since the last call; waits for the device."""
-        total = self.nll.item()
-        self.nll.zero_()
-        return sum(self.world.all_gather(total))
+    def update(self, batches: Sequence[Batch]) -> None:
+        """Do what a CUDA graph captures."""
+        self.backward(batches)
+        self.optimizer_step()
 
-    def _compute(self, batches: Sequence[Batch]) -> None:
-        """What a graph holds: the whole update, or all before the workers' sum."""
-        self._gradients(batches)
-        if self.row is None:
-            self.step()
-        else:
-            self.row.fill()
-
-    def _gradients(self, batches: Sequence[Batch]) -> None:
+    def backward(self, batches: Sequence[Batch]) -> None:
+        """Leave the summed gradients of the batches in the weights."""
         self.model.zero_grad(set_to_none=True)
-        for number, batch in enumerate(batches, 1):
-            with self._silence(unless=number == len(batches)):
-                with autocast(self.config.precision, self.device):
-                    loss, nll = self.objective(batch)
-                (loss * self.scale).backward()
-            self.nll += nll
+        for batch in batches:
+            self.accumulate(batch)
 
-    def _silence(self, unless: bool) -> AbstractContextManager[None]:
-        """Gradients stay with the worker but for the last batch of an update."""
-        if unless or not isinstance(self.objective, DistributedDataParallel):
-            return nullcontext()
-        return self.objective.no_sync()
+    def accumulate(self, batch: Batch) -> None:
+        """Run forward and backward, adding to the gradients."""
+        with autocast(self.config.precision, self.device):
+            loss, nll = self.loss(batch)
+        (loss * self.loss_scale).backward()
+        self.nll += nll
+
+    def take_nll(self) -> float:
+        """Return the negative log-likelihood, over all ranks, of the updates since the last call.
+
+        This waits for the GPU.
+        """
+        nll = self.nll.item()
+        self.nll.zero_()
+        return sum(self.world.all_gather(nll))
+
+
+class DataParallelTrainStep(TrainStep):
+    """Several ranks: gradients are all-reduced during the backward pass of the last batch."""
+
+    def __init__(
+        self, model: Seq2Seq, optimizer_step: OptimizerStep, config: TrainConfig, world: World
+    ) -> None:
+        super().__init__(model, optimizer_step, config, world)
+        self.data_parallel = DistributedDataParallel(self.loss)
+        self.loss = self.data_parallel
+        self.loss_factor = world.size  # DistributedDataParallel takes the mean over the ranks
+
+    def backward(self, batches: Sequence[Batch]) -> None:
+        self.model.zero_grad(set_to_none=True)
+        with self.data_parallel.no_sync():
+            for batch in batches[:-1]:
+                self.accumulate(batch)
+        self.accumulate(batches[-1])
+
+
+class BucketTrainStep(TrainStep):
+    """Several ranks: gradients are all-reduced in one flat bucket after the backward pass."""
+
+    def __init__(
+        self, model: Seq2Seq, optimizer_step: OptimizerStep, config: TrainConfig, world: World
+    ) -> None:
+        super().__init__(model, optimizer_step, config, world)
+        bf16 = uses_bf16(config.precision, self.device)
+        self.bucket = GradientBucket(model.parameters(), torch.bfloat16 if bf16 else torch.float32)
+
+    def __call__(
+        self, batches: Sequence[Batch], target_tokens: int, update: int, time_share: float = 0.0
+    ) -> None:
+        super().__call__(batches, target_tokens, update, time_share)
+        self.bucket.all_reduce()
+        self.optimizer_step()
+
+    def update(self, batches: Sequence[Batch]) -> None:
+        self.backward(batches)
+        self.bucket.fill()
+
+
+def build_train_step(
+    model: Seq2Seq, optimizer_step: OptimizerStep, config: TrainConfig, world: World
+) -> TrainStep:
+    """Choose the kind of step for this device and these ranks."""
+    kind: type[TrainStep] = TrainStep
+    if world.connected:
+        on_triton = dispatch.uses_triton(next(model.parameters()).device)
+        kind = BucketTrainStep if on_triton else DataParallelTrainStep
+    return kind(model, optimizer_step, config, world)
 
 
 class BatchLoss(nn.Module):
-    """The loss of a batch, as a module: what DistributedDataParallel can wrap."""
+    """The loss of a batch as a module, which is what DistributedDataParallel can wrap."""
 
     def __init__(self, model: Seq2Seq, config: TrainConfig) -> None:
         super().__init__()
         self.model, self.config = model, config
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The summed objective, and the plain negative log-likelihood."""
+        """Return the summed objective and the plain negative log-likelihood."""
         return batch_loss(self.model, batch, self.config)
 
 
 class GradientBucket:
-    """The gradients of all weights in one row of memory, as they travel between workers."""
+    """The gradients of all weights in one flat tensor, so that one all-reduce sums them."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], wire: torch.dtype) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], dtype: torch.dtype) -> None:
         self.parameters = list(parameters)
         self.sizes = [parameter.numel() for parameter in self.parameters]
-        self.row = torch.zeros(sum(self.sizes), dtype=wire, device=self.parameters[0].device)
+        self.flat = torch.zeros(sum(self.sizes), dtype=dtype, device=self.parameters[0].device)
 
     def fill(self) -> None:
-        """Take over the gradients of a backward pass."""
+        """Copy the gradients of a backward pass into the bucket."""
         gradients = [p.grad.flatten() for p in self.parameters if p.grad is not None]
-        torch._foreach_copy_(self.row.split(self.sizes), gradients)
+        torch._foreach_copy_(self.flat.split(self.sizes), gradients)
 
-    def add_up(self) -> None:
-        """Leave the sum over all workers as the gradients."""
-        dist.all_reduce(self.row)
-        total = self.row.float()
-        for parameter, part in zip(self.parameters, total.split(self.sizes), strict=True):
-            parameter.grad = part.view_as(parameter)
+    def all_reduce(self) -> None:
+        """Sum the bucket over all ranks; its parts become the gradients of the weights."""
+        dist.all_reduce(self.flat)
+        total = self.flat.float()
+        for parameter, gradient in zip(self.parameters, total.split(self.sizes), strict=True):
+            parameter.grad = gradient.view_as(parameter)
 
 
 class CudaGraphCache:
-    """A function of a batch, captured for each shape of batch."""
+    """A function of a batch, captured as a CUDA graph for each batch shape."""
 
-    def __init__(self, function: Callable[[Batch], None], most: int) -> None:
-        self.function, self.most = function, most
-        self.plain: set[tuple[int, ...]] = set()  # shapes that were run without a graph
+    def __init__(self, function: Callable[[Batch], None], max_graphs: int) -> None:
+        self.function, self.max_graphs = function, max_graphs
+        self.run_eagerly: set[tuple[int, ...]] = set()  # shapes that ran without a graph
         self.captured: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Batch]] = {}
         self.seconds = 0.0  # spent on shapes that were not captured yet
 
     def run(self, batch: Batch) -> None:
-        """Call the function, by replay where there is one."""
+        """Call the function, by replaying its graph if there is one for this shape."""
         shape = (*batch.source.shape, batch.target.shape[1])
         if shape not in self.captured:
             began = time.monotonic()
-            # the first batch of all is run as it is: there is more to set up than can be captured
-            if not self.plain or len(self.captured) >= self.most or not self._capture(shape, batch):
-                self.plain.add(shape)
+            # The very first batch runs eagerly: its lazy initialization cannot be captured.
+            may_capture = self.run_eagerly and len(self.captured) < self.max_graphs
+            if not may_capture or not self._capture(shape, batch):
+                self.run_eagerly.add(shape)
                 self.function(batch)
             self.seconds += time.monotonic() - began
         if shape in self.captured:
-            graph, held = self.captured[shape]
-            held.copy_(batch)
+            graph, static_batch = self.captured[shape]
+            static_batch.copy_(batch)
             graph.replay()
 
-    def warm_up(self) -> dict[str, float]:
-        """How many graphs there are and what getting there took; nothing where there are none."""
+    def statistics(self) -> dict[str, float]:
+        """Return the number of graphs and the seconds spent on capturing; empty without graphs."""
         if not self.captured:
             return {}
         return {"graphs": len(self.captured), "warm_up_seconds": round(self.seconds, 1)}
 
     def _capture(self, shape: tuple[int, ...], batch: Batch) -> bool:
-        """Record the launches without running them.
+        """Record the launches without running them; return whether that worked.
 
-        Where that fails the shape is run as it is, which loads what it needs; where it fails for
-        such a shape too, there are no more graphs.
+        After a failure the shape runs eagerly, which loads the kernels it needs, and is captured
+        the next time. If that fails too, no more graphs are captured.
         """
-        held = batch.clone()
+        static_batch = batch.clone()
         pool = next((graph.pool() for graph, _ in self.captured.values()), None)
         graph = torch.cuda.CUDAGraph()
         try:
-            # relaxed: a kernel may be loaded on the way
+            # relaxed: a kernel may be loaded during the capture
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="relaxed"):
-                self.function(held)
+                self.function(static_batch)
         except RuntimeError:
-            if shape in self.plain:
-                self.most = 0
+            if shape in self.run_eagerly:
+                self.max_graphs = 0
             return False
-        self.captured[shape] = (graph, held)
+        self.captured[shape] = (graph, static_batch)
         return True
 
 
 def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """Mixed precision, where it is wanted."""
+    """Return the mixed-precision context of this recipe."""
     return torch.autocast(device.type, torch.bfloat16, enabled=uses_bf16(precision, device))
 
 

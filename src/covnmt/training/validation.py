@@ -1,4 +1,4 @@
-"""How good a model is while it trains: loss and BLEU on the dev set, and a look at a few lines."""
+"""Validation during training: loss and BLEU on the dev set, and a few sample translations."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ SAMPLES = 3
 
 @dataclass(frozen=True)
 class DevSet:
-    """A dev set, opened once: data that are prepared anew while a run goes on do not change it."""
+    """The dev set, read once: preparing the data again does not change a run in progress."""
 
     split: Split
     source: Codec
@@ -34,7 +34,7 @@ class DevSet:
 
     @classmethod
     def open(cls, corpus: Corpus) -> "DevSet":
-        """That of a prepared corpus."""
+        """Read the dev set of a prepared corpus."""
         split = corpus.split("dev")
         sides = corpus.codec("source"), corpus.codec("target")
         return cls(split, *sides, split.source_text(), split.target_text())
@@ -42,12 +42,12 @@ class DevSet:
 
 @dataclass(frozen=True)
 class Sample:
-    """One dev line and what the model made of it."""
+    """A dev line, its translation and its reference."""
 
     source: str
     output: str
     reference: str
-    links: str  # Pharaoh, each output token to the source token it looked at most
+    links: str  # Pharaoh format, each output token to the source token with the most attention
 
 
 @dataclass(frozen=True)
@@ -59,27 +59,26 @@ class ValidationResult:
     samples: tuple[Sample, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
         return asdict(self)
 
     def summary(self) -> str:
-        """In a line."""
+        """Return loss, perplexity and BLEU in one line."""
         bleu = "" if self.bleu is None else f"  BLEU {self.bleu:.2f}"
         return f"dev loss {self.loss:.3f}  perplexity {math.exp(min(self.loss, 50)):.1f}{bleu}"
 
 
 @dataclass(frozen=True)
 class RankResult:
-    """What one worker found in its part of the dev set."""
+    """The result of one rank, on its shard of the dev set."""
 
     nll: float
-    words: int
+    target_tokens: int
     texts: tuple[str, ...]
     samples: tuple[Sample, ...]
 
 
 class ValidationInterruptedError(Exception):
-    """Nobody waits for the result any more."""
+    """Training is to stop; the result is no longer needed."""
 
 
 def validate(
@@ -88,30 +87,30 @@ def validate(
     config: Config,
     device: torch.device,
     world: World = SINGLE_PROCESS,
-    stopped: Callable[[], bool] = lambda: False,
+    is_interrupted: Callable[[], bool] = lambda: False,
 ) -> ValidationResult | None:
-    """Score the model on a dev set; several workers share the work.
+    """Score the model on the dev set; the ranks share the work and all return the same result.
 
-    `stopped` is asked after every step, on a GPU after every batch. If it says so to any worker,
-    none has a result.
+    `is_interrupted` is asked after every decoding step, on a GPU after every batch. If it returns
+    True on any rank, all ranks return None.
     """
 
     def watch(*progress: object) -> None:
-        if stopped():
+        if is_interrupted():
             raise ValidationInterruptedError
 
     model.eval()
-    found: RankResult | None = None
+    own: RankResult | None = None
     with suppress(ValidationInterruptedError):
-        found = validate_shard(model, dev, config, device, world, watch)
-    shares = [part for part in world.all_gather(found) if part is not None]
-    if len(shares) < world.size:
+        own = validate_shard(model, dev, config, device, world, watch)
+    results = [result for result in world.all_gather(own) if result is not None]
+    if len(results) < world.size:
         return None
-    loss = sum(part.nll for part in shares) / sum(part.words for part in shares)
+    loss = sum(result.nll for result in results) / sum(result.target_tokens for result in results)
     if not config.train.validate_bleu:
         return ValidationResult(loss, None, ())
-    texts = interleave([part.texts for part in shares])
-    samples = interleave([part.samples for part in shares])
+    texts = interleave([result.texts for result in results])
+    samples = interleave([result.samples for result in results])
     references = dev.references[: len(texts)]
     return ValidationResult(loss, paper_bleu(texts, [references]).value, tuple(samples))
 
@@ -124,39 +123,40 @@ def validate_shard(
     world: World,
     watch: Callable[..., None],
 ) -> RankResult:
-    """This worker's part of the work; `watch` is called on the way, and may end it."""
-    nll, words = total_nll(model, dev.split, device, world, watch)
+    """Score this rank's shard. `watch` is called in between, and may raise to interrupt."""
+    nll, target_tokens = total_nll(model, dev.split, device, world, watch)
     if not config.train.validate_bleu:
-        return RankResult(nll, words, (), ())
+        return RankResult(nll, target_tokens, (), ())
     lines = config.train.validate_lines or len(dev.lines)
-    # half-trained models may never end, and wider beams would only make them slower
+    # A half-trained model may never end a sentence; retrying with wider beams would take long.
     decode = config.decode.model_copy(
         update={"beam": config.train.validate_beam, "nbest": 1, "retry": False}
     )
     translator = Translator([model], dev.source, dev.target, decode)
     outputs = translator.translate(world.shard(dev.lines[:lines]), on_step=watch)
-    shown = zip(outputs, world.shard(dev.references[:lines][:SAMPLES]), strict=False)
+    references = world.shard(dev.references[:lines][:SAMPLES])
+    samples = [make_sample(*pair) for pair in zip(outputs, references, strict=False)]
     texts = tuple(output.text for output in outputs)
-    return RankResult(nll, words, texts, tuple(make_sample(*pair) for pair in shown))
+    return RankResult(nll, target_tokens, texts, tuple(samples))
 
 
 @torch.inference_mode()
 def total_nll(
     model: Seq2Seq, split: Split, device: torch.device, world: World, watch: Callable[..., None]
 ) -> tuple[float, int]:
-    """Negative log-likelihood and target tokens of this worker's batches."""
-    total, words = 0.0, 0
+    """Return the negative log-likelihood and the target tokens of this rank's batches."""
+    total, target_tokens = 0.0, 0
     for indices in world.shard(list(evaluation_batches(split, batch_size=64))):
         watch()
         batch = read_batch(split, indices).to(device)
         features = model(batch).features
         _, nll = token_loss(model.readout, features, batch.target, batch.target_mask, 0.0)
         total += nll.item()
-        words += batch.target_tokens
-    return total, words
+        target_tokens += batch.target_tokens
+    return total, target_tokens
 
 
 def make_sample(output: Translation, reference: str) -> Sample:
-    """A line to look at."""
+    """Return a translation as tokens, with its attention as word links."""
     links = format_links(links_from_attention(output.alignment))
     return Sample(" ".join(output.source_tokens), " ".join(output.tokens), reference, links)
