@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covnmt.base.config import PAPER_SYSTEMS
+from covnmt.data.batching import empty_batch
 from covnmt.kernels import dispatch
 from covnmt.training.distributed import SINGLE_PROCESS, World, interleave, process_group
 from covnmt.training.step import BucketTrainStep, DataParallelTrainStep, GradientBucket, TrainStep
