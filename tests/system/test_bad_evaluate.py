@@ -8,7 +8,7 @@ CASES = {
     # compare
     "matrices of a system that is not there": Case(
         "compare a=s b=t --reference t --forced c=m.npz",
-        ("--forced c: is not among the systems: a, b",),
+        ("--forced c: no such system; there are a, b",),
     ),
     "a system without a name": Case("compare =s b=s -r t", ("'=s'", "write NAME=FILE")),
     "a system whose name is no text": Case("compare \udcff=s b=s -r t", ("udcff", "not UTF-8")),

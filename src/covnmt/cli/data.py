@@ -1,4 +1,4 @@
-"""The commands that make text ready: `synthetic` writes the embedded pair, `prepare` a corpus."""
+"""Commands that make training data: prepare, synthetic, corpus."""
 
 import re
 from pathlib import Path
@@ -20,12 +20,12 @@ app.add_typer(corpus_app, name="corpus")
 
 
 def language(code: str | None) -> str | None:
-    """The callback of options that name one; of pt-BR what counts is pt."""
+    """Check a language code and drop its region: pt-BR becomes pt."""
     if code is None:
         return None
     name = re.fullmatch(r"([a-z]{2,3})([-_].+)?", code.lower())
     if not name:
-        raise typer.BadParameter(f"{code}: say its code of two or three letters, such as de or tr.")
+        raise typer.BadParameter(f"{code} is not a code of two or three letters, such as de or tr.")
     return name[1]
 
 
@@ -46,7 +46,7 @@ def synthetic(
     test: Annotated[int, typer.Option(help="test pairs")] = 1_000,
     seed: int = 1,
 ) -> None:
-    """Write the embedded language pair, with gold alignments."""
+    """Write the synthetic embedded language pair, with gold alignments."""
     from covnmt.data.synthetic import write_synthetic_corpus
 
     write_synthetic_corpus(directory, seed=seed, train=train, dev=dev, test=test)
@@ -152,7 +152,7 @@ def _file_pairs(source: str, target: str) -> list[FilePair]:
 
 @corpus_app.command("list")
 def corpus_list() -> None:
-    """The corpora known by name."""
+    """List the corpora that can be downloaded."""
     from covnmt.data.open_corpora import list_open_corpora
 
     print_table(("name", "languages", "what", "licence", "address"), list_open_corpora())
@@ -160,7 +160,7 @@ def corpus_list() -> None:
 
 @corpus_app.command("get")
 def corpus_get(name: str, directory: Path) -> None:
-    """Download a corpus, check it, and write plain parallel files."""
+    """Download a corpus, verify it, and write parallel text files."""
     from covnmt.data.open_corpora import download_corpus
 
     for file, lines in download_corpus(name, directory).items():

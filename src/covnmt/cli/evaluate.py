@@ -1,4 +1,4 @@
-"""The commands that judge translations: evaluate, compare, report, plot, rate."""
+"""Commands that score translations: evaluate, compare, report, plot, rate."""
 
 import json
 from collections.abc import Sequence
@@ -15,25 +15,32 @@ from covnmt.base.processes import available_cpus
 from covnmt.cli.options import ExtractionOption, check_finite, check_output_path, check_utf8
 
 app = typer.Typer()
-rate_app = typer.Typer(no_args_is_help=True, help="Sheets for human judgement, and their scores.")
-plot_app = typer.Typer(no_args_is_help=True, help="Single figures, PNG or SVG by the file's name.")
+rate_app = typer.Typer(
+    no_args_is_help=True, help="Make blinded rating sheets for human evaluation, and score them."
+)
+plot_app = typer.Typer(
+    no_args_is_help=True, help="Draw one figure, as PNG or SVG by the file name."
+)
 app.add_typer(rate_app, name="rate")
 app.add_typer(plot_app, name="plot")
 
-ReferenceOption = Annotated[list[Path], typer.Option("--reference", "-r", help="repeatable")]
+ReferenceOption = Annotated[
+    list[Path], typer.Option("--reference", "-r", help="reference translation; repeatable")
+]
 SourceOption = Annotated[Path | None, typer.Option("--source", "-s", help="source text")]
 GoldOption = Annotated[
-    Path | None, typer.Option("--gold", "-g", help="hand alignment of source and first reference")
+    Path | None,
+    typer.Option("--gold", "-g", help="gold alignment of the source and the first reference"),
 ]
 BaseOption = Annotated[int, typer.Option(help="number of the first word in link files: 0 or 1")]
 DeterministicOption = Annotated[
     bool, typer.Option(help="the reference is the only right translation (embedded pair)")
 ]
-TokenizeOption = Annotated[str, typer.Option(help="sacreBLEU's tokeniser")]
-TerOption = Annotated[bool, typer.Option(help="TER is slow on long texts")]
+TokenizeOption = Annotated[str, typer.Option(help="sacreBLEU tokenizer")]
+TerOption = Annotated[bool, typer.Option(help="compute TER, which is slow on long texts")]
 SymmetryOption = Annotated[
     Literal["grow-diag-final", "union", "intersection"],
-    typer.Option(help="of links in both directions"),
+    typer.Option(help="how links of both directions are combined"),
 ]
 JsonOption = Annotated[
     Path | None,
@@ -41,7 +48,7 @@ JsonOption = Annotated[
         "--json",
         dir_okay=False,
         callback=check_output_path,
-        help="write all figures here too; -: print only them",
+        help="also write all scores to this JSON file; -: print only the JSON",
     ),
 ]
 FigureArgument = Annotated[
@@ -50,7 +57,7 @@ FigureArgument = Annotated[
 NamedFiles = Annotated[list[str], typer.Argument(help="NAME=FILE, or just FILE")]
 ForcedOption = Annotated[
     list[str] | None,
-    typer.Option(help="NAME=FILE.npz: soft matrices of the reference, by `covnmt align`"),
+    typer.Option(help="NAME=FILE.npz: attention matrices of the reference, from `covnmt align`"),
 ]
 
 
@@ -63,14 +70,23 @@ def evaluate(
     source: SourceOption = None,
     gold: GoldOption = None,
     forced: Annotated[
-        Path | None, typer.Option(help="soft matrices of the reference (.npz), by `covnmt align`")
+        Path | None,
+        typer.Option(help="attention matrices of the reference (.npz), from `covnmt align`"),
     ] = None,
-    links: Annotated[Path | None, typer.Option(help="Pharaoh links of any aligner")] = None,
+    links: Annotated[
+        Path | None,
+        typer.Option(help="alignment of source and reference in Pharaoh format, from any aligner"),
+    ] = None,
     reverse_links: Annotated[
-        Path | None, typer.Option(help="of the opposite direction, source first too")
+        Path | None,
+        typer.Option(help="alignment of the opposite direction, also written source-target"),
     ] = None,
-    attention: Annotated[Path | None, typer.Option(help="matrices of the output (.npz)")] = None,
-    output_links: Annotated[Path | None, typer.Option(help="source to output, for DROP")] = None,
+    attention: Annotated[
+        Path | None, typer.Option(help="attention matrices of the output (.npz)")
+    ] = None,
+    output_links: Annotated[
+        Path | None, typer.Option(help="alignment of source and output, for DROP and REP")
+    ] = None,
     base: BaseOption = 0,
     deterministic: DeterministicOption = False,
     tokenize: TokenizeOption = "13a",
@@ -79,31 +95,31 @@ def evaluate(
         float, typer.Option(help="for --extraction threshold", callback=check_finite)
     ] = 0.5,
     symmetry: SymmetryOption = "grow-diag-final",
-    renormalise: Annotated[bool, typer.Option(help="matrices, for SAER")] = False,
+    renormalise: Annotated[bool, typer.Option(help="renormalize the matrices for SAER")] = False,
     ter: TerOption = True,
     json_file: JsonOption = None,
 ) -> None:
-    """Every score of one system."""
+    """Score one system: BLEU, chrF, TER, AER, SAER, DROP, REP and more."""
     from covnmt.evaluation.evaluate import EvaluationOptions
     from covnmt.evaluation.evaluate import evaluate as run
     from covnmt.evaluation.tables import evaluation_table, length_table
     from covnmt.evaluation.test_set import load_evaluation_set, load_output
 
-    read = [hypothesis, *reference, source, gold, forced, links, reverse_links, attention]
-    check_distinct_paths([json_file], [*read, output_links])
-    first = _base(base)
-    on = load_evaluation_set(reference, source, gold, first, deterministic)
+    inputs = [hypothesis, *reference, source, gold, forced, links, reverse_links, attention]
+    check_distinct_paths([json_file], [*inputs, output_links])
+    first_number = _first_word_number(base)
+    test_set = load_evaluation_set(reference, source, gold, first_number, deterministic)
     system = load_output(
-        hypothesis, on, forced, links, reverse_links, attention, output_links, first
+        hypothesis, test_set, forced, links, reverse_links, attention, output_links, first_number
     )
     options = EvaluationOptions(
         tokenize, extraction, threshold, symmetry, renormalise, ter=ter, workers=available_cpus()
     )
-    found = run(system, on, options)
-    tables = [evaluation_table(found)]
-    if found.by_length:
-        tables.append(length_table({hypothesis.name: found}))
-    _show(tables, found.to_json(), json_file)
+    evaluation = run(system, test_set, options)
+    tables = [evaluation_table(evaluation)]
+    if evaluation.by_length:
+        tables.append(length_table({hypothesis.name: evaluation}))
+    _show(tables, evaluation.to_json(), json_file)
 
 
 @app.command()
@@ -114,42 +130,49 @@ def compare(
     gold: GoldOption = None,
     forced: ForcedOption = None,
     baseline: Annotated[
-        list[str] | None, typer.Option(help="marks show who beats it; repeatable; the first")
+        list[str] | None,
+        typer.Option(
+            help="systems that the others are tested against; repeatable; default: the first"
+        ),
     ] = None,
-    one_sided: Annotated[bool, typer.Option(help="sign test for being better")] = False,
+    one_sided: Annotated[
+        bool, typer.Option(help="one-sided sign test: is the system better?")
+    ] = False,
     base: BaseOption = 0,
     deterministic: DeterministicOption = False,
     tokenize: TokenizeOption = "13a",
     ter: TerOption = True,
     json_file: JsonOption = None,
 ) -> None:
-    """Several systems on one test set, with significance."""
+    """Compare systems on one test set, with significance tests."""
     from covnmt.evaluation.evaluate import EvaluationOptions
     from covnmt.evaluation.evaluate import compare as run
     from covnmt.evaluation.tables import comparison_table, length_table, significance_table
     from covnmt.evaluation.test_set import load_evaluation_set, load_output
 
-    files = _named(systems)
-    matrices = _matrices(forced, files)
+    files = _named_files(systems)
+    matrices = _named_matrices(forced, files)
     check_distinct_paths(
         [json_file], [*files.values(), *matrices.values(), *reference, source, gold]
     )
-    on = load_evaluation_set(reference, source, gold, _base(base), deterministic)
-    outputs = {name: load_output(path, on, matrices.get(name)) for name, path in files.items()}
+    test_set = load_evaluation_set(reference, source, gold, _first_word_number(base), deterministic)
+    outputs = {
+        name: load_output(path, test_set, matrices.get(name)) for name, path in files.items()
+    }
     alternative: Literal["greater", "two-sided"] = "greater" if one_sided else "two-sided"
     options = EvaluationOptions(
         tokenize, alternative=alternative, ter=ter, workers=available_cpus()
     )
-    found = run(outputs, on, baseline or (), options)
-    tables = [comparison_table(found), significance_table(found)]
+    comparison = run(outputs, test_set, baseline or (), options)
+    tables = [comparison_table(comparison), significance_table(comparison)]
     if source:
-        tables.append(length_table(found.systems))
-    _show(tables, found.to_json(), json_file)
+        tables.append(length_table(comparison.systems))
+    _show(tables, comparison.to_json(), json_file)
 
 
 @app.command()
 def report(
-    directory: Annotated[Path, typer.Argument(help="where the page and its figures go")],
+    directory: Annotated[Path, typer.Argument(help="directory of the page and its figures")],
     systems: NamedFiles,
     reference: ReferenceOption,
     source: Annotated[Path, typer.Option("--source", "-s", help="source text")],
@@ -161,24 +184,24 @@ def report(
     deterministic: DeterministicOption = False,
     tokenize: TokenizeOption = "13a",
     ter: TerOption = True,
-    sentences: Annotated[int, typer.Option(min=0, help="in each list")] = 10,
-    maps: Annotated[int, typer.Option(min=0, help="heat maps")] = 4,
+    sentences: Annotated[int, typer.Option(min=0, help="sentences in each list")] = 10,
+    maps: Annotated[int, typer.Option(min=0, help="sentences with heat maps")] = 4,
 ) -> None:
-    """A self-contained web page: tables, curves, heat maps, and the sentences worth reading."""
+    """Write a self-contained HTML report: tables, curves, heat maps, sentences worth reading."""
     from covnmt.evaluation.alignment_files import load_matrices
     from covnmt.evaluation.evaluate import EvaluationOptions
     from covnmt.evaluation.html import write_report
     from covnmt.evaluation.system_output import read_outputs
     from covnmt.evaluation.test_set import load_evaluation_set
 
-    on = load_evaluation_set(reference, source, gold, _base(base), deterministic)
-    n = len(on.references[0])
-    files = _named(systems)
+    test_set = load_evaluation_set(reference, source, gold, _first_word_number(base), deterministic)
+    n = len(test_set.references[0])
+    files = _named_files(systems)
     rows = {name: read_outputs(path, n) for name, path in files.items()}
-    matrices = {name: load_matrices(path) for name, path in _matrices(forced, files).items()}
+    matrices = {name: load_matrices(path) for name, path in _named_matrices(forced, files).items()}
     options = EvaluationOptions(tokenize, ter=ter, workers=available_cpus())
     page = write_report(
-        directory, title, on, rows, matrices, baseline or (), options, sentences, maps
+        directory, title, test_set, rows, matrices, baseline or (), options, sentences, maps
     )
     log(f"wrote {page}")
 
@@ -189,11 +212,11 @@ def plot_heat_maps(
     systems: Annotated[list[str], typer.Argument(help="NAME=FILE.jsonl of `translate --json`")],
     sentence: Annotated[int, typer.Option(help="line number, from 1")] = 1,
 ) -> None:
-    """One sentence under one or several systems."""
+    """Draw the attention of one sentence, by one or several systems."""
     from covnmt.evaluation.figures import draw_heat_maps
     from covnmt.evaluation.html import read_heat_maps
 
-    draw_heat_maps(read_heat_maps(_named(systems), sentence), figure)
+    draw_heat_maps(read_heat_maps(_named_files(systems), sentence), figure)
 
 
 @plot_app.command("lengths")
@@ -204,18 +227,20 @@ def plot_lengths(
     source: Annotated[Path, typer.Option("--source", "-s", help="source text")],
     tokenize: TokenizeOption = "13a",
 ) -> None:
-    """BLEU and output length by source length (the paper's figure)."""
+    """Draw BLEU and output length by source length (the paper's Figure 6)."""
     from covnmt.evaluation.evaluate import EvaluationOptions
     from covnmt.evaluation.evaluate import evaluate as run
     from covnmt.evaluation.figures import draw_length_curves
     from covnmt.evaluation.test_set import load_evaluation_set, load_output
 
-    on = load_evaluation_set(reference, source)
-    found = {
-        name: run(load_output(path, on), on, EvaluationOptions(tokenize, ter=False)).by_length
-        for name, path in _named(systems).items()
+    test_set = load_evaluation_set(reference, source)
+    curves = {
+        name: run(
+            load_output(path, test_set), test_set, EvaluationOptions(tokenize, ter=False)
+        ).by_length
+        for name, path in _named_files(systems).items()
     }
-    draw_length_curves(found, figure)
+    draw_length_curves(curves, figure)
 
 
 @plot_app.command("training")
@@ -223,32 +248,32 @@ def plot_training(
     figure: FigureArgument,
     runs: Annotated[list[str], typer.Argument(help="NAME=DIRECTORY of `covnmt train`")],
 ) -> None:
-    """Loss and BLEU while training."""
+    """Draw loss and BLEU during training."""
     from covnmt.evaluation.figures import draw_training_curves
 
-    logs = {name: path / "log.jsonl" for name, path in _named(runs).items()}
+    logs = {name: path / "log.jsonl" for name, path in _named_files(runs).items()}
     draw_training_curves(logs, figure)
 
 
 @rate_app.command("make")
 def rate_make(
-    directory: Annotated[Path, typer.Argument(help="where sheet, form and key go")],
+    directory: Annotated[Path, typer.Argument(help="directory of sheet, form and key")],
     systems: NamedFiles,
     source: Annotated[Path, typer.Option("--source", "-s", help="source text")],
-    n: Annotated[int, typer.Option("--sentences", "-n", help="sampled")] = 200,
+    n: Annotated[int, typer.Option("--sentences", "-n", help="sentences to sample")] = 200,
     seed: int = 1,
 ) -> None:
-    """Blinded sheets for raters: a spreadsheet and a form for the browser."""
+    """Write blinded sheets for raters: a spreadsheet and an HTML form."""
     from covnmt.evaluation.human_evaluation import given_source_words, make_rating_sheets
     from covnmt.evaluation.system_output import read_outputs
 
     lines = list(read_lines(source))
-    rows = {name: read_outputs(path, len(lines)) for name, path in _named(systems).items()}
-    texts = {name: [each.text for each in outputs] for name, outputs in rows.items()}
-    made = make_rating_sheets(
+    rows = {name: read_outputs(path, len(lines)) for name, path in _named_files(systems).items()}
+    texts = {name: [line.text for line in outputs] for name, outputs in rows.items()}
+    files = make_rating_sheets(
         texts, lines, n, seed, directory, given_source_words(rows.values(), lines)
     )
-    log(f"for the raters: {made.form} or {made.sheet}; keep to yourself: {made.key}")
+    log(f"for the raters: {files.form} or {files.sheet}; keep secret: {files.key}")
 
 
 @rate_app.command("score")
@@ -257,57 +282,59 @@ def rate_score(
     sheets: Annotated[list[Path], typer.Argument(help="filled sheets, one per rater")],
     json_file: JsonOption = None,
 ) -> None:
-    """Read the filled sheets: the paper's Table 2, and how far the raters agree."""
+    """Score filled sheets: the paper's Table 2, and agreement between raters."""
     from covnmt.evaluation.human_evaluation import score_rating_sheets
     from covnmt.evaluation.tables import agreement_table, ratings_table
 
     check_distinct_paths([json_file], [key, *sheets])
-    found = score_rating_sheets(key, sheets)
-    tables = [ratings_table(found)]
-    if found.agreement:
-        tables.append(agreement_table(found))
-    for sheet, missing in found.unfilled.items():
+    ratings = score_rating_sheets(key, sheets)
+    tables = [ratings_table(ratings)]
+    if ratings.agreement:
+        tables.append(agreement_table(ratings))
+    for sheet, missing in ratings.unfilled.items():
         if missing:
             warn(f"{sheet}: {len(missing)} outputs not rated")
-    _show(tables, found.to_json(), json_file)
+    _show(tables, ratings.to_json(), json_file)
 
 
-def _named(texts: Sequence[str]) -> dict[str, Path]:
-    """NAME=FILE pairs; a bare file is called by its stem."""
+def _named_files(texts: Sequence[str]) -> dict[str, Path]:
+    """Read NAME=FILE pairs; a file without a name is named by its stem."""
     files: dict[str, Path] = {}
     for pair in texts:
-        name, given, path = pair.partition("=")
-        name, path = (name, path) if given else (Path(pair).stem, pair)
+        name, equals, path = pair.partition("=")
+        name, path = (name, path) if equals else (Path(pair).stem, pair)
         if not name or not path:
-            raise UserError(f"{pair!r}: a name or a file is missing; write NAME=FILE, or just FILE")
+            raise UserError(
+                f"{pair!r}: the name or the file is missing; write NAME=FILE, or just FILE"
+            )
         if name in files:
-            raise UserError(f"two systems are called {name!r}; write NAME=FILE")
+            raise UserError(f"two systems are named {name!r}; write NAME=FILE to name them")
         files[check_utf8(name)] = Path(path)
     return files
 
 
-def _matrices(texts: list[str] | None, systems: dict[str, Path]) -> dict[str, Path]:
-    """NAME=FILE.npz pairs of systems that there are."""
-    files = _named(texts or [])
+def _named_matrices(texts: list[str] | None, systems: dict[str, Path]) -> dict[str, Path]:
+    """Read NAME=FILE.npz pairs; every name must be a system."""
+    files = _named_files(texts or [])
     for name in files.keys() - systems.keys():
-        raise UserError(f"--forced {name}: is not among the systems: {', '.join(systems)}")
+        raise UserError(f"--forced {name}: no such system; there are {', '.join(systems)}")
     return files
 
 
-def _base(number: int) -> Literal[0, 1]:
+def _first_word_number(number: int) -> Literal[0, 1]:
     if number == 0:
         return 0
     if number == 1:
         return 1
-    raise UserError(f"--base {number}: words are numbered from 0 or from 1")
+    raise UserError(f"--base {number}: must be 0 or 1")
 
 
-def _show(tables: Sequence[Table], figures: dict[str, Any], path: Path | None) -> None:
-    """Print the tables, and write the figures where asked to; "-" prints the figures alone."""
+def _show(tables: Sequence[Table], scores: dict[str, Any], path: Path | None) -> None:
+    """Print the tables, and write the scores as JSON; the path "-" prints only the JSON."""
     if str(path) == "-":
-        print(json.dumps(figures, ensure_ascii=False, indent=2))
+        print(json.dumps(scores, ensure_ascii=False, indent=2))
         return
     for table in tables:
         stdout_console.print(table)
     if path:
-        write_json(path, figures)
+        write_json(path, scores)

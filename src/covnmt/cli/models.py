@@ -19,36 +19,36 @@ app.add_typer(recipe_app, name="recipe")
 
 @app.command()
 def models() -> None:
-    """The trained models that come along; `--model NAME` takes one."""
+    """List the bundled models; `--model NAME` uses one."""
     from covnmt.model.directory import bundled_model_rows
 
     if not (rows := bundled_model_rows()):
-        log("no model comes along with this version; `covnmt train` makes one")
+        log("this version bundles no models; train one with `covnmt train`")
     print_table(("name", "what", "directory"), rows)
 
 
 @app.command()
 def info(
-    target: Annotated[str, typer.Argument(help="a recipe or a model")],
+    target: Annotated[str, typer.Argument(help="recipe or model")],
     as_json: Annotated[bool, typer.Option("--json")] = False,
     words: Annotated[
-        int, typer.Option(min=4, max=10**9, help="vocabulary rows, for a recipe without data")
+        int, typer.Option(min=4, max=10**9, help="vocabulary size, for a recipe without data")
     ] = 30_001,
 ) -> None:
-    """The resolved settings and the parameter count, in all and by block."""
+    """Show the settings and the parameter counts of a recipe or a model."""
     from covnmt.inference.info import model_info
 
-    found = model_info(target, words)
+    description = model_info(target, words)
     if as_json:
-        print(json.dumps(found.to_json(), indent=2))
+        print(json.dumps(description.to_json(), indent=2))
         return
-    print_table(("key", "value"), found.settings_rows())
-    print_table(("block", "parameters"), found.parameter_rows())
+    print_table(("key", "value"), description.settings_rows())
+    print_table(("block", "parameters"), description.parameter_rows())
 
 
 @recipe_app.command("list")
 def recipe_list() -> None:
-    """The recipes that come with covnmt."""
+    """List the bundled recipes."""
     from covnmt.base.recipe import bundled_recipes
 
     for name in bundled_recipes():
@@ -57,7 +57,7 @@ def recipe_list() -> None:
 
 @recipe_app.command("keys")
 def recipe_keys() -> None:
-    """Every key with its choices, default and meaning."""
+    """List every key with its choices, default and meaning."""
     from covnmt.base.config import describe_keys
 
     print_table(("key", "choices", "default", "meaning"), describe_keys())
@@ -67,7 +67,7 @@ def recipe_keys() -> None:
 def recipe_show(
     recipe: str, overrides: Annotated[list[str] | None, typer.Argument()] = None
 ) -> None:
-    """The resolved settings of a recipe, as JSON."""
+    """Print the resolved settings of a recipe as JSON."""
     from covnmt.base.recipe import find_recipe, load_recipe
 
     print(load_recipe(find_recipe(recipe), overrides).model_dump_json(indent=2))

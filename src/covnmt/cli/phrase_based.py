@@ -21,7 +21,9 @@ from covnmt.phrase_based.settings import (
     WeightTuningSettings,
 )
 
-app = typer.Typer(no_args_is_help=True, help="The phrase-based baseline (extra `smt`).")
+app = typer.Typer(
+    no_args_is_help=True, help="Train and run the phrase-based baseline (extra `smt`)."
+)
 words_app = typer.Typer(no_args_is_help=True, help="Statistical word alignment (extra `smt`).")
 
 ModelArgument = Annotated[Path, typer.Argument(help="made by `covnmt smt train`")]
@@ -45,7 +47,7 @@ def train(
     ],
     processes: ChainProcesses = 1,
 ) -> None:
-    """Link words, collect phrases, count n-grams; what is done already is not done again."""
+    """Train a phrase-based system: align words, extract phrases, count n-grams. Resumes."""
     from covnmt.phrase_based.model import train_phrase_based
 
     with resumable():
@@ -59,7 +61,7 @@ def tune(
     model: ModelArgument,
     settings: Annotated[WeightTuningSettings, FromSettings(WeightTuningSettings)],
 ) -> None:
-    """Find the weights that give the best BLEU on the dev set; goes on where it was stopped."""
+    """Tune the feature weights for dev BLEU (MERT). Run the same command again to resume."""
     from covnmt.phrase_based.model import PhraseBasedModel
     from covnmt.phrase_based.tune_weights import tune_phrase_based
 
@@ -76,19 +78,23 @@ def tune(
 @expand_settings
 def translate(
     model: ModelArgument,
-    file: Annotated[Path | None, typer.Argument(help="text to translate; standard input")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="text to translate; default: standard input")
+    ] = None,
     out: OutputOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
     links: Annotated[
         Path | None,
         typer.Option(
-            dir_okay=False, callback=check_output_path, help="Pharaoh links of source and output"
+            dir_okay=False,
+            callback=check_output_path,
+            help="also write links of source and output, in Pharaoh format",
         ),
     ] = None,
     *,
     settings: SearchOptions,
 ) -> None:
-    """Translate a file or a pipe, line by line; order and empty lines are kept."""
+    """Translate a file or a pipe. Order and empty lines are kept."""
     from covnmt.base.files import check_distinct_paths, read_input_lines, write_output_lines
     from covnmt.metrics.alignment import format_links
     from covnmt.phrase_based.model import PhraseBasedModel
@@ -108,18 +114,16 @@ def translate(
 @words_app.command()
 @expand_settings
 def align(
-    source: Annotated[Path, typer.Argument(help="words between spaces")],
-    target: Annotated[Path, typer.Argument(help="words between spaces")],
+    source: Annotated[Path, typer.Argument(help="text, words separated by spaces")],
+    target: Annotated[Path, typer.Argument(help="text, words separated by spaces")],
     out: OutputOption = None,
-    data: Annotated[
-        Path | None, typer.Option(help="prepared directory whose pairs are learnt from too")
-    ] = None,
-    pairs: Annotated[int, typer.Option(min=0, help="of --data, that many; 0: all")] = 0,
+    data: Annotated[Path | None, typer.Option(help="prepared corpus to learn from as well")] = None,
+    pairs: Annotated[int, typer.Option(min=0, help="number of pairs of --data; 0: all")] = 0,
     processes: ChainProcesses = 1,
     *,
     settings: AlignOptions,
 ) -> None:
-    """Link the words of two parallel files; prints Pharaoh links."""
+    """Align the words of two parallel files; print links in Pharaoh format."""
     from covnmt.base.files import check_distinct_paths, write_output_lines
     from covnmt.data.corpus import Corpus
     from covnmt.metrics.alignment import format_links
@@ -127,5 +131,5 @@ def align(
 
     check_distinct_paths([out], [source, target])
     corpus = Corpus.open(data) if data else None
-    found = align_files(source, target, corpus, settings, pairs, processes)
-    write_output_lines(out, map(format_links, found))
+    links = align_files(source, target, corpus, settings, pairs, processes)
+    write_output_lines(out, map(format_links, links))

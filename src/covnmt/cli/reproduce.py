@@ -23,26 +23,32 @@ app = typer.Typer()
 @app.command()
 def reproduce(
     corpus: Annotated[Literal["kftt", "twlaw", "embedded"], typer.Argument()],
-    work: Annotated[Path, typer.Option(help="prepared data, models, outputs")],
-    results: Annotated[Path, typer.Option(help="result files, tables, figures")],
-    data: Annotated[Path | None, typer.Option(help="the corpus as published")] = None,
-    system: Annotated[list[str] | None, typer.Option(help="only this one; repeatable")] = None,
+    work: Annotated[Path, typer.Option(help="directory of prepared data, models and outputs")],
+    results: Annotated[Path, typer.Option(help="directory of result files, tables and figures")],
+    data: Annotated[Path | None, typer.Option(help="directory of the corpus as published")] = None,
+    system: Annotated[
+        list[str] | None, typer.Option(help="run only this system; repeatable")
+    ] = None,
     seed: Annotated[list[int] | None, typer.Option(min=0, help="repeatable")] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(min=0.1, help="for one system, measuring included", callback=check_finite),
+        typer.Option(
+            min=0.1, help="time for one system, measuring included", callback=check_finite
+        ),
     ] = None,
     scale: Annotated[
         Literal["paper", "modern", "shipped", "small", "tiny"] | None,
         typer.Option(help="paper, modern, shipped: kftt, twlaw; small, tiny: embedded"),
     ] = None,
     device: DeviceOption = "auto",
-    at_once: Annotated[int, typer.Option(min=1, help="jobs at the same time")] = 1,
-    shared: Annotated[bool, typer.Option("--shared", help="beside other work: no speeds")] = False,
-    list_jobs: Annotated[bool, typer.Option("--list", help="what is done and left")] = False,
-    report: Annotated[bool, typer.Option(help="tables and figures at the end")] = True,
+    at_once: Annotated[int, typer.Option(min=1, help="jobs that run at the same time")] = 1,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="other work runs too: record no speeds")
+    ] = False,
+    list_jobs: Annotated[bool, typer.Option("--list", help="list finished and open jobs")] = False,
+    report: Annotated[bool, typer.Option(help="write tables and figures at the end")] = True,
     page: Annotated[
-        bool, typer.Option("--page", help="only tables and figures, of all done")
+        bool, typer.Option("--page", help="only write tables and figures of the finished jobs")
     ] = False,
     sheet: Annotated[bool, typer.Option(help="only write rating sheets, into --work")] = False,
     pack: Annotated[
@@ -50,12 +56,12 @@ def reproduce(
         typer.Option(
             dir_okay=False,
             callback=check_output_path,
-            help="only prepare, and pack it: FILE.tar.xz",
+            help="only prepare the data, and pack it into FILE.tar.xz",
         ),
     ] = None,
-    unpack: Annotated[Path | None, typer.Option(help="prepared data from such a file")] = None,
+    unpack: Annotated[Path | None, typer.Option(help="take prepared data from such a file")] = None,
 ) -> None:
-    """The paper's experiment: the same command again goes on where it stopped."""
+    """Run the paper's experiment. Run the same command again to resume."""
     from covnmt.paper import jobs
     from covnmt.paper.experiments import find_experiment
     from covnmt.paper.pack import pack_prepared_data as write_pack
@@ -80,8 +86,8 @@ def reproduce(
         log(f"wrote {pack} ({pack.stat().st_size / 2**20:.1f} MiB)")
     elif sheet:
         pair = system or ["baseline", "gru10"]
-        where = jobs.write_rating_sheets(plan, pair, (seed or [jobs.FIRST_SEED])[0])
-        log(f"rating sheets: {where}")
+        sheets = jobs.write_rating_sheets(plan, pair, (seed or [jobs.FIRST_SEED])[0])
+        log(f"rating sheets: {sheets}")
     else:
         _run(plan, at_once, report)
 
@@ -105,10 +111,12 @@ def _write_page(plan: "ExperimentPlan") -> None:
 
 @app.command()
 def demo(
-    directory: Annotated[Path, typer.Argument(help="where everything goes")] = Path("demo"),
+    directory: Annotated[
+        Path, typer.Argument(help="directory of everything that the demo writes")
+    ] = Path("demo"),
     threads: TrainingThreadsOption = 0,
 ) -> None:
-    """Train the baseline and a coverage model on the embedded pair, and show the difference."""
+    """Train a baseline and a coverage model on the synthetic pair, and compare them."""
     import torch
 
     from covnmt.paper.demo import run_demo

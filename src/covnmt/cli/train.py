@@ -1,4 +1,4 @@
-"""The commands that make models: `train`, with one worker or several, `average` and `export`."""
+"""Commands that make models: train, average, export."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,17 +13,23 @@ app = typer.Typer()
 
 @app.command()
 def train(
-    recipe: Annotated[str, typer.Argument(help="a TOML file, or a name: paper/gru10")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="train.seed=2 ...")] = None,
-    run: Annotated[Path | None, typer.Option(help="model directory (runs/RECIPE)")] = None,
+    recipe: Annotated[
+        str, typer.Argument(help="TOML file, or name of a bundled recipe such as paper/gru10")
+    ],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="settings to change: train.seed=2 ...")
+    ] = None,
+    run: Annotated[Path | None, typer.Option(help="run directory; default: runs/RECIPE")] = None,
     device: DeviceOption = "auto",
     threads: TrainingThreadsOption = 0,
-    gpus: Annotated[int, typer.Option(min=1, help="workers, one per GPU (or CPU process)")] = 1,
+    gpus: Annotated[
+        int, typer.Option(min=1, help="number of workers, one per GPU (or CPU process)")
+    ] = 1,
     restarts: Annotated[
-        int, typer.Option(min=0, help="go on by itself so often when a worker dies (--gpus)")
+        int, typer.Option(min=0, help="with --gpus: resume this many times when a worker dies")
     ] = 0,
 ) -> None:
-    """Train a model; the same command again goes on where it stopped."""
+    """Train a model. Run the same command again to resume."""
     import torch
 
     from covnmt.base.recipe import find_recipe, load_recipe
@@ -35,57 +41,62 @@ def train(
     config = load_recipe(path, overrides)
     directory = run or Path("runs") / "-".join(filter(None, (path.parent.name, path.stem)))
     if gpus > 1:
-        place = ["--run", str(directory), "--device", device, "--threads", str(threads)]
+        options = ["--run", str(directory), "--device", device, "--threads", str(threads)]
         raise typer.Exit(
-            launch_torchrun(gpus, restarts, ["train", *place, recipe, *(overrides or ())])
+            launch_torchrun(gpus, restarts, ["train", *options, recipe, *(overrides or ())])
         )
     if threads:
         torch.set_num_threads(threads)
-    with process_group(pick_device(device)) as (world, own):
-        outcome = run_training(config, directory, own, world)
+    with process_group(pick_device(device)) as (world, worker_device):
+        outcome = run_training(config, directory, worker_device, world)
         done = (
-            f"{outcome.counters.update:,} updates, {outcome.counters.target_tokens:,} target words"
+            f"{outcome.counters.update:,} updates, {outcome.counters.target_tokens:,} target tokens"
         )
         log(f"{directory}: {outcome.reason} ({done})")
         if not outcome.finished:
-            log("give the same command again to go on")
+            log("run the same command again to resume")
     if not outcome.finished:
         raise typer.Exit(130)
 
 
 @app.command()
 def average(
-    run: Annotated[Path, typer.Argument(help="model directory trained with train.keep")],
-    target: Annotated[Path, typer.Argument(help="where the averaged model goes")],
-    last: Annotated[int, typer.Option(min=1, help="how many of the kept weights")] = 5,
+    run: Annotated[Path, typer.Argument(help="run directory trained with train.keep")],
+    target: Annotated[Path, typer.Argument(help="directory of the averaged model")],
+    last: Annotated[int, typer.Option(min=1, help="number of checkpoints to average")] = 5,
 ) -> None:
-    """Average the last kept weights of a run into a model of their own."""
+    """Average the last checkpoints of a run into a new model."""
     from covnmt.decoding.onnx.format import refuse_exported
     from covnmt.model.checkpoint import average_checkpoints
 
     refuse_exported(target)
-    used = average_checkpoints(run, target, last)
-    log(f"{target}: the mean of {', '.join(used)}")
+    averaged = average_checkpoints(run, target, last)
+    log(f"{target}: the mean of {', '.join(averaged)}")
 
 
 @app.command()
 def export(
     model: Annotated[Path, typer.Argument(help="model directory")],
     target: Annotated[
-        Path | None, typer.Option("--output", "-o", file_okay=False, help="MODEL-onnx or -int8")
+        Path | None,
+        typer.Option("--output", "-o", file_okay=False, help="default: MODEL-onnx or MODEL-int8"),
     ] = None,
-    int8: Annotated[bool, typer.Option(help="a quarter of the size, and faster")] = False,
+    int8: Annotated[
+        bool, typer.Option(help="quantize to 8 bits: a quarter of the size, and faster")
+    ] = False,
     shortlist: Annotated[
         tuple[Path, Path, Path] | None,
-        typer.Option(help="source, target and links: fewer words to choose from, and faster"),
+        typer.Option(
+            help="source file, target file, links: build a lexical shortlist, which is faster"
+        ),
     ] = None,
 ) -> None:
-    """Write a model for fast translation on a CPU, without PyTorch."""
+    """Export a model to ONNX, for fast translation on a CPU without PyTorch."""
     from covnmt.decoding.onnx.export import AlignedText, export_model
     from covnmt.model.checkpoint import refuse_run_directory
 
     directory = target or model.with_name(f"{model.absolute().name}-{'int8' if int8 else 'onnx'}")
     refuse_run_directory(directory)
-    linked = AlignedText(*shortlist) if shortlist else None
-    sizes = export_model(model, directory, "int8" if int8 else "fp32", linked)
+    aligned_text = AlignedText(*shortlist) if shortlist else None
+    sizes = export_model(model, directory, "int8" if int8 else "fp32", aligned_text)
     log(f"{directory}: {sum(sizes.values()) / 2**20:,.1f} MiB")

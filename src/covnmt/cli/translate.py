@@ -40,12 +40,21 @@ DecodeOptions = Annotated[
 @app.command()
 @expand_settings
 def translate(
-    file: Annotated[Path | None, typer.Argument(help="text to translate; standard input")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="text to translate; default: standard input")
+    ] = None,
     model: ModelOption = [],  # noqa: B006 (typer makes its own copy)
     out: OutputOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line")] = False,
-    dictionary: Annotated[Path | None, typer.Option(help="for --replace-unk: TSV")] = None,
-    overlong: Annotated[Literal["cut", "split"], typer.Option(help="lines over the limit")] = "cut",
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="print one JSON object per line, with alignment and coverage"),
+    ] = False,
+    dictionary: Annotated[
+        Path | None, typer.Option(help="for --replace-unk: source word, tab, translation")
+    ] = None,
+    overlong: Annotated[
+        Literal["cut", "split"], typer.Option(help="cut or split lines longer than --max-source")
+    ] = "cut",
     sentences: Annotated[
         bool,
         typer.Option(
@@ -55,18 +64,22 @@ def translate(
         ),
     ] = False,
     shards: Annotated[
-        list[Path] | None, typer.Option(help="many files, or a directory of them; with --out")
+        list[Path] | None, typer.Option(help="many files, or a directory of files; needs --out")
     ] = None,
     into: Annotated[
-        Path | None, typer.Option("--out", file_okay=False, help="where their translations go")
+        Path | None, typer.Option("--out", file_okay=False, help="directory of their translations")
     ] = None,
-    workers: Annotated[int, typer.Option(min=0, help="processes; 0: as suits the model")] = 0,
-    ray: Annotated[str | None, typer.Option(help="on this Ray cluster: auto, or HOST:PORT")] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, help="processes; 0: as many as suit the model")
+    ] = 0,
+    ray: Annotated[
+        str | None, typer.Option(help="address of a Ray cluster: auto, or HOST:PORT")
+    ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
     decode: DecodeOptions = {},  # noqa: B006 (always replaced)
 ) -> None:
-    """Translate a file, a pipe or what is typed, line by line; order and empty lines are kept."""
+    """Translate a file, a pipe or typed lines. Order and empty lines are kept."""
     from covnmt.inference.parallel import TranslationJob, translate_files, translate_text
     from covnmt.inference.translate import format_translations, override_decoding
     from covnmt.model.directory import load_config
@@ -75,20 +88,20 @@ def translate(
     model = require_models(model)
     settings = override_decoding(load_config(model[0]).config.decode, decode)
     if dictionary and not settings.replace_unk:
-        raise UserError("--dictionary is of use only with --replace-unk: give both, or neither")
+        raise UserError("--dictionary needs --replace-unk")
     job = TranslationJob(
         tuple(model), settings, overlong, as_json, dictionary, device, threads, sentences
     )
     if shards or into:
         if file or out:
             raise UserError(
-                "--shards and --out take the place of a file and of --output; for several files "
-                "say --shards before each"
+                "--shards and --out replace FILE and --output; for several files, write "
+                "--shards before each"
             )
         log(str(translate_files(job, shards or [], into, workers, ray)))
         return
     if ray:
-        raise UserError("--ray is for many files: name them with --shards, and their --out")
+        raise UserError("--ray needs --shards and --out")
     done = translate_text(job, file, workers)
     if is_file_path(file) and output_is_file(out):  # a pipe may pause for days
         done = track(done, None, "translating")
@@ -103,17 +116,21 @@ def align(
     out: OutputOption = None,
     matrices: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, callback=check_output_path, help="soft matrices too (.npz)"),
+        typer.Option(
+            dir_okay=False, callback=check_output_path, help="also write attention matrices (.npz)"
+        ),
     ] = None,
     method: ExtractionOption = "argmax",
     threshold: Annotated[
         float, typer.Option(help="for --method threshold", callback=check_finite)
     ] = 0.5,
-    tokenized: Annotated[bool, typer.Option(help="words are what stands between spaces")] = False,
+    tokenized: Annotated[
+        bool, typer.Option(help="align space-separated words instead of subwords")
+    ] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
-    """Align given translations by forced decoding; prints Pharaoh links."""
+    """Align translations by forced decoding; print links in Pharaoh format."""
     from covnmt.base.files import read_parallel_lines
     from covnmt.evaluation.alignment_files import save_matrices
     from covnmt.inference.align import Alignment, align_text
@@ -135,19 +152,24 @@ def align(
 @app.command()
 def check(
     source: Path,
-    target: Annotated[Path, typer.Argument(help="its translation, line by line, by anyone")],
+    target: Annotated[
+        Path, typer.Argument(help="its translation, line by line, from any translator")
+    ],
     model: SingleModelOption = [],  # noqa: B006
     out: OutputOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="every line, as a JSON object")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
     least: Annotated[
         float,
-        typer.Option(help="nats gained without the words; more: surer", callback=check_finite),
+        typer.Option(
+            help="least gain in log-probability without the words; higher: fewer, surer findings",
+            callback=check_finite,
+        ),
     ] = 1.0,
-    max_tokens: Annotated[int, typer.Option(min=1, help="per side; longer ones are skipped")] = 100,
+    max_tokens: Annotated[int, typer.Option(min=1, help="skip pairs with a longer side")] = 100,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
-    """Find source words and sentences that given translations probably leave out."""
+    """Find omissions: source words and sentences that a translation probably leaves out."""
     from covnmt.base.files import read_parallel_lines
     from covnmt.inference.omissions import check_text, format_reports
 
@@ -162,27 +184,33 @@ def check(
 
 @app.command()
 def tune(
-    source: Annotated[Path, typer.Argument(help="a dev set; neither training nor test text")],
+    source: Annotated[
+        Path, typer.Argument(help="source of a dev set, which is neither training nor test text")
+    ],
     reference: Annotated[Path, typer.Argument(help="its translation, line by line")],
     model: ModelOption = [],  # noqa: B006
     length_penalty: Annotated[
         list[float] | None,
-        typer.Option(help="to try; repeatable; 0, 0.2, 0.4 to 1.6", callback=check_all_finite),
+        typer.Option(
+            help="value to try; repeatable; default: 0, 0.2, ... 1.6", callback=check_all_finite
+        ),
     ] = None,
     coverage_penalty: Annotated[
         list[float] | None,
-        typer.Option(help="to try; repeatable; the model's own", callback=check_all_finite),
+        typer.Option(
+            help="value to try; repeatable; default: the model's", callback=check_all_finite
+        ),
     ] = None,
-    beam: Annotated[int | None, typer.Option(help="as for translate")] = None,
-    tokenize: Annotated[str, typer.Option(help="sacreBLEU's tokeniser")] = "13a",
+    beam: Annotated[int | None, typer.Option(help="beam size")] = None,
+    tokenize: Annotated[str, typer.Option(help="sacreBLEU tokenizer")] = "13a",
     write: Annotated[
-        bool, typer.Option("--write", help="the model has the best from now on")
+        bool, typer.Option("--write", help="store the best settings as the model's defaults")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="as a JSON object")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
-    """Find the penalties of the search that suit a model best, on a dev set."""
+    """Tune the length and coverage penalties of a model on a dev set."""
     from covnmt.inference.parallel import TranslationJob
     from covnmt.inference.translate import override_decoding
     from covnmt.inference.tune_penalties import (
@@ -196,10 +224,10 @@ def tune(
     if write:
         require_one_model(model, "tune --write")
         check_can_save_decoding(model[0])
-    found = require_models(model)
-    decode = override_decoding(load_config(found[0]).config.decode, {"beam": beam})
+    directories = require_models(model)
+    decode = override_decoding(load_config(directories[0]).config.decode, {"beam": beam})
     settings = penalty_grid(decode, length_penalty or (), coverage_penalty or ())
-    job = TranslationJob(tuple(found), decode, device=device, threads=threads)
+    job = TranslationJob(tuple(directories), decode, device=device, threads=threads)
     tuning = tune_penalties(job, source, reference, settings, tokenize)
     if as_json:
         print(json.dumps(tuning.to_json(), indent=2))
@@ -207,5 +235,5 @@ def tune(
         print_table(("length penalty", "coverage penalty", "BLEU", "length", ""), tuning.rows())
         log(tuning.advice())
     if write:
-        save_decoding(found[0], tuning.best.decode)
-        log(f"{found[0]}: has it from now on")
+        save_decoding(directories[0], tuning.best.decode)
+        log(f"{directories[0]}: stored as the model's defaults")
