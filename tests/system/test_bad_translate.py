@@ -141,9 +141,7 @@ CASES = {
     "more translations than the beam is wide": Case(
         f"{TRANSLATE} --nbest 5 --beam 2", ("nbest = 5 is more than beam = 2",)
     ),
-    "a beam that no machine can hold": Case(
-        f"{TRANSLATE} --beam 100000", ("--beam", "1000")
-    ),
+    "a beam that no machine can hold": Case(f"{TRANSLATE} --beam 100000", ("--beam", "1000")),
     "a length penalty beyond all numbers": Case(
         f"{TRANSLATE} --length-penalty 1e308", ("length_penalty: ", "less than or equal to 10")
     ),
@@ -157,9 +155,7 @@ CASES = {
         "translate --model model --shards s --out new --ray localhost:1",
         ("localhost:1: no Ray cluster answers there", "ray start --head"),
     ),
-    "a Ray cluster for a single file": Case(
-        f"{TRANSLATE} --ray auto", ("--ray", "--shards")
-    ),
+    "a Ray cluster for a single file": Case(f"{TRANSLATE} --ray auto", ("--ray", "--shards")),
     "a beam of 0": Case(f"{TRANSLATE} --beam 0", ("--beam",)),
     "an option that does not exist": Case(f"{TRANSLATE} --beem 2", ("--beem",)),
     "fewer than no threads": Case(f"{TRANSLATE} --threads -1", ("--threads",)),
