@@ -119,7 +119,7 @@ def test_tables_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
     """Names are never cut, however narrow it is, and brackets are no markup."""
     terminal = io.StringIO()
     console = Console(file=terminal, force_terminal=True, width=60, markup=False)
-    monkeypatch.setattr(options, "output", console)
+    monkeypatch.setattr(options, "stdout_console", console)
     run("corpus", "list")
     assert "news-commentary" in terminal.getvalue()
     options.print_table(("a", "b"), [("[bold]", "[red]text[/red]")])

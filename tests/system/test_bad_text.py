@@ -78,7 +78,7 @@ CASES = {
     ),
     "a vocabulary too small": Case(f"{PREPARE} s t --source-vocab 2", ("--source-vocab",)),
     "a language that is no code": Case(
-        f"{PREPARE} s t --source-language english", ("--source-language", "english: say its code")
+        f"{PREPARE} s t --source-language english", ("--source-language", "english")
     ),
     "data made with other settings": Case(
         "prepare data --train s t --max-length 70",

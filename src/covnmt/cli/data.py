@@ -2,14 +2,15 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from covnmt.base.console import log
+from covnmt.base.console import log, warn
 from covnmt.base.errors import UserError
 from covnmt.base.processes import available_cpus
-from covnmt.cli.options import check_finite, print_table
+from covnmt.cli.options import FromSettings, expand_settings, print_table
+from covnmt.data.settings import PrepareSettings
 
 if TYPE_CHECKING:
     from covnmt.text.tokenize import TokenizerSettings
@@ -30,11 +31,23 @@ def language(code: str | None) -> str | None:
 
 
 FilePair = tuple[Path, Path]
+PrepareOptions = Annotated[
+    dict[str, Any],
+    FromSettings(
+        PrepareSettings,
+        names={
+            "source_size": "--source-vocab",
+            "target_size": "--target-vocab",
+            "open_vocabulary": "--plain",
+        },
+        omit=frozenset({"source", "target", "train", "dev", "test"}),
+    ),
+]
 LanguageOption = Annotated[
     str | None,
-    typer.Option(help="code such as de, for moses (else en) and --plain", callback=language),
+    typer.Option(help="code such as de, for moses (default: en) and --plain", callback=language),
 ]
-Tokenisation = Literal["moses", "jieba", "characters", "whitespace", "sentencepiece"]
+TokenizerKind = Literal["moses", "jieba", "characters", "whitespace", "sentencepiece"]
 CHINESE = "zh"
 
 
@@ -54,86 +67,73 @@ def synthetic(
 
 
 @app.command()
+@expand_settings
 def prepare(
-    directory: Annotated[Path, typer.Argument(help="where the prepared data goes")],
+    directory: Annotated[Path, typer.Argument(help="directory of the prepared corpus")],
     train: Annotated[
         tuple[str, str], typer.Option(help="source and target file; several: a.ja,b.ja a.en,b.en")
     ],
     dev: Annotated[FilePair | None, typer.Option(help="source and target file")] = None,
     test: Annotated[FilePair | None, typer.Option(help="source and target file")] = None,
-    source_tokenizer: Annotated[Tokenisation, typer.Option()] = "moses",
-    target_tokenizer: Annotated[Tokenisation, typer.Option()] = "moses",
+    source_tokenizer: Annotated[TokenizerKind, typer.Option()] = "moses",
+    target_tokenizer: Annotated[TokenizerKind, typer.Option()] = "moses",
     source_language: LanguageOption = None,
     target_language: LanguageOption = None,
     lowercase: Annotated[bool, typer.Option(help="lower-case both sides")] = False,
-    source_vocab: Annotated[
-        int, typer.Option(min=3, help="most frequent words or pieces")
-    ] = 30_000,
-    target_vocab: Annotated[
-        int, typer.Option(min=3, help="most frequent words or pieces")
-    ] = 30_000,
-    max_length: Annotated[int, typer.Option(help="longest side of a training pair")] = 80,
-    max_ratio: Annotated[
-        float, typer.Option(help="of the two lengths; 0: any", callback=check_finite)
-    ] = 0.0,
-    sentencepiece: Annotated[Literal["unigram", "bpe"], typer.Option()] = "unigram",
-    plain: Annotated[
-        bool, typer.Option(help="subwords of any text that people type; needs both languages")
-    ] = False,
     simplify: Annotated[
-        bool, typer.Option("--simplify", help="traditional Chinese becomes simplified")
+        bool, typer.Option("--simplify", help="convert traditional Chinese to simplified")
     ] = False,
     numerals: Annotated[
-        bool, typer.Option("--numerals", help="numbers in Chinese text: 12 becomes 十二")
+        bool, typer.Option("--numerals", help="write numbers in Chinese text as 十二, not 12")
     ] = False,
-    joint: Annotated[bool, typer.Option(help="one vocabulary for both sides")] = False,
-    seed: Annotated[int, typer.Option(help="of the shuffle")] = 1234,
-    overwrite: Annotated[bool, typer.Option(help="replace what is there")] = False,
-    workers: Annotated[int, typer.Option(min=0, help="training files at a time; 0: cores")] = 0,
+    overwrite: Annotated[bool, typer.Option(help="replace an existing corpus")] = False,
+    workers: Annotated[int, typer.Option(min=0, help="processes; 0: one per core")] = 0,
+    options: PrepareOptions = {},  # noqa: B006 (always replaced)
 ) -> None:
-    """Tokenise a parallel corpus, build vocabularies, write id arrays."""
+    """Prepare a parallel corpus: tokenize, build vocabularies, write ids."""
     from covnmt.base.recipe import validate_settings
-    from covnmt.data.corpus import PrepareSettings
-    from covnmt.data.prepare import prepare_corpus as run
+    from covnmt.data.prepare import prepare_corpus
 
+    plain = options["open_vocabulary"]
     chinese = {"simplified": simplify, "numerals": numerals}
     if any(chinese.values()) and CHINESE not in (source_language, target_language):
-        raise UserError("--simplify and --numerals are for Chinese: say --source-language zh")
+        raise UserError("--simplify and --numerals are for Chinese: add --source-language zh")
     settings = validate_settings(
         PrepareSettings,
         {
-            "source": _side(source_tokenizer, source_language, lowercase, plain, chinese),
-            "target": _side(target_tokenizer, target_language, lowercase, plain, chinese),
+            "source": _tokenizer_settings(
+                source_tokenizer, source_language, lowercase, plain, chinese
+            ),
+            "target": _tokenizer_settings(
+                target_tokenizer, target_language, lowercase, plain, chinese
+            ),
             "train": _file_pairs(*train),
             "dev": dev,
             "test": test,
-            "source_size": source_vocab,
-            "target_size": target_vocab,
-            "max_length": max_length,
-            "max_ratio": max_ratio,
-            "sentencepiece": sentencepiece,
-            "open_vocabulary": plain,
-            "joint": joint,
-            "seed": seed,
+            **options,
         },
     )
-    for line in run(settings, directory, overwrite, workers or available_cpus()).lines():
+    for line in prepare_corpus(settings, directory, overwrite, workers or available_cpus()).lines():
         print(line)
 
 
-def _side(
-    kind: Tokenisation, language: str | None, lowercase: bool, plain: bool, chinese: dict[str, bool]
+def _tokenizer_settings(
+    kind: TokenizerKind,
+    language: str | None,
+    lowercase: bool,
+    plain: bool,
+    chinese: dict[str, bool],
 ) -> "TokenizerSettings":
-    """How one side of the corpus is split."""
+    """Return the tokenizer settings of one side."""
     from covnmt.base.recipe import validate_settings
     from covnmt.text.tokenize import UNSPACED_LANGUAGES, TokenizerSettings, subword_settings
 
     if plain and not language:
         raise UserError("--plain needs both --source-language and --target-language")
     if plain and kind not in ("moses", "sentencepiece"):
-        raise UserError("--plain makes subwords: leave out the tokenizers")
+        raise UserError("--plain trains subwords itself: remove the tokenizer options")
     if kind == "moses" and not plain and language in UNSPACED_LANGUAGES:
-        log(f"{language}: no spaces part its words, so moses finds few; try --plain", "yellow")
+        warn(f"{language} has no spaces between words, so moses finds few; try --plain")
     changes = {"lowercase": lowercase} | (chinese if language == CHINESE else {})
     chosen = validate_settings(
         TokenizerSettings, {"kind": kind, "language": language or "en", **changes}

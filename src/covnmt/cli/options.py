@@ -57,10 +57,10 @@ class FromSettings:
 
         decode: Annotated[dict[str, Any], FromSettings(DecodeConfig, defaults=False)]
 
-    With `defaults` the command gets an instance of the class. Without, it gets a dictionary of the
-    options that were given, and the others keep values that are known only later (a model's own).
-    Name, type, limits, help and default come from the field; a field that is itself a settings
-    class adds its own fields.
+    Annotated with the settings class, the command gets an instance; annotated as a dictionary, it
+    gets the values. Without `defaults` these are only the options that were given: the others keep
+    values that are known later (a model's own). Name, type, limits, help and default come from the
+    field; a field that is itself a settings class adds its own fields.
     """
 
     settings: type[Settings]
@@ -103,7 +103,7 @@ class FromSettings:
             annotation=Annotated[kind if self.defaults else kind | None, declared],
         )
 
-    def collect(self, values: dict[str, Any]) -> Any:
+    def collect(self, values: dict[str, Any], as_instance: bool) -> Any:
         """Take the values of these options out of a command's arguments."""
         tree: dict[str, Any] = {}
         options: dict[tuple[str, ...], str] = {}
@@ -115,7 +115,7 @@ class FromSettings:
                 for key in path[:-1]:
                     branch = branch.setdefault(key, {})
                 branch[path[-1]] = value
-        if not self.defaults:
+        if not as_instance:
             return tree
         try:
             return self.settings.model_validate(tree)
@@ -142,17 +142,21 @@ def integer_limits(info: FieldInfo) -> dict[str, int]:
 def expand_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Replace every parameter marked `FromSettings` by the options of its settings class."""
     parameters: list[inspect.Parameter] = []
-    groups: dict[str, FromSettings] = {}
+    groups: dict[str, tuple[FromSettings, bool]] = {}
     for name, parameter in inspect.signature(command).parameters.items():
         marks = [mark for mark in get_args(parameter.annotation) if isinstance(mark, FromSettings)]
         if marks:
-            groups[name] = marks[0]
+            kind = get_args(parameter.annotation)[0]
+            groups[name] = marks[0], inspect.isclass(kind) and issubclass(kind, Settings)
             parameters += marks[0].parameters().values()
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     def run(**values: Any) -> None:
-        collected = {name: group.collect(values) for name, group in groups.items()}
+        collected = {
+            name: group.collect(values, as_instance)
+            for name, (group, as_instance) in groups.items()
+        }
         command(**values, **collected)
 
     run.__name__, run.__doc__, run.__module__ = (

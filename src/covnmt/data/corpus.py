@@ -1,4 +1,4 @@
-"""A prepared corpus: what was asked for (`PrepareSettings`), and memory-mapped ids (`Corpus`).
+"""A prepared corpus: its report (`PrepareReport`) and memory-mapped ids (`Corpus`).
 
 A prepared directory holds, for each split (train, dev, test) and each side:
 
@@ -15,23 +15,20 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 
 from covnmt.base import files
 from covnmt.base.arrays import IntArray
-from covnmt.base.config import Count, PositiveInt, Settings
+from covnmt.base.config import Settings
 from covnmt.base.errors import UserError
+from covnmt.data.settings import PrepareSettings, SplitName
 from covnmt.text.codec import SIDES, Codec, Side, read_settings, vocabulary_fingerprint
-from covnmt.text.tokenize import TokenizerSettings
 
-SplitName = Literal["train", "dev", "test"]
-SPLIT_NAMES: tuple[SplitName, ...] = get_args(SplitName)
 DropReason = Literal["empty", "too_long", "ratio"]
-PathPair = tuple[Path, Path]
 TokenIds = npt.NDArray[np.unsignedinteger[Any]]
 
 DROP_REASONS: dict[DropReason, str] = {
@@ -41,53 +38,6 @@ DROP_REASONS: dict[DropReason, str] = {
 }
 CORPUS_FORMAT = 1  # of the directory's layout
 REMEDY = "make it again with `covnmt prepare`"
-
-
-class PrepareSettings(Settings):
-    """What to prepare, and how."""
-
-    source: TokenizerSettings
-    target: TokenizerSettings
-    train: tuple[PathPair, ...] = Field(min_length=1, description="parallel files, put together")
-    dev: PathPair | None = Field(None, description="for validation; no pair is ever dropped")
-    test: PathPair | None = Field(None, description="for the last score; none is dropped either")
-    source_size: Annotated[int, Field(ge=3)] = Field(30_000, description="words, and 2 reserved")
-    target_size: Annotated[int, Field(ge=3)] = Field(30_000, description="words, and 2 reserved")
-    max_length: PositiveInt = Field(80, description="longest side of a training pair, in tokens")
-    max_ratio: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="longer side over shorter side of a training pair; 0: any"
-    )
-    seed: Count = Field(1234, description="of the shuffle and of sentencepiece's sample")
-    sentencepiece: Literal["unigram", "bpe"] = Field("unigram", description="kind of subwords")
-    open_vocabulary: bool = Field(
-        False, description="subwords of any text: unknown characters in bytes, numbers in digits"
-    )
-    joint: bool = Field(False, description="one vocabulary (and subword model) for both sides")
-
-    @model_validator(mode="after")
-    def _joint_sides_agree(self) -> "PrepareSettings":
-        kinds, sizes = (self.source.kind, self.target.kind), (self.source_size, self.target_size)
-        for what, (source, target) in {"kind": kinds, "size": sizes}.items():
-            if self.joint and source != target:
-                raise ValueError(f"joint needs the same {what}, not {source} and {target}")
-        return self
-
-    def tokenizer(self, side: Side) -> TokenizerSettings:
-        """How the text of one side is split."""
-        return self.source if side == "source" else self.target
-
-    def vocabulary_size(self, side: Side) -> int:
-        """The size of one side's vocabulary."""
-        return self.source_size if side == "source" else self.target_size
-
-    def files(self) -> dict[SplitName, tuple[PathPair, ...]]:
-        """The parallel files of each split there is."""
-        splits: dict[SplitName, tuple[PathPair, ...]] = {"train": self.train}
-        if self.dev:
-            splits["dev"] = (self.dev,)
-        if self.test:
-            splits["test"] = (self.test,)
-        return splits
 
 
 class SplitReport(Settings):

@@ -16,9 +16,9 @@ from rich.text import Text
 from covnmt.base.console import log, track
 from covnmt.base.files import read_parallel_lines, write_lines
 from covnmt.base.recipe import find_recipe, load_recipe, toml_string
-from covnmt.data.corpus import PrepareSettings
 from covnmt.data.examples import example_sentences
 from covnmt.data.prepare import prepare_corpus
+from covnmt.data.settings import PrepareSettings
 from covnmt.data.synthetic import write_synthetic_corpus
 from covnmt.evaluation.alignment_files import load_matrices, save_matrices
 from covnmt.evaluation.evaluate import Comparison, compare

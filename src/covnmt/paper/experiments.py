@@ -13,9 +13,9 @@ from typing import Literal, Protocol
 from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines, read_parallel_lines, write_lines
-from covnmt.data.corpus import PathPair, PrepareSettings
 from covnmt.data.examples import example_sentences
 from covnmt.data.prepare import prepare_corpus
+from covnmt.data.settings import PathPair, PrepareSettings
 from covnmt.data.synthetic import write_synthetic_corpus
 from covnmt.paper.systems import VARIANTS
 from covnmt.text.tokenize import TokenizerSettings, subword_settings
