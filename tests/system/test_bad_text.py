@@ -66,15 +66,15 @@ CASES = {
     ),
     "plain text in words": Case(
         f"{PREPARE} s t --plain --source-language ja --target-language en --source-tokenizer jieba",
-        ("--plain makes subwords",),
+        ("--plain",),
     ),
     "simplified characters of another language": Case(
         f"{PREPARE} s t --simplify --source-language ja",
-        ("--simplify and --numerals are for Chinese: say --source-language zh",),
+        ("--simplify and --numerals are for Chinese: add --source-language zh",),
     ),
     "Chinese numerals of another language": Case(
         f"{PREPARE} s t --numerals --source-language ja",
-        ("--simplify and --numerals are for Chinese: say --source-language zh",),
+        ("--simplify and --numerals are for Chinese: add --source-language zh",),
     ),
     "a vocabulary too small": Case(f"{PREPARE} s t --source-vocab 2", ("--source-vocab",)),
     "a language that is no code": Case(
