@@ -7,12 +7,12 @@ import pytest
 from covnmt.evaluation.evaluate import Comparison, compare
 from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
 from covnmt.paper.results import Result
-from tests.paper.made_up import (
+from tests.paper.sample_results import (
     KFTT,
     OUTPUTS,
     REFERENCES,
-    as_result,
-    made_up,
+    sample_content,
+    sample_result,
     write_open_corpus,
 )
 
@@ -26,7 +26,7 @@ def comparison() -> Comparison:
 @pytest.fixture
 def results(comparison: Comparison) -> list[Result]:
     done = [("gru10", 1), ("baseline", 1), ("fertility", 1), ("tanh1", 1), ("baseline", 2)]
-    return [as_result(made_up(comparison, *job)) for job in [*done, ("gru10", 2)]]
+    return [sample_result(sample_content(comparison, *job)) for job in [*done, ("gru10", 2)]]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from covnmt.paper.experiments import (
     find_experiment,
 )
 from covnmt.paper.systems import recipe_overrides
-from tests.paper.made_up import KFTT, write_open_corpus
+from tests.paper.sample_results import KFTT, write_open_corpus
 
 
 def test_open_corpora_are_prepared_as_words(tmp_path: Path) -> None:

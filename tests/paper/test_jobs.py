@@ -25,11 +25,13 @@ from covnmt.paper.results import write_result
 from covnmt.training import loop
 from covnmt.training.loop import TrainingOutcome
 from covnmt.training.state import Counters
-from tests.paper.made_up import (
+from tests.paper.sample_results import (
     KFTT,
     TINY,
-    made_up,
+    empty_result,
     names,
+    sample_content,
+    sample_result,
     tiny_plan,
 )
 
@@ -61,7 +63,7 @@ class Machine:
         if job.name == self.stop_before:
             raise KeyboardInterrupt
         self.done.append(job.name)
-        write_result(plan.result(job), {"system": job.system, "seed": job.seed})
+        write_result(plan.result_directory, empty_result(job))
 
 
 @pytest.fixture
@@ -93,14 +95,14 @@ def test_no_measuring_begins_after_a_signal(
     monkeypatch.setattr(loop, "train", lambda *_: outcome)
     plan, job = tiny_plan(tmp_path), ExperimentJob("baseline", 1)
     with pytest.raises(KeyboardInterrupt) if stopped else nullcontext():
-        assert train_system(plan, job)["reason"] == "it says why"
+        assert train_system(plan, job).reason == "it says why"
     assert (plan.run(job) / TRAINED).exists() == finished
 
 
 def test_results_from_elsewhere_are_not_made_again(
     three_jobs: ExperimentPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_result(three_jobs.result(ExperimentJob("tanh1", 1)), {"system": "tanh1", "seed": 1})
+    write_result(three_jobs.result_directory, empty_result(ExperimentJob("tanh1", 1)))
     machine = Machine()
     monkeypatch.setattr(jobs, "run_job", machine.run_job)
     assert len(list(run_jobs(three_jobs))) == 2
@@ -117,7 +119,7 @@ def test_results_that_cannot_be_written_are_told_before_any_work(tmp_path: Path)
 
 def test_the_list_says_what_is_done_and_left(tmp_path: Path, comparison: Comparison) -> None:
     plan = tiny_plan(tmp_path)
-    write_result(plan.result(ExperimentJob("gru10", 1)), made_up(comparison, "gru10", 1))
+    write_result(plan.result_directory, sample_result(sample_content(comparison, "gru10", 1)))
     assert list(jobs.progress_rows(plan)) == [
         ("baseline", "1", "left", ""),
         ("gru10", "1", "done", "100.00"),

@@ -10,19 +10,19 @@ from covnmt.base.errors import UserError
 from covnmt.evaluation.evaluate import Comparison
 from covnmt.paper.experiments import find_experiment
 from covnmt.paper.markdown_report import count_coverage_errors, one_result_per_system, write_page
-from covnmt.paper.results import Result, write_result
+from covnmt.paper.results import Example, Result, write_result
 from covnmt.paper.systems import PHRASE_BASED
-from tests.paper.made_up import (
+from tests.paper.sample_results import (
     KFTT,
-    as_result,
-    made_up,
+    sample_content,
+    sample_result,
 )
 
 
 def test_the_page(results: list[Result], tmp_path: Path, comparison: Comparison) -> None:
-    extra = as_result(made_up(comparison, "gru4", 1))
+    extra = sample_result(sample_content(comparison, "gru4", 1))
     for result in [*results, extra]:
-        write_result(tmp_path / f"{result.system}-seed{result.seed}.json", result.content)
+        write_result(tmp_path, result)
     page = write_page(KFTT, tmp_path).read_text("utf-8")
     for part in (
         "# KFTT, Japanese to English",
@@ -52,10 +52,10 @@ def test_the_page(results: list[Result], tmp_path: Path, comparison: Comparison)
 def test_a_page_of_two_recipes(
     results: list[Result], tmp_path: Path, comparison: Comparison
 ) -> None:
-    other = made_up(comparison, "gru10", 7)
+    other = sample_content(comparison, "gru10", 7)
     other["recipe"]["model"]["hidden"] = 16
-    for result in [*results, as_result(other)]:
-        write_result(tmp_path / f"{result.system}-seed{result.seed}.json", result.content)
+    for result in [*results, sample_result(other)]:
+        write_result(tmp_path, result)
     page = write_page(KFTT, tmp_path).read_text("utf-8")
     assert "Not one recipe" in page
     assert "the same for all systems" not in page
@@ -63,8 +63,8 @@ def test_a_page_of_two_recipes(
 
 def test_a_page_of_one_result(tmp_path: Path, comparison: Comparison) -> None:
     nothing = {"gold": {"pairs": 0, "what": None}, "examples": []}
-    content = made_up(comparison, "gru10", 1, **nothing)
-    write_result(tmp_path / "gru10-seed1.json", content)
+    content = sample_content(comparison, "gru10", 1, **nothing)
+    write_result(tmp_path, sample_result(content))
     page = write_page(KFTT, tmp_path).read_text("utf-8")
     assert "No gold alignments were given" in page
     assert "Example sentences" not in page
@@ -75,7 +75,7 @@ def test_a_page_of_one_result(tmp_path: Path, comparison: Comparison) -> None:
 
 
 def test_a_page_of_the_phrase_based_system_alone(tmp_path: Path, comparison: Comparison) -> None:
-    write_result(tmp_path / "pbsmt-seed1.json", made_up(comparison, PHRASE_BASED, 1))
+    write_result(tmp_path, sample_result(sample_content(comparison, PHRASE_BASED, 1)))
     page = write_page(KFTT, tmp_path).read_text("utf-8")
     assert "| `pbsmt`, phrase-based | - |" in page
     assert "lengths.png" not in page
@@ -97,7 +97,7 @@ def test_a_page_of_the_phrase_based_system_alone(tmp_path: Path, comparison: Com
 def test_systems_are_shown_with_one_seed(
     done: list[tuple[str, int]], shown: dict[str, int], comparison: Comparison
 ) -> None:
-    results = [as_result(made_up(comparison, *job)) for job in done]
+    results = [sample_result(sample_content(comparison, *job)) for job in done]
     assert {name: result.seed for name, result in one_result_per_system(results).items()} == shown
 
 
@@ -112,5 +112,11 @@ TROUBLES = [
 
 @pytest.mark.parametrize(("text", "alignment", "expected"), TROUBLES)
 def test_trouble(text: str, alignment: list[list[float]], expected: int) -> None:
-    example = {"source_tokens": ["x", "y"], "tokens": text.split(), "alignment": alignment}
+    example = Example(
+        source_tokens=["x", "y"],
+        text=text,
+        tokens=text.split(),
+        alignment=alignment,
+        coverage=[0.0, 0.0],
+    )
     assert count_coverage_errors(example) == expected

@@ -13,14 +13,16 @@ from sacrebleu.metrics.chrf import CHRF
 from covnmt.base.files import write_lines
 from covnmt.data.corpus import Split
 from covnmt.metrics.bleu import chrf, sacre_bleu
-from covnmt.paper.measure import case_insensitive, describe_run, score_lowercased
+from covnmt.model.directory import load_config
+from covnmt.paper.jobs import describe_run
+from covnmt.paper.measure import score_text, sign_as_lowercased
 
 
 def test_case_insensitive_scores_are_those_of_sacrebleu() -> None:
     output = ["The cat sat on A mat today", "Kyoto is old"]
     references = ["the Cat sat on a Mat Today .", "kyoto Is Very old"]
     lower = [[line.lower() for line in lines] for lines in (output, references)]
-    ours = case_insensitive([score(lower[0], [lower[1]]) for score in (sacre_bleu, chrf)])
+    ours = sign_as_lowercased([score(lower[0], [lower[1]]) for score in (sacre_bleu, chrf)])
     for score, metric in zip(ours, (BLEU(lowercase=True), CHRF(lowercase=True)), strict=True):
         assert score.value == pytest.approx(metric.corpus_score(output, [references]).score)
         assert score.signature == str(metric.get_signature())
@@ -30,14 +32,15 @@ def test_capitals_do_not_count() -> None:
     """On neither side: systems that never saw one cannot write one."""
     lines = ["The Temple of the North .", "It is OLD , very old indeed ."]
     test = SimpleNamespace(source_text=lambda: lines, target_text=lambda: lines)
-    found = score_lowercased([line.upper() for line in lines], cast(Split, test))
+    found = score_text([line.upper() for line in lines], None, cast(Split, test))
     assert [score.value for score in found.translation] == pytest.approx([100, 100, 100, 0])
 
 
 def test_speed_is_the_median_after_the_first_report(tiny_model: Path, tmp_path: Path) -> None:
-    shutil.copytree(tiny_model, tmp_path / "run")
+    run = tmp_path / "run"
+    shutil.copytree(tiny_model, run)
     entry = {"update": 10, "epoch": 0, "words": 9, "seconds": 1.0, "loss": 2.0}
     rates = [1, 300, 100, 200]
     lines = [json.dumps(entry | {"words_per_second": rate}) for rate in rates]
-    write_lines(tmp_path / "run" / "log.jsonl", lines)
-    assert describe_run(tmp_path / "run", "done")["training"]["words_per_second"] == 200
+    write_lines(run / "log.jsonl", lines)
+    assert describe_run(run, load_config(run).config, "done").training.words_per_second == 200

@@ -1,6 +1,5 @@
 """Systems that read subwords or plain text: what is measured, and what one training serves."""
 
-import copy
 import json
 import shutil
 from dataclasses import replace
@@ -67,10 +66,10 @@ def plan(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Experimen
 def test_proxies_are_for_words_only(plan: ExperimentPlan) -> None:
     first, *others = read_results(plan.result_directory)
     for result in (first, *others):
-        assert set(result.content["scores"]) == {"translation", "alignment"}
-        assert "AER" in result.scores
+        assert result.scores.model_fields_set == {"translation", "alignment"}
+        assert "AER" in result.score_values
     lines = Corpus.open(plan.prepared).split("test").source_text()
-    assert first.content["test"]["source_lengths"] == [len(line.split()) for line in lines]
+    assert first.test.source_lengths == [len(line.split()) for line in lines]
 
 
 def test_one_training_serves_all_that_use_it_otherwise(plan: ExperimentPlan) -> None:
@@ -117,17 +116,16 @@ def test_the_page_tells_what_was_tried(plan: ExperimentPlan) -> None:
     assert [row.split("`")[1] for row in rows] == ["gru10", "gru10-no-average"]
     assert "Not one recipe" not in page
     results = read_results(plan.result_directory)
-    for result in results:
-        result.content.pop("tuning", None)  # as those of before
-    assert tables.tuning_table(results) == ""
+    older = [result.model_copy(update={"tuning": []}) for result in results]
+    assert tables.tuning_table(older) == ""
 
 
 def test_what_is_chosen_by_one_rule_is_one_setting(plan: ExperimentPlan) -> None:
     """But not beside what was not chosen so."""
     first = read_result(plan.result(ExperimentJob("gru10", 1)), "gru10", 1)
-    other, fixed = (replace(first, content=copy.deepcopy(first.content)) for _ in range(2))
-    other.content["recipe"]["decode"]["length_penalty"] = 9.0
-    del fixed.content["tuning"]
+    other = first.model_copy(deep=True)
+    other.recipe["decode"]["length_penalty"] = 9.0
+    fixed = first.model_copy(update={"tuning": []})
     assert differing_settings([first, other]) == ()
     [told] = differing_settings([first, fixed])
     assert told.startswith("decode.length_penalty: ")
@@ -153,17 +151,16 @@ def test_measured_elsewhere_it_still_names_where_and_how_long_it_was_trained(
     list(run_jobs(replace(plan, results=tmp_path, jobs=[ExperimentJob("gru10", 1)], minutes=0.2)))
     (again,) = read_results(tmp_path / plan.experiment.name)
     before = json.loads(plan.result(ExperimentJob("gru10", 1)).read_text("utf-8"))
-    assert again.content["commit"] == before["commit"] != "another"
-    assert again.content["command"] == before["command"]
-    assert "minutes" not in again.content
-    assert again.content["scores"] == before["scores"]
+    assert again.commit == before["commit"] != "another"
+    assert again.command == before["command"]
+    assert again.scores.model_dump(exclude_unset=True) == before["scores"]
 
 
 def test_beside_other_work_no_speed_is_told(plan: ExperimentPlan, tmp_path: Path) -> None:
     list(run_jobs(replace(plan, results=tmp_path, jobs=[ExperimentJob("gru10", 1)], shared=True)))
     (beside,) = read_results(tmp_path / plan.experiment.name)
     assert beside.speed is None
-    assert beside.content["command"].endswith(" --seed 1 --shared")
+    assert beside.command.endswith(" --seed 1 --shared")
 
 
 def test_the_page_needs_no_proxies(plan: ExperimentPlan) -> None:
@@ -201,12 +198,11 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> ExperimentPlan:
 
 def test_plain_text_is_scored_as_people_read_it(plain: ExperimentPlan) -> None:
     [result] = read_results(plain.result_directory)
-    scores = result.content["scores"]
-    assert set(scores) == {"translation"}
-    [sacrebleu] = [each for each in scores["translation"] if each["name"] == "BLEU"]
-    assert "case:mixed" in sacrebleu["signature"]
+    assert result.scores.model_fields_set == {"translation"}
+    [sacrebleu] = [score for score in result.scores.translation if score.name == "BLEU"]
+    assert "case:mixed" in sacrebleu.signature
     lengths = Corpus.open(plain.prepared).split("test").source_sentences.lengths()
-    assert result.content["test"]["source_lengths"] == lengths.tolist()
+    assert result.test.source_lengths == lengths.tolist()
 
 
 def test_plain_text_may_lack_its_full_stop(plain: ExperimentPlan) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from covnmt.base.errors import UserError
 from covnmt.paper.pack import pack_prepared_data, unpack_prepared_data
-from tests.paper.made_up import KFTT
+from tests.paper.sample_results import KFTT
 
 
 def contents(directory: Path) -> dict[str, bytes]:

@@ -32,7 +32,7 @@ def plan(tiny_corpus: Path, tiny_text: Path, tmp_path: Path) -> ExperimentPlan:
 
 def test_the_job(plan: ExperimentPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     def quick(search: StackSearchSettings, iterations: int, seed: int) -> WeightTuningSettings:
-        assert (iterations, seed) == (phrase_based.ROUNDS, 1)
+        assert (iterations, seed) == (phrase_based.TUNING_ROUNDS, 1)
         one = search.model_copy(update={"processes": 1})
         return WeightTuningSettings(search=one, iterations=2, nbest=10, restarts=1)
 
@@ -40,19 +40,23 @@ def test_the_job(plan: ExperimentPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     [told] = run_jobs(plan)
     assert "pbsmt-seed1.json: done" in told
     [found] = read_results(plan.result_directory)
-    names = {score["name"] for scores in found.content["scores"].values() for score in scores}
-    assert names >= {"BLEU (paper)", "AER", "left out", "said twice", "DROP", "REP"}
-    aer = found.scores["AER"]
-    assert aer is not None
-    assert aer < 25
+    assert found.score_values.keys() >= {
+        "BLEU (paper)",
+        "AER",
+        "left out",
+        "said twice",
+        "DROP",
+        "REP",
+    }
+    assert found.score_values["AER"] < 25
     assert found.statistics.shape == (20, 10)
-    course = found.content["training"]
-    assert [bleu for _, _, bleu in course["validations"]] != []
+    training = found.training
+    assert [validation.bleu for validation in training.validations] != []
     ways = {f"{way}-{n}" for way in ("forward", "backward") for n in (1, 2, 3)}
-    assert set(course["stages"]) == {*ways, "links", "phrases", "language-model"}
-    assert course["seconds"] > 0
-    assert course["cpu_seconds"] > 0
-    assert course["tuning"]["phrase_pairs"] > 0
+    assert set(training.stages or ()) == {*ways, "links", "phrases", "language-model"}
+    assert (training.seconds or 0) > 0
+    assert (training.cpu_seconds or 0) > 0
+    assert (training.tuning or {})["phrase_pairs"] > 0
     text = plan.result(plan.jobs[0]).read_text("utf-8")
     assert str(plan.work) not in text
     assert json.loads(text)["command"].endswith("--system pbsmt --seed 1")

@@ -6,7 +6,7 @@ from covnmt.evaluation.evaluate import Comparison
 from covnmt.paper import tables
 from covnmt.paper.results import Result
 from covnmt.paper.summary import summarize_results
-from tests.paper.made_up import KFTT, as_result, made_up
+from tests.paper.sample_results import KFTT, sample_content, sample_result
 
 
 def test_marks_are_those_of_compare(results: list[Result], comparison: Comparison) -> None:
@@ -43,14 +43,16 @@ def test_gains_ratios_and_spreads(results: list[Result], comparison: Comparison)
 
 
 def test_only_equals_are_compared(comparison: Comparison) -> None:
-    baseline = as_result(made_up(comparison, "baseline", 1))
+    baseline = sample_result(sample_content(comparison, "baseline", 1))
     elsewhere = {"gpu": "Another GPU", "cpu": "A CPU", "cores": 8}
-    moved = as_result(made_up(comparison, "gru10", 1, machine=elsewhere))
-    newer = as_result(made_up(comparison, "gru1", 1, commit="another"))
-    other_seed = as_result(made_up(comparison, "fertility", 2))
-    other_size = made_up(comparison, "tanh1", 1)
+    moved = sample_result(sample_content(comparison, "gru10", 1, machine=elsewhere))
+    newer = sample_result(sample_content(comparison, "gru1", 1, commit="another"))
+    other_seed = sample_result(sample_content(comparison, "fertility", 2))
+    other_size = sample_content(comparison, "tanh1", 1)
     other_size["recipe"]["model"]["hidden"] = 16
-    summary = summarize_results(KFTT, [baseline, moved, newer, other_seed, as_result(other_size)])
+    summary = summarize_results(
+        KFTT, [baseline, moved, newer, other_seed, sample_result(other_size)]
+    )
     found = {each.system: each for each in summary.systems}
     assert found["gru10"].speed_ratio is None
     assert found["gru1"].speed_ratio is None
@@ -64,10 +66,10 @@ def test_only_equals_are_compared(comparison: Comparison) -> None:
 
 def test_variants_are_set_against_what_they_are_made_of(comparison: Comparison) -> None:
     """With the same seeds: the other seed of its base is another training."""
-    weak = made_up(comparison, "baseline", 2) | {"system": "gru10"}
+    weak = sample_content(comparison, "baseline", 2) | {"system": "gru10"}
     made = [("gru10", 1), ("gru4", 1), ("gru16", 3)]
-    done = [as_result(made_up(comparison, *job)) for job in made]
-    summary = summarize_results(KFTT, [*done, as_result(weak)])
+    done = [sample_result(sample_content(comparison, *job)) for job in made]
+    summary = summarize_results(KFTT, [*done, sample_result(weak)])
     bleu = {name: found.translation[0].value for name, found in comparison.systems.items()}
     changes = {each.system: each.change for each in summary.systems}
     assert changes["gru4"] == pytest.approx(bleu["baseline"] - bleu["gru10"])

@@ -10,7 +10,7 @@ from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.paper.experiments import find_experiment, tunes_length_penalty
 from covnmt.paper.jobs import ExperimentJob, ExperimentPlan, job_config
 from covnmt.paper.systems import VARIANTS
-from tests.paper.made_up import KFTT
+from tests.paper.sample_results import KFTT
 
 
 @pytest.mark.parametrize("system", [*PAPER_SYSTEMS, *VARIANTS])

@@ -10,7 +10,7 @@ from covnmt.paper import tables
 from covnmt.paper.results import Result
 from covnmt.paper.summary import summarize_results
 from covnmt.paper.systems import PHRASE_BASED, recipe_overrides
-from tests.paper.made_up import KFTT, as_result, made_up, rows_of
+from tests.paper.sample_results import KFTT, rows_of, sample_content, sample_result
 
 
 def test_table_one(results: list[Result], comparison: Comparison) -> None:
@@ -33,8 +33,8 @@ def test_table_one(results: list[Result], comparison: Comparison) -> None:
 def test_the_phrase_based_row(results: list[Result], comparison: Comparison) -> None:
     """It comes first, has no parameters, and those who beat it get a mark of their own."""
     # as good as `fertility`: better than the baseline, worse than gru10
-    phrases = made_up(comparison, "fertility", 1) | {"system": PHRASE_BASED}
-    summary = summarize_results(KFTT, [*results, as_result(phrases)])
+    phrases = sample_content(comparison, "fertility", 1) | {"system": PHRASE_BASED}
+    summary = summarize_results(KFTT, [*results, sample_result(phrases)])
     assert [each.system for each in summary.systems][:2] == [PHRASE_BASED, "baseline"]
     assert [tables.significance_marks(each) for each in summary.systems] == [
         "†",
@@ -79,7 +79,7 @@ def test_changes_against_the_baseline(results: list[Result]) -> None:
 def test_variants_stand_after_what_they_are_read_beside(comparison: Comparison) -> None:
     """Sizes of coverage after GRU d=1 and d=10; how long each was trained is told."""
     systems = ("baseline", "tanh1", "gru1", "gru10", "gru4")
-    results = [as_result(made_up(comparison, system, 1)) for system in systems]
+    results = [sample_result(sample_content(comparison, system, 1)) for system in systems]
     rows = list(rows_of(tables.variants_table(summarize_results(KFTT, results))))
     assert [row["system"] for row in rows] == ["`gru1`", "`gru10`", "`gru4`"]
     assert [row["what"] for row in rows] == ["as above", "as above", "d = 4"]
@@ -91,10 +91,16 @@ def test_variants_stand_after_what_they_are_read_beside(comparison: Comparison) 
 
 
 def test_speeds_of_those_that_were_alone(comparison: Comparison) -> None:
-    results = [as_result(made_up(comparison, system, 1)) for system in ("baseline", "gru10")]
+    results = [
+        sample_result(sample_content(comparison, system, 1)) for system in ("baseline", "gru10")
+    ]
     told = [row["ratio"] for row in rows_of(tables.speed_table(summarize_results(KFTT, results)))]
     assert told == ["1.000", "0.833"]
-    for result in results:
-        result.content["training"]["words_per_second"] = None
+    results = [
+        result.model_copy(
+            update={"training": result.training.model_copy(update={"words_per_second": None})}
+        )
+        for result in results
+    ]
     [baseline, gru10] = rows_of(tables.speed_table(summarize_results(KFTT, results)))
     assert (baseline["words/s"], baseline["ratio"], gru10["ratio"]) == ("-", "-", "-")

@@ -6,12 +6,12 @@ goes on from its last save, and has only the time that is left of its own.
 """
 
 import json
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from covnmt.base.config import Config, DecodeConfig
 from covnmt.base.console import log
@@ -19,7 +19,23 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import check_writable, read_json, read_lines, write_json
 from covnmt.base.recipe import find_recipe, load_recipe, toml_string
 from covnmt.paper.experiments import Experiment, tunes_length_penalty
-from covnmt.paper.results import read_result, result_file, write_result
+from covnmt.paper.results import (
+    PAPER_BLEU,
+    FinishedTraining,
+    Measurements,
+    PreparedData,
+    Provenance,
+    ReportPoint,
+    Result,
+    SplitCounts,
+    SystemDescription,
+    Training,
+    TriedPenalty,
+    ValidationPoint,
+    read_result,
+    result_path,
+    write_result,
+)
 from covnmt.paper.systems import PHRASE_BASED, recipe_overrides, training_system
 
 FIRST_SEED, SECOND_SEED = 1, 2
@@ -27,7 +43,8 @@ FIRST_SEED, SECOND_SEED = 1, 2
 RESERVE = 0.15
 SHEET_SENTENCES = 200
 TRAINED = "trained.json"
-OUTPUTS = "test.jsonl"  # the translated test set, beside the model
+OUTPUTS = "test.jsonl"  # the translated test set, in the model directory
+WARM_UP = 1  # reports of speed that do not count
 
 
 @dataclass(frozen=True)
@@ -72,7 +89,7 @@ class ExperimentPlan:
 
     def result(self, job: ExperimentJob) -> Path:
         """The result file of a job."""
-        return result_file(self.result_directory, job.system, job.seed)
+        return result_path(self.result_directory, job.system, job.seed)
 
     def left(self) -> list[ExperimentJob]:
         """The jobs still to be done, in order."""
@@ -112,31 +129,55 @@ def run_jobs(plan: ExperimentPlan) -> Iterator[str]:
 
 def run_job(plan: ExperimentPlan, job: ExperimentJob) -> None:
     """Train one system, measure it, and write its result."""
-    from covnmt.base.provenance import collect_provenance
-    from covnmt.data.corpus import Corpus
-    from covnmt.paper import phrase_based
-
     if job.system == PHRASE_BASED:
-        found = phrase_based.run_job(plan.experiment, plan.run(job), plan.prepared, job.seed)
+        from covnmt.paper.phrase_based import run_phrase_based_job
+
+        directory, outputs = plan.run(job), plan.run(job) / OUTPUTS
+        description, measured = run_phrase_based_job(
+            plan.experiment, directory, plan.prepared, job.seed, outputs
+        )
+        where, minutes = this_machine(), plan.minutes
     else:
-        found = run_neural_job(plan, job)
-    report = Corpus.open(plan.prepared).report
-    content: dict[str, Any] = {
-        "experiment": plan.experiment.name,
-        "system": job.system,
-        "seed": job.seed,
-        "command": reproduce_command(plan, job, found.pop("minutes", plan.minutes)),
-        **collect_provenance(),
-        "data": {name: split.model_dump() for name, split in report.splits.items()},
-        **found,
-    }
-    write_result(plan.result(job), content)
+        ended, description, measured = run_neural_job(plan, job)
+        where, minutes = ended, ended.minutes
+    result = Result(
+        experiment=plan.experiment.name,
+        system=job.system,
+        seed=job.seed,
+        command=reproduce_command(plan, job, minutes),
+        commit=where.commit,
+        machine=where.machine,
+        versions=where.versions,
+        **describe_data(plan.prepared).set_fields(),
+        **description.set_fields(),
+        **measured.set_fields(),
+    )
+    write_result(plan.result_directory, result)
 
 
-def run_neural_job(plan: ExperimentPlan, job: ExperimentJob) -> dict[str, Any]:
-    """Train one of the neural systems, and measure it."""
+def this_machine() -> Provenance:
+    """Return the commit, machine and versions of this process."""
+    from covnmt.base.provenance import collect_provenance
+
+    return Provenance(**collect_provenance())
+
+
+def describe_data(prepared: Path) -> PreparedData:
+    """Return what `prepare` reported about each part of the corpus."""
+    from covnmt.data.corpus import Corpus
+
+    splits = Corpus.open(prepared).report.splits
+    counts = {name: SplitCounts(**report.model_dump()) for name, report in splits.items()}
+    return PreparedData(data=counts)
+
+
+def run_neural_job(
+    plan: ExperimentPlan, job: ExperimentJob
+) -> tuple[FinishedTraining, SystemDescription, Measurements]:
+    """Train a neural system, unless its training was done for another one, and measure it."""
+    from covnmt.data.corpus import Corpus
     from covnmt.model.checkpoint import write_last_weights
-    from covnmt.paper.measure import describe_run, measure_neural_system
+    from covnmt.paper.measure import NeuralSystem, measure_system, without_length_limit
 
     trained = ExperimentJob(training_system(job.system), job.seed)
     run = model = plan.run(trained)
@@ -147,59 +188,97 @@ def run_neural_job(plan: ExperimentPlan, job: ExperimentJob) -> dict[str, Any]:
         model = plan.run(job)
         write_last_weights(run, model)
     decode, tried = tune_length_penalty(plan, job, model, config.decode)
-    outputs = plan.run(job) / OUTPUTS
-    found = measure_neural_system(
-        plan.experiment, model, plan.prepared, plan.device, decode, outputs
-    )
+    limits = without_length_limit(decode, Corpus.open(plan.prepared).split("test"))
+    system = NeuralSystem.load(model, plan.device, limits)
+    measured = measure_system(system, plan.experiment, plan.prepared, plan.run(job) / OUTPUTS)
     seconds = round(time.monotonic() - began, 1)
-    about = describe_run(run, ended.pop("reason"))
-    about["recipe"]["decode"] = decode.model_dump(mode="json")
-    about["recipe"]["train"]["ema"] = config.train.ema
-    if plan.shared:
-        about["training"]["words_per_second"] = None
-    return {**ended, **about, **tried, "measuring_seconds": seconds, **found}
+    tested = config.model_copy(update={"decode": decode})
+    description = describe_run(run, tested, ended.reason, speed=not plan.shared)
+    fields = {**description.set_fields(), "measuring_seconds": seconds}
+    return ended, SystemDescription(**fields, **({"tuning": tried} if tried else {})), measured
+
+
+def describe_run(run: Path, tested: Config, reason: str, speed: bool = True) -> SystemDescription:
+    """Describe settings, size and training from the files of a model directory.
+
+    `tested` has the decoding settings and the weight averaging that the system is measured with.
+    Without `speed` the machine did other work too.
+    """
+    from covnmt.inference.info import model_info
+
+    about = model_info(str(run), words=0)
+    recipe = about.config.model_dump(mode="json", exclude={"data": {"directory"}})  # a local path
+    recipe["decode"] = tested.decode.model_dump(mode="json")
+    recipe["train"]["ema"] = tested.train.ema
+    log = [json.loads(line) for line in read_lines(run / "log.jsonl")]
+    reports = [entry for entry in log if "loss" in entry]
+    validations = [entry for entry in log if "validation" in entry]
+    speeds = [entry["words_per_second"] for entry in reports[WARM_UP:]]
+    last = log[-1]
+    return SystemDescription(
+        recipe=recipe,
+        words=about.vocabulary_sizes,
+        parameters=about.to_json()["parameters"],
+        training=Training(
+            reason=reason,
+            **{key: last[key] for key in ("update", "epoch", "words", "seconds")},
+            best_update=max((e["update"] for e in validations if e["best"]), default=0),
+            words_per_second=statistics.median(speeds) if speeds and speed else None,
+            curve=[
+                ReportPoint(e["update"], round(e["loss"], 4), e["words_per_second"])
+                for e in reports
+            ],
+            validations=[
+                ValidationPoint(
+                    e["update"], round(e["validation"]["loss"], 4), e["validation"]["bleu"]
+                )
+                for e in validations
+            ],
+        ),
+    )
 
 
 def tune_length_penalty(
     plan: ExperimentPlan, job: ExperimentJob, model: Path, decode: DecodeConfig
-) -> tuple[DecodeConfig, dict[str, Any]]:
-    """How a system translates, and what was tried on the dev set to find that, if anything.
+) -> tuple[DecodeConfig, list[TriedPenalty]]:
+    """Choose the length penalty on the dev set, where the experiment does; else try nothing.
 
-    A model directory of its own keeps it, so that an export of it translates so too.
+    A model directory of the job's own keeps the choice, so that an export has it too.
     """
     from covnmt.inference.tune_penalties import save_decoding
     from covnmt.paper.measure import tune_on_dev
 
     if not tunes_length_penalty(plan.experiment, job.system):
-        return decode, {}
+        return decode, []
     tuning = tune_on_dev(plan.experiment, model, plan.prepared, plan.device, decode)
     best = tuning.best.decode
     if model == plan.run(job):
         save_decoding(model, best)
-    rows = [
-        [trial.decode.length_penalty, round(trial.bleu, 2), round(trial.length_ratio, 3)]
+    return best, [
+        TriedPenalty(
+            trial.decode.length_penalty, round(trial.bleu, 2), round(trial.length_ratio, 3)
+        )
         for trial in tuning.trials
     ]
-    return best, {"tuning": rows}
 
 
-def train_system(plan: ExperimentPlan, job: ExperimentJob) -> dict[str, Any]:
-    """Train, or go on training; gives why it ended, its time, and where, in what versions."""
-    from covnmt.base.provenance import collect_provenance
+def train_system(plan: ExperimentPlan, job: ExperimentJob) -> FinishedTraining:
+    """Train, or resume training; a finished training is only looked up."""
     from covnmt.decoding.torch import pick_device
     from covnmt.training.loop import train
 
     run = plan.run(job)
     if (run / TRAINED).exists():
-        return dict(read_json(run / TRAINED))
+        return FinishedTraining.model_validate(read_json(run / TRAINED))
     config = job_config(plan, job, training_minutes_left(plan.minutes, run))
     outcome = train(config, run, pick_device(plan.device))
     reason = outcome.reason
     if plan.minutes and outcome.limit == "minutes":
         reason = f"its time was over ({plan.minutes:g} minutes, measuring included)"
-    ended = {"reason": reason, "minutes": plan.minutes, **collect_provenance()}
+    where = this_machine()
+    ended = FinishedTraining(reason=reason, minutes=plan.minutes, **where.set_fields())
     if outcome.finished:
-        write_json(run / TRAINED, ended)
+        write_json(run / TRAINED, ended.model_dump(mode="json"))
     if outcome.interrupted:
         raise KeyboardInterrupt
     return ended
@@ -248,8 +327,8 @@ def progress_rows(plan: ExperimentPlan) -> Iterator[tuple[str, str, str, str]]:
         done = plan.result(job).exists()
         bleu = ""
         if done:
-            scores = read_result(plan.result(job), job.system, job.seed).scores
-            bleu = f"{scores['BLEU (paper)']:.2f}" if "BLEU (paper)" in scores else ""
+            scores = read_result(plan.result(job), job.system, job.seed).score_values
+            bleu = f"{scores[PAPER_BLEU]:.2f}" if PAPER_BLEU in scores else ""
         yield job.system, str(job.seed), "done" if done else "left", bleu
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from covnmt.base.arrays import FloatArray
 from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write_text, write_json, write_lines
@@ -27,7 +26,7 @@ from covnmt.metrics.adequacy import LOW_ATTENTION
 from covnmt.metrics.by_length import scores_by_length
 from covnmt.paper import tables
 from covnmt.paper.experiments import Experiment
-from covnmt.paper.results import Result, read_results
+from covnmt.paper.results import Example, Result, read_results
 from covnmt.paper.summary import BASELINE, Summary, group_by_system, summarize_results
 from covnmt.paper.systems import PHRASE_BASED
 
@@ -80,7 +79,7 @@ def one_result_per_system(results: Sequence[Result]) -> dict[str, Result]:
 
 def adequacy(summary: Summary, results: Sequence[Result]) -> str:
     """The section of words left out and said twice, where that was measured."""
-    if not any(result.content["scores"].get("proxies") for result in results):
+    if not any(result.scores.proxies for result in results):
         return ""
     table, note = tables.adequacy_table(summary), tables.adequacy_note(summary)
     return f"## Over- and under-translation\n\n{table}\n\n{note}"
@@ -88,7 +87,7 @@ def adequacy(summary: Summary, results: Sequence[Result]) -> str:
 
 def attention(summary: Summary, results: Sequence[Result]) -> str:
     """The section of what attention tells, where that was measured."""
-    if not any(result.content["scores"].get("diagnostics") for result in results):
+    if not any(result.scores.diagnostics for result in results):
         return ""
     return f"## Attention\n\n{tables.attention_table(summary)}\n\n{ATTENTION_NOTE}"
 
@@ -101,8 +100,8 @@ ATTENTION_NOTE = (
 
 def introduction(experiment: Experiment, summary: Summary, results: Sequence[Result]) -> str:
     """Where everything comes from."""
-    data = results[0].content["data"]
-    pairs = ", ".join(f"{name} {split['kept']:,}" for name, split in data.items())
+    data = results[0].data
+    pairs = ", ".join(f"{name} {split.kept:,}" for name, split in data.items())
     shared = "" if summary.unequal else ", the same for all systems of a table"
     lines = [
         f"# {experiment.title}",
@@ -153,14 +152,14 @@ def tuning(results: Sequence[Result]) -> str:
 
 def alignment(experiment: Experiment, summary: Summary, results: Sequence[Result]) -> str:
     """The section of Table 3."""
-    gold = next((r.content["gold"] for r in results if r.content["gold"]["pairs"]), None)
+    gold = next((result.gold for result in results if result.gold.pairs), None)
     if gold is None:
         why = "No gold alignments were given, so there is no AER."
         if experiment.text.plain:
             why = "There is no AER: these subwords do not end where words of gold alignments do."
         return f"## Alignment (Table 3)\n\n{why}"
     note = (
-        f"On {gold['pairs']:,} {gold['what']}; forced decoding, each target word linked to its "
+        f"On {gold.pairs:,} {gold.what}; forced decoding, each target word linked to its "
         "heaviest source word."
     )
     if summary.find(PHRASE_BASED):
@@ -172,7 +171,7 @@ def lengths(first: Mapping[str, Result]) -> str:
     """The section on sentence length."""
     rows = []
     for name, result in first.items():
-        long = [n for n, j in enumerate(result.content["test"]["source_lengths"]) if j > LONG]
+        long = [n for n, j in enumerate(result.test.source_lengths) if j > LONG]
         if long:
             output, reference = result.statistics[long, :2].sum(axis=0)
             rows.append([tables.system_label(name), str(len(long)), f"{output / reference:.3f}"])
@@ -201,7 +200,7 @@ def training(first: Mapping[str, Result]) -> str:
     """The section on training."""
     ended: dict[str, list[str]] = {}
     for name, result in first.items():
-        ended.setdefault(result.content["training"]["reason"], []).append(f"`{name}`")
+        ended.setdefault(result.training.reason, []).append(f"`{name}`")
     ends = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in ended.items())
     return f"## Training\n\n![Training curves](training.png)\n\nWhy it ended. {ends}."
 
@@ -212,9 +211,9 @@ def examples(first: Mapping[str, Result], pictures: Mapping[str, int]) -> str:
     if not pair:
         return ""
     lines = ["## Example sentences", "", "Ours, from no corpus; all of them are shown.", ""]
-    for number, rows in enumerate(zip(*(r.content["examples"] for r in pair), strict=True), 1):
-        lines.append(f"{number}. {' '.join(rows[0]['source_tokens'])}")
-        lines += [f"   - `{r.system}`: {row['text']}" for r, row in zip(pair, rows, strict=True)]
+    for number, rows in enumerate(zip(*(r.examples for r in pair), strict=True), 1):
+        lines.append(f"{number}. {' '.join(rows[0].source_tokens)}")
+        lines += [f"   - `{r.system}`: {row.text}" for r, row in zip(pair, rows, strict=True)]
     for caption, number in pictures.items():
         lines += ["", f"![Sentence {number + 1}](example-{number + 1}.png)", "", f"*{caption}*"]
     return "\n".join(lines)
@@ -242,7 +241,7 @@ def missing(summary: Summary) -> str:
 def write_figures(first: Mapping[str, Result], directory: Path) -> None:
     """Curves by sentence length and of training, as PNG and SVG."""
     buckets = {
-        name: scores_by_length(result.statistics, result.content["test"]["source_lengths"])
+        name: scores_by_length(result.statistics, result.test.source_lengths)
         for name, result in first.items()
     }
     with tempfile.TemporaryDirectory() as place:
@@ -257,11 +256,9 @@ def write_figures(first: Mapping[str, Result], directory: Path) -> None:
 def picture_examples(first: Mapping[str, Result], directory: Path) -> dict[str, int]:
     """Heat maps of two of our sentences: where coverage mends most, and where least."""
     pair = _pair(first)
-    if not pair or not pair[0].content["examples"]:
+    if not pair or not pair[0].examples:
         return {}
-    troubles = [
-        [count_coverage_errors(row) for row in result.content["examples"]] for result in pair
-    ]
+    troubles = [[count_coverage_errors(row) for row in result.examples] for result in pair]
     mended = [before - after for before, after in zip(*troubles, strict=True)]
     rule = f"fewest words with attention below {LOW_ATTENTION:g} in all or said again"
     most, least = int(np.argmax(mended)), int(np.argmin(mended))
@@ -276,37 +273,30 @@ def picture_examples(first: Mapping[str, Result], directory: Path) -> dict[str, 
     return chosen
 
 
-def count_coverage_errors(example: Mapping[str, Any]) -> int:
+def count_coverage_errors(example: Example) -> int:
     """Source words hardly looked at, and target words in pairs that were said before."""
-    hardly = int((_matrix(example).sum(axis=0) < LOW_ATTENTION).sum())
-    return hardly + len(repeated_bigram_positions(example["tokens"]))
+    hardly = int((example.matrix.sum(axis=0) < LOW_ATTENTION).sum())
+    return hardly + len(repeated_bigram_positions(example.tokens))
 
 
 def _pair(first: Mapping[str, Result]) -> list[Result]:
     """The baseline and the coverage system, if both are there and translated the same sentences."""
     pair = [first[name] for name in (BASELINE, COVERAGE) if name in first]
-    told = {tuple(tuple(row["source_tokens"]) for row in r.content["examples"]) for r in pair}
+    told = {tuple(tuple(row.source_tokens) for row in r.examples) for r in pair}
     return pair if len(pair) == 2 and len(told) == 1 else []
 
 
 def _panel(result: Result, number: int) -> HeatMap:
-    row = result.content["examples"][number]
-    coverage = np.array(row["coverage"], dtype=np.float32)
-    return HeatMap(result.system, row["source_tokens"], row["tokens"], _matrix(row), coverage)
-
-
-def _matrix(row: Mapping[str, Any]) -> FloatArray:
-    """Attention [I, J]; an empty translation has no rows, and JSON cannot say how long they are."""
-    shape = (len(row["tokens"]), len(row["source_tokens"]))
-    return np.array(row["alignment"], dtype=np.float32).reshape(shape)
+    row = result.examples[number]
+    coverage = np.array(row.coverage, dtype=np.float32)
+    return HeatMap(result.system, row.source_tokens, row.tokens, row.matrix, coverage)
 
 
 def _log(result: Result) -> list[dict[str, Any]]:
     """The training's log again, as far as it is drawn."""
-    course = result.content["training"]
-    reports = [{"update": update, "loss": loss} for update, loss, _ in course["curve"]]
+    reports = [{"update": p.update, "loss": p.loss} for p in result.training.curve]
     checks = [
-        {"update": update, "validation": {"loss": loss, "bleu": bleu}}
-        for update, loss, bleu in course["validations"]
+        {"update": p.update, "validation": {"loss": p.loss, "bleu": p.bleu}}
+        for p in result.training.validations
     ]
     return [*reports, *checks]

@@ -1,27 +1,25 @@
-"""A trained system -> everything that is known about it (paper, sections 5.1 to 5.4; SPEC 4).
+"""Measure a trained system as the paper does (sections 5.1 to 5.4).
 
-The test set is scored twice: as text, for BLEU and its kin, case-insensitively unless systems read
-plain text; and as the words that the system reads and writes, for attention and the proxies.
-Forced decoding of pairs with a gold alignment gives AER and SAER. Nothing that comes out holds a
-line of a corpus: counts, scores, and the translations of our own sentences.
+The test set is scored twice: as text, for BLEU and similar scores, and as the tokens that the
+system reads and writes, for adequacy and attention. Pairs with a gold alignment give AER and SAER.
+No line of a corpus goes into the measurements: only counts, scores and translations of our example
+sentences.
 """
 
 import json
-import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from covnmt.base.config import DecodeConfig
-from covnmt.base.files import read_lines, read_parallel_lines, write_lines
+from covnmt.base.files import read_parallel_lines, write_lines
 from covnmt.base.processes import available_cpus
 from covnmt.data.corpus import Corpus, Split
 from covnmt.evaluation.alignment_files import check_links, read_links
 from covnmt.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
 from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
-from covnmt.inference.align import Aligner, Alignment
-from covnmt.inference.info import model_info
+from covnmt.inference.align import Aligner
 from covnmt.inference.translate import Translation, Translator
 from covnmt.inference.tune_penalties import (
     PenaltyTuning,
@@ -29,198 +27,224 @@ from covnmt.inference.tune_penalties import (
     penalty_grid,
     score_penalties,
 )
+from covnmt.metrics.alignment import GoldAlignment
 from covnmt.metrics.bleu import OUTPUT_LENGTH, Score
-from covnmt.metrics.by_length import LengthBucket
-from covnmt.paper.experiments import GOLD_FILES, Experiment
+from covnmt.paper.experiments import GOLD_FILES, Experiment, ExperimentText
+from covnmt.paper.results import Example, Gold, Measurements, Scores, SentenceFigures
 
-NOT_OURS_TO_TELL = {"data": {"directory"}}  # a place on somebody's machine
-WARM_UP = 1  # reports of speed that do not count
+WordPair = tuple[Sequence[str], Sequence[str]]
 
 
-class JsonTranslation(Protocol):
-    """A translation that can tell itself as `translate --json` does."""
+class SystemTranslation(Protocol):
+    """What every kind of system tells about a translation."""
+
+    @property
+    def source_tokens(self) -> Sequence[str]:
+        """Tokens that the system read."""
+
+    @property
+    def tokens(self) -> Sequence[str]:
+        """Tokens that the system wrote."""
+
+    @property
+    def text(self) -> str:
+        """The translation."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return the record that `translate --json` prints."""
 
 
-def measure_neural_system(
-    experiment: Experiment,
-    run: Path,
-    prepared: Path,
-    device: str,
-    decode: DecodeConfig,
-    outputs: Path,
-) -> dict[str, Any]:
-    """Translate, align and score; also leaves the translated test set in `outputs`.
+AnyTranslation = TypeVar("AnyTranslation", bound=SystemTranslation)
 
-    Where systems read subwords, attention over words is not known but for the gold pairs, so
-    there are no proxies and diagnostics.
+
+@dataclass(frozen=True)
+class GoldPairs:
+    """Pairs with a gold alignment, split into words; empty where the corpus has none."""
+
+    pairs: Sequence[WordPair]
+    links: Sequence[GoldAlignment]
+    location: str  # for messages, before a line number
+
+    @classmethod
+    def read(cls, prepared: Path) -> "GoldPairs":
+        """Read the gold files of a prepared directory, if they are there."""
+        source, target, path = (prepared / name for name in GOLD_FILES)
+        if not path.exists():
+            return cls([], [], "")
+        pairs = [(a.split(), b.split()) for a, b in read_parallel_lines(source, target)]
+        links = read_links(path)
+        check_links(links, [(len(a), len(b)) for a, b in pairs], path)
+        return cls(pairs, links, f"{source} and {target}, line")
+
+
+class TrainedSystem(Protocol[AnyTranslation]):
+    """A system that can be measured."""
+
+    def translate(
+        self, test: Sequence[str], examples: Sequence[str]
+    ) -> tuple[Sequence[AnyTranslation], Sequence[AnyTranslation]]:
+        """Translate the test set and the example sentences."""
+
+    def align(
+        self, gold: GoldPairs, test: Split | None, translations: Sequence[AnyTranslation]
+    ) -> tuple[SystemOutput, SystemOutput | None]:
+        """Align the gold pairs; and the test set with its references and with the translations.
+
+        The text of the first output is the gold target, since only its alignment is scored.
+        """
+
+
+@dataclass(frozen=True)
+class NeuralSystem:
+    """A neural model, whose alignments are attention."""
+
+    translator: Translator
+    aligner: Aligner
+    decode: DecodeConfig
+
+    @classmethod
+    def load(cls, run: Path, device: str, decode: DecodeConfig) -> "NeuralSystem":
+        """Open a model directory."""
+        return cls(Translator.load(run, device=device), Aligner.load(run, device), decode)
+
+    def translate(
+        self, test: Sequence[str], examples: Sequence[str]
+    ) -> tuple[list[Translation], list[Translation]]:
+        """See `TrainedSystem`."""
+        return (
+            self.translator.translate(test, self.decode),
+            self.translator.translate(examples, self.decode),
+        )
+
+    def align(
+        self, gold: GoldPairs, test: Split | None, translations: Sequence[Translation]
+    ) -> tuple[SystemOutput, SystemOutput | None]:
+        """Force-decode the gold pairs and the references."""
+        targets = [" ".join(target) for _, target in gold.pairs]
+        pairs = zip((" ".join(source) for source, _ in gold.pairs), targets, strict=True)
+        aligned = self.aligner.align(pairs, tokenized=True, where=gold.location)
+        of_gold = SystemOutput(targets, reference_attention=[pair.matrix for pair in aligned])
+        if test is None:
+            return of_gold, None
+        forced = self.aligner.align(zip(test.source_text(), test.target_text(), strict=True))
+        fertility = [t.fertility.tolist() for t in translations if t.fertility is not None]
+        return of_gold, SystemOutput(
+            text=[" ".join(translation.tokens) for translation in translations],
+            reference_attention=[pair.matrix for pair in forced],
+            attention=[translation.alignment for translation in translations],
+            fertility=fertility or None,
+        )
+
+
+def measure_system(
+    system: TrainedSystem[AnyTranslation], experiment: Experiment, prepared: Path, outputs: Path
+) -> Measurements:
+    """Translate, align and score; write the translated test set to `outputs` as JSON lines.
+
+    Systems that read subwords are not scored by tokens: their attention is over subwords, so there
+    is no adequacy, and no attention statistics.
     """
-    test = Corpus.open(prepared).split("test")
-    translator, aligner = Translator.load(run, device=device), Aligner.load(run, device)
-    whole = keep_long_lines(decode, test)
-    translations = translator.translate(test.source_text(), whole)
-    save_translations(outputs, translations)
-    if experiment.text.plain:
-        source = [" ".join(translation.source_tokens) for translation in translations]
-        as_text = score_cased([translation.text for translation in translations], source, test)
-    else:
-        source = test.source_text()
-        as_text = score_lowercased([translation.text for translation in translations], test)
-    aligned, pair_count = score_gold_alignment(aligner, prepared)
-    kinds = {"translation": as_text.translation, "alignment": aligned}
-    by_length = as_text.by_length
-    if not experiment.text.pieces:
-        pairs = zip(test.source_text(), test.target_text(), strict=True)
-        as_words = score_attention(translations, aligner.align(pairs), experiment, prepared)
-        kinds["adequacy"], kinds["proxies"] = as_words.adequacy, as_words.proxies
-        kinds["diagnostics"] = as_words.diagnostics
-        # the same sentences in the same groups; where words are exact, so are rates by length
-        by_length = as_words.by_length if experiment.text.deterministic else by_length
-    return {
-        "scores": {kind: [s.to_json() for s in scores] for kind, scores in kinds.items() if scores},
-        "gold": {"pairs": pair_count, "what": experiment.text.gold if pair_count else None},
-        "test": describe_test(as_text, source, by_length),
-        "examples": [
-            example_record(translation)
-            for translation in translator.translate(experiment.text.examples(prepared), whole)
-        ],
-    }
+    corpus = Corpus.open(prepared)
+    test, gold, text = corpus.split("test"), GoldPairs.read(prepared), experiment.text
+    translations, examples = system.translate(test.source_text(), text.examples(prepared))
+    write_lines(outputs, (json.dumps(t.to_json(), ensure_ascii=False) for t in translations))
+    source = [" ".join(t.source_tokens) for t in translations]
+    scored = score_text([t.text for t in translations], source if text.plain else None, test)
+    of_gold, of_test = system.align(gold, None if text.pieces else test, translations)
+    scores, by_length = {"translation": scored.translation}, scored.by_length
+    if gold.pairs:
+        scores["alignment"] = score_gold_alignment(of_gold, gold)
+    if of_test:
+        tokenize = corpus.codec("target").tokenize
+        references = [" ".join(tokenize(line)) for line in test.target_text()]
+        by_token = score_tokens(of_test, source, references, text, prepared)
+        scores |= {kind: getattr(by_token, kind) for kind in ("adequacy", "proxies", "diagnostics")}
+        if text.deterministic:  # then the rates by length are exact, of the same sentences
+            by_length = by_token.by_length
+    lengths = [len(line.split()) for line in (source if text.plain else test.source_text())]
+    return Measurements(
+        scores=Scores(**{kind: list(found) for kind, found in scores.items() if found}),
+        gold=Gold(pairs=len(gold.pairs), what=text.gold if gold.pairs else None),
+        test=SentenceFigures(
+            sentences=scored.sentences,
+            source_lengths=lengths,
+            output_lengths=scored.statistics[:, OUTPUT_LENGTH].tolist(),
+            statistics=scored.statistics.tolist(),
+            by_length=[bucket.to_json() for bucket in by_length],
+        ),
+        examples=[example_record(translation) for translation in examples],
+    )
 
 
-def tune_on_dev(
-    experiment: Experiment, run: Path, prepared: Path, device: str, decode: DecodeConfig
-) -> PenaltyTuning:
-    """Length penalties tried on the dev set, which is scored as the test set will be."""
-    dev = Corpus.open(prepared).split("dev")
-    plain = experiment.text.plain
-    references = [line if plain else line.lower() for line in dev.target_text()]
-    whole = keep_every_hypothesis(keep_long_lines(decode, dev))
-    found = Translator.load(run, device=device).stream(dev.source_text(), whole)
-    return score_penalties(found, references, penalty_grid(decode))
+def score_text(
+    outputs: Sequence[str], cased_source: Sequence[str] | None, test: Split
+) -> Evaluation:
+    """Score the test set as text.
+
+    `cased_source`, in subwords, belongs to systems that read and write plain text. Others never saw
+    a capital: outputs and references are lowercased.
+    """
+    options = EvaluationOptions(workers=available_cpus())
+    references = test.target_text()
+    if cased_source is not None:
+        return evaluate(SystemOutput(outputs), EvaluationSet([references], cased_source), options)
+    lowercased = EvaluationSet([[line.lower() for line in references]], test.source_text())
+    result = evaluate(SystemOutput([text.lower() for text in outputs]), lowercased, options)
+    return replace(result, translation=sign_as_lowercased(result.translation))
 
 
-def keep_long_lines(decode: DecodeConfig, split: Split) -> DecodeConfig:
-    """With no line cut off, or words and attention would not fit."""
-    longest = int(split.source_sentences.lengths().max())
-    return decode.model_copy(update={"max_source": longest + 1})
-
-
-def describe_test(
-    as_text: Evaluation, source: Sequence[str], by_length: Sequence[LengthBucket]
-) -> dict[str, Any]:
-    """The test set in figures, by sentence and by length."""
-    return {
-        "sentences": as_text.sentences,
-        "source_lengths": [len(line.split()) for line in source],
-        "output_lengths": as_text.statistics[:, OUTPUT_LENGTH].tolist(),
-        "statistics": as_text.statistics.tolist(),
-        "by_length": [bucket.to_json() for bucket in by_length],
-    }
-
-
-def score_lowercased(outputs: Sequence[str], test: Split) -> Evaluation:
-    """The test set as text; references lower-cased, as the systems never saw a capital."""
-    references = [line.lower() for line in test.target_text()]
-    output = SystemOutput([text.lower() for text in outputs])
-    on = EvaluationSet([references], test.source_text())
-    found = evaluate(output, on, EvaluationOptions(workers=available_cpus()))
-    return replace(found, translation=case_insensitive(found.translation))
-
-
-def case_insensitive(scores: Sequence[Score]) -> tuple[Score, ...]:
-    """Signatures that say what was done: lower-casing first is what sacreBLEU calls lc."""
+def sign_as_lowercased(scores: Iterable[Score]) -> tuple[Score, ...]:
+    """Sign scores of lowercased text as sacreBLEU does (`case:lc`)."""
     return tuple(
         replace(score, signature=score.signature.replace("case:mixed", "case:lc"))
         for score in scores
     )
 
 
-def score_cased(outputs: Sequence[str], source: Sequence[str], test: Split) -> Evaluation:
-    """The test set as people read it; the source is in subwords, for its lengths."""
-    on = EvaluationSet([test.target_text()], source)
-    return evaluate(SystemOutput(outputs), on, EvaluationOptions(workers=available_cpus()))
-
-
-def score_attention(
-    translations: Sequence[Translation],
-    forced: Sequence[Alignment],
-    experiment: Experiment,
+def score_tokens(
+    output: SystemOutput,
+    source: Sequence[str],
+    references: Sequence[str],
+    text: ExperimentText,
     prepared: Path,
 ) -> Evaluation:
-    """The test set as words, with attention: proxies and diagnostics, and where they are known
-    the exact rates of words left out and said twice."""
-    exact = experiment.text.deterministic
-    on = EvaluationSet(
-        references=[[" ".join(pair.target_tokens) for pair in forced]],
-        source=[" ".join(pair.source_tokens) for pair in forced],
+    """Score the test set as tokens: adequacy exactly where the text allows it, else by proxies."""
+    exact = text.deterministic
+    test_set = EvaluationSet(
+        references=[references],
+        source=source,
         gold=read_links(prepared / GOLD_FILES[2]) if exact else None,
         deterministic=exact,
     )
-    fertility = [t.fertility.tolist() for t in translations if t.fertility is not None]
-    output = SystemOutput(
-        text=[" ".join(translation.tokens) for translation in translations],
-        reference_attention=[pair.matrix for pair in forced],
-        attention=[translation.alignment for translation in translations],
-        fertility=fertility or None,
-    )
-    return evaluate(output, on, EvaluationOptions(ter=False))
+    return evaluate(output, test_set, EvaluationOptions(ter=False))
 
 
-def score_gold_alignment(aligner: Aligner, prepared: Path) -> tuple[tuple[Score, ...], int]:
-    """AER, SAER, precision and recall on the gold pairs, and how many pairs there are."""
-    source, target, links = (prepared / name for name in GOLD_FILES)
-    if not links.exists():
-        return (), 0
-    pairs = [(a, b) for a, b in read_parallel_lines(source, target)]
-    gold = read_links(links)
-    lengths = [(len(a.split()), len(b.split())) for a, b in pairs]
-    check_links(gold, lengths, links)
-    found = aligner.align(pairs, tokenized=True, where=f"{source} and {target}, line")
-    on = EvaluationSet([[b for _, b in pairs]], [a for a, _ in pairs], gold)
-    # the references stand in for an output: only what is said of alignment is taken
-    stand_in = SystemOutput(
-        [b for _, b in pairs], reference_attention=[pair.matrix for pair in found]
-    )
-    return evaluate(stand_in, on, EvaluationOptions(ter=False, samples=1)).alignment, len(pairs)
+def score_gold_alignment(output: SystemOutput, gold: GoldPairs) -> tuple[Score, ...]:
+    """Score alignments of the gold pairs: AER, SAER, precision and recall."""
+    source = [" ".join(words) for words, _ in gold.pairs]
+    test_set = EvaluationSet([output.text], source, gold.links)
+    return evaluate(output, test_set, EvaluationOptions(ter=False, samples=1)).alignment
 
 
-def example_record(translation: JsonTranslation) -> dict[str, Any]:
-    """One of our sentences, as `translate --json` tells it, in fewer digits."""
-    told = translation.to_json()
-    del told["source"]
-    rounded = [[round(weight, 3) for weight in row] for row in told["alignment"]]
-    return told | {"alignment": rounded}
+def example_record(translation: SystemTranslation) -> Example:
+    """Describe the translation of an example sentence, attention rounded to three digits."""
+    record = translation.to_json()
+    rounded = [[round(weight, 3) for weight in row] for row in record["alignment"]]
+    return Example(**{**record, "alignment": rounded})
 
 
-def save_translations(path: Path, translations: Iterable[JsonTranslation]) -> None:
-    """As `covnmt translate --json` writes them."""
-    write_lines(path, (json.dumps(each.to_json(), ensure_ascii=False) for each in translations))
+def tune_on_dev(
+    experiment: Experiment, run: Path, prepared: Path, device: str, decode: DecodeConfig
+) -> PenaltyTuning:
+    """Try length penalties on the dev set, scored as the test set will be."""
+    dev = Corpus.open(prepared).split("dev")
+    references = [line if experiment.text.plain else line.lower() for line in dev.target_text()]
+    settings = keep_every_hypothesis(without_length_limit(decode, dev))
+    translations = Translator.load(run, device=device).stream(dev.source_text(), settings)
+    return score_penalties(translations, references, penalty_grid(decode))
 
 
-def describe_run(run: Path, reason: str) -> dict[str, Any]:
-    """Settings, parameters and the course of the training, from the run's own files."""
-    about = model_info(str(run), words=0)
-    recipe = about.config.model_dump(mode="json", exclude=NOT_OURS_TO_TELL)
-    log = [json.loads(line) for line in read_lines(run / "log.jsonl")]
-    reports = [entry for entry in log if "loss" in entry]
-    checks = [entry for entry in log if "validation" in entry]
-    speeds = [entry["words_per_second"] for entry in reports[WARM_UP:]]
-    last = log[-1]
-    return {
-        "recipe": recipe,
-        "words": about.vocabulary_sizes,
-        "parameters": about.to_json()["parameters"],
-        "training": {
-            "reason": reason,
-            **{key: last[key] for key in ("update", "epoch", "words", "seconds")},
-            "best_update": max((e["update"] for e in checks if e["best"]), default=0),
-            "words_per_second": statistics.median(speeds) if speeds else None,
-            "curve": [[e["update"], round(e["loss"], 4), e["words_per_second"]] for e in reports],
-            "validations": [
-                [e["update"], round(e["validation"]["loss"], 4), e["validation"]["bleu"]]
-                for e in checks
-            ],
-        },
-    }
+def without_length_limit(decode: DecodeConfig, split: Split) -> DecodeConfig:
+    """Raise the source limit so that no line of a split is cut: attention has to fit the words."""
+    longest = int(split.source_sentences.lengths().max())
+    return decode.model_copy(update={"max_source": longest + 1})

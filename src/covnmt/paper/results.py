@@ -1,115 +1,280 @@
-"""A result file: all that is known about one trained system, in figures.
+"""Result files: everything measured about one system trained with one seed.
 
-Kept as RESULTS/EXPERIMENT/SYSTEM-seedN.json; a job whose file exists is done. Rows of figures stand
-on one line each, so that the files stay small and can be read.
+A result is stored as RESULTS/EXPERIMENT/SYSTEM-seedN.json; a job whose file exists is done. Keys
+that older files lack are optional, and keys that this version does not know are ignored.
 """
 
 import json
 import re
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from covnmt.base.arrays import IntArray
+from covnmt.base.arrays import FloatArray, IntArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write_text, read_json
+from covnmt.metrics.bleu import Score
 
-FORMAT = 1
-NAME = re.compile(r"(.+)-seed(\d+)\.json")
-KINDS = ("translation", "alignment", "adequacy", "proxies", "diagnostics")
+RESULT_NAME = re.compile(r"(.+)-seed(\d+)\.json")
+PAPER_BLEU = "BLEU (paper)"
 
 
-@dataclass(frozen=True)
-class Result:
-    """One system, trained once."""
+class Record(BaseModel):
+    """A part of a result file."""
 
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    def set_fields(self) -> dict[str, Any]:
+        """Return the fields that were given a value."""
+        return {
+            name: getattr(self, name)
+            for name in type(self).model_fields
+            if name in self.model_fields_set
+        }
+
+
+class Machine(Record):
+    """The machine that trained a system."""
+
+    gpu: str | None
+    cpu: str
+    cores: int | None
+
+    @property
+    def name(self) -> str:
+        """The GPU, or the CPU and its cores where there is none."""
+        return self.gpu or f"{self.cpu}, {self.cores} cores"
+
+
+class ReportPoint(NamedTuple):
+    """Training loss and speed as one line of the training log reports them."""
+
+    update: int
+    loss: float
+    words_per_second: int | float
+
+
+class ValidationPoint(NamedTuple):
+    """A validation; for the phrase-based system a round of tuning, which has no loss."""
+
+    update: int
+    loss: float | None
+    bleu: float
+
+
+class TriedPenalty(NamedTuple):
+    """A length penalty that was tried on the dev set."""
+
+    length_penalty: float
+    bleu: float
+    length_ratio: float  # output over reference
+
+
+class Training(Record):
+    """The course of one training."""
+
+    reason: str
+    update: int
+    epoch: int | None = None
+    words: int | None = None
+    seconds: float | None = None
+    cpu_seconds: float | None = None  # of the phrase-based system, as are the next two
+    stages: dict[str, dict[str, Any]] | None = None
+    tuning: dict[str, Any] | None = None
+    best_update: int | None = None
+    words_per_second: int | float | None
+    curve: list[ReportPoint]
+    validations: list[ValidationPoint]
+
+
+class SplitCounts(Record):
+    """What became of one part of the corpus: `data.corpus.SplitReport`, as results have it."""
+
+    read: int = 0
+    kept: int
+    dropped: dict[str, int] = {}
+    tokens: dict[str, int] = {}
+    coverage: dict[str, float] = {}  # percent of tokens in the vocabulary
+
+
+class Gold(Record):
+    """The gold alignments that AER and SAER were measured on."""
+
+    pairs: int
+    what: str | None
+
+
+class SentenceFigures(Record):
+    """Per-sentence figures of the test set, from which sign tests and intervals are computed."""
+
+    sentences: int = 0
+    source_lengths: list[int]
+    output_lengths: list[int] = []
+    statistics: list[list[int]]  # BLEU counts [N, 10]
+    by_length: list[dict[str, Any]] = []
+
+
+class Example(Record):
+    """The translation of an example sentence, with its attention."""
+
+    source_tokens: list[str]
+    text: str
+    tokens: list[str]
+    score: float = 0.0
+    alignment: list[list[float]]
+    coverage: list[float]
+    fertility: list[float] | None = None
+
+    @property
+    def matrix(self) -> FloatArray:
+        """Attention [I, J]; in JSON an empty translation has no rows to tell J by."""
+        shape = (len(self.tokens), len(self.source_tokens))
+        return np.array(self.alignment, dtype=np.float32).reshape(shape)
+
+
+class Scores(Record):
+    """Scores by kind; those that were not measured are empty."""
+
+    translation: list[Score] = []
+    alignment: list[Score] = []
+    adequacy: list[Score] = []
+    proxies: list[Score] = []
+    diagnostics: list[Score] = []
+
+
+class Provenance(Record):
+    """Where a system was trained: `base.provenance.collect_provenance`."""
+
+    commit: str
+    machine: Machine
+    versions: dict[str, str | None] = {}
+
+
+class FinishedTraining(Provenance):
+    """Why a training ended and how many minutes it was given: trained.json in a model directory."""
+
+    reason: str
+    minutes: float | None
+
+
+class PreparedData(Record):
+    """The corpus that a system was trained on, by part."""
+
+    data: dict[str, SplitCounts]
+
+
+class SystemDescription(Record):
+    """Settings, size and training of a system, and what measuring it took."""
+
+    recipe: dict[str, Any]  # as the version that made the result had it
+    words: dict[str, int] | None = None  # vocabulary sizes
+    parameters: dict[str, int]
+    training: Training
+    tuning: list[TriedPenalty] = []
+    measuring_seconds: float | None = None
+    processes: int | None = None
+
+
+class Measurements(Record):
+    """What was measured of a trained system."""
+
+    scores: Scores
+    gold: Gold
+    test: SentenceFigures
+    examples: list[Example]
+
+
+class ResultName(Record):
+    """Which job a result belongs to, and the command that repeats it."""
+
+    format: Literal[1] = 1
+    experiment: str
     system: str
     seed: int
-    content: dict[str, Any]
+    command: str = ""
+
+
+class Result(Measurements, SystemDescription, PreparedData, Provenance, ResultName):
+    """One system, trained once and measured. Keys in the file follow the bases from the last."""
 
     @cached_property
-    def scores(self) -> dict[str, float]:
-        """Those that there are, by name."""
-        kinds = self.content["scores"]
-        return {each["name"]: each["value"] for kind in KINDS for each in kinds.get(kind, [])}
+    def score_values(self) -> dict[str, float]:
+        """The value of every score, by the score's name."""
+        kinds: list[list[Score]] = list(dict(self.scores).values())
+        return {score.name: score.value for kind in kinds for score in kind}
 
     @cached_property
     def statistics(self) -> IntArray:
-        """The BLEU counts [N, 10] of the test set."""
-        return np.array(self.content["test"]["statistics"], dtype=np.int64)
-
-    @property
-    def tuning(self) -> list[list[float]]:
-        """Length penalties tried on the dev set, each with its BLEU and length ratio; or nothing.
-
-        The one chosen is in the recipe.
-        """
-        return list(self.content.get("tuning", []))
+        """The BLEU counts of the test set [N, 10]."""
+        return np.array(self.test.statistics, dtype=np.int64)
 
     @property
     def length_penalty(self) -> float:
-        """Of the search that was measured."""
-        return float(self.content["recipe"]["decode"]["length_penalty"])
-
-    @property
-    def parameters(self) -> int:
-        """All weights."""
-        return int(self.content["parameters"]["total"])
+        """The length penalty that the test set was translated with."""
+        return float(self.recipe["decode"]["length_penalty"])
 
     @property
     def speed(self) -> float | None:
-        """Median of target words per second while training."""
-        value = self.content["training"]["words_per_second"]
+        """Target words per second in training (median), unless the machine did other work too."""
+        value = self.training.words_per_second
         return None if value is None else float(value)
 
 
-def result_file(directory: Path, system: str, seed: int) -> Path:
-    """Where the result of a job is kept."""
+def result_path(directory: Path, system: str, seed: int) -> Path:
+    """Return the path of a job's result."""
     return directory / f"{system}-seed{seed}.json"
 
 
-def write_result(path: Path, content: dict[str, Any]) -> None:
-    """Write a result as a whole."""
+def write_result(directory: Path, result: Result) -> Path:
+    """Write a result file with the keys that were set."""
+    path = result_path(directory, result.system, result.seed)
+    content = {"format": result.format, **result.model_dump(mode="json", exclude_unset=True)}
     with atomic_write_text(path) as stream:
-        stream.write(format_json({"format": FORMAT, **content}) + "\n")
+        stream.write(format_json(content) + "\n")
+    return path
 
 
 def read_results(directory: Path) -> list[Result]:
-    """Every result of an experiment, by system and seed."""
-    found = []
+    """Read every result of an experiment, sorted by file name."""
+    results = []
     for path in sorted(directory.glob("*.json")):
-        if match := NAME.fullmatch(path.name):
-            found.append(read_result(path, match[1], int(match[2])))
-    return found
+        if match := RESULT_NAME.fullmatch(path.name):
+            results.append(read_result(path, match[1], int(match[2])))
+    return results
 
 
 def read_result(path: Path, system: str, seed: int) -> Result:
-    """One result; what is damaged or of another job is an error."""
+    """Read a result; a damaged file, or the result of another job, is an error."""
     content = read_json(path)
     remedy = "remove it and run the job again"
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != 1:
         raise UserError(f"{path}: not a result of `covnmt reproduce`; {remedy}")
     job = (content.get("system"), content.get("seed"))
     if job != (system, seed):
         raise UserError(f"{path}: holds {job[0]}, seed {job[1]}; rename it, or {remedy}")
-    missing = [part for part in ("parameters", "training", "scores", "test") if part not in content]
-    if missing:
-        raise UserError(f"{path}: has no {', '.join(missing)}; {remedy}")
-    return Result(system, seed, content)
+    try:
+        return Result.model_validate(content)
+    except ValidationError as error:
+        problems = error.errors()
+        missing = [".".join(map(str, e["loc"])) for e in problems if e["type"] == "missing"]
+        if missing:
+            raise UserError(f"{path}: has no {', '.join(missing)}; {remedy}") from None
+        key = ".".join(map(str, problems[0]["loc"]))
+        raise UserError(f"{path}: damaged: {key}: {problems[0]['msg']}; {remedy}") from None
 
 
-def format_json(value: Any, pad: str = "") -> str:
-    """JSON in which every list of plain values has one line."""
-    inner = pad + "  "
+def format_json(value: Any, indent: str = "") -> str:
+    """Format JSON with each list of plain values on one line, so that files stay short."""
+    inner = indent + "  "
     if isinstance(value, dict) and value:
-        rows = [f"{json.dumps(key)}: {format_json(each, inner)}" for key, each in value.items()]
+        rows = [f"{json.dumps(key)}: {format_json(item, inner)}" for key, item in value.items()]
         opening, closing = "{}"
-    elif isinstance(value, list) and any(isinstance(each, dict | list) for each in value):
-        rows = [format_json(each, inner) for each in value]
+    elif isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
+        rows = [format_json(item, inner) for item in value]
         opening, closing = "[]"
     else:
         return json.dumps(value, ensure_ascii=False)
-    return opening + ",".join(f"\n{inner}{row}" for row in rows) + f"\n{pad}{closing}"
+    return opening + ",".join(f"\n{inner}{row}" for row in rows) + f"\n{indent}{closing}"

@@ -14,7 +14,7 @@ from covnmt.metrics.bootstrap import ConfidenceInterval, bleu_gain_interval
 from covnmt.metrics.significance import SignTest, sign_test
 from covnmt.paper.experiments import Experiment
 from covnmt.paper.jobs import choose_jobs
-from covnmt.paper.results import Result
+from covnmt.paper.results import PAPER_BLEU, Result
 from covnmt.paper.systems import PHRASE_BASED, VARIANTS, base_system
 
 BASELINE = "baseline"
@@ -105,8 +105,8 @@ def summarize_results(experiment: Experiment, results: Sequence[Result]) -> Summ
             for system, group in groups.items()
         ),
         missing=tuple(job.name for job in planned if (job.system, job.seed) not in done),
-        commits=_unique(result.content["commit"] for result in results),
-        machines=_unique(machine_name(result) for result in results),
+        commits=_unique(result.commit for result in results),
+        machines=_unique(result.machine.name for result in results),
         unequal=differing_settings([r for r in results if r.system in PAPER_SYSTEMS]),
     )
 
@@ -144,7 +144,7 @@ def summarize_system(
     return SystemSummary(
         system=first.system,
         seeds=tuple(result.seed for result in group),
-        parameters=first.parameters,
+        parameters=first.parameters["total"],
         scores={name: Spread.of(values) for name, values in _scores(group).items()},
         gain=gain,
         gain_band=band,
@@ -156,7 +156,7 @@ def summarize_system(
         },
         words_per_second=Spread.of(speeds) if speeds else None,
         speed_ratio=mean(ratios) if ratios else None,
-        updates=Spread.of([result.content["training"]["update"] for result in group]),
+        updates=Spread.of([result.training.update for result in group]),
         change=change,
         change_band=change_band,
     )
@@ -172,18 +172,9 @@ def _against(
     return ahead, bleu_gain_interval([(other.statistics, one.statistics) for one, other in pairs])
 
 
-def machine_name(result: Result) -> str:
-    """What it was trained on, in a few words."""
-    known = result.content["machine"]
-    return str(known["gpu"] or f"{known['cpu']}, {known['cores']} cores")
-
-
 def speeds_comparable(one: Result, other: Result) -> bool:
     """Whether their speeds are: code may have become faster between two commits."""
-    return (
-        machine_name(one) == machine_name(other)
-        and one.content["commit"] == other.content["commit"]
-    )
+    return one.machine.name == other.machine.name and one.commit == other.commit
 
 
 def differing_settings(results: Sequence[Result]) -> tuple[str, ...]:
@@ -201,18 +192,18 @@ def differing_settings(results: Sequence[Result]) -> tuple[str, ...]:
 def shared_settings(result: Result) -> dict[str, Any]:
     """The recipe, flat; what was chosen on the dev set was chosen by one rule."""
     chosen = {"decode.length_penalty": "chosen on the dev set"} if result.tuning else {}
-    return {**flatten_keys(result.content["recipe"]), **chosen}
+    return {**flatten_keys(result.recipe), **chosen}
 
 
 def _bleu(result: Result) -> float:
-    return result.scores.get("BLEU (paper)", 0.0)
+    return result.score_values.get(PAPER_BLEU, 0.0)
 
 
 def _scores(group: Sequence[Result]) -> dict[str, list[float]]:
     """The values of each score over the seeds."""
     found: dict[str, list[float]] = {}
     for result in group:
-        for name, value in result.scores.items():
+        for name, value in result.score_values.items():
             found.setdefault(name, []).append(value)
     return found
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.metrics.adequacy import LOW_ATTENTION
 from covnmt.metrics.bootstrap import ConfidenceInterval
-from covnmt.paper.results import Result
+from covnmt.paper.results import PAPER_BLEU, Result
 from covnmt.paper.summary import BASELINE, Spread, Summary, SystemSummary
 from covnmt.paper.systems import PHRASE_BASED, VARIANTS
 
@@ -62,7 +62,7 @@ def translation_table(summary: Summary) -> str:
             [
                 system_label(each.system),
                 format_parameters(each, summary),
-                *(format_spread(each.scores.get("BLEU (paper)")), significance_marks(each)),
+                *(format_spread(each.scores.get(PAPER_BLEU)), significance_marks(each)),
                 *(format_signed(each.gain), format_interval(each.gain_band)),
                 *(format_spread(each.scores.get(name)) for name in ("BLEU", "chrF", "TER")),
                 paper.added,
@@ -157,7 +157,7 @@ def variants_table(summary: Summary) -> str:
         return ""
     beside = {name for variant in run for name in (variant.base, variant.beside)}
     shown = [each for each in summary.systems if each.system in VARIANTS or each.system in beside]
-    wanted = ("BLEU (paper)", "SAER", "AER", *ADEQUACY, "DROP", "REP")
+    wanted = (PAPER_BLEU, "SAER", "AER", *ADEQUACY, "DROP", "REP")
     first, *others = [name for name in wanted if any(name in each.scores for each in shown)]
     rows = [
         [

@@ -28,10 +28,15 @@ OUTPUTS = {
 }
 
 
-def made_up(comparison: Comparison, system: str, seed: int, **changes: Any) -> dict[str, Any]:
+def sample_content(
+    comparison: Comparison, system: str, seed: int, **changes: Any
+) -> dict[str, Any]:
     """A result as a job would write it, of the made-up test set."""
     found = comparison.systems[system if system in OUTPUTS else "baseline"]
-    alignment = [{"name": "AER", "value": 50.0 + seed}, {"name": "SAER", "value": 60.0}]
+    alignment = [
+        {"name": name, "value": value, "signature": ""}
+        for name, value in (("AER", 50.0 + seed), ("SAER", 60.0))
+    ]
     tokens = ["a", "b", "a", "b"] if system == "baseline" else ["a", "b", "c", "d"]
     return {
         "experiment": "kftt",
@@ -71,8 +76,35 @@ def made_up(comparison: Comparison, system: str, seed: int, **changes: Any) -> d
     } | changes
 
 
-def as_result(content: dict[str, Any]) -> Result:
-    return Result(content["system"], content["seed"], content)
+def sample_result(content: dict[str, Any]) -> Result:
+    """Validate a result as if it was read from a file."""
+    return Result.model_validate(content)
+
+
+def empty_result(job: ExperimentJob) -> Result:
+    """Result of a job that measured nothing."""
+    nothing: dict[str, Any] = {
+        "experiment": TINY.name,
+        "system": job.system,
+        "seed": job.seed,
+        "commit": "abc1234",
+        "machine": {"gpu": None, "cpu": "A CPU", "cores": 8},
+        "data": {},
+        "recipe": {},
+        "parameters": {"total": 0},
+        "training": {
+            "reason": "",
+            "update": 0,
+            "words_per_second": None,
+            "curve": [],
+            "validations": [],
+        },
+        "scores": {},
+        "gold": {"pairs": 0, "what": None},
+        "test": {"source_lengths": [], "statistics": []},
+        "examples": [],
+    }
+    return Result.model_validate(nothing)
 
 
 def names(chosen: list[ExperimentJob]) -> list[str]:
