@@ -13,7 +13,7 @@ import uvicorn
 
 from covnmt.serve.app import create_app
 from covnmt.serve.model_pool import ServedModel, open_models, parse_spec
-from covnmt.serve.prometheus import Metrics
+from covnmt.serve.prometheus import ServerMetrics
 from covnmt.serve.server import open_socket
 from covnmt.serve.settings import ServeSettings
 
@@ -29,7 +29,7 @@ class Running:
 
     url: str
     models: dict[str, ServedModel]
-    metrics: Metrics
+    metrics: ServerMetrics
     server: uvicorn.Server
 
     def client(self) -> httpx.Client:
@@ -42,7 +42,7 @@ def serving(
     models: dict[str, Path], settings: ServeSettings = UNLIMITED, device: str = "cpu"
 ) -> Iterator[Running]:
     """Serve these models; stops, gracefully, at the end."""
-    metrics = Metrics()
+    metrics = ServerMetrics()
     specs = [parse_spec(f"{name}={path}") for name, path in models.items()]
     served = open_models(specs, device, settings, metrics.observe_batch)
     app = create_app(served, settings, metrics)

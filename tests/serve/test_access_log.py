@@ -70,4 +70,4 @@ def test_a_client_that_leaves_while_it_asks_is_no_fault(
 
 def gone(client: httpx.Client) -> int:
     found = [line for line in metrics(client).splitlines() if '"/translate",status="499"' in line]
-    return int(found[0].rpartition(" ")[2]) if found else 0
+    return int(float(found[0].rpartition(" ")[2])) if found else 0

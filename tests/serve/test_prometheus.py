@@ -1,47 +1,56 @@
-"""The text that Prometheus reads."""
+"""What GET /metrics shows."""
 
-from covnmt.serve.prometheus import Counter, Histogram, Metrics
+from typing import Any
 
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
-def test_counter() -> None:
-    counter = Counter("n_total", "Things")
-    counter.add(status="200", path="/a")
-    counter.add(2, path="/a", status="200")
-    counter.add(path='q"\\\n', status="404")
-    assert list(counter.lines()) == [
-        "# HELP n_total Things.",
-        "# TYPE n_total counter",
-        'n_total{path="/a",status="200"} 3',
-        r'n_total{path="q\"\\\n",status="404"} 1',
-    ]
+from covnmt.serve.prometheus import ServerMetrics
 
+from .server import Running, post
 
-def test_beyond_a_million_every_one_counts() -> None:
-    counter, histogram = Counter("n_total", "Things"), Histogram("s", "Seconds", (1.0,))
-    counter.add(1_234_567, path="/a")
-    histogram.add(12_345_678.5)
-    assert list(counter.lines())[-1] == 'n_total{path="/a"} 1234567'
-    assert "s_sum 12345678.5" in list(histogram.lines())
+# names of samples and their labels, on which dashboards and alerts are built
+SAMPLES: dict[str, set[str]] = {
+    "covnmt_waiting_sentences": {"model"},
+    "covnmt_requests_total": {"path", "status"},
+    "covnmt_sentences_total": {"model"},
+    **{
+        f"covnmt_{name}_{kind}": labels
+        for name in ("request_seconds", "batch_sentences", "batch_seconds")
+        for kind, labels in (("bucket", {"le"}), ("sum", set()), ("count", set()))
+    },
+}
 
 
-def test_histogram_is_cumulative() -> None:
-    histogram = Histogram("s", "Seconds", (0.1, 1.0))
-    for value in (0.05, 0.1, 0.5, 7.0):
-        histogram.add(value)
-    assert list(histogram.lines())[2:] == [
-        's_bucket{le="0.1"} 2',
-        's_bucket{le="1"} 3',
-        's_bucket{le="+Inf"} 4',
-        "s_sum 7.65",
-        "s_count 4",
-    ]
+def samples(client: httpx.Client) -> list[Any]:
+    families = text_string_to_metric_families(client.get("/metrics").text)
+    return [sample for family in families for sample in family.samples]
 
 
-def test_all_of_it() -> None:
-    metrics = Metrics()
-    metrics.observe_batch("gru10", 3, 0.2)
-    text = metrics.text({"gru10": 5})
-    assert 'covnmt_waiting_sentences{model="gru10"} 5\n' in text
-    assert 'covnmt_sentences_total{model="gru10"} 3\n' in text
-    assert "covnmt_batch_seconds_sum 0.2\n" in text
-    assert text.endswith("\n")
+def test_names_and_labels_stay(client: httpx.Client, lines: list[str]) -> None:
+    post(client, text=lines[0])
+    assert {sample.name: set(sample.labels) for sample in samples(client)} == SAMPLES
+
+
+def test_every_model_has_its_own_counts(
+    running: Running, client: httpx.Client, lines: list[str]
+) -> None:
+    def done() -> dict[str, float]:
+        return {
+            sample.labels["model"]: sample.value
+            for sample in samples(client)
+            if sample.name == "covnmt_sentences_total"
+        }
+
+    post(client, text=lines[0])
+    before = done()
+    post(client, text=lines[:3], model="tiny")
+    assert done() == before | {"tiny": before["tiny"] + 3}
+
+
+def test_servers_of_one_process_count_apart() -> None:
+    first, second = ServerMetrics(), ServerMetrics()
+    first.observe_batch("gru10", 3, 0.2)
+    value = first.registry.get_sample_value("covnmt_sentences_total", {"model": "gru10"})
+    assert value == 3
+    assert second.registry.get_sample_value("covnmt_batch_sentences_count") == 0

@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from covnmt.serve.prometheus import Metrics
+from covnmt.serve.prometheus import ServerMetrics
 
 CLIENT_CLOSED_REQUEST = 499
 logger = logging.getLogger("covnmt.serve")
@@ -25,7 +25,7 @@ def add_log_fields(scope: Scope, **facts: Any) -> None:
 class AccessLogMiddleware:
     """The middleware that writes it; the page, and what is not there, are `other` than `paths`."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, paths: set[str]) -> None:
+    def __init__(self, app: ASGIApp, metrics: ServerMetrics, paths: set[str]) -> None:
         self.app, self.metrics, self.paths = app, metrics, paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,8 +54,7 @@ class AccessLogMiddleware:
 
     def _write(self, scope: Scope, status: int, seconds: float, facts: dict[str, Any]) -> None:
         path = scope["path"] if scope["path"] in self.paths else "other"
-        self.metrics.requests.add(path=path, status=str(status))
-        self.metrics.seconds.add(seconds)
+        self.metrics.observe_request(path, status, seconds)
         line = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "method": scope["method"],

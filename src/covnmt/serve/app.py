@@ -1,14 +1,16 @@
-"""The server as an ASGI application: routes, limits, errors, start and stop."""
+"""The server as an ASGI application: routes, middleware, error handlers, OpenAPI document."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
@@ -20,27 +22,26 @@ from covnmt.base.errors import UserError
 from covnmt.serve import libretranslate, routes
 from covnmt.serve.access_log import CLIENT_CLOSED_REQUEST, AccessLogMiddleware
 from covnmt.serve.batching import ClosedError, QueueFullError
-from covnmt.serve.model_pool import ServedModel
-from covnmt.serve.openapi import build_openapi_document
-from covnmt.serve.prometheus import Metrics
+from covnmt.serve.model_pool import ModelSpec, ServedModel
+from covnmt.serve.prometheus import ServerMetrics
 from covnmt.serve.schemas import first_problem
 from covnmt.serve.security import RequestRefusedError, SecurityMiddleware
 from covnmt.serve.service import TranslationService
 from covnmt.serve.settings import ServeSettings
 from covnmt.serve.worker import WorkerDiedError
 
-# what FastAPI and Starlette say, and what helps
-DETAILS = {
-    "There was an error parsing the body": "the body is not JSON in UTF-8",
-    "Not Found": "nothing can be asked for here in this way; see /openapi.json",
-    "Method Not Allowed": "nothing can be asked for here in this way; see /openapi.json",
+# Starlette and FastAPI raise these themselves, with messages that do not help.
+MESSAGES = {
+    400: "the body is not JSON in UTF-8",
+    404: "nothing can be asked for here in this way; see /openapi.json",
+    405: "nothing can be asked for here in this way; see /openapi.json",
 }
 DOCUMENT = "/openapi.json"
 PAGE = Path(__file__).parent / "page"
 
 
 def create_app(
-    models: dict[str, ServedModel], settings: ServeSettings, metrics: Metrics
+    models: dict[str, ServedModel], settings: ServeSettings, metrics: ServerMetrics
 ) -> FastAPI:
     """Build the application for these models, which it closes when it ends."""
 
@@ -56,7 +57,7 @@ def create_app(
     app.include_router(routes.build_router(service))
     app.include_router(libretranslate.build_router(service))
     _add_probes(app, models, metrics)
-    document = build_openapi_document(app, [model.spec for model in models.values()], settings)
+    document = _build_document(app, [model.spec for model in models.values()], settings)
     _add_document(app, document)
     _allow_head(app)
     app.mount("/", StaticFiles(directory=PAGE, html=True))
@@ -73,7 +74,7 @@ def create_app(
     return app
 
 
-def _add_probes(app: FastAPI, models: dict[str, ServedModel], metrics: Metrics) -> None:
+def _add_probes(app: FastAPI, models: dict[str, ServedModel], metrics: ServerMetrics) -> None:
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
         """Is the server alive?"""
@@ -88,8 +89,9 @@ def _add_probes(app: FastAPI, models: dict[str, ServedModel], metrics: Metrics) 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def show_metrics() -> Response:
         """Counts and times for Prometheus."""
-        waiting = {name: len(model.queue.waiting) for name, model in models.items()}
-        return Response(metrics.text(waiting), media_type="text/plain; version=0.0.4")
+        for name, model in models.items():
+            metrics.waiting.labels(name).set(len(model.queue.waiting))
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_document(app: FastAPI, document: dict[str, Any]) -> None:
@@ -105,9 +107,35 @@ def _allow_head(app: FastAPI) -> None:
             route.methods = {"GET", "HEAD"}
 
 
+def _build_document(
+    app: FastAPI, specs: Sequence[ModelSpec], settings: ServeSettings
+) -> dict[str, Any]:
+    """Build the OpenAPI document with the models, languages and limits of this server."""
+    document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    schemas = document["components"]["schemas"]
+    names = [spec.name for spec in specs]
+    for kind in ("TranslateRequest", "AlignRequest", "CheckRequest"):
+        properties = schemas[kind]["properties"]
+        properties["model"] |= {"enum": [*names, None], "examples": names}
+    beam = schemas["TranslateRequest"]["properties"]["beam"]["anyOf"][0]
+    beam["maximum"] = min(beam["maximum"], settings.max_beam)
+    sources = list(dict.fromkeys(["auto", *(spec.source for spec in specs)]))
+    targets = list(dict.fromkeys(spec.target for spec in specs))
+    example = {"q": "ze muye piro sire tuye", "source": specs[0].source, "target": specs[0].target}
+    contents = document["paths"]["/translate"]["post"]["requestBody"]["content"]
+    for content in contents.values():
+        schema = content["schema"]
+        properties = schema["properties"] | {
+            "source": schema["properties"]["source"] | {"enum": sources},
+            "target": schema["properties"]["target"] | {"enum": targets},
+        }
+        content["schema"] = schema | {"properties": properties, "examples": [example]}
+    return document
+
+
 def _add_error_handlers(app: FastAPI) -> None:
-    """Every failure is `{"error": "..."}`, and none repeats what it was sent, but for
-    the beginning of a sentence that is too long."""
+    """Answer every failure by `{"error": "..."}`, which repeats nothing that the client sent
+    except the beginning of a sentence that is too long."""
 
     def answer(kind: type[Exception], status: int, message: Callable[[Exception], str]) -> None:
         async def handle(request: Request, error: Exception) -> Response:
@@ -126,15 +154,15 @@ def _add_error_handlers(app: FastAPI) -> None:
     answer(WorkerDiedError, 503, lambda error: f"{error}; try again, or send less at once")
     answer(ClientDisconnect, CLIENT_CLOSED_REQUEST, lambda error: "the client has gone")
     answer(Exception, 500, lambda error: "something failed here; the server's log tells what")
-    answer(HTTPException, 400, _detail)
-    answer(RequestValidationError, 422, _problem)
+    answer(HTTPException, 400, _http_message)
+    answer(RequestValidationError, 422, _validation_message)
 
 
-def _detail(error: Exception) -> str:
-    detail = str(getattr(error, "detail", error))
-    return DETAILS.get(detail, detail)
+def _http_message(error: Exception) -> str:
+    assert isinstance(error, HTTPException)
+    return MESSAGES.get(error.status_code, error.detail)
 
 
-def _problem(error: Exception) -> str:
+def _validation_message(error: Exception) -> str:
     assert isinstance(error, RequestValidationError)
     return first_problem(error.errors())

@@ -6,6 +6,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Sequence
+from multiprocessing.connection import Listener
 from pathlib import Path
 
 from covnmt.base.console import log
@@ -27,22 +28,15 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
             f"the server needs {error.name}, which is not installed: {install_command('serve')}"
         ) from None
     from covnmt.serve.model_pool import open_models, parse_spec
-    from covnmt.serve.prometheus import Metrics
+    from covnmt.serve.prometheus import ServerMetrics
     from covnmt.serve.worker import freeze_gc
 
-    metrics = Metrics()
+    metrics = ServerMetrics()
     specs = [parse_spec(text) for text in models]
     # a taken port is told before the models are loaded
     listening = open_socket(settings.host, settings.port)
-    try:
-        served = open_models(specs, device, settings, metrics.observe_batch)
-    except OSError as error:
-        if "AF_UNIX path too long" not in str(error):
-            raise
-        raise UserError(
-            f"{tempfile.gettempdir()}: too long a name for the place where processes meet; give "
-            "a shorter one, TMPDIR=/tmp for example"
-        ) from None
+    check_temporary_directory()
+    served = open_models(specs, device, settings, metrics.observe_batch)
     app = create_app(served, settings, metrics)
     _log_to_stderr()
     config = uvicorn.Config(
@@ -62,6 +56,18 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
         # also after a second Ctrl-C, which waits for nothing
         for model in served.values():
             model.abandon()
+
+
+def check_temporary_directory() -> None:
+    """Raise an error if worker processes cannot be started through a socket in it."""
+    directory = tempfile.gettempdir()
+    try:
+        Listener(family="AF_UNIX").close()
+    except OSError as error:
+        raise UserError(
+            f"{directory}: worker processes are started through a socket in this temporary "
+            f"directory, but: {error}; name another, with a short path: TMPDIR=/tmp for example"
+        ) from None
 
 
 def open_socket(host: str, port: int) -> socket.socket:
