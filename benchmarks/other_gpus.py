@@ -33,13 +33,13 @@ from covnmt.base.config import CoverageConfig, ModelConfig
 from covnmt.decoding.gpu.beam_search import PaddedOutputLayer, copy_in_precision
 from covnmt.decoding.gpu.buffers import SearchBuffers
 from covnmt.kernels import gpu
+from covnmt.kernels.tensors import EncodedSource
 from covnmt.kernels.triton import decoder as triton_decoder
 from covnmt.kernels.triton import encoder as triton_encoder
 from covnmt.kernels.triton import loss as triton_loss
 from covnmt.kernels.triton import optimizer as triton_optimiser
 from covnmt.kernels.triton import search as triton_search
 from covnmt.kernels.triton.step import TritonDecoderStep
-from covnmt.model.decoder import Memory
 from covnmt.model.seq2seq import Seq2Seq
 
 # Shared memory that one program may have, in KiB, and some GPUs of the kind.
@@ -186,10 +186,10 @@ def build(case: Case) -> Seq2Seq:
         return Seq2Seq(config, WORDS, WORDS)
 
 
-def remember(case: Case, model: Seq2Seq) -> Memory:
+def remember(case: Case, model: Seq2Seq) -> EncodedSource:
     """A source that was read."""
     h = empty(case.sentences, case.words, 2 * case.hidden, dtype=model.readout.W_2.dtype)
-    return model.decoder.remember(h, empty(*h.shape[:2], dtype=torch.bool))
+    return model.decoder.encode_source(h, empty(*h.shape[:2], dtype=torch.bool))
 
 
 def look(case: Case) -> None:
@@ -197,7 +197,7 @@ def look(case: Case) -> None:
     model = build(case)
     memory = remember(case, model)
     y = empty(case.sentences, 2, model.config.embedding)
-    found = triton_decoder.unroll(model.decoder, memory, y, case.dtype)
+    found = triton_decoder.decode_teacher_forced(model.decoder.weights(), memory, y, case.dtype)
     (found.t.sum() + found.s.sum() + found.alpha.sum()).backward()
 
 
@@ -205,7 +205,8 @@ def update(case: Case) -> None:
     """The rest of an update: encoder, loss and optimiser."""
     model = build(case)
     x, mask = empty(case.sentences, 2, model.config.embedding), empty(case.sentences, 2)
-    triton_encoder.read(model.encoder, x, mask.bool(), case.dtype).sum().backward()
+    ahead, back = model.encoder.ahead.weights(), model.encoder.back.weights()
+    triton_encoder.encode(ahead, back, x, mask.bool(), case.dtype).sum().backward()
     rows = empty(4, 2, model.readout.W_2.shape[1])
     target = empty(4, 2, dtype=torch.long)
     W, b = model.readout.W_2, model.readout.b
@@ -220,7 +221,10 @@ def search(case: Case, beam: int = 10) -> None:
     """A step of a beam search."""
     model = copy_in_precision(build(case), case.dtype)
     memory = remember(case, model)
-    step, output = TritonDecoderStep(model, case.dtype), PaddedOutputLayer.of(model.readout)
+    step, output = (
+        TritonDecoderStep(model.decoding_weights(), case.dtype),
+        PaddedOutputLayer.of(model.readout),
+    )
     buffers = SearchBuffers.allocate(model, memory, case.sentences, beam, case.words, step.embedded)
 
     def choose(features: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ def test_ensemble_averages_probabilities_and_attention() -> None:
     each = []
     for model in models:
         memory = model.encode(batch.source, batch.source_mask)
-        each.append(model.step(memory, model.decoder.start(memory), None))
+        each.append(model.step(memory, model.decoder.initial_state(memory), None))
     probabilities = np.mean([one.log_probs.exp().numpy() for one in each], axis=0)
     again = np.take_along_axis(probabilities, found.token_ids, axis=1)
     np.testing.assert_allclose(np.exp(found.log_probs), again, rtol=1e-5)

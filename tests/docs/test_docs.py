@@ -26,7 +26,7 @@ from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.cli.app import app
 from covnmt.evaluation.alignment_files import save_matrices
 from covnmt.model import decoder
-from covnmt.model.coverage import CoverageInputs
+from covnmt.model.coverage import Coverage, CoverageInputs
 from covnmt.model.initialize import initialize_weights
 from covnmt.serve import schemas
 from covnmt.training import state
@@ -281,11 +281,12 @@ def test_python_of_evaluation(
 @pytest.mark.parametrize("scheme", ["paper", "modern"])
 def test_worked_coverage_model(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The model that docs/architecture.md adds as an example works, from start to gradient."""
-    [example] = [b for b in blocks(read("docs/architecture.md"), "python") if "nn.Module" in b]
+    [example] = [b for b in blocks(read("docs/architecture.md"), "python") if "FadingCoverage" in b]
     names: dict[str, Any] = {
         "nn": nn,
         "torch": torch,
         "Tensor": Tensor,
+        "Coverage": Coverage,
         "CoverageInputs": CoverageInputs,
     }
     exec(example, names)

@@ -61,7 +61,7 @@ def led(aligner: Aligner, source: str, target: str) -> tuple[NDArray[np.float32]
     model = aligner.model
     assert isinstance(model, Seq2Seq)
     memory = model.encode(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))
-    state, last = model.decoder.start(memory), None
+    state, last = model.decoder.initial_state(memory), None
     rows, total = [], 0.0
     for word in words:
         log_probs, alpha, state = model.step(memory, state, last)

@@ -68,7 +68,7 @@ def forced_coverage(translator: Translator, translation: Translation) -> torch.T
     batch = collate([(source, target)], *ends)
     memory = model.encode(batch.source, batch.source_mask)
     y = torch.nn.functional.pad(model.target(batch.target[:, :-1]), (0, 0, 1, 0))
-    return model.decoder.unroll(memory, y).C[0, : len(source)]
+    return model.decoder.decode_teacher_forced(memory, y).C[0, : len(source)]
 
 
 @torch.inference_mode()
@@ -78,7 +78,7 @@ def greedy_words(translator: Translator, line: str) -> list[int]:
     ids = [*translator.source.encode(line.split()), translator.source.vocabulary.end_id]
     end = translator.target.vocabulary.end_id
     memory = model.encode(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))
-    state, said = model.decoder.start(memory), list[int]()
+    state, said = model.decoder.initial_state(memory), list[int]()
     while len(said) < 3 * len(ids):
         log_probs, _, state = model.step(memory, state, torch.tensor(said[-1:]) if said else None)
         log_probs[0, 0] = -torch.inf

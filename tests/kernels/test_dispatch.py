@@ -2,14 +2,15 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from covnmt.base.config import CoverageConfig, ModelConfig
 from covnmt.base.errors import UserError
-from covnmt.kernels import dispatch, reference
+from covnmt.kernels import dispatch
+from covnmt.kernels.tensors import DecoderSteps, EncodedSource
 from covnmt.model import decoder as model_decoder
-from covnmt.model.coverage import CoverageInputs
-from covnmt.model.decoder import Decoder, Memory
+from covnmt.model.coverage import Coverage, CoverageInputs
+from covnmt.model.decoder import Decoder
 
 from .compare import random_weights
 
@@ -22,25 +23,26 @@ UNKNOWN = {
 }
 
 
-def decode(coverage: CoverageConfig, dtype: torch.dtype = torch.float32) -> dispatch.Unrolled:
+def decode(coverage: CoverageConfig, dtype: torch.dtype = torch.float32) -> DecoderSteps:
     torch.manual_seed(0)
     decoder = Decoder(ModelConfig(embedding=3, hidden=4, coverage=coverage)).to(dtype)
     random_weights(decoder)
     h, y = torch.randn(2, 3, 8, dtype=dtype), torch.randn(2, 2, 3, dtype=dtype)
-    return decoder.unroll(decoder.remember(h, torch.ones(2, 3, dtype=torch.bool)), y)
+    source = decoder.encode_source(h, torch.ones(2, 3, dtype=torch.bool))
+    return decoder.decode_teacher_forced(source, y)
 
 
 @pytest.fixture
 def references(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
     """The precision of every call of the reference."""
     calls: list[torch.dtype] = []
-    original = reference.unroll
+    original = Decoder.decode_stepwise
 
-    def recorded(decoder: Decoder, memory: Memory, y: Tensor) -> dispatch.Unrolled:
+    def recorded(decoder: Decoder, memory: EncodedSource, y: Tensor) -> DecoderSteps:
         calls.append(y.dtype)
         return original(decoder, memory, y)
 
-    monkeypatch.setattr(reference, "unroll", recorded)
+    monkeypatch.setattr(Decoder, "decode_stepwise", recorded)
     return calls
 
 
@@ -64,7 +66,7 @@ def test_long_sentences_use_the_reference(
     assert references == [torch.float32]
 
 
-class LastLook(nn.Module):
+class LastAttention(Coverage):
     """A coverage model as somebody may add it: C_i = alpha_i."""
 
     size = 1
@@ -83,7 +85,7 @@ def test_a_coverage_model_of_ones_own_uses_the_reference(
     references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton", reason="the fast path needs Triton")
-    monkeypatch.setattr(model_decoder, "build_coverage", lambda *_: LastLook())
+    monkeypatch.setattr(model_decoder, "build_coverage", lambda *_: LastAttention())
     monkeypatch.setenv("COVNMT_OPS", "triton")
     decode(CoverageConfig())
     assert references == [torch.float32]

@@ -86,7 +86,7 @@ def test_step_by_step_equals_teacher_forced(coverage: str, order: str) -> None:
     forced = model(batch)
     expected = torch.log_softmax(model.readout.logits(forced.features), dim=-1)
     memory = model.encode(batch.source, batch.source_mask)
-    state, words = model.decoder.start(memory), None
+    state, words = model.decoder.initial_state(memory), None
     for i in range(batch.target.shape[1]):
         log_probs, alpha, state = model.step(memory, state, words)
         # step() gives float32 log-probabilities for the search
@@ -100,7 +100,7 @@ def test_hypotheses_of_a_sentence_share_its_memory(coverage: str) -> None:
     model = small_model(small_config(COVERAGES[coverage]))
     batch = small_batch([(5, 1), (3, 1)])
     memory = model.encode(batch.source, batch.source_mask)
-    _, _, state = model.step(memory, model.decoder.start(memory), None)
+    _, _, state = model.step(memory, model.decoder.initial_state(memory), None)
     rows = torch.tensor([0, 0, 0, 1, 1, 1])  # three hypotheses each
     words = torch.tensor([1, 2, 3, 4, 5, 6])
     shared = model.step(memory, state.select(rows), words)
@@ -140,7 +140,7 @@ def test_linguistic_coverage_sums_to_the_step_number() -> None:
     model = small_model(small_config(PAPER_SYSTEMS["linguistic"]))
     batch = small_batch([(4, 6), (9, 3)])
     memory = model.encode(batch.source, batch.source_mask)
-    state, words = model.decoder.start(memory), None
+    state, words = model.decoder.initial_state(memory), None
     for i in range(1, batch.target.shape[1] + 1):
         _, _, state = model.step(memory, state, words)
         words = batch.target[:, i - 1]

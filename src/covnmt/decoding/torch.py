@@ -20,7 +20,8 @@ from covnmt.decoding.beam_search import Proposal, SearchResult, StepCallback, be
 from covnmt.decoding.gpu.beam_search import GpuBeamSearch
 from covnmt.decoding.protocol import ForcedDecoding
 from covnmt.kernels import gpu
-from covnmt.model.decoder import DecoderState, Memory
+from covnmt.kernels.tensors import EncodedSource
+from covnmt.model.decoder import DecoderState
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.vocabulary import UNK_ID
 
@@ -42,7 +43,9 @@ class TorchScorer:
     Of several, the mean of their probabilities and of their attention counts.
     """
 
-    def __init__(self, models: Sequence[Seq2Seq], memories: Sequence[Memory], end: int) -> None:
+    def __init__(
+        self, models: Sequence[Seq2Seq], memories: Sequence[EncodedSource], end: int
+    ) -> None:
         self.models, self.memories, self.end, self.unk = models, memories, end, UNK_ID
 
     @classmethod
@@ -52,7 +55,8 @@ class TorchScorer:
         """Let every model read the source [S, J]; the scorer and its first state."""
         memories = [model.encode(words, mask) for model in models]
         starts = (
-            model.decoder.start(memory) for model, memory in zip(models, memories, strict=True)
+            model.decoder.initial_state(memory)
+            for model, memory in zip(models, memories, strict=True)
         )
         return cls(models, memories, end), TorchStates(tuple(starts))
 

@@ -1,112 +1,118 @@
-"""The hot path: reading the source and decoding a given target, in one of two implementations.
+"""Choose what the hot path computes with: plain PyTorch or Triton kernels.
 
-`reference` is the paper's equations in PyTorch; it runs everywhere and is the oracle. The Triton
-one takes its place on a GPU that is new enough, where Triton is installed and knows the model. The
+`reference` has the paper's equations in PyTorch; it runs everywhere and is the oracle. The Triton
+kernels replace it on a GPU that is new enough, where Triton is installed and knows the model. The
 environment variable COVNMT_OPS forces a choice: `reference`, or `triton` (on a CPU with
-TRITON_INTERPRET=1).
+TRITON_INTERPRET=1). It is read when a model is first used after it was built or moved.
 """
 
 import os
+from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor, nn
 
 from covnmt.base.errors import UserError, install_command
 from covnmt.kernels import gpu, reference
-from covnmt.kernels.reference import Unrolled
+from covnmt.kernels.tensors import (
+    DecoderSteps,
+    DecoderWeights,
+    DecodingWeights,
+    EncodedSource,
+    GruWeights,
+)
 
 if TYPE_CHECKING:
     from covnmt.kernels.triton.step import TritonDecoderStep
-    from covnmt.model.decoder import Decoder, Memory
-    from covnmt.model.encoder import Encoder
-    from covnmt.model.seq2seq import Seq2Seq
-
-__all__ = [
-    "Unrolled",
-    "cross_entropy",
-    "fused_step",
-    "linear",
-    "read",
-    "reference",
-    "unroll",
-    "uses_triton",
-]
-
-ALIGN = 8  # numbers: rows of 16 bytes in bf16
 
 
-def read(encoder: "Encoder", x: Tensor, mask: Tensor) -> Tensor:
-    """Annotations [S, J, 2n] of embedded words [S, J, m]; mask [S, J] is true on real words."""
-    if not _use_triton(x):
-        return reference.read(encoder, x, mask)
-    from covnmt.kernels.triton import encoder as triton_encoder
+class Kernels:
+    """Plain PyTorch, which Triton kernels replace.
 
-    return triton_encoder.read(encoder, x, mask, _precision(x))
-
-
-def unroll(decoder: "Decoder", memory: "Memory", y: Tensor) -> Unrolled:
-    """Teacher-forced decoding on embedded previous words y [B, I, m] (y_0 is zero)."""
-    if not _use_triton(y):
-        return reference.unroll(decoder, memory, y)
-    from covnmt.kernels.triton import decoder as triton_decoder
-
-    if not triton_decoder.supports(decoder, memory):
-        return reference.unroll(decoder, memory, y)
-    return triton_decoder.unroll(decoder, memory, y, _precision(y))
-
-
-def fused_step(
-    model: "Seq2Seq", memory: "Memory", dtype: torch.dtype
-) -> "TritonDecoderStep | None":
-    """The step of a search with this model in this precision, where there is a faster one.
-
-    The memory is like those to come.
+    Where there is no kernel for a loop over steps the answer is None: the model takes the steps.
     """
-    if not _use_triton(memory.h.new_empty(0, dtype=dtype)):
+
+    def encode(self, ahead: GruWeights, back: GruWeights, x: Tensor, mask: Tensor) -> Tensor | None:
+        """Encode embedded source tokens x [S, J, m]: annotations [S, J, 2n]."""
         return None
-    from covnmt.kernels.triton import decoder as triton_decoder
-    from covnmt.kernels.triton import step as triton_step
 
-    known = triton_decoder.supports(model.decoder, memory)
-    return triton_step.TritonDecoderStep(model, dtype) if known else None
+    def decode_teacher_forced(
+        self, weights: DecoderWeights, source: EncodedSource, y: Tensor
+    ) -> DecoderSteps | None:
+        """Decode on embedded previous tokens y [B, I, m], of which the first is zero."""
+        return None
 
+    def decoding_step(
+        self, weights: DecodingWeights, dtype: torch.dtype
+    ) -> "TritonDecoderStep | None":
+        """Make the step of a beam search in this precision, with the weights as they are now."""
+        return None
 
-def linear(x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
-    """x W^T + b; in training on a GPU padded to sizes that the tensor cores have fast products for.
-
-    A single step of decoding is too small for that: padding the weights would take longer.
-    """
-    inner, outer = -W.shape[1] % ALIGN, -W.shape[0] % ALIGN
-    precision = _precision(x)
-    large = torch.is_grad_enabled() and precision == torch.bfloat16
-    if not (inner or outer) or not large or not _use_triton(x):
+    def linear(self, x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
+        """Return x W^T + b."""
         return nn.functional.linear(x, W, b)
-    x = nn.functional.pad(x.to(precision), (0, inner))
-    W = nn.functional.pad(W.to(precision), (0, inner, 0, outer))
-    bias = None if b is None else nn.functional.pad(b, (0, outer))
-    return nn.functional.linear(x, W, bias)[..., : W.shape[0] - outer]
 
+    def cross_entropy(
+        self,
+        features: Tensor,
+        W: Tensor,
+        b: Tensor,
+        target: Tensor,
+        mask: Tensor,
+        smoothing: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Compute the output layer and the loss: summed with label smoothing, and without.
 
-def cross_entropy(
-    features: Tensor, W: Tensor, b: Tensor, target: Tensor, mask: Tensor, smoothing: float
-) -> tuple[Tensor, Tensor]:
-    """Output layer and loss: the summed loss to differentiate, and the plain summed one.
-
-    features [B, I, q] times W [V, q], against target words [B, I] where mask is true.
-    """
-    if not _use_triton(features):
+        features [B, I, q] times W [V, q], against target ids [B, I] where the mask is true.
+        """
         return reference.cross_entropy(features, W, b, target, mask, smoothing)
-    from covnmt.kernels.triton import loss as triton_loss
 
-    return triton_loss.cross_entropy(features, W, b, target, mask, smoothing, _precision(features))
+
+class KernelModule(nn.Module):
+    """A module that keeps its choice of kernels until it is moved to another device."""
+
+    _kernels: Kernels | None = None
+
+    @property
+    def kernels(self) -> Kernels:
+        """The kernels for the device of the parameters."""
+        if self._kernels is None:
+            self._kernels = select_kernels(next(self.parameters()).device)
+        return self._kernels
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # PyTorch calls this for .to(), .cuda() and the like
+        self._kernels = None
+        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return moved
+
+
+def select_kernels(device: torch.device) -> Kernels:
+    """Choose the kernels for tensors on this device, as COVNMT_OPS says."""
+    if not _wants_triton(device):
+        return Kernels()
+    from covnmt.kernels.triton.backend import TritonKernels
+
+    return TritonKernels()
 
 
 def uses_triton(device: torch.device) -> bool:
-    """Whether updates on this device run on Triton kernels, and can be captured as graphs."""
-    return device.type == "cuda" and _use_triton(torch.empty(0, device=device))
+    """Whether updates on this device run on Triton kernels, and can be captured as CUDA graphs."""
+    return device.type == "cuda" and _wants_triton(device)
+
+
+def _wants_triton(device: torch.device) -> bool:
+    choice = os.environ.get("COVNMT_OPS", "auto")
+    if choice not in ("auto", "reference", "triton"):
+        raise UserError(f"COVNMT_OPS is {choice!r}; set it to reference, triton or auto")
+    if choice == "triton":
+        _check_triton_can_run(device)
+        return True
+    on_gpu = choice == "auto" and device.type == "cuda"
+    return on_gpu and _triton_installed() and gpu.supports_kernels(device)
 
 
 @cache
@@ -114,29 +120,11 @@ def _triton_installed() -> bool:
     return find_spec("triton") is not None
 
 
-def _precision(x: Tensor) -> torch.dtype:
-    """What the products compute in."""
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-
-
-def _use_triton(x: Tensor) -> bool:
-    choice = os.environ.get("COVNMT_OPS", "auto")
-    if choice not in ("auto", "reference", "triton"):
-        raise UserError(f"COVNMT_OPS is {choice!r}; set it to reference, triton or auto")
-    if choice == "reference" or _precision(x) not in (torch.float32, torch.bfloat16):
-        return False
-    if choice == "triton":
-        _check_forced(x)
-        return True
-    return x.is_cuda and _triton_installed() and gpu.supports_kernels(x.device)
-
-
-def _check_forced(x: Tensor) -> None:
-    """What Triton itself would say of these comes with a traceback."""
+def _check_triton_can_run(device: torch.device) -> None:
+    """Refuse a forced choice with a remedy, where Triton itself would end in a traceback."""
     if not _triton_installed():
         raise UserError(f"COVNMT_OPS is triton, which is not installed: {install_command('gpu')}")
-    if not x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         raise UserError(
             "COVNMT_OPS is triton, but this runs on a CPU; unset it, or try the kernels there, "
             "slowly, with TRITON_INTERPRET=1"

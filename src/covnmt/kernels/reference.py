@@ -8,24 +8,13 @@ The decoder may hold several hypotheses (beams) of one sentence. They share the 
 annotations, so attention works on [S, K, ...]: S sentences, K hypotheses each. Training has K = 1.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from covnmt.model.cells import GruCell
-    from covnmt.model.decoder import Decoder, Memory
-    from covnmt.model.encoder import Encoder
-
-
-class Unrolled(NamedTuple):
-    """All steps of teacher-forced decoding."""
-
-    t: Tensor  # [B, I, n] the states that predict
-    s: Tensor  # [B, I, 2n]
-    alpha: Tensor  # [B, I, J]
-    C: Tensor  # [B, J, d] coverage after the last step
+    pass
 
 
 def exact_gru(x: Tensor, h: Tensor, gates: Tensor, candidate: Tensor) -> Tensor:
@@ -96,40 +85,9 @@ def gru_coverage(C: Tensor, inputs: Tensor, gates: Tensor, candidate: Tensor) ->
     return exact_gru(inputs, C, gates, candidate)
 
 
-def read(encoder: "Encoder", x: Tensor, mask: Tensor) -> Tensor:
-    """Annotations [S, J, 2n] of embedded words [S, J, m], by both cells of the encoder."""
-    J = x.shape[1]
-    ahead = _read_by(encoder.ahead, x, mask, range(J))
-    back = _read_by(encoder.back, x, mask, range(J - 1, -1, -1))
-    return torch.cat([ahead, back], dim=-1)
-
-
-def _read_by(cell: "GruCell", x: Tensor, mask: Tensor, positions: range) -> Tensor:
-    projected = cell.project(x).unbind(1)
-    keep = mask.unsqueeze(-1).unbind(1)
-    h = projected[0].new_zeros(x.shape[0], cell.b.shape[0])
-    states = [h] * len(positions)
-    for j in positions:
-        # padding copies the state, so nothing depends on how far a batch is padded
-        h = torch.where(keep[j], cell(projected[j], h), h)
-        states[j] = h
-    return torch.stack(states, dim=1)
-
-
-def unroll(decoder: "Decoder", memory: "Memory", y: Tensor) -> Unrolled:
-    """Teacher-forced decoding on embedded previous words y [B, I, m] (y_0 is zero)."""
-    state = decoder.start(memory)
-    states, alphas = [], []
-    for i, projected in enumerate(decoder.cell.project(y).unbind(1)):
-        state, alpha = decoder.step(memory, state, projected, first=i == 0)
-        states.append(state)
-        alphas.append(alpha)
-    return Unrolled(
-        t=torch.stack([state.t for state in states], dim=1),
-        s=torch.stack([state.s for state in states], dim=1),
-        alpha=torch.stack(alphas, dim=1),
-        C=state.C,
-    )
+def initial_state(h: Tensor, W: Tensor, b: Tensor) -> Tensor:
+    """t_0 = tanh(W_init backward_1 + b) [S, n], from the backward state at the first token."""
+    return torch.tanh(nn.functional.linear(h[:, 0, h.shape[-1] // 2 :], W, b))
 
 
 def cross_entropy(

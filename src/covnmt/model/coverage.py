@@ -6,13 +6,14 @@ Every model here is one choice of g_update and Phi. C is [S, K, J, d]: S sentenc
 of each, J source words, d coverage units. Phi is [S, J, *], computed once per sentence.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from covnmt.base.config import CoverageConfig
 from covnmt.kernels import reference
+from covnmt.kernels.tensors import CoverageKernel
 
 
 class CoverageInputs(NamedTuple):
@@ -24,29 +25,37 @@ class CoverageInputs(NamedTuple):
     energies: Tensor  # [S, K, J] attention before its softmax
 
 
-class Coverage(Protocol):
-    """What attention needs of a coverage model."""
+class Coverage(nn.Module):
+    """What attention needs of a coverage model.
 
-    size: int  # d, the coverage units of one source word; 0 for the baseline
+    A subclass gives `size` and the first three methods, the others where they apply.
+    """
+
+    size: int  # d, the coverage units of one source token; 0 for the baseline
+    sums_attention = False  # C grows beyond one, so what reads it starts near zero
 
     def prepare(self, h: Tensor) -> Tensor:
         """Phi(h) [S, J, *] for the annotations [S, J, 2n]."""
-        ...
+        raise NotImplementedError
 
     def initial(self, h: Tensor) -> Tensor:
         """C_0 [S, 1, J, d]."""
-        ...
+        raise NotImplementedError
 
     def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: CoverageInputs) -> Tensor:
         """C_i from C_{i-1} [S, K, J, d] and alpha_i [S, K, J]."""
-        ...
+        raise NotImplementedError
 
     def fertility(self, Phi: Tensor) -> Tensor | None:
-        """Target words expected of each source word [S, J], where the model predicts them."""
-        ...
+        """Return how many target tokens each source token gets [S, J], where this is predicted."""
+        return None
+
+    def kernel_spec(self) -> CoverageKernel | None:
+        """Describe the model to the Triton kernels; without a kernel it runs in plain PyTorch."""
+        return None
 
 
-class NoCoverage(nn.Module):
+class NoCoverage(Coverage):
     """The attention baseline: nothing is remembered."""
 
     size = 0
@@ -60,11 +69,11 @@ class NoCoverage(nn.Module):
     def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: CoverageInputs) -> Tensor:
         return C.expand(-1, alpha.shape[1], -1, -1)
 
-    def fertility(self, Phi: Tensor) -> Tensor | None:
-        return None
+    def kernel_spec(self) -> CoverageKernel:
+        return CoverageKernel("none")
 
 
-class LinguisticCoverage(nn.Module):
+class LinguisticCoverage(Coverage):
     """How much of each source word has been translated: attention summed up (section 3.1.1).
 
     With fertility, a word counts as translated after Phi_j = N sigmoid(U_f h_j) target words;
@@ -72,6 +81,7 @@ class LinguisticCoverage(nn.Module):
     """
 
     size = 1
+    sums_attention = True
 
     def __init__(self, annotation: int, config: CoverageConfig) -> None:
         super().__init__()
@@ -93,8 +103,11 @@ class LinguisticCoverage(nn.Module):
     def fertility(self, Phi: Tensor) -> Tensor | None:
         return None if self.U_f is None else Phi.squeeze(-1)
 
+    def kernel_spec(self) -> CoverageKernel:
+        return CoverageKernel("linguistic", 1, self.start, self.sign)
 
-class NeuralCoverage(nn.Module):
+
+class NeuralCoverage(Coverage):
     """A small recurrent network for each source word (section 3.1.2), with gates or without.
 
     It sees the attention (P), the word's annotation (Q) and the decoder state (S), each unless
@@ -105,12 +118,12 @@ class NeuralCoverage(nn.Module):
     def __init__(self, annotation: int, hidden: int, config: CoverageConfig) -> None:
         super().__init__()
         self.size = d = config.size
-        self.gated = config.kind == "gru"
-        g = 3 if self.gated else 1
-        self.P = _weights(config.attention, g * d)
-        self.Q = _weights(config.annotation, g * d, annotation)
-        self.S = _weights(config.state, g * d, hidden)
-        self.gates = nn.Parameter(torch.empty(2 * d, d)) if self.gated else None
+        gated = config.kind == "gru"
+        g = 3 if gated else 1
+        self.P = _input_weights(config.attention, g * d)
+        self.Q = _input_weights(config.annotation, g * d, annotation)
+        self.S = _input_weights(config.state, g * d, hidden)
+        self.gates = nn.Parameter(torch.empty(2 * d, d)) if gated else None
         self.candidate = nn.Parameter(torch.empty(d, d))
         self.b = nn.Parameter(torch.zeros(g * d)) if config.bias else None
         self.from_context = (
@@ -133,8 +146,13 @@ class NeuralCoverage(nn.Module):
             return reference.tanh_coverage(C, inputs, self.candidate)
         return reference.gru_coverage(C, inputs, self.gates, self.candidate)
 
-    def fertility(self, Phi: Tensor) -> Tensor | None:
-        return None
+    def kernel_spec(self) -> CoverageKernel | None:
+        if any(W is not None for W in (self.from_context, self.from_current, self.from_energies)):
+            return None  # the kernels know no further inputs
+        kind: Literal["gru", "tanh"] = "tanh" if self.gates is None else "gru"
+        return CoverageKernel(
+            kind, self.size, S=self.S, P=self.P, gates=self.gates, candidate=self.candidate
+        )
 
     def _inputs(self, alpha: Tensor, Phi: Tensor, psi: CoverageInputs) -> Tensor:
         shared = psi.t @ self.S.T  # [S, K, gd]
@@ -148,9 +166,9 @@ class NeuralCoverage(nn.Module):
         return inputs
 
 
-def _weights(seen: bool, *shape: int) -> Tensor:
-    """Of an input; what is not to be seen has zeros that nobody trains or saves."""
-    return nn.Parameter(torch.empty(shape)) if seen else nn.Buffer(torch.zeros(shape))
+def _input_weights(enabled: bool, *shape: int) -> Tensor:
+    """Weights of one input. A disabled input is a zero buffer, neither trained nor saved."""
+    return nn.Parameter(torch.empty(shape)) if enabled else nn.Buffer(torch.zeros(shape))
 
 
 def build_coverage(annotation: int, hidden: int, config: CoverageConfig) -> Coverage:

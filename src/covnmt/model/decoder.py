@@ -1,4 +1,5 @@
-"""The target side, one step at a time or unrolled over a whole sentence (SPEC 1.2).
+"""The target side, one step at a time or unrolled over a whole sentence (docs/paper-to-code.md,
+section 1.2).
 
 One step reads the last word and looks at the source again. Two orders are known:
 
@@ -16,23 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from covnmt.base.config import ModelConfig
-from covnmt.kernels import dispatch
+from covnmt.kernels import reference
+from covnmt.kernels.dispatch import KernelModule
+from covnmt.kernels.tensors import DecoderSteps, DecoderWeights, EncodedSource
 from covnmt.model.attention import Attention, AttentionStep
 from covnmt.model.cells import GruCell
 from covnmt.model.coverage import CoverageInputs, build_coverage
-
-
-class Memory(NamedTuple):
-    """What the encoder leaves for the decoder: S sentences, shared by all their hypotheses."""
-
-    h: Tensor  # [S, J, 2n] annotations
-    keys: Tensor  # [S, J, n] U_a h
-    Phi: Tensor  # [S, J, *] what the coverage model knows of each word
-    mask: Tensor  # [S, J] real positions
-
-    def select(self, sentences: Tensor) -> "Memory":
-        """Only these sentences."""
-        return Memory(*(part[sentences] for part in self))
 
 
 class DecoderState(NamedTuple):
@@ -47,7 +37,7 @@ class DecoderState(NamedTuple):
         return DecoderState(*(part[rows] for part in self))
 
 
-class Decoder(nn.Module):
+class Decoder(KernelModule):
     """GRU, attention and coverage."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -62,49 +52,82 @@ class Decoder(nn.Module):
         # not bound: a decoder that held itself would keep its memory until Python looks for cycles
         self._step = Decoder._code_order if config.order == "code" else Decoder._paper_order
 
-    def remember(self, h: Tensor, mask: Tensor) -> Memory:
+    def encode_source(self, h: Tensor, mask: Tensor) -> EncodedSource:
         """Everything about the source that does not change while decoding."""
-        return Memory(h, self.attention.keys(h), self.coverage.prepare(h), mask)
+        return EncodedSource(h, self.attention.keys(h), self.coverage.prepare(h), mask)
 
-    def start(self, memory: Memory) -> DecoderState:
-        """t_0 = tanh(W_init backward_1 + b): from the backward state at the first word."""
+    def initial_state(self, memory: EncodedSource) -> DecoderState:
+        """t_0 from the backward state at the first token, no context, and C_0."""
         h = memory.h
-        t = torch.tanh(self.W_init(h[:, 0, h.shape[-1] // 2 :]))
+        t = reference.initial_state(h, self.W_init.weight, self.W_init.bias)
         return DecoderState(t, torch.zeros_like(h[:, 0]), self.coverage.initial(h).squeeze(1))
 
     def step(
-        self, memory: Memory, state: DecoderState, y: Tensor, first: bool
+        self, memory: EncodedSource, state: DecoderState, y: Tensor, first: bool
     ) -> tuple[DecoderState, Tensor]:
         """One step on the last word's projection y [S*K, 3n]; gives alpha [S*K, J] too."""
         return self._step(self, memory, state, y, first)
 
-    def unroll(self, memory: Memory, y: Tensor) -> dispatch.Unrolled:
-        """Teacher-forced decoding on embedded previous words y [B, I, m] (y_0 is zero)."""
-        return dispatch.unroll(self, memory, y)
+    def decode_teacher_forced(self, memory: EncodedSource, y: Tensor) -> DecoderSteps:
+        """Decode on embedded previous tokens y [B, I, m], of which the first is zero."""
+        steps = self.kernels.decode_teacher_forced(self.weights(), memory, y)
+        return self.decode_stepwise(memory, y) if steps is None else steps
+
+    def decode_stepwise(self, memory: EncodedSource, y: Tensor) -> DecoderSteps:
+        """Decode in the same steps that a search takes: the reference for the kernels."""
+        state = self.initial_state(memory)
+        states, alphas = [], []
+        for i, projected in enumerate(self.cell.project(y).unbind(1)):
+            state, alpha = self.step(memory, state, projected, first=i == 0)
+            states.append(state)
+            alphas.append(alpha)
+        return DecoderSteps(
+            t=torch.stack([state.t for state in states], dim=1),
+            s=torch.stack([state.s for state in states], dim=1),
+            alpha=torch.stack(alphas, dim=1),
+            C=state.C,
+        )
+
+    def weights(self) -> DecoderWeights:
+        """The weights as the kernels take them."""
+        attention = self.attention
+        return DecoderWeights(
+            cell=self.cell.weights(),
+            Cx=self.Cx,
+            W_init=self.W_init.weight,
+            b_init=self.W_init.bias,
+            W_a=attention.W_a,
+            V_a=attention.V_a,
+            v=attention.v,
+            coverage=self.coverage.kernel_spec(),
+            order=self.order,
+        )
 
     def _code_order(
-        self, memory: Memory, state: DecoderState, y: Tensor, first: bool
+        self, memory: EncodedSource, state: DecoderState, y: Tensor, first: bool
     ) -> tuple[DecoderState, Tensor]:
         t = state.t if first else self._update(state.t, y, state.s)
-        look, C = self._look(memory, t, state)
-        return DecoderState(t, look.s.flatten(0, 1), C), look.alpha.flatten(0, 1)
+        attended, C = self._attend(memory, t, state)
+        return DecoderState(t, attended.s.flatten(0, 1), C), attended.alpha.flatten(0, 1)
 
     def _paper_order(
-        self, memory: Memory, state: DecoderState, y: Tensor, first: bool
+        self, memory: EncodedSource, state: DecoderState, y: Tensor, first: bool
     ) -> tuple[DecoderState, Tensor]:
-        look, C = self._look(memory, state.t, state)
-        s = look.s.flatten(0, 1)
-        return DecoderState(self._update(state.t, y, s), s, C), look.alpha.flatten(0, 1)
+        attended, C = self._attend(memory, state.t, state)
+        s = attended.s.flatten(0, 1)
+        return DecoderState(self._update(state.t, y, s), s, C), attended.alpha.flatten(0, 1)
 
-    def _look(self, memory: Memory, t: Tensor, state: DecoderState) -> tuple[AttentionStep, Tensor]:
+    def _attend(
+        self, memory: EncodedSource, t: Tensor, state: DecoderState
+    ) -> tuple[AttentionStep, Tensor]:
         """Attend, then update the coverage; the new coverage counts from the next step on."""
         by_sentence = (memory.h.shape[0], -1)
         t = t.unflatten(0, by_sentence)  # [S, K, n]
         C = state.C.unflatten(0, by_sentence)  # [S, K, J, d]
-        look = self.attention(t, C, memory.h, memory.keys, memory.mask)
-        psi = CoverageInputs(t, state.s.unflatten(0, by_sentence), look.s, look.energies)
-        C = self.coverage.step(C, look.alpha, memory.Phi, psi)
-        return look, C.flatten(0, 1)
+        attended = self.attention(t, C, memory.h, memory.keys, memory.mask)
+        inputs = CoverageInputs(t, state.s.unflatten(0, by_sentence), attended.s, attended.energies)
+        C = self.coverage.step(C, attended.alpha, memory.Phi, inputs)
+        return attended, C.flatten(0, 1)
 
     def _update(self, t: Tensor, y: Tensor, s: Tensor) -> Tensor:
         updated: Tensor = self.cell(y + s @ self.Cx.T, t)

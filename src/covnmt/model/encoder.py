@@ -1,26 +1,26 @@
-"""The source side: word embeddings and a bidirectional GRU (SPEC 1.2)."""
+"""The source side: embeddings and a bidirectional GRU (docs/paper-to-code.md, section 1.2)."""
 
 import torch
 from torch import Tensor, nn
 
 from covnmt.base.config import CellKind
-from covnmt.kernels import dispatch
+from covnmt.kernels.dispatch import KernelModule
 from covnmt.model.cells import GruCell
 
 
 class Embedding(nn.Module):
-    """E[w] + b. The bias is redundant, but the paper's parameter count has it."""
+    """E[w] + b for token w. The bias is redundant, but the paper's parameter count has it."""
 
-    def __init__(self, words: int, size: int) -> None:
+    def __init__(self, vocabulary_size: int, size: int) -> None:
         super().__init__()
-        self.E = nn.Parameter(torch.empty(words, size))
+        self.E = nn.Parameter(torch.empty(vocabulary_size, size))
         self.b = nn.Parameter(torch.zeros(size))
 
-    def forward(self, words: Tensor) -> Tensor:
-        return nn.functional.embedding(words, self.E) + self.b
+    def forward(self, token_ids: Tensor) -> Tensor:
+        return nn.functional.embedding(token_ids, self.E) + self.b
 
 
-class Encoder(nn.Module):
+class Encoder(KernelModule):
     """h_j = [forward_j ; backward_j]; both directions read the same embeddings."""
 
     def __init__(self, inputs: int, hidden: int, cell: CellKind, dropout: float) -> None:
@@ -31,6 +31,29 @@ class Encoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Annotations [S, J, 2n] of embedded words [S, J, m]."""
-        h: Tensor = self.dropout(dispatch.read(self, x, mask))
-        return h
+        """Annotations [S, J, 2n] of embedded tokens [S, J, m]."""
+        h = self.kernels.encode(self.ahead.weights(), self.back.weights(), x, mask)
+        if h is None:
+            h = self.encode_stepwise(x, mask)
+        annotations: Tensor = self.dropout(h)
+        return annotations
+
+    def encode_stepwise(self, x: Tensor, mask: Tensor) -> Tensor:
+        """Read the tokens one by one: the reference for the kernels."""
+        J = x.shape[1]
+        ahead = _states(self.ahead, x, mask, range(J))
+        back = _states(self.back, x, mask, range(J - 1, -1, -1))
+        return torch.cat([ahead, back], dim=-1)
+
+
+def _states(cell: GruCell, x: Tensor, mask: Tensor, positions: range) -> Tensor:
+    """Read the positions in this order; the states [S, J, n] in the order of the tokens."""
+    projected = cell.project(x).unbind(1)
+    keep = mask.unsqueeze(-1).unbind(1)
+    h = projected[0].new_zeros(x.shape[0], cell.b.shape[0])
+    states = [h] * len(positions)
+    for j in positions:
+        # padding copies the state, so nothing depends on how far a batch is padded
+        h = torch.where(keep[j], cell(projected[j], h), h)
+        states[j] = h
+    return torch.stack(states, dim=1)

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from covnmt.model.coverage import LinguisticCoverage
+from covnmt.model.coverage import Coverage
 
 # Inputs of attention and of the coverage network that the paper starts closer to zero.
 SMALL = (
@@ -30,7 +30,7 @@ def initialize_weights(model: nn.Module, scheme: Literal["paper", "modern"]) -> 
     starts near zero in both schemes, or attention finds the source words late (docs/LOG.md).
     """
     fill = {"paper": _paper, "modern": _modern}[scheme]
-    sums = any(isinstance(module, LinguisticCoverage) for module in model.modules())
+    sums = any(isinstance(m, Coverage) and m.sums_attention for m in model.modules())
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith((".b", ".bias")):

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from covnmt.base.config import ModelConfig
 from covnmt.data.batching import Batch
-from covnmt.kernels import dispatch
-from covnmt.model.decoder import Decoder, DecoderState, Memory
+from covnmt.kernels.dispatch import KernelModule
+from covnmt.kernels.tensors import DecodingWeights, EncodedSource
+from covnmt.model.decoder import Decoder, DecoderState
 from covnmt.model.encoder import Embedding, Encoder
 
 
@@ -28,8 +29,11 @@ class Prediction(NamedTuple):
     state: DecoderState
 
 
-class Readout(nn.Module):
-    """Deep output (SPEC 1.2, step 3): C_o s_i + U_o t + b_o + V_o y_{i-1}, maxout, words."""
+class Readout(KernelModule):
+    """Deep output (docs/paper-to-code.md, section 1.2): logits of the next token.
+
+    C_o s_i + U_o t + b_o + V_o y_{i-1}, maxout, then one or two products.
+    """
 
     def __init__(self, words: int, config: ModelConfig) -> None:
         super().__init__()
@@ -49,11 +53,11 @@ class Readout(nn.Module):
     def forward(self, t: Tensor, s: Tensor, y: Tensor) -> Tensor:
         """The layer before the words [..., q], from state, context and the last word."""
         p: Tensor = self.dropout(self.maxout(t, s, y))
-        return p if self.W_1 is None else dispatch.linear(p, self.W_1)
+        return p if self.W_1 is None else self.kernels.linear(p, self.W_1)
 
     def maxout(self, t: Tensor, s: Tensor, y: Tensor) -> Tensor:
         """The larger of units 2k and 2k+1, for every k [..., n / 2]."""
-        o = s @ self.C_o.T + self.U_o(t) + dispatch.linear(y, self.V_o)
+        o = s @ self.C_o.T + self.U_o(t) + self.kernels.linear(y, self.V_o)
         p: Tensor = o.unflatten(-1, (-1, 2)).amax(dim=-1)
         return p
 
@@ -77,29 +81,43 @@ class Seq2Seq(nn.Module):
             self.readout.W_2 = self.target.E
         self.dropout = nn.Dropout(config.dropout)
 
-    def encode(self, source: Tensor, mask: Tensor) -> Memory:
+    def encode(self, source: Tensor, mask: Tensor) -> EncodedSource:
         """Read the source [S, J]."""
         x = self.dropout(self.source(source))
-        return self.decoder.remember(self.encoder(x, mask), mask)
+        return self.decoder.encode_source(self.encoder(x, mask), mask)
 
     def forward(self, batch: Batch) -> TeacherForcedOutput:
         """Decode the batch's own targets."""
         memory = self.encode(batch.source, batch.source_mask)
         y = self.dropout(self.target(batch.target[:, :-1]))
         y = nn.functional.pad(y, (0, 0, 1, 0))  # y_0 is exactly zero
-        steps = self.decoder.unroll(memory, y)
+        steps = self.decoder.decode_teacher_forced(memory, y)
         features = self.readout(steps.t, steps.s, y)
         fertility = self.decoder.coverage.fertility(memory.Phi)
         return TeacherForcedOutput(features, steps.alpha, fertility)
 
-    def step(self, memory: Memory, state: DecoderState, words: Tensor | None) -> Prediction:
+    def decoding_weights(self) -> DecodingWeights:
+        """The weights of a step of decoding as the kernels take them."""
+        readout = self.readout
+        return DecodingWeights(
+            decoder=self.decoder.weights(),
+            E=self.target.E,
+            E_bias=self.target.b,
+            C_o=readout.C_o,
+            U_o=readout.U_o.weight,
+            b_o=readout.U_o.bias,
+            V_o=readout.V_o,
+            W_1=readout.W_1,
+        )
+
+    def step(self, memory: EncodedSource, state: DecoderState, words: Tensor | None) -> Prediction:
         """Log-probabilities of the next word after `words` [S*K] (nothing at the first step)."""
         features, alpha, state = self.step_features(memory, state, words)
         logits = self.readout.logits(features)
         return Prediction(torch.log_softmax(logits.float(), dim=-1), alpha, state)
 
     def step_features(
-        self, memory: Memory, state: DecoderState, words: Tensor | None
+        self, memory: EncodedSource, state: DecoderState, words: Tensor | None
     ) -> tuple[Tensor, Tensor, DecoderState]:
         """The same up to the layer before the words: its values [S*K, q], alpha and the state."""
         if words is None:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from covnmt.base.config import TrainConfig
 from covnmt.data.batching import Batch
-from covnmt.kernels import dispatch
 from covnmt.model.seq2seq import Readout, Seq2Seq, TeacherForcedOutput
 
 
@@ -17,7 +16,8 @@ def token_loss(
     readout: Readout, features: Tensor, target: Tensor, mask: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor]:
     """Return the summed loss to differentiate and the plain negative log-likelihood to report."""
-    return dispatch.cross_entropy(features, readout.W_2, readout.b, target, mask, smoothing)
+    kernels = readout.kernels
+    return kernels.cross_entropy(features, readout.W_2, readout.b, target, mask, smoothing)
 
 
 def fertility_loss(forced: TeacherForcedOutput, batch: Batch, detach: bool) -> Tensor:

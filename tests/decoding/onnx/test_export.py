@@ -18,7 +18,7 @@ def test_activation_ranges_hold_on_other_tokens(changes: dict[str, object]) -> N
         for _ in range(30):
             source = torch.from_numpy(draw.integers(1, END, (20, 9)))
             memory = model.encode(source, torch.ones_like(source, dtype=torch.bool))
-            state = model.decoder.start(memory)
+            state = model.decoder.initial_state(memory)
             words = torch.from_numpy(draw.integers(1, END, 20))
             features, _, state = model.step_features(memory, state, words)
             p = model.readout.maxout(state.t, state.s, model.target(words))

@@ -9,7 +9,7 @@ from torch import Tensor
 pytest.importorskip("triton", reason="the fast path needs Triton")
 
 from covnmt.base.config import CoverageConfig, ModelConfig
-from covnmt.kernels.dispatch import Unrolled
+from covnmt.kernels.tensors import DecoderSteps
 from covnmt.kernels.triton import attention as triton_attention
 from covnmt.kernels.triton import gru as triton_gru
 from covnmt.model.decoder import Decoder
@@ -87,11 +87,11 @@ class Case(NamedTuple):
         h = self.h.to(DEVICE, storage(dtype), copy=True).requires_grad_()
         y = self.y.to(DEVICE, storage(dtype), copy=True).requires_grad_()
         with precision(dtype):
-            steps = decoder.unroll(decoder.remember(h, self.mask.to(DEVICE)), y)
+            steps = decoder.decode_teacher_forced(decoder.encode_source(h, self.mask.to(DEVICE)), y)
         self.loss(steps).backward()
         return gather(steps._asdict(), decoder, {"h": h, "y": y})
 
-    def loss(self, steps: Unrolled) -> Tensor:
+    def loss(self, steps: DecoderSteps) -> Tensor:
         pairs = zip(steps[:3], self.upstream, strict=True)
         return torch.stack([(x * g.to(x)).sum().double() for x, g in pairs if g is not None]).sum()
 
@@ -195,7 +195,7 @@ def test_forward_and_backward_in_a_cuda_graph(monkeypatch: pytest.MonkeyPatch) -
     upstream = [g.to(DEVICE) for g in case.upstream if g is not None]
 
     def step() -> tuple[Tensor, ...]:
-        steps = decoder.unroll(decoder.remember(h, mask), y)
+        steps = decoder.decode_teacher_forced(decoder.encode_source(h, mask), y)
         return torch.autograd.grad(steps[:3], (h, y, decoder.Cx), upstream)
 
     stream = torch.cuda.Stream()

@@ -8,7 +8,7 @@ from torch import nn
 
 pytest.importorskip("triton", reason="the fast path needs Triton")
 
-from covnmt.kernels import dispatch
+from covnmt.kernels.dispatch import select_kernels
 from covnmt.kernels.triton import loss as triton_loss
 from tests.kernels.compare import (
     DEVICE,
@@ -53,7 +53,7 @@ def test_equals_reference(
         layer.load_state_dict(output.state_dict())
         x = features.to(DEVICE, storage(dtype), copy=True).requires_grad_()
         with precision(dtype):
-            loss, nll = dispatch.cross_entropy(
+            loss, nll = select_kernels(DEVICE).cross_entropy(
                 x, layer.weight, layer.bias, target.to(DEVICE), mask.to(DEVICE), smoothing
             )
         (0.5 * loss).backward()
@@ -69,7 +69,8 @@ def test_padding_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     mask = torch.tensor([[True, True, False], [False, False, False]], device=DEVICE)
     target = torch.zeros(2, 3, dtype=torch.long, device=DEVICE)
     W = torch.randn(9, 5, device=DEVICE)
-    loss, _ = dispatch.cross_entropy(x, W, torch.zeros(9, device=DEVICE), target, mask, 0.1)
+    kernels, b = select_kernels(DEVICE), torch.zeros(9, device=DEVICE)
+    loss, _ = kernels.cross_entropy(x, W, b, target, mask, 0.1)
     loss.backward()
     assert x.grad is not None
     assert ((x.grad != 0).any(dim=-1) == mask).all()
@@ -85,7 +86,7 @@ def test_padded_products(inner: int, outer: int, monkeypatch: pytest.MonkeyPatch
     for choice in ("reference", "triton"):
         monkeypatch.setenv("COVNMT_OPS", choice)
         with precision(torch.bfloat16):
-            y = dispatch.linear(x, layer.weight, layer.bias)
+            y = select_kernels(DEVICE).linear(x, layer.weight, layer.bias)
         assert y.shape == (2, 3, outer)
         gradients = torch.autograd.grad(y.float().square().sum(), (x, *layer.parameters()))
         found[choice] = (y, *gradients)

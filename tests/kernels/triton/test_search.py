@@ -13,8 +13,8 @@ from covnmt.base.config import DecodeConfig
 from covnmt.decoding.gpu.beam_search import BLOCK, GpuBeamSearch, choose_continuations
 from covnmt.decoding.gpu.buffers import HISTORY_STEPS, SearchBuffers
 from covnmt.decoding.torch import TorchEngine
+from covnmt.kernels.tensors import EncodedSource
 from covnmt.kernels.triton import search as triton_search
-from covnmt.model.decoder import Memory
 from covnmt.text.vocabulary import UNK_ID
 from tests.kernels.compare import DEVICE
 from tests.model.small import COVERAGES, END, small_batch, small_config, small_model
@@ -34,7 +34,7 @@ def buffers_of(S: int, K: int, end: int, generator: torch.Generator) -> SearchBu
     nothing = torch.zeros(0, device=DEVICE)
     return SearchBuffers(
         request=nothing,
-        memory=Memory(nothing, nothing, nothing, nothing),
+        memory=EncodedSource(nothing, nothing, nothing, nothing),
         rows=nothing,
         C=nothing,
         words=integers(0, 1, S * K),

@@ -17,11 +17,11 @@ from covnmt.base.config import CoverageConfig, DecodeConfig, ModelConfig
 from covnmt.decoding.gpu.beam_search import GpuBeamSearch, PaddedOutputLayer, PlainDecodingStep
 from covnmt.decoding.gpu.buffers import SearchBuffers
 from covnmt.decoding.torch import TorchEngine
-from covnmt.kernels import dispatch
+from covnmt.kernels.tensors import EncodedSource
 from covnmt.kernels.triton import search as triton_search
 from covnmt.kernels.triton import step as triton_step
 from covnmt.kernels.triton.step import TritonDecoderStep
-from covnmt.model.decoder import DecoderState, Memory
+from covnmt.model.decoder import DecoderState
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.vocabulary import UNK_ID
 from tests.kernels.compare import DEVICE, ON_GPU, poison, ragged_mask, random_weights
@@ -74,7 +74,7 @@ def model_of(
 class Moment(NamedTuple):
     """K hypotheses of each sentence somewhere in a search, or its beginning."""
 
-    memory: Memory
+    memory: EncodedSource
     state: DecoderState
     words: Tensor | None
 
@@ -82,9 +82,9 @@ class Moment(NamedTuple):
 def moment(model: Seq2Seq, S: int, K: int, J: int, first: bool) -> Moment:
     mask = ragged_mask(S, J).to(DEVICE)
     n, d = model.config.hidden, model.decoder.coverage.size
-    memory = model.decoder.remember(torch.randn(S, J, 2 * n).to(DEVICE), mask)
+    memory = model.decoder.encode_source(torch.randn(S, J, 2 * n).to(DEVICE), mask)
     if first:
-        return Moment(memory, model.decoder.start(memory), None)
+        return Moment(memory, model.decoder.initial_state(memory), None)
     shapes = (S * K, n), (S * K, 2 * n), (S * K, J, d)
     state = DecoderState(*(torch.rand(shape).to(DEVICE) for shape in shapes))
     return Moment(memory, state, torch.randint(WORDS, (S * K,)).to(DEVICE))
@@ -106,9 +106,9 @@ def plainly(model: Seq2Seq, now: Moment) -> Scored:
 
 
 def fused(model: Seq2Seq, now: Moment, dtype: torch.dtype) -> Scored:
-    step, n = TritonDecoderStep(model, dtype), model.config.hidden
+    step, n = TritonDecoderStep(model.decoding_weights(), dtype), model.config.hidden
     h, keys, Phi = (part.to(dtype) for part in now.memory[:3])
-    memory = Memory(h, keys, Phi, now.memory.mask)
+    memory = EncodedSource(h, keys, Phi, now.memory.mask)
     if now.words is None:
         rows, C = step.start(memory)
     else:
@@ -184,8 +184,11 @@ def test_what_the_beam_follows(
     monkeypatch.setattr(triton_step, "BLOCK", block)
     model = model_of(COVERAGES[kind], "code", "exact")
     S, K, J, n = 2, 3, 16, model.config.hidden
-    step, mask = TritonDecoderStep(model, torch.float32), ragged_mask(S, J).to(DEVICE)
-    memory = model.decoder.remember(torch.randn(S, J, 2 * n).to(DEVICE), mask)
+    step, mask = (
+        TritonDecoderStep(model.decoding_weights(), torch.float32),
+        ragged_mask(S, J).to(DEVICE),
+    )
+    memory = model.decoder.encode_source(torch.randn(S, J, 2 * n).to(DEVICE), mask)
     parents = torch.randint(S if first else S * K, (S * K,)).to(DEVICE)
     words = torch.randint(WORDS, (S * K,)).to(DEVICE)
     before = torch.randint(WORDS, (S * K,)).to(DEVICE)
@@ -251,4 +254,5 @@ def test_long_sentences_and_other_precisions_have_no_fused_step(
     assert isinstance(device._step(528), PlainDecodingStep)
     assert isinstance(GpuBeamSearch(model.double(), END, UNK_ID)._step(16), PlainDecodingStep)
     monkeypatch.setenv("COVNMT_OPS", "reference")
-    assert dispatch.fused_step(model, device._memory, torch.float32) is None
+    plain = GpuBeamSearch(model_of(COVERAGES["gru2"], "code", "exact"), END, UNK_ID)
+    assert isinstance(plain._step(16), PlainDecodingStep)

@@ -43,7 +43,8 @@ from covnmt.decoding.gpu.buffers import (
 )
 from covnmt.decoding.penalties import search_attempts
 from covnmt.kernels import dispatch
-from covnmt.model.decoder import DecoderState, Memory
+from covnmt.kernels.tensors import EncodedSource
+from covnmt.model.decoder import DecoderState
 from covnmt.model.seq2seq import Readout, Seq2Seq
 
 BLOCK = 128  # words whose best is found first; also the widest beam of this search
@@ -170,7 +171,7 @@ class PlainDecodingStep:
         buffers.alpha.index_copy_(0, buffers.clock[1:], looks[None])
 
     def _start(self, buffers: SearchBuffers) -> DecoderState:
-        state = self.model.decoder.start(buffers.memory)
+        state = self.model.decoder.initial_state(buffers.memory)
         return state._replace(C=state.C.to(buffers.C.dtype))
 
 
@@ -202,7 +203,8 @@ class GpuBeamSearch:
         self.end, self.unk, self.smallest, self.device = end, unk, smallest, weights.device
         self._memory = self._example()
         self._plain = PlainDecodingStep(self.model)
-        self._fused = dispatch.fused_step(model, self._memory, self.dtype)
+        self._uses_triton = dispatch.uses_triton(self.device)
+        self._fused = model.decoder.kernels.decoding_step(model.decoding_weights(), self.dtype)
         self._pool = torch.cuda.graph_pool_handle() if weights.is_cuda else None
         self._lanes: OrderedDict[tuple[int, ...], CapturedStep] = OrderedDict()
 
@@ -261,7 +263,7 @@ class GpuBeamSearch:
             mine.copy_(theirs)
 
     def _choose(self, K: int) -> Callable[[SearchBuffers, Tensor, int], Tensor]:
-        if not dispatch.uses_triton(self.device):
+        if not self._uses_triton:
             return choose_continuations
         from covnmt.kernels.triton import search as triton_search
 
@@ -279,11 +281,11 @@ class GpuBeamSearch:
         return torch.autocast(kind, self.dtype, enabled=self.half, cache_enabled=False)
 
     @torch.inference_mode()
-    def _example(self) -> Memory:
+    def _example(self) -> EncodedSource:
         """The memory of one word; lanes get their shapes and types from it."""
         h = self.output.W.new_zeros(1, 1, 2 * self.model.config.hidden)
         with self._precision():
-            return self.model.decoder.remember(h, h[:, :, 0] == 0)
+            return self.model.decoder.encode_source(h, h[:, :, 0] == 0)
 
     def _explore(self, lane: CapturedStep, request: SearchRequest) -> list[SegmentCopy]:
         """Search until every sentence is done; the trellis in parts, on its way to the host."""

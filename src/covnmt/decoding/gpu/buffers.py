@@ -23,7 +23,8 @@ from torch import Tensor
 from covnmt.base.config import DecodeConfig
 from covnmt.decoding.backtrace import HistorySegment
 from covnmt.decoding.penalties import step_limits
-from covnmt.model.decoder import DecoderState, Memory
+from covnmt.kernels.tensors import EncodedSource
+from covnmt.model.decoder import DecoderState
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.vocabulary import PAD_ID
 
@@ -61,7 +62,7 @@ class SearchBuffers(NamedTuple):
     """All that a step reads and writes."""
 
     request: Tensor  # [S, J + 4] as in `Request`
-    memory: Memory  # [S, J, .]
+    memory: EncodedSource  # [S, J, .]
     rows: Tensor  # [R, 3n + e] t, s and, for some steps, the last word
     C: Tensor  # [R, J, d]
     words: Tensor  # [R] chosen last
@@ -78,7 +79,7 @@ class SearchBuffers(NamedTuple):
 
     @classmethod
     def allocate(
-        cls, model: Seq2Seq, like: Memory, S: int, K: int, J: int, embedded: int
+        cls, model: Seq2Seq, like: EncodedSource, S: int, K: int, J: int, embedded: int
     ) -> "SearchBuffers":
         """For S sentences of J words with a memory like this one, and rows with e = embedded."""
         t, n, d = like.h, model.config.hidden, model.decoder.coverage.size
@@ -95,7 +96,7 @@ class SearchBuffers(NamedTuple):
 
         return cls(
             request=numbers(S, J + 4),
-            memory=Memory(*map(source, like)),
+            memory=EncodedSource(*map(source, like)),
             rows=t.new_zeros(S * K, 3 * n + embedded),
             # sums of many small attention weights: never in half precision
             C=t.new_zeros(S * K, J, d, dtype=torch.promote_types(t.dtype, torch.float32)),

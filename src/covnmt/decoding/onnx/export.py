@@ -140,7 +140,7 @@ def measure_activation_ranges(model: Seq2Seq) -> ActivationRanges:
     source, target = map(torch.from_numpy, token_ids)
     memory = model.encode(source, torch.ones_like(source, dtype=torch.bool))
     y = nn.functional.pad(model.target(target[:, :-1]), (0, 0, 1, 0))
-    steps = model.decoder.unroll(memory, y)
+    steps = model.decoder.decode_teacher_forced(memory, y)
     layers = (model.readout.maxout, model.readout)
     return ActivationRanges(*(_range_with_margin(layer(steps.t, steps.s, y)) for layer in layers))
 

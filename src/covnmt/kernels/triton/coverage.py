@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from covnmt.kernels import gpu
+from covnmt.kernels.tensors import CoverageKernel
 from covnmt.kernels.triton.gru import load, sigmoid, tanh
 
 WIDEST = 16  # coverage units
@@ -23,18 +24,27 @@ STAGES = 3  # steps of the sums in progress at a time
 
 
 class Kind(NamedTuple):
-    """Which coverage model, and how precisely Triton multiplies its matrices."""
+    """The constants of a coverage model, and how precisely Triton multiplies its matrices."""
 
     name: str  # none, linguistic, tanh or gru
     d: int  # coverage units
+    inputs: int  # g d, the pre-activations of the coverage network for one word
     start: float  # C_0
     sign: float  # whether linguistic coverage adds or subtracts
     precision: str  # ieee or tf32
 
-    @property
-    def inputs(self) -> int:
-        """g d, the pre-activations of the coverage network for one word."""
-        return {"gru": 3, "tanh": 1}.get(self.name, 0) * self.d
+    @classmethod
+    def of(cls, coverage: CoverageKernel, dtype: torch.dtype) -> "Kind":
+        """Of this model, where the other products have this precision."""
+        tf32 = dtype != torch.float32 or torch.backends.cuda.matmul.fp32_precision == "tf32"
+        return cls(
+            coverage.kind,
+            coverage.size,
+            coverage.inputs,
+            coverage.start,
+            coverage.sign,
+            "tf32" if tf32 else "ieee",
+        )
 
 
 @triton.jit

@@ -11,25 +11,21 @@ every gradient of a weight is one product over all steps.
 Buffers are [I, B, .]: a step is a contiguous slice, and all steps together one tall matrix.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from covnmt.kernels import reference
+from covnmt.kernels.tensors import CoverageKernel, DecoderSteps, DecoderWeights, EncodedSource
 from covnmt.kernels.triton import attention as triton_attention
 from covnmt.kernels.triton import coverage as triton_coverage
 from covnmt.kernels.triton import gru as triton_gru
 from covnmt.kernels.triton.attention import Source
 from covnmt.kernels.triton.coverage import Kind
 from covnmt.kernels.triton.gru import Tape
-
-if TYPE_CHECKING:
-    from covnmt.model.coverage import LinguisticCoverage, NeuralCoverage
-    from covnmt.model.decoder import Decoder, Memory
-
-ALIGN = 8  # columns: rows of the product begin at multiples of 16 bytes if n allows it
+from covnmt.kernels.triton.products import ALIGN, linear
 
 
 class Columns(NamedTuple):
@@ -240,63 +236,47 @@ def _weight(d_out: Tensor, inputs: Tensor | None) -> Tensor:
     return d_out.flatten(0, 1).T @ inputs.flatten(0, 1)
 
 
-def kind_of(decoder: "Decoder", dtype: torch.dtype) -> Kind:
-    """The decoder's coverage model, as the kernels know it."""
-    coverage, d = decoder.coverage, decoder.coverage.size
-    tf32 = dtype != torch.float32 or torch.backends.cuda.matmul.fp32_precision == "tf32"
-    precision = "tf32" if tf32 else "ieee"
-    if d == 0:
-        return Kind("none", 0, 0.0, 0.0, precision)
-    if hasattr(coverage, "gated"):
-        return Kind("gru" if coverage.gated else "tanh", d, 0.0, 0.0, precision)
-    linguistic = cast("LinguisticCoverage", coverage)
-    return Kind("linguistic", d, linguistic.start, linguistic.sign, precision)
-
-
-def supports(decoder: "Decoder", memory: "Memory") -> bool:
-    """Whether the kernels know this coverage model and can hold sentences this long."""
-    coverage = decoder.coverage
-    extra = ("from_context", "from_current", "from_energies")
+def supports(coverage: CoverageKernel | None, J: int) -> bool:
+    """Whether there are kernels for this coverage model and for sentences of J tokens."""
     return (
-        (coverage.size == 0 or hasattr(coverage, "gated") or hasattr(coverage, "sign"))
+        coverage is not None
         and coverage.size <= triton_coverage.WIDEST
-        and memory.keys.shape[1] <= triton_attention.LONGEST
-        and all(getattr(coverage, name, None) is None for name in extra)
+        and J <= triton_attention.LONGEST
     )
 
 
-def unroll(
-    decoder: "Decoder", memory: "Memory", y: Tensor, dtype: torch.dtype
-) -> reference.Unrolled:
-    """Decode on embedded previous words y [B, I, m]; products and states in `dtype`."""
-    kind = kind_of(decoder, dtype)
-    network = cast("NeuralCoverage", decoder.coverage) if kind.inputs else None
-    cell, attention = decoder.cell, decoder.attention
-    after = cell.advance is reference.reset_after_gru
-    reading: list[Tensor] = [attention.W_a, cell.gates]
-    if network is not None:
-        reading.insert(1, pad(network.S, (0, 0, 0, -kind.inputs % ALIGN)))
-    if after:
+def decode_teacher_forced(
+    weights: DecoderWeights, memory: EncodedSource, y: Tensor, dtype: torch.dtype
+) -> DecoderSteps:
+    """Decode on embedded previous tokens y [B, I, m]; products and states in `dtype`."""
+    cell, coverage = weights.cell, weights.coverage
+    assert coverage is not None
+    kind = Kind.of(coverage, dtype)
+    reading: list[Tensor] = [weights.W_a, cell.gates]
+    if coverage.S is not None:
+        reading.insert(1, pad(coverage.S, (0, 0, 0, -kind.inputs % ALIGN)))
+    if cell.reset_after:
         reading.insert(0, cell.candidate)
-    # code: the word of step i + 1 goes into the update after look i; paper: that of step i
-    first = 1 if decoder.order == "code" else 0
-    x = cell.project(y.transpose(0, 1)[first:])  # [updates, B, 3n]
+    # code: the token of step i + 1 goes into the update after look i; paper: that of step i
+    first = 1 if weights.order == "code" else 0
+    # [updates, B, 3n]
+    x = linear(y.transpose(0, 1)[first:], cell.W, cell.bias, dtype)
     source = Source(
         h=memory.h.to(dtype).contiguous(),
         keys=memory.keys.to(dtype).contiguous(),
         Phi=memory.Phi.contiguous(),
         mask=memory.mask.to(torch.uint8).contiguous(),
-        v=attention.v,
-        V=None if attention.V_a is None else attention.V_a.T.contiguous(),
-        P=None if network is None else network.P,
-        gates=None if network is None else network.gates,
-        candidate=None if network is None else network.candidate,
+        v=weights.v,
+        V=None if weights.V_a is None else weights.V_a.T.contiguous(),
+        P=coverage.P,
+        gates=coverage.gates,
+        candidate=coverage.candidate,
     )
-    t0 = decoder.start(memory).t
+    t0 = reference.initial_state(memory.h, weights.W_init, weights.b_init)
     with torch.autocast(y.device.type, enabled=False):
         t, s, alpha, C = _Unroll.apply(
             kind, y.shape[1], t0, x.to(dtype).contiguous(), torch.cat(reading).to(dtype),
-            None if after else cell.candidate.to(dtype), decoder.Cx.to(dtype), *source,
+            None if cell.reset_after else cell.candidate.to(dtype), weights.Cx.to(dtype), *source,
         )  # type: ignore[no-untyped-call]  # fmt: skip
-    t = t if decoder.order == "code" else t[1:]
-    return reference.Unrolled(t.transpose(0, 1), s.transpose(0, 1), alpha.transpose(0, 1), C)
+    t = t if weights.order == "code" else t[1:]
+    return DecoderSteps(t.transpose(0, 1), s.transpose(0, 1), alpha.transpose(0, 1), C)

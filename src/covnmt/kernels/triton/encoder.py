@@ -5,17 +5,14 @@ position k, step k of the backward one at J - 1 - k. `_step` views the two as on
 Padding copies the state, so it changes neither the states nor the gradients of other words.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from covnmt.kernels import reference
+from covnmt.kernels.tensors import GruWeights
 from covnmt.kernels.triton import gru as triton_gru
 from covnmt.kernels.triton.gru import Tape
-
-if TYPE_CHECKING:
-    from covnmt.model.encoder import Encoder
 
 
 def _step(buffer: Tensor, k: int) -> Tensor:
@@ -93,18 +90,20 @@ class _Read(torch.autograd.Function):
         return d_all[..., -3 * n :], _recurrent_gradient(d_all[..., :w], states), d_U, None
 
 
-def read(encoder: "Encoder", x: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Annotations [B, J, 2n] of embedded words [B, J, m]; products and result in `dtype`."""
+def encode(
+    ahead: GruWeights, back: GruWeights, x: Tensor, mask: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """Annotations [B, J, 2n] of embedded tokens [B, J, m]; products and result in `dtype`."""
     B, J, m = x.shape
-    cells = encoder.ahead, encoder.back
+    cells = ahead, back
     weights = torch.stack([cell.W for cell in cells]).to(dtype)  # [2, 3n, m]
     bias = torch.stack([cell.b for cell in cells])  # [2, n]
-    bias = torch.nn.functional.pad(bias, (2 * encoder.hidden, 0)).to(dtype)
-    words = x.to(dtype).transpose(0, 1).reshape(1, J * B, m).expand(2, -1, -1)
-    projected = torch.baddbmm(bias.unsqueeze(1), words, weights.mT)  # [2, J B, 3n]
+    bias = torch.nn.functional.pad(bias, (2 * bias.shape[1], 0)).to(dtype)
+    inputs = x.to(dtype).transpose(0, 1).reshape(1, J * B, m).expand(2, -1, -1)
+    projected = torch.baddbmm(bias.unsqueeze(1), inputs, weights.mT)  # [2, J B, 3n]
     gates = torch.stack([cell.gates for cell in cells]).to(dtype)
     U = torch.stack([cell.candidate for cell in cells]).to(dtype)
-    after = encoder.ahead.advance is reference.reset_after_gru
+    after = ahead.reset_after
     keep = mask.T.to(torch.uint8).expand(2, -1, -1).unsqueeze(-1).contiguous()
     with torch.autocast(x.device.type, enabled=False):
         h: Tensor = _Read.apply(

@@ -11,15 +11,12 @@ Same results as `search_device.choose`. Letters: S sentences with `slots` rows o
 slots of the next beam, V words in blocks.
 """
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-
-if TYPE_CHECKING:
-    from covnmt.decoding.gpu.buffers import SearchBuffers
 
 BLOCK = 128  # words
 CHUNK = 16  # blocks that one program of `scan` reads
@@ -154,13 +151,38 @@ def choose_kernel(
     tl.store(ended + row + here, tl.where(chosen & stops, scores, float("-inf")), mask=real)
 
 
+class BeamState(Protocol):
+    """The tensors of a beam search that a choice reads and writes; S sentences, K slots of each."""
+
+    @property
+    def banned(self) -> Tensor: ...  # [2] tokens that are never generated
+    @property
+    def without_end(self) -> Tensor: ...  # [S] steps during which the end symbol is forbidden
+    @property
+    def most(self) -> Tensor: ...  # [S] steps
+    @property
+    def clock(self) -> Tensor: ...  # [2] steps done, and those of them in the history
+    @property
+    def log_probs(self) -> Tensor: ...  # [S, K] of the open hypotheses; -inf in empty slots
+    @property
+    def widths(self) -> Tensor: ...  # [S] hypotheses that may be open
+    @property
+    def open(self) -> Tensor: ...  # [S] whether the sentence goes on
+    @property
+    def words(self) -> Tensor: ...  # [S K] chosen last
+    @property
+    def choices(self) -> Tensor: ...  # [steps, S, K] slot of the parent * V + token
+    @property
+    def ended(self) -> Tensor: ...  # [steps, S, K] log-probability of hypotheses that end
+
+
 def fits_beam(K: int, V: int) -> bool:
     """Whether a program can hold a beam this wide over so many words."""
     wide: int = triton.next_power_of_2(max(BLOCK, V // BLOCK))
     return V % BLOCK == 0 and wide * int(triton.next_power_of_2(K)) <= LARGEST
 
 
-def select_continuations(buffers: "SearchBuffers", logits: Tensor, end: int) -> Tensor:
+def select_continuations(buffers: BeamState, logits: Tensor, end: int) -> Tensor:
     """Choose from logits [S, slots, V] and settle; the rows [S*K] that the new beam continues."""
     S, slots, V = logits.shape
     K = buffers.log_probs.shape[1]

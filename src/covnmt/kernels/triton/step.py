@@ -17,7 +17,7 @@ memory traffic: docs/kernels.md. Letters as in `reference`; S sentences with K r
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 import triton
@@ -26,16 +26,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from covnmt.kernels import reference
+from covnmt.kernels.tensors import DecoderWeights, DecodingWeights, EncodedSource
 from covnmt.kernels.triton import attention as triton_attention
-from covnmt.kernels.triton import decoder as triton_decoder
 from covnmt.kernels.triton.attention import Source
-from covnmt.kernels.triton.decoder import ALIGN
+from covnmt.kernels.triton.coverage import Kind
 from covnmt.kernels.triton.gru import load, my_units, sigmoid, tanh
-
-if TYPE_CHECKING:
-    from covnmt.decoding.gpu.buffers import SearchBuffers
-    from covnmt.model.decoder import Decoder, Memory
-    from covnmt.model.seq2seq import Seq2Seq
+from covnmt.kernels.triton.products import ALIGN
 
 BLOCK = 1024  # columns of one program
 
@@ -119,10 +115,10 @@ def _beside_one(matrix: Tensor, weights: Tensor) -> Tensor:
     return _wide(torch.cat([matrix, weights.unsqueeze(1)], dim=1))
 
 
-class Weights(NamedTuple):
+class PackedWeights(NamedTuple):
     """A model's weights as the products want them: packed, padded and in their precision."""
 
-    table: Tensor  # [V, e] the words' y, each with its 1 and zeros
+    table: Tensor  # [V, e] the tokens' y, each with its 1 and zeros
     inputs: Tensor  # [3n, 3n + e]
     U: Tensor  # [n, n]
     looking: Tensor  # [n + g d padded, n]
@@ -130,51 +126,65 @@ class Weights(NamedTuple):
     W_1: Tensor | None  # [q padded, n / 2 padded]
 
     @classmethod
-    def of(cls, model: "Seq2Seq", dtype: torch.dtype) -> "Weights":
-        """The model's, as they are now."""
-        decoder, cell, readout = model.decoder, model.decoder.cell, model.readout
-        n, E = model.config.hidden, model.target.E
+    def of(cls, weights: DecodingWeights, dtype: torch.dtype) -> "PackedWeights":
+        """Pack the weights as they are now."""
+        decoder, cell, E = weights.decoder, weights.decoder.cell, weights.E
+        n = len(cell.candidate)
+        S = None if decoder.coverage is None else decoder.coverage.S
 
         def packed(matrix: Tensor) -> Tensor:
             return matrix.detach().to(dtype).contiguous()
 
-        word_inputs = _beside_one(cell.W, pad(cell.b, (2 * n, 0)))
-        word_readout = _beside_one(readout.V_o, readout.U_o.bias)
-        S = getattr(decoder.coverage, "S", E.new_empty(0, n))
+        token_inputs = _beside_one(cell.W, cell.bias)
+        token_readout = _beside_one(weights.V_o, weights.b_o)
+        S = E.new_empty(0, n) if S is None else S
         return cls(
-            table=packed(_beside_one(E + model.target.b, E.new_ones(len(E)))),
-            inputs=packed(torch.cat([pad(cell.gates, (0, 0, 0, n)), decoder.Cx, word_inputs], 1)),
+            table=packed(_beside_one(E + weights.E_bias, E.new_ones(len(E)))),
+            inputs=packed(torch.cat([pad(cell.gates, (0, 0, 0, n)), decoder.Cx, token_inputs], 1)),
             U=packed(cell.candidate),
-            looking=packed(torch.cat([decoder.attention.W_a, _tall(S)])),
-            readout=packed(torch.cat([readout.U_o.weight, readout.C_o, word_readout], 1)),
-            W_1=None if readout.W_1 is None else packed(_wide(_tall(readout.W_1))),
+            looking=packed(torch.cat([decoder.W_a, _tall(S)])),
+            readout=packed(torch.cat([weights.U_o, weights.C_o, token_readout], 1)),
+            W_1=None if weights.W_1 is None else packed(_wide(_tall(weights.W_1))),
         )
 
 
 Small = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 
-def _looks_with(decoder: "Decoder", dtype: torch.dtype) -> Small:
-    """The small weights that the look reads itself: v, V_a and the coverage network's."""
-    V_a = decoder.attention.V_a
-    V = None if V_a is None else V_a.detach().T.contiguous().to(dtype)
-    P, gates, candidate = (
-        getattr(decoder.coverage, name, None) for name in ("P", "gates", "candidate")
-    )
-    return decoder.attention.v, V, P, gates, candidate
+def _small_weights(decoder: DecoderWeights, dtype: torch.dtype) -> Small:
+    """Collect what the attention kernel reads itself: v, V_a and the coverage network's weights."""
+    V = None if decoder.V_a is None else decoder.V_a.detach().T.contiguous().to(dtype)
+    assert decoder.coverage is not None
+    return decoder.v, V, decoder.coverage.P, decoder.coverage.gates, decoder.coverage.candidate
+
+
+class BeamBuffers(Protocol):
+    """The tensors of a beam search that a step reads and writes."""
+
+    @property
+    def memory(self) -> EncodedSource: ...
+    @property
+    def rows(self) -> Tensor: ...  # [R, 3n + e]
+    @property
+    def C(self) -> Tensor: ...  # [R, J, d]
+    @property
+    def words(self) -> Tensor: ...  # [R] chosen last
+    @property
+    def clock(self) -> Tensor: ...  # [2] steps done, and those of them in the history
+    @property
+    def alpha(self) -> Tensor: ...  # [steps, S, K, J] by slot of the parent
 
 
 class TritonDecoderStep:
-    """A model's step, with the weights it has now; `triton_decoder.supports` says which models."""
+    """A model's step in this precision; `decoder.supports` says for which coverage models."""
 
-    def __init__(self, model: "Seq2Seq", dtype: torch.dtype) -> None:
-        decoder = model.decoder
-        self.decoder, self.n = decoder, model.config.hidden
-        self.weights = Weights.of(model, dtype)
-        self.kind = triton_decoder.kind_of(decoder, dtype)
-        self.looks_with = _looks_with(decoder, dtype)
-        self.reset_after = decoder.cell.advance is reference.reset_after_gru
-        self.one = 3 * self.n + model.config.embedding  # the column that is always 1
+    def __init__(self, weights: DecodingWeights, dtype: torch.dtype) -> None:
+        assert weights.decoder.coverage is not None
+        self.decoder, self.n = weights.decoder, len(weights.decoder.cell.candidate)
+        self.weights = PackedWeights.of(weights, dtype)
+        self.kind = Kind.of(weights.decoder.coverage, dtype)
+        self.small_weights = _small_weights(weights.decoder, dtype)
+        self.one = 3 * self.n + weights.E.shape[1]  # the column that is always 1
         self.embedded = self.weights.table.shape[1]
 
     def holds(self, J: int) -> bool:
@@ -182,7 +192,7 @@ class TritonDecoderStep:
         return J <= triton_attention.LONGEST
 
     def __call__(
-        self, buffers: "SearchBuffers", first: bool, choose: Callable[[Tensor], Tensor]
+        self, buffers: BeamBuffers, first: bool, choose: Callable[[Tensor], Tensor]
     ) -> None:
         """Score, choose (from the layer before the words: the rows to go on with), and follow."""
         source = self.source(buffers.memory)
@@ -190,16 +200,17 @@ class TritonDecoderStep:
         rows, C, alpha = self.move(source, rows, C, first)
         self.follow(buffers, rows, C, alpha, choose(self.features(rows)))
 
-    def source(self, memory: "Memory") -> Source:
+    def source(self, memory: EncodedSource) -> Source:
         """What the look reads, besides the rows."""
         mask = memory.mask.view(torch.uint8)
-        return Source(memory.h, memory.keys, memory.Phi, mask, *self.looks_with)
+        return Source(memory.h, memory.keys, memory.Phi, mask, *self.small_weights)
 
-    def start(self, memory: "Memory") -> tuple[Tensor, Tensor]:
+    def start(self, memory: EncodedSource) -> tuple[Tensor, Tensor]:
         """Rows and coverage before the first step, one row for each sentence; y is zero."""
         S, J = memory.mask.shape
         rows = memory.h.new_zeros(S, 3 * self.n + self.embedded)
-        rows[:, : self.n] = self.decoder.start(memory).t
+        W_init, b_init = self.decoder.W_init, self.decoder.b_init
+        rows[:, : self.n] = reference.initial_state(memory.h, W_init, b_init)
         rows[:, self.one] = 1
         C = rows.new_full((S, J, self.kind.d), self.kind.start, dtype=torch.float32)
         return rows, C
@@ -223,13 +234,13 @@ class TritonDecoderStep:
         n, grid = self.n, (len(rows), triton.cdiv(self.n, BLOCK))
         inputs = rows @ self.weights.inputs.T  # [R, 3n]
         t = rows[:, :n]
-        if not self.reset_after:
+        if not self.decoder.cell.reset_after:
             t = rows.new_empty(len(rows), n)
             reset_kernel[grid](rows, inputs, t, n, rows.shape[1], BLOCK)
         product = t @ self.weights.U.T
         updated = torch.empty_like(rows)
         update_kernel[(len(rows), triton.cdiv(rows.shape[1], BLOCK))](
-            rows, inputs, product, updated, n, rows.shape[1], self.reset_after, BLOCK
+            rows, inputs, product, updated, n, rows.shape[1], self.decoder.cell.reset_after, BLOCK
         )
         return updated
 
@@ -254,7 +265,7 @@ class TritonDecoderStep:
         return p if self.weights.W_1 is None else p @ self.weights.W_1.T
 
     def follow(
-        self, buffers: "SearchBuffers", rows: Tensor, C: Tensor, alpha: Tensor, parents: Tensor
+        self, buffers: BeamBuffers, rows: Tensor, C: Tensor, alpha: Tensor, parents: Tensor
     ) -> None:
         """Write the beam that continues these rows [R] with the words just chosen."""
         R, width = buffers.rows.shape
