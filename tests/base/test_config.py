@@ -1,8 +1,19 @@
 """The tree of settings: the paper's defaults, and what it tells about itself."""
 
+from pathlib import Path
+
 import pytest
 
-from covnmt.base.config import Config, config_differences, describe_keys, flatten_keys
+from covnmt.base.config import (
+    Config,
+    changed_settings,
+    describe_keys,
+    flatten_keys,
+    read_if_made_from,
+    require_same_settings,
+)
+from covnmt.base.errors import UserError
+from covnmt.base.files import write_json
 
 
 def test_defaults_are_the_papers() -> None:
@@ -45,13 +56,36 @@ def test_settings_cannot_be_changed() -> None:
         Config().train.seed = 3  # type: ignore[misc]
 
 
-def test_differences_name_keys_and_values() -> None:
-    tree = {"train": {"seed": 5}, "model": {"hidden": 10}}
-    found = config_differences(Config(), Config.model_validate(tree))
-    assert found == [("model.hidden", 1000, 10), ("train.seed", 1234, 5)]
+def test_changed_settings_have_both_values() -> None:
+    config = Config.model_validate({"train": {"seed": 5}, "model": {"hidden": 10}})
+    changes = {"model.hidden": (1000, 10), "train.seed": (1234, 5)}
+    assert changed_settings(Config(), config) == changes
+    assert changed_settings({"a": 1, "b": {"c": 2}}, {"b": {"c": 2, "d": 3}}) == {
+        "b.d": (None, 3),
+        "a": (1, None),
+    }
 
 
-def test_flatten() -> None:
+def test_an_error_names_changed_settings_but_no_long_values() -> None:
+    before, now = {"kind": "a", "digest": 64 * "0"}, {"kind": "b", "digest": 64 * "1"}
+    with pytest.raises(UserError, match=r"out: made .*\(kind: 'a' before, 'b' now; digest\); go"):
+        require_same_settings(before, now, "out: made", "go")
+    require_same_settings(before, now, "out: made", "go", may_change=("kind", "dig"))
+
+
+def test_a_record_counts_where_it_says_the_same_and_the_outputs_are_there(tmp_path: Path) -> None:
+    record, output = tmp_path / "record.json", tmp_path / "output"
+    assert read_if_made_from(record, {"a": 1}) is None
+    write_json(record, {"made_from": {"a": 1}, "figure": 2})
+    assert read_if_made_from(record, {"a": 1}, [output]) is None
+    output.touch()
+    assert read_if_made_from(record, {"a": 1}, [output]) == {"made_from": {"a": 1}, "figure": 2}
+    assert read_if_made_from(record, {"a": 2}, [output]) is None
+    write_json(record, [])
+    assert read_if_made_from(record, {}) is None
+
+
+def test_nested_settings_are_flattened_to_dotted_keys() -> None:
     assert flatten_keys({"a": 1, "b": {"c": [2], "d": {"e": None}}}) == {
         "a": 1,
         "b.c": [2],

@@ -5,10 +5,16 @@ holds only what differs.
 """
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from covnmt.base.errors import UserError
+from covnmt.base.files import read_json
+
+LONGEST_SHOWN_VALUES = 60  # characters of a changed setting's two values in a message
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 LayerSize = Annotated[int, Field(gt=0, le=10**6)]
@@ -24,6 +30,9 @@ class Settings(BaseModel):
     """A branch of the tree."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
 class DataConfig(Settings):
@@ -243,17 +252,8 @@ PAPER_SYSTEMS: dict[str, CoverageConfig] = {
 }
 
 
-def config_differences(before: Config, now: Config) -> list[tuple[str, Any, Any]]:
-    """Every key whose value is not the same, with both values."""
-    old, new = (
-        flatten_keys(before.model_dump(mode="json")),
-        flatten_keys(now.model_dump(mode="json")),
-    )
-    return [(key, old.get(key), new.get(key)) for key in new if old.get(key) != new.get(key)]
-
-
-def flatten_keys(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A tree as `{"model.hidden": 1000, ...}`."""
+def flatten_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested settings into `{"model.hidden": 1000, ...}`."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         nested = isinstance(value, dict)
@@ -282,3 +282,72 @@ def _describe(branch: type[Settings], prefix: str) -> list[tuple[str, str, str, 
 
 def _kind(default: Any) -> str:
     return "path" if isinstance(default, Path) else type(default).__name__
+
+
+def read_settings(
+    path: Path, kind: type[AnySettings], remedy: str = "make it again"
+) -> AnySettings:
+    """Read settings from JSON; a missing or damaged file is an error with file, key and remedy."""
+    if not path.exists():
+        raise UserError(f"{path}: no such file; {remedy}")
+    try:
+        return kind.model_validate(read_json(path))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"])) or "content"
+        raise UserError(f"{path}: damaged: {key}: {problem['msg']}; make it again") from None
+
+
+def changed_settings(
+    before: Settings | Mapping[str, Any], now: Settings | Mapping[str, Any]
+) -> dict[str, tuple[Any, Any]]:
+    """Return the settings whose values differ, by dotted key, each with both values."""
+    old, new = _flat_values(before), _flat_values(now)
+    keys = [*new, *(key for key in old if key not in new)]
+    return {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
+
+
+def require_same_settings(
+    before: Settings | Mapping[str, Any],
+    now: Settings | Mapping[str, Any],
+    made: str,
+    remedy: str,
+    may_change: tuple[str, ...] = (),
+) -> None:
+    """Refuse to continue what was made with other settings; the error names each difference.
+
+    `made` begins the message, such as "run1: holds a run", and keys that begin with one of
+    `may_change` do not count.
+    """
+    changes = [
+        _describe_change(key, *values)
+        for key, values in changed_settings(before, now).items()
+        if not key.startswith(may_change)
+    ]
+    if changes:
+        raise UserError(f"{made} with other settings ({'; '.join(changes)}); {remedy}")
+
+
+def read_if_made_from(
+    record: Path, made_from: Mapping[str, Any], outputs: Iterable[Path] = ()
+) -> dict[str, Any] | None:
+    """Read the JSON record of an earlier run, if what it describes need not be made again.
+
+    That is so where its "made_from" is the same and all `outputs` are there. Write it last.
+    """
+    if not all(path.exists() for path in (record, *outputs)):
+        return None
+    content = read_json(record)
+    same = isinstance(content, dict) and content.get("made_from") == made_from
+    return content if same else None
+
+
+def _flat_values(settings: Settings | Mapping[str, Any]) -> dict[str, Any]:
+    tree = settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
+    return flatten_keys(tree)
+
+
+def _describe_change(key: str, old: Any, new: Any) -> str:
+    """Name a setting and, unless they are as long as digests, both values."""
+    shown = f"{old!r} before, {new!r} now"
+    return f"{key}: {shown}" if len(shown) < LONGEST_SHOWN_VALUES else key

@@ -23,10 +23,10 @@ from pydantic import ConfigDict, Field
 
 from covnmt.base import files
 from covnmt.base.arrays import IntArray
-from covnmt.base.config import Settings
+from covnmt.base.config import Settings, read_settings
 from covnmt.base.errors import UserError
 from covnmt.data.settings import PrepareSettings, SplitName
-from covnmt.text.codec import SIDES, Codec, Side, read_settings, vocabulary_fingerprint
+from covnmt.text.codec import SIDES, Codec, Side, vocabulary_fingerprint
 
 DropReason = Literal["empty", "too_long", "ratio"]
 TokenIds = npt.NDArray[np.unsignedinteger[Any]]

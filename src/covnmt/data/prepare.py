@@ -16,6 +16,7 @@ import numpy as np
 
 from covnmt.base import files
 from covnmt.base.arrays import IntArray
+from covnmt.base.config import require_same_settings
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.processes import map_unordered
@@ -87,14 +88,12 @@ def _reuse(
 ) -> PrepareReport:
     """The report of a directory made with the same settings from the same text."""
     corpus = Corpus.open(output)
-    old = _identity(corpus.report.settings, corpus.report.inputs)
-    new = _identity(settings, inputs)
-    changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-    if changed:
-        raise UserError(
-            f"{output}: already holds a corpus made with other settings or text "
-            f"({', '.join(changed)}); choose another directory, or say --overwrite"
-        )
+    require_same_settings(
+        _identity(corpus.report.settings, corpus.report.inputs),
+        _identity(settings, inputs),
+        f"{output}: already holds a corpus made",
+        "choose another directory, or say --overwrite",
+    )
     for name in corpus.report.splits:
         corpus.split(name)
     return corpus.report.model_copy(update={"reused": True})
@@ -103,8 +102,8 @@ def _reuse(
 def _identity(
     settings: PrepareSettings, inputs: Mapping[SplitName, tuple[str, ...]]
 ) -> dict[str, Any]:
-    """What the result depends on: not where the text lies, but what it says."""
-    return settings.model_dump() | {name: inputs.get(name) for name in SPLIT_NAMES}
+    """Return all that the result depends on: the content of the text files, not their paths."""
+    return settings.model_dump(mode="json") | {name: inputs.get(name) for name in SPLIT_NAMES}
 
 
 def _clear(output: Path) -> None:

@@ -10,22 +10,22 @@ the parts that are missing.
     train.3.source.ids, .ends         the ids end to end, and where each sentence ends
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from covnmt.base import files
-from covnmt.base.config import Settings
+from covnmt.base.config import read_if_made_from
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.data.corpus import DropReason, id_dtype
 from covnmt.data.settings import PathPair, PrepareSettings, SplitName
-from covnmt.text.codec import SIDES, Side, read_settings
+from covnmt.text.codec import SIDES, Side
 from covnmt.text.tokenize import Tokenizer, build_tokenizer
 from covnmt.text.vocabulary import UNK_ID, Vocabulary, most_frequent
 
@@ -54,21 +54,13 @@ class FilePair:
         """A file of this part in the working directory."""
         return self.work / f"{self.name}.{self.number}.{ending}"
 
-    def key(self) -> str:
-        """A digest of everything that its tokens depend on."""
-        settings = self.settings.model_dump_json(include={*SIDES, "max_length", "max_ratio"})
-        models = [model.read_bytes() for model in self.models.values() if model]
-        digest = hashlib.sha256(f"{self.name} {settings} {self.digests}".encode())
-        for model in models:
-            digest.update(hashlib.sha256(model).digest())
-        return digest.hexdigest()
-
-
-class Tokenised(Settings):
-    """What became of the pairs of a part."""
-
-    key: str
-    tally: dict[str, int]  # pairs kept, and dropped by fault
+    def made_from(self) -> dict[str, Any]:
+        """Return everything that the tokens depend on."""
+        return {
+            "files": list(self.digests),
+            "models": {side: files.file_digest(path) for side, path in self.models.items() if path},
+            **self.settings.model_dump(mode="json", include={*SIDES, "max_length", "max_ratio"}),
+        }
 
 
 def tokenize_file_pair(part: FilePair) -> dict[str, int]:
@@ -76,9 +68,9 @@ def tokenize_file_pair(part: FilePair) -> dict[str, int]:
 
     Only training pairs are dropped, and only those that stay count for the vocabulary.
     """
-    path, key = part.file("json"), part.key()
-    if path.exists() and (found := read_settings(path, Tokenised)).key == key:
-        return found.tally
+    record, made_from = part.file("json"), part.made_from()
+    if found := read_if_made_from(record, made_from):
+        return dict(found["tally"])
     tokenizers = {
         side: build_tokenizer(part.settings.tokenizer(side), part.models[side]) for side in SIDES
     }
@@ -98,7 +90,7 @@ def tokenize_file_pair(part: FilePair) -> dict[str, int]:
     for side, found_words in counts.items():
         lines = (f"{word} {times}" for word, times in found_words.items())
         files.write_lines(part.file(f"{side}.counts"), lines)
-    files.write_json(path, Tokenised(key=key, tally=tally).model_dump())
+    files.write_json(record, {"made_from": made_from, "tally": tally})
     return tally
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from covnmt.base import processes as pool
 from covnmt.base import ray_cluster
-from covnmt.base.config import DecodeConfig
+from covnmt.base.config import DecodeConfig, require_same_settings
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.files import (
@@ -153,12 +153,12 @@ def check_same_settings(job: TranslationJob, directory: Path) -> None:
         write_json(path, now)  # nothing is made yet
         return
     before = read_json(path)
-    changed = [key for key in now if not isinstance(before, dict) or before.get(key) != now[key]]
-    if changed:
-        raise UserError(
-            f"{directory}: holds translations made with other settings ({', '.join(changed)}); "
-            "choose another --out, or go on with the old settings"
-        )
+    require_same_settings(
+        before if isinstance(before, dict) else {},
+        now,
+        f"{directory}: holds translations made",
+        "choose another --out, or the old settings",
+    )
 
 
 def _weights(model: Path) -> list[Path]:

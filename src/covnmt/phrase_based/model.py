@@ -23,6 +23,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from covnmt.base.config import read_if_made_from, read_settings
 from covnmt.base.console import log
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_json, write_json, write_lines
@@ -35,7 +36,7 @@ from covnmt.phrase_based.language_model import LanguageModel
 from covnmt.phrase_based.lexicon import Lexicon
 from covnmt.phrase_based.phrases import PhraseOccurrences
 from covnmt.phrase_based.settings import PhraseBasedSettings
-from covnmt.text.codec import Codec, Side, copy_codecs, read_settings
+from covnmt.text.codec import Codec, Side, copy_codecs
 
 Figures = dict[str, Any]
 MODEL_FILE = "smt.json"
@@ -131,8 +132,7 @@ class ModelBuilder:
         """Do a stage, unless it was done with the same settings on the same text."""
         made_from = {"data": self.corpus.identity(), "pairs": self.settings.pairs, **settings}
         note = self.directory / f"{name}.json"
-        whole = all((self.directory / each).exists() for each in (note.name, *files))
-        if whole and read_json(note).get("made_from") == made_from:
+        if read_if_made_from(note, made_from, [self.directory / file for file in files]):
             log(f"{name}: done already")
             return
         note.unlink(missing_ok=True)

@@ -8,19 +8,16 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
-from pydantic import ValidationError
-
-from covnmt.base.config import Settings
+from covnmt.base.config import read_settings
 from covnmt.base.errors import UserError
-from covnmt.base.files import atomic_write, read_json, write_json
+from covnmt.base.files import atomic_write, write_json
 from covnmt.text.tokenize import Tokenizer, TokenizerSettings, build_tokenizer
 from covnmt.text.vocabulary import Vocabulary
 
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
-AnySettings = TypeVar("AnySettings", bound=Settings)
 REMEDY = "copy it from the data directory, or make that again with `covnmt prepare`"
 
 
@@ -36,7 +33,7 @@ class Codec:
     @classmethod
     def load(cls, directory: Path, side: Side) -> "Codec":
         """Read what `save` wrote."""
-        settings = read_settings(directory / f"{side}.json", TokenizerSettings)
+        settings = read_settings(directory / f"{side}.json", TokenizerSettings, REMEDY)
         spm_path = directory / f"{side}.spm" if settings.kind == "sentencepiece" else None
         vocabulary = Vocabulary.load(directory / f"{side}.vocab")
         return cls(settings, build_tokenizer(settings, spm_path), vocabulary, spm_path)
@@ -84,22 +81,10 @@ def vocabulary_fingerprint(directory: Path) -> str:
 def _codec_files(directory: Path) -> list[Path]:
     paths = []
     for side in SIDES:
-        settings = read_settings(directory / f"{side}.json", TokenizerSettings)
+        settings = read_settings(directory / f"{side}.json", TokenizerSettings, REMEDY)
         endings = ["json", "vocab"] + ["spm"] * (settings.kind == "sentencepiece")
         paths += [directory / f"{side}.{ending}" for ending in endings]
     return paths
-
-
-def read_settings(path: Path, kind: type[AnySettings]) -> AnySettings:
-    """Read settings from JSON; a file that does not fit is an error that says where."""
-    if not path.exists():
-        raise UserError(f"{path}: no such file; {REMEDY}")
-    try:
-        return kind.model_validate(read_json(path))
-    except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(map(str, problem["loc"])) or "content"
-        raise UserError(f"{path}: damaged: {key}: {problem['msg']}; make it again") from None
 
 
 def _copy(path: Path, to: Path) -> None:

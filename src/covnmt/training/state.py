@@ -14,7 +14,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
-from covnmt.base.config import Config, config_differences
+from covnmt.base.config import Config, require_same_settings
 from covnmt.base.errors import UserError
 from covnmt.data.corpus import Corpus
 from covnmt.decoding.onnx.format import refuse_exported
@@ -174,17 +174,13 @@ def refuse_model_without_checkpoint(directory: Path) -> None:
 
 def check_same_settings(config: Config, directory: Path) -> None:
     """Refuse to resume a run with other settings than it was started with."""
-    before = load_config(directory).config
-    changed = [
-        f"{key}: {old!r} before, {new!r} now"
-        for key, old, new in config_differences(before, config)
-        if not key.startswith(MAY_CHANGE)
-    ]
-    if changed:
-        raise UserError(
-            f"{directory} holds a run with other settings ({'; '.join(changed)}); "
-            "choose another directory, or resume with the old settings"
-        )
+    require_same_settings(
+        load_config(directory).config,
+        config,
+        f"{directory} holds a run",
+        "choose another directory, or resume with the old settings",
+        MAY_CHANGE,
+    )
 
 
 def save_checkpoint(run: TrainingRun, keep: bool = False) -> None:
