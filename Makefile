@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check setup clean
+.PHONY: demo test test-fast check setup clean
 
 demo: $(STAMP)
 	$(VENV)/bin/covnmt demo demo
@@ -11,6 +11,9 @@ demo: $(STAMP)
 test: $(STAMP)
 	scripts/check
 	scripts/test
+
+test-fast: $(STAMP)
+	scripts/test -m "not slow"
 
 check: $(STAMP)
 	scripts/check
