@@ -37,6 +37,24 @@ LANGUAGE = SyntheticSettings(
     nouns=8, verbs=4, adjectives=3, adverbs=3, mean_clauses=1.2, max_length=12, relative=0
 )
 
+# `make test-fast` leaves these out: whole commands, a browser, servers, tests of several seconds.
+SLOW_DIRECTORIES = ("tests/system/", "tests/browser/")
+SLOW_FILES = (
+    "tests/base/test_ray_cluster.py",
+    "tests/serve/test_app.py",
+    "tests/serve/test_memory.py",
+    "tests/serve/test_routes.py",
+    "tests/serve/test_schema.py",
+    "tests/serve/test_server.py",
+    "tests/serve/test_worker.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith((*SLOW_DIRECTORIES, *SLOW_FILES)):
+            item.add_marker(pytest.mark.slow)
+
 
 class RunCli(Protocol):
     """Run `covnmt` with these arguments in a process of its own."""

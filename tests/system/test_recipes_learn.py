@@ -82,7 +82,6 @@ def settings(system: str, data: Path) -> Config:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("system", PAPER_SYSTEMS)
 def test_system_learns(system: str, text: Path, data: Path, tmp_path: Path) -> None:
     train(settings(system, data), tmp_path / "run", torch.device("cpu"))
