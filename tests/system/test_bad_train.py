@@ -1,4 +1,4 @@
-"""Bad recipes, data and runs: what is said, and that nothing is lost."""
+"""Bad recipes, data and runs: exit code 2, a message that names the place, nothing overwritten."""
 
 import pytest
 
@@ -48,7 +48,7 @@ CASES = {
         "recipe show demo/gru10 model.hidden=7", ("gru10.toml model.hidden=7: model: hidden = 7",)
     ),
     "an override without a value": Case(f"{TRAIN} train.seed", ("'train.seed'", "key=value")),
-    "a recipe that is no TOML": Case(
+    "a recipe that is not TOML": Case(
         "train r.toml", ("r.toml: not valid TOML", "line 1"), put("r.toml", "model: hidden\n")
     ),
     "a recipe that extends itself": Case(
@@ -58,13 +58,13 @@ CASES = {
         "train paper/gru11", ("paper/gru11: no such recipe", "covnmt recipe list")
     ),
     "a recipe that is a directory": Case("train model", ("model: ", "recipe")),
-    "a data directory that is none": Case(
+    "a data directory that is a model": Case(
         f"{TRAIN[:-4]}model", ("model: holds no prepared corpus", "covnmt prepare"), alone=True
     ),
     "a data directory that does not exist": Case(
         f"{TRAIN[:-4]}nowhere", ("nowhere: holds no prepared corpus", "covnmt prepare")
     ),
-    "a report of the data that is damaged": Case(
+    "a damaged corpus.json": Case(
         TRAIN, ("data/corpus.json: not valid JSON",), change("data/corpus.json", half)
     ),
     "a vocabulary that does not fit the data": Case(
@@ -91,7 +91,7 @@ CASES = {
         ("model/last.safetensors: saved while training on other data than data", "name the data"),
         other_data,
     ),
-    "a truncated save": Case(
+    "a truncated checkpoint": Case(
         "train {tiny} --run model",
         ("model/last.safetensors: damaged",),
         change("model/last.safetensors", half),
@@ -103,7 +103,7 @@ CASES = {
         "train demo/gru10 --run s data.directory=data",
         ("s: cannot be written (File exists); choose another directory",),
     ),
-    "train into a model that is no run": Case(
+    "train into a model that is not a run": Case(
         "train {tiny} --run model",
         ("model: holds a model without last.safetensors", "choose another directory"),
         remove("model/last.safetensors"),
@@ -113,19 +113,19 @@ CASES = {
         ("exported: holds an exported model", "choose another directory"),
         exported_model,
     ),
-    "train on a device there is none of": Case(
+    "train on an unknown device": Case(
         f"{TRAIN} --device gpu", ("'gpu': no such device", "auto, cpu or cuda")
     ),
     "train on a device that covnmt does not know": Case(
         f"{TRAIN} --device mps", ("'mps': no such device", "auto, cpu or cuda")
     ),
-    "a network wider than any number": Case(
+    "a network that is too wide": Case(
         f"{TRAIN} model.hidden=1000000000000000000000000000", ("model.hidden", "less than or equal")
     ),
-    "more batches an update than can be counted": Case(
+    "too many batches per update": Case(
         f"{TRAIN} train.accumulate=99999999999999999999", ("train.accumulate", "less than or equal")
     ),
-    "a model too large for any memory": Case(
+    "a model that does not fit into memory": Case(
         f"{TRAIN} model.hidden=1000000", ("not enough memory", "a smaller model")
     ),
     # average
@@ -141,14 +141,18 @@ CASES = {
         exported_model,
     ),
     "average no weights": Case("average model new --last 0", ("--last",)),
-    "average what is no run": Case("average data new", ("data: 0 kept weights", "train.keep")),
+    "average a directory that is not a run": Case(
+        "average data new", ("data: 0 kept weights", "train.keep")
+    ),
     # export
     "export a model into itself": Case(
         "export model --output model",
         ("model: holds a model that would never be read again", "choose another directory"),
         remove("model/last.safetensors"),
     ),
-    "export what is exported": Case("export ja-en", ("is exported already", "`covnmt train` made")),
+    "export an exported model": Case(
+        "export ja-en", ("is exported already", "`covnmt train` made")
+    ),
     "export into a run": Case(
         "export model -o model", ("model: holds a run", "choose another directory")
     ),

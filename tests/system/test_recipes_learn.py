@@ -1,6 +1,6 @@
-"""Every system of the paper learns to translate: text in, BLEU out, nothing skipped.
+"""Every system of the paper learns to translate: text in, BLEU out, no step mocked.
 
-An easy form of the embedded pair (few words, short sentences, still with reordering, agreement and
+An easy form of the synthetic language (few words, short sentences, but reordering, agreement and
 words that become two) and models of some 72,000 parameters, so that each takes seconds.
 """
 

@@ -1,7 +1,7 @@
-"""Kill `covnmt train` at several moments; the same command again ends with the very same weights.
+"""Kill `covnmt train` at several moments; resumed, it ends with bit-identical weights.
 
-Every run here is a process of its own. Dropout, averaged weights and accumulation are on, so that
-each thing a save must hold matters.
+Every run is a separate process. Dropout, EMA and accumulation are on, so that everything that a
+checkpoint must hold matters.
 """
 
 import os
@@ -53,7 +53,7 @@ validate_beam = 1
 validate_lines = 3
 """
 
-# Runs with a limit on the size of files: what a full disk looks like to the one who writes.
+# Runs with a limit on file size, which fails like a full disk.
 SMALL_DISK = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2)
@@ -72,7 +72,7 @@ def recipe(
 
 @pytest.fixture(scope="module")
 def whole(recipe: Path, run_cli: RunCli) -> Path:
-    """A run that nobody disturbs."""
+    """An uninterrupted run."""
     directory = recipe.parent / "whole"
     done = run_cli(*command(recipe, directory))
     assert done.returncode == 0, done.stderr
@@ -102,7 +102,7 @@ def command(recipe: Path, run: Path, *overrides: str) -> tuple[object, ...]:
 def interrupt(
     arguments: tuple[object, ...], number: signal.Signals, moment: Callable[[], bool]
 ) -> tuple[int, str]:
-    """Start the command, send it the signal when the moment has come; its exit code and words."""
+    """Start the command and send it the signal at this moment; return exit code and stderr."""
     process = subprocess.Popen(
         [sys.executable, "-m", "covnmt", *map(str, arguments)],
         stderr=subprocess.PIPE,
@@ -117,7 +117,7 @@ def interrupt(
 
 @contextmanager
 def frozen(arguments: tuple[object, ...], moment: Callable[[], bool]) -> Iterator[None]:
-    """Start the command and hold it when the moment has come; then it is killed."""
+    """Start the command, suspend it at this moment, and kill it at the end."""
     process = subprocess.Popen([sys.executable, "-m", "covnmt", *map(str, arguments)])
     until(moment, process)
     process.send_signal(signal.SIGSTOP)
@@ -130,7 +130,7 @@ def frozen(arguments: tuple[object, ...], moment: Callable[[], bool]) -> Iterato
 
 
 def saved(run: Path, times: int) -> Callable[[], bool]:
-    """True once the last save was replaced so many times from now on."""
+    """Wait until the checkpoint has been replaced so many times from now on."""
     seen = {identity(run / LAST_CHECKPOINT)}
 
     def moment() -> bool:
@@ -160,7 +160,9 @@ def assert_complete_log(run: Path) -> None:
     assert checks == [*range(VALIDATE_EVERY, UPDATES, VALIDATE_EVERY), UPDATES]
 
 
-def test_sigkill(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli) -> None:
+def test_killed_run_resumes_bit_identically(
+    recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli
+) -> None:
     run = tmp_path / "run"
     moments = {
         "before the first save": lambda: (run / "config.json").exists(),
@@ -182,10 +184,10 @@ def test_sigkill(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli) -> 
 
 
 @pytest.mark.parametrize("recipe", ["tokens"], indirect=True)
-def test_one_training_at_a_time(
+def test_run_directory_is_locked_while_training(
     recipe: Path, tiny_text: Path, tmp_path: Path, run_cli: RunCli
 ) -> None:
-    """Alone or of several workers; the model may be used meanwhile, and a kill frees it at once."""
+    """With one rank or several. Translating is possible meanwhile, and a kill releases the lock."""
     run = tmp_path / "run"
 
     def is_of_use() -> bool:
@@ -209,7 +211,9 @@ def test_one_training_at_a_time(
 
 
 @pytest.mark.parametrize("recipe", ["tokens"], indirect=True)
-def test_polite_signals(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli) -> None:
+def test_run_stopped_by_signals_resumes_bit_identically(
+    recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli
+) -> None:
     run = tmp_path / "run"
     for number in (signal.SIGTERM, signal.SIGINT):
         code, errors = interrupt(command(recipe, run), number, saved(run, 1))
@@ -224,7 +228,9 @@ def test_polite_signals(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunC
 
 
 @pytest.mark.parametrize("recipe", ["tokens"], indirect=True)
-def test_a_full_disk(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli) -> None:
+def test_run_resumes_after_a_full_disk(
+    recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli
+) -> None:
     run = tmp_path / "run"
     interrupt(command(recipe, run), signal.SIGKILL, saved(run, 1))
     before = (run / LAST_CHECKPOINT).read_bytes()
@@ -246,7 +252,7 @@ def test_a_full_disk(recipe: Path, whole: Path, tmp_path: Path, run_cli: RunCli)
 
 
 @pytest.mark.parametrize("recipe", ["tokens"], indirect=True)
-def test_divergence(recipe: Path, tmp_path: Path, run_cli: RunCli) -> None:
+def test_divergence_exits_with_a_remedy(recipe: Path, tmp_path: Path, run_cli: RunCli) -> None:
     run = tmp_path / "run"
     failed = run_cli(*command(recipe, run, "train.learning_rate=1e6", "train.weight_decay=1e6"))
     assert failed.returncode == 2
@@ -255,7 +261,7 @@ def test_divergence(recipe: Path, tmp_path: Path, run_cli: RunCli) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_half_a_translation_is_taken_away(number: signal.Signals, tmp_path: Path) -> None:
+def test_interrupted_translation_leaves_no_output(number: signal.Signals, tmp_path: Path) -> None:
     text, output = tmp_path / "text", tmp_path / "out" / "text"
     output.parent.mkdir()
     text.write_text("この寺は京都市の北にある。\n" * 20_000, "utf-8")

@@ -1,6 +1,6 @@
-"""Several workers on this machine: one update whatever their number, and runs that survive.
+"""Several ranks on this machine: the same updates for any world size, and runs that survive a kill.
 
-torchrun starts them, over gloo on the CPU. Batches are small, so now and then a worker has no row.
+torchrun starts them, over gloo on the CPU. Batches are so small that some ranks have no rows.
 """
 
 import os
@@ -21,7 +21,7 @@ from covnmt.model.checkpoint import BEST_WEIGHTS, LAST_CHECKPOINT, load_tensors
 from covnmt.training.distributed import launch_torchrun
 from tests.conftest import RunCli
 from tests.system.workers import children_of, recipe, torchrun, training, until
-from tests.training.runs import assert_same, changed, go, log_of
+from tests.training.runs import assert_same, changed, log_of, train_changed
 
 UPDATES = 50
 TOLERANCE = 1e-6
@@ -29,7 +29,7 @@ TOLERANCE = 1e-6
 
 @pytest.fixture(scope="module")
 def config(tiny_config: Config) -> Config:
-    """Accumulation, averages and the fertility objective; no dropout, which differs by worker."""
+    """Accumulation, EMA and the fertility objective; no dropout, whose masks differ by rank."""
     return changed(
         tiny_config,
         data__batch_tokens=60,
@@ -46,15 +46,15 @@ def config(tiny_config: Config) -> Config:
 
 @pytest.fixture(scope="module")
 def alone(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one worker does."""
+    """A run of a single process."""
     directory = tmp_path_factory.mktemp("alone")
-    go(config, directory)
+    train_changed(config, directory)
     return directory
 
 
 @pytest.fixture(scope="module")
 def two(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with two, started by torchrun."""
+    """The same run with two ranks, started by torchrun."""
     directory = tmp_path_factory.mktemp("two")
     process = torchrun(2, *training(config, directory))
     assert process.wait(300) == 0
@@ -62,7 +62,7 @@ def two(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def assert_close(first: Path, second: Path) -> None:
-    """Weights, averages, counters, and which weights were the best."""
+    """Compare weights, EMA, counters, and which update was the best."""
     (one, about), (two, note) = (
         load_tensors(first / LAST_CHECKPOINT),
         load_tensors(second / LAST_CHECKPOINT),
@@ -82,14 +82,14 @@ def assert_close(first: Path, second: Path) -> None:
 
 
 def without_time(entry: dict[str, Any]) -> dict[str, Any]:
-    """Numbers of a log entry that must not depend on the number of workers."""
+    """Return the numbers of a log entry that must not depend on the world size."""
     check = entry.get("validation", {})
     kept = {k: v for k, v in entry.items() if k in ("update", "epoch", "words", "loss", "best")}
     return kept | {f"dev {k}": check[k] for k in ("loss", "bleu") if k in check}
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-def test_several_workers_make_the_updates_of_one(
+def test_several_ranks_train_like_one(
     workers: int, config: Config, alone: Path, two: Path, tmp_path: Path
 ) -> None:
     run = two
@@ -105,8 +105,9 @@ def test_several_workers_make_the_updates_of_one(
             assert entry["validation"]["samples"] == other["validation"]["samples"]
 
 
-def test_a_worker_is_killed(config: Config, two: Path, tmp_path: Path) -> None:
-    """torchrun starts both again; they end with the very weights of an undisturbed run."""
+def test_run_with_a_killed_worker_restarts_bit_identically(
+    config: Config, two: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     process = torchrun(2, "--max-restarts", 1, *training(config, run))
     until(lambda: (run / LAST_CHECKPOINT).exists(), process)
@@ -117,8 +118,10 @@ def test_a_worker_is_killed(config: Config, two: Path, tmp_path: Path) -> None:
     assert len(log_of(run)) == len(log_of(two))
 
 
-def test_two_are_stopped_and_one_or_four_go_on(config: Config, alone: Path, tmp_path: Path) -> None:
-    """The signal reaches the workers at different moments; they stop after the same update."""
+def test_run_of_two_ranks_resumes_with_one_or_four(
+    config: Config, alone: Path, tmp_path: Path
+) -> None:
+    """The signal reaches the ranks at different moments; they stop after the same update."""
     run = tmp_path / "run"
     words = ["train", recipe(config, run), "--run", run, "--device", "cpu", "--gpus", "2"]
     process = subprocess.Popen([sys.executable, "-m", "covnmt", *map(str, words)])
@@ -128,20 +131,19 @@ def test_two_are_stopped_and_one_or_four_go_on(config: Config, alone: Path, tmp_
     assert 8 <= load_tensors(run / LAST_CHECKPOINT)[1]["counters"]["update"] < UPDATES
     more = tmp_path / "more"
     shutil.copytree(run, more)
-    go(config, run)
+    train_changed(config, run)
     assert torchrun(4, *training(config, more)).wait(300) == 0
     assert_close(alone, run)
     assert_close(alone, more)
 
 
-def test_bad_input_is_told_once(tmp_path: Path, run_cli: RunCli) -> None:
-    """Before any worker is started."""
+def test_bad_input_with_several_gpus_is_reported_once(tmp_path: Path, run_cli: RunCli) -> None:
     failed = run_cli("train", "demo/gru10", "model.hiden=3", "--gpus", 2, "--run", tmp_path)
     assert failed.returncode == 2
     assert failed.stderr.count("unknown key model.hiden") == 1
 
 
-def test_a_worker_dies_and_nobody_restarts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_worker_without_restarts_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.distributed import run as elastic
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
@@ -155,5 +157,5 @@ def test_a_worker_dies_and_nobody_restarts_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(elastic, "run", fail(2))
     assert launch_torchrun(2, 0, ["train"]) == 2
     monkeypatch.setattr(elastic, "run", fail(-9))
-    with pytest.raises(UserError, match="worker 1 of 2 was ended by SIGKILL; give the same"):
+    with pytest.raises(UserError, match="worker 1 of 2 was ended by SIGKILL; run the same"):
         launch_torchrun(2, 0, ["train"])

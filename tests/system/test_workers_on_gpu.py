@@ -1,8 +1,7 @@
-"""Workers on a GPU: captured updates, gradients summed outside the graphs, and a killed worker.
+"""Ranks on a GPU: captured updates, all-reduce outside the graphs, and a killed worker.
 
-One GPU is enough. NCCL has one worker for it; two workers share it with gloo in its place, which
-shows what NCCL cannot with one GPU: workers with batches of different shapes, each with graphs of
-its own.
+One GPU is enough. NCCL allows one rank on it; two ranks share it over gloo, which tests ranks with
+batches of different shapes and separate graphs.
 """
 
 import os
@@ -24,7 +23,7 @@ DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: skipped")
 
 UPDATES = 60
-# As a part of the way that the weights went; one update less is more than that.
+# As a share of the distance that the weights moved; one update less is more than that.
 TOLERANCE = 0.01
 
 SHARING = f"""
@@ -58,7 +57,7 @@ def config(tiny_config: Config) -> Config:
 
 @pytest.fixture(scope="module")
 def alone(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one worker does without torchrun."""
+    """A run of a single process without torchrun."""
     directory = tmp_path_factory.mktemp("alone")
     train(config, directory, torch.device(DEVICE))
     return directory
@@ -79,17 +78,21 @@ def assert_went_together(config: Config, first: Path, second: Path) -> None:
 
 
 def captured(run: Path) -> int:
-    """Graphs that the first worker had in the end."""
+    """Return the number of graphs that the main process had captured."""
     return max((entry.get("graphs", 0) for entry in log_of(run)), default=0)
 
 
-def test_one_worker_over_nccl(config: Config, alone: Path, tmp_path: Path) -> None:
+def test_one_rank_over_nccl_trains_like_a_single_process(
+    config: Config, alone: Path, tmp_path: Path
+) -> None:
     assert torchrun(1, *training(config, tmp_path / "run", DEVICE)).wait(300) == 0
     assert_went_together(config, alone, tmp_path / "run")
     assert captured(tmp_path / "run") > 1
 
 
-def test_two_workers_share_a_gpu(config: Config, alone: Path, tmp_path: Path) -> None:
+def test_two_ranks_sharing_a_gpu_train_like_one(
+    config: Config, alone: Path, tmp_path: Path
+) -> None:
     (tmp_path / "sharing.py").write_text(SHARING)
     run = tmp_path / "run"
     assert torchrun(2, tmp_path / "sharing.py", recipe(config, run), run).wait(300) == 0
@@ -97,7 +100,7 @@ def test_two_workers_share_a_gpu(config: Config, alone: Path, tmp_path: Path) ->
     assert captured(run) > 1
 
 
-def test_a_killed_worker_is_started_again(config: Config, alone: Path, tmp_path: Path) -> None:
+def test_killed_worker_on_gpu_is_restarted(config: Config, alone: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = torchrun(1, "--max-restarts", 1, *training(config, run, DEVICE))
     until(lambda: (run / LAST_CHECKPOINT).exists(), process)

@@ -1,4 +1,4 @@
-"""Runs of several workers: start them, wait for a moment, find the workers."""
+"""Helpers to start training with several ranks and to find their processes."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from covnmt.base.config import Config
 
 
 def recipe(config: Config, directory: Path) -> Path:
-    """The settings as a file."""
+    """Write the settings as a recipe."""
     lines = []
     for name, group in config.model_dump(mode="json").items():
         coverage = group.pop("coverage", {})
@@ -26,32 +26,32 @@ def recipe(config: Config, directory: Path) -> Path:
 
 
 def torchrun(workers: int, *words: object) -> subprocess.Popen[bytes]:
-    """Start so many workers; torchrun's own options come before what they run."""
+    """Start torchrun; its own options come first, then what the workers run."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(workers), *map(str, words)]
     return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 def training(config: Config, run: Path, device: str = "cpu") -> list[object]:
-    """What they run to train by these settings."""
+    """Return the arguments that make torchrun train with these settings."""
     words = ["-m", "--", "covnmt", "train", recipe(config, run), "--run", run]
     return [*words, "--device", device, "--threads", 1]
 
 
 def until(condition: Callable[[], bool], process: subprocess.Popen[Any]) -> None:
-    """Wait for it, or for the end of the process."""
+    """Wait for the condition, or for the end of the process."""
     while process.poll() is None and not condition():
         time.sleep(0.005)
 
 
 def children_of(process: subprocess.Popen[bytes]) -> list[int]:
-    """Its workers, by their ids."""
+    """Return the process ids of its workers."""
     threads = Path(f"/proc/{process.pid}/task").glob("*/children")
     return [int(number) for listed in threads for number in listed.read_text().split()]
 
 
 def alive(process: int) -> bool:
-    """A process that has ended may still be on the list, as a zombie."""
+    """Whether the process runs; a zombie does not."""
     try:
         return ") Z " not in Path(f"/proc/{process}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

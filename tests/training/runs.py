@@ -1,4 +1,4 @@
-"""Short runs of training: start them with other settings, stop them, compare what they leave."""
+"""Helpers for short training runs: change settings, stop them, compare their files."""
 
 import json
 import os
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def changed(config: Config, **values: object) -> Config:
-    """The settings with these keys set (`train__updates=3`)."""
+    """Return the settings with these keys changed (`train__updates=3`)."""
     tree = config.model_dump()
     for key, value in values.items():
         *groups, last = key.split("__")
@@ -29,7 +29,7 @@ def changed(config: Config, **values: object) -> Config:
     return Config.model_validate(tree)
 
 
-def go(config: Config, directory: Path, **values: object) -> TrainingOutcome:
+def train_changed(config: Config, directory: Path, **values: object) -> TrainingOutcome:
     return train(changed(config, **values), directory, CPU)
 
 
@@ -38,7 +38,7 @@ def log_of(directory: Path) -> list[dict[str, Any]]:
 
 
 def assert_same(first: Path, second: Path) -> None:
-    """Bit-identical: the best model, and all that the last save holds but the time it took."""
+    """Compare best weights and last checkpoint to the bit, except for the time they took."""
     for name in (BEST_WEIGHTS, LAST_CHECKPOINT):
         (one, about), (two, note) = load_tensors(first / name), load_tensors(second / name)
         assert one.keys() == two.keys()
@@ -49,7 +49,7 @@ def assert_same(first: Path, second: Path) -> None:
 
 
 def at_update(number: int, happens: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have something happen when this update (from 1) begins."""
+    """Call a function when this update (from 1) begins."""
 
     def call(step: TrainStep, batches: list[Any], tokens: int, update: int, *rest: Any) -> None:
         if update + 1 == number:

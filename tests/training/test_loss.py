@@ -1,4 +1,4 @@
-"""The objective: against torch's own cross-entropy, and the fertility term by hand."""
+"""The objective: token loss against torch's cross-entropy, and the fertility term by hand."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def gradient(loss: Tensor, model: Seq2Seq) -> dict[str, Tensor | None]:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
-def test_token_loss_is_torchs_cross_entropy(smoothing: float) -> None:
+def test_token_loss_equals_cross_entropy_of_torch(smoothing: float) -> None:
     model, batch = fertility_model(), small_batch(LENGTHS)
     features = model(batch).features
     loss, nll = token_loss(model.readout, features, batch.target, batch.target_mask, smoothing)
@@ -42,8 +42,8 @@ def test_token_loss_is_torchs_cross_entropy(smoothing: float) -> None:
     assert not nll.requires_grad
 
 
-def test_loss_is_a_sum_over_pairs() -> None:
-    """The sum over a batch is the sum of its pairs alone: neither padding nor company counts."""
+def test_loss_of_a_batch_is_the_sum_over_its_pairs() -> None:
+    """Neither padding nor the other pairs change the loss of a pair."""
     model, batch = fertility_model(), small_batch(LENGTHS)
     config = settings(fertility_weight=0.7, label_smoothing=0.1)
     alone = []
@@ -78,7 +78,7 @@ def test_fertility_objective_by_hand(predicted: bool) -> None:
         assert fertility_loss(forced, batch, detach).item() == pytest.approx(expected)
 
 
-def test_lambda_weighs_the_fertility_objective() -> None:
+def test_fertility_weight_scales_the_fertility_objective() -> None:
     model, batch = fertility_model(), small_batch(LENGTHS)
     plain, nll = batch_loss(model, batch, settings())
     weighted, same = batch_loss(model, batch, settings(fertility_weight=0.5))
@@ -87,8 +87,8 @@ def test_lambda_weighs_the_fertility_objective() -> None:
     assert torch.equal(nll, same)
 
 
-def test_detached_objective_moves_only_the_fertility_model() -> None:
-    """With the attention taken as given, its own parts get no gradient; the encoder feeds Phi."""
+def test_detached_fertility_objective_has_no_gradient_in_the_attention() -> None:
+    """Only U_f and the encoder, which feed Phi, get a gradient."""
     model, batch = fertility_model(), small_batch(LENGTHS)
     moved = {}
     for detach in (False, True):
@@ -101,7 +101,7 @@ def test_detached_objective_moves_only_the_fertility_model() -> None:
     assert moved[True] < moved[False]
 
 
-def test_detached_objective_leaves_a_model_without_fertility_alone() -> None:
+def test_detached_fertility_objective_does_nothing_without_fertility() -> None:
     model = small_model(small_config(CoverageConfig(kind="linguistic")))
     batch = small_batch(LENGTHS)
     assert not fertility_loss(model(batch), batch, detach=True).requires_grad

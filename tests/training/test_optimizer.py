@@ -1,4 +1,4 @@
-"""Optimisers, schedules, clipping and weight averages, each against a calculation by hand."""
+"""Optimizers, schedules, clipping and EMA, each against a calculation by hand."""
 
 import math
 from typing import Any
@@ -57,7 +57,7 @@ def norm(arrays: list[np.ndarray[Any, Any]]) -> float:
 
 
 @pytest.mark.parametrize(("changes", "expected"), SCHEDULES)
-def test_schedules(changes: dict[str, object], expected: dict[int, float]) -> None:
+def test_learning_rate_schedules(changes: dict[str, object], expected: dict[int, float]) -> None:
     config = settings(**changes)
     found = {update: learning_rate_factor(update, config) for update in expected}
     assert found == pytest.approx(expected, abs=1e-12)
@@ -75,16 +75,14 @@ IN_TIME = [  # update (from 0), share of the time spent, factor
 
 
 @pytest.mark.parametrize(("update", "spent", "expected"), IN_TIME)
-def test_a_cosine_in_time_ends_with_the_first_limit(
-    update: int, spent: float, expected: float
-) -> None:
+def test_cosine_in_time_ends_at_the_first_limit(update: int, spent: float, expected: float) -> None:
     config = settings(schedule="cosine_in_time", warmup=10, updates=110)
     assert learning_rate_factor(update, config, spent) == pytest.approx(expected, abs=1e-12)
     other = settings(schedule="cosine", warmup=10, updates=110)
     assert learning_rate_factor(update, other, spent) == learning_rate_factor(update, other)
 
 
-def test_apply_rate_sets_the_product() -> None:
+def test_learning_rate_is_multiplied_by_the_schedule() -> None:
     config = settings(optimizer="adamw", learning_rate=0.3, warmup=10)
     optimizer = build_optimizer(small_model(small_config(CoverageConfig())), config)
     set_learning_rate(optimizer, config, 4)
@@ -142,7 +140,7 @@ def test_clipping_by_hand(scale: float, limit: float) -> None:
     assert norm(gradients(model)) <= limit
 
 
-def test_no_limit_leaves_gradients_alone() -> None:
+def test_clip_zero_leaves_gradients_unchanged() -> None:
     model = model_with_gradients(30.0)
     before = gradients(model)
     clip_gradients(model, 0.0)
@@ -152,8 +150,8 @@ def test_no_limit_leaves_gradients_alone() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("limit", [1.0, 0.0])
-def test_a_norm_that_is_no_number(value: float, limit: float) -> None:
-    """SPEC 1.4: each gradient becomes a tenth of its weight, also those that were fine."""
+def test_infinite_or_nan_norm_replaces_gradients(value: float, limit: float) -> None:
+    """Each gradient becomes a tenth of its weight, also the finite ones."""
     model = model_with_gradients(1.0)
     assert model.readout.C_o.grad is not None
     model.readout.C_o.grad[0, 0] = value
@@ -163,7 +161,7 @@ def test_a_norm_that_is_no_number(value: float, limit: float) -> None:
         torch.testing.assert_close(parameter.grad, 0.1 * parameter.detach())
 
 
-def test_weights_without_gradients_are_left_out() -> None:
+def test_clipping_skips_weights_without_gradients() -> None:
     model = model_with_gradients(1.0)
     model.readout.V_o.grad = None
     expected = norm(gradients(model))
@@ -171,7 +169,7 @@ def test_weights_without_gradients_are_left_out() -> None:
     assert model.readout.V_o.grad is None
 
 
-def test_average_by_hand() -> None:
+def test_ema_by_hand() -> None:
     weights = [3.0, -1.0, 2.0, 8.0, 5.0]
     average, expected = {"w": torch.tensor([1.0])}, 1.0
     for n, weight in enumerate(weights, 1):
@@ -179,11 +177,11 @@ def test_average_by_hand() -> None:
         expected = decay * expected + (1 - decay) * weight
         update_ema(average, {"w": torch.tensor([weight])}, 0.3, n)
     assert average["w"].item() == pytest.approx(expected)
-    # young averages follow faster than the decay says
+    # at first the average follows faster than the decay says
     assert (1 + 1) / (10 + 1) < 0.3 < (1 + 5) / (10 + 5)
 
 
-def test_average_of_constant_weights_is_the_weights() -> None:
+def test_ema_of_constant_weights_is_the_weights() -> None:
     weights = {"w": torch.tensor([1.0, 2.0])}
     average = {"w": torch.tensor([1.0, 2.0])}
     for n in range(1, 20):

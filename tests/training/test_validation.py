@@ -1,4 +1,4 @@
-"""Validation: the loss by hand, BLEU as `translate` gives it, and samples with their links."""
+"""Validation: the loss by hand, BLEU as `Translator` gives it, samples and interruption."""
 
 import json
 import math
@@ -36,8 +36,7 @@ def mean_loss(model: Seq2Seq, data: Path) -> float:
     return nll / words
 
 
-def test_mean_loss_by_hand(tiny_model: Path, tiny_corpus: Path) -> None:
-    """Sentence by sentence: minus the log-probability of every word and end symbol."""
+def test_dev_loss_by_hand(tiny_model: Path, tiny_corpus: Path) -> None:
     model, _ = load_model(tiny_model, CPU)
     dev = Corpus.open(tiny_corpus).split("dev")
     total, words = 0.0, 0
@@ -51,8 +50,10 @@ def test_mean_loss_by_hand(tiny_model: Path, tiny_corpus: Path) -> None:
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_bleu_is_that_of_the_translator(ends: bool, tiny_model: Path, tiny_corpus: Path) -> None:
-    """Where nothing ends, too: there it does not try wider beams."""
+def test_bleu_equals_that_of_the_translator(
+    ends: bool, tiny_model: Path, tiny_corpus: Path
+) -> None:
+    """Also if no hypothesis ends: validation does not retry with wider beams."""
     model, config = load_model(tiny_model, CPU)
     if not ends:
         model.readout.b.data[-1] = -100
@@ -73,7 +74,7 @@ def test_bleu_is_that_of_the_translator(ends: bool, tiny_model: Path, tiny_corpu
     assert [sample.reference for sample in found.samples] == dev.target_text()[:SAMPLES]
 
 
-def test_samples_link_each_output_word(tiny_model: Path, tiny_corpus: Path) -> None:
+def test_samples_link_each_output_token(tiny_model: Path, tiny_corpus: Path) -> None:
     model, config = load_model(tiny_model, CPU)
     for sample in validated(model, tiny_corpus, config).samples:
         links = [tuple(map(int, link.split("-"))) for link in sample.links.split()]
@@ -81,7 +82,7 @@ def test_samples_link_each_output_word(tiny_model: Path, tiny_corpus: Path) -> N
         assert all(j < len(sample.source.split()) for j, _ in links)
 
 
-def test_without_bleu_nothing_is_translated(
+def test_validate_bleu_false_translates_nothing(
     tiny_model: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, config = load_model(tiny_model, CPU)
@@ -93,8 +94,8 @@ def test_without_bleu_nothing_is_translated(
     assert math.isfinite(found.loss)
 
 
-def test_random_state_is_left_alone(tiny_model: Path, tiny_corpus: Path) -> None:
-    """Or else when a run validates would change how it goes on."""
+def test_validation_leaves_the_random_state(tiny_model: Path, tiny_corpus: Path) -> None:
+    """Otherwise the schedule of validations would change the weights."""
     model, config = load_model(tiny_model, CPU)
     before = torch.get_rng_state()
     validate(model, DevSet.open(Corpus.open(tiny_corpus)), config, CPU)
@@ -102,8 +103,10 @@ def test_random_state_is_left_alone(tiny_model: Path, tiny_corpus: Path) -> None
 
 
 @pytest.mark.parametrize("batch_size", [1, 5])
-def test_it_stops_between_two_steps(batch_size: int, tiny_model: Path, tiny_corpus: Path) -> None:
-    """At once, in the loss, and in the midst of translating."""
+def test_validation_can_be_interrupted_between_decoding_steps(
+    batch_size: int, tiny_model: Path, tiny_corpus: Path
+) -> None:
+    """At once, in the loss, and while translating."""
     model, config = load_model(tiny_model, CPU)
     config = changed(config, decode__batch_size=batch_size)
     dev = DevSet.open(Corpus.open(tiny_corpus))
@@ -123,10 +126,10 @@ def test_it_stops_between_two_steps(batch_size: int, tiny_model: Path, tiny_corp
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])
-def test_it_stops_between_two_batches_of_a_gpu(
+def test_validation_can_be_interrupted_between_gpu_batches(
     batch_size: int, tiny_model: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whose search cannot be looked into; here it runs on the CPU."""
+    """The GPU search cannot be interrupted between steps; here it runs on the CPU."""
     begin, search, searched = TorchEngine.__init__, GpuBeamSearch.search, list[int]()
 
     def pretend(engine: TorchEngine, models: Sequence[Seq2Seq], end: int) -> None:
@@ -149,16 +152,15 @@ def test_it_stops_between_two_batches_of_a_gpu(
     assert sum(searched) == 5
 
 
-def test_where_one_worker_is_stopped_none_has_a_result(
+def test_interruption_on_one_rank_leaves_no_rank_a_result(
     tiny_model: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This one was not; it waits for the other, and learns of it."""
     model, config = load_model(tiny_model, CPU)
     monkeypatch.setattr(World, "all_gather", lambda _, mine: [mine, None])
     assert validate(model, DevSet.open(Corpus.open(tiny_corpus)), config, CPU, World(0, 2)) is None
 
 
-def test_summary_and_json() -> None:
+def test_validation_summary_and_json() -> None:
     shown = ValidationResult(math.log(8), 12.346, ()).summary()
     assert shown == "dev loss 2.079  perplexity 8.0  BLEU 12.35"
     assert ValidationResult(math.log(8), None, ()).summary() == "dev loss 2.079  perplexity 8.0"
