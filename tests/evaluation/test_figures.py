@@ -1,10 +1,11 @@
-"""Figures: the right cell lights up, words stay apart and inside, and bad input is refused."""
+"""Figures: the right cell lights up, labels stay apart and inside, SVG for pages is safe."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from covnmt.evaluation.figures import (
     draw_heat_maps,
     draw_length_curves,
     draw_training_curves,
+    heat_maps_svg,
+    length_curves_svg,
 )
 from covnmt.metrics.by_length import LengthBucket
 
@@ -54,7 +57,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 def same_fonts_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the font that comes with matplotlib, whatever the machine has."""
     monkeypatch.setattr(fonts, "_candidates", lambda missing: iter(()))
-    monkeypatch.setattr(fonts, "_told", set())
+    monkeypatch.setattr(fonts, "_warned", set())
 
 
 def labels(figure: Figure) -> list[list[Text]]:
@@ -94,7 +97,7 @@ def test_the_right_cell_is_bright(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("I", "J"), SIZES)
-def test_words_are_inside_and_apart(drawn: list[Figure], I: int, J: int) -> None:
+def test_labels_are_inside_the_figure_and_apart(drawn: list[Figure], I: int, J: int) -> None:
     draw_heat_maps(
         [panel(I, J, title="first"), panel(max(I - 2, 1), J, title="second")], Path("x.png")
     )
@@ -112,7 +115,7 @@ def test_words_are_inside_and_apart(drawn: list[Figure], I: int, J: int) -> None
         assert all(float(text.get_fontsize()) >= 6 for text in row)
 
 
-def test_panels_do_not_reach_into_each_other(drawn: list[Figure]) -> None:
+def test_titles_of_panels_do_not_overlap(drawn: list[Figure]) -> None:
     draw_heat_maps(
         [panel(5, 5, title="a rather long name of a system"), panel(9, 5)], Path("x.png")
     )
@@ -121,7 +124,7 @@ def test_panels_do_not_reach_into_each_other(drawn: list[Figure]) -> None:
     assert first.x1 < second.x0
 
 
-def test_bars_do_not_reach_into_the_next_panel(drawn: list[Figure]) -> None:
+def test_bars_do_not_overlap_the_next_panel(drawn: list[Figure]) -> None:
     narrow = HeatMap("a", list("abcdefgh"), ["x"], np.ones((1, 8), np.float32), ONES)
     draw_heat_maps([narrow, narrow], Path("x.png"))
     left, right = (axes.get_tightbbox() for axes in drawn[0].axes if axes.patches)
@@ -157,13 +160,13 @@ def test_equal_figures_are_equal_files(tmp_path: Path, name: str) -> None:
     assert first.startswith((b"\x89PNG", b"<?xml"))
 
 
-def test_dollar_signs_are_words(tmp_path: Path) -> None:
+def test_dollar_signs_are_text(tmp_path: Path) -> None:
     word = HeatMap("$", ["$x^2$"], ["$$"], np.ones((1, 1), np.float32))
     draw_heat_maps([word], tmp_path / "map.svg")
     assert "<!-- $x^2$ -->" in (tmp_path / "map.svg").read_text("utf-8")
 
 
-def test_bytes_are_drawn_as_what_they_spell(drawn: list[Figure]) -> None:
+def test_byte_tokens_are_drawn_as_their_characters(drawn: list[Figure]) -> None:
     matrix = np.full((1, 2), 0.5, dtype=np.float32)
     draw_heat_maps([HeatMap("x", ["<0xC3>", "<0xBC>"], ["<0x24>"], matrix)], Path("x.png"))
     words = {text.get_text() for row in labels(drawn[0]) for text in row}
@@ -176,7 +179,9 @@ def test_empty_translation_is_drawn(drawn: list[Figure]) -> None:
     assert len(drawn) == 1
 
 
-def test_missing_letters_are_told(drawn: list[Figure], capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_fonts_are_warned_of(
+    drawn: list[Figure], capsys: pytest.CaptureFixture[str]
+) -> None:
     draw_heat_maps([panel(2, 2)], Path("x.png"))
     assert "fonts-noto-cjk" in capsys.readouterr().err
     assert len(drawn) == 1
@@ -185,27 +190,29 @@ def test_missing_letters_are_told(drawn: list[Figure], capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("shape", "coverage"), [((2, 3), None), ((3, 2), 3), ((2, 2), None)], ids=str
 )
-def test_sizes_must_fit(shape: tuple[int, int], coverage: int | None) -> None:
+def test_heat_map_rejects_sizes_that_do_not_fit(
+    shape: tuple[int, int], coverage: int | None
+) -> None:
     bars = None if coverage is None else np.ones(coverage, np.float32)
     with pytest.raises(ValueError, match="source words"):
         HeatMap("t", ["a", "b"], ["x", "y", "z"], np.zeros(shape, np.float32), bars)
 
 
-def test_only_words_that_need_it_are_turned(drawn: list[Figure]) -> None:
+def test_only_long_latin_words_are_turned(drawn: list[Figure]) -> None:
     words = ["1", "_", "の", "国際", "longer"]
     draw_heat_maps([HeatMap("t", words, ["x"], np.zeros((1, 5), np.float32))], Path("x.png"))
     turned = [text.get_rotation() for text in drawn[0].axes[0].get_xticklabels()]
     assert turned == [0, 0, 0, 0, 90]
 
 
-def test_bad_names_and_nothing_to_draw(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"\.png or \.svg"):
+def test_bad_names_and_empty_figures_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"map\.gif: "):
         draw_heat_maps([panel(2, 2)], tmp_path / "map.gif")
-    with pytest.raises(UserError, match="nothing to draw; heat maps need"):
+    with pytest.raises(UserError, match=r"map\.png: "):
         draw_heat_maps([], tmp_path / "map.png")
-    with pytest.raises(UserError, match="no sentences"):
+    with pytest.raises(UserError, match=r"length\.png: "):
         draw_length_curves({"a": []}, tmp_path / "length.png")
-    with pytest.raises(UserError, match="no log"):
+    with pytest.raises(UserError, match=r"curves\.png: "):
         draw_training_curves({}, tmp_path / "curves.png")
     assert list(tmp_path.iterdir()) == []
 
@@ -241,11 +248,13 @@ def test_length_curves_show_the_buckets(drawn: list[Figure]) -> None:
     assert lengths.get_ylim()[1] >= 25
 
 
-@pytest.mark.parametrize(("systems", "bands"), [(1, 1), (3, 3), (4, 1), (6, 1)])
-def test_bands_do_not_hide_each_other(drawn: list[Figure], systems: int, bands: int) -> None:
+@pytest.mark.parametrize(("systems", "intervals"), [(1, 1), (3, 3), (4, 1), (6, 1)])
+def test_only_the_first_of_many_systems_has_intervals(
+    drawn: list[Figure], systems: int, intervals: int
+) -> None:
     draw_length_curves({f"{k}": buckets([30, 20, 10 + k]) for k in range(systems)}, Path("x.svg"))
     for axes in drawn[0].axes:
-        assert len(axes.collections) == bands
+        assert len(axes.collections) == intervals
 
 
 def log(path: Path, *entries: object) -> Path:
@@ -268,26 +277,7 @@ def test_training_curves_show_the_log(drawn: list[Figure], tmp_path: Path) -> No
     assert points == [[[10, 5], [20, 4], [30, 3]], [[20, 4.5], [40, 3.5]], [[20, 12]]]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "nothing reported yet"),
-        ('{"update": 1, "loss": 2.0}\n{"upd', "line 2: not valid JSON"),
-        (f'{{"update": {"1" * 5000}}}\n', "line 1: not valid JSON"),
-        ('{"loss": 2.0}\n', 'line 1: no "update"'),
-        ("[1]\n", 'line 1: no "update"'),
-        ('{"update": 1, "loss": [2.0]}\n', "line 1: loss and BLEU should be numbers"),
-        ('{"update": 1, "validation": [2.0]}\n', "line 1: loss and BLEU should be numbers"),
-    ],
-)
-def test_bad_logs(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text(text, "utf-8")
-    with pytest.raises(UserError, match=message):
-        draw_training_curves({"run": path}, tmp_path / "curves.png")
-
-
-def test_no_axis_of_scores_goes_below_zero(drawn: list[Figure], tmp_path: Path) -> None:
+def test_axes_of_scores_start_at_zero(drawn: list[Figure], tmp_path: Path) -> None:
     """A model that has learnt little has BLEU 0 for long; updates are whole numbers."""
     entries = [{"update": k, "loss": 5.0, "validation": {"loss": 5.0, "bleu": 0.0}} for k in (1, 3)]
     draw_training_curves({"run": log(tmp_path / "log.jsonl", *entries)}, Path("x.png"))
@@ -300,7 +290,7 @@ def test_no_axis_of_scores_goes_below_zero(drawn: list[Figure], tmp_path: Path) 
 
 
 @pytest.mark.parametrize("systems", [2, 9, 20])
-def test_the_legend_stands_above_the_panels(drawn: list[Figure], systems: int) -> None:
+def test_legend_is_above_the_panels(drawn: list[Figure], systems: int) -> None:
     names = [f"a rather long name of system {k}" for k in range(systems)]
     draw_length_curves({name: buckets([30, 20, 10]) for name in names}, Path("x.png"))
     (figure,) = drawn
@@ -310,10 +300,84 @@ def test_the_legend_stands_above_the_panels(drawn: list[Figure], systems: int) -
     assert legend.get_window_extent().y1 <= figure.bbox.y1
 
 
-def test_many_systems_look_different(drawn: list[Figure]) -> None:
+def test_line_styles_of_many_systems_differ(drawn: list[Figure]) -> None:
     draw_length_curves({f"system {k}": buckets([k, k, k]) for k in range(9)}, Path("x.png"))
     looks = {
         (str(line.get_color()), str(line.get_marker()), str(line.get_linestyle()))
         for line in drawn[0].axes[0].lines
     }
     assert len(looks) == 9
+
+
+MATRIX = np.array([[0.9, 0.05, 0.0], [0.0, 0.004, 1.0]], dtype=np.float32)
+HOSTILE = HeatMap(
+    'a <b> & "c"', ["ka", "<mo>", "ti"], ["big", "now"], MATRIX, np.array([0.9, 0.5, 5], np.float32)
+)
+
+
+def tooltips(svg: ElementTree.Element) -> dict[str, ElementTree.Element]:
+    """The rectangles with a title, by their titles."""
+    return {
+        title.text or "": rect
+        for rect in svg.iter("rect")
+        if (title := rect.find("title")) is not None
+    }
+
+
+def test_cells_of_the_page_have_tooltips_in_their_places() -> None:
+    cells = tooltips(ElementTree.fromstring(heat_maps_svg([HOSTILE])))
+    assert list(cells)[:3] == ["big ← ka: 0.90", "big ← <mo>: 0.05", "now ← ti: 1.00"]
+    assert list(cells)[3:] == [
+        "ka: coverage 0.90",
+        "<mo>: coverage 0.50",
+        "ti: coverage 5.00",
+    ]
+    first, second, third = [
+        [float(cells[name].attrib[key]) for key in ("x", "y")] for name in list(cells)[:3]
+    ]
+    step = float(cells["big ← ka: 0.90"].attrib["width"])
+    assert step == pytest.approx(72 * figures.CELL, abs=0.1)
+    assert second == pytest.approx([first[0] + step, first[1]], abs=0.11)
+    assert third == pytest.approx([first[0] + 2 * step, first[1] + step], abs=0.11)
+
+
+@pytest.mark.parametrize(("I", "J"), [(1, 1), (0, 3), (5, 5), (80, 80)])
+def test_tooltips_of_the_page_are_inside_the_figure(I: int, J: int) -> None:
+    ones = np.ones((I, J), np.float32)
+    bare = panel(I, J)
+    svg = ElementTree.fromstring(
+        heat_maps_svg([HeatMap("t", bare.source, bare.target, ones, ones.sum(axis=0))])
+    )
+    _, _, width, height = map(float, svg.attrib["viewBox"].split())
+    cells = tooltips(svg).values()
+    assert cells
+    for rect in cells:
+        x, y, w, h = (float(rect.attrib[key]) for key in ("x", "y", "width", "height"))
+        assert 0 <= x <= x + w <= width + 0.1
+        assert 0 <= y <= y + h <= height + 0.1
+
+
+def test_svg_of_the_page_has_its_colors_and_escaped_text() -> None:
+    text = heat_maps_svg([HOSTILE])
+    assert "http" not in text
+    assert "#000000" not in text
+    svg = ElementTree.fromstring(text)
+    assert svg.attrib["aria-label"] == 'Attention of a <b> & "c"'
+    words = {"".join(node.itertext()).strip() for node in svg.iter("text")}
+    assert {'a <b> & "c"', "ka", "<mo>", "ti", "big", "now"} <= words
+
+
+def test_points_of_the_page_have_tooltips_and_higher_is_better() -> None:
+    systems = {"one": buckets([30, 10]), "<two>": buckets([35, 20])}
+    svg = ElementTree.fromstring(length_curves_svg(systems))
+    points = tooltips(svg)
+    names = ["one, 1-10: 30.0", "one, 11-20: 10.0", "<two>, 1-10: 35.0", "<two>, 11-20: 20.0"]
+    y = [float(points[name].attrib["y"]) for name in names]
+    assert y[2] < y[0] < y[3] < y[1]
+    assert (y[0] - y[2]) * 2 == pytest.approx(y[1] - y[3], abs=0.3)
+    assert "1-10" in {"".join(node.itertext()) for node in svg.iter("text")}
+
+
+def test_page_can_show_scores_of_zero() -> None:
+    zero = [replace(b, bleu=0.0, bleu_interval=(0.0, 0.0)) for b in buckets([0])]
+    assert tooltips(ElementTree.fromstring(length_curves_svg({"one": zero})))

@@ -2,8 +2,8 @@
 
 import pytest
 from rich.console import Console
-from rich.table import Table
 
+from covnmt.base.table import Table
 from covnmt.evaluation.evaluate import Evaluation, EvaluationOptions, compare, evaluate
 from covnmt.evaluation.tables import (
     comparison_table,
@@ -91,5 +91,5 @@ def test_by_length(systems: dict[str, Evaluation]) -> None:
     overall = next(line for line in lines if line[:1] == ["all"])
     assert overall[:3] == ["all", "40", "bad"]
     assert any(line[:2] == ["1-10", "28"] for line in lines)
-    assert "left ↓" in text
+    assert "omitted ↓" in text
     assert sum(line[:1] == ["good"] for line in lines) == 3  # all, 1-10, 11-20

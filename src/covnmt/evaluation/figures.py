@@ -1,33 +1,39 @@
-"""Figures as PNG or SVG files: heat maps, curves by sentence length, curves of training.
+"""Draw heat maps, scores by sentence length, and training curves.
 
 Heat maps are the paper's Figures 1 and 5: alpha_ij, the weight of source word j (across) for target
-word i (down), bright where it is high; below it C_j, how much of each source word was covered in
-all. Curves by length are its Figure 6. Letters: I target words, J source words.
+word i (down), bright where it is high; below it C_j, the coverage of each source word at the end.
+Scores by length are its Figure 6. Letters: I target words, J source words.
 
-Sizes are in inches, placed by hand, so that a figure grows with its sentences and words never
-overlap. Colours are those of Okabe and Ito, which colour-blind people can tell apart.
+`draw_...` writes PNG or SVG files; `..._svg` returns SVG for a web page, which takes the fonts and
+the dark or light colors of the page and names cells and points when pointed at. Sizes are in inches
+and set by hand, so that figures grow with their sentences and labels never overlap. Colors are
+those of Okabe and Ito, which color-blind people can tell apart.
 """
 
-import json
+import io
 import math
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from html import escape
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
-from covnmt.base.files import PARSE_ERRORS, atomic_write, read_lines
-from covnmt.evaluation.fonts import em_width, families, without_invisible
+from covnmt.base.files import atomic_write
+from covnmt.evaluation.fonts import BASE_FONT, em_width, find_fonts, without_invisible
+from covnmt.evaluation.training_log import read_training_log
 from covnmt.metrics.bootstrap import ConfidenceInterval
 from covnmt.metrics.by_length import LengthBucket
 from covnmt.text.characters import is_full_width
@@ -35,8 +41,9 @@ from covnmt.text.tokenize import spell_byte_tokens
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "osD^vP"
-GREY = "#666666"
-FEW = 3  # systems whose bands can be told apart
+GRAY = "#666666"
+GRID = "#e5e5e5"
+MAX_INTERVALS = 3  # systems whose confidence intervals can be told apart
 STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.spines.top": False,
@@ -44,20 +51,24 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "covnmt",
     "text.parse_math": False,  # a dollar sign is a word like any other
 }
+# What the colors of a figure are called in the style sheet of the page.
+PAGE_COLORS = {"#000000": "currentColor", GRAY: "var(--soft)", GRID: "var(--rule)"}
 
-CELL = 0.30  # one word of a short sentence
-SMALL_CELL = 0.16  # and of a long one
-STRIP = 0.8  # height of the coverage bars
+CELL = 0.30  # of a short sentence
+SMALL_CELL = 0.16  # of a long one
+BARS = 0.8  # height of the coverage bars
 GAP = 0.35
 TITLE = 0.35
-BAR = 0.14  # width of the colour bar
+COLOR_BAR = 0.14  # width
 LONGEST_LABEL = 20
 LEGEND_ROW = 0.22
+POINT = 5.0  # reach of a point's tooltip, in points
+FAINT = 0.01  # attention below this has no tooltip
 
 
 @dataclass(frozen=True, eq=False)
 class HeatMap:
-    """What one system looked at while it translated one sentence."""
+    """The attention of one system for one sentence."""
 
     title: str
     source: Sequence[str]  # J words
@@ -74,159 +85,133 @@ class HeatMap:
             raise ValueError(f"{self.title}: {len(self.coverage)} coverages, {J} source words")
 
 
-class Box(NamedTuple):
-    """Where one heat map goes: sizes in inches around its matrix."""
+class Tooltip(NamedTuple):
+    """A text for a rectangle, whose corners are in points from the upper left of the figure."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+    text: str
+
+
+@dataclass
+class Drawing:
+    """A figure and the tooltips it has on a web page."""
+
+    figure: Figure
+    tooltips: list[Tooltip] = field(default_factory=list)
+
+    def add_cell(self, axes: Axes, x: float, y: float, text: str) -> None:
+        """Name the cell around (x, y), one unit wide and high."""
+        corners = [self._to_points(axes, x + dx, y + dy) for dx, dy in ((-0.5, -0.5), (0.5, 0.5))]
+        (left, right), (top, bottom) = (sorted(values) for values in zip(*corners, strict=True))
+        self.tooltips.append(Tooltip(left, top, right, bottom, text))
+
+    def add_point(self, axes: Axes, x: float, y: float, text: str) -> None:
+        """Name the point (x, y)."""
+        x, y = self._to_points(axes, x, y)
+        self.tooltips.append(Tooltip(x - POINT, y - POINT, x + POINT, y + POINT, text))
+
+    def _to_points(self, axes: Axes, x: float, y: float) -> tuple[float, float]:
+        pixels = axes.transData.transform((x, y))
+        across, up = (float(pixel) * 72 / self.figure.dpi for pixel in pixels)
+        return across, 72 * float(self.figure.get_figheight()) - up
+
+
+class Layout(NamedTuple):
+    """The sizes of one heat map in inches."""
 
     cell: float
-    left: float  # target words
-    top: float  # source words
+    left: float  # for target words
+    top: float  # for source words
     width: float
     height: float
-    upright: bool  # source words need no turning
+    upright: bool  # source words fit without being turned
 
 
 def draw_heat_maps(panels: Sequence[HeatMap], path: Path) -> None:
-    """Draw the heat maps side by side; PNG or SVG by the name of the file."""
+    """Write the heat maps side by side; PNG or SVG by the name of the file."""
     if not panels:
         raise UserError(f"{path}: nothing to draw; heat maps need the output of `translate --json`")
-    panels = [
-        replace(p, source=spell_byte_tokens(p.source), target=spell_byte_tokens(p.target))
-        for p in panels
-    ]
-    with _style(word for panel in panels for word in _words(panel)):
-        boxes = _boxes(panels)
-        strip = any(panel.coverage is not None for panel in panels)
-        figure, left, tallest = _canvas(boxes, strip), GAP, tallest_bar(panels)
-        for panel, box in zip(panels, boxes, strict=True):
-            left += box.left
-            _draw_heat_map(figure, panel, box, left, tallest)
-            left += box.width + GAP
-        _colour_bar(figure, left)
-        _save(figure, path)
+    with _style([text for panel in panels for text in (panel.title, *panel.source, *panel.target)]):
+        _save(_heat_maps_drawing(panels).figure, path)
 
 
-def tallest_bar(panels: Sequence[HeatMap]) -> float:
-    """What the bars of coverage reach up to, the same in all panels, so that they compare."""
-    coverages = [panel.coverage for panel in panels if panel.coverage is not None]
-    return max([2.0, *(float(coverage.max(initial=0)) for coverage in coverages)])
+def heat_maps_svg(panels: Sequence[HeatMap]) -> Markup:
+    """Return the heat maps side by side as SVG for a web page."""
+    with _page_style():
+        label = f"Attention of {', '.join(panel.title for panel in panels)}"
+        return _to_svg(_heat_maps_drawing(panels), "heat", label)
 
 
 def draw_length_curves(systems: Mapping[str, Sequence[LengthBucket]], path: Path) -> None:
-    """Draw BLEU and mean output length by source length (paper, Figure 6).
-
-    Few systems have their bands; of many, only the first, as bands would hide each other.
-    """
-    buckets = {b.low: b for rows in systems.values() for b in rows}
-    if not buckets:
+    """Write BLEU and mean output length by source length (paper, Figure 6) as PNG or SVG."""
+    if not any(systems.values()):
         raise UserError(f"{path}: no sentences to group by length")
-    x = {low: k for k, low in enumerate(sorted(buckets))}
     with _style(systems):
-        names = [*systems, "reference"]
-        figure, (scores, lengths) = _two_panels("BLEU", "words per output", names)
-        with_bands = list(systems)[: None if len(systems) <= FEW else 1]
-        for (name, rows), look in zip(systems.items(), _looks(), strict=False):
-            at = [x[b.low] for b in rows]
-            scores.plot(at, [b.bleu for b in rows], **look, label=name)
-            lengths.plot(at, [b.output_length for b in rows], **look, label=name)
-            if name in with_bands:
-                _band(scores, at, [b.bleu_interval for b in rows], look)
-                _band(lengths, at, [b.output_length_interval for b in rows], look)
-        reference = [buckets[low].reference_length for low in x]
-        lengths.plot(list(x.values()), reference, "--", color=GREY, label="reference")
-        labels = [f"{buckets[low].label}\nn={buckets[low].sentences:,}" for low in x]
-        for axes in (scores, lengths):
-            axes.set_xticks(list(x.values()), labels, fontsize=9 if len(x) <= 5 else 8)
-            axes.set_xlabel("source words (n sentences)")
-            axes.set_ylim(0, max(1, axes.get_ylim()[1]))
-        _legend(figure, lengths)
-        _save(figure, path)
+        _save(_length_drawing(systems).figure, path)
+
+
+def length_curves_svg(systems: Mapping[str, Sequence[LengthBucket]]) -> Markup:
+    """Return BLEU and mean output length by source length as SVG for a web page."""
+    with _page_style():
+        label = "BLEU and output length by source length"
+        return _to_svg(_length_drawing(systems), "chart", label)
 
 
 def draw_training_curves(logs: Mapping[str, Path], path: Path) -> None:
-    """Draw loss and validation BLEU against updates, from the `log.jsonl` of each run."""
-    runs = {name: _read_log(log) for name, log in logs.items()}
+    """Write loss and validation BLEU by update, from the `log.jsonl` of each run."""
+    runs = {name: read_training_log(log) for name, log in logs.items()}
     if not runs:
         raise UserError(f"{path}: no log to draw")
     with _style(runs):
         figure, (losses, scores) = _two_panels("loss per word", "validation BLEU", list(runs))
-        for (name, log), look in zip(runs.items(), _looks(), strict=False):
-            losses.plot(*log.training, color=look["color"], alpha=0.45, linewidth=1)
-            losses.plot(*log.validation, **look, label=name)
-            scores.plot(*log.bleu, **look, label=name)
+        for (name, log), line in zip(runs.items(), _line_styles(), strict=False):
+            losses.plot(*log.training_loss, color=line["color"], alpha=0.45, linewidth=1)
+            losses.plot(*log.validation_loss, **line, label=name)
+            scores.plot(*log.validation_bleu, **line, label=name)
         for axes in (losses, scores):
             axes.set_xlabel("updates")
             axes.locator_params(axis="x", integer=True)
         scores.set_ylim(max(0, scores.get_ylim()[0]), max(1, scores.get_ylim()[1]))
-        losses.set_title("thin: training, marked: validation", fontsize=9, color=GREY, loc="left")
+        losses.set_title("thin: training, marked: validation", fontsize=9, color=GRAY, loc="left")
         _legend(figure, losses)
         _save(figure, path)
-
-
-class Points(NamedTuple):
-    """One curve."""
-
-    x: list[int]
-    y: list[float]
-
-
-class Log(NamedTuple):
-    """The curves of one run."""
-
-    training: Points
-    validation: Points
-    bleu: Points
-
-
-def _read_log(path: Path) -> Log:
-    log = Log(Points([], []), Points([], []), Points([], []))
-    for number, line in enumerate(read_lines(path), 1):
-        place = f"{path}, line {number}"
-        entry = _read_entry(line, place)
-        validation = entry.get("validation") or {}
-        try:
-            for points, value in (
-                (log.training, entry.get("loss")),
-                (log.validation, validation.get("loss")),
-                (log.bleu, validation.get("bleu")),
-            ):
-                if value is not None:
-                    points.x.append(entry["update"])
-                    points.y.append(float(value))
-        except (AttributeError, TypeError, ValueError):
-            raise UserError(f"{place}: loss and BLEU should be numbers") from None
-    if not log.training.x and not log.validation.x:
-        raise UserError(f"{path}: nothing reported yet; wait for the first report of the training")
-    return log
-
-
-def _read_entry(line: str, place: str) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except PARSE_ERRORS as error:
-        raise UserError(f"{place}: not valid JSON ({error})") from None
-    if not isinstance(entry, dict) or not isinstance(entry.get("update"), int):
-        raise UserError(f'{place}: no "update"; expected the log.jsonl of a training run')
-    return entry
 
 
 # Heat maps
 
 
-def _words(panel: HeatMap) -> list[str]:
-    return [panel.title, *panel.source, *panel.target]
+def _heat_maps_drawing(panels: Sequence[HeatMap]) -> Drawing:
+    panels = [
+        replace(p, source=spell_byte_tokens(p.source), target=spell_byte_tokens(p.target))
+        for p in panels
+    ]
+    layouts = _layouts(panels)
+    coverages = [panel.coverage for panel in panels if panel.coverage is not None]
+    # the same scale in all panels, so that they compare
+    tallest = max([2.0, *(float(coverage.max(initial=0)) for coverage in coverages)])
+    drawing, left = Drawing(_heat_maps_figure(layouts, bars=bool(coverages))), GAP
+    for panel, layout in zip(panels, layouts, strict=True):
+        left += layout.left
+        _draw_heat_map(drawing, panel, layout, left, tallest)
+        left += layout.width + GAP
+    _draw_color_bar(drawing.figure, left)
+    return drawing
 
 
-def _boxes(panels: Sequence[HeatMap]) -> list[Box]:
-    """Sizes with one cell for all, so that panels compare, and matrices that start level."""
+def _layouts(panels: Sequence[HeatMap]) -> list[Layout]:
+    """Choose sizes: one cell for all, so that panels compare, and matrices that start level."""
     longest = max(max(panel.matrix.shape) for panel in panels)
     cell = float(np.interp(longest, [15, 50], [CELL, SMALL_CELL]))
     em = _font_size(cell) / 72
-    upright = all(_width(panel.source, em) < cell for panel in panels)
-    top = 1.3 * em if upright else max(_height(panel.source, em) for panel in panels)
+    upright = all(_widest(panel.source, em) < cell for panel in panels)
+    top = 1.3 * em if upright else max(_tallest(panel.source, em) for panel in panels)
     return [
-        Box(
+        Layout(
             cell=cell,
-            left=_width(panel.target, em) + 0.1,
+            left=_widest(panel.target, em) + 0.1,
             top=top + 0.1,
             # room for the title and the axis of the bars even over a single word
             width=max(cell * len(panel.source), 0.15 * em_width(panel.title), 1.0),
@@ -238,66 +223,74 @@ def _boxes(panels: Sequence[HeatMap]) -> list[Box]:
 
 
 def _font_size(cell: float) -> float:
-    """In points; a line of text needs more than its letters."""
+    """Return the font size in points; a line of text needs more than its letters."""
     return min(10.0, 0.72 * 72 * cell)
 
 
-def _width(words: Iterable[str], em: float) -> float:
+def _widest(words: Iterable[str], em: float) -> float:
     return em * max((em_width(_label(word)) for word in words), default=0.0)
 
 
-def _height(words: Iterable[str], em: float) -> float:
-    """Of words that stand over narrow columns: turned, or one character under the other."""
+def _tallest(words: Iterable[str], em: float) -> float:
+    """Return the height of words over narrow columns: turned, or read from top to bottom."""
     labels = [_label(word) for word in words]
     heights = (1.3 * len(w) if reads_vertically(w) else em_width(w) for w in labels)
     return em * max(heights, default=0.0)
 
 
 def reads_vertically(label: str) -> bool:
-    """Whether it can be read from top to bottom, as Japanese, Chinese and single letters can."""
+    """Return whether a label can be set from top to bottom: CJK text and single letters."""
     return len(label) == 1 or all(map(is_full_width, label))
 
 
 def _label(word: str) -> str:
-    """The word without invisible characters, cut if it is very long."""
     return truncate_label(without_invisible(word))
 
 
 def truncate_label(word: str) -> str:
-    """A label that leaves room for the drawing."""
+    """Shorten a label that would leave no room for the drawing."""
     return word if len(word) <= LONGEST_LABEL else word[: LONGEST_LABEL - 1] + "…"
 
 
-def _canvas(boxes: Sequence[Box], strip: bool) -> Figure:
-    width = GAP + sum(box.left + box.width + GAP for box in boxes) + BAR + 0.8
-    above = TITLE + max(box.top for box in boxes)
-    below = (GAP / 2 + STRIP if strip else 0.0) + GAP / 2
-    return _figure(width, above + max(box.height for box in boxes) + below)
+def _heat_maps_figure(layouts: Sequence[Layout], bars: bool) -> Figure:
+    width = GAP + sum(layout.left + layout.width + GAP for layout in layouts) + COLOR_BAR + 0.8
+    above = TITLE + max(layout.top for layout in layouts)
+    below = (GAP / 2 + BARS if bars else 0.0) + GAP / 2
+    return _new_figure(width, above + max(layout.height for layout in layouts) + below)
 
 
-def _draw_heat_map(figure: Figure, panel: HeatMap, box: Box, left: float, tallest: float) -> None:
-    """The matrix under its source words, then the bars, from the top of the figure down."""
-    J, below = len(panel.source), float(figure.get_figheight()) - TITLE - box.top
-    axes = _axes(figure, left, below - box.height, box.cell * max(J, 1), box.height)
+def _draw_heat_map(
+    drawing: Drawing, panel: HeatMap, layout: Layout, left: float, tallest: float
+) -> None:
+    """Draw the matrix under its source words, then the bars, from the top of the figure down."""
+    figure, J = drawing.figure, len(panel.source)
+    below = float(figure.get_figheight()) - TITLE - layout.top
+    axes = _new_axes(figure, left, below - layout.height, layout.cell * max(J, 1), layout.height)
     if panel.matrix.size:
         axes.imshow(
             panel.matrix, cmap="viridis", vmin=0, vmax=1, aspect="auto", interpolation="none"
         )
-    size = _font_size(box.cell)
+    size = _font_size(layout.cell)
     axes.set_yticks(range(len(panel.target)), [_label(w) for w in panel.target], fontsize=size)
     axes.tick_params(length=0, pad=3, top=True, labeltop=True, bottom=False, labelbottom=False)
-    _column_labels(axes, [_label(word) for word in panel.source], box.upright, size)
+    _label_columns(axes, [_label(word) for word in panel.source], layout.upright, size)
     axes.spines[:].set_visible(False)
-    top = below + box.top + 0.1
+    for i, j in np.argwhere(panel.matrix >= FAINT).tolist():
+        words = f"{panel.target[i]} ← {panel.source[j]}"
+        drawing.add_cell(axes, j, i, f"{words}: {panel.matrix[i, j]:.2f}")
+    top = below + layout.top + 0.1
     height = figure.get_figheight()
     x = left / figure.get_figwidth()
     figure.text(x, top / height, panel.title, fontsize=11, fontweight="bold", va="bottom")
     if panel.coverage is not None:
-        place = below - box.height - GAP / 2 - STRIP
-        _bars(_axes(figure, left, place, box.cell * max(J, 1), STRIP), panel.coverage, tallest)
+        bottom = below - layout.height - GAP / 2 - BARS
+        bars = _new_axes(figure, left, bottom, layout.cell * max(J, 1), BARS)
+        _draw_bars(bars, panel.coverage, tallest)
+        for j, coverage in enumerate(panel.coverage.tolist()):
+            drawing.add_point(bars, j, coverage / 2, f"{panel.source[j]}: coverage {coverage:.2f}")
 
 
-def _column_labels(axes: Axes, labels: Sequence[str], upright: bool, size: float) -> None:
+def _label_columns(axes: Axes, labels: Sequence[str], upright: bool, size: float) -> None:
     texts = [
         label if upright or not reads_vertically(label) else "\n".join(label) for label in labels
     ]
@@ -306,11 +299,11 @@ def _column_labels(axes: Axes, labels: Sequence[str], upright: bool, size: float
         tick.set_rotation(0 if upright or reads_vertically(label) else 90)
 
 
-def _bars(axes: Axes, coverage: FloatArray, tallest: float) -> None:
-    """How much each source word was covered, with a line where it is covered once."""
+def _draw_bars(axes: Axes, coverage: FloatArray, tallest: float) -> None:
+    """Draw the coverage of each source word, with a line at 1."""
     J = len(coverage)
     axes.bar(range(J), coverage, width=0.8, color=COLORS[0])
-    axes.axhline(1, color=GREY, linewidth=0.8)
+    axes.axhline(1, color=GRAY, linewidth=0.8)
     axes.set_xlim(-0.5, max(J, 1) - 0.5)
     axes.set_ylim(0, tallest * 1.05)
     axes.set_yticks([0, 1, math.floor(tallest)])
@@ -319,9 +312,10 @@ def _bars(axes: Axes, coverage: FloatArray, tallest: float) -> None:
     axes.set_ylabel("coverage", fontsize=8)
 
 
-def _colour_bar(figure: Figure, left: float) -> None:
+def _draw_color_bar(figure: Figure, left: float) -> None:
     height = min(2.0, figure.get_figheight() / 2)
-    axes = _axes(figure, left, figure.get_figheight() - TITLE - height - 0.1, BAR, height)
+    bottom = figure.get_figheight() - TITLE - height - 0.1
+    axes = _new_axes(figure, left, bottom, COLOR_BAR, height)
     axes.imshow(np.linspace(1, 0, 128)[:, None], cmap="viridis", aspect="auto", extent=(0, 1, 0, 1))
     axes.set_xticks([])
     axes.set_yticks([0, 0.5, 1])
@@ -333,64 +327,104 @@ def _colour_bar(figure: Figure, left: float) -> None:
 # Curves
 
 
+def _length_drawing(systems: Mapping[str, Sequence[LengthBucket]]) -> Drawing:
+    """Draw curves with confidence intervals; of many systems only the first has intervals."""
+    buckets = {b.low: b for rows in systems.values() for b in rows}
+    x = {low: k for k, low in enumerate(sorted(buckets))}
+    names = [*systems, "reference"]
+    figure, (scores, lengths) = _two_panels("BLEU", "words per output", names)
+    drawing = Drawing(figure)
+    with_intervals = list(systems)[: None if len(systems) <= MAX_INTERVALS else 1]
+    for (name, rows), line in zip(systems.items(), _line_styles(), strict=False):
+        positions = [x[b.low] for b in rows]
+        scores.plot(positions, [b.bleu for b in rows], **line, label=name)
+        lengths.plot(positions, [b.output_length for b in rows], **line, label=name)
+        if name in with_intervals:
+            _fill_intervals(scores, positions, [b.bleu_interval for b in rows], line)
+            _fill_intervals(lengths, positions, [b.output_length_interval for b in rows], line)
+    reference = [buckets[low].reference_length for low in x]
+    lengths.plot(list(x.values()), reference, "--", color=GRAY, label="reference")
+    labels = [f"{buckets[low].label}\nn={buckets[low].sentences:,}" for low in x]
+    for axes in (scores, lengths):
+        axes.set_xticks(list(x.values()), labels, fontsize=9 if len(x) <= 5 else 8)
+        axes.set_xlabel("source words (n sentences)")
+        axes.set_ylim(0, max(1, axes.get_ylim()[1]))
+    for name, rows in systems.items():
+        for b in rows:
+            drawing.add_point(scores, x[b.low], b.bleu, f"{name}, {b.label}: {b.bleu:.1f}")
+            words = f"{name}, {b.label}: {b.output_length:.1f}"
+            drawing.add_point(lengths, x[b.low], b.output_length, words)
+    _legend(figure, lengths)
+    return drawing
+
+
 def _two_panels(first: str, second: str, names: Sequence[str]) -> tuple[Figure, tuple[Axes, Axes]]:
-    """Side by side, under the room that a legend of these names takes."""
-    rows = math.ceil(len(names) / _columns(names))
-    figure = _figure(11, 3.6 + max(0.6, 0.3 + LEGEND_ROW * rows))
-    axes = tuple(_axes(figure, left, 0.75, 4.6, 2.85) for left in (0.7, 6.2))
-    for one, label in zip(axes, (first, second), strict=True):
-        one.set_ylabel(label)
-        one.grid(axis="y", color="#e5e5e5", linewidth=0.8)
-        one.set_axisbelow(True)
-    return figure, (axes[0], axes[1])
+    """Make two axes side by side, under the room that a legend of these names takes."""
+    rows = math.ceil(len(names) / _legend_columns(names))
+    figure = _new_figure(11, 3.6 + max(0.6, 0.3 + LEGEND_ROW * rows))
+    panels = tuple(_new_axes(figure, left, 0.75, 4.6, 2.85) for left in (0.7, 6.2))
+    for axes, label in zip(panels, (first, second), strict=True):
+        axes.set_ylabel(label)
+        axes.grid(axis="y", color=GRID, linewidth=0.8)
+        axes.set_axisbelow(True)
+    return figure, (panels[0], panels[1])
 
 
-def _looks() -> Iterator[dict[str, Any]]:
-    """Endless colours and markers; line styles tell apart what shares a colour."""
-    for style in cycle(("-", "--", ":", "-.")):
+def _line_styles() -> Iterator[dict[str, Any]]:
+    """Yield colors with markers without end; the dashes change when the colors repeat."""
+    for dashes in cycle(("-", "--", ":", "-.")):
         for color, marker in zip(COLORS, MARKERS, strict=True):
-            yield {"color": color, "marker": marker, "linestyle": style, "markersize": 5}
+            yield {"color": color, "marker": marker, "linestyle": dashes, "markersize": 5}
 
 
-def _band(
-    axes: Axes, x: Sequence[int], bands: Sequence[ConfidenceInterval], look: dict[str, Any]
+def _fill_intervals(
+    axes: Axes, x: Sequence[int], intervals: Sequence[ConfidenceInterval], line: dict[str, Any]
 ) -> None:
-    low, high = zip(*bands, strict=True)
-    axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
+    if intervals:
+        low, high = zip(*intervals, strict=True)
+        axes.fill_between(x, low, high, color=line["color"], alpha=0.15, linewidth=0)
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """All names in one row above both panels, in more rows if they need the space."""
+    """Set all names in one row above both panels, or in more rows if they need them."""
     handles, labels = axes.get_legend_handles_labels()
-    columns = _columns(list(map(str, labels)))
+    columns = _legend_columns(list(map(str, labels)))
     figure.legend(handles, labels, loc="upper left", ncols=columns, frameon=False)
 
 
-def _columns(names: Sequence[str]) -> int:
-    """How many names fit side by side into a legend."""
+def _legend_columns(names: Sequence[str]) -> int:
     return max(1, min(len(names), int(90 / max(em_width(name) + 5 for name in names))))
 
 
-# Files
+# Output
 
 
 @contextmanager
 def _style(texts: Iterable[str]) -> Iterator[None]:
-    """Our style, with fonts that have the texts; `families` warns better than matplotlib does."""
-    settings = {**STYLE, "font.family": families("".join(texts))}
+    """Set fonts that have the texts; `find_fonts` warns better than matplotlib does."""
+    settings = {**STYLE, "font.family": find_fonts("".join(texts))}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
 
-def _figure(width: float, height: float) -> Figure:
+@contextmanager
+def _page_style() -> Iterator[None]:
+    """Keep text as text, for which the browser finds fonts."""
+    settings = {**STYLE, "font.family": [BASE_FONT], "svg.fonttype": "none"}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+def _new_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height), facecolor="white")
     FigureCanvasAgg(figure)
     return figure
 
 
-def _axes(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
-    """Axes at a place given in inches."""
+def _new_axes(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
+    """Add axes at a place given in inches."""
     across, down = figure.get_figwidth(), figure.get_figheight()
     return figure.add_axes((left / across, bottom / down, width / across, height / down))
 
@@ -403,3 +437,28 @@ def _save(figure: Figure, path: Path) -> None:
     metadata = {"Date": None} if kind == ".svg" else {}
     with atomic_write(path) as stream:
         figure.savefig(stream, format=kind[1:], dpi=150, metadata=metadata)
+
+
+def _to_svg(drawing: Drawing, css_class: str, label: str) -> Markup:
+    """Return an <svg> element for a web page; matplotlib and `escape` escape its texts."""
+    stream = io.StringIO()
+    drawing.figure.savefig(stream, format="svg", transparent=True)
+    match = re.search(r'<svg [^>]*(viewBox="[^"]*")[^>]*>(.*)</svg>', stream.getvalue(), re.DOTALL)
+    assert match
+    view_box, content = match.groups()
+    content = re.sub(r"<metadata>.*?</metadata>", "", content, flags=re.DOTALL)
+    content = re.sub(r'<g id="[^"]*">', "<g>", content)  # ids would repeat from figure to figure
+    content = re.sub(r'\bxlink:href="', 'href="', content)
+    content = re.sub(r"(?<=: )#\w{6}\b", lambda c: PAGE_COLORS.get(c[0], c[0]), content)
+    content = content.replace(f"px '{BASE_FONT}'", "px system-ui, sans-serif")
+    width, height = (72 * inches for inches in drawing.figure.get_size_inches().tolist())
+    tooltips = "".join(
+        f'<rect x="{t.left:.1f}" y="{t.top:.1f}" width="{t.right - t.left:.1f}" '
+        f'height="{t.bottom - t.top:.1f}"><title>{escape(t.text)}</title></rect>'
+        for t in drawing.tooltips
+    )
+    return Markup(
+        f'<svg class="{css_class}" role="img" aria-label="{escape(label)}" {view_box} '
+        f'width="{width:.1f}pt" height="{height:.1f}pt">'
+        f'{content}<g fill="transparent">{tooltips}</g></svg>'
+    )

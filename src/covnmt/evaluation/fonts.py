@@ -1,8 +1,8 @@
-"""Fonts that have the letters of a figure, whatever the language.
+"""Find fonts that have the characters of a figure, whatever the language.
 
-Matplotlib's own font has no Chinese, Japanese or Korean. The fonts of the system are asked, one
-after another, for the characters still missing. If none has them the figure is drawn all the same,
-and the person is told what to install.
+Matplotlib's own font has no Chinese, Japanese or Korean. The fonts of the system are searched for
+the characters it lacks. If no font has them the figure is drawn all the same, with a warning that
+says what to install.
 """
 
 import unicodedata
@@ -17,88 +17,92 @@ from matplotlib.font_manager import FontProperties
 from covnmt.base.console import warn
 from covnmt.text.characters import ZERO_WIDTH_JOINERS, is_full_width
 
-BASE = "DejaVu Sans"  # comes with matplotlib
-REGULAR = (400, "normal", "regular", "book")
-# One set of code points, drawn in each country's own way: a letter that only one language has
-# (first and last of its block) decides which.
-CJK = {"JP": ("\u3040", "\u30ff"), "KR": ("\uac00", "\ud7a3"), "SC": ("\u4e00", "\u9fff")}
-HINT = (
+BASE_FONT = "DejaVu Sans"  # part of matplotlib
+REGULAR_WEIGHTS = (400, "normal", "regular", "book")
+# Han characters have a shape for each region: a letter of one language (first and last of its
+# block) decides which.
+CJK_REGIONS = {"JP": ("\u3040", "\u30ff"), "KR": ("\uac00", "\ud7a3"), "SC": ("\u4e00", "\u9fff")}
+MISSING_FONT = (
     "no font on this machine has {count} of the characters in the figure ({sample}): they are "
     "drawn as boxes. Install one that does, for Chinese, Japanese and Korean for example "
     "with `apt-get install fonts-noto-cjk`, for most others `fonts-noto-core`, and draw again."
 )
 
-_told: set[str] = set()  # hints given; a report draws many figures and needs one
+_warned: set[str] = set()  # a report draws many figures and needs one warning
 
 
-def families(text: str) -> list[str]:
-    """Names of fonts that together have all of `text`, to be tried in this order.
+def find_fonts(text: str) -> list[str]:
+    """Return names of fonts that together have all characters of `text`, the first ones first.
 
-    Prints a hint if some characters are in no font at all; once, however many figures follow.
+    Warn once per process if no font has some of them.
     """
-    missing = {letter for letter in text if visible(letter)} - _letters(BASE)
-    chosen = [BASE]
+    missing = {character for character in text if is_visible(character)} - _charset(BASE_FONT)
+    fonts = [BASE_FONT]
     for name in _candidates(missing):
         if not missing:
             break
-        if found := missing & _letters(name):
-            missing -= found
-            chosen.append(name)
-    if missing and not _told:
-        sample = " ".join(sorted(missing)[:8])
-        hint = HINT.format(count=len(missing), sample=sample)
-        warn(hint)
-        _told.add(hint)
-    return chosen
+        if available := missing & _charset(name):
+            missing -= available
+            fonts.append(name)
+    if missing and not _warned:
+        warning = MISSING_FONT.format(count=len(missing), sample=" ".join(sorted(missing)[:8]))
+        warn(warning)
+        _warned.add(warning)
+    return fonts
 
 
-def visible(letter: str) -> bool:
-    """Whether the character leaves ink: not white space, not a control or format character."""
-    return not letter.isspace() and unicodedata.category(letter) not in ("Cc", "Cf")
+def is_visible(character: str) -> bool:
+    """Return whether a character leaves ink: no white space, control or format character."""
+    return not character.isspace() and unicodedata.category(character) not in ("Cc", "Cf")
 
 
 def without_invisible(word: str) -> str:
-    """The word less what leaves no ink, but for spaces and what shapes the letters around it."""
-    return "".join(c for c in word if visible(c) or c in f" {ZERO_WIDTH_JOINERS}")
+    """Remove characters without ink, except spaces and those that shape their neighbors."""
+    return "".join(c for c in word if is_visible(c) or c in f" {ZERO_WIDTH_JOINERS}")
 
 
 def em_width(text: str) -> float:
-    """About how wide the text is, in units of its size; Chinese characters count one."""
+    """Estimate the width of a text in units of its font size; Chinese characters are 1."""
     return sum(1.0 if is_full_width(c) else 0.62 for c in text)
 
 
 def _candidates(missing: Iterable[str]) -> Iterator[str]:
-    """Fonts of the system, the likeliest first; asked for only when the base is not enough."""
-    letters = sorted(missing)
-    if not letters:
+    """Yield system fonts, the likeliest first; none if no character is missing."""
+    characters = sorted(missing)
+    if not characters:
         return
-    _look_for_new_fonts()
+    _add_new_fonts()
     region = next(
-        (name for name, (low, high) in CJK.items() if any(low <= c <= high for c in letters)), None
+        (
+            name
+            for name, (low, high) in CJK_REGIONS.items()
+            if any(low <= c <= high for c in characters)
+        ),
+        None,
     )
-    own = Path(matplotlib.get_data_path())
+    matplotlib_data = Path(matplotlib.get_data_path())
     names = {
         entry.name
         for entry in font_manager.fontManager.ttflist
         if entry.style == "normal"
-        and entry.weight in REGULAR
-        and own not in Path(entry.fname).parents
+        and entry.weight in REGULAR_WEIGHTS
+        and matplotlib_data not in Path(entry.fname).parents
         and Path(entry.fname).exists()
     }
     yield from sorted(names, key=lambda name: (*_unlikeliness(name, region), name))
 
 
 def _unlikeliness(name: str, region: str | None) -> tuple[bool, bool, bool]:
-    """Rank the right region first, then fonts without serifs, then fonts of varying width."""
+    """Rank the right region first, then fonts without serifs, then proportional fonts."""
     return not (region and name.endswith(f"CJK {region}")), "Sans" not in name, "Mono" in name
 
 
 @cache
-def _look_for_new_fonts() -> None:
-    """Matplotlib remembers the fonts it once found; add those installed since."""
-    known = {str(entry.fname) for entry in font_manager.fontManager.ttflist}
+def _add_new_fonts() -> None:
+    """Add fonts installed after matplotlib cached its list."""
+    cached = {str(entry.fname) for entry in font_manager.fontManager.ttflist}
     for path in font_manager.findSystemFonts():
-        if path not in known:
+        if path not in cached:
             try:
                 font_manager.fontManager.addfont(path)
             except (OSError, RuntimeError):
@@ -106,7 +110,6 @@ def _look_for_new_fonts() -> None:
 
 
 @cache
-def _letters(name: str) -> frozenset[str]:
-    """All characters the font has."""
+def _charset(name: str) -> frozenset[str]:
     font = font_manager.get_font(font_manager.findfont(FontProperties(family=[name])))
     return frozenset(map(chr, font.get_charmap()))

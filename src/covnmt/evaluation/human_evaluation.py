@@ -14,10 +14,8 @@ import string
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
-from string import Template
 from textwrap import shorten
 from typing import Any
 
@@ -25,6 +23,7 @@ import numpy as np
 
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write_text, read_json, read_lines, write_json
+from covnmt.evaluation.rendering import render_template
 from covnmt.evaluation.system_output import OutputLine
 from covnmt.text.characters import is_grapheme_extension, is_unspaced_script
 from covnmt.text.tokenize import SPACE_SYMBOL
@@ -186,11 +185,8 @@ def _write_form(path: Path, tag: str, questions: Sequence[Mapping[str, Any]]) ->
         },
         "questions": questions,
     }
-    # inside a script element only "<" could end it
-    inside = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
-    template = Template((files("covnmt.evaluation") / "form.html").read_text("utf-8"))
     with atomic_write_text(path) as stream:
-        stream.write(template.substitute(data=inside))
+        stream.write(render_template("rating_form.html", data=data))
 
 
 # Reading filled sheets

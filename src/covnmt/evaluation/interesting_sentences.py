@@ -19,10 +19,10 @@ from covnmt.evaluation.test_set import EvaluationSet
 from covnmt.metrics.adequacy import LOW_ATTENTION, SourceWordErrors, rep_score
 from covnmt.metrics.bleu import MATCHED_NGRAMS, OUTPUT_NGRAMS, brevity_penalty
 
-LEFT_OUT = "source words left out (exact)"
-SAID_TWICE = "source words said twice (exact)"
-LITTLE = f"proxy: source words with less than {LOW_ATTENTION:g} attention in all"
-SHORT = "proxy: words fewer than the reference has"
+LEFT_OUT = "source words omitted (exact)"
+SAID_TWICE = "source words repeated (exact)"
+LITTLE = f"proxy: source words with less than {LOW_ATTENTION:g} total attention"
+SHORT = "proxy: words fewer than in the reference"
 REPEATED = "proxy: REP, words and word pairs repeated beyond the reference"
 
 
