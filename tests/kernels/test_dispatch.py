@@ -77,7 +77,7 @@ class LastAttention(Coverage):
     def initial(self, h: Tensor) -> Tensor:
         return h.new_zeros(h.shape[0], 1, h.shape[1], 1)
 
-    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: CoverageInputs) -> Tensor:
+    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, auxiliary: CoverageInputs) -> Tensor:
         return alpha.unsqueeze(-1)
 
 

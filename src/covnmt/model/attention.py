@@ -1,4 +1,4 @@
-"""Additive attention that also looks at the coverage (paper, sections 2 and 3.2). Stateless."""
+"""Additive attention that also reads the coverage (paper, sections 2 and 3.2). Stateless."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from covnmt.kernels import reference
 
 
 class AttentionStep(NamedTuple):
-    """What one look at the source gives."""
+    """Weights, context and energies of one attention step."""
 
     alpha: Tensor  # [S, K, J]
     s: Tensor  # [S, K, 2n]
@@ -27,7 +27,7 @@ class Attention(nn.Module):
         self.v = nn.Parameter(torch.empty(hidden))
 
     def keys(self, h: Tensor) -> Tensor:
-        """U_a h [S, J, n], once per sentence."""
+        """Compute U_a h [S, J, n], once per sentence."""
         return h @ self.U_a.T
 
     def forward(self, t: Tensor, C: Tensor, h: Tensor, keys: Tensor, mask: Tensor) -> AttentionStep:

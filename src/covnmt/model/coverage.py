@@ -3,7 +3,7 @@
     C_i,j = g_update(C_{i-1,j}, alpha_i,j, Phi(h_j), Psi)
 
 Every model here is one choice of g_update and Phi. C is [S, K, J, d]: S sentences, K hypotheses
-of each, J source words, d coverage units. Phi is [S, J, *], computed once per sentence.
+of each, J source tokens, d coverage units. Phi is [S, J, *], computed once per sentence.
 """
 
 from typing import Literal, NamedTuple
@@ -17,9 +17,9 @@ from covnmt.kernels.tensors import CoverageKernel
 
 
 class CoverageInputs(NamedTuple):
-    """The auxiliary inputs of one step: what else a coverage model may look at."""
+    """The auxiliary inputs Psi of one step: what else a coverage model may read."""
 
-    t: Tensor  # [S, K, n] the decoder state that attention looked with
+    t: Tensor  # [S, K, n] the decoder state that attended
     s_previous: Tensor  # [S, K, 2n] the context before this step
     s: Tensor  # [S, K, 2n] the context of this step
     energies: Tensor  # [S, K, J] attention before its softmax
@@ -35,15 +35,15 @@ class Coverage(nn.Module):
     sums_attention = False  # C grows beyond one, so what reads it starts near zero
 
     def prepare(self, h: Tensor) -> Tensor:
-        """Phi(h) [S, J, *] for the annotations [S, J, 2n]."""
+        """Compute Phi(h) [S, J, *] from the annotations [S, J, 2n], once per sentence."""
         raise NotImplementedError
 
     def initial(self, h: Tensor) -> Tensor:
-        """C_0 [S, 1, J, d]."""
+        """Return C_0 [S, 1, J, d]."""
         raise NotImplementedError
 
-    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: CoverageInputs) -> Tensor:
-        """C_i from C_{i-1} [S, K, J, d] and alpha_i [S, K, J]."""
+    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, auxiliary: CoverageInputs) -> Tensor:
+        """Compute C_i from C_{i-1} [S, K, J, d] and alpha_i [S, K, J]."""
         raise NotImplementedError
 
     def fertility(self, Phi: Tensor) -> Tensor | None:
@@ -66,7 +66,7 @@ class NoCoverage(Coverage):
     def initial(self, h: Tensor) -> Tensor:
         return h.new_empty(h.shape[0], 1, h.shape[1], 0)
 
-    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: CoverageInputs) -> Tensor:
+    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, auxiliary: CoverageInputs) -> Tensor:
         return C.expand(-1, alpha.shape[1], -1, -1)
 
     def kernel_spec(self) -> CoverageKernel:
@@ -74,9 +74,9 @@ class NoCoverage(Coverage):
 
 
 class LinguisticCoverage(Coverage):
-    """How much of each source word has been translated: attention summed up (section 3.1.1).
+    """How much of each source token has been translated: attention summed up (section 3.1.1).
 
-    With fertility, a word counts as translated after Phi_j = N sigmoid(U_f h_j) target words;
+    With fertility, a token counts as translated after Phi_j = N sigmoid(U_f h_j) target tokens;
     without, after one.
     """
 
@@ -97,7 +97,7 @@ class LinguisticCoverage(Coverage):
     def initial(self, h: Tensor) -> Tensor:
         return h.new_full((h.shape[0], 1, h.shape[1], 1), self.start)
 
-    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: CoverageInputs) -> Tensor:
+    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, auxiliary: CoverageInputs) -> Tensor:
         return reference.accumulate(C, alpha, Phi, self.sign)
 
     def fertility(self, Phi: Tensor) -> Tensor | None:
@@ -108,10 +108,10 @@ class LinguisticCoverage(Coverage):
 
 
 class NeuralCoverage(Coverage):
-    """A small recurrent network for each source word (section 3.1.2), with gates or without.
+    """A small recurrent network for each source token (section 3.1.2), with gates or without.
 
-    It sees the attention (P), the word's annotation (Q) and the decoder state (S), each unless
-    told not to; on request also the previous and the current context and the energies. g is 3
+    It reads the attention (P), the token's annotation (Q) and the decoder state (S), unless they
+    are disabled, and optionally the previous and the current context and the energies. g is 3
     with gates (r, z, c) and 1 without.
     """
 
@@ -140,8 +140,8 @@ class NeuralCoverage(Coverage):
     def initial(self, h: Tensor) -> Tensor:
         return h.new_zeros(h.shape[0], 1, h.shape[1], self.size)
 
-    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, psi: CoverageInputs) -> Tensor:
-        inputs = self._inputs(alpha, Phi, psi)  # [S, K, J, gd]
+    def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, auxiliary: CoverageInputs) -> Tensor:
+        inputs = self._inputs(alpha, Phi, auxiliary)  # [S, K, J, gd]
         if self.gates is None:
             return reference.tanh_coverage(C, inputs, self.candidate)
         return reference.gru_coverage(C, inputs, self.gates, self.candidate)
@@ -154,15 +154,15 @@ class NeuralCoverage(Coverage):
             kind, self.size, S=self.S, P=self.P, gates=self.gates, candidate=self.candidate
         )
 
-    def _inputs(self, alpha: Tensor, Phi: Tensor, psi: CoverageInputs) -> Tensor:
-        shared = psi.t @ self.S.T  # [S, K, gd]
+    def _inputs(self, alpha: Tensor, Phi: Tensor, auxiliary: CoverageInputs) -> Tensor:
+        shared = auxiliary.t @ self.S.T  # [S, K, gd]
         if self.from_context is not None:
-            shared = shared + psi.s_previous @ self.from_context.T
+            shared = shared + auxiliary.s_previous @ self.from_context.T
         if self.from_current is not None:
-            shared = shared + psi.s @ self.from_current.T
+            shared = shared + auxiliary.s @ self.from_current.T
         inputs = alpha.unsqueeze(-1) * self.P + shared.unsqueeze(2) + Phi.unsqueeze(1)
         if self.from_energies is not None:
-            inputs = inputs + psi.energies.unsqueeze(-1) * self.from_energies
+            inputs = inputs + auxiliary.energies.unsqueeze(-1) * self.from_energies
         return inputs
 
 
@@ -172,7 +172,7 @@ def _input_weights(enabled: bool, *shape: int) -> Tensor:
 
 
 def build_coverage(annotation: int, hidden: int, config: CoverageConfig) -> Coverage:
-    """The one place where a coverage model is chosen."""
+    """Choose the coverage model. This is the only place that knows them all."""
     if config.kind == "none":
         return NoCoverage()
     if config.kind in ("linguistic", "fertility"):

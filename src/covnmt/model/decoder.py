@@ -1,13 +1,12 @@
-"""The target side, one step at a time or unrolled over a whole sentence (docs/paper-to-code.md,
-section 1.2).
+"""The target side: one step at a time, or a whole sentence (docs/paper-to-code.md, section 1.2).
 
-One step reads the last word and looks at the source again. Two orders are known:
+A step reads the last token and attends to the source. There are two orders:
 
-    code   look(t_{i-1}) -> predict y_i from t_{i-1}, s_i -> t_i = GRU(t_{i-1}; y_i, s_i)
-    paper  look(t_{i-1}) -> t_i = GRU(t_{i-1}; y_{i-1}, s_i) -> predict y_i from t_i, s_i
+    code   attend(t_{i-1}) -> predict y_i from t_{i-1}, s_i -> t_i = GRU(t_{i-1}; y_i, s_i)
+    paper  attend(t_{i-1}) -> t_i = GRU(t_{i-1}; y_{i-1}, s_i) -> predict y_i from t_i, s_i
 
-In the first the state absorbs the word just predicted, and attention sees it at the next step.
-Both are written here as step(state, y_{i-1}): the code order puts its update off until the word
+In the first the state absorbs the token just predicted, and attention sees it at the next step.
+Both are written here as step(state, y_{i-1}): the code order puts its update off until the token
 is known, at the beginning of the next step. So search and training share one loop body.
 """
 
@@ -26,15 +25,15 @@ from covnmt.model.coverage import CoverageInputs, build_coverage
 
 
 class DecoderState(NamedTuple):
-    """Where K hypotheses of each of S sentences stand; row s*K + k is hypothesis k of s."""
+    """The state of K hypotheses of each of S sentences; row s*K + k is hypothesis k of s."""
 
     t: Tensor  # [S*K, n]
     s: Tensor  # [S*K, 2n]
     C: Tensor  # [S*K, J, d]
 
     def select(self, rows: Tensor) -> "DecoderState":
-        """Only these rows, in this order: hypotheses take their parents' coverage along."""
-        return DecoderState(*(part[rows] for part in self))
+        """Keep these rows, in this order: hypotheses take their parents' coverage along."""
+        return DecoderState(*(tensor[rows] for tensor in self))
 
 
 class Decoder(KernelModule):
@@ -49,15 +48,15 @@ class Decoder(KernelModule):
         self.Cx = nn.Parameter(torch.empty(3 * n, 2 * n))  # context inputs of r, z and c
         self.W_init = nn.Linear(n, n)
         self.order = config.order
-        # not bound: a decoder that held itself would keep its memory until Python looks for cycles
+        # not bound: a decoder that held itself would keep its memory until Python collects cycles
         self._step = Decoder._code_order if config.order == "code" else Decoder._paper_order
 
     def encode_source(self, h: Tensor, mask: Tensor) -> EncodedSource:
-        """Everything about the source that does not change while decoding."""
+        """Compute from the annotations h [S, J, 2n] all that does not change while decoding."""
         return EncodedSource(h, self.attention.keys(h), self.coverage.prepare(h), mask)
 
     def initial_state(self, memory: EncodedSource) -> DecoderState:
-        """t_0 from the backward state at the first token, no context, and C_0."""
+        """Start with t_0 from the backward state at the first token, a zero context, and C_0."""
         h = memory.h
         t = reference.initial_state(h, self.W_init.weight, self.W_init.bias)
         return DecoderState(t, torch.zeros_like(h[:, 0]), self.coverage.initial(h).squeeze(1))
@@ -65,7 +64,7 @@ class Decoder(KernelModule):
     def step(
         self, memory: EncodedSource, state: DecoderState, y: Tensor, first: bool
     ) -> tuple[DecoderState, Tensor]:
-        """One step on the last word's projection y [S*K, 3n]; gives alpha [S*K, J] too."""
+        """Take one step on the last token's projection y [S*K, 3n]; return alpha [S*K, J] too."""
         return self._step(self, memory, state, y, first)
 
     def decode_teacher_forced(self, memory: EncodedSource, y: Tensor) -> DecoderSteps:
@@ -89,7 +88,7 @@ class Decoder(KernelModule):
         )
 
     def weights(self) -> DecoderWeights:
-        """The weights as the kernels take them."""
+        """Collect the weights that the kernels take."""
         attention = self.attention
         return DecoderWeights(
             cell=self.cell.weights(),

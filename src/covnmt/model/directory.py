@@ -1,7 +1,6 @@
-"""The torch-free part of a model directory: config.json, and whose vocabularies it was made with.
+"""Model directories without PyTorch: config.json, its vocabularies, and the bundled models.
 
-`checkpoint` has the weights that training leaves, `export` those that ONNX Runtime reads. Exported
-models that come along lie in `bundled` and are known by name.
+The weights of training are in `checkpoint`, exported ones in `decoding.onnx`.
 """
 
 from collections.abc import Mapping
@@ -19,13 +18,13 @@ from covnmt.text.vocabulary import Vocabulary
 CONFIG_FORMAT = 1
 MAX_VOCABULARY_SIZE = 10**9
 BUNDLED_MODELS = Path(__file__).parents[1] / "bundled"
-TRAINING_ONLY = {"dropout", "init"}  # settings of a model that no translation depends on
-MODEL_CARD = "README.md"  # of a model: what it is for, what it learnt from, how good it is
+TRAINING_ONLY = {"dropout", "init"}  # model settings that translations do not depend on
+MODEL_CARD = "README.md"  # intended use, training data and scores of a model
 
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """What config.json says about a model."""
+    """The content of config.json."""
 
     config: Config
     vocabulary_sizes: dict[Side, int]
@@ -33,12 +32,12 @@ class ModelDescription:
 
 
 def bundled_models() -> list[str]:
-    """The names of the models that come along, such as `ja-en`."""
+    """Return the names of the bundled models, such as `ja-en`."""
     return sorted(path.parent.name for path in BUNDLED_MODELS.glob("*/config.json"))
 
 
 def bundled_model_rows() -> list[tuple[str, str, str]]:
-    """Of each model that comes along: its name, the title of its card, and where it lies."""
+    """Return name, title of the model card and directory of each bundled model."""
     rows = []
     for name in bundled_models():
         title = next(iter(read_lines(BUNDLED_MODELS / name / MODEL_CARD)))
@@ -47,7 +46,7 @@ def bundled_model_rows() -> list[tuple[str, str, str]]:
 
 
 def find_model(name: Path | str) -> Path:
-    """A directory as it is, or else the model that comes along under this name."""
+    """Return the directory of a model: a path as it is, or that of a bundled model by its name."""
     path = Path(name)
     return BUNDLED_MODELS / path if str(path) in bundled_models() and not path.exists() else path
 
@@ -64,53 +63,53 @@ def save_config(directory: Path, description: ModelDescription) -> None:
 
 
 def load_config(directory: Path) -> ModelDescription:
-    """Read config.json; what is not ours or not whole is an error."""
+    """Read config.json; refuse one that covnmt did not write or that is incomplete."""
     path = directory / "config.json"
     if not path.is_file():
         raise UserError(
             f"{directory}: not a model directory (it has no config.json){_remedy(directory)}"
         )
     tree = read_json(path)
-    found = tree.pop("format", None) if isinstance(tree, dict) else None
-    if not isinstance(found, int):
+    version = tree.pop("format", None) if isinstance(tree, dict) else None
+    if not isinstance(version, int):
         raise UserError(f"{path}: not made by `covnmt train`; name a directory that is")
-    if found > CONFIG_FORMAT:
-        raise UserError(f"{path}: made by a newer covnmt (format {found}); please upgrade")
-    words, mark = tree.pop("words", None), tree.pop("fingerprint", None)
-    sizes = [words.get(side) for side in SIDES] if isinstance(words, dict) else [None]
-    if not all(type(size) is int and 0 < size <= MAX_VOCABULARY_SIZE for size in sizes):
+    if version > CONFIG_FORMAT:
+        raise UserError(f"{path}: made by a newer covnmt (format {version}); please upgrade")
+    sizes, fingerprint = tree.pop("words", None), tree.pop("fingerprint", None)
+    rows = [sizes.get(side) for side in SIDES] if isinstance(sizes, dict) else [None]
+    if not all(type(size) is int and 0 < size <= MAX_VOCABULARY_SIZE for size in rows):
         raise UserError(
             f"{path}: damaged: words must give the size of both vocabularies; "
             "restore it from a copy, or train again"
         )
-    return ModelDescription(build_config(tree, where=str(path)), words, str(mark))
+    return ModelDescription(build_config(tree, where=str(path)), sizes, str(fingerprint))
 
 
 def _remedy(directory: Path) -> str:
-    """What to name in place of a directory that is no model."""
-    along = bundled_models()
-    if str(directory) in along:  # it is there, or else `find_model` had found the other
+    """Say which model to name instead of a directory that is none."""
+    bundled = bundled_models()
+    if str(directory) in bundled:  # the directory exists, or `find_model` had found the model
         return (
-            ", and hides the model of this name that comes along; rename it, or give the "
+            ", and hides the bundled model of this name; rename it, or give the "
             "directory that `covnmt models` shows"
         )
-    others = f", or one that comes along: {', '.join(along)}" if along else ""
+    others = f", or a bundled one: {', '.join(bundled)}" if bundled else ""
     return f"; name one that `covnmt train` made{others}"
 
 
 def check_vocabularies(
-    directory: Path, known: ModelDescription, sizes: Mapping[Side, int] | None = None
+    directory: Path, description: ModelDescription, sizes: Mapping[Side, int] | None = None
 ) -> None:
     """Refuse a directory whose vocabularies are not those that its model was trained with.
 
     `sizes` are those of vocabularies that are open already; without it the files are read.
     """
-    if vocabulary_fingerprint(directory) != known.fingerprint:
+    if vocabulary_fingerprint(directory) != description.fingerprint:
         raise UserError(
             f"{directory}: its vocabularies or tokenizers are not those it was trained with; "
             "copy source.* and target.* from the data directory of its training"
         )
-    for side, size in known.vocabulary_sizes.items():
+    for side, size in description.vocabulary_sizes.items():
         rows = sizes[side] if sizes else len(Vocabulary.load(directory / f"{side}.vocab"))
         if rows != size:
             raise UserError(
@@ -119,25 +118,25 @@ def check_vocabularies(
             )
 
 
-def model_signature(known: ModelDescription) -> dict[str, Any]:
-    """What weights are told to be made with: all that decides what is computed with them."""
-    model = known.config.model.model_dump(mode="json", exclude=TRAINING_ONLY)
-    return flatten_keys({"model": model, "vocabularies": known.fingerprint[:16]})
+def model_signature(description: ModelDescription) -> dict[str, Any]:
+    """Return the settings that decide what is computed with the weights of a model."""
+    model = description.config.model.model_dump(mode="json", exclude=TRAINING_ONLY)
+    return flatten_keys({"model": model, "vocabularies": description.fingerprint[:16]})
 
 
-def check_model_signature(told: Any, known: ModelDescription, where: Path) -> None:
-    """Refuse weights that were made with other settings, which their shapes need not tell.
+def check_model_signature(signature: Any, description: ModelDescription, where: Path) -> None:
+    """Refuse weights that were trained with other settings, which their shapes need not show.
 
-    Those from before they were told anything, or before there was a setting, are taken as they are.
+    Settings that are missing, because the weights are older than they, are not compared.
     """
-    before = told if isinstance(told, dict) else {}
-    wrong = [
-        f"{key}: {before[key]!r} for them, {value!r} there"
-        for key, value in model_signature(known).items()
-        if before.get(key, value) != value
+    stored = signature if isinstance(signature, dict) else {}
+    differences = [
+        f"{key}: {stored[key]!r} for them, {value!r} there"
+        for key, value in model_signature(description).items()
+        if stored.get(key, value) != value
     ]
-    if wrong:
+    if differences:
         raise UserError(
             f"{where}: these weights are not those that config.json describes "
-            f"({'; '.join(wrong)}); set config.json right, or take both from one model"
+            f"({'; '.join(differences)}); correct config.json, or take both from one model"
         )

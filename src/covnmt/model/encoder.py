@@ -25,13 +25,12 @@ class Encoder(KernelModule):
 
     def __init__(self, inputs: int, hidden: int, cell: CellKind, dropout: float) -> None:
         super().__init__()
-        self.hidden = hidden
         self.ahead = GruCell(inputs, hidden, cell)
         self.back = GruCell(inputs, hidden, cell)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Annotations [S, J, 2n] of embedded tokens [S, J, m]."""
+        """Annotate embedded tokens [S, J, m] with states of both directions [S, J, 2n]."""
         h = self.kernels.encode(self.ahead.weights(), self.back.weights(), x, mask)
         if h is None:
             h = self.encode_stepwise(x, mask)

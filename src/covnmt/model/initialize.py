@@ -1,4 +1,4 @@
-"""Two ways to start (SPEC 1.3): the paper's, and a modern one for the modern recipes."""
+"""Initial weights as in the paper (docs/paper-to-code.md, section 1.3), or a modern scheme."""
 
 from typing import Literal
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from covnmt.model.coverage import Coverage
 
-# Inputs of attention and of the coverage network that the paper starts closer to zero.
+# Inputs of attention and of the coverage network, which the paper draws closer to zero.
 SMALL = (
     "attention.W_a",
     "attention.U_a",
@@ -19,15 +19,15 @@ SMALL = (
 )
 ZERO = ("attention.v", "coverage.P", "coverage.from_energies")
 RECURRENT = (".gates", ".candidate")
-# Three gates stacked in one matrix.
+# Weights of r, z and c, stacked in one matrix.
 GATED = ("cell.W", "ahead.W", "back.W", ".Cx")
 
 
 def initialize_weights(model: nn.Module, scheme: Literal["paper", "modern"]) -> None:
-    """Fill every parameter; reads the global random generator, so seed it first.
+    """Fill every parameter from the global random generator, which must be seeded first.
 
     Sums of attention grow far beyond one, which Glorot's rule does not expect: what reads them
-    starts near zero in both schemes, or attention finds the source words late (docs/LOG.md).
+    starts near zero in both schemes, or attention finds the source tokens late (docs/LOG.md).
     """
     fill = {"paper": _paper, "modern": _modern}[scheme]
     sums = any(isinstance(m, Coverage) and m.sums_attention for m in model.modules())
@@ -51,7 +51,7 @@ def _paper(name: str, parameter: Tensor) -> None:
 
 
 def _modern(name: str, parameter: Tensor) -> None:
-    """Glorot uniform, each gate and each vector by itself; embeddings of norm about one."""
+    """Draw from Glorot's uniform, each gate and each vector by itself; embeddings of norm one."""
     if name.endswith(".E"):
         parameter.normal_(std=parameter.shape[1] ** -0.5)
     elif parameter.dim() < 2:
@@ -62,7 +62,7 @@ def _modern(name: str, parameter: Tensor) -> None:
 
 
 def _orthogonal(stacked: Tensor) -> None:
-    """Left singular vectors of a Gaussian for each square block; +1 or -1 for a single unit."""
+    """Fill each square block with the left singular vectors of a Gaussian; a unit with +1 or -1."""
     for block in stacked.split(stacked.shape[1]):
         gaussian = torch.randn(block.shape, dtype=torch.float64)
         block.copy_(torch.linalg.svd(gaussian)[0])

@@ -1,4 +1,4 @@
-"""The whole translator: encode a source, score a given target, or predict the next word."""
+"""The whole network: encode a source, score a given target, or predict the next token."""
 
 from typing import NamedTuple
 
@@ -14,18 +14,18 @@ from covnmt.model.encoder import Embedding, Encoder
 
 
 class TeacherForcedOutput(NamedTuple):
-    """Teacher-forced decoding of a batch."""
+    """What teacher-forced decoding of a batch gives."""
 
-    features: Tensor  # [B, I, q] the layer before the words
+    features: Tensor  # [B, I, q] the layer before the logits
     alpha: Tensor  # [B, I, J]
     fertility: Tensor | None  # [B, J]
 
 
 class Prediction(NamedTuple):
-    """What the model expects next."""
+    """The distribution of the next token."""
 
     log_probs: Tensor  # [S*K, V]
-    alpha: Tensor  # [S*K, J] where it looked
+    alpha: Tensor  # [S*K, J]
     state: DecoderState
 
 
@@ -35,7 +35,7 @@ class Readout(KernelModule):
     C_o s_i + U_o t + b_o + V_o y_{i-1}, maxout, then one or two products.
     """
 
-    def __init__(self, words: int, config: ModelConfig) -> None:
+    def __init__(self, vocabulary_size: int, config: ModelConfig) -> None:
         super().__init__()
         m, n = config.embedding, config.hidden
         self.C_o = nn.Parameter(torch.empty(n, 2 * n))
@@ -46,48 +46,49 @@ class Readout(KernelModule):
         if config.output == "factorised":
             self.W_1 = nn.Parameter(torch.empty(config.rank, width))
             width = config.rank
-        self.W_2 = nn.Parameter(torch.empty(words, width))
-        self.b = nn.Parameter(torch.zeros(words))
+        self.W_2 = nn.Parameter(torch.empty(vocabulary_size, width))
+        self.b = nn.Parameter(torch.zeros(vocabulary_size))
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, t: Tensor, s: Tensor, y: Tensor) -> Tensor:
-        """The layer before the words [..., q], from state, context and the last word."""
+        """Compute the layer before the logits [..., q] from state, context and last token."""
         p: Tensor = self.dropout(self.maxout(t, s, y))
         return p if self.W_1 is None else self.kernels.linear(p, self.W_1)
 
     def maxout(self, t: Tensor, s: Tensor, y: Tensor) -> Tensor:
-        """The larger of units 2k and 2k+1, for every k [..., n / 2]."""
+        """Take the larger of units 2k and 2k + 1, for every k [..., n / 2]."""
         o = s @ self.C_o.T + self.U_o(t) + self.kernels.linear(y, self.V_o)
         p: Tensor = o.unflatten(-1, (-1, 2)).amax(dim=-1)
         return p
 
     def logits(self, features: Tensor) -> Tensor:
-        """A score for every word [..., V]."""
+        """Score every token of the vocabulary [..., V]."""
         return nn.functional.linear(features, self.W_2, self.b)
 
 
 class Seq2Seq(nn.Module):
     """Attention translator with any of the coverage models."""
 
-    def __init__(self, config: ModelConfig, source_words: int, target_words: int) -> None:
+    def __init__(self, config: ModelConfig, source_size: int, target_size: int) -> None:
+        """Build the network for vocabularies of these sizes; its weights are not filled."""
         super().__init__()
         self.config = config
-        self.source = Embedding(source_words, config.embedding)
+        self.source = Embedding(source_size, config.embedding)
         self.encoder = Encoder(config.embedding, config.hidden, config.cell, config.dropout)
-        self.target = Embedding(target_words, config.embedding)
+        self.target = Embedding(target_size, config.embedding)
         self.decoder = Decoder(config)
-        self.readout = Readout(target_words, config)
+        self.readout = Readout(target_size, config)
         if config.tie_target:
             self.readout.W_2 = self.target.E
         self.dropout = nn.Dropout(config.dropout)
 
     def encode(self, source: Tensor, mask: Tensor) -> EncodedSource:
-        """Read the source [S, J]."""
+        """Encode source ids [S, J]; the mask is true on real positions."""
         x = self.dropout(self.source(source))
         return self.decoder.encode_source(self.encoder(x, mask), mask)
 
     def forward(self, batch: Batch) -> TeacherForcedOutput:
-        """Decode the batch's own targets."""
+        """Decode the targets of the batch, teacher-forced."""
         memory = self.encode(batch.source, batch.source_mask)
         y = self.dropout(self.target(batch.target[:, :-1]))
         y = nn.functional.pad(y, (0, 0, 1, 0))  # y_0 is exactly zero
@@ -97,7 +98,7 @@ class Seq2Seq(nn.Module):
         return TeacherForcedOutput(features, steps.alpha, fertility)
 
     def decoding_weights(self) -> DecodingWeights:
-        """The weights of a step of decoding as the kernels take them."""
+        """Collect the weights that the kernels take for a step of decoding."""
         readout = self.readout
         return DecodingWeights(
             decoder=self.decoder.weights(),
@@ -110,26 +111,28 @@ class Seq2Seq(nn.Module):
             W_1=readout.W_1,
         )
 
-    def step(self, memory: EncodedSource, state: DecoderState, words: Tensor | None) -> Prediction:
-        """Log-probabilities of the next word after `words` [S*K] (nothing at the first step)."""
-        features, alpha, state = self.step_features(memory, state, words)
+    def step(
+        self, memory: EncodedSource, state: DecoderState, token_ids: Tensor | None
+    ) -> Prediction:
+        """Predict the token after `token_ids` [S*K], which are None at the first step."""
+        features, alpha, state = self.step_features(memory, state, token_ids)
         logits = self.readout.logits(features)
         return Prediction(torch.log_softmax(logits.float(), dim=-1), alpha, state)
 
     def step_features(
-        self, memory: EncodedSource, state: DecoderState, words: Tensor | None
+        self, memory: EncodedSource, state: DecoderState, token_ids: Tensor | None
     ) -> tuple[Tensor, Tensor, DecoderState]:
-        """The same up to the layer before the words: its values [S*K, q], alpha and the state."""
-        if words is None:
+        """Take the same step up to the layer before the logits [S*K, q]; alpha and state follow."""
+        if token_ids is None:
             y = state.t.new_zeros(state.t.shape[0], self.config.embedding)
         else:
-            y = self.target(words)
+            y = self.target(token_ids)
         projected = self.decoder.cell.project(y)
-        state, alpha = self.decoder.step(memory, state, projected, first=words is None)
+        state, alpha = self.decoder.step(memory, state, projected, first=token_ids is None)
         return self.readout(state.t, state.s, y), alpha, state
 
 
-# The blocks of SPEC 1.6, in its order, and where their parameters live.
+# The blocks of docs/paper-to-code.md, section 1.6, in its order, and how their parameters begin.
 BLOCKS = {
     "source embedding": ("source.",),
     "encoder forward": ("encoder.ahead.",),
@@ -147,7 +150,7 @@ BLOCKS = {
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """Trainable parameters by block; a shared matrix counts once."""
+    """Count trainable parameters by block; a shared matrix counts once."""
     counts = dict.fromkeys(BLOCKS, 0)
     for name, parameter in model.named_parameters():
         block = next(b for b, prefixes in BLOCKS.items() if name.startswith(prefixes))
