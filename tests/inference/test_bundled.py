@@ -81,9 +81,9 @@ def test_names(along: Path) -> None:
 def test_a_directory_of_that_name_comes_first(along: Path) -> None:
     Path("xx-en").mkdir()
     assert find_model("xx-en") == Path("xx-en")
-    with pytest.raises(UserError, match=r"^xx-en: not a model .* hides the bundled model of this name"):
+    with pytest.raises(UserError, match=r"^xx-en: not a model .* hides the bundled model"):
         Translator.load("xx-en")
-    with pytest.raises(UserError, match=r"fr-en: not a model.* one that comes along: xx-en$"):
+    with pytest.raises(UserError, match=r"fr-en: not a model.* a bundled one: xx-en$"):
         Translator.load("fr-en")
 
 
