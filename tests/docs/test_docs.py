@@ -20,10 +20,11 @@ from typer.core import TyperGroup
 
 from covnmt import __version__
 from covnmt.base.config import ModelConfig, describe_keys
-from covnmt.base.errors import install_command
+from covnmt.base.errors import UserError, install_command
 from covnmt.base.files import atomic_write_text, write_lines
 from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.cli.app import app
+from covnmt.decoding.onnx.export import write_graphs
 from covnmt.evaluation.alignment_files import save_matrices
 from covnmt.model import decoder
 from covnmt.model.coverage import Coverage, CoverageInputs
@@ -279,8 +280,10 @@ def test_python_of_evaluation(
 
 
 @pytest.mark.parametrize("scheme", ["paper", "modern"])
-def test_worked_coverage_model(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model that docs/architecture.md adds as an example works, from start to gradient."""
+def test_worked_coverage_model(
+    scheme: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The example of docs/architecture.md trains, needs no kernel, and cannot be exported."""
     [example] = [b for b in blocks(read("docs/architecture.md"), "python") if "FadingCoverage" in b]
     names: dict[str, Any] = {
         "nn": nn,
@@ -301,6 +304,9 @@ def test_worked_coverage_model(scheme: str, monkeypatch: pytest.MonkeyPatch) -> 
     gradient = dict(model.named_parameters())["decoder.coverage.fade"].grad
     assert gradient is not None
     assert gradient != 0
+    assert model.decoder.coverage.kernel_spec() is None
+    with pytest.raises(UserError, match="FadingCoverage has no ONNX graph"):
+        write_graphs(model, tmp_path, "fp32")
 
 
 if __name__ == "__main__":

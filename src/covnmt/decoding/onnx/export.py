@@ -37,6 +37,7 @@ from covnmt.decoding.onnx.shortlist import AlignedText, Shortlist, build_shortli
 from covnmt.decoding.onnx.step import ActivationRanges, StepGraph
 from covnmt.decoding.torch import pick_device
 from covnmt.model.checkpoint import BEST_WEIGHTS, load_network, lock_directory
+from covnmt.model.coverage import LinguisticCoverage, NeuralCoverage, NoCoverage
 from covnmt.model.directory import (
     ModelDescription,
     check_vocabularies,
@@ -50,6 +51,7 @@ from covnmt.text.codec import SIDES, Codec, copy_codecs
 
 __all__ = ["AlignedText", "export_model", "write_graphs"]
 
+EXPORTED_COVERAGE = (NoCoverage, LinguisticCoverage, NeuralCoverage)
 RANGE_SENTENCES, RANGE_LENGTH = 48, 24  # random sentences that activation ranges are measured on
 RANGE_MARGIN = 1.25  # real text exceeds this in less than one vector of a hundred
 
@@ -96,6 +98,9 @@ def write_graphs(
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, int]:
     """Write the graphs, their weights and the manifest; return the bytes of each file."""
+    if not isinstance(model.decoder.coverage, EXPORTED_COVERAGE):
+        name = type(model.decoder.coverage).__name__
+        raise UserError(f"{name} has no ONNX graph; translate with the PyTorch model instead")
     weights = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
     store = WeightStore(WEIGHTS_FILE)
     ranges = measure_activation_ranges(model)
