@@ -22,7 +22,7 @@ from machine import save, summary
 from train import WORDS, random_model
 
 from covnmt.base.config import PAPER_SYSTEMS, DecodeConfig, ModelConfig
-from covnmt.decoding.beam_search import Hypothesis
+from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.gpu.beam_search import GpuBeamSearch
 from covnmt.decoding.torch import TorchEngine
 from covnmt.text.vocabulary import UNK_ID

@@ -54,8 +54,8 @@ class TableScorer:
     log_probs: AnyArray  # [S, P, V]
     attention: AnyArray  # [S, P, J]
     factor: int
-    end: int = END
-    unk: int = UNK
+    end_id: int = END
+    unk_id: int = UNK
     sizes: list[tuple[int, int]] = field(default_factory=list)  # (sentences, rows) of every step
 
     def step(self, state: Rows, words: IntArray | None, k: int) -> Proposal[Rows]:
@@ -73,7 +73,7 @@ class TableScorer:
 
     def keep(self, sentences: IntArray) -> "TableScorer":
         log_probs, attention = self.log_probs[sentences], self.attention[sentences]
-        return TableScorer(log_probs, attention, self.factor, self.end, self.unk, self.sizes)
+        return TableScorer(log_probs, attention, self.factor, self.end_id, self.unk_id, self.sizes)
 
 
 def batch(tables: list[Table]) -> tuple[TableScorer, Rows, IntArray]:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from covnmt.base.arrays import AnyArray
 from covnmt.base.config import DecodeConfig
-from covnmt.decoding.beam_search import Hypothesis, beam_search
+from covnmt.decoding.backtrace import Hypothesis
+from covnmt.decoding.beam_search import beam_search
 
 from .table_scorer import END, NEVER, UNK, A, B, Table, V, batch, markov, random_table
 

@@ -1,17 +1,21 @@
 """The rules of a search: limits, second tries, penalties."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from covnmt.base.arrays import AnyArray
 from covnmt.base.config import DecodeConfig
 from covnmt.decoding.penalties import (
-    coverage_penalty,
-    length_penalty,
+    judge_continuations,
     penalized_score,
     search_attempts,
     step_limits,
+    uncovered,
 )
 
 ATTEMPTS: list[tuple[DecodeConfig, list[tuple[int, bool]]]] = [
@@ -35,28 +39,54 @@ def test_step_limits() -> None:
     assert (first.tolist(), most.tolist()) == ([0, 0, 0], [9, 9, 9])
 
 
-def test_length_penalty() -> None:
-    assert [length_penalty(4, alpha) for alpha in (0.0, 0.5, 1.0)] == [1.0, 2.0, 4.0]
-
-
-COVERAGE: list[tuple[list[list[float]], float]] = [
-    ([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]], math.log(0.5)),
-    ([[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]], 0.0),  # more than enough is enough
-    ([[1.0]], 0.0),  # an empty source: only its end symbol
-    ([[0.0, 1.0]], math.log(float(np.finfo(np.float32).tiny))),  # finite
+COVERAGE: list[tuple[list[float], float]] = [
+    ([1.0, 0.5], math.log(0.5)),
+    ([2.0, 1.0], 0.0),  # more than enough is enough
+    ([], 0.0),  # an empty source has only its end symbol
+    ([0.0], math.log(float(np.finfo(np.float32).tiny))),  # finite
 ]
 
 
-@pytest.mark.parametrize(("attention", "expected"), COVERAGE)
-def test_coverage_penalty(attention: list[list[float]], expected: float) -> None:
-    table = np.array(attention, dtype=np.float32)
-    assert coverage_penalty(table, 1.0) == pytest.approx(expected)
-    assert coverage_penalty(table, 0.5) == pytest.approx(expected / 2)
-    assert coverage_penalty(table, 0.0) == 0.0
+@pytest.mark.parametrize(("received", "expected"), COVERAGE)
+def test_uncovered_sums_log_attention_up_to_one(received: list[float], expected: float) -> None:
+    assert uncovered(np.array(received, dtype=np.float32)) == pytest.approx(expected)
 
 
-def test_penalised_score() -> None:
-    attention = np.array([[0.5, 0.5], [0.0, 1.0]])
-    config = DecodeConfig(length_penalty=1.0, coverage_penalty=2.0)
-    assert penalized_score(-3.0, attention, config) == pytest.approx(-1.5 + 2 * math.log(0.5))
-    assert penalized_score(-3.0, attention, DecodeConfig()) == -3.0
+@pytest.mark.parametrize(
+    ("alpha", "beta", "expected"),
+    [(0.0, 0.0, -3.0), (0.5, 0.0, -1.5), (1.0, 2.0, -0.75 + 2 * math.log(0.5))],
+)
+def test_penalized_score_of_one_hypothesis_and_of_several(
+    alpha: float, beta: float, expected: float
+) -> None:
+    received = np.array([0.5, 1.0])
+    config = DecodeConfig(length_penalty=alpha, coverage_penalty=beta)
+    assert penalized_score(-3.0, 4, lambda: received, config) == pytest.approx(expected)
+    log_probs, lengths = np.array([-3.0, -3.0]), np.array([4, 4])
+    scores = penalized_score(log_probs, lengths, lambda: np.stack([received] * 2), config)
+    assert scores == pytest.approx(np.array([expected] * 2))
+
+
+def test_attention_is_not_summed_without_a_coverage_penalty() -> None:
+    def received() -> AnyArray:
+        raise AssertionError
+
+    assert penalized_score(-3.0, 2, received, DecodeConfig(length_penalty=1.0)) == -1.5
+
+
+@pytest.mark.parametrize("convert", [np.array, torch.tensor])
+def test_judged_continuations(convert: Callable[[Any], Any]) -> None:
+    """Two sentences: the first has room for two hypotheses, the second is at its last step."""
+    END = 9
+    outcome = judge_continuations(
+        convert([[-1.0, -2.0, -3.0], [-1.0, -2.0, -math.inf]]),
+        convert([[END, 5, 6], [5, END, 6]]),
+        convert([0, 1, 2]),
+        convert([2, 3]),
+        convert([7, 4]),
+        3,
+        END,
+    )
+    assert outcome.finished.tolist() == [[True, False, False], [False, True, False]]
+    assert outcome.ended.tolist() == [[True, False, False], [True, True, False]]
+    assert outcome.live.tolist() == [[False, True, False], [False, False, False]]

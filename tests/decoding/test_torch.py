@@ -1,39 +1,20 @@
-"""PyTorch as an engine: devices, the best words of a row, and several models as one."""
-
-import math
+"""The PyTorch engine: devices and ensembles."""
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from covnmt.base.config import PAPER_SYSTEMS, DecodeConfig
 from covnmt.base.errors import UserError
-from covnmt.decoding.torch import TorchEngine, TorchScorer, pick_device, top_k
+from covnmt.decoding.torch import TorchEngine, TorchScorer, pick_device
 from tests.model.small import END, small_batch, small_config, small_model
-
-
-@settings(max_examples=100)
-@given(st.integers(1, 3), st.integers(1, 200), st.integers(1, 30), st.integers(0, 10**6))
-def test_top_breaks_ties_by_position(S: int, N: int, k: int, seed: int) -> None:
-    k = min(k, N)
-    scores = torch.randint(-3, 3, (S, N), generator=torch.Generator().manual_seed(seed)).float()
-    scores[scores == -3] = -math.inf
-    values, positions = top_k(scores, k)
-    for row, row_values, row_positions in zip(
-        scores.tolist(), values.tolist(), positions.tolist(), strict=True
-    ):
-        expected = sorted(range(N), key=lambda n: (-row[n], n))[:k]
-        assert row_positions == expected
-        assert row_values == [row[n] for n in expected]
 
 
 @torch.no_grad()
 def test_ensemble_averages_probabilities_and_attention() -> None:
     models = [small_model(small_config(PAPER_SYSTEMS["gru10"]), seed) for seed in range(3)]
     batch = small_batch([(4, 1), (2, 1)])
-    scorer, state = TorchScorer.read(models, batch.source, batch.source_mask, END)
+    scorer, state = TorchScorer.encode(models, batch.source, batch.source_mask, END)
     found = scorer.step(state, None, END + 1)
     each = []
     for model in models:

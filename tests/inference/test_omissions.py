@@ -10,8 +10,7 @@ import pytest
 
 from covnmt.base.config import DecodeConfig
 from covnmt.data.padding import PaddedIds
-from covnmt.decoding.beam_search import SearchResult, StepCallback
-from covnmt.decoding.protocol import ForcedDecoding
+from covnmt.decoding.protocol import ForcedDecoding, SearchResult, StepCallback
 from covnmt.inference import omissions, translate
 from covnmt.inference.omissions import OmissionChecker, format_reports
 from covnmt.inference.translate import Translation, Translator

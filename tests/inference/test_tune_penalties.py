@@ -19,7 +19,7 @@ from covnmt.inference.parallel import TranslationJob
 from covnmt.inference.translate import Translation, Translator
 from covnmt.inference.tune_penalties import (
     LENGTH_PENALTIES,
-    Candidate,
+    Candidates,
     PenaltyTrial,
     PenaltyTuning,
     check_can_save_decoding,
@@ -107,8 +107,11 @@ def test_a_candidate_is_scored_by_the_rules(
         "", ("s",) * J, "w", tokens, log_prob, (attention[:-1, :J],), expected, fertility
     )
     decode = DecodeConfig(length_penalty=length, coverage_penalty=coverage)
-    score = Candidate.of(made).score(decode)
-    assert score == pytest.approx(penalized_score(log_prob, attention, decode), abs=1e-4)
+    [score] = Candidates.from_n_best(made).scores(decode)
+    searched = penalized_score(
+        log_prob, len(attention), lambda: attention[:, :-1].sum(axis=0), decode
+    )
+    assert score == pytest.approx(searched, abs=1e-4)
 
 
 @pytest.mark.parametrize(("scores", "best"), BEST)

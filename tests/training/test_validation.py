@@ -12,8 +12,8 @@ import torch
 from covnmt.base.config import Config
 from covnmt.data.batching import collate
 from covnmt.data.corpus import Corpus
-from covnmt.decoding.beam_search import SearchResult
 from covnmt.decoding.gpu.beam_search import GpuBeamSearch
+from covnmt.decoding.protocol import SearchResult
 from covnmt.decoding.torch import TorchEngine
 from covnmt.inference.translate import Translator
 from covnmt.metrics.bleu import paper_bleu

@@ -1,143 +1,111 @@
-"""What a beam search at fixed shapes leaves behind, read backwards on the host.
+"""Read the hypotheses of a finished search from its history, backwards.
 
-Every step has a row with a node for each slot of each sentence: a node says which word was chosen
-and which slot of the step before it continues. A leaf is a node at which a hypothesis ends; the
-hypothesis is the path to it. Rows come in segments, since the sentences at work become fewer.
+Every candidate that entered a beam is a node that names its parent; a hypothesis is the path to
+the node where it ended. All searches leave such a history.
 
-Letters: S places for sentences in a segment, K slots, V words, J source positions, N sentences,
-T steps, L leaves.
+Letters: N nodes, S sentences, I target and J source positions, both with the end symbol; T steps.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from covnmt.base.arrays import DoubleArray, FloatArray, IntArray
+from covnmt.base.arrays import AnyArray, BoolArray, IntArray
 from covnmt.base.config import DecodeConfig
-from covnmt.decoding.beam_search import Hypothesis, empty_hypothesis
+from covnmt.decoding.penalties import penalized_score
+
+ROOT = -1  # the parent of first tokens
 
 
-class HistorySegment(NamedTuple):
-    """Some rows with the same sentences in the same places."""
+@dataclass(frozen=True, eq=False)
+class Hypothesis:
+    """One translation; if it is finished, the attention has a row for the end symbol too."""
 
-    first: int  # the step of its first row
-    numbers: Sequence[int]  # of the sentences in its first places; other places are empty
-    choices: IntArray  # [rows, S, K] slot of the parent * V + word
-    ended: FloatArray  # [rows, S, K] log-probability of hypotheses that end here; -inf for others
-    alpha: FloatArray  # [rows, S, K, J] attention, by slot of the parent
-
-
-class EndedHypotheses(NamedTuple):
-    """Hypotheses by where they end, [L] each."""
-
-    sentences: IntArray
-    steps: IntArray
-    slots: IntArray
-    log_probs: FloatArray
-
-    def take(self, chosen: IntArray) -> "EndedHypotheses":
-        """Only these."""
-        return EndedHypotheses._make(part[chosen] for part in self)
+    token_ids: tuple[int, ...]  # without the end symbol
+    score: float  # after penalties
+    log_prob: float
+    attention: AnyArray  # [I, J]
+    finished: bool
 
 
-@dataclass(frozen=True)
-class SearchHistory:
-    """All segments as one: slot k of sentence n at step i is node first[i, n] + k."""
-
-    first: IntArray  # [T, N]
-    choices: IntArray  # [nodes]
-    alpha: FloatArray  # [nodes, J]
-    leaves: EndedHypotheses  # by step, then slot
-    lengths: IntArray  # [N] source positions
-    V: int
-    end: int
-
-    @classmethod
-    def of(
-        cls, segments: Sequence[HistorySegment], lengths: IntArray, V: int, end: int
-    ) -> "SearchHistory":
-        """Put the segments together; they follow each other in time."""
-        T = segments[-1].first + len(segments[-1].choices)
-        first, size = np.zeros((T, len(lengths)), dtype=np.int64), 0
-        for part in segments:
-            rows, S, K = part.choices.shape
-            nodes = size + np.arange(rows * S * K, step=K).reshape(rows, S)
-            first[part.first : part.first + rows, part.numbers] = nodes[:, : len(part.numbers)]
-            size += rows * S * K
-        choices = np.concatenate([part.choices.ravel() for part in segments])
-        J = segments[0].alpha.shape[-1]
-        alphas = [part.alpha.reshape(-1, J) for part in segments]
-        alpha = alphas[0] if len(alphas) == 1 else np.concatenate(alphas)
-        found = [_leaves(part) for part in segments]
-        leaves = EndedHypotheses(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
-        return cls(first, choices, alpha, leaves, lengths, V, end)
-
-    def hypotheses(self, config: DecodeConfig) -> list[list[Hypothesis]]:
-        """The n best of every sentence, best first; an empty one where there is none."""
-        scores = self._scores(config)
-        chosen = self._ranked(scores, config.nbest)
-        best = self.leaves.take(chosen)
-        words, looks = self._paths(best)
-        lengths: list[int] = self.lengths.tolist()
-        found: list[list[Hypothesis]] = [[] for _ in lengths]
-        for path, look, n, last, log_prob, score in zip(
-            words.tolist(), self.alpha[looks], *(part.tolist() for part in best[:2]),
-            best.log_probs.tolist(), scores[chosen].tolist(), strict=True
-        ):  # fmt: skip
-            finished = path[last] == self.end
-            attention = look[: last + 1, : lengths[n]]
-            symbols = tuple(path[: last if finished else last + 1])
-            found[n].append(Hypothesis(symbols, score, log_prob, attention, finished))
-        pairs = zip(found, lengths, strict=True)
-        return [hypotheses or [empty_hypothesis(length)] for hypotheses, length in pairs]
-
-    def _scores(self, config: DecodeConfig) -> DoubleArray:
-        """Log-probabilities with the penalties of `rules.penalised` [L]."""
-        divisors = (self.leaves.steps + 1.0) ** config.length_penalty
-        scores: DoubleArray = self.leaves.log_probs.astype(np.float64) / divisors
-        if config.coverage_penalty:
-            scores += config.coverage_penalty * self._uncovered()
-        return scores
-
-    def _uncovered(self) -> FloatArray:
-        """sum_j log(min(sum_i alpha_ij, 1)) of every leaf [L], the end symbol left out."""
-        total = np.zeros((len(self.leaves.steps), self.alpha.shape[1]), dtype=np.float32)
-        for i, looks in enumerate(self._paths(self.leaves)[1].T):
-            total += np.where((i <= self.leaves.steps)[:, None], self.alpha[looks], 0)
-        covered = np.log(np.clip(total, np.finfo(np.float32).tiny, 1))
-        words = np.arange(total.shape[1]) < self.lengths[self.leaves.sentences, None] - 1
-        uncovered: FloatArray = np.where(words, covered, 0).sum(axis=1)
-        return uncovered
-
-    def _ranked(self, scores: DoubleArray, nbest: int) -> IntArray:
-        """The best leaves of each sentence; unfinished ones only where none is finished."""
-        sentences, steps, slots, _ = self.leaves
-        unfinished = self.choices[self.first[steps, sentences] + slots] % self.V != self.end
-        # equal scores: found first, first
-        order = np.lexsort((-scores, unfinished, sentences))
-        of, missing = sentences[order], unfinished[order]
-        begin = np.searchsorted(of, of)  # where the leaves of the same sentence begin
-        near = np.arange(len(order)) - begin < nbest
-        chosen: IntArray = order[near & (missing == missing[begin])]
-        return chosen
-
-    def _paths(self, leaves: EndedHypotheses) -> tuple[IntArray, IntArray]:
-        """Words and nodes with the attention, [L, T] each; all leaves walk back together."""
-        T = int(leaves.steps.max(initial=-1)) + 1
-        words, looks = np.zeros((2, len(leaves.steps), T), dtype=np.int64)
-        slots = leaves.slots
-        for i in reversed(range(T)):
-            nodes = self.first[i, leaves.sentences]
-            parents, words[:, i] = np.divmod(self.choices[nodes + slots], self.V)
-            looks[:, i] = nodes + parents
-            slots = np.where(i <= leaves.steps, parents, slots)
-        return words, looks
+def empty_hypothesis(J: int) -> Hypothesis:
+    """Return what is left where the model gives every continuation no probability."""
+    attention = np.zeros((0, J), dtype=np.float32)
+    return Hypothesis((), -math.inf, -math.inf, attention, finished=False)
 
 
-def _leaves(part: HistorySegment) -> EndedHypotheses:
-    steps, places, slots = np.nonzero(part.ended > -math.inf)
-    sentences = np.asarray(part.numbers, dtype=np.int64)[places]
-    return EndedHypotheses(sentences, part.first + steps, slots, part.ended[steps, places, slots])
+class _Candidate(NamedTuple):
+    """A hypothesis that ended, before its tokens and attention are looked up."""
+
+    path: IntArray  # [I] nodes
+    score: float
+    log_prob: float
+    finished: bool
+
+
+class SearchHistory(NamedTuple):
+    """The nodes of a search, or those that one step adds; a sentence's in the order found."""
+
+    sentences: IntArray  # [N]
+    parents: IntArray  # [N] node of the step before, or ROOT
+    token_ids: IntArray  # [N]
+    log_probs: AnyArray  # [N] of the whole hypothesis; needed only where it ended
+    ended: BoolArray  # [N] finished, or open when the steps were used up
+    attention: AnyArray  # [., J] rows that nodes refer to
+    attention_rows: IntArray  # [N]
+
+    def hypotheses(
+        self, source_lengths: Sequence[int], end_id: int, config: DecodeConfig
+    ) -> list[list[Hypothesis]]:
+        """Return the n best of every sentence, best first; an empty one where there is none.
+
+        Source lengths [S] count the end symbol.
+        """
+        candidates: list[list[_Candidate]] = [[] for _ in source_lengths]
+        leaves = np.flatnonzero(self.ended)
+        finished = self.token_ids[leaves] == end_id
+        columns = (self.sentences[leaves], self.log_probs[leaves], finished)
+        for path, sentence, log_prob, is_finished in zip(
+            self._paths(leaves), *(column.tolist() for column in columns), strict=True
+        ):
+            received = partial(self._received, path, source_lengths[sentence] - 1)
+            score = float(penalized_score(log_prob, len(path), received, config))
+            candidates[sentence].append(_Candidate(path, score, log_prob, is_finished))
+        return [
+            [self._hypothesis(best, J) for best in _n_best(ended, config.nbest)]
+            or [empty_hypothesis(J)]
+            for ended, J in zip(candidates, source_lengths, strict=True)
+        ]
+
+    def _paths(self, leaves: IntArray) -> list[IntArray]:
+        """Return the nodes from the first token to each leaf; all leaves walk up together."""
+        steps = [leaves]
+        while (leaves != ROOT).any():
+            leaves = np.where(leaves == ROOT, ROOT, self.parents[leaves])
+            steps.append(leaves)
+        return [path[path != ROOT] for path in np.stack(steps[::-1], axis=1)]
+
+    def _attention(self, path: IntArray, J: int) -> AnyArray:
+        return self.attention[self.attention_rows[path], :J]
+
+    def _received(self, path: IntArray, J: int) -> AnyArray:
+        received: AnyArray = self._attention(path, J).sum(axis=0)
+        return received
+
+    def _hypothesis(self, candidate: _Candidate, J: int) -> Hypothesis:
+        path, score, log_prob, finished = candidate
+        token_ids = self.token_ids[path].tolist()
+        attention = self._attention(path, J)
+        return Hypothesis(
+            tuple(token_ids[:-1] if finished else token_ids), score, log_prob, attention, finished
+        )
+
+
+def _n_best(candidates: list[_Candidate], nbest: int) -> list[_Candidate]:
+    """Rank the finished ones, or all where none is; of equal scores the first found wins."""
+    ranked = [candidate for candidate in candidates if candidate.finished] or candidates
+    return sorted(ranked, key=lambda candidate: -candidate.score)[:nbest]

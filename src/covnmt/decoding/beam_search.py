@@ -1,23 +1,19 @@
-"""Batched beam search (SPEC 1.5; the paper decodes with a beam of 10); a beam of 1 is greedy.
+"""Batched beam search on the host; a beam of 1 is greedy (docs/paper-to-code.md, section 1.5).
 
 The search knows nothing of the architecture nor of what computes it: it sees a `Scorer`, which
-turns the words chosen last into the best next ones of every hypothesis, and a `State`, whose rows
-it picks and repeats. All it handles are small arrays on the host.
+turns the tokens chosen last into the best next ones of every hypothesis, and a `ScorerState`,
+whose rows it picks and repeats. All it handles are small arrays on the host.
 
 The score of a hypothesis is its summed log-probability. A hypothesis that chooses the end symbol
 leaves the beam, which shrinks by one; a sentence is done when its beam is empty or its steps are
 used up. Nothing is pruned for being worse than a finished hypothesis, so the penalties, which
 need not fall as a hypothesis grows, can wait for the final ranking and need no stop criterion.
 
-Every candidate that entered a beam becomes a node of a trellis that names its parent; hypotheses
-are read off backwards when the search is over. Letters: S sentences, K slots of a beam, R rows
-(hypotheses of all sentences), k words proposed for each, J source positions with the end symbol,
-N nodes.
+Letters: S sentences, K slots of a beam, R rows (hypotheses of all sentences), k tokens proposed
+for each, J source positions with the end symbol.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -25,75 +21,60 @@ import numpy as np
 
 from covnmt.base.arrays import AnyArray, BoolArray, IntArray
 from covnmt.base.config import DecodeConfig
-from covnmt.decoding.penalties import penalized_score, search_attempts, step_limits
-from covnmt.text.vocabulary import PAD_ID
+from covnmt.decoding.array_functions import sort_descending
+from covnmt.decoding.backtrace import ROOT, Hypothesis, SearchHistory
+from covnmt.decoding.penalties import (
+    forbidden_ids,
+    judge_continuations,
+    search_attempts,
+    step_limits,
+)
+from covnmt.decoding.protocol import StepCallback
 
-ROOT = -1  # the parent of first words
-MAX_FORBIDDEN = 3  # words that may be forbidden: the reserved, the unknown and the end symbol
+MAX_FORBIDDEN = 3  # padding, the unknown token and the end symbol
 
-NOTHING: tuple[float, tuple[int, ...]] = (-math.inf, ())  # no hypothesis, and its words
-
-# Told after every step: which sentence, and the words of its best hypothesis so far.
-StepCallback = Callable[[int, tuple[int, ...]], None]
+NO_TRANSLATION: tuple[float, tuple[int, ...]] = (-math.inf, ())  # log-probability and token ids
 
 
 class ScorerState(Protocol):
     """What a scorer remembers of its rows; never changed in place."""
 
     def select(self, rows: IntArray) -> Self:
-        """The state with these rows, in this order; rows may repeat."""
+        """Return the state with these rows, in this order; rows may repeat."""
 
 
 StateT = TypeVar("StateT", bound=ScorerState)
 
 
 class Proposal(NamedTuple, Generic[StateT]):
-    """What a scorer says about R rows."""
+    """The best next tokens of R rows."""
 
-    log_probs: AnyArray  # [R, k] the best words of each row, best first
+    log_probs: AnyArray  # [R, k] best first
     token_ids: IntArray  # [R, k]; of equally likely tokens the lower id comes first
     attention: AnyArray  # [R, J]
     state: StateT
 
 
 class Scorer(Protocol[StateT]):
-    """Models with S source sentences in them, ready to generate.
+    """Models that have encoded S source sentences, ready to generate.
 
     A state has one row per sentence at the first step and K rows per sentence later: row s K + k
     is slot k of sentence s. J stays the same for all steps, whichever sentences are kept.
     """
 
     @property
-    def end(self) -> int:
-        """The number of the end symbol, which is the last word."""
+    def end_id(self) -> int:
+        """The id of the end symbol, which is the last one."""
 
     @property
-    def unk(self) -> int:
-        """The number of the unknown word."""
+    def unk_id(self) -> int:
+        """The id of the unknown token."""
 
-    def step(self, state: StateT, words: IntArray | None, k: int) -> Proposal[StateT]:
-        """The k best next words of every row, given the word chosen last (None at the start)."""
+    def step(self, state: StateT, token_ids: IntArray | None, k: int) -> Proposal[StateT]:
+        """Propose the k best next tokens of every row, after the ones chosen last (None: none)."""
 
     def keep(self, sentences: IntArray) -> "Scorer[StateT]":
-        """A scorer for only these of the S sentences, in this order."""
-
-
-@dataclass(frozen=True, eq=False)
-class Hypothesis:
-    """One translation; the attention has a row per symbol, the end symbol's too if finished."""
-
-    token_ids: tuple[int, ...]  # without the end symbol
-    score: float  # after penalties
-    log_prob: float
-    attention: AnyArray  # [I + 1, J]
-    finished: bool
-
-
-class SearchResult(NamedTuple):
-    """What a search found for S sentences."""
-
-    hypotheses: list[list[Hypothesis]]  # the n best of each, best first
-    fertility: AnyArray | None  # [S, J], where the models predict it
+        """Return a scorer for only these of the S sentences, in this order."""
 
 
 def beam_search(
@@ -101,70 +82,53 @@ def beam_search(
     state: StateT,
     source_lengths: IntArray,
     config: DecodeConfig,
-    watch: StepCallback | None = None,
+    on_step: StepCallback | None = None,
 ) -> list[list[Hypothesis]]:
-    """The n best translations of every sentence, best first; always at least one.
+    """Return the n best translations of every sentence, best first; always at least one.
 
     `source_lengths` [S] count the end symbol. Sentences without any finished hypothesis are tried
-    again (see `attempts`), in parts so that the wider beams take no more memory; where nothing
-    helps their hypotheses come back unfinished.
+    again (see `search_attempts`), in parts so that wider beams take no more memory; where nothing
+    helps, their hypotheses come back unfinished.
     """
-    found: list[list[Hypothesis]] = [[] for _ in source_lengths]
-    pending = np.arange(len(found))
+    hypotheses: list[list[Hypothesis]] = [[] for _ in source_lengths]
+    pending = np.arange(len(hypotheses))
     rows = len(pending) * config.beam
     for attempt in search_attempts(config):
         size = max(1, rows // attempt.beam)
         for part in (pending[n : n + size] for n in range(0, len(pending), size)):
             lengths = source_lengths[part]
-            told = None if watch is None else _Told(watch, part.tolist())
-            nodes = _explore(scorer.keep(part), state.select(part), lengths, attempt, told)
-            results = _read(nodes, lengths.tolist(), attempt)
-            for sentence, hypotheses in zip(part.tolist(), results, strict=True):
-                found[sentence] = hypotheses
-        pending = np.array([s for s in pending.tolist() if not found[s][0].finished], dtype=int)
+            reporter = None if on_step is None else _Reporter(on_step, part.tolist())
+            history = _explore(scorer.keep(part), state.select(part), lengths, attempt, reporter)
+            results = history.hypotheses(lengths.tolist(), scorer.end_id, attempt)
+            for sentence, n_best in zip(part.tolist(), results, strict=True):
+                hypotheses[sentence] = n_best
+        unfinished = [s for s in pending.tolist() if not hypotheses[s][0].finished]
+        pending = np.array(unfinished, dtype=int)
         if not len(pending):
             break
-    return found
-
-
-def empty_hypothesis(J: int) -> Hypothesis:
-    """What is left where the model gives every continuation no probability."""
-    empty = np.zeros((0, J), dtype=np.float32)
-    return Hypothesis((), -math.inf, -math.inf, empty, finished=False)
+    return hypotheses
 
 
 class _Beam(NamedTuple):
     """The open hypotheses of the sentences still at work, best first; empty slots have -inf."""
 
     sentences: IntArray  # [S] their numbers
-    without_end: IntArray  # [S] steps during which the end symbol is forbidden
-    most: IntArray  # [S] steps in all
+    min_steps: IntArray  # [S] steps in which the end symbol is forbidden
+    max_steps: IntArray  # [S]
     widths: IntArray  # [S] hypotheses that may be open: the beam less the finished ones
     log_probs: AnyArray  # [S, K]
-    nodes: IntArray  # [S, K] where each ends in the trellis
-
-
-class _Nodes(NamedTuple):
-    """A trellis or the part of it that one step adds."""
-
-    sentences: IntArray  # [N]
-    parents: IntArray  # [N]
-    words: IntArray  # [N]
-    log_probs: AnyArray  # [N] of the whole hypothesis
-    attention: AnyArray  # [N, J]
-    finished: BoolArray  # [N] chose the end symbol
-    cut: BoolArray  # [N] open when the steps are used up
+    nodes: IntArray  # [S, K] where each ends in the history
 
 
 class _Candidates(NamedTuple):
-    """The best continuations of a beam, best first, and what becomes of each."""
+    """The best continuations of a beam, best first, and what becomes of each; all [S, K]."""
 
-    log_probs: AnyArray  # [S, K]
-    rows: IntArray  # [S, K] of the state each continues
-    words: IntArray  # [S, K]
-    finished: BoolArray  # [S, K] chose the end symbol
-    cut: BoolArray  # [S, K] open when the steps are used up
-    live: BoolArray  # [S, K] goes on
+    log_probs: AnyArray
+    rows: IntArray  # of the state that each continues
+    token_ids: IntArray
+    finished: BoolArray  # chose the end symbol
+    ended: BoolArray  # finished, or open when the steps are used up
+    live: BoolArray
 
 
 def _explore(
@@ -172,24 +136,25 @@ def _explore(
     state: StateT,
     lengths: IntArray,
     config: DecodeConfig,
-    told: "_Told | None",
-) -> _Nodes:
-    """Search until every beam is empty or out of steps; the whole trellis."""
-    beam = _first(lengths, config)
-    words: IntArray | None = None
-    trellis: list[_Nodes] = []
-    size = 0
+    reporter: "_Reporter | None",
+) -> SearchHistory:
+    """Search until every beam is empty or out of steps."""
+    beam = _first_beam(lengths, config)
+    token_ids: IntArray | None = None
+    history: list[SearchHistory] = []  # what each step adds
+    size = attention_rows = 0
     for step in count():
         widest = int(beam.widths.max(initial=0))
-        proposal = scorer.step(state, words, min(widest + MAX_FORBIDDEN, scorer.end + 1))
-        scores = _allowed(beam, proposal, step, scorer, config)
-        candidates = _judge(beam, scores, proposal.token_ids, step, widest, scorer.end)
-        trellis.append(_record(beam, candidates, proposal.attention))
-        if told is not None:
-            told.step(trellis[-1])
-        rows, words = candidates.rows, candidates.words
-        nodes = np.arange(size, size := size + words.size).reshape(words.shape)
-        if candidates.live.all():  # so it is at most steps
+        proposal = scorer.step(state, token_ids, min(widest + MAX_FORBIDDEN, scorer.end_id + 1))
+        scores = _scores(beam, proposal, step, scorer, config)
+        candidates = _choose(beam, scores, proposal.token_ids, step, widest, scorer.end_id)
+        history.append(_record(beam, candidates, proposal.attention, attention_rows))
+        if reporter is not None:
+            reporter.report(history[-1], candidates.finished)
+        rows, token_ids = candidates.rows, candidates.token_ids
+        nodes = np.arange(size, size := size + token_ids.size).reshape(token_ids.shape)
+        attention_rows += len(proposal.attention)
+        if candidates.live.all():  # the usual step: no hypothesis ends
             beam = beam._replace(log_probs=candidates.log_probs, nodes=nodes)
         else:
             kept, slots = _survivors(candidates.live)
@@ -197,71 +162,77 @@ def _explore(
                 break
             if len(kept) < len(beam.sentences):
                 scorer = scorer.keep(kept)
-            rows, words = _take(rows, kept, slots), _take(words, kept, slots)
-            beam = _next(beam, candidates, nodes, kept, slots)
-        state, words = proposal.state.select(rows.ravel()), words.ravel()
-    return _Nodes(*map(np.concatenate, zip(*trellis, strict=True)))
+            rows, token_ids = _take(rows, kept, slots), _take(token_ids, kept, slots)
+            beam = _next_beam(beam, candidates, nodes, kept, slots)
+        state, token_ids = proposal.state.select(rows.ravel()), token_ids.ravel()
+    return SearchHistory(*map(np.concatenate, zip(*history, strict=True)))
 
 
-def _first(lengths: IntArray, config: DecodeConfig) -> _Beam:
+def _first_beam(lengths: IntArray, config: DecodeConfig) -> _Beam:
     S = len(lengths)
-    without_end, most = step_limits(lengths, config)
-    widths = np.full(S, config.beam)
+    min_steps, max_steps = step_limits(lengths, config)
     return _Beam(
-        np.arange(S), without_end, most, widths, np.zeros((S, 1), np.float32), np.full((S, 1), ROOT)
+        sentences=np.arange(S),
+        min_steps=min_steps,
+        max_steps=max_steps,
+        widths=np.full(S, config.beam),
+        log_probs=np.zeros((S, 1), np.float32),
+        nodes=np.full((S, 1), ROOT),
     )
 
 
-def _allowed(
+def _scores(
     beam: _Beam, proposal: Proposal[StateT], step: int, scorer: Scorer[StateT], config: DecodeConfig
 ) -> AnyArray:
-    """Log-probabilities of the proposed continuations [S, K k]; forbidden ones have -inf."""
+    """Return log-probabilities of the proposed continuations [S, K k]; -inf for forbidden ones."""
     S = len(beam.sentences)
-    words = proposal.token_ids.reshape(S, -1)  # [S, K k]
-    forbidden = words == PAD_ID
-    if config.forbid_unk:
-        forbidden |= words == scorer.unk
-    early = step < beam.without_end
+    token_ids = proposal.token_ids.reshape(S, -1)  # [S, K k]
+    pad_id, other_id = forbidden_ids(config, scorer.unk_id)
+    forbidden = token_ids == pad_id
+    if other_id != pad_id:
+        forbidden |= token_ids == other_id
+    early = step < beam.min_steps
     if early.any():
-        forbidden |= (words == scorer.end) & early[:, None]
+        forbidden |= (token_ids == scorer.end_id) & early[:, None]
     scores = (beam.log_probs.reshape(-1, 1) + proposal.log_probs).reshape(S, -1)
     scores[forbidden] = -math.inf
     return scores
 
 
-def _judge(
-    beam: _Beam, scores: AnyArray, words: IntArray, step: int, widest: int, end: int
+def _choose(
+    beam: _Beam, scores: AnyArray, token_ids: IntArray, step: int, widest: int, end_id: int
 ) -> _Candidates:
     """Choose as many continuations as each beam is wide, and see which end."""
     S, K = beam.log_probs.shape
-    # equal scores go to the better slot, and there to the likelier word
-    best = (-scores).argsort(axis=1, kind="stable")[:, :widest]  # [S, widest]
-    best += np.arange(0, scores.size, scores.shape[1])[:, None]
-    log_probs, words = scores.ravel()[best], words.ravel()[best]
-    chosen = log_probs > -math.inf
-    chosen &= np.arange(best.shape[1]) < beam.widths[:, None]
-    finished = chosen & (words == end)
-    is_last = (step + 1 >= beam.most)[:, None]
-    open_ = chosen & ~finished
-    rows = best // (scores.size // (S * K))
-    return _Candidates(log_probs, rows, words, finished, open_ & is_last, open_ & ~is_last)
+    # equal scores go to the better slot, and there to the likelier token
+    ranked, positions = sort_descending(scores)  # [S, K k]
+    log_probs = ranked[:, :widest]
+    best = positions[:, :widest] + np.arange(0, scores.size, scores.shape[1])[:, None]
+    chosen_ids = token_ids.ravel()[best]
+    ranks = np.arange(best.shape[1])
+    outcome = judge_continuations(
+        log_probs, chosen_ids, ranks, beam.widths, beam.max_steps, step, end_id
+    )
+    return _Candidates(log_probs, best // (scores.size // (S * K)), chosen_ids, *outcome)
 
 
-def _record(beam: _Beam, candidates: _Candidates, attention: AnyArray) -> _Nodes:
+def _record(
+    beam: _Beam, candidates: _Candidates, attention: AnyArray, first_row: int
+) -> SearchHistory:
     rows = candidates.rows.ravel()
-    return _Nodes(
+    return SearchHistory(
         sentences=beam.sentences.repeat(candidates.rows.shape[1]),
         parents=beam.nodes.ravel()[rows],
-        words=candidates.words.ravel(),
+        token_ids=candidates.token_ids.ravel(),
         log_probs=candidates.log_probs.ravel(),
-        attention=attention[rows],
-        finished=candidates.finished.ravel(),
-        cut=candidates.cut.ravel(),
+        ended=candidates.ended.ravel(),
+        attention=attention,
+        attention_rows=first_row + rows,
     )
 
 
 def _survivors(live: BoolArray) -> tuple[IntArray, IntArray]:
-    """Sentences that go on, and their live candidates' slots, best first [S, K]."""
+    """Return the sentences that go on, and their live candidates' slots, best first [S, K]."""
     remaining = live.sum(axis=1)
     (kept,) = remaining.nonzero()
     slots = (~live[kept]).argsort(axis=1, kind="stable")[:, : remaining.max(initial=0)]
@@ -272,84 +243,44 @@ def _take(table: AnyArray, kept: IntArray, slots: IntArray) -> AnyArray:
     return table[kept[:, None], slots]
 
 
-def _next(
+def _next_beam(
     beam: _Beam, candidates: _Candidates, nodes: IntArray, kept: IntArray, slots: IntArray
 ) -> _Beam:
     log_probs = np.where(candidates.live, candidates.log_probs, -math.inf)
     return _Beam(
         sentences=beam.sentences[kept],
-        without_end=beam.without_end[kept],
-        most=beam.most[kept],
+        min_steps=beam.min_steps[kept],
+        max_steps=beam.max_steps[kept],
         widths=(beam.widths - candidates.finished.sum(axis=1))[kept],
         log_probs=_take(log_probs, kept, slots),
         nodes=_take(nodes, kept, slots),
     )
 
 
-class _Told:
-    """Somebody who watches a search, and what has to be remembered for them.
+class _Reporter:
+    """Calls back after every step with the best hypothesis of each sentence so far.
 
-    The best hypothesis is the likeliest one, open or finished; of equal ones, that found first.
+    That is the likeliest one, open or finished; of equal ones, the one found first.
     """
 
-    def __init__(self, watch: StepCallback, numbers: list[int]) -> None:
-        self.watch, self.numbers = watch, numbers
-        self.words: list[tuple[int, ...]] = []  # of every node so far, without end symbols
+    def __init__(self, on_step: StepCallback, numbers: list[int]) -> None:
+        self.on_step, self.numbers = on_step, numbers
+        self.token_ids: list[tuple[int, ...]] = []  # of every node so far, without end symbols
         self.finished: dict[int, tuple[float, tuple[int, ...]]] = {}  # the best of each sentence
 
-    def step(self, nodes: _Nodes) -> None:
-        """Tell of the sentences in this step."""
+    def report(self, step: SearchHistory, finished: BoolArray) -> None:
+        """Report the sentences in this step, whose nodes [S, K] may have finished."""
         best = dict(self.finished)
-        columns = (nodes.sentences, nodes.parents, nodes.words, nodes.log_probs, nodes.finished)
-        said = []
-        for sentence, parent, word, log_prob, finished in zip(
+        columns = (step.sentences, step.parents, step.token_ids, step.log_probs, finished.ravel())
+        added = []
+        for sentence, parent, token_id, log_prob, is_finished in zip(
             *(column.tolist() for column in columns), strict=True
         ):
-            before = () if parent == ROOT else self.words[parent]
-            said.append(before if finished else (*before, word))
-            for known in [best, self.finished] if finished else [best]:
-                if log_prob > known.get(sentence, NOTHING)[0]:
-                    known[sentence] = (log_prob, said[-1])
-        self.words += said
-        for sentence in dict.fromkeys(nodes.sentences.tolist()):
-            self.watch(self.numbers[sentence], best.get(sentence, NOTHING)[1])
-
-
-def _read(nodes: _Nodes, lengths: list[int], config: DecodeConfig) -> list[list[Hypothesis]]:
-    """The n best hypotheses of every sentence in a trellis."""
-    found: list[list[Hypothesis]] = [[] for _ in lengths]
-    (leaves,) = (nodes.finished | nodes.cut).nonzero()
-    sentences = nodes.sentences[leaves].tolist()
-    for sentence, path in zip(sentences, _paths(nodes.parents, leaves), strict=True):
-        found[sentence].append(_hypothesis(nodes, path, lengths[sentence], config))
-    return [
-        _ranked(hypotheses, config) or [empty_hypothesis(length)]
-        for hypotheses, length in zip(found, lengths, strict=True)
-    ]
-
-
-def _paths(parents: IntArray, leaves: IntArray) -> list[IntArray]:
-    """The nodes from the first word to each leaf; all leaves walk up together."""
-    steps = [leaves]
-    while (leaves != ROOT).any():
-        leaves = np.where(leaves == ROOT, ROOT, parents[leaves])
-        steps.append(leaves)
-    return [path[path != ROOT] for path in np.stack(steps[::-1], axis=1)]
-
-
-def _hypothesis(nodes: _Nodes, path: IntArray, J: int, config: DecodeConfig) -> Hypothesis:
-    leaf = path[-1]
-    finished = bool(nodes.finished[leaf])
-    words = nodes.words[path].tolist()
-    log_prob = float(nodes.log_probs[leaf])
-    attention = nodes.attention[path, :J]
-    score = penalized_score(log_prob, attention, config)
-    return Hypothesis(
-        tuple(words[:-1] if finished else words), score, log_prob, attention, finished
-    )
-
-
-def _ranked(hypotheses: list[Hypothesis], config: DecodeConfig) -> list[Hypothesis]:
-    """The best of the finished ones, or of all where none is; equal scores: found first, first."""
-    pool = [hypothesis for hypothesis in hypotheses if hypothesis.finished] or hypotheses
-    return sorted(pool, key=lambda hypothesis: -hypothesis.score)[: config.nbest]
+            before = () if parent == ROOT else self.token_ids[parent]
+            added.append(before if is_finished else (*before, token_id))
+            for table in [best, self.finished] if is_finished else [best]:
+                if log_prob > table.get(sentence, NO_TRANSLATION)[0]:
+                    table[sentence] = (log_prob, added[-1])
+        self.token_ids += added
+        for sentence in dict.fromkeys(step.sentences.tolist()):
+            self.on_step(self.numbers[sentence], best.get(sentence, NO_TRANSLATION)[1])

@@ -97,10 +97,10 @@ def _load_trained(
     return [load_network(directory, known, pick_device(device)) for directory, known in models]
 
 
-def build_engine(models: Sequence[Network], end: int) -> Engine:
-    """Return the engine that runs these models, all of one kind; `end` is the target's end id."""
+def build_engine(models: Sequence[Network], end_id: int) -> Engine:
+    """Return the engine that runs these models, all of one kind; `end_id` is that of the target."""
     if isinstance(models[0], OnnxModel):
-        return OnnxEngine(cast(Sequence[OnnxModel], models), end)
+        return OnnxEngine(cast(Sequence[OnnxModel], models), end_id)
     from covnmt.decoding.torch import TorchEngine
 
-    return TorchEngine(cast("Sequence[Seq2Seq]", models), end)
+    return TorchEngine(cast("Sequence[Seq2Seq]", models), end_id)

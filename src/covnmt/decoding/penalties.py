@@ -1,20 +1,26 @@
-"""The rules of a search (SPEC 1.5): its limits, what it tries again, what ranks hypotheses.
+"""The rules that every search shares (docs/paper-to-code.md, section 1.5).
 
-Letters: I target and J source positions, both with the end symbol.
+What a search tries again, how long it may take, which tokens are forbidden, when a hypothesis
+ends, and the penalties that rank hypotheses. The searches on CPU and GPU and the tuning of
+penalties all call these functions, with NumPy arrays or torch tensors.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
 from covnmt.base.arrays import AnyArray, IntArray
 from covnmt.base.config import DecodeConfig
+from covnmt.decoding.array_functions import ArrayT
+from covnmt.text.vocabulary import PAD_ID
 
 MAX_RETRY_BEAM = 100  # a beam this wide is not doubled any more
 
 
 def search_attempts(config: DecodeConfig) -> Iterator[DecodeConfig]:
-    """What to try while no hypothesis finishes: first allow UNK, then double the beam."""
+    """Yield what to try while no hypothesis finishes: first allow UNK, then double the beam."""
     yield config
     if not config.retry:
         return
@@ -27,37 +33,65 @@ def search_attempts(config: DecodeConfig) -> Iterator[DecodeConfig]:
 
 
 def step_limits(source_lengths: IntArray, config: DecodeConfig) -> tuple[IntArray, IntArray]:
-    """Steps during which the end symbol is forbidden, and most steps, of every sentence."""
+    """Return the steps in which the end symbol is forbidden, and the most steps, per sentence."""
     if config.length_rules:
         return source_lengths // 2, 3 * source_lengths
     return np.zeros_like(source_lengths), np.full_like(source_lengths, config.max_length)
 
 
-def length_penalty(length: int, alpha: float) -> float:
-    """What a log-probability is divided by; the length counts the end symbol."""
-    return float(length**alpha)
+def forbidden_ids(config: DecodeConfig, unk_id: int) -> tuple[int, int]:
+    """Return the ids that are never generated: padding, and UNK or else padding again."""
+    return PAD_ID, unk_id if config.forbid_unk else PAD_ID
 
 
-def coverage_penalty(attention: AnyArray, beta: float) -> float:
-    """What is added for source words that got less than one word's attention (GNMT).
+class Outcome(NamedTuple, Generic[ArrayT]):
+    """What becomes of the best continuations [S, K]."""
 
-        beta * sum_j log(min(sum_i alpha_ij, 1))
+    finished: ArrayT  # chose the end symbol
+    ended: ArrayT  # finished, or open when the steps are used up
+    live: ArrayT  # continued by the next step
 
-    The last column, the source end symbol, needs no covering.
+
+def judge_continuations(
+    log_probs: ArrayT,
+    token_ids: ArrayT,
+    ranks: ArrayT,
+    widths: ArrayT,
+    max_steps: ArrayT,
+    step: Any,
+    end_id: int,
+) -> Outcome[ArrayT]:
+    """Decide which continuations [S, K], best first, enter the beam and which of them end.
+
+    A beam has room for `widths` [S] hypotheses: its size less those that finished. `ranks` are
+    0 .. K - 1, and `step` counts the steps before this one.
     """
-    return beta * uncovered(attention[:, :-1].sum(axis=0)) if beta else 0.0
+    chosen = (ranks < widths[:, None]) & (log_probs > -math.inf)
+    finished = chosen & (token_ids == end_id)
+    stops = finished | (max_steps <= step + 1)[:, None]
+    return Outcome(finished, chosen & stops, chosen & ~stops)
 
 
-def uncovered(total: AnyArray) -> float:
-    """That sum, for the attention that each source word got in all [J - 1]; 0: all are covered.
+def penalized_score(
+    log_prob: Any, length: Any, received: Callable[[], AnyArray], config: DecodeConfig
+) -> Any:
+    """Return the score that ranks hypotheses; numbers for one, or arrays [L] for several.
 
-    A word without any attention counts as the smallest positive number, so that the sum stays
+    The length counts the end symbol. `received` returns the attention that every source token got
+    in all [..., J - 1], without the source end symbol, which needs no covering; it is called only
+    if a penalty needs it.
+    """
+    score = log_prob / length**config.length_penalty
+    if config.coverage_penalty:
+        score = score + config.coverage_penalty * uncovered(received())
+    return score
+
+
+def uncovered(received: AnyArray) -> Any:
+    """Return sum_j log(min(received_j, 1)) (GNMT), 0 where all source tokens are covered.
+
+    A token without any attention counts as the smallest positive number, so that the sum stays
     finite.
     """
-    return float(np.log(total.clip(np.finfo(total.dtype).tiny, 1)).sum())
-
-
-def penalized_score(log_prob: float, attention: AnyArray, config: DecodeConfig) -> float:
-    """The score that ranks hypotheses."""
-    divisor = length_penalty(len(attention), config.length_penalty)
-    return log_prob / divisor + coverage_penalty(attention, config.coverage_penalty)
+    logs = np.log(received.clip(np.finfo(received.dtype).tiny, 1))
+    return logs.sum(axis=-1).astype(np.float64)

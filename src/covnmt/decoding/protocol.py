@@ -3,16 +3,27 @@
 Letters: S sentences, J source and I target positions, both with the end symbol.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from covnmt.base.arrays import FloatArray
+from covnmt.base.arrays import AnyArray, FloatArray
 from covnmt.base.config import DecodeConfig
 from covnmt.data.padding import PaddedIds
-from covnmt.decoding.beam_search import SearchResult, StepCallback
+from covnmt.decoding.backtrace import Hypothesis
+
+# Called after every step of a search: a sentence, and the token ids of its best hypothesis so far.
+StepCallback = Callable[[int, tuple[int, ...]], None]
+
+
+class SearchResult(NamedTuple):
+    """The translations of S sentences."""
+
+    hypotheses: list[list[Hypothesis]]  # the n best of each, best first
+    fertility: AnyArray | None  # [S, J], where the models predict it
 
 
 class ForcedDecoding(NamedTuple):
-    """What S given targets met with."""
+    """What the model says about S given targets."""
 
     alpha: FloatArray  # [S, I, J]
     log_probs: FloatArray  # [S] of the whole target, end symbol included
@@ -20,14 +31,14 @@ class ForcedDecoding(NamedTuple):
 
 
 class Engine(Protocol):
-    """One model, or several that vote, ready to work."""
+    """One model, or an ensemble, opened for translation."""
 
     device: str  # cpu or cuda
 
     def search(
-        self, source: PaddedIds, decode: DecodeConfig, watch: StepCallback | None
+        self, source: PaddedIds, decode: DecodeConfig, on_step: StepCallback | None
     ) -> SearchResult:
-        """Translate; `watch` is told after every step, by a GPU's own search in the end."""
+        """Translate. A GPU's own search calls `on_step` only at its end."""
 
     def force_decode(self, source: PaddedIds, target: PaddedIds) -> ForcedDecoding:
         """Decode these targets with the first model."""

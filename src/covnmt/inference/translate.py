@@ -24,9 +24,9 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines
 from covnmt.base.recipe import validate_settings
 from covnmt.data.padding import length_sorted_batches, pad_ids
-from covnmt.decoding.beam_search import Hypothesis
-from covnmt.decoding.beam_search import StepCallback as WatchWords
+from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.engines import Network, build_engine, load_models
+from covnmt.decoding.protocol import StepCallback as WatchWords
 from covnmt.model.directory import find_model
 from covnmt.text.codec import Codec, vocabulary_fingerprint
 from covnmt.text.sentences import split_into_sentences

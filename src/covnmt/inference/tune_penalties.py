@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from covnmt.base.arrays import DoubleArray, FloatArray, IntArray
 from covnmt.base.config import DecodeConfig
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.files import check_writable, read_parallel_lines
 from covnmt.decoding.engines import default_processes
-from covnmt.decoding.penalties import MAX_RETRY_BEAM, length_penalty, uncovered
+from covnmt.decoding.penalties import MAX_RETRY_BEAM, penalized_score
 from covnmt.inference.parallel import TranslationJob, translate_lines
 from covnmt.inference.translate import Translation, override_decoding
 from covnmt.metrics.bleu import bleu_statistics, paper_bleu_from_statistics
@@ -28,25 +29,40 @@ LENGTH_PENALTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
 CHUNK_BATCHES = 4  # at a time, for one to see how it goes
 
 
-class Candidate(NamedTuple):
-    """A hypothesis, as far as penalties and scores go."""
+class Candidates(NamedTuple):
+    """The L hypotheses of a sentence, with what penalties depend on."""
 
-    text: str
-    log_prob: float
-    length: int  # counts the end symbol
-    uncovered: float  # as in `rules`
+    texts: list[str]
+    log_probs: DoubleArray  # [L]
+    lengths: IntArray  # [L] tokens, with the end symbol
+    received: FloatArray  # [L, J] attention that every source token got in all
 
     @classmethod
-    def of(cls, found: Translation) -> "Candidate":
-        """From a translation that was made without penalties."""
-        fertility = 1 if found.fertility is None else found.fertility
-        received = found.coverage * fertility  # [J]
-        return cls(found.text, found.score, len(found.tokens) + 1, uncovered(received))
+    def from_n_best(cls, best: Translation) -> "Candidates":
+        """Collect the n-best list of a translation that was made without penalties."""
+        n_best = (best, *best.alternatives)
+        return cls(
+            [translation.text for translation in n_best],
+            np.array([translation.score for translation in n_best]),
+            np.array([len(translation.tokens) + 1 for translation in n_best]),
+            np.stack([_received_attention(translation) for translation in n_best]),
+        )
 
-    def score(self, decode: DecodeConfig) -> float:
-        """What ranks it under these settings."""
-        divided = self.log_prob / length_penalty(self.length, decode.length_penalty)
-        return divided + decode.coverage_penalty * self.uncovered
+    def scores(self, decode: DecodeConfig) -> DoubleArray:
+        """Return the scores [L] under these settings."""
+        scores: DoubleArray = penalized_score(
+            self.log_probs, self.lengths, lambda: self.received, decode
+        )
+        return scores
+
+    def winner(self, decode: DecodeConfig) -> int:
+        """Return the index of the best one under these settings; of equal ones the first."""
+        return int(np.argmax(self.scores(decode)))
+
+
+def _received_attention(translation: Translation) -> FloatArray:
+    fertility = translation.fertility
+    return translation.coverage if fertility is None else translation.coverage * fertility
 
 
 @dataclass(frozen=True)
@@ -141,11 +157,11 @@ def score_penalties(
     tokenize: str = "13a",
 ) -> PenaltyTuning:
     """Score settings on translations that were made with `keep_every_hypothesis` of one of them."""
-    beams = [[Candidate.of(each) for each in (best, *best.alternatives)] for best in found]
-    chosen = [[_best(beam, decode) for beam in beams] for decode in settings]
+    beams = [Candidates.from_n_best(best) for best in found]
+    chosen = [[beam.winner(decode) for beam in beams] for decode in settings]
     # settings mostly agree, and every text is counted once
     used = sorted({pair for winners in chosen for pair in enumerate(winners)})
-    texts = [beams[line][number].text for line, number in used]
+    texts = [beams[line].texts[number] for line, number in used]
     rows = bleu_statistics(texts, [[references[line] for line, _ in used]], tokenize)
     counts = dict(zip(used, rows, strict=True))
     scores = [
@@ -159,11 +175,6 @@ def score_penalties(
         for decode, score in zip(settings, scores, strict=True)
     ]
     return PenaltyTuning(trials, scores[0].signature)
-
-
-def _best(beam: Sequence[Candidate], decode: DecodeConfig) -> int:
-    """The number of the one that wins; of equal ones the first."""
-    return max(range(len(beam)), key=lambda number: beam[number].score(decode))
 
 
 def tune_penalties(

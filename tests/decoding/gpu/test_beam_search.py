@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from covnmt.base.config import PAPER_SYSTEMS, DecodeConfig
-from covnmt.decoding.beam_search import Hypothesis, SearchResult
+from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.gpu import beam_search
 from covnmt.decoding.gpu import buffers as lane
 from covnmt.decoding.gpu.beam_search import (
     BLOCK,
     GpuBeamSearch,
     round_up_capacity,
-    top_k_continuations,
 )
 from covnmt.decoding.gpu.buffers import CapturedStep, SearchBuffers, round_up
-from covnmt.decoding.torch import TorchEngine, top_k
+from covnmt.decoding.protocol import SearchResult
+from covnmt.decoding.torch import TorchEngine
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.vocabulary import UNK_ID
 from tests.model.small import COVERAGES, END, small_batch, small_config, small_model
@@ -319,23 +319,6 @@ def test_a_step_that_cannot_be_captured_runs_plainly() -> None:
 
 
 # --- the parts ---------------------------------------------------------------------------------
-
-
-@settings(max_examples=100)
-@given(st.integers(1, 3), st.integers(1, 5), st.integers(1, 3), st.integers(1, 9), st.integers())
-def test_best_is_the_top_of_the_sums(S: int, slots: int, blocks: int, k: int, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed % 2**32)
-    V = blocks * BLOCK
-    log_probs = torch.randint(-6, 0, (S, slots, V), generator=generator) / 4
-    log_probs[log_probs < -1] = -math.inf
-    beam = torch.randint(-3, 0, (S, slots), generator=generator).float()
-    beam[beam == -3] = -math.inf
-    scores, choices = top_k_continuations(beam, log_probs, k)
-    k = min(k, scores.shape[1])
-    wanted = top_k((beam[:, :, None] + log_probs).flatten(1), k)
-    assert torch.equal(scores[:, :k], wanted[0])
-    finite = wanted[0] > -math.inf
-    assert torch.equal(choices[:, :k][finite], wanted[1][finite])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ either may win; the tests count how often that is the excuse.
 """
 
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ import torch
 from covnmt.base.config import PAPER_SYSTEMS, Config, CoverageConfig, DecodeConfig, ModelConfig
 from covnmt.base.errors import UserError
 from covnmt.data.padding import PaddedIds, pad_ids
-from covnmt.decoding.beam_search import Hypothesis, SearchResult
+from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.onnx import format as directories
 from covnmt.decoding.onnx import runtime
 from covnmt.decoding.onnx.export import write_graphs
@@ -26,9 +25,8 @@ from covnmt.decoding.onnx.runtime import (
     OnnxModel,
     OnnxScorer,
     group_size,
-    mean_log_probs,
-    top_k,
 )
+from covnmt.decoding.protocol import SearchResult
 from covnmt.decoding.torch import TorchEngine
 from covnmt.model.directory import ModelDescription
 from covnmt.model.initialize import initialize_weights
@@ -282,28 +280,6 @@ def test_words_that_go_in_and_out_are_stored_once(tmp_path: Path) -> None:
 
 
 # --- the parts ---------------------------------------------------------------------------------
-
-TOP: list[tuple[Sequence[float], int, list[int]]] = [
-    ([0.1, 0.5, 0.3], 1, [1]),
-    ([0.1, 0.5, 0.3], 3, [1, 2, 0]),
-    ([0.5, 0.5, 0.1, 0.5], 3, [0, 1, 3]),
-    ([-np.inf, 0.2, -np.inf], 2, [1, 0]),
-]
-
-
-@pytest.mark.parametrize(("scores", "k", "expected"), TOP)
-def test_top(scores: Sequence[float], k: int, expected: list[int]) -> None:
-    table = np.array([scores, scores[::-1]], dtype=np.float32)
-    values, words = top_k(table, k)
-    assert values[0].tolist() == [table[0][word] for word in expected]
-    if k == len(expected) and -np.inf not in scores:
-        assert words[0].tolist() == expected
-
-
-def test_mean_log() -> None:
-    probabilities = np.array([[[0.2, 0.8]], [[0.6, 0.4]]])
-    np.testing.assert_allclose(np.exp(mean_log_probs(list(np.log(probabilities)))), [[0.4, 0.6]])
-
 
 GROUPS = [  # sentences, beam, and how many of the sentences make a group
     (1, 1, 1),

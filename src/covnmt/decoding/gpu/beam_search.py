@@ -30,8 +30,8 @@ import torch
 from torch import Tensor, nn
 
 from covnmt.base.config import DecodeConfig
-from covnmt.decoding.backtrace import SearchHistory
-from covnmt.decoding.beam_search import Hypothesis, SearchResult
+from covnmt.decoding.array_functions import top_k
+from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.gpu.buffers import (
     SOURCE_MULTIPLE,
     CapturedStep,
@@ -39,9 +39,11 @@ from covnmt.decoding.gpu.buffers import (
     SearchBuffers,
     SearchRequest,
     SegmentCopy,
+    join_segments,
     round_up,
 )
-from covnmt.decoding.penalties import search_attempts
+from covnmt.decoding.penalties import judge_continuations, search_attempts
+from covnmt.decoding.protocol import SearchResult
 from covnmt.kernels import dispatch
 from covnmt.kernels.tensors import EncodedSource
 from covnmt.model.decoder import DecoderState
@@ -84,31 +86,11 @@ def choose_continuations(buffers: SearchBuffers, logits: Tensor, end: int) -> Te
     log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
     mask_forbidden(buffers, log_probs, end)
     S, slots, V = log_probs.shape
-    scores, choices = top_k_continuations(
-        buffers.log_probs[:, :slots], log_probs, buffers.log_probs.shape[1]
-    )
+    K = buffers.log_probs.shape[1]
+    scores, choices = top_k(log_probs.view(S, -1), K, BLOCK, buffers.log_probs[:, :slots])
     record_step(buffers, scores, choices, choices % V, end)
     first = torch.arange(0, S * slots, slots, device=logits.device)
     return (choices // V + first[:, None]).flatten()
-
-
-def top_k_continuations(beam: Tensor, log_probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best continuations of every sentence: scores and slot * V + word, [S, k] each.
-
-    They have the highest sums of beam and log_probs, equal ones by position. Not all sums are made:
-    rounding keeps order, so the best one of a block is the beam's plus the block's best. beam is
-    [S, slots], log_probs [S, slots, V].
-    """
-    S, _, V = log_probs.shape
-    maxima = log_probs.unflatten(2, (-1, BLOCK)).amax(3) + beam[:, :, None]
-    ranked = maxima.flatten(1).sort(dim=1, descending=True, stable=True)
-    blocks = ranked.indices[:, :k].sort(dim=1).values  # [S, k]
-    inside = torch.arange(BLOCK, device=beam.device)
-    positions = torch.add(inside, blocks[:, :, None], alpha=BLOCK)  # [S, k, BLOCK]
-    behind = beam.gather(1, blocks // (V // BLOCK))
-    scores = log_probs.view(S, -1).gather(1, positions.flatten(1)).view_as(positions)
-    sums = (scores + behind[:, :, None]).flatten(1).sort(dim=1, descending=True, stable=True)
-    return sums.values[:, :k], positions.flatten(1).gather(1, sums.indices[:, :k])
 
 
 def mask_forbidden(buffers: SearchBuffers, log_probs: Tensor, end: int) -> None:
@@ -123,14 +105,13 @@ def record_step(
 ) -> None:
     """See which of the chosen continuations [S, K] end, and note it."""
     step, row = buffers.clock[0], buffers.clock[1:]
-    rank = torch.arange(scores.shape[1], device=scores.device)
-    chosen = (rank < buffers.widths[:, None]) & (scores > -math.inf)
-    finished = chosen & (words == end)
-    stops = finished | (buffers.most <= step + 1)[:, None]
-    live = chosen & ~stops
+    ranks = torch.arange(scores.shape[1], device=scores.device)
+    finished, ended, live = judge_continuations(
+        scores, words, ranks, buffers.widths, buffers.most, step, end
+    )
     buffers.widths.sub_(finished.sum(1))
     buffers.log_probs.copy_(torch.where(live, scores, -math.inf))
-    buffers.ended.index_copy_(0, row, torch.where(chosen & stops, scores, -math.inf)[None])
+    buffers.ended.index_copy_(0, row, torch.where(ended, scores, -math.inf)[None])
     buffers.choices.index_copy_(0, row, choices[None])
     # an empty slot may have a word of the padding, which lies behind the end symbol
     torch.clamp(words, max=end, out=buffers.words.view_as(words))
@@ -237,9 +218,9 @@ class GpuBeamSearch:
             lane.step(first=True)
             fertility = self.model.decoder.coverage.fertility(lane.buffers.memory.Phi[:N, :J])
             expected = None if fertility is None else HostCopy(fertility.float())
-            segments = [rows.arrived() for rows in self._explore(lane, request)]
-        trellis = SearchHistory.of(segments, request.lengths.numpy(), len(self.output.b), self.end)
-        hypotheses = trellis.hypotheses(config)
+            segments = [segment.wait() for segment in self._explore(lane, request)]
+        history = join_segments(segments, N, len(self.output.b))
+        hypotheses = history.hypotheses(request.lengths.tolist(), self.end, config)
         return SearchResult(hypotheses, None if expected is None else expected.numpy())
 
     def advance(self, buffers: SearchBuffers, first: bool) -> None:

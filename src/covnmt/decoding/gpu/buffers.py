@@ -16,17 +16,18 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from covnmt.base.arrays import FloatArray, IntArray
 from covnmt.base.config import DecodeConfig
-from covnmt.decoding.backtrace import HistorySegment
-from covnmt.decoding.penalties import step_limits
+from covnmt.decoding.backtrace import ROOT, SearchHistory
+from covnmt.decoding.penalties import forbidden_ids, step_limits
 from covnmt.kernels.tensors import EncodedSource
 from covnmt.model.decoder import DecoderState
 from covnmt.model.seq2seq import Seq2Seq
-from covnmt.text.vocabulary import PAD_ID
 
 SOURCE_MULTIPLE = 16  # source positions are padded to multiples of this
 HISTORY_STEPS = 64  # steps that the trellis of a lane holds
@@ -53,8 +54,7 @@ class SearchRequest(NamedTuple):
         table[:N, :J] = words.masked_fill(~mask, -1)
         table[:N, padded] = without_end
         table[:N, padded + 1] = most
-        table[:, padded + 2] = PAD_ID
-        table[:, padded + 3] = unk if config.forbid_unk else PAD_ID
+        table[:, padded + 2 :] = table.new_tensor(forbidden_ids(config, unk))
         return cls(table, lengths, int(without_end.min()), int(most.max()))
 
 
@@ -204,24 +204,77 @@ class HostCopy:
         return array
 
 
-class SegmentCopy(NamedTuple):
-    """A segment of the trellis on its way to the host."""
+class HistorySegment(NamedTuple):
+    """Steps of a search with the same sentences in the same places, on the host.
 
-    first: int
-    numbers: Sequence[int]
-    parts: tuple[HostCopy, ...]
+    V is the padded vocabulary size.
+    """
+
+    first_step: int
+    sentences: Sequence[int]  # in the first places; other places are empty
+    choices: IntArray  # [steps, S, K] slot of the parent * V + token id
+    ended: FloatArray  # [steps, S, K] log-probability of hypotheses that end here; -inf for others
+    alpha: FloatArray  # [steps, S, K, J] attention, by slot of the parent
+
+
+class SegmentCopy(NamedTuple):
+    """A segment of the history on its way to the host."""
+
+    first_step: int
+    sentences: Sequence[int]
+    arrays: tuple[HostCopy, ...]
 
     @classmethod
     def send(
-        cls, buffers: SearchBuffers, begin: int, done: int, numbers: Sequence[int]
+        cls, buffers: SearchBuffers, begin: int, done: int, sentences: Sequence[int]
     ) -> "SegmentCopy":
-        """The steps from `begin` on, of a lane that has these sentences in its first places."""
-        parts = (buffers.choices, buffers.ended, buffers.alpha)
-        return cls(begin, numbers, tuple(HostCopy(part[: done - begin]) for part in parts))
+        """Start copying the steps from `begin` on; these sentences are in the first places."""
+        arrays = (buffers.choices, buffers.ended, buffers.alpha)
+        return cls(begin, sentences, tuple(HostCopy(array[: done - begin]) for array in arrays))
 
-    def arrived(self) -> HistorySegment:
-        """The segment, as soon as it is here."""
-        return HistorySegment(self.first, self.numbers, *(part.numpy() for part in self.parts))
+    def wait(self) -> HistorySegment:
+        """Wait until the copy is complete."""
+        arrays = (array.numpy() for array in self.arrays)
+        return HistorySegment(self.first_step, self.sentences, *arrays)
+
+
+def join_segments(segments: Sequence[HistorySegment], N: int, V: int) -> SearchHistory:
+    """Make one history of segments that follow each other in time, for N sentences.
+
+    Node (first + k) is slot k of a sentence at a step, and so is its row of attention.
+    """
+    first = np.full(N, ROOT)  # node of slot 0 of each sentence at the step before
+    parts: list[SearchHistory] = []
+    size = 0
+    for segment in segments:
+        steps, S, K = segment.choices.shape
+        if not steps:  # the buffers had just been emptied
+            continue
+        sentences = np.zeros(S, dtype=np.int64)  # empty places have no hypothesis that ends
+        sentences[: len(segment.sentences)] = segment.sentences
+        first_here = size + np.arange(0, steps * S * K, K).reshape(steps, S)
+        first_before = np.concatenate([first[sentences][None], first_here[:-1]])
+        slots, token_ids = np.divmod(segment.choices, V)
+        parents = first_before[:, :, None] + slots
+        if segment.first_step == 0:
+            parents[0] = ROOT
+        shape = segment.choices.shape
+        part = SearchHistory(
+            sentences=np.broadcast_to(sentences[:, None], shape),
+            parents=parents,
+            token_ids=token_ids,
+            log_probs=segment.ended,
+            ended=segment.ended > -math.inf,
+            attention=segment.alpha.reshape(-1, segment.alpha.shape[-1]),
+            attention_rows=first_here[:, :, None] + slots,
+        )
+        flat = SearchHistory(*(np.ravel(array) for array in part))
+        parts.append(flat._replace(attention=part.attention))
+        first[segment.sentences] = first_here[-1, : len(segment.sentences)]
+        size += segment.choices.size
+    if len(parts) == 1:
+        return parts[0]
+    return SearchHistory(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def round_up(number: int, step: int) -> int:

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covnmt.base.arrays import AnyArray, FloatArray, IntArray
+from covnmt.base.arrays import FloatArray, IntArray
 from covnmt.base.config import DecodeConfig, ModelConfig
 from covnmt.base.errors import UserError
 from covnmt.data.padding import PaddedIds
-from covnmt.decoding.beam_search import Proposal, SearchResult, StepCallback, beam_search
+from covnmt.decoding.array_functions import mean, mean_log_probs, mean_or_none, top_k
+from covnmt.decoding.beam_search import Proposal, beam_search
 from covnmt.decoding.onnx.format import (
     ENCODER_FILE,
     MANIFEST_FILE,
@@ -35,7 +36,7 @@ from covnmt.decoding.onnx.format import (
     read_manifest,
 )
 from covnmt.decoding.onnx.shortlist import Shortlist
-from covnmt.decoding.protocol import ForcedDecoding
+from covnmt.decoding.protocol import ForcedDecoding, SearchResult, StepCallback
 from covnmt.model.directory import (
     ModelDescription,
     check_model_signature,
@@ -192,21 +193,26 @@ class OnnxScorer:
     """
 
     def __init__(
-        self, models: Sequence[OnnxModel], memories: Sequence[OnnxMemory], end: int
+        self, models: Sequence[OnnxModel], memories: Sequence[OnnxMemory], end_id: int
     ) -> None:
-        self.models, self.memories, self.end, self.unk = models, memories, end, UNK_ID
+        self.models, self.memories, self.end_id, self.unk_id = models, memories, end_id, UNK_ID
         self.sentences = len(memories[0].arrays["keys"])
         # the memories in groups of this size, and as the runtime was told of them
         self._size, self._values, self._bindings = 0, [OrtValues()], list[ort.IOBinding]()
 
     @classmethod
     def read(
-        cls, models: Sequence[OnnxModel], source: PaddedIds, end: int, beam: int, every_word: bool
+        cls,
+        models: Sequence[OnnxModel],
+        source: PaddedIds,
+        end_id: int,
+        beam: int,
+        every_word: bool,
     ) -> tuple["OnnxScorer", OnnxStates]:
         """Let every model read the source; the scorer and its first state."""
         read = (model.read(source, beam, every_word) for model in models)
         memories, begin = zip(*read, strict=True)
-        return cls(models, memories, end), OnnxStates(begin, np.arange(len(source.ids)))
+        return cls(models, memories, end_id), OnnxStates(begin, np.arange(len(source.ids)))
 
     def step(self, state: OnnxStates, words: IntArray | None, k: int) -> Proposal[OnnxStates]:
         """Propose the k best next words of every row."""
@@ -218,9 +224,9 @@ class OnnxScorer:
             numbers = numbers if listed is None else listed[numbers]
         else:
             # behind the end symbol some have words that nobody says, to fill blocks
-            known = [each[0][:, : self.end + 1] for each in found]
+            known = [each[0][:, : self.end_id + 1] for each in found]
             log_probs, numbers = top_k(mean_log_probs(known), k)
-            attention = np.mean([each[1] for each in found], axis=0)
+            attention = mean([each[1] for each in found])
         return Proposal(log_probs, numbers, attention, after)
 
     def run(
@@ -253,14 +259,12 @@ class OnnxScorer:
         """The same for fewer sentences."""
         if len(sentences) == self.sentences:
             return self
-        return OnnxScorer(self.models, [m.select(sentences) for m in self.memories], self.end)
+        return OnnxScorer(self.models, [m.select(sentences) for m in self.memories], self.end_id)
 
     def fertility(self, J: int) -> FloatArray | None:
         """Expected target words [S, J]; the mean where several models predict them."""
         pairs = zip(self.models, self.memories, strict=True)
-        predicted = [model.fertility(memory, J) for model, memory in pairs]
-        known = [fertility for fertility in predicted if fertility is not None]
-        return np.mean(known, axis=0) if len(known) == len(predicted) else None
+        return mean_or_none([model.fertility(memory, J) for model, memory in pairs])
 
 
 def _sizes(config: ModelConfig) -> tuple[int, int, bool]:
@@ -293,46 +297,28 @@ def group_size(sentences: int, beam: int) -> int:
     return next((size for size in sizes if size * beam >= TOGETHER), sentences)
 
 
-def mean_log_probs(log_probs: Sequence[AnyArray]) -> AnyArray:
-    """The logarithm of the mean probability."""
-    total: AnyArray = np.logaddexp.reduce(log_probs)
-    return total - math.log(len(log_probs))
-
-
-def top_k(scores: AnyArray, k: int) -> tuple[AnyArray, IntArray]:
-    """The k highest of every row [R, V], best first; equal scores go to the lower word.
-
-    Only where several are equal to the last of the k it is open which are left out.
-    """
-    words = np.argpartition(-scores, k - 1, axis=1)[:, :k]
-    words.sort(axis=1)
-    chosen = np.take_along_axis(scores, words, axis=1)
-    order = (-chosen).argsort(axis=1, kind="stable")
-    return np.take_along_axis(chosen, order, axis=1), np.take_along_axis(words, order, axis=1)
-
-
 class OnnxEngine:
     """Exported models at work."""
 
     device = "cpu"
 
-    def __init__(self, models: Sequence[OnnxModel], end: int) -> None:
-        self.models, self.end = models, end
+    def __init__(self, models: Sequence[OnnxModel], end_id: int) -> None:
+        self.models, self.end_id = models, end_id
 
     def search(
-        self, source: PaddedIds, decode: DecodeConfig, watch: StepCallback | None
+        self, source: PaddedIds, decode: DecodeConfig, on_step: StepCallback | None
     ) -> SearchResult:
         """Translate."""
         alone = len(self.models) == 1  # several would each have a list of their own
         scorer, start = OnnxScorer.read(
-            self.models, source, self.end, decode.beam, every_word=not alone
+            self.models, source, self.end_id, decode.beam, every_word=not alone
         )
-        found = beam_search(scorer, start, source.lengths, decode, watch)
+        found = beam_search(scorer, start, source.lengths, decode, on_step)
         return SearchResult(found, scorer.fertility(source.ids.shape[1]))
 
     def force_decode(self, source: PaddedIds, target: PaddedIds) -> ForcedDecoding:
         """Decode these targets with the first model."""
-        scorer, state = OnnxScorer.read(self.models[:1], source, self.end, 1, every_word=True)
+        scorer, state = OnnxScorer.read(self.models[:1], source, self.end_id, 1, every_word=True)
         rows, J = np.arange(len(source.ids)), source.ids.shape[1]
         alphas, said = [], np.zeros(len(rows), np.float32)
         last: IntArray | None = None
