@@ -22,8 +22,8 @@ from sacremoses import MosesDetokenizer
 
 from covnmt.base.files import read_parallel_lines
 from covnmt.evaluation.alignment_files import read_links
-from covnmt.inference.align import Aligner
-from covnmt.inference.omissions import OmissionChecker, OmissionReport
+from covnmt.inference.model import Model
+from covnmt.inference.omissions import OmissionReport
 from covnmt.paper.experiments import GOLD_FILES, VISIBLE_SPACE
 
 LENGTHS = range(5, 61)  # source words
@@ -102,13 +102,10 @@ def flagged(check: OmissionReport) -> list[bool]:
 
 def measure(model: str, chosen: Sequence[Cut], threads: int) -> dict[str, Any]:
     """Everything that is told."""
-    checker, aligner = (
-        OmissionChecker.load(model, "cpu", threads),
-        Aligner.load(model, "cpu", threads),
-    )
-    part = checker.check((cut.source, cut.part) for cut in chosen)
-    whole = checker.check((cut.source, cut.whole) for cut in chosen)
-    looks = aligner.align((cut.source, cut.part) for cut in chosen)
+    opened = Model.load(model, device="cpu", threads=threads)
+    part = opened.check((cut.source, cut.part) for cut in chosen)
+    whole = opened.check((cut.source, cut.whole) for cut in chosen)
+    looks = opened.align((cut.source, cut.part) for cut in chosen)
     true: list[bool] = []
     told: list[bool] = []
     gains: list[float] = []

@@ -20,13 +20,8 @@ from unicodedata import normalize
 from machine import save
 
 from covnmt.base.files import read_parallel_lines
-from covnmt.inference.omissions import (
-    MAX_TOKENS,
-    MIN_GAIN,
-    OmissionChecker,
-    OmissionReport,
-    SkippedPair,
-)
+from covnmt.inference.model import Model
+from covnmt.inference.omissions import MAX_TOKENS, MIN_GAIN, OmissionReport, SkippedPair
 
 LETTERS = range(8, 41)  # of a source sentence
 SENTENCES = (2, 3, 4)  # of a line
@@ -84,10 +79,10 @@ def shares(line: Line, check: OmissionReport | SkippedPair) -> list[float] | Non
     return rows
 
 
-def measure(checker: OmissionChecker, chosen: Sequence[Line]) -> dict[str, Any]:
+def measure(checker: Model, chosen: Sequence[Line]) -> dict[str, Any]:
     """Everything that is told."""
     parts, wholes = (
-        checker.stream_short([line.pair(whole) for line in chosen], MIN_GAIN, MAX_TOKENS, "line")
+        checker.check_stream([line.pair(whole) for line in chosen], MIN_GAIN, MAX_TOKENS)
         for whole in (False, True)
     )
     gone: list[float] = []
@@ -137,7 +132,7 @@ def main() -> None:
     options = parser.parse_args()
     pairs = short_sentences(*(options.data / name for name in options.files))
     chosen = list(islice(lines(pairs, options.seed), options.lines))
-    row = measure(OmissionChecker.load(options.model, "cpu", options.threads), chosen)
+    row = measure(Model.load(options.model, "cpu", options.threads), chosen)
     for key, value in row.items():
         print(f"{key:22} {value:,.3f}" if isinstance(value, float) else f"{key:22} {value:,}")
     settings = {k: str(v) for k, v in vars(options).items() if k in ("model", "lines", "seed")}

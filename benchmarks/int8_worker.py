@@ -13,7 +13,7 @@ from pathlib import Path
 from cpu_worker import cpu_seconds, peak_mib
 
 from covnmt.base.files import read_lines
-from covnmt.inference.translate import Translator
+from covnmt.inference.model import Model
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
     model, source, beam = sys.argv[1:]
     lines = list(read_lines(Path(source)))
     began = time.perf_counter()
-    translator = Translator.load(model, device="cpu", threads=1)
+    translator = Model.load(model, device="cpu", threads=1)
     ready = time.perf_counter()
     decode = translator.decode.model_copy(update={"beam": int(beam), "batch_size": 32})
     translator.translate(lines[:4], decode)

@@ -21,7 +21,7 @@ from covnmt.cli import app as main
 from covnmt.data.prepare import prepare_corpus
 from covnmt.data.settings import PrepareSettings
 from covnmt.data.synthetic import SyntheticSettings, write_synthetic_corpus
-from covnmt.inference.translate import Translator
+from covnmt.inference.model import Model
 from covnmt.text.tokenize import TokenizerSettings
 from covnmt.training.loop import train
 
@@ -174,9 +174,9 @@ def tiny_model(tiny_config: Config, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="session")
-def translator(tiny_model: Path) -> Translator:
+def translator(tiny_model: Path) -> Model:
     """That model at work."""
-    return Translator.load(tiny_model, device="cpu")
+    return Model.load(tiny_model, device="cpu")
 
 
 @pytest.fixture

@@ -1,28 +1,54 @@
-"""covnmt: neural translators that keep track of what they have already translated.
+"""covnmt: neural machine translation that keeps track of what has been translated.
 
 The systems of "Modeling Coverage for Neural Machine Translation" (Tu et al., 2016).
+
+    import covnmt
+
+    model = covnmt.load("ja-en")
+    print(model.translate(["金閣寺は京都にある。"])[0].text)
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from covnmt.inference.align import Aligner
-    from covnmt.inference.omissions import OmissionChecker
-    from covnmt.inference.translate import Translator
+    from covnmt.inference.align import Alignment
+    from covnmt.inference.model import Model, load
+    from covnmt.inference.model import Model as Aligner
+    from covnmt.inference.model import Model as Checker
+    from covnmt.inference.model import Model as Translator
+    from covnmt.inference.omissions import OmissionReport
+    from covnmt.inference.translate import Translation
 
 __version__ = "0.1.0.dev0"
-__all__ = ["Aligner", "OmissionChecker", "Translator", "__version__"]
+__all__ = [
+    "Aligner",
+    "Alignment",
+    "Checker",
+    "Model",
+    "OmissionReport",
+    "Translation",
+    "Translator",
+    "__version__",
+    "load",
+]
 
-_PLACES = {
-    "Aligner": "inference.align",
-    "OmissionChecker": "inference.omissions",
-    "Translator": "inference.translate",
+_EXPORTS = {
+    "Alignment": ("align", "Alignment"),
+    "Model": ("model", "Model"),
+    "OmissionReport": ("omissions", "OmissionReport"),
+    "Translation": ("translate", "Translation"),
+    "load": ("model", "load"),
+    # one model does all three; these names remain for programs written for earlier versions
+    "Aligner": ("model", "Model"),
+    "Checker": ("model", "Model"),
+    "Translator": ("model", "Model"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """The classes, loaded when first asked for, so that `import covnmt` is quick."""
-    if name not in _PLACES:
+    """Import a public name when it is first used, so that `import covnmt` is quick."""
+    if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"covnmt.{_PLACES[name]}"), name)
+    module, attribute = _EXPORTS[name]
+    return getattr(import_module(f"covnmt.inference.{module}"), attribute)

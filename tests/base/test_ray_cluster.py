@@ -13,8 +13,8 @@ import pytest
 
 from covnmt.base.errors import UserError
 from covnmt.base.ray_cluster import map_on_cluster
+from covnmt.inference.model import ModelLoader
 from covnmt.inference.parallel import TranslationJob, translate_files
-from covnmt.model.directory import load_config
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own are not ours to mend
@@ -95,8 +95,8 @@ def test_a_worker_and_a_node_are_killed(cluster: Any, tmp_path: Path) -> None:
 def test_files_are_translated(cluster: Any, tiny_model: Path, tmp_path: Path) -> None:
     lines = ["ka lo", "", "zu"]
     (tmp_path / "a").write_text("".join(f"{line}\n" for line in lines))
-    decode = load_config(tiny_model).config.decode
-    job = TranslationJob((tiny_model,), decode, device="cpu", threads=1)
+    loader = ModelLoader.find([tiny_model], device="cpu", threads=1)
+    job = TranslationJob(loader, loader.decode)
     translate_files(job, [tmp_path / "a"], tmp_path / "alone", 1)
     done = translate_files(job, [tmp_path / "a"], tmp_path / "out", 1, ray=cluster.address)
     assert (done.files, done.lines) == (1, 3)

@@ -14,7 +14,7 @@ pytest.importorskip("playwright.sync_api", reason="pip install playwright: brows
 
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
-from covnmt.inference.translate import Translator
+from covnmt.inference.model import Model
 from covnmt.serve.settings import ServeSettings
 from tests.serve.server import PATIENCE, UNLIMITED, Running, serving
 
@@ -37,9 +37,7 @@ def show(page: Page, text: str) -> None:
     expect(page.locator(DONE).first).to_be_visible()
 
 
-def test_the_translation_appears_while_typing(
-    page: Page, translator: Translator, line: str
-) -> None:
+def test_the_translation_appears_while_typing(page: Page, translator: Model, line: str) -> None:
     page.get_by_label("Text to translate").press_sequentially(line)
     [expected] = translator.translate([line])
     expect(page.locator(f"{DONE} .translation")).to_have_text(expected.text)
@@ -79,7 +77,7 @@ def test_what_is_typed_before_the_models_are_known_stays(
     expect(page.locator("#text")).to_have_value(line)
 
 
-def test_partners_light_up(page: Page, translator: Translator, line: str) -> None:
+def test_partners_light_up(page: Page, translator: Model, line: str) -> None:
     show(page, line)
     [expected] = translator.translate([line])
     i = 1

@@ -28,9 +28,8 @@ from covnmt.cli import options
 from covnmt.data.corpus import Corpus
 from covnmt.evaluation.alignment_files import load_matrices
 from covnmt.inference import align, info, omissions
-from covnmt.inference.align import Aligner
-from covnmt.inference.omissions import OmissionChecker, format_reports
-from covnmt.inference.translate import Translator
+from covnmt.inference.model import Model
+from covnmt.inference.omissions import format_reports
 from covnmt.metrics.alignment import format_links, links_from_attention
 from covnmt.model.checkpoint import load_tensors
 from tests.conftest import Run, RunCli
@@ -211,7 +210,7 @@ def test_translate_keeps_empty_lines(run: Run, tiny_model: Path, source: Path) -
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_translate_equals_python(run: Run, tiny_model: Path, source: Path, options: str) -> None:
-    translator = Translator.load(tiny_model)
+    translator = Model.load(tiny_model)
     decode = translator.decode.model_copy(update=OPTIONS[options])
     found = run("translate", source, "--model", tiny_model, "--json", *options.split()).out
     expected = translator.translate(read_lines(source), decode)
@@ -221,7 +220,7 @@ def test_translate_equals_python(run: Run, tiny_model: Path, source: Path, optio
 def test_translate_in_its_own_process(run_cli: RunCli, tiny_model: Path, source: Path) -> None:
     done = run_cli("translate", "--model", tiny_model, "--json", stdin=source.read_bytes())
     assert (done.returncode, done.stderr) == (0, "")
-    expected = [t.to_json() for t in Translator.load(tiny_model).translate(read_lines(source))]
+    expected = [t.to_json() for t in Model.load(tiny_model).translate(read_lines(source))]
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [t["tokens"] for t in found] == [t["tokens"] for t in expected]
     for one, other in zip(found, expected, strict=True):
@@ -267,7 +266,7 @@ def test_translate_with_a_dictionary(run: Run, tiny_model: Path, tmp_path: Path)
 def test_align(run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path) -> None:
     files = (tiny_text / "test.src", tiny_text / "test.tgt")
     pairs = [(s, t) for s, t in read_parallel_lines(*files)]
-    expected = [found.matrix for found in Aligner.load(tiny_model).align(pairs)]
+    expected = [found.matrix for found in Model.load(tiny_model).align(pairs)]
     links = run("align", *files, "--model", tiny_model).out.splitlines()
     assert links == [format_links(links_from_attention(matrix)) for matrix in expected]
     made = run(
@@ -292,8 +291,8 @@ def test_links_are_printed_as_they_are_found(
     run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A long text is not held in memory: what lies before a bad line is out when it is met."""
-    monkeypatch.setattr(align, "BATCH", 1)
-    monkeypatch.setattr(align, "WINDOW", 2)
+    monkeypatch.setattr(align, "BATCH_SIZE", 1)
+    monkeypatch.setattr(align, "WINDOW_PAIRS", 2)
     *lines, _ = read_lines(tiny_text / "test.tgt")
     write_lines(tmp_path / "gap", [*lines, ""])
     files = (tiny_text / "test.src", tmp_path / "gap")
@@ -308,7 +307,7 @@ def test_check(
     monkeypatch.setattr(omissions, "MIN_NEED", -100.0)  # the tiny model needs nothing
     files = tiny_text / "test.src", tiny_text / "test.tgt"
     pairs = ((s, t) for s, t in read_parallel_lines(*files))
-    expected = OmissionChecker.load(tiny_model).check(pairs, min_gain=0.01)
+    expected = Model.load(tiny_model).check(pairs, min_gain=0.01)
     assert 0 < sum(bool(each.omissions) for each in expected) < len(expected)
     printed = run("check", *files, "--model", tiny_model, "--least", 0.01).out.splitlines()
     assert printed == list(format_reports(expected, as_json=False))
@@ -332,7 +331,7 @@ def test_tune(run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path) -> No
     assert [row[:2] for row in rows] == [["0.5", "0"], ["1", "0"]]
     [best] = [row[0] for row in rows if row[-1] == "best"]
     assert f"covnmt translate --length-penalty {best}" in shown.err
-    assert Translator.load(model).decode == Translator.load(tiny_model).decode
+    assert Model.load(model).decode == Model.load(tiny_model).decode
     told = json.loads(run("tune", *files, "-m", model, *tried, "--json", "--write").out)
     assert [f"{each['bleu']:.2f}" for each in told["trials"]] == [row[2] for row in rows]
     assert told["best"]["length_penalty"] == float(best)

@@ -9,12 +9,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from covnmt.base.config import PAPER_SYSTEMS, Config, CoverageConfig
+from covnmt.base.config import PAPER_SYSTEMS, Config, CoverageConfig, DecodeConfig
 from covnmt.base.errors import UserError
-from covnmt.base.files import read_lines, read_parallel_lines
-from covnmt.base.processes import Chunk
+from covnmt.base.files import read_lines, read_parallel_lines, write_lines
 from covnmt.inference import align as align_module
-from covnmt.inference.align import Aligner, Alignment
+from covnmt.inference.align import Alignment
+from covnmt.inference.model import Model, ModelLoader
+from covnmt.inference.parallel import align_files
 from covnmt.metrics.alignment import format_links, links_from_attention, parse_links
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.codec import Codec
@@ -22,7 +23,7 @@ from covnmt.text.tokenize import TokenizerSettings, build_tokenizer
 from covnmt.text.vocabulary import Vocabulary, train_sentencepiece
 
 Pair = tuple[str, str]
-Make = Callable[[CoverageConfig], Aligner]
+Make = Callable[[CoverageConfig], Model]
 
 # pairs that cannot be aligned, and their number
 HALF_EMPTY: list[tuple[list[Pair], int]] = [
@@ -42,23 +43,23 @@ def make(tiny_config: Config, tiny_corpus: Path) -> Make:
     """An untrained model with weights large enough that everything matters."""
     source, target = Codec.load(tiny_corpus, "source"), Codec.load(tiny_corpus, "target")
 
-    def make(coverage: CoverageConfig) -> Aligner:
+    def make(coverage: CoverageConfig) -> Model:
         torch.manual_seed(0)
         config = tiny_config.model.model_copy(update={"coverage": coverage})
         model = Seq2Seq(config, len(source.vocabulary), len(target.vocabulary))
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.5)
-        return Aligner(model.eval(), source, target)
+        return Model([model.eval()], source, target, DecodeConfig())
 
     return make
 
 
 @torch.inference_mode()
-def led(aligner: Aligner, source: str, target: str) -> tuple[NDArray[np.float32], float]:
+def led(aligner: Model, source: str, target: str) -> tuple[NDArray[np.float32], float]:
     """Attention and log-probability of one target, step by step and alone."""
     ids = [*aligner.source.encode(source.split()), aligner.source.vocabulary.end_id]
     words = [*aligner.target.encode(target.split()), aligner.target.vocabulary.end_id]
-    model = aligner.model
+    [model] = aligner.networks
     assert isinstance(model, Seq2Seq)
     memory = model.encode(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))
     state, last = model.decoder.initial_state(memory), None
@@ -113,8 +114,8 @@ def test_batches_and_windows_change_nothing(
     aligner = make(PAPER_SYSTEMS["fertility"])
     alone = [aligner.align([pair])[0] for pair in pairs]
     together = aligner.align(pairs)
-    monkeypatch.setattr(align_module, "BATCH", 3)
-    monkeypatch.setattr(align_module, "WINDOW", 2)
+    monkeypatch.setattr(align_module, "BATCH_SIZE", 3)
+    monkeypatch.setattr(align_module, "WINDOW_PAIRS", 6)
     in_parts = aligner.align(pairs)
     for one, two, three in zip(alone, together, in_parts, strict=True):
         assert_same(one, two)
@@ -124,8 +125,7 @@ def test_batches_and_windows_change_nothing(
 def test_only_a_window_is_read_ahead(
     make: Make, pairs: list[Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(align_module, "BATCH", 2)
-    monkeypatch.setattr(align_module, "WINDOW", 3)
+    monkeypatch.setattr(align_module, "WINDOW_PAIRS", 6)
     read = 0
 
     def many() -> Iterator[Pair]:
@@ -134,12 +134,12 @@ def test_only_a_window_is_read_ahead(
             read += 1
             yield pairs[number % 5]
 
-    found = list(islice(make(PAPER_SYSTEMS["baseline"]).stream(many()), 8))
+    found = list(islice(make(PAPER_SYSTEMS["baseline"]).align_stream(many()), 8))
     assert read == 12
     assert found[7].source_tokens == tuple(pairs[2][0].split())
 
 
-def split_finer(aligner: Aligner, kind: str, text: Path, directory: Path) -> Aligner:
+def split_finer(aligner: Model, kind: str, text: Path, directory: Path) -> Model:
     """The same model behind tokenizers that split words further."""
     settings = TokenizerSettings.model_validate({"kind": kind})
     path = directory / "pieces.spm"
@@ -152,7 +152,7 @@ def split_finer(aligner: Aligner, kind: str, text: Path, directory: Path) -> Ali
     words += [f"<{k}>" for k in range(len(aligner.source.vocabulary) - 3 - len(words))]
     source = Codec(settings, tokenizer, Vocabulary(tuple(words)))
     target = Codec(settings, tokenizer, aligner.target.vocabulary)
-    return Aligner(aligner.model, source, target)
+    return Model(aligner.networks, source, target, DecodeConfig())
 
 
 def folded(matrix: NDArray[np.float32], source: list[int], target: list[int]) -> list[list[float]]:
@@ -203,7 +203,7 @@ def test_given_words_are_read_as_the_model_reads_text(make: Make) -> None:
     settings = TokenizerSettings(kind="whitespace", lowercase=True)
     lower = Codec(settings, build_tokenizer(settings), plain.source.vocabulary)
     word = plain.source.vocabulary.tokens[0]
-    aligner = Aligner(plain.model, lower, plain.target)
+    aligner = Model(plain.networks, lower, plain.target, DecodeConfig())
     [found] = aligner.align([(word.upper(), "a")], tokenized=True)
     [expected] = plain.align([(word, "a")])
     assert found.source_tokens == (word.upper(),)
@@ -212,7 +212,7 @@ def test_given_words_are_read_as_the_model_reads_text(make: Make) -> None:
 
 def test_likelier_translations_score_higher(tiny_model: Path, pairs: list[Pair]) -> None:
     """A trained model prefers the true translation to the same words backwards."""
-    aligner = Aligner.load(tiny_model, device="cpu")
+    aligner = Model.load(tiny_model, device="cpu")
     turned = [(source, " ".join(target.split()[::-1])) for source, target in pairs]
     true, false = aligner.align(pairs), aligner.align(turned)
     better = sum(a.log_prob > b.log_prob for a, b in zip(true, false, strict=True))
@@ -224,8 +224,6 @@ def test_nothing_to_align(make: Make, rows: list[Pair], number: int) -> None:
     aligner = make(PAPER_SYSTEMS["baseline"])
     with pytest.raises(UserError, match=f"^pair {number}: one side is empty"):
         aligner.align(rows)
-    with pytest.raises(UserError, match=f"^s and t, line {number}: one side is empty"):
-        aligner.align(rows, where="s and t, line")
 
 
 def test_no_pairs(make: Make) -> None:
@@ -239,7 +237,12 @@ def test_links_come_from_the_matrix(make: Make, pairs: list[Pair]) -> None:
         assert links == {(int(row.argmax()), i) for i, row in enumerate(found.matrix)}
 
 
-def test_a_piece_of_a_text_counts_from_its_place(tiny_model: Path) -> None:
-    piece = Chunk(10, [("a", "b"), ("a", "")])
-    with pytest.raises(UserError, match="s and t, line 12: one side is empty"):
-        align_module._align_piece(tiny_model, "cpu", False, "s and t, line", piece)
+def test_an_error_names_the_files_and_the_line(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(align_module, "WINDOW_PAIRS", 2)
+    source, target = tmp_path / "s", tmp_path / "t"
+    write_lines(source, ["a"] * 5)
+    write_lines(target, ["b", "b", "b", "", "b"])
+    with pytest.raises(UserError, match=r"/s and .*/t, line 4: one side is empty"):
+        list(align_files(ModelLoader.find([tiny_model]), source, target, tokenized=False))

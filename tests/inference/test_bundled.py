@@ -13,11 +13,11 @@ from covnmt.base.files import write_lines
 from covnmt.cli import models as model_commands
 from covnmt.decoding.onnx.export import export_model
 from covnmt.decoding.onnx.format import read_manifest
-from covnmt.inference import align
-from covnmt.inference.align import Aligner, align_text
+from covnmt.inference import parallel
 from covnmt.inference.info import model_info
-from covnmt.inference.omissions import OmissionChecker, check_text, format_reports
-from covnmt.inference.translate import Translator
+from covnmt.inference.model import Model, ModelLoader
+from covnmt.inference.omissions import format_reports
+from covnmt.inference.parallel import align_files, check_files
 from covnmt.model import directory
 from covnmt.model.directory import (
     BUNDLED_MODELS,
@@ -73,8 +73,8 @@ def test_names(along: Path) -> None:
     assert bundled_model_rows() == [("xx-en", "Xish to English, tiny", str(along))]
     assert find_model("xx-en") == along
     assert find_model("other/xx-en") == Path("other/xx-en")
-    assert Translator.load("xx-en").translate(["anything"])[0].source == "anything"
-    assert Aligner.load("xx-en").align([("a b", "c")])[0].source_tokens == ("a", "b")
+    assert Model.load("xx-en").translate(["anything"])[0].source == "anything"
+    assert Model.load("xx-en").align([("a b", "c")])[0].source_tokens == ("a", "b")
     assert model_info("xx-en", words=0).config.data.directory == Path("data")
 
 
@@ -82,9 +82,9 @@ def test_a_directory_of_that_name_comes_first(along: Path) -> None:
     Path("xx-en").mkdir()
     assert find_model("xx-en") == Path("xx-en")
     with pytest.raises(UserError, match=r"^xx-en: not a model .* hides the bundled model"):
-        Translator.load("xx-en")
+        Model.load("xx-en")
     with pytest.raises(UserError, match=r"fr-en: not a model.* a bundled one: xx-en$"):
-        Translator.load("fr-en")
+        Model.load("fr-en")
 
 
 def test_the_server_knows_its_languages(along: Path) -> None:
@@ -99,7 +99,7 @@ def test_without_any(
     monkeypatch.chdir(tmp_path)
     assert (bundled_models(), bundled_model_rows()) == ([], [])
     with pytest.raises(UserError, match=r"zh-en: not a model directory .* `covnmt train` made$"):
-        Translator.load("zh-en")
+        Model.load("zh-en")
     model_commands.models()
     assert "covnmt train" in capsys.readouterr().err
 
@@ -129,7 +129,7 @@ def test_a_model_is_small_and_whole(name: str) -> None:
 
 @pytest.mark.parametrize("name", bundled_models())
 def test_it_says_what_matters(name: str) -> None:
-    translator = Translator.load(name, threads=1)
+    translator = Model.load(name, threads=1)
     mine = [(line, words) for model, line, words in SAID if model == name]
     for (line, words), found in zip(mine, translator.translate([l for l, _ in mine]), strict=True):
         assert found.text
@@ -140,7 +140,7 @@ def test_it_says_what_matters(name: str) -> None:
 
 @pytest.mark.parametrize("name", bundled_models())
 def test_it_finds_what_others_left_out(name: str) -> None:
-    checker = OmissionChecker.load(name)
+    checker = Model.load(name)
     mine = [(line, text, words) for model, line, text, words in LEFT_OUT if model == name]
     found = checker.check((line, text) for line, text, _ in mine)
     for each, (_, _, words) in zip(found, mine, strict=True):
@@ -148,27 +148,47 @@ def test_it_finds_what_others_left_out(name: str) -> None:
         assert bool(each.omissions) == bool(words)
 
 
-def test_several_processes_find_the_same() -> None:
+def pair_files(directory: Path, pairs: list[tuple[str, str]]) -> tuple[Path, Path]:
+    write_lines(directory / "s", [line for line, _ in pairs])
+    write_lines(directory / "t", [text for _, text in pairs])
+    return directory / "s", directory / "t"
+
+
+def test_several_processes_check_like_one(tmp_path: Path) -> None:
     mine = [(line, text) for model, line, text, _ in LEFT_OUT if model == "ja-en"]
-    pairs = [*mine, *reversed(mine)] * 4  # more than a piece
-    alone, together = (check_text(find_model(Path("ja-en")), pairs, 1.0, "cpu", n) for n in (1, 2))
+    files = pair_files(tmp_path, [*mine, *reversed(mine)] * 4)  # more than a chunk
+    alone, together = (
+        check_files(ModelLoader.find(["ja-en"], threads=n), *files, 1.0, 100) for n in (1, 2)
+    )
     assert list(format_reports(together, as_json=True)) == list(format_reports(alone, as_json=True))
     with pytest.raises(UserError, match="leave --device out"):
-        list(check_text(find_model(Path("ja-en")), pairs, 1.0, "cuda", 2))
+        list(check_files(ModelLoader.find(["ja-en"], "cuda", 2), *files, 1.0, 100))
 
 
-def test_several_processes_align_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(align, "CHUNK_BATCHES", 1)
+def test_a_skipped_pair_is_named_by_its_files_and_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [("京都", "Kyoto")] * 17 + [("京都は古い町である。", "Kyoto is an old town.")]
+    files = pair_files(tmp_path, lines)
+    list(check_files(ModelLoader.find(["ja-en"], threads=1), *files, 1.0, max_tokens=3))
+    warning = "".join(capsys.readouterr().err.split())
+    assert f"{files[0]}and{files[1]},line18:" in warning
+
+
+def test_several_processes_align_like_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(parallel, "ALIGNED_PAIRS", 64)
     pairs = [(line, text) for model, line, text, _ in LEFT_OUT if model == "ja-en"] * 30
-    model = find_model(Path("ja-en"))
-    alone, together = (align_text(model, pairs, False, "pair", "cpu", n) for n in (1, 2))
+    files = pair_files(tmp_path, pairs)
+    alone, together = (
+        align_files(ModelLoader.find(["ja-en"], threads=n), *files, tokenized=False) for n in (1, 2)
+    )
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_allclose(one.matrix, other.matrix, atol=1e-5)
     with pytest.raises(UserError, match="leave --device out"):
-        list(align_text(model, pairs, False, "pair", "cuda", 2))
-    wrong = align_text(model, [*pairs, ("京都", "")], False, "line", "cpu", 2)
+        list(align_files(ModelLoader.find(["ja-en"], "cuda", 2), *files, tokenized=False))
+    files = pair_files(tmp_path, [*pairs, ("京都", "")])
     with pytest.raises(UserError, match="line 91: one side is empty"):
-        list(wrong)
+        list(align_files(ModelLoader.find(["ja-en"], threads=2), *files, tokenized=False))
 
 
 @pytest.mark.parametrize("name", bundled_models())

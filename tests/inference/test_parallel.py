@@ -20,6 +20,7 @@ from covnmt.base.files import read_lines, write_json
 from covnmt.base.processes import WorkerRank
 from covnmt.decoding.onnx.export import export_model
 from covnmt.inference import parallel as module
+from covnmt.inference.model import Model, ModelLoader
 from covnmt.inference.parallel import (
     SETTINGS_FILE,
     TranslationJob,
@@ -27,8 +28,6 @@ from covnmt.inference.parallel import (
     translate_files,
     translate_text,
 )
-from covnmt.inference.translate import Translator
-from covnmt.model.directory import load_config
 from tests.conftest import RunCli
 
 
@@ -49,14 +48,14 @@ def shards(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def job(tiny_model: Path) -> TranslationJob:
-    decode = load_config(tiny_model).config.decode.model_copy(update={"beam": 2})
-    return TranslationJob((tiny_model,), decode, device="cpu", threads=1)
+    loader = ModelLoader.find([tiny_model], device="cpu", threads=1)
+    return TranslationJob(loader, loader.decode.model_copy(update={"beam": 2}))
 
 
 @pytest.fixture(scope="module")
 def expected(job: TranslationJob, shards: Path) -> dict[str, list[str]]:
     """What one process makes of each file by itself."""
-    translator = Translator.load(*job.models, device="cpu")
+    translator = job.loader.load()
     texts = {path.name: path.read_text("utf-8") for path in shards.glob("?.txt")}
     texts["5.txt"] = gzip.decompress((shards / "5.txt.gz").read_bytes()).decode()
     return {
@@ -70,14 +69,14 @@ def test_every_worker_has_a_gpu_and_its_share_of_the_threads(
 ) -> None:
     opened: list[tuple[str, int]] = []
 
-    def load(*models: Path, device: str, dictionary: Path | None, threads: int) -> None:
-        opened.append((device, threads))
+    def load(loader: ModelLoader) -> None:
+        opened.append((loader.device, loader.threads))
 
-    monkeypatch.setattr(Translator, "load", load)
-    monkeypatch.setattr(module, "count_gpus", lambda job: 2)
+    monkeypatch.setattr(ModelLoader, "load", load)
+    monkeypatch.setattr(module, "count_gpus", lambda loader: 2)
     for number in range(3):
         monkeypatch.setattr(processes, "_worker_rank", WorkerRank(number, 3))
-        module._open.__wrapped__(replace(job, threads=7))
+        module._open_in_worker.__wrapped__(replace(job.loader, threads=7))
     assert opened == [("cuda:0", 2), ("cuda:1", 2), ("cuda:0", 2)]
 
 
@@ -96,7 +95,7 @@ def test_every_line_once_and_in_order(
     done = translate_files(job, [shards], tmp_path, 1)
     assert results(tmp_path) == expected
     lines = sum(map(len, expected.values()))
-    assert (done.files, done.lines, done.before) == (6, lines, 0)
+    assert (done.files, done.lines, done.skipped) == (6, lines, 0)
 
 
 def test_what_is_there_is_not_done_again(
@@ -105,14 +104,14 @@ def test_what_is_there_is_not_done_again(
     translate_files(job, [shards / "0.txt", shards / "5.txt.gz"], tmp_path, 1)
     (tmp_path / "0.txt").write_text("mine\n")
     done = translate_files(job, [shards], tmp_path, 1)
-    assert (done.files, done.before) == (4, 2)
+    assert (done.files, done.skipped) == (4, 2)
     assert str(done).endswith("4 files, 66 lines; 2 were there already")
     assert results(tmp_path) == expected | {"0.txt": ["mine"]}
 
 
 def test_other_settings_are_refused(job: TranslationJob, shards: Path, tmp_path: Path) -> None:
     translate_files(job, [shards / "4.txt"], tmp_path, 1)
-    other = TranslationJob(job.models, job.decode, "split", device="cpu")
+    other = replace(job, overlong="split")
     with pytest.raises(UserError, match=r"made with other settings \(overlong: 'cut' before"):
         translate_files(other, [shards], tmp_path, 1)
     (tmp_path / SETTINGS_FILE).write_text("[]")
@@ -123,7 +122,7 @@ def test_other_settings_are_refused(job: TranslationJob, shards: Path, tmp_path:
 def test_settings_of_a_call_that_made_nothing_bind_nobody(
     job: TranslationJob, shards: Path, tmp_path: Path
 ) -> None:
-    stopped = TranslationJob(job.models, job.decode, "split", device="cpu")
+    stopped = replace(job, overlong="split")
     write_json(tmp_path / SETTINGS_FILE, stopped.identity())
     (tmp_path / ".0.txt.half.tmp").write_text("what it had begun")
     assert translate_files(job, [shards / "5.txt.gz"], tmp_path, 1).files == 1
@@ -134,7 +133,8 @@ def test_settings_of_a_call_that_made_nothing_bind_nobody(
 @pytest.mark.parametrize("name", ["model.safetensors", "step.onnx", "shortlist.json", "dictionary"])
 def test_what_translations_depend_on(name: str, tmp_path: Path) -> None:
     (tmp_path / "dictionary").write_text("a\tb\n")
-    job = TranslationJob((tmp_path,), DecodeConfig(), dictionary=tmp_path / "dictionary")
+    loader = ModelLoader((tmp_path,), (), dictionary=tmp_path / "dictionary")
+    job = TranslationJob(loader, DecodeConfig())
     known = []
     for content in ("one", "another"):
         (tmp_path / name).write_text(content)
@@ -143,12 +143,10 @@ def test_what_translations_depend_on(name: str, tmp_path: Path) -> None:
 
 
 def test_several_translations_need_json(job: TranslationJob, shards: Path, tmp_path: Path) -> None:
-    several = TranslationJob(
-        job.models, job.decode.model_copy(update={"nbest": 2}), device="cpu", threads=1
-    )
+    several = replace(job, decode=job.decode.model_copy(update={"nbest": 2}))
     with pytest.raises(UserError, match="with --nbest say --json"):
         translate_files(several, [shards], tmp_path, 1)
-    as_json = TranslationJob(job.models, several.decode, as_json=True, device="cpu", threads=1)
+    as_json = replace(several, as_json=True)
     assert translate_files(as_json, [shards / "5.txt.gz"], tmp_path, 1).lines == 5
     assert len(results(tmp_path)["5.txt"]) == 5
 
@@ -203,10 +201,9 @@ def dying(job, shard):
 
 shards.translate_shard = dying
 if __name__ == "__main__":
-    from covnmt.model.directory import load_config
-    models, inputs, _, out = map(Path, sys.argv[1:5])
-    decode = load_config(models).config.decode.model_copy(update={"beam": 2})
-    job = shards.TranslationJob((models,), decode, device="cpu", threads=1)
+    model, inputs, _, out = map(Path, sys.argv[1:5])
+    loader = shards.ModelLoader.find([model], device="cpu", threads=1)
+    job = shards.TranslationJob(loader, loader.decode.model_copy(update={"beam": 2}))
     print(shards.translate_files(job, [inputs], out, int(sys.argv[5])))
 """
 
@@ -217,7 +214,7 @@ def killed(
     """Translate into `out` with so many workers, of which the first to open 2.txt is killed."""
     (here / "script.py").write_text(KILLED_IN)
     (here / "marks").mkdir()
-    paths = [here / "script.py", job.models[0], shards, here / "marks", here / "out"]
+    paths = [here / "script.py", job.loader.directories[0], shards, here / "marks", here / "out"]
     command = [sys.executable, *map(str, paths), str(workers)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (here / "marks" / "2.txt").exists()
@@ -244,7 +241,17 @@ def test_everything_is_killed_and_goes_on(
     assert killed(job, shards, tmp_path, workers=1).returncode == -signal.SIGKILL
     out = tmp_path / "out"
     assert results(out) == {"3.txt": expected["3.txt"]}  # the largest comes first
-    words = ("translate", "--model", job.models[0], "--beam", 2, "--device", "cpu", "--workers", 1)
+    words = (
+        "translate",
+        "--model",
+        job.loader.directories[0],
+        "--beam",
+        2,
+        "--device",
+        "cpu",
+        "--workers",
+        1,
+    )
     done = run_cli(*words, "--shards", shards, "--out", out)
     assert "5 files, 68 lines; 1 were there already" in done.stderr
     assert results(out) == expected
@@ -258,10 +265,9 @@ def exported(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def text_job(model: Path, **changes: int) -> TranslationJob:
-    decode = load_config(model).config.decode
-    return TranslationJob(
-        (model,), decode.model_copy(update={"beam": 2, "batch_size": 3} | changes)
-    )
+    loader = ModelLoader.find([model])
+    update = {"beam": 2, "batch_size": 3} | changes
+    return TranslationJob(loader, loader.decode.model_copy(update=update))
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
@@ -274,7 +280,7 @@ def test_a_file_in_pieces(
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines), "utf-8")
     job = text_job(exported)
     found = list(translate_text(job, tmp_path / "text", workers))
-    wanted = Translator.load(exported).translate(lines, job.decode)
+    wanted = Model.load(exported).translate(lines, job.decode)
     assert [t.source for t in found] == lines
     assert [t.tokens for t in found] == [t.tokens for t in wanted]
 
@@ -324,6 +330,7 @@ def test_trouble_in_a_process_is_told(
     exported: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHUNK_BATCHES", 1)
-    job = replace(text_job(exported), dictionary=tmp_path / "none.tsv")
+    job = text_job(exported)
+    job = replace(job, loader=replace(job.loader, dictionary=tmp_path / "none.tsv"))
     with pytest.raises(UserError, match=r"none\.tsv: no such file"):
         list(translate_text(job, tiny_text / "test.src", 2))

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.base.files import write_lines
-from covnmt.inference import translate as translate_module
+from covnmt.inference import model as model_module
+from covnmt.inference.model import Model
 from covnmt.inference.translate import (
     BREAK_CHARACTERS,
     Translation,
-    Translator,
     format_translations,
     join_segments,
     override_decoding,
@@ -108,7 +108,7 @@ def test_options_are_checked() -> None:
         override_decoding(DecodeConfig(), {"beam": 3, "nbest": 5})
 
 
-def test_order_is_kept(translator: Translator, lines: list[str]) -> None:
+def test_order_is_kept(translator: Model, lines: list[str]) -> None:
     """Lines are sorted by length inside; each still gets its own translation."""
     together = translator.translate(lines)
     assert [t.source for t in together] == lines
@@ -116,9 +116,7 @@ def test_order_is_kept(translator: Translator, lines: list[str]) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
-def test_batch_size_changes_nothing(
-    translator: Translator, lines: list[str], batch_size: int
-) -> None:
+def test_batch_size_changes_nothing(translator: Model, lines: list[str], batch_size: int) -> None:
     changed = change(translator, batch_size=batch_size)
     assert_same(translator.translate(lines), translator.translate(lines, changed))
 
@@ -126,14 +124,14 @@ def test_batch_size_changes_nothing(
 @pytest.mark.parametrize("line", ["──────", "* * *", "。", "……！？", "😀"])
 def test_what_has_no_words_stays_as_it_is(line: str) -> None:
     """A model would invent a sentence for it."""
-    rule, said = Translator.load("zh-en").translate([f" {line} ", f"{line}三十日"])
+    rule, said = Model.load("zh-en").translate([f" {line} ", f"{line}三十日"])
     assert (rule.source, rule.text, rule.tokens) == (f" {line} ", line, ())
     assert rule.alignment.shape == (0, 0)
     assert "30" in said.text or "thirty" in said.text
 
 
 @pytest.mark.parametrize("empty", ["", " ", "\t \u3000", "\x00"])
-def test_empty_lines_stay_empty(translator: Translator, lines: list[str], empty: str) -> None:
+def test_empty_lines_stay_empty(translator: Model, lines: list[str], empty: str) -> None:
     found = translator.translate([empty, lines[0], empty, lines[1], empty])
     assert texts(found)[1::2] == texts(translator.translate(lines[:2]))
     for translation in found[::2]:
@@ -143,12 +141,12 @@ def test_empty_lines_stay_empty(translator: Translator, lines: list[str], empty:
         assert translation.coverage.shape == (0,)
 
 
-def test_nothing_in_nothing_out(translator: Translator) -> None:
+def test_nothing_in_nothing_out(translator: Model) -> None:
     assert translator.translate([]) == []
 
 
 def test_overlong_lines_are_cut(
-    translator: Translator, lines: list[str], capsys: pytest.CaptureFixture[str]
+    translator: Model, lines: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     short = change(translator, max_source=3)
     found = translator.translate(["", lines[0]], short)[1]
@@ -161,7 +159,7 @@ def test_overlong_lines_are_cut(
 
 
 def test_overlong_lines_are_split(
-    translator: Translator, lines: list[str], capsys: pytest.CaptureFixture[str]
+    translator: Model, lines: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The pieces are translated alone, and no word of one looks at another."""
     first, second, third = (" ".join(line.split()[:4]) for line in lines[:3])
@@ -186,7 +184,7 @@ def test_overlong_lines_are_split(
     assert not outside.any()
 
 
-def test_a_line_of_many_pieces_takes_no_more_room_than_they(translator: Translator) -> None:
+def test_a_line_of_many_pieces_takes_no_more_room_than_they(translator: Model) -> None:
     """All pairs of its words would be 1.6 GB."""
     tokens, block = ("w",) * 200, np.ones((200, 200), dtype=np.float32)
     part = Translation("", tokens, "", tokens, -1.0, (block,), block[0], None)
@@ -199,7 +197,7 @@ def test_a_line_of_many_pieces_takes_no_more_room_than_they(translator: Translat
 
 
 def test_sentences_of_a_line_are_translated_one_by_one(
-    translator: Translator, lines: list[str], capsys: pytest.CaptureFixture[str]
+    translator: Model, lines: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each with the limit of a line; a message names the line."""
     first, second = (" ".join(line.split()[:4]) + " 。" for line in lines[:2])
@@ -216,10 +214,10 @@ def test_sentences_of_a_line_are_translated_one_by_one(
 
 
 def test_only_a_window_is_read_ahead(
-    translator: Translator, lines: list[str], monkeypatch: pytest.MonkeyPatch
+    translator: Model, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So memory does not grow with the input."""
-    monkeypatch.setattr(translate_module, "WINDOW_BATCHES", 2)
+    monkeypatch.setattr(model_module, "WINDOW_BATCHES", 2)
     read = 0
 
     def many() -> Iterator[str]:
@@ -228,12 +226,12 @@ def test_only_a_window_is_read_ahead(
             read += 1
             yield lines[number % 4]
 
-    found = list(islice(translator.stream(many(), change(translator, batch_size=3)), 13))
+    found = list(islice(translator.translate_stream(many(), change(translator, batch_size=3)), 13))
     assert read == 18
     assert [t.source for t in found] == [lines[number % 4] for number in range(13)]
 
 
-def test_nbest(translator: Translator, lines: list[str]) -> None:
+def test_nbest(translator: Model, lines: list[str]) -> None:
     """The list is sorted, has no doubles, and begins with what comes without it."""
     lists = translator.translate(lines, change(translator, nbest=3))
     for best, plain in zip(lists, translator.translate(lines), strict=True):
@@ -245,7 +243,7 @@ def test_nbest(translator: Translator, lines: list[str]) -> None:
         assert all(not t.alternatives for t in best.alternatives)
 
 
-def test_nbest_of_several_sentences(translator: Translator, lines: list[str]) -> None:
+def test_nbest_of_several_sentences(translator: Model, lines: list[str]) -> None:
     """The best sums of what the sentences can be, found by trying all."""
     settings = change(translator, nbest=3)
     parts = [" ".join(line.split()[:4]) + " 。" for line in lines[:2]]
@@ -260,12 +258,12 @@ def test_nbest_of_several_sentences(translator: Translator, lines: list[str]) ->
         assert len(one.alignment) == len(one.tokens)
 
 
-def test_a_text_in_place_of_lines_is_refused(translator: Translator) -> None:
-    with pytest.raises(TypeError, match=r"give it \[text\]"):
+def test_a_text_in_place_of_lines_is_refused(translator: Model) -> None:
+    with pytest.raises(TypeError, match=r"\[text\]"):
         translator.translate("not its letters")
 
 
-def test_json(translator: Translator, lines: list[str]) -> None:
+def test_json(translator: Model, lines: list[str]) -> None:
     """Plain values under the documented keys; numbers to four places."""
     for translation in translator.translate([*lines, ""]):
         form = translation.to_json()
@@ -284,14 +282,14 @@ def test_json(translator: Translator, lines: list[str]) -> None:
         assert form["fertility"] is None or len(form["fertility"]) == len(form["source_tokens"])
 
 
-def test_json_of_nbest(translator: Translator, lines: list[str]) -> None:
+def test_json_of_nbest(translator: Model, lines: list[str]) -> None:
     line = f"  {lines[0]} "  # as it is, whatever the tokenizer makes of it
     [best] = translator.translate([line], change(translator, nbest=2))
     assert best.to_json()["nbest"] == [best.alternatives[0].to_json()]
     assert best.source == best.alternatives[0].source == line
 
 
-def test_output_lines(translator: Translator, lines: list[str]) -> None:
+def test_output_lines(translator: Model, lines: list[str]) -> None:
     found = translator.translate(["", lines[0]], change(translator, nbest=2))
     assert list(format_translations(found, as_json=False, nbest=1)) == texts(found)
     assert [json.loads(row) for row in format_translations(found, as_json=True, nbest=1)] == [
@@ -307,7 +305,7 @@ def test_output_lines(translator: Translator, lines: list[str]) -> None:
 
 
 def watched(
-    translator: Translator,
+    translator: Model,
     lines: list[str],
     decode: DecodeConfig,
     overlong: Literal["cut", "split"],
@@ -320,9 +318,7 @@ def watched(
     return translator.translate(lines, decode, overlong, watch), told
 
 
-def test_watched_greedy_translations_grow_word_by_word(
-    translator: Translator, lines: list[str]
-) -> None:
+def test_watched_greedy_translations_grow_word_by_word(translator: Model, lines: list[str]) -> None:
     decode = change(translator, beam=1, retry=False, batch_size=3)
     found, told = watched(translator, ["", *lines], decode, "cut")
     assert sorted(told) == list(range(1, len(lines) + 1))
@@ -332,7 +328,7 @@ def test_watched_greedy_translations_grow_word_by_word(
         assert steps[-1] == tokens
 
 
-def test_watched_line_in_several_pieces(translator: Translator, lines: list[str]) -> None:
+def test_watched_line_in_several_pieces(translator: Model, lines: list[str]) -> None:
     decode = change(translator, beam=1, retry=False, max_source=3)
     [found], told = watched(translator, [lines[0]], decode, "split")
     assert told[0][-1] == found.tokens

@@ -13,14 +13,14 @@ import torch
 
 from covnmt.base.config import PAPER_SYSTEMS, Config, CoverageConfig
 from covnmt.data.batching import collate
-from covnmt.inference.align import Aligner
-from covnmt.inference.translate import Translation, Translator
+from covnmt.inference.model import Model
+from covnmt.inference.translate import Translation
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.codec import Codec
 from covnmt.text.vocabulary import UNK_ID
 from tests.inference.translations import assert_same, change, texts
 
-Make = Callable[..., Translator]
+Make = Callable[..., Model]
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,7 @@ def make(tiny_config: Config, tiny_corpus: Path) -> Make:
     """Untrained models of these kinds of coverage, one or an ensemble."""
     source, target = Codec.load(tiny_corpus, "source"), Codec.load(tiny_corpus, "target")
 
-    def make(*coverages: CoverageConfig) -> Translator:
+    def make(*coverages: CoverageConfig) -> Model:
         models = []
         for seed, coverage in enumerate(coverages):
             torch.manual_seed(seed)
@@ -42,7 +42,7 @@ def make(tiny_config: Config, tiny_corpus: Path) -> Make:
                 model.readout.b[-1] = 8
             models.append(model.eval())
         decode = tiny_config.decode.model_copy(update={"retry": False})
-        return Translator(models, source, target, decode)
+        return Model(models, source, target, decode)
 
     return make
 
@@ -52,14 +52,14 @@ def is_finished(translation: Translation) -> bool:
     return len(translation.tokens) < 3 * (len(translation.source_tokens) + 1)
 
 
-def network(translator: Translator) -> Seq2Seq:
-    [model] = translator.models
+def network(translator: Model) -> Seq2Seq:
+    [model] = translator.networks
     assert isinstance(model, Seq2Seq)
     return model
 
 
 @torch.inference_mode()
-def forced_coverage(translator: Translator, translation: Translation) -> torch.Tensor:
+def forced_coverage(translator: Model, translation: Translation) -> torch.Tensor:
     """The coverage vectors of the model itself [J, d], after it was made to say the translation."""
     model = network(translator)
     source = translator.source.encode(translation.source_tokens)
@@ -72,7 +72,7 @@ def forced_coverage(translator: Translator, translation: Translation) -> torch.T
 
 
 @torch.inference_mode()
-def greedy_words(translator: Translator, line: str) -> list[int]:
+def greedy_words(translator: Model, line: str) -> list[int]:
     """Always the best word that is allowed, one sentence at a time."""
     model = network(translator)
     ids = [*translator.source.encode(line.split()), translator.source.vocabulary.end_id]
@@ -95,7 +95,7 @@ def greedy_words(translator: Translator, line: str) -> list[int]:
 def test_account_is_that_of_the_model(system: str, make: Make, lines: list[str]) -> None:
     """Score, alignment and fertility are what forced decoding of the same words gives."""
     translator = make(PAPER_SYSTEMS[system])
-    aligner = Aligner(translator.models[0], translator.source, translator.target)
+    aligner = Model(translator.networks, translator.source, translator.target, translator.decode)
     lists = translator.translate(lines, change(translator, nbest=3))
     found = [each for t in lists for each in (t, *t.alternatives) if is_finished(each)]
     assert len(found) >= len(lines)
@@ -146,17 +146,17 @@ def test_beam_of_one_is_greedy(system: str, make: Make, lines: list[str]) -> Non
 
 
 def test_ensemble_of_a_model_with_itself(
-    tiny_model: Path, translator: Translator, lines: list[str]
+    tiny_model: Path, translator: Model, lines: list[str]
 ) -> None:
-    twice = Translator.load(tiny_model, str(tiny_model), device="cpu")
-    assert len(twice.models) == 2
+    twice = Model.load(tiny_model, str(tiny_model), device="cpu")
+    assert len(twice.networks) == 2
     assert_same(twice.translate(lines), translator.translate(lines))
 
 
 def test_ensemble_has_no_order_and_is_no_member(make: Make, lines: list[str]) -> None:
     both = make(PAPER_SYSTEMS["gru10"], PAPER_SYSTEMS["fertility"])
-    members = [Translator([model], both.source, both.target, both.decode) for model in both.models]
-    turned = Translator(both.models[::-1], both.source, both.target, both.decode)
+    members = [Model([model], both.source, both.target, both.decode) for model in both.networks]
+    turned = Model(both.networks[::-1], both.source, both.target, both.decode)
     found = both.translate(lines)
     assert_same(found, turned.translate(lines))
     assert all(texts(found) != texts(member.translate(lines)) for member in members)
@@ -168,8 +168,8 @@ def test_fertility_of_ensembles(make: Make, lines: list[str]) -> None:
     assert make(fertility, PAPER_SYSTEMS["gru1"]).translate(lines[:1])[0].fertility is None
     both = make(fertility, fertility)
     one, other, mean = (
-        Translator(models, both.source, both.target, both.decode).translate(lines[:1])[0].fertility
-        for models in (both.models[:1], both.models[1:], both.models)
+        Model(models, both.source, both.target, both.decode).translate(lines[:1])[0].fertility
+        for models in (both.networks[:1], both.networks[1:], both.networks)
     )
     assert one is not None
     assert other is not None
@@ -178,7 +178,7 @@ def test_fertility_of_ensembles(make: Make, lines: list[str]) -> None:
 
 
 @pytest.fixture(scope="session")
-def ignorant(make: Make) -> Translator:
+def ignorant(make: Make) -> Model:
     """A translator that would rather say UNK than anything else."""
     translator = make(PAPER_SYSTEMS["gru10"])
     with torch.no_grad():
@@ -186,26 +186,26 @@ def ignorant(make: Make) -> Translator:
     return translator
 
 
-def test_unk_is_said(ignorant: Translator, lines: list[str]) -> None:
+def test_unk_is_said(ignorant: Model, lines: list[str]) -> None:
     for translation in ignorant.translate(lines):
         assert set(translation.tokens) == {"UNK"}
 
 
-def test_unk_can_be_forbidden(ignorant: Translator, lines: list[str]) -> None:
+def test_unk_can_be_forbidden(ignorant: Model, lines: list[str]) -> None:
     decode = change(ignorant, forbid_unk=True)
     found = ignorant.translate(lines, decode)
     assert not any("UNK" in t.tokens for t in found)
     assert all(t.tokens for t in found)
 
 
-def test_unk_can_be_replaced(ignorant: Translator, lines: list[str]) -> None:
+def test_unk_can_be_replaced(ignorant: Model, lines: list[str]) -> None:
     """By the source word it looks at most, or by what the dictionary says of that."""
     decode = change(ignorant, replace_unk=True)
     [plain] = ignorant.translate(lines[:1], decode)
     looked_at = tuple(plain.source_tokens[j] for j in plain.alignment.argmax(axis=1))
     assert plain.tokens == looked_at
     entries = {looked_at[0]: "word"}
-    models, sides = ignorant.models, (ignorant.source, ignorant.target)
-    [found] = Translator(models, *sides, decode, entries).translate(lines[:1])
+    models, sides = ignorant.networks, (ignorant.source, ignorant.target)
+    [found] = Model(models, *sides, decode, entries).translate(lines[:1])
     assert found.tokens == tuple(entries.get(word, word) for word in looked_at)
     assert found.text == " ".join(found.tokens)

@@ -15,8 +15,9 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines, write_lines
 from covnmt.decoding.onnx.export import export_model
 from covnmt.decoding.penalties import penalized_score, search_attempts
+from covnmt.inference.model import Model, ModelLoader
 from covnmt.inference.parallel import TranslationJob
-from covnmt.inference.translate import Translation, Translator
+from covnmt.inference.translate import Translation
 from covnmt.inference.tune_penalties import (
     LENGTH_PENALTIES,
     Candidates,
@@ -66,13 +67,13 @@ def test_a_trial_is_a_translation_with_its_settings(
     tiny_model: Path, exported: Path, tiny_text: Path, kind: str, beam: int
 ) -> None:
     """Translated once and ranked anew, or translated under every setting: it is the same."""
-    translator = Translator.load(tiny_model if kind == "trained" else exported)
+    translator = Model.load(tiny_model if kind == "trained" else exported)
     decode = translator.decode.model_copy(update={"beam": beam})
     lines = [*read_lines(tiny_text / "dev.src"), ""]
     references = [*read_lines(tiny_text / "dev.tgt"), ""]
     settings = penalty_grid(decode, LENGTHS, COVERAGES)
     assert len(settings) == 6
-    whole = translator.stream(lines, keep_every_hypothesis(decode))
+    whole = translator.translate_stream(lines, keep_every_hypothesis(decode))
     # by characters, for the tiny model gets too few words right
     found = score_penalties(whole, references, settings, tokenize="char")
     outputs = set()
@@ -152,13 +153,15 @@ def test_a_beam_of_one_leaves_no_choice() -> None:
 
 
 def test_files(tiny_model: Path, tiny_text: Path, tmp_path: Path) -> None:
-    translator = Translator.load(tiny_model)
+    translator = Model.load(tiny_model)
     decode, settings = translator.decode, penalty_grid(translator.decode)
     source, reference = tiny_text / "dev.src", tiny_text / "dev.tgt"
     # pieces of four lines: each is a batch of one, four times
-    job = TranslationJob((tiny_model,), decode.model_copy(update={"batch_size": 1}))
+    job = TranslationJob(
+        ModelLoader.find([tiny_model]), decode.model_copy(update={"batch_size": 1})
+    )
     found = tune_penalties(job, source, reference, settings, "char")
-    whole = translator.stream(read_lines(source), keep_every_hypothesis(decode))
+    whole = translator.translate_stream(read_lines(source), keep_every_hypothesis(decode))
     assert found.best == score_penalties(whole, list(read_lines(reference)), settings, "char").best
     assert "tok:char" in found.signature
     write_lines(tmp_path / "short", ["a"])
@@ -182,7 +185,7 @@ def test_what_is_kept(tiny_model: Path, exported: Path, kind: str, tmp_path: Pat
     check_can_save_decoding(directory)
     save_decoding(directory, decode)
     after = load_config(directory)
-    assert after.config.decode == Translator.load(directory).decode == decode
+    assert after.config.decode == Model.load(directory).decode == decode
     own = after.config.model_copy(update={"decode": before.config.decode})
     assert replace(after, config=own) == before
 

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from covnmt.base.config import DecodeConfig
-from covnmt.inference.translate import Translation, Translator, override_decoding
+from covnmt.inference.model import Model
+from covnmt.inference.translate import Translation, override_decoding
 
 
-def change(translator: Translator, **changes: object) -> DecodeConfig:
+def change(translator: Model, **changes: object) -> DecodeConfig:
     return override_decoding(translator.decode, changes)
 
 

@@ -11,7 +11,7 @@ from covnmt.base.config import changed_settings
 from covnmt.base.files import read_parallel_lines, write_lines
 from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.data.corpus import Corpus
-from covnmt.inference.translate import Translator
+from covnmt.inference.model import Model
 from covnmt.inference.tune_penalties import LENGTH_PENALTIES
 from covnmt.metrics.bleu import paper_bleu
 from covnmt.paper import tables
@@ -103,7 +103,7 @@ def test_the_length_penalty_is_chosen_on_the_dev_set(plan: ExperimentPlan) -> No
         assert [value for value, *_ in result.tuning] == list(LENGTH_PENALTIES)
         most = max(bleu for _, bleu, _ in result.tuning)
         best = next([value, bleu] for value, bleu, _ in result.tuning if bleu == most)
-        translator = Translator.load(plan.run(ExperimentJob(result.system, 1)), device="cpu")
+        translator = Model.load(plan.run(ExperimentJob(result.system, 1)), device="cpu")
         assert best[0] == result.length_penalty == translator.decode.length_penalty
         texts = [each.text for each in translator.translate(dev.source_text())]
         assert round(paper_bleu(texts, [references]).value, 2) == best[1]

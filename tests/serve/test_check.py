@@ -6,7 +6,8 @@ from concurrent.futures import Future
 
 import pytest
 
-from covnmt.inference.omissions import MAX_TOKENS, OmissionChecker
+from covnmt.inference.model import Model
+from covnmt.inference.omissions import MAX_TOKENS
 from covnmt.model.directory import find_model
 from covnmt.serve.batching import LONG_BYTES
 from covnmt.serve.service import submit_one_by_one
@@ -41,7 +42,7 @@ def test_what_the_command_finds(running: Running) -> None:
     assert answer.status_code == 200, answer.text
     assert answer.json()["model"] == "ja-en"
     checks = answer.json()["checks"]
-    expected = OmissionChecker.load("ja-en", device="cpu").check(pairs)
+    expected = Model.load("ja-en", device="cpu").check(pairs)
     assert checks == [each.to_json() for each in expected]
     for found, (_, _, word) in zip(checks, CASES, strict=True):
         assert word in " ".join(each["text"] for each in found["left_out"])

@@ -7,7 +7,7 @@ import httpx
 import pytest
 import torch
 
-from covnmt.inference.translate import Translator
+from covnmt.inference.model import Model
 from covnmt.serve.settings import ServeSettings
 
 from .server import serving
@@ -19,7 +19,7 @@ PATIENT = ServeSettings(rate=0, timeout=300)
 
 
 def test_many_clients_get_their_own_answers(tiny_model: Path, lines: list[str]) -> None:
-    translator = Translator.load(tiny_model, device="cuda")
+    translator = Model.load(tiny_model, device="cuda")
     expected = {each.source: each.text for each in translator.translate(lines)}
     texts = [line for line in lines for _ in range(10)]
     with serving({"tiny": tiny_model}, PATIENT, device="cuda") as running:

@@ -12,15 +12,14 @@ import httpx
 import numpy as np
 import pytest
 
-from covnmt.inference.align import Aligner
-from covnmt.inference.translate import Translator
+from covnmt.inference.model import Model
 from covnmt.serve.settings import ServeSettings
 
 from .server import PATIENCE, Running, post, serving, wait_until
 
 
 def test_translates_like_the_command(
-    client: httpx.Client, translator: Translator, lines: list[str]
+    client: httpx.Client, translator: Model, lines: list[str]
 ) -> None:
     parts = ["tokens", "alignment", "coverage", "fertility"]
     found = post(client, text=lines, **{"return": parts})["translations"]
@@ -42,9 +41,7 @@ def test_only_what_was_asked_for(client: httpx.Client, lines: list[str]) -> None
     assert set(text["sentences"][0]) == {"source", "text", "score", "remarks"}
 
 
-def test_beam_nbest_and_model(
-    client: httpx.Client, translator: Translator, lines: list[str]
-) -> None:
+def test_beam_nbest_and_model(client: httpx.Client, translator: Model, lines: list[str]) -> None:
     body = post(client, text=lines[1], beam=4, nbest=3, model="twin")
     assert body["model"] == "twin"
     [sentence] = body["translations"][0]["sentences"]
@@ -118,7 +115,7 @@ def test_align(client: httpx.Client, tiny_model: Path, tiny_text: Path, lines: l
     body = {"pairs": [{"source": source, "target": target} for source, target in pairs]}
     answer = client.post("/v1/align", json=body)
     assert answer.status_code == 200
-    aligner = Aligner.load(tiny_model, device="cpu")
+    aligner = Model.load(tiny_model, device="cpu")
     for row, expected in zip(answer.json()["alignments"], aligner.align(pairs), strict=True):
         assert row["tokens"] == list(expected.target_tokens)
         assert row["log_prob"] == pytest.approx(expected.log_prob, abs=1e-3)
@@ -213,7 +210,7 @@ def test_a_short_text_does_not_wait_for_long_ones(tiny_model: Path, lines: list[
 
 
 def test_many_clients_at_once_get_their_own_answers(
-    running: Running, translator: Translator, lines: list[str]
+    running: Running, translator: Model, lines: list[str]
 ) -> None:
     texts = [line for line in lines for _ in range(5)]
 

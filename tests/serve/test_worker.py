@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from covnmt.base.errors import UserError
-from covnmt.inference.translate import Translator
+from covnmt.inference.model import Model
 from covnmt.serve.batching import WorkItem
 from covnmt.serve.work import ModelProperties, TranslateWork
 from covnmt.serve.worker import WorkerDiedError, WorkerProcess, freeze_gc
@@ -31,13 +31,13 @@ def worker(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker
     assert made.process.exitcode == 0
 
 
-def texts(worker: WorkerProcess, lines: list[str], translator: Translator) -> list[str]:
+def texts(worker: WorkerProcess, lines: list[str], translator: Model) -> list[str]:
     items = [WorkItem[Any, Any](TranslateWork((line,), translator.decode)) for line in lines]
     return [done.text for done in worker.run(items)]
 
 
 def test_it_introduces_itself_and_translates(
-    worker: WorkerProcess, translator: Translator, lines: list[str]
+    worker: WorkerProcess, translator: Model, lines: list[str]
 ) -> None:
     properties = worker.wait_until_ready()
     assert properties == ModelProperties("fertility", translator.decode, "cpu")
@@ -58,7 +58,7 @@ def kill(process: BaseProcess) -> None:
 
 
 def test_nobody_notices_that_one_died_while_idle(
-    worker: WorkerProcess, translator: Translator, lines: list[str]
+    worker: WorkerProcess, translator: Model, lines: list[str]
 ) -> None:
     worker.wait_until_ready()
     kill(worker.process)
@@ -66,7 +66,7 @@ def test_nobody_notices_that_one_died_while_idle(
 
 
 def test_one_that_died_while_idle_is_replaced_without_work(
-    worker: WorkerProcess, translator: Translator, lines: list[str]
+    worker: WorkerProcess, translator: Model, lines: list[str]
 ) -> None:
     """A server that is not ready may be given no work at all, and would stay so."""
     worker.wait_until_ready()
@@ -107,7 +107,7 @@ def test_one_that_cannot_be_replaced_is_tried_again(
 
 
 def test_the_next_one_takes_over_from_one_that_died_at_work(
-    worker: WorkerProcess, translator: Translator, lines: list[str]
+    worker: WorkerProcess, translator: Model, lines: list[str]
 ) -> None:
     worker.wait_until_ready()
     slow = translator.decode.model_copy(update={"beam": 100})
@@ -126,7 +126,7 @@ def test_the_next_one_takes_over_from_one_that_died_at_work(
 
 
 def test_a_single_sentence_is_tried_a_second_time(
-    worker: WorkerProcess, translator: Translator, lines: list[str], monkeypatch: pytest.MonkeyPatch
+    worker: WorkerProcess, translator: Model, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker.wait_until_ready()
     deaths, exchange = 1, worker._exchange
@@ -146,7 +146,7 @@ def test_a_single_sentence_is_tried_a_second_time(
 
 
 def test_closed_while_it_is_heard(
-    worker: WorkerProcess, translator: Translator, monkeypatch: pytest.MonkeyPatch
+    worker: WorkerProcess, translator: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What reading from a pipe ends with in one thread when another one closes it meanwhile."""
 
@@ -164,7 +164,7 @@ def test_closed_while_it_is_heard(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_are_for_the_server(
-    worker: WorkerProcess, translator: Translator, lines: list[str], number: int
+    worker: WorkerProcess, translator: Model, lines: list[str], number: int
 ) -> None:
     """Ctrl-C reaches all processes; they must finish what was accepted."""
     worker.wait_until_ready()
@@ -180,7 +180,7 @@ def test_it_ends_when_nobody_is_there_any_more(worker: WorkerProcess) -> None:
 
 
 def test_an_error_of_one_batch_does_not_end_it(
-    worker: WorkerProcess, translator: Translator, lines: list[str]
+    worker: WorkerProcess, translator: Model, lines: list[str]
 ) -> None:
     worker.wait_until_ready()
     broken = TranslateWork(cast(Any, (None,)), translator.decode)

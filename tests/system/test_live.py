@@ -13,7 +13,7 @@ from typing import IO
 
 import pytest
 
-from covnmt.inference.translate import Translator
+from covnmt.inference.model import Model
 
 GENEROUS = 300  # seconds: who hangs is killed, and its answer is then an empty one
 
@@ -59,7 +59,7 @@ def said(process: subprocess.Popen[str], lines: int = 1) -> list[str]:
 @pytest.mark.parametrize("option", ["", "--json", "--sentences", "--workers=2", "--nbest=2"])
 def test_every_line_is_answered_before_the_next(option: str) -> None:
     lines = ["これは寺です。", "", "京都は古い都です。", "彼は歌人です。"]
-    wanted = Translator.load("ja-en").translate(lines)
+    wanted = Model.load("ja-en").translate(lines)
     several = option == "--nbest=2"
     with talking("--model", "ja-en", *filter(None, [option])) as process:
         for number, (line, translation) in enumerate(zip(lines, wanted, strict=True)):
@@ -74,9 +74,7 @@ def test_every_line_is_answered_before_the_next(option: str) -> None:
         assert ends(process) == (0, "", "")
 
 
-def test_a_trained_model_answers_too(
-    tiny_model: Path, lines: list[str], translator: Translator
-) -> None:
+def test_a_trained_model_answers_too(tiny_model: Path, lines: list[str], translator: Model) -> None:
     with talking("--model", tiny_model, "--device", "cpu") as process:
         for line in lines[:3]:
             told(process.stdin, f"{line}\n")
@@ -88,7 +86,7 @@ def test_a_trained_model_answers_too(
 def test_a_flood_and_a_drop_by_several_processes() -> None:
     """What they have done is told though the text goes on."""
     lines = [f"これは{number}です。" for number in range(40)]
-    wanted = [each.text for each in Translator.load("ja-en").translate(lines)]
+    wanted = [each.text for each in Model.load("ja-en").translate(lines)]
     with talking("--model", "ja-en", "--workers", 2, "--batch-size", 1) as process:
         told(process.stdin, "".join(f"{line}\n" for line in lines))
         assert said(process, 40) == wanted

@@ -27,14 +27,12 @@ def test_exports(name: str) -> None:
 
 
 def test_exports_are_the_real_ones() -> None:
-    from covnmt.inference.align import Aligner
-    from covnmt.inference.omissions import OmissionChecker
-    from covnmt.inference.translate import Translator
+    from covnmt.inference.model import Model
 
-    assert (covnmt.Aligner, covnmt.OmissionChecker, covnmt.Translator) == (
-        Aligner,
-        OmissionChecker,
-        Translator,
+    assert (covnmt.Model, covnmt.Model, covnmt.Model) == (
+        Model,
+        Model,
+        Model,
     )
 
 

@@ -14,7 +14,7 @@ from covnmt.base.files import read_lines
 from covnmt.data.prepare import prepare_corpus
 from covnmt.data.settings import PrepareSettings
 from covnmt.data.synthetic import SyntheticSettings, write_synthetic_corpus
-from covnmt.inference.translate import Translator
+from covnmt.inference.model import Model
 from covnmt.metrics.bleu import paper_bleu
 from covnmt.text.tokenize import TokenizerSettings
 from covnmt.training.loop import train
@@ -85,7 +85,7 @@ def settings(system: str, data: Path) -> Config:
 @pytest.mark.parametrize("system", PAPER_SYSTEMS)
 def test_system_learns(system: str, text: Path, data: Path, tmp_path: Path) -> None:
     train(settings(system, data), tmp_path / "run", torch.device("cpu"))
-    translator = Translator.load(tmp_path / "run", device="cpu")
+    translator = Model.load(tmp_path / "run", device="cpu")
     outputs = translator.translate(
         read_lines(text / "test.src"), translator.decode.model_copy(update={"beam": 2})
     )

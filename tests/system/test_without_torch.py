@@ -12,9 +12,8 @@ import pytest
 from covnmt.base.errors import UserError, install_command
 from covnmt.base.files import read_json, read_lines, write_json
 from covnmt.decoding.onnx.format import ENCODER_FILE, MANIFEST_FILE, STEP_FILE, WEIGHTS_FILE
-from covnmt.inference.align import Aligner
 from covnmt.inference.info import model_info
-from covnmt.inference.translate import Translator
+from covnmt.inference.model import Model
 from tests.conftest import RunCli
 
 # Makes the import of everything that only training needs impossible, then runs the command.
@@ -64,7 +63,7 @@ def test_tunes(exported: Path, tiny_text: Path) -> None:
 def test_translates(exported: Path, tiny_model: Path, tiny_text: Path) -> None:
     """The same translations as with PyTorch, from a file and from a pipe."""
     source = tiny_text / "test.src"
-    wanted = [found.text for found in Translator.load(tiny_model).translate(read_lines(source))]
+    wanted = [found.text for found in Model.load(tiny_model).translate(read_lines(source))]
     from_file = plain("translate", source, "-m", exported)
     assert from_file.returncode == 0, from_file.stderr
     assert from_file.stdout.splitlines() == wanted
@@ -78,7 +77,7 @@ def test_aligns(exported: Path, tiny_model: Path, tiny_text: Path, tmp_path: Pat
     assert done.returncode == 0, done.stderr
     pairs = zip(*map(read_lines, sides), strict=True)
     with np.load(tmp_path / "soft.npz") as found:
-        for number, wanted in enumerate(Aligner.load(tiny_model).align(pairs)):
+        for number, wanted in enumerate(Model.load(tiny_model).align(pairs)):
             np.testing.assert_allclose(found[str(number)], wanted.matrix, atol=1e-4)
 
 
@@ -116,8 +115,8 @@ def test_a_name_that_is_misspelt_needs_no_torch(command: str, tiny_text: Path) -
 
 def test_torch_stays_out_where_it_is_installed(exported: Path) -> None:
     code = (
-        "import sys; from covnmt import Translator; "
-        f"Translator.load({str(exported)!r}).translate(['a']); sys.exit('torch' in sys.modules)"
+        "import sys; from covnmt import Model; "
+        f"Model.load({str(exported)!r}).translate(['a']); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -139,7 +138,7 @@ def test_missing_file(name: str, exported: Path, tmp_path: Path) -> None:
     copy = copy_of(exported, tmp_path / "copy")
     (copy / name).unlink()
     with pytest.raises(UserError, match=r"no such file|not a model directory|cannot be read"):
-        Translator.load(copy)
+        Model.load(copy)
 
 
 @pytest.mark.parametrize("name", [ENCODER_FILE, STEP_FILE, WEIGHTS_FILE])
@@ -153,7 +152,7 @@ def test_damaged_graph(name: str, damage: str, exported: Path, tmp_path: Path) -
         content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(UserError, match=rf"{name}: damaged; copy it again"):
-        Translator.load(path.parent)
+        Model.load(path.parent)
 
 
 DESCRIPTIONS = [
@@ -174,18 +173,18 @@ def test_other_description(
     path = copy_of(exported, tmp_path / "copy") / MANIFEST_FILE
     write_json(path, {**read_json(path), **change})
     with pytest.raises(UserError, match=message):
-        Translator.load(path.parent)
+        Model.load(path.parent)
 
 
 def test_ensembles_are_of_one_kind(exported: Path, tiny_model: Path) -> None:
-    assert len(Translator.load(exported, exported).models) == 2
+    assert len(Model.load(exported, exported).networks) == 2
     with pytest.raises(UserError, match="exported models or of trained ones, not of both"):
-        Translator.load(exported, tiny_model)
+        Model.load(exported, tiny_model)
 
 
 def test_exported_models_run_on_the_cpu(exported: Path) -> None:
     with pytest.raises(UserError, match="an exported model runs on the CPU"):
-        Translator.load(exported, device="cuda")
+        Model.load(exported, device="cuda")
 
 
 def test_an_export_cannot_be_exported(exported: Path, run_cli: RunCli, tmp_path: Path) -> None:
@@ -201,4 +200,4 @@ def test_the_export_lies_beside_the_model(
     done = run_cli("export", tmp_path / "model", "--int8")
     assert done.returncode == 0, done.stderr
     assert read_json(tmp_path / "model-int8" / MANIFEST_FILE)["precision"] == "int8"
-    assert Translator.load(tmp_path / "model-int8").translate(["a"])
+    assert Model.load(tmp_path / "model-int8").translate(["a"])

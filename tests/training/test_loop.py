@@ -16,7 +16,8 @@ from covnmt.base.config import Config
 from covnmt.base.errors import UserError
 from covnmt.data.batching import build_batching
 from covnmt.data.corpus import Corpus
-from covnmt.inference.translate import Translation, Translator
+from covnmt.inference.model import Model
+from covnmt.inference.translate import Translation
 from covnmt.model.checkpoint import BEST_WEIGHTS, LAST_CHECKPOINT, load_tensors
 from covnmt.training import loop as training
 from covnmt.training.loop import batches_by_update, time_share, train
@@ -206,12 +207,12 @@ def test_signal_at_the_end_postpones_the_last_validation(
 def stop_in_validation(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     """Send this process a signal while the dev set is being translated."""
 
-    def interrupted(translator: Translator, *arguments: Any, **options: Any) -> list[Translation]:
+    def interrupted(translator: Model, *arguments: Any, **options: Any) -> list[Translation]:
         os.kill(os.getpid(), number)
         return translate(translator, *arguments, **options)
 
-    translate = Translator.translate
-    monkeypatch.setattr(Translator, "translate", interrupted)
+    translate = Model.translate
+    monkeypatch.setattr(Model, "translate", interrupted)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,4 +1,4 @@
-"""Validation: the loss by hand, BLEU as `Translator` gives it, samples and interruption."""
+"""Validation: the loss by hand, BLEU as `Model` gives it, samples and interruption."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from covnmt.data.corpus import Corpus
 from covnmt.decoding.gpu.beam_search import GpuBeamSearch
 from covnmt.decoding.protocol import SearchResult
 from covnmt.decoding.torch import TorchEngine
-from covnmt.inference.translate import Translator
+from covnmt.inference.model import Model
 from covnmt.metrics.bleu import paper_bleu
 from covnmt.model.checkpoint import load_model
 from covnmt.model.seq2seq import Seq2Seq
@@ -63,7 +63,7 @@ def test_bleu_equals_that_of_the_translator(
     assert not model.training
     dev = corpus.split("dev")
     decode = config.decode.model_copy(update={"beam": 2, "retry": False})
-    translator = Translator([model], corpus.codec("source"), corpus.codec("target"), decode)
+    translator = Model([model], corpus.codec("source"), corpus.codec("target"), decode)
     outputs = translator.translate(dev.source_text()[:7])
     expected = paper_bleu([output.text for output in outputs], [dev.target_text()[:7]])
     assert found.bleu == expected.value
@@ -86,7 +86,7 @@ def test_validate_bleu_false_translates_nothing(
     tiny_model: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, config = load_model(tiny_model, CPU)
-    monkeypatch.delattr(Translator, "translate")
+    monkeypatch.delattr(Model, "translate")
     config = changed(config, train__validate_bleu=False, train__select="loss")
     found = validated(model, tiny_corpus, config)
     assert found.bleu is None

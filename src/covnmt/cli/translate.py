@@ -80,18 +80,16 @@ def translate(
     decode: DecodeOptions = {},  # noqa: B006 (always replaced)
 ) -> None:
     """Translate a file, a pipe or typed lines. Order and empty lines are kept."""
+    from covnmt.inference.model import ModelLoader
     from covnmt.inference.parallel import TranslationJob, translate_files, translate_text
     from covnmt.inference.translate import format_translations, override_decoding
-    from covnmt.model.directory import load_config
 
     check_distinct_paths([out], [file, dictionary])
-    model = require_models(model)
-    settings = override_decoding(load_config(model[0]).config.decode, decode)
+    loader = ModelLoader.find(require_models(model), device, threads, dictionary)
+    settings = override_decoding(loader.decode, decode)
     if dictionary and not settings.replace_unk:
         raise UserError("--dictionary needs --replace-unk")
-    job = TranslationJob(
-        tuple(model), settings, overlong, as_json, dictionary, device, threads, sentences
-    )
+    job = TranslationJob(loader, settings, overlong, sentences, as_json)
     if shards or into:
         if file or out:
             raise UserError(
@@ -131,16 +129,16 @@ def align(
     threads: ThreadsOption = 0,
 ) -> None:
     """Align translations by forced decoding; print links in Pharaoh format."""
-    from covnmt.base.files import read_parallel_lines
     from covnmt.evaluation.alignment_files import save_matrices
-    from covnmt.inference.align import Alignment, align_text
+    from covnmt.inference.align import Alignment
+    from covnmt.inference.model import ModelLoader
+    from covnmt.inference.parallel import align_files
     from covnmt.metrics.alignment import format_links, links_from_attention
 
     check_distinct_paths([out, matrices], [source, target])
-    pairs = ((s, t) for s, t in read_parallel_lines(source, target))
-    where = f"{source} and {target}, line"
-    made = align_text(require_one_model(model, "align"), pairs, tokenized, where, device, threads)
-    found: Iterable[Alignment] = track(made, None, "aligning", "pairs")
+    loader = ModelLoader.find([require_one_model(model, "align")], device, threads)
+    alignments = align_files(loader, source, target, tokenized)
+    found: Iterable[Alignment] = track(alignments, None, "aligning", "pairs")
     if matrices:
         found = list(found)  # gone through twice
     links = (links_from_attention(pair.matrix, method, threshold) for pair in found)
@@ -170,16 +168,14 @@ def check(
     threads: ThreadsOption = 0,
 ) -> None:
     """Find omissions: source words and sentences that a translation probably leaves out."""
-    from covnmt.base.files import read_parallel_lines
-    from covnmt.inference.omissions import check_text, format_reports
+    from covnmt.inference.model import ModelLoader
+    from covnmt.inference.omissions import format_reports
+    from covnmt.inference.parallel import check_files
 
     check_distinct_paths([out], [source, target])
-    pairs = ((s, t) for s, t in read_parallel_lines(source, target))
-    where = f"{source} and {target}, line"
-    checks = check_text(
-        require_one_model(model, "check"), pairs, least, device, threads, max_tokens, where
-    )
-    write_output_lines(out, format_reports(track(checks, None, "checking", "pairs"), as_json))
+    loader = ModelLoader.find([require_one_model(model, "check")], device, threads)
+    reports = check_files(loader, source, target, least, max_tokens)
+    write_output_lines(out, format_reports(track(reports, None, "checking", "pairs"), as_json))
 
 
 @app.command()
@@ -211,6 +207,7 @@ def tune(
     threads: ThreadsOption = 0,
 ) -> None:
     """Tune the length and coverage penalties of a model on a dev set."""
+    from covnmt.inference.model import ModelLoader
     from covnmt.inference.parallel import TranslationJob
     from covnmt.inference.translate import override_decoding
     from covnmt.inference.tune_penalties import (
@@ -219,21 +216,19 @@ def tune(
         save_decoding,
         tune_penalties,
     )
-    from covnmt.model.directory import load_config
 
     if write:
         require_one_model(model, "tune --write")
         check_can_save_decoding(model[0])
-    directories = require_models(model)
-    decode = override_decoding(load_config(directories[0]).config.decode, {"beam": beam})
+    loader = ModelLoader.find(require_models(model), device, threads)
+    decode = override_decoding(loader.decode, {"beam": beam})
     settings = penalty_grid(decode, length_penalty or (), coverage_penalty or ())
-    job = TranslationJob(tuple(directories), decode, device=device, threads=threads)
-    tuning = tune_penalties(job, source, reference, settings, tokenize)
+    tuning = tune_penalties(TranslationJob(loader, decode), source, reference, settings, tokenize)
     if as_json:
         print(json.dumps(tuning.to_json(), indent=2))
     else:
         print_table(("length penalty", "coverage penalty", "BLEU", "length", ""), tuning.rows())
         log(tuning.advice())
     if write:
-        save_decoding(directories[0], tuning.best.decode)
-        log(f"{directories[0]}: stored as the model's defaults")
+        save_decoding(loader.directories[0], tuning.best.decode)
+        log(f"{loader.directories[0]}: stored as the model's defaults")

@@ -1,13 +1,15 @@
 """Sentences of different lengths side by side."""
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covnmt.data.corpus import TokenIds
 from covnmt.text.vocabulary import PAD_ID
+
+T = TypeVar("T")
 
 LONG = 400  # tokens; sentences up to here are put side by side as many as there may be
 
@@ -39,6 +41,19 @@ def length_sorted_batches(lengths: Sequence[int], size: int) -> Iterator[list[in
         batch.append(number)
     if batch:
         yield batch
+
+
+def map_in_batches(
+    function: Callable[[list[int]], Iterable[T]], lengths: Sequence[int], size: int
+) -> list[T]:
+    """Apply a function to batches of indices of similar length; return results in index order.
+
+    The function returns one result for each index it is given.
+    """
+    results: dict[int, T] = {}
+    for batch in length_sorted_batches(lengths, size):
+        results.update(zip(batch, function(batch), strict=True))
+    return [results[index] for index in range(len(lengths))]
 
 
 def pad_ids(rows: Sequence[TokenIds | Sequence[int]], end: int) -> PaddedIds:

@@ -1,39 +1,40 @@
 """What did a translation leave out? Source words that it does not depend on, though it should.
 
-A translation that says a source word becomes less probable when the word is taken out of the
-source; one that leaves it out does not, it rather becomes more probable (contrastive conditioning,
-Vamvas and Sennrich 2022). Words that carry little, such as particles, are missed in neither case:
-so only those count without which the model's own translation would be much less probable. It is
-not what the attention says: forced to speak, it looks at left-out words too.
+A translation of a source word becomes less probable when the word is taken out of the source. One
+that leaves the word out does not: it rather becomes more probable (contrastive conditioning,
+Vamvas and Sennrich 2022). Words that carry little, such as particles, make no difference in either
+case, so a word counts only if the model's own translation would be much less probable without it.
+Attention does not tell: while a translation is force-decoded, omitted words get attention too.
 
-Where a whole sentence of several is left out, to take one more word out of it changes little. So
-sentences are taken out first, one after the other, and words of those that stay.
+Where one of several sentences is left out, taking out one more of its words changes little. So
+sentences are taken out first, one after the other, and then the words of those that remain.
 
-Letters: K units of a line, each a word or a number of one or several tokens, or a whole sentence.
+Letters: K units of a line. A unit is a word or a number, of one or several tokens, or a sentence.
 """
 
 import json
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
-from itertools import chain, groupby, islice
-from pathlib import Path
+from itertools import accumulate, chain, groupby, islice, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from covnmt.base.arrays import DoubleArray
-from covnmt.base.console import warn
-from covnmt.base.processes import Chunk, map_chunks
-from covnmt.data.padding import length_sorted_batches, pad_ids
-from covnmt.decoding.engines import default_processes
-from covnmt.inference.translate import Translation, Translator, join_segments
-from covnmt.inference.units import SourceUnits, UnitScores
+from covnmt.data.padding import map_in_batches, pad_ids
+from covnmt.decoding.protocol import Engine
+from covnmt.inference.translate import Translation, join_segments
+from covnmt.text.characters import is_grapheme_extension
+from covnmt.text.codec import Codec
+from covnmt.text.sentences import split_into_sentences
+from covnmt.text.tokenize import SPACE_SYMBOL, UNSPACED_LANGUAGES, is_continuation_byte
 
-Ids = Sequence[int]
+TokenIds = Sequence[int]
+UnitScores = dict[range, float]  # in nats, by the tokens of a unit
+TranslateSentences = Callable[[Sequence[str], int], Sequence[Translation]]  # with max_source
 
-BATCH = 64
+BATCH_SIZE = 64
 # Target positions in a batch: the probabilities of the whole vocabulary are kept at each of them.
 MAX_TARGET_POSITIONS = 2000
 WINDOW_PAIRS = 16  # pairs at a time; each of them is many sentences to decode
@@ -51,242 +52,304 @@ MAX_TOKENS = 100
 
 @dataclass(frozen=True)
 class Omission:
-    """Source words in a row, or a whole sentence, that a translation probably leaves out."""
+    """Consecutive source words, or a whole sentence, that a translation probably leaves out."""
 
     text: str
-    start: int  # the first of its tokens
-    end: int  # and the one after the last
-    # in nats: what the translation gains without the most telling of its words, or the sentence
-    gain: float
+    start: int  # first token
+    end: int  # after the last token
+    gain: float  # in nats, of the translation without the sentence, or without its best word
 
 
 @dataclass(frozen=True, eq=False)
 class OmissionReport:
-    """One translation, held against its source."""
+    """One translation, compared with its source."""
 
     source_tokens: tuple[str, ...]
-    units: list[range]  # of these: words, but for a sentence that is left out as a whole
-    model_translation: str  # the translation that the model would give
-    need: (
-        DoubleArray  # [K] what that loses without each unit (of a sentence: a word of it), in nats
-    )
-    gain: DoubleArray  # [K] what the given one gains
+    units: list[range]  # tokens of each word, or of each sentence that is left out as a whole
+    model_translation: str
+    need: DoubleArray  # [K] what the model's translation loses without each unit, in nats
+    gain: DoubleArray  # [K] what the given translation gains
     omissions: tuple[Omission, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        rows = [asdict(each) | {"gain": round(each.gain, 4)} for each in self.omissions]
+        """Return JSON values; gains are rounded to four decimal places."""
         return {
             "source_tokens": list(self.source_tokens),
             "own": self.model_translation,
-            "left_out": rows,
+            "left_out": [asdict(each) | {"gain": round(each.gain, 4)} for each in self.omissions],
         }
 
 
 @dataclass(frozen=True)
 class SkippedPair:
-    """A pair with a side that is too long to check."""
+    """A pair that is too long to check."""
 
-    tokens: int  # of that side
+    tokens: int  # of the longer side
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values; nobody can take it for a translation that leaves nothing out."""
+        """Return JSON values that cannot be mistaken for a report without omissions."""
         return {"skipped": f"{self.tokens} tokens"}
 
 
+@dataclass(frozen=True)
+class SourceUnits:
+    """A source line, and what can be taken out of it: sentences, and words and numbers in them."""
+
+    line: str
+    sentence_texts: tuple[str, ...]
+    tokens: tuple[str, ...]
+    ids: list[int]
+    sentences: list[range]  # tokens of each sentence
+    units: list[range]  # tokens of each word or number
+
+    @classmethod
+    def from_line(cls, line: str, codec: Codec) -> "SourceUnits":
+        """Split a line into sentences, and each sentence as the model reads it."""
+        texts = split_into_sentences(line).sentences
+        tokenized = [_tokens_after(before, text, codec) for before, text in pairwise(["", *texts])]
+        tokens = tuple(chain.from_iterable(tokenized))
+        ends = accumulate(map(len, tokenized), initial=0)
+        sentences = [range(*pair) for pair in pairwise(ends)]
+        units = [
+            range(sentence.start + unit.start, sentence.start + unit.stop)
+            for sentence, sentence_tokens in zip(sentences, tokenized, strict=True)
+            for unit in find_units(sentence_tokens, codec)
+        ]
+        return cls(line, texts, tokens, codec.encode(tokens), sentences, units)
+
+    def units_in(self, sentence: range) -> list[range]:
+        """Return the units of a sentence."""
+        return [unit for unit in self.units if unit.start in sentence]
+
+    def units_without(self, sentences: Iterable[range]) -> list[range]:
+        """Return the units that remain when these sentences are taken out."""
+        removed = set(chain.from_iterable(sentences))
+        return [unit for unit in self.units if unit.start not in removed]
+
+    def highest(self, scores: UnitScores, tokens: range) -> float:
+        """Return the highest score of the units among these tokens."""
+        return max(scores[unit] for unit in self.units_in(tokens))
+
+    def other_sentences(self, sentence: range) -> list[range]:
+        """Return all sentences but this one."""
+        return [other for other in self.sentences if other != sentence]
+
+
+def _tokens_after(before: str, text: str, codec: Codec) -> list[str]:
+    """Tokenize a sentence as it reads after another one.
+
+    By itself it would begin with the space that sentencepiece puts before a line. In a language
+    without spaces no line has one inside, and models hardly heed what stands after one.
+    """
+    if before and codec.settings.unspaced:
+        prefix, both = codec.tokenize(before), codec.tokenize(before + text)
+        if both[: len(prefix)] == prefix:
+            return both[len(prefix) :]
+    return codec.tokenize(text)
+
+
+def find_units(tokens: Sequence[str], codec: Codec) -> list[range]:
+    """Return words and numbers as ranges of tokens, without punctuation.
+
+    Subwords form words where spaces separate them. Elsewhere each is a unit of its own, together
+    with the marks on its last letter; so is a character that is spelled in bytes.
+    """
+    starts = [j for j, pair in enumerate(pairwise(tokens), 1) if _starts_unit(*pair, codec)]
+    ranges = [range(*pair) for pair in pairwise([0, *starts, len(tokens)])]
+    return [
+        unit
+        for unit in ranges
+        if any(letter.isalnum() for letter in codec.detokenize(tokens[unit.start : unit.stop]))
+    ]
+
+
+def _starts_unit(before: str, token: str, codec: Codec) -> bool:
+    """Tell whether a unit begins between these two tokens."""
+    if codec.settings.kind != "sentencepiece":
+        return True
+    if codec.settings.unspaced or codec.settings.language in UNSPACED_LANGUAGES:
+        number = before[-1].isdecimal() and token[0].isdecimal()
+        return not (number or is_continuation_byte(token) or is_grapheme_extension(token[0]))
+    return token.startswith(SPACE_SYMBOL)
+
+
 class Ablation(NamedTuple):
-    """A line that lacks some parts already, and what else to take out of it, one at a time."""
+    """A target to score with parts of the source taken out: some at once, others one at a time."""
 
     source: SourceUnits
-    gone: Sequence[range]
-    parts: Sequence[range]
-    target: Ids  # to be scored
+    removed: Sequence[range]
+    candidates: Sequence[range]  # to remove as well, one at a time
+    target: TokenIds
 
-    def variants(self) -> Iterator[Ids]:
-        """As it is, and without each of the parts."""
-        yield self._without(*self.gone)
-        for part in self.parts:
-            yield self._without(*self.gone, part)
+    def variants(self) -> Iterator[TokenIds]:
+        """Yield the source without `removed`, then also without each of the candidates."""
+        yield self._without(*self.removed)
+        for candidate in self.candidates:
+            yield self._without(*self.removed, candidate)
 
-    def _without(self, *gone: range) -> Ids:
-        places = set(chain.from_iterable(gone))
-        return [word for j, word in enumerate(self.source.ids) if j not in places]
+    def _without(self, *ranges: range) -> TokenIds:
+        removed = set(chain.from_iterable(ranges))
+        return [token_id for j, token_id in enumerate(self.source.ids) if j not in removed]
 
 
 class OmissionChecker:
-    """A model that reads translations, whoever made them."""
+    """Finds omissions in translations by any system, with a model that can score them."""
 
-    def __init__(self, translator: Translator) -> None:
-        self.translator = translator
-        self.source, self.target = translator.source, translator.target
+    def __init__(
+        self, engine: Engine, source: Codec, target: Codec, translate: TranslateSentences
+    ) -> None:
+        self.engine, self.source, self.target, self.translate = engine, source, target, translate
 
-    @classmethod
-    def load(
-        cls, directory: Path | str, device: str = "auto", threads: int = 0
-    ) -> "OmissionChecker":
-        """Open a model directory, or by name one that comes along."""
-        return cls(Translator.load(directory, device=device, threads=threads))
-
-    def check(
-        self, pairs: Iterable[tuple[str, str]], min_gain: float = MIN_GAIN
-    ) -> list[OmissionReport]:
-        """Check every pair of source and translation; words count from a gain of `min_gain`.
-
-        An empty translation leaves out all that is needed.
-        """
-        return list(self.stream(pairs, min_gain))
-
-    def stream(
+    def reports(
         self, pairs: Iterable[tuple[str, str]], min_gain: float = MIN_GAIN
     ) -> Iterator[OmissionReport]:
-        """The same, in order, a window of pairs at a time."""
-        rest = iter(pairs)
-        while window := list(islice(rest, WINDOW_PAIRS)):
-            sources = [SourceUnits.of(line, self.source) for line, _ in window]
-            own = self._translate(sources)
-            needs = self._needs(sources, own)
-            given = [self._ids(line) for _, line in window]
-            rows = zip(sources, needs, given, strict=True)
-            gone = [self._sentences_left_out(*row, min_gain) for row in rows]
-            gains = self._gains(sources, needs, given, gone)
-            for row in zip(sources, own, needs, gone, gains, strict=True):
-                yield self._judge(*row, min_gain)
+        """Yield a report for every pair of source and translation, a window of pairs at a time."""
+        remaining = iter(pairs)
+        while window := list(islice(remaining, WINDOW_PAIRS)):
+            sources = [SourceUnits.from_line(line, self.source) for line, _ in window]
+            translations = self._translate(sources)
+            needs = self._needs(sources, translations)
+            targets = [self._target_ids(line) for _, line in window]
+            rows = zip(sources, needs, targets, strict=True)
+            sentences = [self._omitted_sentences(*row, min_gain) for row in rows]
+            words = self._word_gains(sources, needs, targets, sentences)
+            for row in zip(sources, translations, needs, sentences, words, strict=True):
+                yield self._report(*row, min_gain)
 
-    def stream_short(
-        self,
-        pairs: Iterable[tuple[str, str]],
-        min_gain: float,
-        longest: int,
-        where: str,
-        first: int = 0,
+    def short_reports(
+        self, pairs: Iterable[tuple[str, str]], min_gain: float, max_tokens: int
     ) -> Iterator[OmissionReport | SkippedPair]:
-        """The same, but for pairs with a side of more than `longest` tokens, which are told.
+        """Yield reports like `reports`, but skip pairs with a side of more than `max_tokens`."""
+        remaining = iter(pairs)
+        while window := list(islice(remaining, WINDOW_PAIRS)):
+            sizes = [
+                max(len(self.source.tokenize(source)), len(self.target.tokenize(target)))
+                for source, target in window
+            ]
+            short = [pair for pair, size in zip(window, sizes, strict=True) if size <= max_tokens]
+            reports = self.reports(short, min_gain)
+            for size in sizes:
+                yield next(reports) if size <= max_tokens else SkippedPair(size)
 
-        `where` is what a message calls a pair, before its number; `first` were before these.
-        """
-        numbered = enumerate(pairs, first + 1)
-        while window := list(islice(numbered, WINDOW_PAIRS)):
-            sizes = [self._tokens(*pair) for _, pair in window]
-            rows = list(zip(window, sizes, strict=True))
-            done = iter(self.check([pair for (_, pair), size in rows if size <= longest], min_gain))
-            for (number, _), size in rows:
-                if size <= longest:
-                    yield next(done)
-                    continue
-                told = f"{size} tokens, not checked; a side may have {longest}: split it, or say"
-                warn(f"{where} {number}: {told} --max-tokens {size}")
-                yield SkippedPair(size)
-
-    def _tokens(self, source: str, target: str) -> int:
-        """Of the longer side."""
-        return max(len(self.source.tokenize(source)), len(self.target.tokenize(target)))
-
-    def _ids(self, line: str) -> Ids:
+    def _target_ids(self, line: str) -> TokenIds:
         return self.target.encode(self.target.tokenize(line))
 
     def _translate(self, sources: Sequence[SourceUnits]) -> list[list[Translation]]:
-        """Every sentence by itself, whole, however long it is."""
-        texts = [text for source in sources for text in source.texts]
+        """Translate every sentence by itself, however long it is."""
+        texts = [text for source in sources for text in source.sentence_texts]
         longest = max(1, *(len(source.ids) for source in sources))
-        decode = self.translator.decode.model_copy(update={"max_source": longest})
-        made = iter(self.translator.translate(texts, decode))
-        return [list(islice(made, len(source.texts))) for source in sources]
+        translations = iter(self.translate(texts, longest))
+        return [list(islice(translations, len(source.sentences))) for source in sources]
 
     def _needs(
-        self, sources: Sequence[SourceUnits], own: Sequence[Sequence[Translation]]
+        self, sources: Sequence[SourceUnits], translations: Sequence[Sequence[Translation]]
     ) -> list[UnitScores]:
-        """What the model's own translation of a sentence loses without each of its words."""
-        trials = [
-            Ablation(source, source.others(sentence), source.words(sentence), self._ids(each.text))
-            for source, made in zip(sources, own, strict=True)
-            for sentence, each in zip(source.sentences, made, strict=True)
+        """Return what the model's own translation of a sentence loses without each of its words."""
+        ablations = [
+            [
+                Ablation(
+                    source,
+                    source.other_sentences(sentence),
+                    source.units_in(sentence),
+                    self._target_ids(translation.text),
+                )
+                for sentence, translation in zip(source.sentences, own, strict=True)
+            ]
+            for source, own in zip(sources, translations, strict=True)
         ]
-        found = zip(trials, self._losses(trials), strict=True)
-        rows = (zip(trial.parts, losses.tolist(), strict=True) for trial, losses in found)
-        return [dict(chain.from_iterable(islice(rows, len(made)))) for made in own]
+        losses = iter(self._losses(list(chain.from_iterable(ablations))))
+        return [
+            {
+                unit: loss
+                for ablation, row in zip(own, islice(losses, len(own)), strict=True)
+                for unit, loss in zip(ablation.candidates, row.tolist(), strict=True)
+            }
+            for own in ablations
+        ]
 
-    def _sentences_left_out(
-        self, source: SourceUnits, need: UnitScores, target: Ids, min_gain: float
+    def _omitted_sentences(
+        self, source: SourceUnits, need: UnitScores, target: TokenIds, min_gain: float
     ) -> UnitScores:
-        """Those to take out, and what the translation gains without each once the others are out.
+        """Return omitted sentences, and what the target gains without each, given the others gone.
 
-        Where two are alike, either can be taken out, but not both: so it is one after the other,
-        always the best. One stays, if the translation says anything: its words are looked at.
+        Of two that are alike either can be taken out, but not both; so it is done one after the
+        other, the one with the highest gain first. One remains if the target says anything: its
+        words are looked at.
         """
-        tops = {each: source.most(need, each) for each in source.sentences if source.words(each)}
-        rest = [sentence for sentence, top in tops.items() if top >= MIN_NEED]
-        if not target and len(rest) > 1:
-            return {sentence: tops[sentence] for sentence in rest if tops[sentence] >= min_gain}
-        gone: list[range] = []
-        while len(rest) > 1:
-            [losses] = self._losses([Ablation(source, gone, rest, target)])
+        needs = {s: source.highest(need, s) for s in source.sentences if source.units_in(s)}
+        remaining = [sentence for sentence, highest in needs.items() if highest >= MIN_NEED]
+        if not target and len(remaining) > 1:
+            return {s: needs[s] for s in remaining if needs[s] >= min_gain}
+        removed: list[range] = []
+        while len(remaining) > 1:
+            [losses] = self._losses([Ablation(source, removed, remaining, target)])
             best = int(losses.argmin())
             if -losses[best] < MIN_TRIAL_GAIN:
                 break
-            gone.append(rest.pop(best))
-        trials = [
-            Ablation(source, [other for other in gone if other != each], [each], target)
-            for each in gone
+            removed.append(remaining.pop(best))
+        ablations = [
+            Ablation(source, [other for other in removed if other != sentence], [sentence], target)
+            for sentence in removed
         ]
-        gains = [-float(loss) for [loss] in self._losses(trials)]
-        return {
-            each: gain
-            for each, gain in zip(gone, gains, strict=True)
-            if gain >= min_gain - SENTENCE_MARGIN
-        }
+        gains = [-float(loss) for [loss] in self._losses(ablations)]
+        enough = min_gain - SENTENCE_MARGIN
+        return {s: gain for s, gain in zip(removed, gains, strict=True) if gain >= enough}
 
-    def _gains(
+    def _word_gains(
         self,
         sources: Sequence[SourceUnits],
         needs: Sequence[UnitScores],
-        given: Sequence[Ids],
-        gone: Sequence[UnitScores],
+        targets: Sequence[TokenIds],
+        sentences: Sequence[UnitScores],
     ) -> list[UnitScores]:
-        """Without each word of the sentences that stay; nothing given gains all that is needed."""
-        trials = [
-            Ablation(source, list(sentences), source.words_without(sentences), target)
-            for source, sentences, target in zip(sources, gone, given, strict=True)
+        """Return gains without each word of the remaining sentences; the needs for no target."""
+        ablations = [
+            Ablation(source, list(omitted), source.units_without(omitted), target)
+            for source, omitted, target in zip(sources, sentences, targets, strict=True)
         ]
-        rows = zip(trials, self._losses(trials), needs, strict=True)
         return [
             {
-                word: -loss if trial.target else need[word]
-                for word, loss in zip(trial.parts, losses.tolist(), strict=True)
+                unit: -loss if ablation.target else need[unit]
+                for unit, loss in zip(ablation.candidates, losses.tolist(), strict=True)
             }
-            for trial, losses, need in rows
+            for ablation, losses, need in zip(
+                ablations, self._losses(ablations), needs, strict=True
+            )
         ]
 
-    def _losses(self, trials: Sequence[Ablation]) -> list[DoubleArray]:
-        """log P(y | x) less log P(y | x without a part) for all parts of each trial."""
-        rows = [(x, trial.target) for trial in trials for x in trial.variants()]
-        ends = np.cumsum([1 + len(trial.parts) for trial in trials], dtype=np.int64)
-        parts = np.split(self._log_probs(rows), ends[:-1]) if trials else []
-        return [part[0] - part[1:] for part in parts]
+    def _losses(self, ablations: Sequence[Ablation]) -> list[DoubleArray]:
+        """Return log P(y | x) - log P(y | x without u) for all candidates u of each ablation."""
+        rows = [(x, ablation.target) for ablation in ablations for x in ablation.variants()]
+        ends = np.cumsum([1 + len(each.candidates) for each in ablations], dtype=np.int64)
+        scores = np.split(self._log_probs(rows), ends[:-1]) if ablations else []
+        return [each[0] - each[1:] for each in scores]
 
-    def _log_probs(self, rows: Sequence[tuple[Ids, Ids]]) -> DoubleArray:
-        """log P(y | x) of all rows (x, y), decoded in batches of similar length."""
-        found = np.zeros(len(rows))
-        longest = max((len(y) for _, y in rows), default=0)
-        size = max(1, min(BATCH, MAX_TARGET_POSITIONS // (1 + longest)))
-        for chosen in length_sorted_batches([len(x) + len(y) for x, y in rows], size):
+    def _log_probs(self, rows: Sequence[tuple[TokenIds, TokenIds]]) -> DoubleArray:
+        """Return log P(y | x) of all rows (x, y), decoded in batches of similar length."""
+
+        def score(chosen: list[int]) -> list[float]:
             x = pad_ids([rows[k][0] for k in chosen], self.source.vocabulary.end_id)
             y = pad_ids([rows[k][1] for k in chosen], self.target.vocabulary.end_id)
-            found[chosen] = self.translator.engine.force_decode(x, y).log_probs
-        return found
+            log_probs: list[float] = self.engine.force_decode(x, y).log_probs.tolist()
+            return log_probs
 
-    def _judge(
+        longest = max((len(y) for _, y in rows), default=0)
+        size = max(1, min(BATCH_SIZE, MAX_TARGET_POSITIONS // (1 + longest)))
+        return np.array(map_in_batches(score, [len(x) + len(y) for x, y in rows], size))
+
+    def _report(
         self,
         source: SourceUnits,
-        own: Sequence[Translation],
+        translations: Sequence[Translation],
         need: UnitScores,
         sentences: UnitScores,
         words: UnitScores,
         min_gain: float,
     ) -> OmissionReport:
-        """All that was found about a line: sentences that are left out, and words of the others."""
+        """Report on a line: its omitted sentences, and the words of the others."""
         gain = sentences | words
         units = sorted(gain, key=lambda unit: unit.start)
-        out = {
+        omitted = {
             unit
             for unit in units
             if unit in sentences or (need[unit] >= MIN_NEED and gain[unit] >= min_gain)
@@ -294,67 +357,31 @@ class OmissionChecker:
         return OmissionReport(
             source_tokens=source.tokens,
             units=units,
-            model_translation=join_segments(source.line, own, self.target).text,
-            need=np.array([source.most(need, unit) for unit in units]),
+            model_translation=join_segments(source.line, translations, self.target).text,
+            need=np.array([source.highest(need, unit) for unit in units]),
             gain=np.array([gain[unit] for unit in units]),
-            omissions=tuple(self._together(source, units, out, gain)),
+            omissions=tuple(self._merge_neighbors(source, units, omitted, gain)),
         )
 
-    def _together(
-        self, source: SourceUnits, units: Sequence[range], out: set[range], gain: UnitScores
+    def _merge_neighbors(
+        self, source: SourceUnits, units: Sequence[range], omitted: set[range], gain: UnitScores
     ) -> Iterator[Omission]:
-        """Neighbours in a sentence that are left out, as one."""
+        """Yield omitted neighbors of one sentence as one omission."""
         starts = [sentence.start for sentence in source.sentences]
-        keys = {unit: (unit in out, bisect(starts, unit.start)) for unit in units}
-        for (left_out, _), run in groupby(units, keys.__getitem__):
-            if left_out:
-                found = list(run)
-                start, end = found[0].start, found[-1].stop
+        keys = {unit: (unit in omitted, bisect(starts, unit.start)) for unit in units}
+        for (is_omitted, _), group in groupby(units, keys.__getitem__):
+            if is_omitted:
+                neighbors = list(group)
+                start, end = neighbors[0].start, neighbors[-1].stop
                 text = self.source.detokenize(source.tokens[start:end])
-                yield Omission(text, start, end, max(gain[unit] for unit in found))
+                yield Omission(text, start, end, max(gain[unit] for unit in neighbors))
 
 
-def check_text(
-    model: Path,
-    pairs: Iterable[tuple[str, str]],
-    min_gain: float,
-    device: str,
-    threads: int,
-    longest: int = MAX_TOKENS,
-    where: str = "pair",
-) -> Iterator[OmissionReport | SkippedPair]:
-    """Checks of all pairs, in order; those of an exported model by a process per thread."""
-    _open.cache_clear()
-    workers = default_processes(model, threads)
-    if workers == 1:
-        return _open(model, device, threads).stream_short(pairs, min_gain, longest, where)
-    check = partial(_check_piece, model, device, min_gain, longest, where)
-    return map_chunks(check, pairs, WINDOW_PAIRS, workers)
-
-
-def _check_piece(
-    model: Path,
-    device: str,
-    min_gain: float,
-    longest: int,
-    where: str,
-    piece: Chunk[tuple[str, str]],
-) -> list[OmissionReport | SkippedPair]:
-    checker = _open(model, device, 1)
-    return list(checker.stream_short(piece.lines, min_gain, longest, where, piece.first))
-
-
-@lru_cache(maxsize=1)
-def _open(model: Path, device: str, threads: int) -> OmissionChecker:
-    """The checker of this process; kept for one call, as the files of a model may change."""
-    return OmissionChecker.load(model, device, threads)
-
-
-def format_reports(checks: Iterable[OmissionReport | SkippedPair], as_json: bool) -> Iterator[str]:
-    """Lines to print: as JSON one for each translation, else for those that leave something out."""
-    for number, each in enumerate(checks, 1):
+def format_reports(reports: Iterable[OmissionReport | SkippedPair], as_json: bool) -> Iterator[str]:
+    """Yield output lines: as JSON one per pair, otherwise only for pairs with omissions."""
+    for number, report in enumerate(reports, 1):
         if as_json:
-            yield json.dumps(each.to_json(), ensure_ascii=False)
-        elif isinstance(each, OmissionReport) and each.omissions:
-            words = (f"{found.text} ({found.gain:.1f})" for found in each.omissions)
-            yield "\t".join([str(number), *words])
+            yield json.dumps(report.to_json(), ensure_ascii=False)
+        elif isinstance(report, OmissionReport) and report.omissions:
+            omissions = (f"{each.text} ({each.gain:.1f})" for each in report.omissions)
+            yield "\t".join([str(number), *omissions])

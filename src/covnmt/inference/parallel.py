@@ -1,72 +1,207 @@
-"""Many files, or one in pieces, translated by several processes or by a cluster of machines.
+"""Run a model over many lines or files, in several processes or on a cluster of machines.
 
-Of many, every file is a shard. Its translation is a file of the same name in the output directory:
-one line for each line, in order. It appears there as a whole when it is done, so whatever dies on
-the way, a shard that is there is not done again, and one that is not is done from its beginning.
+On a CPU, two processes with one thread each are faster than one with two threads: decoding steps
+are small, and most of what two threads gain they lose waiting for each other.
 
-On a CPU two processes with a thread each are faster than one with two threads: the steps of a
-search are small, and most of what two threads gain they lose waiting for each other.
+Each of many files is a shard. Its translation is a file of the same name in the output directory,
+with a line for each line, in order. It is written atomically when it is complete, so whatever
+fails on the way, finished shards are not translated again, and others start from their beginning.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from covnmt.base import processes as pool
-from covnmt.base import ray_cluster
+from covnmt.base import processes, ray_cluster
 from covnmt.base.config import DecodeConfig, require_same_settings
-from covnmt.base.console import track
+from covnmt.base.console import track, warn
 from covnmt.base.errors import UserError
 from covnmt.base.files import (
     file_digest,
     is_file_path,
     read_json,
     read_lines,
+    read_parallel_lines,
     write_json,
     write_lines,
 )
-from covnmt.base.processes import Chunk
+from covnmt.base.processes import Chunk, chunked
 from covnmt.decoding.engines import default_processes, is_exported
+from covnmt.inference import align, omissions
+from covnmt.inference.align import Alignment, EmptySideError
 from covnmt.inference.input_lines import input_chunks
-from covnmt.inference.translate import WINDOW_BATCHES, Translation, Translator, format_translations
+from covnmt.inference.model import WINDOW_BATCHES, Model, ModelLoader
+from covnmt.inference.omissions import OmissionReport, SkippedPair
+from covnmt.inference.translate import Translation, format_translations
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 CORES_PER_WORKER = 2
-CHUNK_BATCHES = 8  # of a piece: enough to sort its lines by length
+CHUNK_BATCHES = 8  # per chunk for one of several processes: enough to sort its lines by length
+ALIGNED_PAIRS = 4 * align.BATCH_SIZE  # per chunk for one of several processes
 WEIGHTS = ("model.safetensors", "encoder.onnx", "step.onnx", "weights.bin", "shortlist.json")
 SETTINGS_FILE = ".translate.json"  # how the files of an output directory were made
 
 
+def map_lines(
+    loader: ModelLoader,
+    function: Callable[[Model, Chunk[T]], Iterable[R]],
+    chunks: Iterable[Chunk[T]],
+    workers: int,
+) -> Iterator[R]:
+    """Apply a function to chunks of lines, in order, and yield its results one by one.
+
+    One worker means this process, which opens the model before it reads any lines. Several are
+    processes that each open the model once; they start with the first chunk that is not followed
+    by a pause of the input.
+    """
+    _open_in_worker.cache_clear()  # a file of the model may have changed since the last call
+    if workers > 1:
+        apply = partial(_apply_in_worker, loader, function)
+        return chain.from_iterable(_map_chunks(apply, iter(chunks), workers))
+    model = loader.load()
+    return (result for chunk in chunks for result in function(model, chunk))
+
+
+def _map_chunks(
+    apply: Callable[[Chunk[T]], list[R]], chunks: Iterator[Chunk[T]], workers: int
+) -> Iterator[list[R]]:
+    for chunk in chunks:
+        if chunk.paused:
+            yield apply(chunk)
+        else:
+            yield from processes.map_in_order(apply, chain([chunk], chunks), workers)
+
+
+def _apply_in_worker(
+    loader: ModelLoader, function: Callable[[Model, Chunk[T]], Iterable[R]], chunk: Chunk[T]
+) -> list[R]:
+    return list(function(_open_in_worker(loader), chunk))
+
+
+@lru_cache(maxsize=1)
+def _open_in_worker(loader: ModelLoader) -> Model:
+    """Open the model once per process, with its share of the threads or a GPU of its own."""
+    rank, device, threads = processes.worker_rank(), loader.device, loader.threads
+    if rank.workers > 1:
+        threads = max(1, (threads or processes.available_cpus()) // rank.workers)
+        if gpus := count_gpus(loader):
+            device = f"cuda:{rank.rank % gpus}"
+    return replace(loader, device=device, threads=threads).load()
+
+
+def count_gpus(loader: ModelLoader) -> int:
+    """Return how many GPUs the model can use; exported models use none."""
+    if loader.device not in ("auto", "cuda") or is_exported(loader.directories[0]):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
 @dataclass(frozen=True)
 class TranslationJob:
-    """How to translate, the same for all workers."""
+    """A model and how to translate with it, the same for all workers."""
 
-    models: tuple[Path, ...]
+    loader: ModelLoader
     decode: DecodeConfig
     overlong: Literal["cut", "split"] = "cut"
+    split_sentences: bool = False
     as_json: bool = False
-    dictionary: Path | None = None
-    device: str = "auto"
-    threads: int = 0  # of all workers of a machine together; 0: one per core
-    split_sentences: bool = False  # of a line, translated one by one
+
+    def __call__(self, model: Model, chunk: Chunk[str]) -> Iterator[Translation]:
+        """Translate some lines; warnings name them by their position in the text."""
+        return self.translate(model, chunk.lines, chunk.first)
+
+    def translate(
+        self, model: Model, lines: Iterable[str], first: int = 0
+    ) -> Iterator[Translation]:
+        """Translate lines, of which the first has this index in the text."""
+        return model.translate_stream(
+            lines, self.decode, self.overlong, split_sentences=self.split_sentences, first=first
+        )
 
     def identity(self) -> dict[str, Any]:
-        """All that the translations depend on."""
+        """Return all that the translations depend on."""
+        dictionary = self.loader.dictionary
         return {
-            "models": [file_digest(path) for model in self.models for path in _weights(model)],
+            "models": [
+                file_digest(path)
+                for directory in self.loader.directories
+                for path in sorted(directory.iterdir())
+                if path.name in WEIGHTS
+            ],
             "decode": self.decode.model_dump(mode="json"),
             "overlong": self.overlong,
             "sentences": self.split_sentences,
             "json": self.as_json,
-            "dictionary": file_digest(self.dictionary) if self.dictionary else None,
+            "dictionary": file_digest(dictionary) if dictionary else None,
         }
+
+
+def translate_text(job: TranslationJob, path: Path | None, workers: int) -> Iterator[Translation]:
+    """Translate a file or standard input, in order.
+
+    0 workers are as many as suit the model for a file, and one for standard input.
+    """
+    if not workers and is_file_path(path):
+        workers = default_processes(job.loader.directories[0], job.loader.threads)
+    size = (CHUNK_BATCHES if workers > 1 else WINDOW_BATCHES) * job.decode.batch_size
+    return map_lines(job.loader, job, input_chunks(path, size), workers)
+
+
+def align_files(
+    loader: ModelLoader, source: Path, target: Path, tokenized: bool
+) -> Iterator[Alignment]:
+    """Align two files line by line, in order; an error names the line."""
+    workers = default_processes(loader.directories[0], loader.threads)
+    size = ALIGNED_PAIRS if workers > 1 else align.WINDOW_PAIRS
+    pairs = chunked(((s, t) for s, t in read_parallel_lines(source, target)), size)
+    try:
+        yield from map_lines(loader, partial(_align_chunk, tokenized), pairs, workers)
+    except EmptySideError as error:
+        raise error.in_files(source, target) from None
+
+
+def _align_chunk(
+    tokenized: bool, model: Model, chunk: Chunk[tuple[str, str]]
+) -> Iterator[Alignment]:
+    try:
+        yield from model.align_stream(chunk.lines, tokenized)
+    except EmptySideError as error:
+        raise EmptySideError(chunk.first + error.index) from None
+
+
+def check_files(
+    loader: ModelLoader, source: Path, target: Path, min_gain: float, max_tokens: int
+) -> Iterator[OmissionReport | SkippedPair]:
+    """Check two files for omissions line by line, in order; warn of lines that are too long."""
+    workers = default_processes(loader.directories[0], loader.threads)
+    pairs = ((s, t) for s, t in read_parallel_lines(source, target))
+    check = partial(_check_chunk, min_gain, max_tokens)
+    reports = map_lines(loader, check, chunked(pairs, omissions.WINDOW_PAIRS), workers)
+    for number, report in enumerate(reports, 1):
+        if isinstance(report, SkippedPair):
+            warn(
+                f"{source} and {target}, line {number}: {report.tokens} tokens, not checked; a "
+                f"side may have {max_tokens}: split it, or say --max-tokens {report.tokens}"
+            )
+        yield report
+
+
+def _check_chunk(
+    min_gain: float, max_tokens: int, model: Model, chunk: Chunk[tuple[str, str]]
+) -> Iterator[OmissionReport | SkippedPair]:
+    return model.check_stream(chunk.lines, min_gain, max_tokens)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A file, and the one that its translation goes to."""
+    """A file, and the file for its translation."""
 
     source: Path
     target: Path
@@ -77,16 +212,16 @@ class Shard:
 
 @dataclass(frozen=True)
 class TranslationSummary:
-    """What a call did."""
+    """What a call of `translate_files` did."""
 
     directory: Path
     files: int
     lines: int
-    before: int  # files that were there already
+    skipped: int  # files that had a translation already
 
     def __str__(self) -> str:
-        had = f"; {self.before:,} were there already" if self.before else ""
-        return f"{self.directory}: {self.files:,} files, {self.lines:,} lines{had}"
+        skipped = f"; {self.skipped:,} were there already" if self.skipped else ""
+        return f"{self.directory}: {self.files:,} files, {self.lines:,} lines{skipped}"
 
 
 def translate_files(
@@ -96,35 +231,38 @@ def translate_files(
     workers: int,
     ray: str | None = None,
 ) -> TranslationSummary:
-    """Translate all files that have no translation yet; so many at a time, or on a Ray cluster."""
+    """Translate all files that have no translation yet, in processes or on a Ray cluster."""
     if not inputs or directory is None:
         raise UserError("--shards names the files to translate, --out their directory: give both")
     if job.decode.nbest > 1 and not job.as_json:
         raise UserError("--shards gives one line for each line: with --nbest say --json")
     shards = plan_shards(inputs, directory)
     check_same_settings(job, directory)
-    workers = workers or count_gpus(job) or max(1, pool.available_cpus() // CORES_PER_WORKER)
+    workers = (
+        workers or count_gpus(job.loader) or max(1, processes.available_cpus() // CORES_PER_WORKER)
+    )
     waiting = [shard for shard in shards if not shard.target.exists()]
     # the largest first, so that no worker is left alone with it in the end
     waiting.sort(key=lambda shard: -shard.source.stat().st_size)
-    _open.cache_clear()
-    made: Iterator[int]
+    _open_in_worker.cache_clear()
+    line_counts: Iterator[int]
     if ray is None:
-        made = pool.map_unordered(
+        line_counts = processes.map_unordered(
             partial(translate_shard, job), waiting, min(workers, len(waiting))
         )
     else:
-        models = tuple(path.absolute() for path in job.models)  # wherever a worker runs
-        job = replace(job, models=models, threads=job.threads or CORES_PER_WORKER)
-        made = ray_cluster.map_on_cluster(
+        directories = tuple(path.absolute() for path in job.loader.directories)
+        threads = job.loader.threads or CORES_PER_WORKER
+        job = replace(job, loader=replace(job.loader, directories=directories, threads=threads))
+        line_counts = ray_cluster.map_on_cluster(
             partial(translate_shard, job), waiting, ray, CORES_PER_WORKER
         )
-    lines = sum(track(made, len(waiting), "translating", "files"))
+    lines = sum(track(line_counts, len(waiting), "translating", "files"))
     return TranslationSummary(directory, len(waiting), lines, len(shards) - len(waiting))
 
 
 def plan_shards(inputs: Sequence[Path], directory: Path) -> list[Shard]:
-    """The files, those of directories too, and where their translations go."""
+    """List the files, including those in directories, and where their translations go."""
     sources: list[Path] = []
     for path in inputs:
         if not path.exists():
@@ -147,99 +285,23 @@ def plan_shards(inputs: Sequence[Path], directory: Path) -> list[Shard]:
 
 
 def check_same_settings(job: TranslationJob, directory: Path) -> None:
-    """A directory holds translations of one kind."""
-    path, now = directory / SETTINGS_FILE, job.identity()
+    """Refuse a directory that holds translations made with other settings."""
+    path, settings = directory / SETTINGS_FILE, job.identity()
     if not path.exists() or all(each.name.startswith(".") for each in directory.iterdir()):
-        write_json(path, now)  # nothing is made yet
+        write_json(path, settings)  # nothing is translated yet
         return
     before = read_json(path)
     require_same_settings(
         before if isinstance(before, dict) else {},
-        now,
+        settings,
         f"{directory}: holds translations made",
         "choose another --out, or the old settings",
     )
 
 
-def _weights(model: Path) -> list[Path]:
-    """The files that make a model what it is."""
-    return sorted(path for path in model.iterdir() if path.name in WEIGHTS)
-
-
 def translate_shard(job: TranslationJob, shard: Shard) -> int:
-    """Translate one file; gives the number of its lines."""
-    done = _stream(job, read_lines(shard.source))
-    lines, written = format_translations(done, job.as_json, job.decode.nbest), count()
+    """Translate one file; return the number of its lines."""
+    translations = job.translate(_open_in_worker(job.loader), read_lines(shard.source))
+    lines, written = format_translations(translations, job.as_json, job.decode.nbest), count()
     write_lines(shard.target, (line for line, _ in zip(lines, written)))  # noqa: B905 (endless)
     return next(written)
-
-
-def translate_text(job: TranslationJob, path: Path | None, workers: int) -> Iterator[Translation]:
-    """Translations of a file or of standard input, in order.
-
-    Without a wish, a file has as many processes as suit.
-    """
-    if not workers and is_file_path(path):
-        workers = default_processes(job.models[0], job.threads)
-    _open.cache_clear()
-    if workers <= 1:
-        _open(job)  # before anybody types
-    size = (CHUNK_BATCHES if workers > 1 else WINDOW_BATCHES) * job.decode.batch_size
-    return chain.from_iterable(_answers(job, input_chunks(path, size), workers))
-
-
-def _answers(
-    job: TranslationJob, pieces: Iterator[Chunk[str]], workers: int
-) -> Iterator[Iterable[Translation]]:
-    """Those of each piece. Other processes begin when there is more than one piece at a time."""
-    for piece in pieces:
-        if piece.paused:
-            yield translate_chunk(job, piece)
-        else:
-            yield from pool.map_in_order(
-                partial(translate_chunk, job), chain([piece], pieces), workers
-            )
-
-
-def translate_lines(
-    job: TranslationJob, lines: Iterable[str], workers: int, batches: int
-) -> Iterator[Translation]:
-    """Translations of lines, in order, by so many processes, a few batches at a time."""
-    _open.cache_clear()
-    size = batches * job.decode.batch_size
-    return pool.map_chunks(partial(translate_chunk, job), lines, size, workers)
-
-
-def translate_chunk(job: TranslationJob, piece: Chunk[str]) -> list[Translation]:
-    """Translate some lines; warnings name them by their place in the text."""
-    return list(_stream(job, piece.lines, piece.first))
-
-
-def _stream(job: TranslationJob, lines: Iterable[str], first: int = 0) -> Iterator[Translation]:
-    translator = _open(job)
-    return translator.stream(
-        lines, job.decode, job.overlong, split_sentences=job.split_sentences, first=first
-    )
-
-
-@lru_cache(maxsize=1)
-def _open(job: TranslationJob) -> Translator:
-    """The translator of this process; every worker takes a GPU of its own where there are some.
-
-    It is kept for the rest of a call, not for the next one: the files of a model may change.
-    """
-    seat, device, threads = pool.worker_rank(), job.device, job.threads
-    if seat.workers > 1:
-        threads = max(1, (threads or pool.available_cpus()) // seat.workers)
-        if found := count_gpus(job):
-            device = f"cuda:{seat.rank % found}"
-    return Translator.load(*job.models, device=device, dictionary=job.dictionary, threads=threads)
-
-
-def count_gpus(job: TranslationJob) -> int:
-    """GPUs that this job can use; exported models use none."""
-    if job.device not in ("auto", "cuda") or is_exported(job.models[0]):
-        return 0
-    import torch
-
-    return torch.cuda.device_count()

@@ -18,9 +18,10 @@ from covnmt.base.config import DecodeConfig
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.files import check_writable, read_parallel_lines
+from covnmt.base.processes import chunked
 from covnmt.decoding.engines import default_processes
 from covnmt.decoding.penalties import MAX_RETRY_BEAM, penalized_score
-from covnmt.inference.parallel import TranslationJob, translate_lines
+from covnmt.inference.parallel import TranslationJob, map_lines
 from covnmt.inference.translate import Translation, override_decoding
 from covnmt.metrics.bleu import bleu_statistics, paper_bleu_from_statistics
 from covnmt.model.directory import find_model, load_config, save_config
@@ -189,8 +190,9 @@ def tune_penalties(
     if not pairs:
         raise UserError(f"{source} and {reference} are empty; expected a sentence on each line")
     job = replace(job, decode=keep_every_hypothesis(job.decode))
-    workers = default_processes(job.models[0], job.threads)
-    found = translate_lines(job, (line for line, _ in pairs), workers, CHUNK_BATCHES)
+    workers = default_processes(job.loader.directories[0], job.loader.threads)
+    chunks = chunked((line for line, _ in pairs), CHUNK_BATCHES * job.decode.batch_size)
+    found = map_lines(job.loader, job, chunks, workers)
     references = [translation for _, translation in pairs]
     tuning = score_penalties(
         track(found, len(pairs), "translating"), references, settings, tokenize

@@ -27,8 +27,8 @@ from covnmt.evaluation.html import attention_heat_maps, write_report
 from covnmt.evaluation.system_output import read_outputs
 from covnmt.evaluation.tables import comparison_table, length_table
 from covnmt.evaluation.test_set import EvaluationSet, combine_output_lines, load_evaluation_set
-from covnmt.inference.align import Aligner
-from covnmt.inference.translate import Translator, format_translations
+from covnmt.inference.model import load
+from covnmt.inference.translate import format_translations
 from covnmt.model.directory import bundled_models
 from covnmt.text.tokenize import TokenizerSettings
 from covnmt.training.loop import train
@@ -93,11 +93,11 @@ def translate_test(text: Path, run: Path) -> None:
     if (run / "test.npz").exists():
         return
     pairs = list(read_parallel_lines(text / "test.src", text / "test.tgt"))
-    translator = Translator.load(run, device="cpu")
-    done = translator.stream(source for source, _ in pairs)
+    model = load(run, device="cpu")
+    done = model.translate_stream(source for source, _ in pairs)
     shown = track(done, len(pairs), "translating", "sentences")
     write_lines(run / "test.jsonl", format_translations(shown, as_json=True, nbest=1))
-    aligned = Aligner.load(run, device="cpu").align((source, target) for source, target in pairs)
+    aligned = model.align((source, target) for source, target in pairs)
     save_matrices(run / "test.npz", [pair.matrix for pair in aligned])
 
 
@@ -119,5 +119,5 @@ def translate_examples() -> Iterator[Text]:
     for name in bundled_models():
         language, _, _ = name.partition("-")
         lines = [line.replace(" ", "") for line in example_sentences(language)[:EXAMPLES]]
-        for translation in Translator.load(name).translate(lines):
+        for translation in load(name).translate(lines):
             yield Text(f"{name}  {translation.source}\n       {translation.text}")

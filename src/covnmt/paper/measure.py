@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from covnmt.base.config import DecodeConfig
+from covnmt.base.errors import UserError
 from covnmt.base.files import read_parallel_lines, write_lines
 from covnmt.base.processes import available_cpus
 from covnmt.data.corpus import Corpus, Split
 from covnmt.evaluation.alignment_files import check_links, read_links
 from covnmt.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
 from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
-from covnmt.inference.align import Aligner
-from covnmt.inference.translate import Translation, Translator
+from covnmt.inference.align import EmptySideError
+from covnmt.inference.model import Model, load
+from covnmt.inference.translate import Translation
 from covnmt.inference.tune_penalties import (
     PenaltyTuning,
     keep_every_hypothesis,
@@ -98,22 +100,21 @@ class TrainedSystem(Protocol[AnyTranslation]):
 class NeuralSystem:
     """A neural model, whose alignments are attention."""
 
-    translator: Translator
-    aligner: Aligner
+    model: Model
     decode: DecodeConfig
 
     @classmethod
     def load(cls, run: Path, device: str, decode: DecodeConfig) -> "NeuralSystem":
         """Open a model directory."""
-        return cls(Translator.load(run, device=device), Aligner.load(run, device), decode)
+        return cls(load(run, device=device), decode)
 
     def translate(
         self, test: Sequence[str], examples: Sequence[str]
     ) -> tuple[list[Translation], list[Translation]]:
         """See `TrainedSystem`."""
         return (
-            self.translator.translate(test, self.decode),
-            self.translator.translate(examples, self.decode),
+            self.model.translate(test, self.decode),
+            self.model.translate(examples, self.decode),
         )
 
     def align(
@@ -122,11 +123,14 @@ class NeuralSystem:
         """Force-decode the gold pairs and the references."""
         targets = [" ".join(target) for _, target in gold.pairs]
         pairs = zip((" ".join(source) for source, _ in gold.pairs), targets, strict=True)
-        aligned = self.aligner.align(pairs, tokenized=True, where=gold.location)
+        try:
+            aligned = self.model.align(pairs, tokenized=True)
+        except EmptySideError as error:
+            raise UserError(f"{gold.location} {error.index + 1}: {error.reason}") from None
         of_gold = SystemOutput(targets, reference_attention=[pair.matrix for pair in aligned])
         if test is None:
             return of_gold, None
-        forced = self.aligner.align(zip(test.source_text(), test.target_text(), strict=True))
+        forced = self.model.align(zip(test.source_text(), test.target_text(), strict=True))
         fertility = [t.fertility.tolist() for t in translations if t.fertility is not None]
         return of_gold, SystemOutput(
             text=[" ".join(translation.tokens) for translation in translations],
@@ -240,7 +244,7 @@ def tune_on_dev(
     dev = Corpus.open(prepared).split("dev")
     references = [line if experiment.text.plain else line.lower() for line in dev.target_text()]
     settings = keep_every_hypothesis(without_length_limit(decode, dev))
-    translations = Translator.load(run, device=device).stream(dev.source_text(), settings)
+    translations = load(run, device=device).translate_stream(dev.source_text(), settings)
     return score_penalties(translations, references, penalty_grid(decode))
 
 

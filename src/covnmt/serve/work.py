@@ -13,9 +13,10 @@ from typing import Generic, Self, TypeVar
 
 from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
-from covnmt.inference.align import Aligner, Alignment
-from covnmt.inference.omissions import MAX_TOKENS, OmissionChecker, OmissionReport
-from covnmt.inference.translate import Translation, Translator
+from covnmt.inference.align import Alignment
+from covnmt.inference.model import load
+from covnmt.inference.omissions import MAX_TOKENS, OmissionReport
+from covnmt.inference.translate import Translation
 from covnmt.text.codec import Codec
 
 R = TypeVar("R")
@@ -39,13 +40,10 @@ class OpenModel:
     """A model in a worker process, ready for every kind of work."""
 
     def __init__(self, directory: Path, device: str, threads: int) -> None:
-        self.translator = Translator.load(directory, device=device, threads=threads)
-        [network] = self.translator.models
-        self.source, self.target = self.translator.source, self.translator.target
-        self.aligner = Aligner(network, self.source, self.target)
-        self.checker = OmissionChecker(self.translator)
-        kind, engine = network.config.coverage.kind, self.translator.engine
-        self.properties = ModelProperties(kind, self.translator.decode, engine.device)
+        self.model = load(directory, device=device, threads=threads)
+        self.source, self.target = self.model.source, self.model.target
+        kind, device = self.model.config.coverage.kind, self.model.engine.device
+        self.properties = ModelProperties(kind, self.model.decode, device)
 
     def warm_up(self) -> None:
         """Translate once: the first search compiles and allocates what later ones reuse."""
@@ -105,7 +103,7 @@ class TranslateWork(Work[Translation]):
     ) -> Sequence[Translation]:
         sentences = [sentence for work in batch for sentence in work.texts]
         watch = ChangedText(on_partial, model.target) if on_partial else None
-        return model.translator.translate(sentences, batch[0].decode, on_step=watch)
+        return model.model.translate(sentences, batch[0].decode, on_step=watch)
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ class AlignWork(Work[Alignment]):
         cls, batch: Sequence[Self], model: OpenModel, on_partial: ProgressCallback | None
     ) -> Sequence[Alignment]:
         pairs = [(source, target) for source, target in (work.texts for work in batch)]
-        return model.aligner.align(pairs, batch[0].tokenized)
+        return model.model.align(pairs, batch[0].tokenized)
 
 
 @dataclass(frozen=True)
@@ -147,7 +145,7 @@ class CheckWork(Work[OmissionReport]):
         cls, batch: Sequence[Self], model: OpenModel, on_partial: ProgressCallback | None
     ) -> Sequence[OmissionReport]:
         pairs = [(source, target) for source, target in (work.texts for work in batch)]
-        return model.checker.check(pairs)
+        return model.model.check(pairs)
 
 
 def decodings_per_check(source: str) -> int:

@@ -11,7 +11,8 @@ import torch
 from covnmt.base.config import Config
 from covnmt.data.batching import evaluation_batches, read_batch
 from covnmt.data.corpus import Corpus, Split
-from covnmt.inference.translate import Translation, Translator
+from covnmt.inference.model import Model
+from covnmt.inference.translate import Translation
 from covnmt.metrics.alignment import format_links, links_from_attention
 from covnmt.metrics.bleu import paper_bleu
 from covnmt.model.seq2seq import Seq2Seq
@@ -132,7 +133,7 @@ def validate_shard(
     decode = config.decode.model_copy(
         update={"beam": config.train.validate_beam, "nbest": 1, "retry": False}
     )
-    translator = Translator([model], dev.source, dev.target, decode)
+    translator = Model([model], dev.source, dev.target, decode)
     outputs = translator.translate(world.shard(dev.lines[:lines]), on_step=watch)
     references = world.shard(dev.references[:lines][:SAMPLES])
     samples = [make_sample(*pair) for pair in zip(outputs, references, strict=False)]

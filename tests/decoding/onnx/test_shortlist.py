@@ -16,8 +16,7 @@ from covnmt.decoding.onnx.format import OutputLayer, Precision, read_manifest
 from covnmt.decoding.onnx.runtime import OnnxEngine
 from covnmt.decoding.onnx.shortlist import AlignedText, Shortlist, build_shortlist
 from covnmt.decoding.protocol import SearchResult
-from covnmt.inference.align import Aligner
-from covnmt.inference.translate import Translator
+from covnmt.inference.model import Model
 from covnmt.metrics.alignment import format_links, links_from_attention
 from covnmt.text.codec import Codec
 from covnmt.text.vocabulary import UNK_ID
@@ -122,7 +121,7 @@ def linked(
     sides = tiny_text / "test.src", tiny_text / "test.tgt"
     pairs = zip(*map(read_lines, sides), strict=True)
     links = tmp_path_factory.mktemp("links") / "test.links"
-    found = Aligner.load(tiny_model).align(pairs)
+    found = Model.load(tiny_model).align(pairs)
     write_lines(links, (format_links(links_from_attention(pair.matrix)) for pair in found))
     return AlignedText(*sides, links)
 
@@ -189,9 +188,9 @@ def test_whole_export(
     """The vocabulary is small, so the list has everything and the translations are the same."""
     export_model(tiny_model, tmp_path / "list", "fp32", linked)
     lines = list(read_lines(tiny_text / "test.src"))
-    found = Translator.load(tmp_path / "list").translate(lines)
-    wanted = Translator.load(tiny_model).translate(lines)
+    found = Model.load(tmp_path / "list").translate(lines)
+    wanted = Model.load(tiny_model).translate(lines)
     assert [t.tokens for t in found] == [t.tokens for t in wanted]
     (tmp_path / "list" / "shortlist.json").unlink()
     with pytest.raises(UserError, match=r"shortlist\.json: cannot be read"):
-        Translator.load(tmp_path / "list")
+        Model.load(tmp_path / "list")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from covnmt.inference.units import SourceUnits, find_units
+from covnmt.inference.omissions import SourceUnits, find_units
 from covnmt.model.directory import find_model
 from covnmt.text.codec import Codec
 from covnmt.text.moses import MosesTokenizer
@@ -45,12 +45,12 @@ def test_characters_in_bytes_are_words_unless_they_are_punctuation() -> None:
 def test_sentences_of_a_line() -> None:
     """By themselves, as the tokenizer ends a sentence; all of them are ranges of one line."""
     codec = Codec(TokenizerSettings(), MosesTokenizer("en"), NO_WORDS)
-    line = SourceUnits.of("The dog barks. ... It is late.", codec)
+    line = SourceUnits.from_line("The dog barks. ... It is late.", codec)
     assert line.tokens == ("The", "dog", "barks", ".", "...", "It", "is", "late", ".")
     assert line.sentences == [range(4), range(4, 5), range(5, 9)]
-    assert line.words(line.sentences[2]) == [range(5, 6), range(6, 7), range(7, 8)]
-    assert line.words_without(line.sentences[:1]) == line.words(line.sentences[2])
-    assert line.others(line.sentences[1]) == [range(4), range(5, 9)]
+    assert line.units_in(line.sentences[2]) == [range(5, 6), range(6, 7), range(7, 8)]
+    assert line.units_without(line.sentences[:1]) == line.units_in(line.sentences[2])
+    assert line.other_sentences(line.sentences[1]) == [range(4), range(5, 9)]
 
 
 @pytest.mark.parametrize("model", ["ja-en", "zh-en"])
@@ -58,7 +58,7 @@ def test_what_follows_a_full_stop_without_space_is_read_as_it_stands(model: str)
     """By itself it would begin with a space, and be taken for something else."""
     codec = Codec.load(find_model(model), "source")
     text = "彼は寺で学んだ。しかし「月」を得た。其他有关事项。"
-    line = SourceUnits.of(text, codec)
+    line = SourceUnits.from_line(text, codec)
     assert list(line.tokens) == codec.tokenize(text)
     assert [codec.detokenize(line.tokens[each.start : each.stop]) for each in line.sentences] == [
         f"{sentence}。" for sentence in text.split("。")[:-1]
@@ -72,9 +72,9 @@ def test_a_language_with_spaces_has_one_after_a_full_stop(unspaced: bool, tokens
             return list(f"▁{line}")
 
     settings = TokenizerSettings(kind="sentencepiece", unspaced=unspaced)
-    assert SourceUnits.of("今。 明。", Codec(settings, Subwords(), NO_WORDS)).tokens == tuple(
-        tokens
-    )
+    assert SourceUnits.from_line(
+        "今。 明。", Codec(settings, Subwords(), NO_WORDS)
+    ).tokens == tuple(tokens)
 
 
 def test_a_piece_that_holds_a_full_stop_and_more_is_no_trouble() -> None:
@@ -83,5 +83,5 @@ def test_a_piece_that_holds_a_full_stop_and_more_is_no_trouble() -> None:
             return list(line.replace("。「", "@"))
 
     settings = TokenizerSettings(kind="characters", unspaced=True)
-    line = SourceUnits.of("あ。「い」。", Codec(settings, Greedy(), NO_WORDS))
+    line = SourceUnits.from_line("あ。「い」。", Codec(settings, Greedy(), NO_WORDS))
     assert line.tokens == tuple("あ。「い」。")

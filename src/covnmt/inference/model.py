@@ -1,0 +1,274 @@
+"""A model, opened once: it translates lines, aligns given translations and finds omissions in them.
+
+    model = load("ja-en")
+    [translation] = model.translate(["金閣寺は京都にある。"])
+    [alignment] = model.align([("金閣寺", "Kinkaku-ji")])
+    [report] = model.check([("金閣寺は京都にある。", "It is in Kyoto.")])
+
+Several model directories with the same vocabularies make an ensemble.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from covnmt.base.config import DecodeConfig
+from covnmt.base.console import warn
+from covnmt.base.errors import UserError
+from covnmt.data.padding import map_in_batches, pad_ids
+from covnmt.decoding.engines import Network, build_engine, load_networks
+from covnmt.decoding.protocol import StepCallback
+from covnmt.inference.align import Alignment, align_pairs
+from covnmt.inference.omissions import MIN_GAIN, OmissionChecker, OmissionReport, SkippedPair
+from covnmt.inference.translate import (
+    LineCallback,
+    PartialLines,
+    Translation,
+    join_segments,
+    make_translation,
+    read_dictionary,
+    split_tokens,
+)
+from covnmt.model.directory import (
+    ModelDescription,
+    check_vocabularies,
+    find_model,
+    load_config,
+)
+from covnmt.text.codec import SIDES, Codec, Side
+from covnmt.text.sentences import split_into_sentences
+
+WINDOW_BATCHES = 50  # lines are sorted by length within this many batches
+
+
+@dataclass(frozen=True)
+class ModelLoader:
+    """Model directories whose config.json has been read, and how to open them.
+
+    It can be sent to other processes, which then need not read config.json again.
+    """
+
+    directories: tuple[Path, ...]
+    descriptions: tuple[ModelDescription, ...] = field(hash=False)
+    device: str = "auto"
+    threads: int = 0
+    dictionary: Path | None = None
+
+    @classmethod
+    def find(
+        cls,
+        names: Sequence[Path | str],
+        device: str = "auto",
+        threads: int = 0,
+        dictionary: Path | None = None,
+    ) -> "ModelLoader":
+        """Find model directories, or bundled models by name, and read their config.json."""
+        directories = tuple(find_model(name) for name in names)
+        descriptions = tuple(load_config(directory) for directory in directories)
+        return cls(directories, descriptions, device, threads, dictionary)
+
+    @property
+    def decode(self) -> DecodeConfig:
+        """The decoding settings of the first model, which are those of an ensemble."""
+        return self.descriptions[0].config.decode
+
+    def load(self) -> "Model":
+        """Open vocabularies and weights; raise a UserError where they do not belong together."""
+        source, target = self._load_codecs()
+        networks = load_networks(self.directories, self.descriptions, self.device, self.threads)
+        entries = read_dictionary(self.dictionary) if self.dictionary else None
+        return Model(networks, source, target, self.decode, entries)
+
+    def _load_codecs(self) -> tuple[Codec, Codec]:
+        source, target = (Codec.load(self.directories[0], side) for side in SIDES)
+        sizes: dict[Side, int] = {
+            "source": len(source.vocabulary),
+            "target": len(target.vocabulary),
+        }
+        for directory, description in zip(self.directories, self.descriptions, strict=True):
+            check_vocabularies(directory, description, sizes)
+            if description.fingerprint != self.descriptions[0].fingerprint:
+                raise UserError(
+                    f"{directory}: other vocabularies than {self.directories[0]}; the models of "
+                    "an ensemble must be trained on one data directory"
+                )
+        return source, target
+
+
+class Model:
+    """One network, or an ensemble whose probabilities are averaged, with its vocabularies.
+
+    Alignments and checks use the first network of an ensemble.
+    """
+
+    def __init__(
+        self,
+        networks: Sequence[Network],
+        source: Codec,
+        target: Codec,
+        decode: DecodeConfig,
+        dictionary: dict[str, str] | None = None,
+    ) -> None:
+        self.networks, self.source, self.target, self.decode = networks, source, target, decode
+        self.config = networks[0].config
+        self.dictionary = dictionary or {}  # for `replace_unk`: source token to target token
+        self.engine = build_engine(networks, target.vocabulary.end_id)
+
+    @classmethod
+    def load(
+        cls,
+        name: Path | str,
+        *others: Path | str,
+        device: str = "auto",
+        threads: int = 0,
+        dictionary: Path | None = None,
+    ) -> "Model":
+        """Open a model directory or, by name, a bundled model; `others` make an ensemble.
+
+        `threads` is the number of CPU threads; 0 means one per core for PyTorch, and one for an
+        exported model. `dictionary` is a file of entries for `replace_unk`.
+        """
+        return ModelLoader.find((name, *others), device, threads, dictionary).load()
+
+    def translate(
+        self,
+        lines: Iterable[str],
+        decode: DecodeConfig | None = None,
+        overlong: Literal["cut", "split"] = "cut",
+        on_step: LineCallback | None = None,
+        split_sentences: bool = False,
+    ) -> list[Translation]:
+        """Translate lines; one without letters or digits stays as it is.
+
+        `overlong` says what to do with more than `decode.max_source` tokens. `split_sentences`
+        translates the sentences of a line separately. `on_step` is called after every decoding
+        step with the index of a line and the tokens of its best hypothesis so far; on a GPU, a
+        single network calls it only after every batch.
+        """
+        return list(self.translate_stream(lines, decode, overlong, on_step, split_sentences))
+
+    def translate_stream(
+        self,
+        lines: Iterable[str],
+        decode: DecodeConfig | None = None,
+        overlong: Literal["cut", "split"] = "cut",
+        on_step: LineCallback | None = None,
+        split_sentences: bool = False,
+        first: int = 0,
+    ) -> Iterator[Translation]:
+        """Translate like `translate`, but yield results after every window of lines.
+
+        `first` is the index of the first line, for warnings and `on_step`.
+        """
+        if isinstance(lines, str):  # is iterable too, character by character
+            raise TypeError("lines must be a list of lines, not a string: pass [text]")
+        decode = decode or self.decode
+        numbered = enumerate(lines, first)
+        while window := list(islice(numbered, WINDOW_BATCHES * decode.batch_size)):
+            segments = [
+                (number, segment)
+                for number, line in window
+                for text in (split_into_sentences(line).sentences if split_sentences else [line])
+                for segment in self._segments(text, number, decode.max_source, overlong)
+            ]
+            owners = [number for number, _ in segments]  # the line of every segment
+            progress = PartialLines(on_step, owners, self.target) if on_step else None
+            translations = self._translate_segments([s for _, s in segments], decode, progress)
+            start = 0
+            for number, line in window:
+                end = bisect_right(owners, number, start)
+                yield join_segments(line, translations[start:end], self.target)
+                start = end
+
+    def align(self, pairs: Iterable[tuple[str, str]], tokenized: bool = False) -> list[Alignment]:
+        """Align pairs of lines by forced decoding.
+
+        `tokenized` takes the words between spaces, as gold alignments count them.
+        """
+        return list(self.align_stream(pairs, tokenized))
+
+    def align_stream(
+        self, pairs: Iterable[tuple[str, str]], tokenized: bool = False
+    ) -> Iterator[Alignment]:
+        """Align like `align`, but yield results after every window of pairs."""
+        return align_pairs(self.engine, self.source, self.target, pairs, tokenized)
+
+    def check(
+        self, pairs: Iterable[tuple[str, str]], min_gain: float = MIN_GAIN
+    ) -> list[OmissionReport]:
+        """Find source words and sentences that given translations leave out.
+
+        A word counts if the translation gains at least `min_gain` nats without it. An empty
+        translation leaves out everything that is needed.
+        """
+        return list(self._checker().reports(pairs, min_gain))
+
+    def check_stream(
+        self, pairs: Iterable[tuple[str, str]], min_gain: float, max_tokens: int
+    ) -> Iterator[OmissionReport | SkippedPair]:
+        """Check like `check`, a window of pairs at a time, but skip long pairs.
+
+        A pair is skipped if a side has more than `max_tokens` tokens.
+        """
+        return self._checker().short_reports(pairs, min_gain, max_tokens)
+
+    def _checker(self) -> OmissionChecker:
+        def translate_whole(sentences: Sequence[str], max_source: int) -> list[Translation]:
+            decode = self.decode.model_copy(update={"max_source": max_source})
+            return self.translate(sentences, decode)
+
+        return OmissionChecker(self.engine, self.source, self.target, translate_whole)
+
+    def _segments(
+        self, text: str, number: int, limit: int, overlong: Literal["cut", "split"]
+    ) -> list[tuple[str, ...]]:
+        """Return the tokens to translate together: nothing for a text without words."""
+        if not any(letter.isalnum() for letter in text):  # a model makes up a sentence for a rule
+            return []
+        tokens = tuple(self.source.tokenize(text))
+        if len(tokens) <= limit:
+            return [tokens] if tokens else []
+        if overlong == "split":
+            return split_tokens(tokens, limit)
+        warn(
+            f"line {number + 1}: {len(tokens)} tokens, only the first {limit} are translated "
+            "(--overlong split translates all; so does --split-sentences if these are several)",
+        )
+        return [tokens[:limit]]
+
+    def _translate_segments(
+        self,
+        segments: Sequence[tuple[str, ...]],
+        decode: DecodeConfig,
+        progress: PartialLines | None,
+    ) -> list[Translation]:
+        """Translate segments in batches of similar length; return them in the given order."""
+
+        def translate_batch(chosen: list[int]) -> list[Translation]:
+            callback = None if progress is None else progress.callback(chosen)
+            return self._translate_batch([segments[k] for k in chosen], decode, callback)
+
+        return map_in_batches(translate_batch, [len(s) for s in segments], decode.batch_size)
+
+    def _translate_batch(
+        self,
+        segments: Sequence[tuple[str, ...]],
+        decode: DecodeConfig,
+        callback: StepCallback | None,
+    ) -> list[Translation]:
+        ids = [self.source.encode(tokens) for tokens in segments]
+        result = self.engine.search(pad_ids(ids, self.source.vocabulary.end_id), decode, callback)
+        fertilities = [None] * len(ids) if result.fertility is None else list(result.fertility)
+        dictionary = self.dictionary if decode.replace_unk else None
+        return [
+            make_translation(tokens, hypotheses, fertility, self.target, dictionary)
+            for tokens, hypotheses, fertility in zip(
+                segments, result.hypotheses, fertilities, strict=True
+            )
+        ]
+
+
+load = Model.load
