@@ -83,9 +83,9 @@ def test_partners_light_up(page: Page, translator: Model, line: str) -> None:
     i = 1
     page.locator(".word.target").nth(i).hover()
     j = int(expected.alignment[i].argmax())
-    expect(page.locator(".word.source").nth(j)).to_have_class(re.compile(r"\blit\b"))
+    expect(page.locator(".word.source").nth(j)).to_have_class(re.compile(r"\bhighlighted\b"))
     page.locator("h1").hover()
-    expect(page.locator(".word.lit")).to_have_count(0)
+    expect(page.locator(".word.highlighted")).to_have_count(0)
 
 
 def test_with_the_keyboard_alone(page: Page, line: str) -> None:
@@ -93,7 +93,7 @@ def test_with_the_keyboard_alone(page: Page, line: str) -> None:
     page.locator(".word.source").first.focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator(".word.source").nth(1)).to_be_focused()
-    expect(page.locator(".word.source").nth(1)).to_have_class(re.compile(r"\bown\b"))
+    expect(page.locator(".word.source").nth(1)).to_have_class(re.compile(r"\bselected\b"))
     page.keyboard.press("End")
     expect(page.locator(".word.source").last).to_be_focused()
     label = page.locator(".word.source").last.get_attribute("aria-label")
@@ -114,7 +114,7 @@ def test_compare_two_models_and_a_link_to_the_view(
 
 def test_stepping_fills_the_coverage(page: Page, line: str) -> None:
     show(page, line)
-    slider = page.get_by_label("Words said so far")
+    slider = page.get_by_label("Target words so far")
 
     def total() -> float:
         script = "all => all.reduce((sum, bar) => sum + parseFloat(bar.style.width), 0)"
@@ -123,13 +123,15 @@ def test_stepping_fills_the_coverage(page: Page, line: str) -> None:
     full = total()
     slider.fill("0")
     assert total() == 0
-    expect(page.locator(".word.target.unsaid")).to_have_count(page.locator(".word.target").count())
+    expect(page.locator(".word.target.upcoming")).to_have_count(
+        page.locator(".word.target").count()
+    )
     slider.press("ArrowRight")
     assert 0 < total() < full
     # asked in the page, which may have played all before a question from outside arrives
     click = "button => { button.click(); return button.textContent; }"
     assert page.get_by_role("button", name="Play").evaluate(click) == "Pause"
-    expect(page.locator(".word.target.unsaid")).to_have_count(0)
+    expect(page.locator(".word.target.upcoming")).to_have_count(0)
     assert total() == full
 
 
@@ -218,18 +220,18 @@ def checking(page: Page) -> Page:
 
 def test_what_a_translation_leaves_out(checking: Page) -> None:
     ask(checking, "Kinkaku-ji is a famous temple.")
-    verdict, missed = checking.locator(".verdict"), checking.locator(".word.source.missed")
+    verdict, omitted = checking.locator(".verdict"), checking.locator(".word.source.omitted")
     expect(verdict).to_contain_text("Probably left out: 京都")
     expect(verdict).to_contain_text("A hint")
     expect(verdict).to_have_role("status")
-    expect(missed.locator(".token")).to_have_text(["京都"])
+    expect(omitted.locator(".token")).to_have_text(["京都"])
     # not by colour alone, and told to who cannot see it; stepping does not take it away
-    assert missed.evaluate("word => getComputedStyle(word).borderTopStyle") == "dashed"
-    checking.get_by_label("Words said so far").fill("2")
-    expect(missed).to_have_attribute("aria-label", re.compile("probably left out"))
+    assert omitted.evaluate("word => getComputedStyle(word).borderTopStyle") == "dashed"
+    checking.get_by_label("Target words so far").fill("2")
+    expect(omitted).to_have_attribute("aria-label", re.compile("probably left out"))
     # what was said of another text is gone as soon as there is a new one
     checking.get_by_label("Translation to check").press_sequentially("x")
-    expect(missed).to_have_count(0)
+    expect(omitted).to_have_count(0)
     expect(verdict).to_be_empty()
     assert checking.locator('[aria-label*="left out"]').count() == 0
 
@@ -239,12 +241,12 @@ def test_what_leaves_out_nothing(checking: Page) -> None:
     expect(box).to_have_value(checking.locator(".translation").inner_text())
     box.press("Tab")
     checking.keyboard.press("Enter")
-    expect(verdict).to_contain_text("what the model says itself")
+    expect(verdict).to_contain_text("the model's own translation")
     ask(checking, "Kinkaku-ji is a famous temple in Kyoto.")
     expect(verdict).to_contain_text("Nothing seems to be left out")
     ask(checking, " ")
     expect(verdict).to_contain_text("paste a translation")
-    expect(checking.locator(".missed:visible")).to_have_count(0)
+    expect(checking.locator(".omitted:visible")).to_have_count(0)
 
 
 def test_what_cannot_be_checked(checking: Page) -> None:

@@ -65,9 +65,9 @@ def test_from_right_to_left(page: Page, line: str) -> None:
     assert first["x"] > second["x"]
     words.first.focus()
     page.keyboard.press("ArrowLeft")
-    expect(words.nth(1)).to_have_class(re.compile(r"\bown\b"))
+    expect(words.nth(1)).to_have_class(re.compile(r"\bselected\b"))
     page.keyboard.press("ArrowRight")
-    expect(words.first).to_have_class(re.compile(r"\bown\b"))
+    expect(words.first).to_have_class(re.compile(r"\bselected\b"))
     show(page, line)
     assert text.evaluate("box => getComputedStyle(box).direction") == "ltr"
 

@@ -1,56 +1,57 @@
-// What does another translation of a sentence leave out? Asked of the model, shown on its words.
+// Check what another translation of a sentence leaves out, and mark that on its words.
 
-import { Failure } from "./api.js";
-import { element, written } from "./dom.js";
+import { RequestError } from "./api.js";
+import { element, languageAttributes } from "./dom.js";
 
 const EMPTY = "Type or paste a translation of this sentence.";
-const OWN = "This is what the model says itself. Change it, or paste another translation.";
+const UNCHANGED = "This is the model's own translation. Change it, or paste another.";
 const HINT = "A hint, not proof";
 const WHY = "the model finds the translation more likely where the source lacks these words";
 
-/** A box for a translation, at first the model's own; `ask(target, signal)` checks what is in it. */
+/** A box with a translation, at first the model's own; `ask(target, signal)` checks it. */
 export function checkPanel(sentence, words, ask) {
   let pending = null;
-  const box = element("textarea", { rows: 1, ...written(sentence.languages.target),
+  const input = element("textarea", { rows: 1, ...languageAttributes(sentence.languages.target),
     spellcheck: "false", "aria-label": "Translation to check" });
-  box.value = sentence.text;
+  input.value = sentence.text;
   const verdict = element("p", { class: "verdict", role: "status" });
-  const tell = (...parts) => verdict.replaceChildren(...parts);
-  const forget = () => {
+  const showVerdict = (...parts) => verdict.replaceChildren(...parts);
+  const reset = () => {
     pending?.abort();
-    words.markLeftOut([]);
-    tell();
+    words.markOmitted([]);
+    showVerdict();
   };
   const check = async () => {
-    forget();
-    if (!box.value.trim()) return tell(EMPTY);
-    const mine = (pending = new AbortController());
-    tell("Checking…");
+    reset();
+    if (!input.value.trim()) return showVerdict(EMPTY);
+    const request = (pending = new AbortController());
+    showVerdict("Checking…");
     try {
-      const found = await ask(box.value, mine.signal);
-      words.markLeftOut(found.left_out);
-      tell(...judgement(found, box.value));
+      const report = await ask(input.value, request.signal);
+      words.markOmitted(report.left_out);
+      showVerdict(...verdictFor(report, input.value));
     } catch (error) {
       if (error.name === "AbortError") return;
-      if (!(error instanceof Failure)) throw error;
-      tell(element("span", { class: "alarm" }, error.message));
+      if (!(error instanceof RequestError)) throw error;
+      showVerdict(element("span", { class: "check-error" }, error.message));
     }
   };
-  box.addEventListener("input", forget);
+  input.addEventListener("input", reset);
   const button = element("button", { type: "button", onclick: check }, "What does it leave out?");
   return element(
     "details",
     { class: "check" },
     element("summary", {}, "Check another translation"),
-    box,
+    input,
     element("div", { class: "row" }, button, verdict),
   );
 }
 
-function judgement(found, text) {
-  if (text.trim() === found.own.trim()) return [OWN];
+function verdictFor(report, text) {
+  if (text.trim() === report.own.trim()) return [UNCHANGED];
   const hint = (why) => element("small", {}, `${HINT}${why}.`);
-  if (!found.left_out.length) return ["Nothing seems to be left out.", hint("")];
-  const list = found.left_out.flatMap((each) => [", ", element("mark", { dir: "auto" }, each.text)]).slice(1);
+  if (!report.left_out.length) return ["Nothing seems to be left out.", hint("")];
+  const list = report.left_out
+    .flatMap((omission) => [", ", element("mark", { dir: "auto" }, omission.text)]).slice(1);
   return ["Probably left out: ", ...list, hint(`: ${WHY}`)];
 }

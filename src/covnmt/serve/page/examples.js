@@ -1,5 +1,5 @@
-// Sentences to try, by the source language of a model. Those of the embedded pair are for models of
-// `covnmt demo`; the others are split into words as the open corpora split theirs.
+// Example sentences by the source language of a model. Those of the embedded pair are for models
+// of `covnmt demo`; the others are split into words as the open corpora are.
 
 const EMBEDDED = [
   ["Short", "ze muye piro sire tuye"],
@@ -47,7 +47,7 @@ const BY_LANGUAGE = {
   ],
 };
 
-/** [title, text] pairs for a model; the embedded pair's where its language is not told. */
+/** [title, text] pairs for a model; those of the embedded pair if its language is unknown. */
 export function examplesFor(model) {
   return BY_LANGUAGE[model?.source] ?? (model?.source === "source" ? EMBEDDED : []);
 }

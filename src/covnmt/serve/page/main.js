@@ -1,19 +1,19 @@
-// The page: what is typed is translated, and the answer shown.
+// The page: translates what is typed, and shows the results.
 
-import { check, Failure, models, translate } from "./api.js";
-import { element, written } from "./dom.js";
+import { fetchCheck, RequestError, fetchModels, translate } from "./api.js";
+import { element, languageAttributes } from "./dom.js";
 import { examplesFor } from "./examples.js";
 import { draftPanel, resultPanel } from "./result.js";
 import { readState, writeState } from "./state.js";
 
-const PAUSE_MS = 400;
-// What is done sooner is shown at once, without the words in between.
-const DRAFT_MS = 150;
+const TYPING_PAUSE_MS = 400;
+// A translation that is done sooner is shown without partial ones before it.
+const DRAFT_DELAY_MS = 150;
 const field = Object.fromEntries(
   ["form", "text", "model", "compare", "beam", "examples", "key", "key-row", "link", "status",
     "error", "results"].map((id) => [id, document.getElementById(id)]));
 
-let known = [];
+let models = [];
 let pending = null;
 let timer = null;
 
@@ -24,9 +24,9 @@ async function start() {
     event.preventDefault();
     run();
   });
-  for (const name of ["text", "beam"]) field[name].addEventListener("input", later);
+  for (const name of ["text", "beam"]) field[name].addEventListener("input", scheduleRun);
   for (const name of ["model", "compare"]) field[name].addEventListener("change", run);
-  field.model.addEventListener("change", suitModel);
+  field.model.addEventListener("change", adaptToModel);
   field.key.addEventListener("change", () => {
     sessionStorage.setItem("key", field.key.value);
     if (field.model.length) run();
@@ -48,24 +48,24 @@ async function start() {
 
 async function loadModels() {
   try {
-    known = (await models(field.key.value)).models;
-    const options = () => known.map((model) =>
+    models = (await fetchModels(field.key.value)).models;
+    const options = () => models.map((model) =>
       element("option", { value: model.name, title: `coverage: ${model.coverage}` }, model.name));
     field.model.replaceChildren(...options());
     field.compare.replaceChildren(element("option", { value: "" }, "nothing"), ...options());
-    field.compare.disabled = known.length < 2;
+    field.compare.disabled = models.length < 2;
     restoreModels();
     await run();
   } catch (error) {
-    fail(error);
+    showError(error);
   }
 }
 
-// The beam that it has unless told, and sentences in its language.
-function suitModel() {
-  const model = known.find((each) => each.name === field.model.value);
-  field.beam.placeholder = model?.beam ?? "";  // none before they are known
-  const { lang = "", dir } = written(languages(field.model.value).source);
+// Show the default beam of the chosen model, and examples in its language.
+function adaptToModel() {
+  const model = models.find(({ name }) => name === field.model.value);
+  field.beam.placeholder = model?.beam ?? "";  // empty until the models are loaded
+  const { lang = "", dir } = languageAttributes(languagesOf(field.model.value).source);
   Object.assign(field.text, { lang, dir });
   const examples = examplesFor(model);
   field.examples.disabled = !examples.length;
@@ -73,14 +73,14 @@ function suitModel() {
     ...examples.map(([name, text]) => element("option", { value: text }, name)));
 }
 
-// What the `lang` of an element takes: Chinese is drawn in other shapes than Japanese. A server that
-// was not told them says "source" and "target".
-function languages(name) {
-  const model = known.find((each) => each.name === name);
+// The languages of a model, for `lang`: Chinese is drawn in other shapes than Japanese. A server
+// that does not know them says "source" and "target".
+function languagesOf(name) {
+  const model = models.find((candidate) => candidate.name === name);
   return model && model.source !== "source" ? { source: model.source, target: model.target } : {};
 }
 
-// Text comes back at once, models when they are known: what is typed meanwhile must stay.
+// Text is restored at once, models when they are loaded: what is typed meanwhile must stay.
 function restoreText() {
   const state = readState();
   field.text.value = state.text;
@@ -93,12 +93,12 @@ function restoreModels() {
     const offered = [...field[name].options].some((option) => option.value === state[name]);
     if (offered && (state[name] || name === "compare")) field[name].value = state[name];
   }
-  suitModel();
+  adaptToModel();
 }
 
-function later() {
+function scheduleRun() {
   clearTimeout(timer);
-  timer = setTimeout(run, PAUSE_MS);
+  timer = setTimeout(run, TYPING_PAUSE_MS);
 }
 
 async function run() {
@@ -108,39 +108,39 @@ async function run() {
   const state = Object.fromEntries(
     ["text", "model", "compare", "beam"].map((name) => [name, field[name].value]));
   writeState(state);
-  if (!state.text.trim()) return show([], "");
-  const mine = (pending = new AbortController());
+  if (!state.text.trim()) return showResults([], "");
+  const request = (pending = new AbortController());
   const names = [...new Set([state.model, state.compare].filter(Boolean))];
-  const drafts = names.map((name) => draftPanel(name, languages(name)));
-  const drafting = setTimeout(() => put(drafts.map((draft) => draft.node)), DRAFT_MS);
+  const drafts = names.map((name) => draftPanel(name, languagesOf(name)));
+  const drafting = setTimeout(() => showPanels(drafts.map((draft) => draft.node)), DRAFT_DELAY_MS);
   field.status.textContent = "Translating…";
-  const began = performance.now();
+  const started = performance.now();
   try {
     const answers = await Promise.all(names.map((model, n) => translate(
-      { ...state, model, beam: Number(state.beam) }, field.key.value, mine.signal,
-      drafts[n].words)));
+      { ...state, model, beam: Number(state.beam) }, field.key.value, request.signal,
+      drafts[n].update)));
     clearTimeout(drafting);
-    show(answers, `Done in ${Math.round(performance.now() - began)} ms`);
+    showResults(answers, `Done in ${Math.round(performance.now() - started)} ms`);
   } catch (error) {
     clearTimeout(drafting);
-    if (error.name !== "AbortError") fail(error);
+    if (error.name !== "AbortError") showError(error);
   }
 }
 
-function show(answers, status) {
+function showResults(answers, status) {
   field.error.hidden = true;
   field.status.textContent = status;
-  put(answers.map((answer) => resultPanel(answer, languages(answer.model),
-    (source, target, signal) => check(answer.model, source, target, field.key.value, signal))));
+  showPanels(answers.map((answer) => resultPanel(answer, languagesOf(answer.model),
+    (source, target, signal) => fetchCheck(answer.model, source, target, field.key.value, signal))));
 }
 
-function put(panels) {
+function showPanels(panels) {
   field.results.classList.toggle("two", panels.length > 1);
   field.results.replaceChildren(...panels);
 }
 
-function fail(error) {
-  if (!(error instanceof Failure)) throw error;
+function showError(error) {
+  if (!(error instanceof RequestError)) throw error;
   field.status.textContent = "";
   if (error.status === 401) field["key-row"].hidden = false;
   field.error.hidden = false;

@@ -1,29 +1,30 @@
-// What one model made of the text: the translation, its words, remarks, a check, steps, heat map.
+// The results of one model: the translation and, for every sentence, its words, remarks, a check
+// of another translation, decoding steps and heat map.
 
 import { checkPanel } from "./check.js";
-import { element, written } from "./dom.js";
+import { element, languageAttributes } from "./dom.js";
 import { HeatMap } from "./heatmap.js";
-import { Words } from "./words.js";
+import { WordLists } from "./words.js";
 
 const STEP_MS = 350;
 
-/** `check(source, target, signal)` asks what a translation of a sentence leaves out. */
+/** The panel of a model; `check(source, target, signal)` checks a translation of a sentence. */
 export function resultPanel({ model, text, sentences }, languages, check) {
-  const many = sentences.length > 1;
+  const several = sentences.length > 1;
   return element(
     "section",
     { class: "result", "aria-label": `Translation by ${model}` },
     element("h2", {}, model),
-    element("p", { class: "translation", ...written(languages.target), tabindex: "0" }, text),
-    // a line of dashes is in the text, and there is nothing to say about it
+    element("p", { class: "translation", ...languageAttributes(languages.target), tabindex: "0" }, text),
+    // a line without words, of dashes for example, is in the text but has no panel
     ...sentences.map((sentence, n) => sentence.source_tokens.length
-      ? sentencePanel({ ...sentence, languages }, model, many ? n + 1 : 0, check) : ""),
+      ? sentencePanel({ ...sentence, languages }, model, several ? n + 1 : 0, check) : ""),
   );
 }
 
-/** What there is of a translation that is still coming; `words(sentence number, text)` adds to it. */
+/** A translation that is still coming; `update(sentence number, text)` sets a part of it. */
 export function draftPanel(model, languages) {
-  const text = element("p", { class: "translation", ...written(languages.target) });
+  const text = element("p", { class: "translation", ...languageAttributes(languages.target) });
   const node = element(
     "section",
     { class: "result draft", "aria-busy": "true", "aria-label": `Unfinished translation by ${model}` },
@@ -31,42 +32,42 @@ export function draftPanel(model, languages) {
     text,
   );
   const drafts = [];
-  const words = (sentence, words) => {
-    drafts[sentence] = words;
+  const update = (sentence, partial) => {
+    drafts[sentence] = partial;
     text.textContent = drafts.join("\n");
   };
-  return { node, words };
+  return { node, update };
 }
 
 function sentencePanel(sentence, model, number, check) {
-  const light = (side, position) => {
-    words.light(side, position);
-    map.light(side, position);
+  const highlight = (side, position) => {
+    words.highlight(side, position);
+    map.highlight(side, position);
   };
-  const words = new Words(sentence, light);
-  const map = new HeatMap(sentence, number ? `${model}-${number}` : model, light);
+  const words = new WordLists(sentence, highlight);
+  const map = new HeatMap(sentence, number ? `${model}-${number}` : model, highlight);
   return element(
     "article",
     { class: "sentence" },
     number ? element("h3", {}, `Sentence ${number}`) : "",
     words.node,
-    remarkList(sentence, light),
+    remarkList(sentence, highlight),
     checkPanel(sentence, words, (target, signal) => check(sentence.source, target, signal)),
     stepper(sentence, words),
     map.node,
   );
 }
 
-function remarkList(sentence, light) {
-  if (!sentence.remarks.length) return element("p", { class: "calm" }, "Nothing to remark on.");
+function remarkList(sentence, highlight) {
+  if (!sentence.remarks.length) return element("p", { class: "no-remarks" }, "Nothing to remark on.");
   const items = sentence.remarks.map((remark) => {
     const tokens = remark.side === "source" ? sentence.source_tokens : sentence.tokens;
     return element(
       "li",
       {
         class: remark.kind.replace(" ", "-"),
-        onmouseenter: () => light(remark.side, remark.position),
-        onmouseleave: () => light(null, 0),
+        onmouseenter: () => highlight(remark.side, remark.position),
+        onmouseleave: () => highlight(null, 0),
       },
       element("b", {}, remark.kind),
       " ",
@@ -79,17 +80,17 @@ function remarkList(sentence, light) {
   return element("details", { open: items.length <= 4 }, element("summary", {}, title), list);
 }
 
-/** A slider over the steps of decoding; coverage fills up with every word said. */
+/** A slider over the decoding steps; coverage fills up with every target word. */
 function stepper(sentence, words) {
   const last = sentence.tokens.length;
-  const said = element("output", {});
+  const progress = element("output", {});
   const slider = element("input", {
-    type: "range", min: 0, max: last, value: last, "aria-label": "Words said so far",
+    type: "range", min: 0, max: last, value: last, "aria-label": "Target words so far",
   });
   let timer = null;
   const show = () => {
     words.showStep(Number(slider.value));
-    said.textContent = `${slider.value} of ${last} words`;
+    progress.textContent = `${slider.value} of ${last} words`;
   };
   const stop = () => {
     clearInterval(timer);
@@ -113,5 +114,5 @@ function stepper(sentence, words) {
     show();
   });
   show();
-  return element("div", { class: "row steps" }, element("span", {}, "Decoding"), play, slider, said);
+  return element("div", { class: "row steps" }, element("span", {}, "Decoding"), play, slider, progress);
 }

@@ -4,11 +4,11 @@
 const NAMES = ["text", "model", "compare", "beam"];
 
 export function readState() {
-  const found = new URLSearchParams(location.hash.slice(1));
-  return Object.fromEntries(NAMES.map((name) => [name, found.get(name) ?? ""]));
+  const parameters = new URLSearchParams(location.hash.slice(1));
+  return Object.fromEntries(NAMES.map((name) => [name, parameters.get(name) ?? ""]));
 }
 
 export function writeState(state) {
-  const kept = Object.entries(state).filter(([name, value]) => NAMES.includes(name) && value);
-  history.replaceState(null, "", `#${new URLSearchParams(kept)}`);
+  const entries = Object.entries(state).filter(([name, value]) => NAMES.includes(name) && value);
+  history.replaceState(null, "", `#${new URLSearchParams(entries)}`);
 }

@@ -1,18 +1,18 @@
-// The words of a sentence and of its translation, and the light between them.
+// The words of a sentence and of its translation; pointing at one highlights its partners.
 
-import { element, written } from "./dom.js";
+import { element, languageAttributes } from "./dom.js";
 
-// Attention below this lights nothing up.
-const FAINT = 0.05;
+// Attention below this highlights nothing.
+const MIN_HIGHLIGHT = 0.05;
 // The same bounds as the server's remarks.
-const LITTLE = 0.2;
+const LOW_ATTENTION = 0.2;
 const MUCH_OF_FERTILITY = 1.75;
 const MUCH_ATTENTION = 4;
 
-/** too little, enough or too much */
-export function level(coverage, fertility) {
+/** Whether a source word received too little attention, enough or too much. */
+export function coverageLevel(coverage, fertility) {
   const received = coverage * (fertility ?? 1);
-  if (received < LITTLE) return "little";
+  if (received < LOW_ATTENTION) return "little";
   return coverage > (fertility === undefined ? MUCH_ATTENTION : MUCH_OF_FERTILITY)
     ? "much"
     : "enough";
@@ -26,12 +26,12 @@ export function coverageAfter(sentence, steps) {
   });
 }
 
-/** Both sides of a sentence; `light(side, position)` shows partners, null puts the light out. */
-export class Words {
-  constructor(sentence, onLight) {
+/** Both sides of a sentence; `highlight(side, position)` highlights partners, side null nothing. */
+export class WordLists {
+  constructor(sentence, onHighlight) {
     this.sentence = sentence;
-    this.onLight = onLight;
-    this.leftOut = new Set(); // source words, by a check of another translation
+    this.onHighlight = onHighlight;
+    this.omitted = new Set(); // source positions that a checked translation leaves out
     this.source = sentence.source_tokens.map((token, j) => this.sourceWord(token, j));
     this.target = sentence.tokens.map((token, i) => this.targetWord(token, i));
     this.node = element(
@@ -44,8 +44,8 @@ export class Words {
   }
 
   side(name, words, lang) {
-    const list = element("ol", { class: "side", ...written(lang), "aria-label": name }, ...words);
-    list.addEventListener("keydown", (event) => this.move(event, words));
+    const list = element("ol", { class: "side", ...languageAttributes(lang), "aria-label": name }, ...words);
+    list.addEventListener("keydown", (event) => this.moveFocus(event, words));
     words[0]?.setAttribute("tabindex", "0");
     return element("div", {}, element("h4", {}, name), list);
   }
@@ -66,51 +66,51 @@ export class Words {
 
   word(side, position, parts) {
     const remark = this.sentence.remarks.find((r) => r.side === side && r.position === position);
-    if (remark) parts[0].append(element("sup", { "aria-hidden": "true" }, mark(remark.kind)));
+    if (remark) parts[0].append(element("sup", { "aria-hidden": "true" }, remarkSymbol(remark.kind)));
     return element(
       "li",
       {
         class: `word ${side}${remark ? ` flagged ${remark.kind.replace(" ", "-")}` : ""}`,
         tabindex: "-1",
         title: remark ? `${remark.kind}: ${remark.reason}` : null,
-        onmouseenter: () => this.onLight(side, position),
-        onmouseleave: () => this.onLight(null, 0),
-        onfocus: () => this.onLight(side, position),
-        onblur: () => this.onLight(null, 0),
+        onmouseenter: () => this.onHighlight(side, position),
+        onmouseleave: () => this.onHighlight(null, 0),
+        onfocus: () => this.onHighlight(side, position),
+        onblur: () => this.onHighlight(null, 0),
       },
       ...parts,
     );
   }
 
-  move(event, words) {
+  moveFocus(event, words) {
     const right = getComputedStyle(event.currentTarget).direction === "rtl" ? -1 : 1;
     const steps = { ArrowRight: right, ArrowLeft: -right, Home: -Infinity, End: Infinity };
     const step = steps[event.key];
     if (step === undefined) return;
     event.preventDefault();
-    const now = words.indexOf(document.activeElement);
-    const next = Math.min(Math.max(now + step, 0), words.length - 1);
+    const current = words.indexOf(document.activeElement);
+    const next = Math.min(Math.max(current + step, 0), words.length - 1);
     words.forEach((word, k) => word.setAttribute("tabindex", k === next ? "0" : "-1"));
     words[next].focus();
   }
 
-  light(side, position) {
+  highlight(side, position) {
     const { alignment } = this.sentence;
     const weight = (i, j) => (side === null ? 0 : alignment[i][j]);
     this.source.forEach((word, j) => {
-      const own = side === "source" && j === position;
-      shine(word, own ? 1 : side === "target" ? weight(position, j) : 0, own);
+      const selected = side === "source" && j === position;
+      setHighlight(word, selected ? 1 : side === "target" ? weight(position, j) : 0, selected);
     });
     this.target.forEach((word, i) => {
-      const own = side === "target" && i === position;
-      shine(word, own ? 1 : side === "source" ? weight(i, position) : 0, own);
+      const selected = side === "target" && i === position;
+      setHighlight(word, selected ? 1 : side === "source" ? weight(i, position) : 0, selected);
     });
   }
 
-  /** Mark the source words that a check found; none takes the marks away. */
-  markLeftOut(found) {
-    this.leftOut = new Set(found.flatMap(({ start, end }) => range(start, end)));
-    this.source.forEach((word, j) => word.classList.toggle("missed", this.leftOut.has(j)));
+  /** Mark the source words of these omissions, and no others. */
+  markOmitted(omissions) {
+    this.omitted = new Set(omissions.flatMap(({ start, end }) => range(start, end)));
+    this.source.forEach((word, j) => word.classList.toggle("omitted", this.omitted.has(j)));
     this.showStep(this.steps);
   }
 
@@ -121,15 +121,15 @@ export class Words {
       const fertility = this.sentence.fertility?.[j];
       const fill = word.querySelector(".fill");
       fill.style.width = `${Math.min(coverage[j] / 2, 1) * 100}%`;
-      fill.className = `fill ${level(coverage[j], fertility)}`;
+      fill.className = `fill ${coverageLevel(coverage[j], fertility)}`;
       const expected = fertility === undefined ? "" : `, fertility ${fertility.toFixed(2)}`;
       const remark = word.title ? `, ${word.title}` : "";
-      const missed = this.leftOut.has(j) ? ", probably left out of the checked translation" : "";
-      const told = `coverage ${coverage[j].toFixed(2)}${expected}${remark}${missed}`;
-      word.setAttribute("aria-label", `${this.sentence.source_tokens[j]}, ${told}`);
+      const omission = this.omitted.has(j) ? ", probably left out of the checked translation" : "";
+      const description = `coverage ${coverage[j].toFixed(2)}${expected}${remark}${omission}`;
+      word.setAttribute("aria-label", `${this.sentence.source_tokens[j]}, ${description}`);
     });
     this.target.forEach((word, i) => {
-      word.classList.toggle("unsaid", i >= steps);
+      word.classList.toggle("upcoming", i >= steps);
       word.classList.toggle("newest", i === steps - 1 && steps < this.target.length);
     });
   }
@@ -139,12 +139,12 @@ function range(start, end) {
   return Array.from({ length: end - start }, (_, k) => start + k);
 }
 
-function mark(kind) {
+function remarkSymbol(kind) {
   return { "left out": "∅", "too much": "+", "said twice": "2×" }[kind];
 }
 
-function shine(word, weight, own) {
-  word.classList.toggle("own", own);
-  word.classList.toggle("lit", weight >= FAINT);
-  word.style.setProperty("--weight", weight >= FAINT ? weight.toFixed(2) : "0");
+function setHighlight(word, weight, selected) {
+  word.classList.toggle("selected", selected);
+  word.classList.toggle("highlighted", weight >= MIN_HIGHLIGHT);
+  word.style.setProperty("--weight", weight >= MIN_HIGHLIGHT ? weight.toFixed(2) : "0");
 }
