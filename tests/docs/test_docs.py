@@ -1,13 +1,10 @@
-"""The documents are true: keys, links, files, functions, commands, examples, the rules of style.
-
-python -m tests.docs.test_docs    writes the tables of keys in docs/recipes.md anew
-"""
+"""The documents are true: tables, links, files, functions, commands and examples."""
 
 import ast
+import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +16,9 @@ from torch import Tensor, nn
 from typer.core import TyperGroup
 
 from covnmt import __version__
-from covnmt.base.config import ModelConfig, describe_keys
+from covnmt.base.config import ModelConfig
 from covnmt.base.errors import UserError, install_command
-from covnmt.base.files import atomic_write_text, write_lines
+from covnmt.base.files import write_lines
 from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.cli.app import app
 from covnmt.decoding.onnx.export import write_graphs
@@ -31,41 +28,15 @@ from covnmt.model.coverage import Coverage, CoverageInputs
 from covnmt.model.initialize import initialize_weights
 from covnmt.serve import schemas
 from covnmt.training import state
+from tests.docs.generated_tables import MARKED, PAGES, ROOT, TABLES, with_tables
 from tests.model.small import small_batch, small_config, small_model
 
-ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/covnmt"
 DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *PACKAGE.rglob("*.md")])
 NAMES = [str(path.relative_to(ROOT)) for path in DOCS]
-HISTORY = ("CHANGELOG.md", "docs/LOG.md")  # what they say was true once
-# options that the pages name of other programs: grep, torchrun, mypy, docker
-OTHERS = {"--help", "--line-buffered", "--max-restarts", "--strict", "--tmpfs"}
-
-KEYS = re.compile(r"(<!-- keys: .* -->\n).*(<!-- end of keys -->)", re.DOTALL)
-TYPES = {"int": "whole number", "float": "number", "bool": "true, false", "tuple": "two numbers"}
-
-
-def key_tables() -> str:
-    """The tables of docs/recipes.md, as the settings themselves describe them."""
-    text = "\n"
-    for branch, rows in groupby(describe_keys(), key=lambda row: row[0].rpartition(".")[0]):
-        text += (
-            f"### {branch}\n\n| key | choices | default | meaning |\n| --- | --- | --- | --- |\n"
-        )
-        for key, kind, default, meaning in rows:
-            text += f"| `{key}` | {choices(kind)} | `{default}` | {meaning} |\n"
-        text += "\n"
-    return text
-
-
-def choices(kind: str) -> str:
-    if " | " in kind:
-        return ", ".join(f"`{choice}`" for choice in kind.split(" | "))
-    return TYPES.get(kind, kind)
-
-
-def with_key_tables(page: str) -> str:
-    return KEYS.sub(lambda found: found[1] + key_tables() + found[2], page)
+HISTORY = ("CHANGELOG.md", "docs/LOG.md")  # true when written
+# of other programs: grep, torchrun, mypy, docker
+OTHER_OPTIONS = {"--help", "--line-buffered", "--max-restarts", "--strict", "--tmpfs"}
 
 
 def read(name: str) -> str:
@@ -82,12 +53,25 @@ def prose(page: str) -> str:
     return re.sub(r"^```.*?^```$", "", page, flags=re.DOTALL | re.MULTILINE)
 
 
-def test_recipe_keys() -> None:
-    page = read("docs/recipes.md")
-    assert page == with_key_tables(page), "run: .venv/bin/python -m tests.docs.test_docs"
+@pytest.mark.parametrize("name", PAGES)
+def test_generated_tables_are_up_to_date(name: str) -> None:
+    page = read(name)
+    assert page == with_tables(page), "run: scripts/update-docs"
 
 
-def test_keys_that_may_change_are_told() -> None:
+def test_every_generated_table_stands_on_one_page() -> None:
+    names = [match[2] for name in PAGES for match in MARKED.finditer(read(name))]
+    assert sorted(names) == sorted(TABLES)
+
+
+def test_every_key_of_result_files_is_documented() -> None:
+    page = read("docs/reproduce.md")
+    files = ROOT.glob("docs/results/*/*-seed*.json")
+    keys = {key for path in files for key in json.loads(path.read_text("utf-8"))}
+    assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
+
+
+def test_keys_that_may_change_between_runs_are_documented() -> None:
     told = read("docs/recipes.md").partition("## Going on")[2].partition("##")[0]
     assert [key for key in state.MAY_CHANGE if f"`{key}`" not in told] == []
 
@@ -95,7 +79,7 @@ def test_keys_that_may_change_are_told() -> None:
 @pytest.mark.parametrize(
     ("name", "extra"), [("README.md", "train"), ("docs/serve.md", "serve"), ("docs/smt.md", "smt")]
 )
-def test_messages_install_as_the_pages_do(name: str, extra: str) -> None:
+def test_pages_have_the_install_commands_of_messages(name: str, extra: str) -> None:
     assert install_command(extra).removesuffix(" in the clone") in read(name)
 
 
@@ -110,7 +94,7 @@ def anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_links(name: str) -> None:
+def test_links_resolve(name: str) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(read(name))):
         if re.match(r"[a-z]+:", target):
             continue
@@ -182,7 +166,7 @@ def check_command(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_commands_exist(name: str) -> None:
+def test_commands_parse(name: str) -> None:
     for words in shell_lines(read(name)):
         check_command(words)
 
@@ -198,7 +182,7 @@ def options(command: Any, name: str) -> Iterator[tuple[str, list[str]]]:
             yield name, option.opts + option.secondary_opts
 
 
-def test_every_option_is_told() -> None:
+def test_every_option_is_documented() -> None:
     """By one of its names, on a page that also has its command."""
     pages = [read(name) for name in NAMES if name not in HISTORY]
     untold = [
@@ -209,14 +193,14 @@ def test_every_option_is_told() -> None:
     assert untold == []
 
 
-def test_every_option_that_is_told_exists() -> None:
+def test_documented_options_exist() -> None:
     known = {each for _, names in options(typer.main.get_command(app), "") for each in names}
     for name in NAMES:
         told = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", prose(read(name))))
-        assert name in HISTORY or told <= known | OTHERS, name
+        assert name in HISTORY or told <= known | OTHER_OPTIONS, name
 
 
-def test_every_field_of_the_server_is_told() -> None:
+def test_every_field_of_the_server_is_documented() -> None:
     page = read("docs/serve.md")
     kinds = [kind for kind in vars(schemas).values() if hasattr(kind, "model_fields")]
     fields = {each.alias or name for kind in kinds for name, each in kind.model_fields.items()}
@@ -238,18 +222,18 @@ WRONG = {
 
 
 @pytest.mark.parametrize("command", WRONG)
-def test_the_check_of_commands_can_fail(command: str) -> None:
+def test_wrong_commands_do_not_parse(command: str) -> None:
     with pytest.raises(Exception, match=WRONG[command]):
         check_command(command.split())
 
 
-def test_commands_are_found() -> None:
+def test_commands_are_found_in_pipes_and_over_lines() -> None:
     assert list(shell_lines("```console\n$ cat a | covnmt translate \\\n  -m x > y\n```\n")) == [
         ["translate", "-m", "x"]
     ]
 
 
-def test_python_of_the_readme(
+def test_python_of_the_readme_runs(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "runs").mkdir()
@@ -259,13 +243,13 @@ def test_python_of_the_readme(
     exec(example, {})
 
 
-def test_python_of_check(capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_of_check_runs(capsys: pytest.CaptureFixture[str]) -> None:
     [example] = blocks(read("docs/check.md"), "python")
     exec(example, {})
     assert "京都" in capsys.readouterr().out
 
 
-def test_python_of_evaluation(
+def test_python_of_evaluation_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -307,8 +291,3 @@ def test_worked_coverage_model(
     assert model.decoder.coverage.kernel_spec() is None
     with pytest.raises(UserError, match="FadingCoverage has no ONNX graph"):
         write_graphs(model, tmp_path, "fp32")
-
-
-if __name__ == "__main__":
-    with atomic_write_text(ROOT / "docs/recipes.md") as stream:
-        stream.write(with_key_tables(read("docs/recipes.md")))
