@@ -211,10 +211,10 @@ def update(case: Case) -> None:
     target = empty(4, 2, dtype=torch.long)
     W, b = model.readout.W_2, model.readout.b
     triton_loss.cross_entropy(rows, W, b, target, target == 0, 0.1, case.dtype)
-    scalars = triton_optimiser.Scalars(empty(), empty(), empty(), empty())
+    scalars = triton_optimiser.UpdateScalars(empty(), empty(), empty(), empty())
     kinds = triton_optimiser.AdamW(0.9, 0.98, 1e-8, 0.01), triton_optimiser.Adadelta(0.95, 1e-6)
     for number, average in product((0, 1), (None, b)):
-        triton_optimiser.step([b], [b], [b], [b], [average], scalars, 1.0, kinds[number])
+        triton_optimiser.update_weights([b], [b], [b], [b], [average], scalars, 1.0, kinds[number])
 
 
 def search(case: Case, beam: int = 10) -> None:

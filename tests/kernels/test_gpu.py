@@ -166,7 +166,7 @@ def test_tilings_are_as_tuned_where_there_is_room(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(gpu, "shared_memory", lambda _, memory=memory: memory * KIB)
         for dtype in (torch.float32, torch.bfloat16):
             keys = torch.empty(1, 1, 1, dtype=dtype)
-            assert [attention._fitted(tiling, keys) for tiling in tilings] == list(tilings)
+            assert [attention._fit_stages(tiling, keys) for tiling in tilings] == list(tilings)
 
 
 def test_the_heaviest_kernels_compile_for_a_small_gpu(tmp_path: Path) -> None:
@@ -185,10 +185,13 @@ def test_the_heaviest_kernels_compile_for_a_small_gpu(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     kernels = json.loads((tmp_path / "other-gpus.json").read_text("utf-8"))["kernels"]
-    assert {"look_forward", "look_backward", "keys_backward", "network_backward"} <= {
-        row["kernel"] for row in kernels
-    }
+    assert {
+        "attention_forward_kernel",
+        "attention_backward_kernel",
+        "keys_backward_kernel",
+        "network_backward_kernel",
+    } <= {row["kernel"] for row in kernels}
     for row in kernels:
         assert not row["errors"]
         wanting = {(row["kernel"], one["words"]) for one in row["over"]}
-        assert wanting <= ({("look_backward", 400)} if old else set())
+        assert wanting <= ({("attention_backward_kernel", 400)} if old else set())

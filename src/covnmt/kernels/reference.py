@@ -2,7 +2,7 @@
 
 Letters, as in the paper: h source annotations, t decoder states, s attention contexts,
 alpha attention weights, e their energies before the softmax, C coverage, Phi what the coverage
-model knows of a source word; n hidden units, d coverage units, J source and I target positions.
+model knows of a source token; n hidden units, d coverage units, J source and I target positions.
 
 The decoder may hold several hypotheses (beams) of one sentence. They share the sentence's
 annotations, so attention works on [S, K, ...]: S sentences, K hypotheses each. Training has K = 1.
@@ -81,7 +81,7 @@ def tanh_coverage(C: Tensor, inputs: Tensor, recurrent: Tensor) -> Tensor:
 
 
 def gru_coverage(C: Tensor, inputs: Tensor, gates: Tensor, candidate: Tensor) -> Tensor:
-    """Neural coverage with gates: the exact GRU above, for every source word."""
+    """Neural coverage with gates: the exact GRU above, for every source token."""
     return exact_gru(inputs, C, gates, candidate)
 
 

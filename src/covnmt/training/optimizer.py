@@ -166,14 +166,14 @@ class TritonOptimizerStep:
         weights, first, second, ema = zip(*rows, strict=True)
         gradients = [weight.grad for weight in weights]
         norm = fused.total_norm(gradients)
-        scalars = fused.Scalars(norm, self.learning_rate, self.updates, self.ema_new_share)
+        scalars = fused.UpdateScalars(norm, self.learning_rate, self.updates, self.ema_new_share)
         config = self.config
         kind = (
             fused.Adadelta(config.rho, config.epsilon)
             if config.optimizer == "adadelta"
             else fused.AdamW(*config.betas, config.epsilon, config.weight_decay)
         )
-        fused.step(weights, gradients, first, second, ema, scalars, config.clip, kind)
+        fused.update_weights(weights, gradients, first, second, ema, scalars, config.clip, kind)
 
 
 def build_optimizer_step(

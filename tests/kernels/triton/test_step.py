@@ -115,7 +115,7 @@ def fused(model: Seq2Seq, now: Moment, dtype: torch.dtype) -> Scored:
         y = step.weights.table[now.words]
         rows = torch.cat([now.state.t.to(dtype), now.state.s.to(dtype), y], dim=1)
         C = now.state.C
-    rows, C, alpha = step.move(step.source(memory), rows, C, now.words is None)
+    rows, C, alpha = step.advance(step.source(memory), rows, C, now.words is None)
     output = PaddedOutputLayer.of(model.readout)
     logits = PaddedOutputLayer(output.W.to(dtype), output.b.to(dtype)).logits(step.features(rows))
     log_probs = torch.log_softmax(logits.float(), dim=-1)[:, :WORDS]

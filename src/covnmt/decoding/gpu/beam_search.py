@@ -255,7 +255,11 @@ class GpuBeamSearch:
         )
 
     def _step(self, J: int) -> DecodingStep:
-        return self._fused if self._fused is not None and self._fused.holds(J) else self._plain
+        return (
+            self._fused
+            if self._fused is not None and self._fused.supports_length(J)
+            else self._plain
+        )
 
     def _precision(self) -> torch.autocast:
         kind = self.device.type

@@ -1,14 +1,14 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""One look at the source on a GPU: energies, softmax, context and coverage in one Triton kernel.
+"""One attention step on a GPU: energies, softmax, context and coverage in one Triton kernel.
 
-One program works on one sentence and holds all its J words, so the softmax, the context and the
-update of the coverage need no other program. Sums over words are products on the tensor cores,
+One program works on one sentence and holds all its J tokens, so the softmax, the context and the
+update of the coverage need no other program. Sums over tokens are products on the tensor cores,
 sums over units wait for the last tile: neither makes the warps wait for each other at every tile.
-The backward kernel recomputes the tanh of the energies and the gates of the coverage network. What
-the looks of all steps add to the same place (keys, V_a, v and the coverage network) waits until
-the loop is over: two more kernels sum it in registers, in a fixed order and without atomics.
+The backward kernel recomputes the tanh of the energies and the gates of the coverage network.
+Gradients to which every step adds (keys, V_a, v and the coverage network) wait until the loop is
+over: two more kernels sum them in registers, in a fixed order and without atomics.
 
-Letters as in `reference`; `given` is S t, the decoder state's share of the coverage network's
+Letters as in `reference`; `S_t` is S t, the decoder state's share of the coverage network's
 inputs, and d_x the gradient of all its inputs. Derivation and memory traffic: docs/kernels.md.
 """
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from covnmt.kernels import gpu
 from covnmt.kernels.triton.coverage import (
-    Kind,
+    CoverageConstants,
     cover,
     cover_backward,
     load_network,
@@ -31,20 +31,20 @@ from covnmt.kernels.triton.coverage import (
 )
 from covnmt.kernels.triton.gru import load, tanh
 
-LONGEST = 512  # source words that one program can hold
+LONGEST = 512  # source tokens that one program can hold
 
 
 class Tiling(NamedTuple):
-    """How a program goes over its units: tiles of all words by as many units as fit."""
+    """How a program goes over its units: in tiles of all tokens by as many units as fit."""
 
-    elements: int  # words x units of a tile of keys
+    elements: int  # tokens x units of a tile of keys
     warps: int
-    stages: int  # tiles on their way at a time
-    wide: int = 0  # words x units of a tile of annotations
+    stages: int  # tiles in flight at a time
+    wide: int = 0  # tokens x units of a tile of annotations
 
 
-# Few rows are done fastest by large programs, one for each multiprocessor; of many rows, several
-# small programs share one. Backward, two that share one do long sentences better in any case.
+# Few rows are fastest with large programs, one for each multiprocessor; many rows with small
+# programs, several of which share one. Backward, long sentences are always faster with two.
 MANY = 256
 FEW_ROWS = Tiling(4096, warps=8, stages=3, wide=16384)
 LONG_BACK = Tiling(4096, warps=4, stages=3, wide=8192)
@@ -56,8 +56,8 @@ LONG_SUMS = Tiling(2048, warps=2, stages=2)
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
-class Source(NamedTuple):
-    """What stays the same over all steps; the weights of absent parts are None."""
+class AttentionSource(NamedTuple):
+    """The inputs that stay the same over all steps; weights that a model lacks are None."""
 
     h: Tensor  # [B, J, 2n]
     keys: Tensor  # [B, J, n]
@@ -96,7 +96,7 @@ def product(a, b, total, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def over_words(weights, tile, PRECISION: tl.constexpr):
+def weighted_sum(weights, tile, PRECISION: tl.constexpr):
     """sum_j weights_j tile_jn, the weights being one row of sixteen."""
     rows = tl.where(tl.arange(0, 16)[:, None] == 0, weights[None, :], 0.0)
     total = tl.zeros([16, tile.shape[1]], tl.float32)
@@ -104,7 +104,7 @@ def over_words(weights, tile, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def load_seen(C, j, J, D: tl.constexpr):
+def load_coverage(C, j, J, D: tl.constexpr):
     """The coverage as `activations` takes it: one unit needs no padding and no product."""
     return load(C + j, j < J)[:, None] if D == 1 else load_units(C, j, J, D, D)
 
@@ -126,25 +126,25 @@ def activations(q, keys, V, C, D: tl.constexpr, PRECISION: tl.constexpr, QUICK: 
 
 
 @triton.jit(do_not_specialize=["J"])
-def look_forward(
-    q, given, keys, h, mask, v, V, Phi, P, gates, candidate, C, alpha, s, C_next, sign, J,
+def attention_forward_kernel(
+    q, S_t, keys, h, mask, v, V, Phi, P, gates, candidate, C, alpha, s, C_next, sign, J,
     N: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, KIND: tl.constexpr,
     PRECISION: tl.constexpr, S_WIDTH: tl.constexpr, HYPOTHESES: tl.constexpr,
     BLOCK_J: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """alpha_i, s_i and C_i of one row from q = W_a t, `given` = S t and C_{i-1}.
+    """alpha_i, s_i and C_i of one row from q = W_a t, `S_t` = S t and C_{i-1}.
 
-    So many hypotheses, rows in sequence, share a sentence.
+    HYPOTHESES rows in sequence share a sentence.
     """
     QUICK: tl.constexpr = keys.dtype.element_ty == tl.bfloat16
     b = tl.program_id(0).to(tl.int64)
     sentence = b // HYPOTHESES
     j = tl.arange(0, BLOCK_J)
-    given += b * WIDTH
-    seen = load_seen(C + b * J * D, j, J, D) if D > 0 else 0.0
+    S_t += b * WIDTH
+    seen = load_coverage(C + b * J * D, j, J, D) if D > 0 else 0.0
     if D > 0:
         covered = load_units(C + b * J * D, j, J, D, D)
-        loaded = load_network(Phi, given, P, gates, candidate, sentence, j, J, KIND, D)
+        loaded = load_network(Phi, S_t, P, gates, candidate, sentence, j, J, KIND, D)
     shares = tl.zeros([BLOCK_J, BLOCK_N], tl.float32)
     for start in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
@@ -161,21 +161,21 @@ def look_forward(
     for start in tl.range(0, 2 * N, BLOCK_H, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_H)
         tile = load_tile(h + sentence * J * 2 * N, j, col, J, 2 * N)
-        tl.store(s + b * S_WIDTH + col, over_words(a, tile, PRECISION), mask=col < 2 * N)
+        tl.store(s + b * S_WIDTH + col, weighted_sum(a, tile, PRECISION), mask=col < 2 * N)
     if D > 0:
         covered = cover(covered, a, loaded, sign, KIND, PRECISION)
         store_units(C_next + b * J * D, covered, j, J, D, D)
 
 
 @triton.jit(do_not_specialize=["J"])
-def look_backward(
-    q, given, keys, h, v, V, Phi, P, gates, candidate, C, alpha, d_s, d_alpha,
-    d_C, d_q, d_given, d_e, d_x, sign, J,
+def attention_backward_kernel(
+    q, S_t, keys, h, v, V, Phi, P, gates, candidate, C, alpha, d_s, d_alpha,
+    d_C, d_q, d_S_t, d_e, d_x, sign, J,
     N: tl.constexpr, WIDTH: tl.constexpr, D_WIDTH: tl.constexpr, D: tl.constexpr,
     KIND: tl.constexpr, PRECISION: tl.constexpr, BLOCK_J: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_H: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of q, `given`, e and the network's inputs; d_C moves from C_i to C_{i-1}."""
+    """Gradients of q, `S_t`, e and the network's inputs; d_C moves from C_i to C_{i-1}."""
     QUICK: tl.constexpr = keys.dtype.element_ty == tl.bfloat16
     b = tl.program_id(0).to(tl.int64)
     j = tl.arange(0, BLOCK_J)
@@ -183,14 +183,14 @@ def look_backward(
     d_a = tl.zeros([BLOCK_J], tl.float32)
     if d_alpha is not None:
         d_a += load(d_alpha + b * J + j, j < J)
-    seen = load_seen(C + b * J * D, j, J, D) if D > 0 else 0.0
+    seen = load_coverage(C + b * J * D, j, J, D) if D > 0 else 0.0
     if D > 0:
         covered = load_units(C + b * J * D, j, J, D, D)
         d_covered = load_units(d_C + b * J * D, j, J, D, D)
-        loaded = load_network(Phi, given + b * WIDTH, P, gates, candidate, b, j, J, KIND, D)
-        d_given += b * D_WIDTH
+        loaded = load_network(Phi, S_t + b * WIDTH, P, gates, candidate, b, j, J, KIND, D)
+        d_S_t += b * D_WIDTH
         d_covered, through_C = cover_backward(
-            d_covered, covered, a, loaded, sign, d_x, d_given, b, j, J, KIND, D, PRECISION
+            d_covered, covered, a, loaded, sign, d_x, d_S_t, b, j, J, KIND, D, PRECISION
         )
         d_a += through_C
     shares = tl.zeros([BLOCK_J, BLOCK_H], tl.float32)
@@ -210,12 +210,12 @@ def look_backward(
         activation = activations(q_tile, tile, V_tile, seen, D, PRECISION, QUICK)
         slope = (1 - activation * activation).to(keys.dtype.element_ty)
         v_tile = load(v + col, col < N)
-        through_v = v_tile * over_words(d_energy, slope, PRECISION)
+        through_v = v_tile * weighted_sum(d_energy, slope, PRECISION)
         tl.store(d_q + b * D_WIDTH + col, through_v, mask=col < N)
         if D == 1:
             through_V += slope * (V_tile * v_tile[None, :])
         if D > 1:
-            # with the slope on the right, the warps share its words instead of repeating them
+            # with the slope on the right, the warps share its tokens instead of repeating them
             through_V = product(V_tile * v_tile[None, :], tl.trans(slope), through_V, PRECISION)
     if D == 1:
         first = (tl.arange(0, 16) == 0).to(tl.float32)
@@ -227,7 +227,7 @@ def look_backward(
 
 
 @triton.jit(do_not_specialize=["steps", "sentences", "J"])
-def keys_backward(
+def keys_backward_kernel(
     q, keys, v, V, C, d_e, d_keys, d_v, d_V, steps, sentences, J,
     N: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_J: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -244,12 +244,12 @@ def keys_backward(
     sum_keys = tl.zeros([BLOCK_J, BLOCK_N], tl.float32)
     sum_v = tl.zeros([BLOCK_J, BLOCK_N], tl.float32)
     sum_V = tl.zeros([BLOCK_J if D == 1 else 16, BLOCK_N], tl.float32)
-    seen = load_seen(C + b * J * D, j, J, D) if D > 0 else 0.0
+    seen = load_coverage(C + b * J * D, j, J, D) if D > 0 else 0.0
     for i in tl.range(0, steps, num_stages=STAGES):
         row = i * sentences + b
         if D > 0:
             after = tl.minimum(i + 1, steps - 1) * sentences + b
-            ahead = load_seen(C + after * J * D, j, J, D)  # on its way while this step is done
+            ahead = load_coverage(C + after * J * D, j, J, D)  # loaded while this step is computed
         q_tile = load(q + row * WIDTH + col, col < N)
         activation = activations(q_tile, tile, V_tile, seen, D, PRECISION, QUICK)
         d_energy = load(d_e + row * J + j, j < J)[:, None]
@@ -274,7 +274,7 @@ def keys_backward(
 
 
 def _block_j(J: int, d: int) -> int:
-    # the product with V_a splits the words over four warps; fewer than 32 would be repeated
+    # the product with V_a splits the tokens over four warps; fewer than 32 would be repeated
     return max(32 if d > 1 else 16, int(triton.next_power_of_2(J)))
 
 
@@ -290,64 +290,65 @@ def _blocks(block_j: int, n: int, tiling: Tiling) -> dict[str, int]:
     }
 
 
-def _fitted(tiling: Tiling, keys: Tensor) -> Tiling:
-    """With fewer tiles on their way, where the GPU cannot hold them."""
+def _fit_stages(tiling: Tiling, keys: Tensor) -> Tiling:
+    """Reduce the tiles in flight to what the GPU can hold."""
     tile = tiling.wide * keys.element_size()
     return tiling._replace(stages=gpu.fitting_stages(tiling.stages, tile, keys.device))
 
 
-def _look_blocks(block_j: int, n: int, tiling: Tiling) -> dict[str, int]:
+def _attention_blocks(block_j: int, n: int, tiling: Tiling) -> dict[str, int]:
     block_h = max(16, min(tiling.wide // block_j, triton.next_power_of_2(2 * n)))
     return {**_blocks(block_j, n, tiling), "BLOCK_H": block_h}
 
 
-def forward(
-    kind: Kind, source: Source, q: Tensor, given: Tensor, C: Tensor,
+def attend(
+    kind: CoverageConstants, source: AttentionSource, q: Tensor, S_t: Tensor, C: Tensor,
     alpha: Tensor, s: Tensor, C_next: Tensor, hypotheses: int = 1,
 ) -> None:  # fmt: skip
-    """Look from q [R, n] and `given` [R, g d], columns of one product; writes the last three.
+    """Attend from q [R, n] and `S_t` [R, g d], columns of one product; write alpha, s and C_next.
 
-    Each sentence has that many rows, one after the other.
+    Each sentence has `hypotheses` rows, one after the other.
     """
     _, J, n = source.keys.shape
     many = MANY_UNITS if kind.d > 1 else MANY_ROWS
     tiling = FEW_ROWS if len(q) <= MANY else many
-    look_forward[(len(q),)](
-        q, given, source.keys, source.h, source.mask, source.v, source.V, source.Phi, source.P,
+    attention_forward_kernel[(len(q),)](
+        q, S_t, source.keys, source.h, source.mask, source.v, source.V, source.Phi, source.P,
         source.gates, source.candidate, C, alpha, s, C_next, kind.sign, J, n, q.stride(0), kind.d,
         kind.name, kind.precision, s.stride(0), hypotheses,
-        **_look_blocks(_block_j(J, kind.d), n, _fitted(tiling, source.keys)),
+        **_attention_blocks(_block_j(J, kind.d), n, _fit_stages(tiling, source.keys)),
     )  # fmt: skip
 
 
-def backward(
-    kind: Kind, source: Source, q: Tensor, given: Tensor, C: Tensor, alpha: Tensor, d_s: Tensor,
-    d_alpha: Tensor | None, d_C: Tensor, d_q: Tensor, d_given: Tensor, d_e: Tensor, d_x: Tensor,
+def attend_backward(
+    kind: CoverageConstants, source: AttentionSource, q: Tensor, S_t: Tensor, C: Tensor,
+    alpha: Tensor, d_s: Tensor, d_alpha: Tensor | None, d_C: Tensor, d_q: Tensor,
+    d_S_t: Tensor, d_e: Tensor, d_x: Tensor,
 ) -> None:  # fmt: skip
-    """Look back: from d_s, d_alpha and d_C (of C_i) to the last four and d_C (of C_{i-1})."""
+    """From d_s, d_alpha and d_C of C_i compute d_q, d_S_t, d_e, d_x and d_C of C_{i-1}."""
     B, J, n = source.keys.shape
     block_j = _block_j(J, kind.d)
     few = LONG_BACK if block_j == 64 else FEW_ROWS
-    tiling = _fitted(few if B <= MANY else MANY_ROWS, source.keys)
-    look_backward[(B,)](
-        q, given, source.keys, source.h, source.v, source.V, source.Phi, source.P, source.gates,
-        source.candidate, C, alpha, d_s, d_alpha, d_C, d_q, d_given, d_e, d_x, kind.sign, J, n,
+    tiling = _fit_stages(few if B <= MANY else MANY_ROWS, source.keys)
+    attention_backward_kernel[(B,)](
+        q, S_t, source.keys, source.h, source.v, source.V, source.Phi, source.P, source.gates,
+        source.candidate, C, alpha, d_s, d_alpha, d_C, d_q, d_S_t, d_e, d_x, kind.sign, J, n,
         q.stride(0), d_q.stride(0), kind.d, kind.name, kind.precision,
-        **_look_blocks(block_j, n, tiling),
+        **_attention_blocks(block_j, n, tiling),
     )  # fmt: skip
 
 
-def sums(
-    kind: Kind, source: Source, q: Tensor, C: Tensor, d_e: Tensor
+def attention_weight_gradients(
+    kind: CoverageConstants, source: AttentionSource, q: Tensor, C: Tensor, d_e: Tensor
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """d_keys, d_v and d_V over all steps: q [I, B, n], C [>= I, B, J, d], d_e [I, B, J]."""
+    """Sum d_keys, d_v and d_V over all steps: q [I, B, n], C [>= I, B, J, d], d_e [I, B, J]."""
     B, J, n = source.keys.shape
     d_keys = torch.empty_like(source.keys)
     d_v = source.v.new_empty(B, n, dtype=torch.float32)
     d_V = None if source.V is None else d_v.new_empty(B, kind.d, n)
     block_j = _block_j(J, kind.d)
     blocks = _blocks(block_j, n, SUMS if block_j <= 32 else LONG_SUMS)
-    keys_backward[(B, triton.cdiv(n, blocks["BLOCK_N"]))](
+    keys_backward_kernel[(B, triton.cdiv(n, blocks["BLOCK_N"]))](
         q, source.keys, source.v, source.V, C, d_e, d_keys, d_v, d_V, q.shape[0], B, J,
         n, q.stride(1), kind.d, kind.precision, **blocks,
     )  # fmt: skip

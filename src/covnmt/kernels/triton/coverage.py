@@ -1,11 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """The coverage networks (paper, section 3.1.2) inside Triton kernels, forward and backward.
 
-A program holds all J words of a sentence, their d units padded to 16, the least that the tensor
+A program holds all J tokens of a sentence, their d units padded to 16, the least that the tensor
 cores take. Padding is zero and stays zero: its weights are.
 
-`given` is S t, the decoder state's share of the network's inputs; d_x the gradient of all inputs,
-g d for each word (g gates: r, z and c, or only c). Derivation: docs/kernels.md.
+`S_t` is S t, the decoder state's share of the network's inputs; d_x the gradient of all inputs,
+g d for each token (g gates: r, z and c, or only c). Derivation: docs/kernels.md.
 """
 
 from typing import NamedTuple
@@ -23,19 +23,19 @@ WIDEST = 16  # coverage units
 STAGES = 3  # steps of the sums in progress at a time
 
 
-class Kind(NamedTuple):
+class CoverageConstants(NamedTuple):
     """The constants of a coverage model, and how precisely Triton multiplies its matrices."""
 
     name: str  # none, linguistic, tanh or gru
     d: int  # coverage units
-    inputs: int  # g d, the pre-activations of the coverage network for one word
+    inputs: int  # g d, the pre-activations of the coverage network for one token
     start: float  # C_0
     sign: float  # whether linguistic coverage adds or subtracts
     precision: str  # ieee or tf32
 
     @classmethod
-    def of(cls, coverage: CoverageKernel, dtype: torch.dtype) -> "Kind":
-        """Of this model, where the other products have this precision."""
+    def of(cls, coverage: CoverageKernel, dtype: torch.dtype) -> "CoverageConstants":
+        """Take the constants of this model; `dtype` is the precision of all other products."""
         tf32 = dtype != torch.float32 or torch.backends.cuda.matmul.fp32_precision == "tf32"
         return cls(
             coverage.kind,
@@ -49,7 +49,7 @@ class Kind(NamedTuple):
 
 @triton.jit
 def load_units(pointer, j, J, D: tl.constexpr, STRIDE: tl.constexpr):
-    """[BLOCK_J, 16]: D values for each word, and zeros."""
+    """[BLOCK_J, 16]: D values for each token, and zeros."""
     u = tl.arange(0, 16)
     inside = (j < J)[:, None] & (u < D)[None, :]
     return load(pointer + j[:, None] * STRIDE + u[None, :], inside)
@@ -84,9 +84,9 @@ def load_matrix(pointer, D: tl.constexpr):
 
 
 @triton.jit
-def network_input(Phi, given, j, J, gate: tl.constexpr, D: tl.constexpr, G: tl.constexpr):
+def network_input(Phi, S_t, j, J, gate: tl.constexpr, D: tl.constexpr, G: tl.constexpr):
     """Phi_j + S t for one gate [BLOCK_J, 16]."""
-    return load_units(Phi + gate * D, j, J, D, G * D) + load_row(given + gate * D, D)
+    return load_units(Phi + gate * D, j, J, D, G * D) + load_row(S_t + gate * D, D)
 
 
 @triton.jit
@@ -95,15 +95,15 @@ def recurrent(C, weights, total, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def load_gru(Phi, given, P, gates, candidate, j, J, D: tl.constexpr):
-    """All that the GRU network reads: inputs, P and weights of r, z and c.
+def load_gru(Phi, S_t, P, gates, candidate, j, J, D: tl.constexpr):
+    """Load what the GRU network reads: inputs, P and weights of r, z and c.
 
     Kernels load it before they go over the units, so that nothing waits for it afterwards.
     """
     return (
-        network_input(Phi, given, j, J, 0, D, 3),
-        network_input(Phi, given, j, J, 1, D, 3),
-        network_input(Phi, given, j, J, 2, D, 3),
+        network_input(Phi, S_t, j, J, 0, D, 3),
+        network_input(Phi, S_t, j, J, 1, D, 3),
+        network_input(Phi, S_t, j, J, 2, D, 3),
         load_row(P, D),
         load_row(P + D, D),
         load_row(P + 2 * D, D),
@@ -114,22 +114,22 @@ def load_gru(Phi, given, P, gates, candidate, j, J, D: tl.constexpr):
 
 
 @triton.jit
-def load_tanh(Phi, given, P, candidate, j, J, D: tl.constexpr):
-    """The same for the tanh network."""
-    return network_input(Phi, given, j, J, 0, D, 1), load_row(P, D), load_matrix(candidate, D)
+def load_tanh(Phi, S_t, P, candidate, j, J, D: tl.constexpr):
+    """Load what the tanh network reads: inputs, P and weights."""
+    return network_input(Phi, S_t, j, J, 0, D, 1), load_row(P, D), load_matrix(candidate, D)
 
 
 @triton.jit
 def load_network(
-    Phi, given, P, gates, candidate, sentence, j, J, KIND: tl.constexpr, D: tl.constexpr
+    Phi, S_t, P, gates, candidate, sentence, j, J, KIND: tl.constexpr, D: tl.constexpr
 ):
-    """All that the next coverage is made from, besides C and alpha."""
+    """Load what the next coverage is computed from besides C and alpha."""
     if KIND == "linguistic":
         loaded = tl.load(Phi + sentence * J + j, mask=j < J, other=1.0).to(tl.float32)
     if KIND == "tanh":
-        loaded = load_tanh(Phi + sentence * J * D, given, P, candidate, j, J, D)
+        loaded = load_tanh(Phi + sentence * J * D, S_t, P, candidate, j, J, D)
     if KIND == "gru":
-        loaded = load_gru(Phi + sentence * J * 3 * D, given, P, gates, candidate, j, J, D)
+        loaded = load_gru(Phi + sentence * J * 3 * D, S_t, P, gates, candidate, j, J, D)
     return loaded
 
 
@@ -150,7 +150,7 @@ def tanh_network(C, a, loaded, PRECISION: tl.constexpr):
 
 @triton.jit
 def gru_network_backward(
-    d_C, C, a, loaded, d_x, d_given, j, J, D: tl.constexpr, PRECISION: tl.constexpr
+    d_C, C, a, loaded, d_x, d_S_t, j, J, D: tl.constexpr, PRECISION: tl.constexpr
 ):
     """Gradients of C_{i-1} and alpha; those of the network's inputs are written."""
     r, z, c = gru_network(C, a, loaded, PRECISION)
@@ -165,21 +165,21 @@ def gru_network_backward(
     store_units(d_x, d_r, j, J, D, 3 * D)
     store_units(d_x + D, d_z, j, J, D, 3 * D)
     store_units(d_x + 2 * D, d_c, j, J, D, 3 * D)
-    store_row(d_given, tl.sum(d_r, axis=0), D)
-    store_row(d_given + D, tl.sum(d_z, axis=0), D)
-    store_row(d_given + 2 * D, tl.sum(d_c, axis=0), D)
+    store_row(d_S_t, tl.sum(d_r, axis=0), D)
+    store_row(d_S_t + D, tl.sum(d_z, axis=0), D)
+    store_row(d_S_t + 2 * D, tl.sum(d_c, axis=0), D)
     return d_C, tl.sum(d_r * P_r + d_z * P_z + d_c * P_c, axis=1)
 
 
 @triton.jit
 def tanh_network_backward(
-    d_C, C, a, loaded, d_x, d_given, j, J, D: tl.constexpr, PRECISION: tl.constexpr
+    d_C, C, a, loaded, d_x, d_S_t, j, J, D: tl.constexpr, PRECISION: tl.constexpr
 ):
     c = tanh_network(C, a, loaded, PRECISION)
     _, P, W = loaded
     d_c = d_C * (1 - c * c)
     store_units(d_x, d_c, j, J, D, D)
-    store_row(d_given, tl.sum(d_c, axis=0), D)
+    store_row(d_S_t, tl.sum(d_c, axis=0), D)
     return tl.dot(d_c, W, input_precision=PRECISION), tl.sum(d_c * P, axis=1)
 
 
@@ -198,25 +198,25 @@ def cover(C, a, loaded, sign, KIND: tl.constexpr, PRECISION: tl.constexpr):
 
 @triton.jit
 def cover_backward(
-    d_C, C, a, loaded, sign, d_x, d_given, row, j, J,
+    d_C, C, a, loaded, sign, d_x, d_S_t, row, j, J,
     KIND: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of C_{i-1} and alpha; d_x and those of `given` are written."""
+    """Gradients of C_{i-1} and alpha; d_x and those of `S_t` are written."""
     if KIND == "linguistic":
         store_units(d_x + row * J, d_C, j, J, 1, 1)
         d_a = sign * tl.sum(d_C, axis=1) / loaded
     if KIND == "tanh":
         d_x += row * J * D
-        d_C, d_a = tanh_network_backward(d_C, C, a, loaded, d_x, d_given, j, J, D, PRECISION)
+        d_C, d_a = tanh_network_backward(d_C, C, a, loaded, d_x, d_S_t, j, J, D, PRECISION)
     if KIND == "gru":
         d_x += row * J * 3 * D
-        d_C, d_a = gru_network_backward(d_C, C, a, loaded, d_x, d_given, j, J, D, PRECISION)
+        d_C, d_a = gru_network_backward(d_C, C, a, loaded, d_x, d_S_t, j, J, D, PRECISION)
     return d_C, d_a
 
 
 @triton.jit(do_not_specialize=["steps", "sentences", "J"])
-def network_backward(
-    given, Phi, P, gates, C, alpha, d_x, d_Phi, d_P, d_W, steps, sentences, J,
+def network_backward_kernel(
+    S_t, Phi, P, gates, C, alpha, d_x, d_Phi, d_P, d_W, steps, sentences, J,
     G: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_J: tl.constexpr,
 ):  # fmt: skip
@@ -238,7 +238,7 @@ def network_backward(
         sum_P += a[:, None] * d_gate
         # the candidate of the GRU reads r * C, everything else C itself
         if G == 3:
-            x_r = network_input(Phi + b * J * 3 * D, given + row * WIDTH, j, J, 0, D, 3)
+            x_r = network_input(Phi + b * J * 3 * D, S_t + row * WIDTH, j, J, 0, D, 3)
             r = sigmoid(recurrent(covered, W_r, x_r + a[:, None] * P_r, PRECISION))
             covered *= tl.where(gate == 2, r, 1.0)
         sum_W = tl.dot(tl.trans(d_gate), covered, sum_W, input_precision=PRECISION)
@@ -247,13 +247,13 @@ def network_backward(
     store_units(d_W + (b * G + gate) * D * D, sum_W, tl.arange(0, 16), D, D, D)
 
 
-def sums(
-    kind: Kind, Phi: Tensor, P: Tensor, gates: Tensor | None,
-    given: Tensor, C: Tensor, alpha: Tensor, d_x: Tensor,
+def network_weight_gradients(
+    kind: CoverageConstants, Phi: Tensor, P: Tensor, gates: Tensor | None,
+    S_t: Tensor, C: Tensor, alpha: Tensor, d_x: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """d_Phi [B, J, g d], d_P [g d] and the recurrent weights' [g d, d] over all steps.
+    """Sum d_Phi [B, J, g d], d_P [g d] and those of the recurrent weights [g d, d] over all steps.
 
-    given [I, B, g d] is a slice of columns, C [>= I, B, J, d], alpha [I, B, J], d_x [I, B, J, g d].
+    S_t [I, B, g d] is a slice of columns, C [>= I, B, J, d], alpha [I, B, J], d_x [I, B, J, g d].
     """
     steps, B, J = alpha.shape
     d, g = kind.d, kind.inputs // kind.d
@@ -264,8 +264,8 @@ def sums(
     tile = 2 * block * 16 * alpha.element_size()  # C and d_x
     if gpu.has_tensor_memory(alpha.device):
         tile *= 2  # and both once more for the products
-    network_backward[(B, g)](
-        given, Phi, P, gates, C, alpha, d_x, d_Phi, d_P, d_W, steps, B, J, g, given.stride(1), d,
+    network_backward_kernel[(B, g)](
+        S_t, Phi, P, gates, C, alpha, d_x, d_Phi, d_P, d_W, steps, B, J, g, S_t.stride(1), d,
         kind.precision, block, num_warps=min(8, max(1, block // 32)),
         num_stages=gpu.fitting_stages(STAGES, tile, alpha.device),
     )  # fmt: skip

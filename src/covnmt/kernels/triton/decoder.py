@@ -2,7 +2,7 @@
 
 One product of the state serves everything that reads it. Its columns, and those of its gradient:
 
-    U t (n, reset_after only) | q = W_a t (n) | given = S t (g d, padded) | R t, G t (2n)
+    U t (n, reset_after only) | q = W_a t (n) | S_t = S t (g d, padded) | R t, G t (2n)
 
 The gradient has n more at the end: the candidate's pre-activation. Its last 3n columns are then
 the gradient of the cell's inputs and of Cx s, and all but the last n that of the product, so
@@ -22,36 +22,36 @@ from covnmt.kernels.tensors import CoverageKernel, DecoderSteps, DecoderWeights,
 from covnmt.kernels.triton import attention as triton_attention
 from covnmt.kernels.triton import coverage as triton_coverage
 from covnmt.kernels.triton import gru as triton_gru
-from covnmt.kernels.triton.attention import Source
-from covnmt.kernels.triton.coverage import Kind
-from covnmt.kernels.triton.gru import Tape
+from covnmt.kernels.triton.attention import AttentionSource
+from covnmt.kernels.triton.coverage import CoverageConstants
+from covnmt.kernels.triton.gru import GruTape
 from covnmt.kernels.triton.products import ALIGN, linear
 
 
-class Columns(NamedTuple):
-    """Where the parts of the state's product are."""
+class ProductColumns(NamedTuple):
+    """Where the columns of each part of the state's product are."""
 
     q: slice
-    given: slice
+    S_t: slice
     gates: slice
     width: int
 
     @classmethod
-    def of(cls, n: int, inputs: int, after: bool) -> "Columns":
-        """n units, a coverage network with so many inputs, and whether the reset acts after."""
+    def of(cls, n: int, inputs: int, after: bool) -> "ProductColumns":
+        """Lay out n units and a coverage network with `inputs` pre-activations."""
         q = n if after else 0
-        given = q + n
-        gates = given + inputs + -inputs % ALIGN
+        S_t = q + n
+        gates = S_t + inputs + -inputs % ALIGN
         return cls(
-            slice(q, given),
-            slice(given, given + inputs),
+            slice(q, S_t),
+            slice(S_t, S_t + inputs),
             slice(gates, gates + 2 * n),
             gates + 2 * n,
         )
 
 
-class Loop(NamedTuple):
-    """What the forward loop leaves behind; the tensors that `_Unroll` saves, besides its inputs."""
+class ForwardBuffers(NamedTuple):
+    """What the forward loop writes and the backward loop reads."""
 
     product: Tensor  # [I, B, width] the state's products; r and z in the place of their inputs
     rt: Tensor | None  # [updates, B, n] r * t of the exact cell
@@ -61,11 +61,11 @@ class Loop(NamedTuple):
     alpha: Tensor  # [I, B, J]
     C: Tensor  # [I + 1, B, J, d]
 
-    def tape(self, i: int, columns: Columns) -> Tape:
-        """Of the update from state i to i + 1, as the one cell of a group."""
+    def tape(self, i: int, columns: ProductColumns) -> GruTape:
+        """Select the update from state i to i + 1, as the one cell of a group."""
         product = self.product[i : i + 1]
         n = self.c.shape[-1]
-        return Tape(
+        return GruTape(
             gates=product[..., columns.gates],
             Uh=product[..., :n] if self.rt is None else None,
             rh=None if self.rt is None else self.rt[i : i + 1],
@@ -74,12 +74,14 @@ class Loop(NamedTuple):
         )
 
 
-def _allocate(kind: Kind, like: Tensor, steps: int, updates: int, J: int, n: int, width: int,
-              exact: bool) -> Loop:  # fmt: skip
+def _allocate(
+    kind: CoverageConstants, like: Tensor, steps: int, updates: int, J: int, n: int, width: int,
+    exact: bool,
+) -> ForwardBuffers:  # fmt: skip
     B = like.shape[0]
     C = like.new_empty(steps + 1, B, J, kind.d, dtype=torch.float32)
     C[0] = kind.start
-    return Loop(
+    return ForwardBuffers(
         product=like.new_empty(steps, B, width),
         rt=like.new_empty(updates, B, n) if exact else None,
         c=like.new_empty(updates, B, n),
@@ -90,11 +92,11 @@ def _allocate(kind: Kind, like: Tensor, steps: int, updates: int, J: int, n: int
     )
 
 
-def _run(
-    kind: Kind, columns: Columns, steps: int, t0: Tensor, x: Tensor, source: Source,
-    W: Tensor, U: Tensor | None, Cx: Tensor,
-) -> Loop:  # fmt: skip
-    """Forward over all steps: x [updates, B, 3n] feeds the updates that follow the first looks."""
+def _forward_steps(
+    kind: CoverageConstants, columns: ProductColumns, steps: int, t0: Tensor, x: Tensor,
+    source: AttentionSource, W: Tensor, U: Tensor | None, Cx: Tensor,
+) -> ForwardBuffers:  # fmt: skip
+    """Run all steps; x [updates, B, 3n] feeds the updates that follow the first attention steps."""
     B, J, n = source.keys.shape
     updates = x.shape[0]
     loop = _allocate(kind, source.h, steps, updates, J, n, columns.width, U is not None)
@@ -105,19 +107,19 @@ def _run(
     for i in range(steps):
         product = loop.product[i]
         torch.mm(loop.t[i], W.T, out=product)
-        triton_attention.forward(
-            kind, source, product[:, columns.q], product[:, columns.given],
+        triton_attention.attend(
+            kind, source, product[:, columns.q], product[:, columns.S_t],
             loop.C[i], loop.alpha[i], loop.s[i], loop.C[i + 1],
         )  # fmt: skip
         if i < updates:
             torch.mm(loop.s[i], Cx.T, out=context[0])
             tape = loop.tape(i, columns)
-            triton_gru.forward(x[i : i + 1], context, tape, recurrent, state, None)
+            triton_gru.gru_forward(x[i : i + 1], context, tape, recurrent, state, None)
     return loop
 
 
-class Gradients(NamedTuple):
-    """What the backward loop leaves behind, for all steps."""
+class BackwardBuffers(NamedTuple):
+    """Gradients of all steps."""
 
     columns: Tensor  # [I, B, width + n] of the product and of the candidate
     s: Tensor  # [I, B, 2n]
@@ -126,16 +128,17 @@ class Gradients(NamedTuple):
     t0: Tensor  # [B, n]
 
 
-def _run_back(
-    kind: Kind, columns: Columns, loop: Loop, source: Source, W: Tensor, U: Tensor | None,
-    Cx: Tensor, d_t: Tensor, d_s: Tensor, d_alpha: Tensor | None,
-) -> Gradients:  # fmt: skip
-    """Backward over all steps; d_t and d_s, the gradients from outside, are added to in place."""
+def _backward_steps(
+    kind: CoverageConstants, columns: ProductColumns, loop: ForwardBuffers,
+    source: AttentionSource, W: Tensor, U: Tensor | None, Cx: Tensor, d_t: Tensor,
+    d_s: Tensor, d_alpha: Tensor | None,
+) -> BackwardBuffers:  # fmt: skip
+    """Run all steps backwards; add in place to d_t and d_s, the gradients from outside."""
     steps, B, J = loop.alpha.shape
     updates, n = loop.c.shape[0], loop.c.shape[2]
     d_all = loop.c.new_empty(steps, B, columns.width + n)
-    d_all[..., columns.given.stop : columns.gates.start] = 0  # padding
-    d_all[updates:] = 0  # no update follows the last look
+    d_all[..., columns.S_t.stop : columns.gates.start] = 0  # padding
+    d_all[updates:] = 0  # no update follows the last attention step
     d_e = torch.empty_like(loop.alpha)
     d_x = loop.alpha.new_empty(steps, B, J, kind.inputs or kind.d)
     d_C = loop.C.new_zeros(B, J, kind.d)
@@ -144,26 +147,30 @@ def _run_back(
     for i in reversed(range(steps)):
         d_step = d_all[i]
         if i < updates:
-            triton_gru.backward(
+            triton_gru.gru_backward(
                 d_t[i + 1 : i + 2], carried, loop.tape(i, columns), loop.t[i : i + 1], recurrent,
                 None, d_all[i : i + 1, :, columns.gates.start :],
                 d_all[i : i + 1, :, :n] if U is None else None,
             )  # fmt: skip
             d_s[i].addmm_(d_step[:, columns.gates.start :], Cx)
         product = loop.product[i]
-        triton_attention.backward(
-            kind, source, product[:, columns.q], product[:, columns.given], loop.C[i],
+        triton_attention.attend_backward(
+            kind, source, product[:, columns.q], product[:, columns.S_t], loop.C[i],
             loop.alpha[i], d_s[i], None if d_alpha is None else d_alpha[i], d_C,
-            d_step[:, columns.q], d_step[:, columns.given], d_e[i], d_x[i],
+            d_step[:, columns.q], d_step[:, columns.S_t], d_e[i], d_x[i],
         )  # fmt: skip
         d_t[i].addmm_(d_step[:, : columns.width], W)
-    return Gradients(d_all, d_s, d_e, d_x, carried[0] + d_t[0])
+    return BackwardBuffers(d_all, d_s, d_e, d_x, carried[0] + d_t[0])
 
 
 def _coverage_gradients(
-    kind: Kind, source: Source, columns: Columns, loop: Loop, d_x: Tensor
+    kind: CoverageConstants,
+    source: AttentionSource,
+    columns: ProductColumns,
+    loop: ForwardBuffers,
+    d_x: Tensor,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-    """Of Phi, P and the coverage network's gates and candidate."""
+    """Compute the gradients of Phi, P and the coverage network's gates and candidate."""
     if kind.name == "none":
         return None, None, None, None
     if kind.name == "linguistic":
@@ -171,27 +178,27 @@ def _coverage_gradients(
         d_Phi = -kind.sign * moved / source.Phi.float().square()
         return d_Phi.to(source.Phi.dtype), None, None, None
     assert source.P is not None
-    given = loop.product[..., columns.given]
-    d_Phi, d_P, d_W = triton_coverage.sums(
-        kind, source.Phi, source.P, source.gates, given, loop.C, loop.alpha, d_x
+    S_t = loop.product[..., columns.S_t]
+    d_Phi, d_P, d_W = triton_coverage.network_weight_gradients(
+        kind, source.Phi, source.P, source.gates, S_t, loop.C, loop.alpha, d_x
     )
     d_gates = None if source.gates is None else d_W[: 2 * kind.d]
     return d_Phi, d_P, d_gates, d_W[-kind.d :]
 
 
-class _Unroll(torch.autograd.Function):
-    """All steps as one node of the graph; weights come packed and in the products' precision."""
+class _TeacherForcedDecoding(torch.autograd.Function):
+    """All steps as one node of the graph; weights are packed and in the products' precision."""
 
     @staticmethod
     def forward(
-        ctx: Any, kind: Kind, steps: int, t0: Tensor, x: Tensor, W: Tensor, U: Tensor | None,
-        Cx: Tensor, *parts: Tensor | None,
+        ctx: Any, kind: CoverageConstants, steps: int, t0: Tensor, x: Tensor, W: Tensor,
+        U: Tensor | None, Cx: Tensor, *parts: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-        source = Source(*parts)  # type: ignore[arg-type]
+        source = AttentionSource(*parts)  # type: ignore[arg-type]
         if source.V is not None:
             source = source._replace(V=source.V.to(source.keys.dtype))
-        columns = Columns.of(Cx.shape[0] // 3, kind.inputs, U is None)
-        loop = _run(kind, columns, steps, t0, x, source, W, U, Cx)
+        columns = ProductColumns.of(Cx.shape[0] // 3, kind.inputs, U is None)
+        loop = _forward_steps(kind, columns, steps, t0, x, source, W, U, Cx)
         ctx.kind, ctx.columns = kind, columns
         ctx.save_for_backward(W, U, Cx, *source, *loop)
         ctx.set_materialize_grads(False)
@@ -202,36 +209,39 @@ class _Unroll(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         W, U, Cx, *rest = ctx.saved_tensors
-        source, loop = Source(*rest[: len(Source._fields)]), Loop(*rest[len(Source._fields) :])
+        source, loop = (
+            AttentionSource(*rest[: len(AttentionSource._fields)]),
+            ForwardBuffers(*rest[len(AttentionSource._fields) :]),
+        )
         columns, updates = ctx.columns, loop.c.shape[0]
-        d_t, d_s = _own(gradients[0], loop.t), _own(gradients[1], loop.s)
+        d_t, d_s = _writable(gradients[0], loop.t), _writable(gradients[1], loop.s)
         d_alpha = None if gradients[2] is None else gradients[2].contiguous()
-        back = _run_back(ctx.kind, columns, loop, source, W, U, Cx, d_t, d_s, d_alpha)
+        back = _backward_steps(ctx.kind, columns, loop, source, W, U, Cx, d_t, d_s, d_alpha)
         cell = back.columns[:updates, :, columns.gates.start :]  # [updates, B, 3n]
         states = loop.t[: loop.s.shape[0]]
-        d_keys, d_v, d_V = triton_attention.sums(
+        d_keys, d_v, d_V = triton_attention.attention_weight_gradients(
             ctx.kind, source, loop.product[..., columns.q], loop.C, back.e
         )
         d_h = torch.bmm(loop.alpha.permute(1, 2, 0).to(loop.s.dtype), back.s.transpose(0, 1))
         covers = _coverage_gradients(ctx.kind, source, columns, loop, back.x)
-        d_U = None if U is None else _weight(cell[..., -U.shape[0] :], loop.rt)
-        d_W = _weight(back.columns[..., : columns.width], states)
+        d_U = None if U is None else _weight_gradient(cell[..., -U.shape[0] :], loop.rt)
+        d_W = _weight_gradient(back.columns[..., : columns.width], states)
         d_Phi, *network = covers
         return (
-            None, None, back.t0, cell, d_W, d_U, _weight(cell, loop.s[:updates]),
+            None, None, back.t0, cell, d_W, d_U, _weight_gradient(cell, loop.s[:updates]),
             d_h, d_keys, d_Phi, None, d_v, d_V, *network,
         )  # fmt: skip
 
 
-def _own(gradient: Tensor | None, like: Tensor) -> Tensor:
-    """A gradient from outside that may be added to."""
+def _writable(gradient: Tensor | None, like: Tensor) -> Tensor:
+    """Copy a gradient from outside, so that it may be added to."""
     if gradient is None:
         return torch.zeros_like(like)
     return torch.empty_like(like).copy_(gradient)
 
 
-def _weight(d_out: Tensor, inputs: Tensor | None) -> Tensor:
-    """The gradient of a matrix from all steps' [I, B, .] of its output and input."""
+def _weight_gradient(d_out: Tensor, inputs: Tensor | None) -> Tensor:
+    """Compute the gradient of a matrix from all steps' output gradients and inputs [I, B, .]."""
     assert inputs is not None
     return d_out.flatten(0, 1).T @ inputs.flatten(0, 1)
 
@@ -251,17 +261,16 @@ def decode_teacher_forced(
     """Decode on embedded previous tokens y [B, I, m]; products and states in `dtype`."""
     cell, coverage = weights.cell, weights.coverage
     assert coverage is not None
-    kind = Kind.of(coverage, dtype)
+    kind = CoverageConstants.of(coverage, dtype)
     reading: list[Tensor] = [weights.W_a, cell.gates]
     if coverage.S is not None:
         reading.insert(1, pad(coverage.S, (0, 0, 0, -kind.inputs % ALIGN)))
     if cell.reset_after:
         reading.insert(0, cell.candidate)
-    # code: the token of step i + 1 goes into the update after look i; paper: that of step i
+    # code: the token of step i + 1 goes into the update after attention step i; paper: of step i
     first = 1 if weights.order == "code" else 0
-    # [updates, B, 3n]
-    x = linear(y.transpose(0, 1)[first:], cell.W, cell.bias, dtype)
-    source = Source(
+    x = linear(y.transpose(0, 1)[first:], cell.W, cell.bias, dtype)  # [updates, B, 3n]
+    source = AttentionSource(
         h=memory.h.to(dtype).contiguous(),
         keys=memory.keys.to(dtype).contiguous(),
         Phi=memory.Phi.contiguous(),
@@ -274,7 +283,7 @@ def decode_teacher_forced(
     )
     t0 = reference.initial_state(memory.h, weights.W_init, weights.b_init)
     with torch.autocast(y.device.type, enabled=False):
-        t, s, alpha, C = _Unroll.apply(
+        t, s, alpha, C = _TeacherForcedDecoding.apply(
             kind, y.shape[1], t0, x.to(dtype).contiguous(), torch.cat(reading).to(dtype),
             None if cell.reset_after else cell.candidate.to(dtype), weights.Cx.to(dtype), *source,
         )  # type: ignore[no-untyped-call]  # fmt: skip

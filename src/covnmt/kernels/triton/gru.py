@@ -2,14 +2,14 @@
 """One step of the GRU on a GPU: Triton kernels for everything between its matrix products.
 
 Encoder and decoder share them. G cells run side by side (both directions of the encoder, or the
-one decoder) on B rows each, so every tensor is [G, B, .]. What a step leaves for the backward
-pass lies in buffers of all steps, where row b of cell g is `g * skip + b` rows from the first;
+one decoder) on B rows each, so every tensor is [G, B, .]. What a step keeps for the backward
+pass is in buffers of all steps, where row b of cell g is `g * skip + b` rows from the first;
 scratch is dense, so there it is simply the program's number.
 
     exact        r, z = sigmoid(x + recurrent)     c = tanh(x_c + U (r * h))
     reset_after  r, z = sigmoid(x + recurrent)     c = tanh(x_c + r * (U h))
 
-    h' = z * c + (1 - z) * h, or h where a source word is padding
+    h' = z * c + (1 - z) * h, or h where a source token is padding
 
 The state is carried in float32; the copy that the products read has their precision.
 Derivation and memory traffic: docs/kernels.md.
@@ -25,7 +25,7 @@ from torch import Tensor
 BLOCK = 512  # units of one program
 
 
-class Tape(NamedTuple):
+class GruTape(NamedTuple):
     """What one step keeps for the backward pass, each [G, B, .] with the same row layout."""
 
     gates: Tensor  # [G, B, 2n] pre-activations of r and z from the state; r and z afterwards
@@ -51,20 +51,20 @@ def load(pointer, inside):
 
 
 @triton.jit
-def my_units(N: tl.constexpr, BLOCK: tl.constexpr):
+def unit_block(N: tl.constexpr, BLOCK: tl.constexpr):
     col = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     return col, col < N
 
 
 @triton.jit
-def my_place(rows, skip):
+def tape_row(rows, skip):
     row = tl.program_id(0).to(tl.int64)
     return row // rows * skip + row % rows
 
 
 @triton.jit
-def inputs(x, context, gate: tl.constexpr, col, inside, place, N: tl.constexpr):
-    """The share of one gate that does not come from the state."""
+def input_share(x, context, gate: tl.constexpr, col, inside, place, N: tl.constexpr):
+    """Sum the share of one gate that does not come from the state."""
     total = load(x + place * 3 * N + gate * N + col, inside)
     if context is not None:
         total += load(context + tl.program_id(0).to(tl.int64) * 3 * N + gate * N + col, inside)
@@ -72,7 +72,7 @@ def inputs(x, context, gate: tl.constexpr, col, inside, place, N: tl.constexpr):
 
 
 @triton.jit
-def advance(z, c, h, keep, place):
+def next_state(z, c, h, keep, place):
     new = h + z * (c - h)
     if keep is not None:
         new = tl.where(tl.load(keep + place) != 0, new, h)
@@ -85,11 +85,11 @@ def gates_forward(
     N: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """exact, before the product with U: r and z in place of their pre-activations, and r * h."""
-    col, inside = my_units(N, BLOCK)
-    place = my_place(rows, skip)
+    col, inside = unit_block(N, BLOCK)
+    place = tape_row(rows, skip)
     at = gates + place * WIDTH + col
-    r = sigmoid(load(at, inside) + inputs(x, context, 0, col, inside, place, N))
-    z = sigmoid(load(at + N, inside) + inputs(x, context, 1, col, inside, place, N))
+    r = sigmoid(load(at, inside) + input_share(x, context, 0, col, inside, place, N))
+    z = sigmoid(load(at + N, inside) + input_share(x, context, 1, col, inside, place, N))
     state = load(h + tl.program_id(0).to(tl.int64) * N + col, inside)
     tl.store(at, r, mask=inside)
     tl.store(at + N, z, mask=inside)
@@ -102,12 +102,12 @@ def candidate_forward(
     N: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """exact, after the product U (r * h): the candidate and the new state."""
-    col, inside = my_units(N, BLOCK)
-    place = my_place(rows, skip)
+    col, inside = unit_block(N, BLOCK)
+    place = tape_row(rows, skip)
     dense = tl.program_id(0).to(tl.int64) * N + col
-    new = tanh(load(product + dense, inside) + inputs(x, context, 2, col, inside, place, N))
+    new = tanh(load(product + dense, inside) + input_share(x, context, 2, col, inside, place, N))
     z = load(gates + place * WIDTH + N + col, inside)
-    state = advance(z, new, load(h + dense, inside), keep, place)
+    state = next_state(z, new, load(h + dense, inside), keep, place)
     tl.store(c + place * N + col, new, mask=inside)
     tl.store(h + dense, state, mask=inside)
     tl.store(stored + place * N + col, state, mask=inside)
@@ -119,15 +119,15 @@ def reset_after_forward(
     N: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """reset_after: the whole step."""
-    col, inside = my_units(N, BLOCK)
-    place = my_place(rows, skip)
+    col, inside = unit_block(N, BLOCK)
+    place = tape_row(rows, skip)
     at = gates + place * WIDTH + col
     dense = tl.program_id(0).to(tl.int64) * N + col
-    r = sigmoid(load(at, inside) + inputs(x, context, 0, col, inside, place, N))
-    z = sigmoid(load(at + N, inside) + inputs(x, context, 1, col, inside, place, N))
+    r = sigmoid(load(at, inside) + input_share(x, context, 0, col, inside, place, N))
+    z = sigmoid(load(at + N, inside) + input_share(x, context, 1, col, inside, place, N))
     product = load(Uh + place * WIDTH + col, inside)
-    new = tanh(inputs(x, context, 2, col, inside, place, N) + r * product)
-    state = advance(z, new, load(h + dense, inside), keep, place)
+    new = tanh(input_share(x, context, 2, col, inside, place, N) + r * product)
+    state = next_state(z, new, load(h + dense, inside), keep, place)
     tl.store(at, r, mask=inside)
     tl.store(at + N, z, mask=inside)
     tl.store(c + place * N + col, new, mask=inside)
@@ -150,13 +150,13 @@ def candidate_backward(
     N: tl.constexpr, WIDTH: tl.constexpr, D_WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """exact, before the product with U: d_pre of z and c, and what h gets directly."""
-    col, inside = my_units(N, BLOCK)
-    place = my_place(rows, skip)
+    col, inside = unit_block(N, BLOCK)
+    place = tape_row(rows, skip)
     dense = tl.program_id(0).to(tl.int64) * N + col
     d_state = load(carried + dense, inside) + load(d_h + place * N + col, inside)
     z = load(gates + place * WIDTH + N + col, inside)
     new = load(c + place * N + col, inside)
-    h = load(before + my_place(rows, skip_before) * N + col, inside)
+    h = load(before + tape_row(rows, skip_before) * N + col, inside)
     d_z, d_c, d_direct = through_candidate(d_state, z, new, h, keep, place)
     tl.store(d_pre + place * D_WIDTH + N + col, d_z, mask=inside)
     tl.store(d_pre + place * D_WIDTH + 2 * N + col, d_c, mask=inside)
@@ -169,12 +169,12 @@ def gates_backward(
     N: tl.constexpr, WIDTH: tl.constexpr, D_WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """exact, after the product with U: d_pre of r, and what h gets through r * h."""
-    col, inside = my_units(N, BLOCK)
-    place = my_place(rows, skip)
+    col, inside = unit_block(N, BLOCK)
+    place = tape_row(rows, skip)
     dense = tl.program_id(0).to(tl.int64) * N + col
     d_rh = load(product + dense, inside)
     r = load(gates + place * WIDTH + col, inside)
-    h = load(before + my_place(rows, skip_before) * N + col, inside)
+    h = load(before + tape_row(rows, skip_before) * N + col, inside)
     tl.store(d_pre + place * D_WIDTH + col, d_rh * h * r * (1 - r), mask=inside)
     tl.store(carried + dense, load(carried + dense, inside) + d_rh * r, mask=inside)
 
@@ -185,14 +185,14 @@ def reset_after_backward(
     N: tl.constexpr, WIDTH: tl.constexpr, D_WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """reset_after: d_pre of r, z and c, of U h, and what h gets directly."""
-    col, inside = my_units(N, BLOCK)
-    place = my_place(rows, skip)
+    col, inside = unit_block(N, BLOCK)
+    place = tape_row(rows, skip)
     dense = tl.program_id(0).to(tl.int64) * N + col
     d_state = load(carried + dense, inside) + load(d_h + place * N + col, inside)
     r = load(gates + place * WIDTH + col, inside)
     z = load(gates + place * WIDTH + N + col, inside)
     new = load(c + place * N + col, inside)
-    h = load(before + my_place(rows, skip_before) * N + col, inside)
+    h = load(before + tape_row(rows, skip_before) * N + col, inside)
     d_z, d_c, d_direct = through_candidate(d_state, z, new, h, keep, place)
     d_r = d_c * load(Uh + place * WIDTH + col, inside) * r * (1 - r)
     at = d_pre + place * D_WIDTH + col
@@ -208,12 +208,17 @@ def _grid(h: Tensor) -> tuple[int, int]:
     return groups * rows, triton.cdiv(n, BLOCK)
 
 
-def _skip(stored: Tensor) -> int:
+def _tape_stride(stored: Tensor) -> int:
     return stored.stride(0) // stored.shape[-1]
 
 
-def forward(
-    x: Tensor, context: Tensor | None, tape: Tape, U: Tensor | None, h: Tensor, keep: Tensor | None
+def gru_forward(
+    x: Tensor,
+    context: Tensor | None,
+    tape: GruTape,
+    U: Tensor | None,
+    h: Tensor,
+    keep: Tensor | None,
 ) -> None:
     """One step of all cells: h [G, B, n] in float32 moves on, and the tape is filled.
 
@@ -221,7 +226,7 @@ def forward(
     of the same, dense; U [G, n, n] of the exact cell; keep [G, B] is 0 where the state is copied.
     """
     _, rows, n = h.shape
-    skip, width = _skip(tape.c), tape.gates.stride(1)
+    skip, width = _tape_stride(tape.c), tape.gates.stride(1)
     if tape.Uh is not None:
         reset_after_forward[_grid(h)](
             x, context, tape.gates, tape.Uh, h, tape.c, tape.h, keep, rows, skip, n, width, BLOCK
@@ -236,8 +241,8 @@ def forward(
     )
 
 
-def backward(
-    d_h: Tensor, carried: Tensor, tape: Tape, before: Tensor, U: Tensor | None,
+def gru_backward(
+    d_h: Tensor, carried: Tensor, tape: GruTape, before: Tensor, U: Tensor | None,
     keep: Tensor | None, d_pre: Tensor, d_Uh: Tensor | None,
 ) -> None:  # fmt: skip
     """One step back: `carried` [G, B, n] float32 becomes the direct gradient of the old state.
@@ -248,7 +253,7 @@ def backward(
     gates (and U h) is left to a product of the caller's.
     """
     _, rows, n = carried.shape
-    skip, skip_before = _skip(tape.c), _skip(before)
+    skip, skip_before = _tape_stride(tape.c), _tape_stride(before)
     sizes = (rows, skip, skip_before, n, tape.gates.stride(1), d_pre.stride(1), BLOCK)
     grid = _grid(carried)
     if tape.Uh is not None:

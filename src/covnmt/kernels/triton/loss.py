@@ -9,9 +9,9 @@ already has the gradients, and the backward pass only scales them.
     d x_r = w_r (softmax(x_r) - (1 - eps) onehot(y_r) - eps / V)
 
 w is 0 on padding, so shapes never depend on the data. V and q are padded to what the tensor cores
-like: with 30,001 words as they are, the three products take five times as long. One of the added
+like: with V = 30,001, the three products take five times as long. One of the added
 features is always 1 and has the bias as its weights, so the products do the bias too.
-Letters: R rows, V words, q features.
+Letters: R rows, V vocabulary size, q features.
 """
 
 from typing import Any
@@ -21,13 +21,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 4096  # words that a program has in registers at a time
+BLOCK = 4096  # logits that a program has in registers at a time
 CHUNK = 1 << 28  # logits that exist at a time
-ALIGN = 64  # words
+ALIGN = 64  # logits
 
 
 @triton.jit
-def loss_and_gradient(
+def loss_and_gradient_kernel(
     logits, target, weight, loss, nll, smoothing, V, WIDTH: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """One row: its loss, and its logits replaced by their gradient (0 on the added columns)."""
@@ -83,21 +83,21 @@ class CrossEntropy(torch.autograd.Function):
         R, (V, q) = features.shape[0], W.shape
         width = V + -V % ALIGN
         x = _padded(features, 1.0, R, precision)
-        words = _padded(W, b, width, precision)
+        output = _padded(W, b, width, precision)
         loss, nll = torch.empty(2, R, device=x.device, dtype=torch.float32)
         d_x = torch.empty_like(x)
-        d_words = torch.zeros(words.shape, device=W.device, dtype=torch.float32)
+        d_output = torch.zeros(output.shape, device=W.device, dtype=torch.float32)
         size = max(1, CHUNK // width)
         for start in range(0, R, size):
-            part = slice(start, min(start + size, R))
-            logits = x[part] @ words.T  # [rows, width]
-            loss_and_gradient[(len(logits),)](
-                logits, target[part], weight[part], loss[part], nll[part], smoothing, V,
+            rows = slice(start, min(start + size, R))
+            logits = x[rows] @ output.T  # [rows, width]
+            loss_and_gradient_kernel[(len(logits),)](
+                logits, target[rows], weight[rows], loss[rows], nll[rows], smoothing, V,
                 width, BLOCK, num_warps=8,
             )  # fmt: skip
-            torch.mm(logits, words, out=d_x[part])
-            d_words += logits.T @ x[part]
-        ctx.save_for_backward(d_x[:, :q], d_words[:V, :q], d_words[:V, q])
+            torch.mm(logits, output, out=d_x[rows])
+            d_output += logits.T @ x[rows]
+        ctx.save_for_backward(d_x[:, :q], d_output[:V, :q], d_output[:V, q])
         ctx.dtypes = (features.dtype, W.dtype, b.dtype)
         total = nll.sum()
         ctx.mark_non_differentiable(total)
@@ -119,9 +119,9 @@ def cross_entropy(
     smoothing: float,
     precision: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """The same as `reference.cross_entropy`; the products run in `precision`."""
+    """Compute `reference.cross_entropy` with products in `precision`."""
     weight = mask.flatten().to(torch.float32)
-    found: tuple[Tensor, Tensor] = CrossEntropy.apply(  # type: ignore[no-untyped-call]
+    losses: tuple[Tensor, Tensor] = CrossEntropy.apply(  # type: ignore[no-untyped-call]
         features.flatten(0, -2), W, b, target.flatten(), weight, smoothing, precision
     )
-    return found
+    return losses

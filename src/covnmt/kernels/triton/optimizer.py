@@ -1,12 +1,13 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Clipping, optimiser step and weight average in one pass over memory, on a GPU.
+"""Clipping, optimizer step and weight average in one pass over memory, on a GPU.
 
 PyTorch makes several passes: one to scale the gradients, some for the step, one for the average.
 At 84 million weights each costs more than a layer of the model. Here one kernel reads weight,
-gradient and the optimiser's two moments once and writes them once. The norm, the rate and the
+gradient and the optimizer's two moments once and writes them once. The norm, the rate and the
 age of the average are read from device memory, so a captured update can be replayed for ever.
 
-If the norm is no number, a tenth of the weight stands in for the gradient (SPEC 1.4).
+If the norm is not finite, a tenth of the weight replaces the gradient (docs/paper-to-code.md,
+section 1.4).
 """
 
 from collections.abc import Sequence
@@ -20,17 +21,17 @@ from torch import Tensor
 BLOCK = 1024
 
 
-class Scalars(NamedTuple):
-    """What changes from update to update, each one number on the device."""
+class UpdateScalars(NamedTuple):
+    """What changes from update to update, each a scalar on the device."""
 
     norm: Tensor  # of all gradients
     rate: Tensor
-    updates: Tensor  # made, this one included
+    updates: Tensor  # done, this one included
     towards: Tensor  # share of the new weights in the average
 
 
 class AdamW(NamedTuple):
-    """Its constants."""
+    """Constants of the optimizer."""
 
     beta1: float
     beta2: float
@@ -39,7 +40,7 @@ class AdamW(NamedTuple):
 
 
 class Adadelta(NamedTuple):
-    """Its constants."""
+    """Constants of the optimizer."""
 
     rho: float
     epsilon: float
@@ -47,7 +48,7 @@ class Adadelta(NamedTuple):
 
 @triton.jit
 def clipped(gradient, weight, norm, limit):
-    """The gradient scaled to the limit (0: none), or what stands in for it."""
+    """Scale the gradient to the limit (0: none), or replace it if the norm is not finite."""
     fine = (norm == norm) & (norm < float("inf"))
     scale = tl.where(limit > 0, tl.minimum(limit / (norm + 1e-6), 1.0), 1.0)
     return tl.where(fine, gradient * scale, 0.1 * weight)
@@ -66,7 +67,7 @@ def adamw(
     weights, gradients, first, second, average, norm, rate, updates, towards, limit,
     beta1, beta2, epsilon, decay, size, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """m and v, their bias corrected; decoupled weight decay."""
+    """Update m and v, correct their bias; the weight decay is decoupled."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     w = tl.load(weights + at, mask=inside, other=0.0)
@@ -90,7 +91,7 @@ def adadelta(
     weights, gradients, first, second, average, norm, rate, updates, towards, limit,
     rho, epsilon, size, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """`first` averages squared gradients, `second` squared steps."""
+    """Average squared gradients in `first` and squared steps in `second`."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     w = tl.load(weights + at, mask=inside, other=0.0)
@@ -105,17 +106,17 @@ def adadelta(
     store_weight(weights, average, w - tl.load(rate) * step, towards, at, inside)
 
 
-def step(
+def update_weights(
     weights: Sequence[Tensor],
     gradients: Sequence[Tensor],
     first: Sequence[Tensor],
     second: Sequence[Tensor],
     average: Sequence[Tensor | None],
-    scalars: Scalars,
+    scalars: UpdateScalars,
     limit: float,
     kind: AdamW | Adadelta,
 ) -> None:
-    """One update of all weights, in place."""
+    """Update all weights in place."""
     kernel = adamw if isinstance(kind, AdamW) else adadelta
     for w, g, m, v, a in zip(weights, gradients, first, second, average, strict=True):
         grid = (triton.cdiv(w.numel(), BLOCK),)
@@ -123,6 +124,6 @@ def step(
 
 
 def total_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """The Euclidean norm of all gradients together, on the device."""
+    """Compute the Euclidean norm of all gradients together, on the device."""
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))))
     return norm

@@ -1,14 +1,14 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """One choice of a beam search on a GPU: two Triton kernels between logits and the next beam.
 
-`scan` reads the logits once. It leaves the best allowed logit of every block of words, and what
-the normaliser needs: the peak of every chunk (several blocks) and the sum of exponentials below it.
-`choose` then has one program per sentence. Whatever belongs to the K best continuations lies in one
-of the K blocks with the best maxima, so it takes those blocks, chooses among their words, and
-writes down what became of each; equal scores go to the lower position.
+`scan_kernel` reads the logits once. It writes the best allowed logit of every block of tokens, and
+what the normalizer needs: the peak of every chunk (several blocks) and the sum of exponentials
+below it. `choose_kernel` then has one program per sentence. The K best continuations lie in the K
+blocks with the best maxima, so it reads those blocks, chooses among their tokens, and records which
+hypotheses end; equal scores go to the lower position.
 
-Same results as `search_device.choose`. Letters: S sentences with `slots` rows of logits each, K
-slots of the next beam, V words in blocks.
+Same results as `decoding.gpu.beam_search.choose_continuations`. Letters: S sentences with `slots`
+rows of logits each, K slots of the next beam, V tokens in blocks.
 """
 
 from typing import Protocol
@@ -18,27 +18,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 128  # words
-CHUNK = 16  # blocks that one program of `scan` reads
+BLOCK = 128  # tokens
+CHUNK = 16  # blocks that one program of `scan_kernel` reads
 SCAN_WARPS, CHOOSE_WARPS = 4, 4
-LARGEST = 2**14  # maxima of a sentence that one program of `choose` can hold
+LARGEST = 2**14  # maxima of a sentence that one program of `choose_kernel` can hold
 NOWHERE = tl.constexpr(2**30)  # a position behind all others
 
 
 @triton.jit
-def allowed(x, word, banned, early, END: tl.constexpr):
-    """The logits, without those of words that must not follow."""
-    x = tl.where((word == tl.load(banned)) | (word == tl.load(banned + 1)), float("-inf"), x)
-    return tl.where(word == tl.where(early, END, -1), float("-inf"), x)
+def mask_banned(x, token, banned, early, END: tl.constexpr):
+    """Mask the logits of tokens that must not follow."""
+    x = tl.where((token == tl.load(banned)) | (token == tl.load(banned + 1)), float("-inf"), x)
+    return tl.where(token == tl.where(early, END, -1), float("-inf"), x)
 
 
 @triton.jit
-def is_early(without_end, clock, sentence):
+def before_minimum_length(without_end, clock, sentence):
     return tl.load(without_end + sentence) > tl.load(clock)
 
 
 @triton.jit(do_not_specialize=["slots"])
-def scan(
+def scan_kernel(
     logits, banned, without_end, clock, maxima, peaks, sums, slots,
     V: tl.constexpr, END: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
@@ -46,19 +46,19 @@ def scan(
     row = tl.program_id(0).to(tl.int64)
     chunk = tl.program_id(1)
     block = chunk * CHUNK + tl.arange(0, CHUNK)
-    word = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
-    x = tl.load(logits + row * V + word, mask=word < V, other=float("-inf")).to(tl.float32)
+    token = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    x = tl.load(logits + row * V + token, mask=token < V, other=float("-inf")).to(tl.float32)
     peak = tl.max(x)
     total = tl.sum(tl.exp(x - tl.where(peak > float("-inf"), peak, 0.0)))
     part = row * tl.num_programs(1) + chunk
     tl.store(peaks + part, peak)
     tl.store(sums + part, total)
-    x = allowed(x, word, banned, is_early(without_end, clock, row // slots), END)
+    x = mask_banned(x, token, banned, before_minimum_length(without_end, clock, row // slots), END)
     tl.store(maxima + row * (V // BLOCK) + block, tl.max(x, axis=1), mask=block < V // BLOCK)
 
 
 @triton.jit
-def normalisers(peaks, sums, first, slot, slots, CHUNKS: tl.constexpr, WIDE: tl.constexpr):
+def log_normalizers(peaks, sums, first, slot, slots, CHUNKS: tl.constexpr, WIDE: tl.constexpr):
     """log sum exp of every slot's logits; 0 where there are none."""
     chunk = tl.arange(0, WIDE)
     at = (first + slot)[:, None] * CHUNKS + chunk[None, :]
@@ -109,7 +109,7 @@ def choose_kernel(
     here = sentence * K + slot
     first = sentence * slots
     beam = tl.load(log_probs + here, mask=(slot < slots) & (slot < K), other=float("-inf"))
-    lse = normalisers(peaks, sums, first, slot, slots, CHUNKS, WIDE_CHUNKS)
+    lse = log_normalizers(peaks, sums, first, slot, slots, CHUNKS, WIDE_CHUNKS)
 
     # the blocks with the best maxima
     block = tl.arange(0, WIDE_BLOCKS)
@@ -119,7 +119,7 @@ def choose_kernel(
     best = beam[:, None] + (best - lse[:, None])
     _, blocks = best_of(best, number, slot, K, WIDE_K)
 
-    # the best of their words
+    # the best of their tokens
     found = blocks < NOWHERE
     parent = tl.where(found, blocks // (V // BLOCK), 0)
     is_parent = parent[:, None] == slot[None, :]
@@ -127,24 +127,24 @@ def choose_kernel(
     lse = tl.sum(tl.where(is_parent, lse[None, :], 0.0), axis=1)
     position = tl.where(found, blocks, 0)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     x = tl.load(logits + first * V + position, mask=found[:, None], other=float("-inf"))
-    early = is_early(without_end, clock, sentence)
-    x = allowed(x.to(tl.float32), position - parent[:, None] * V, banned, early, END)
+    early = before_minimum_length(without_end, clock, sentence)
+    x = mask_banned(x.to(tl.float32), position - parent[:, None] * V, banned, early, END)
     x = tl.where(found[:, None], behind[:, None] + (x - lse[:, None]), float("-inf"))
     scores, choice = best_of(x, position, slot, K, WIDE_K)
     choice = tl.where(choice < NOWHERE, choice, 0)
 
-    # what becomes of them
+    # which of them end
     parent = choice // V
-    word = choice - parent * V
+    token = choice - parent * V
     chosen = (slot < width) & (scores > float("-inf"))
-    finished = chosen & (word == END)
+    finished = chosen & (token == END)
     stops = finished | (tl.load(most + sentence) <= step + 1)
     live = chosen & (stops == 0)
     tl.store(widths + sentence, width - tl.sum(finished.to(tl.int64)))
     tl.store(open_ + sentence, tl.max(live.to(tl.int32)) > 0)
     real = slot < K
     tl.store(log_probs + here, tl.where(live, scores, float("-inf")), mask=real)
-    tl.store(words + here, word, mask=real)
+    tl.store(words + here, token, mask=real)
     tl.store(rows + here, first + parent, mask=real)
     row = tl.load(clock + 1) * tl.num_programs(0) * K
     tl.store(choices + row + here, choice, mask=real)
@@ -177,13 +177,13 @@ class BeamState(Protocol):
 
 
 def fits_beam(K: int, V: int) -> bool:
-    """Whether a program can hold a beam this wide over so many words."""
+    """Return whether a program can hold a beam of K over a vocabulary of V."""
     wide: int = triton.next_power_of_2(max(BLOCK, V // BLOCK))
     return V % BLOCK == 0 and wide * int(triton.next_power_of_2(K)) <= LARGEST
 
 
 def select_continuations(buffers: BeamState, logits: Tensor, end: int) -> Tensor:
-    """Choose from logits [S, slots, V] and settle; the rows [S*K] that the new beam continues."""
+    """Choose from logits [S, slots, V], record it, and return the parent rows [S*K] of the beam."""
     S, slots, V = logits.shape
     K = buffers.log_probs.shape[1]
     chunks = triton.cdiv(V, BLOCK * CHUNK)
@@ -192,7 +192,7 @@ def select_continuations(buffers: BeamState, logits: Tensor, end: int) -> Tensor
     sums = torch.empty_like(peaks)
     rows = torch.empty_like(buffers.words)
     rules = (buffers.banned, buffers.without_end)
-    scan[(S * slots, chunks)](
+    scan_kernel[(S * slots, chunks)](
         logits, *rules, buffers.clock, maxima, peaks, sums, slots,
         V=V, END=end, BLOCK=BLOCK, CHUNK=CHUNK, num_warps=SCAN_WARPS,
     )  # fmt: skip

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""One step of decoding on a GPU, without gradients: from last words to the layer before the next.
+"""One step of decoding on a GPU, without gradients: from the last tokens to the next features.
 
 A hypothesis is one row that has everything the products read, side by side:
 
@@ -9,10 +9,10 @@ So each product reads a slice of columns and nothing is copied together, and the
 always 1 has the biases as its weights:
 
     inputs   [R; G; 0] t + Cx s + W y + b    of r and z, and of c without its recurrent share
-    looking  [W_a; S] t                      q and `given` of `triton_attention`
+    attend   [W_a; S] t                      q and `S_t` of `triton_attention`
     readout  U_o t + C_o s + V_o y + b_o
 
-The order of the paper looks, then updates; that of the code updates, then looks. Launches and
+The paper's order attends, then updates; the code's order updates, then attends. Launches and
 memory traffic: docs/kernels.md. Letters as in `reference`; S sentences with K rows each, R = S K.
 """
 
@@ -28,26 +28,26 @@ from torch.nn.functional import pad
 from covnmt.kernels import reference
 from covnmt.kernels.tensors import DecoderWeights, DecodingWeights, EncodedSource
 from covnmt.kernels.triton import attention as triton_attention
-from covnmt.kernels.triton.attention import Source
-from covnmt.kernels.triton.coverage import Kind
-from covnmt.kernels.triton.gru import load, my_units, sigmoid, tanh
+from covnmt.kernels.triton.attention import AttentionSource
+from covnmt.kernels.triton.coverage import CoverageConstants
+from covnmt.kernels.triton.gru import load, sigmoid, tanh, unit_block
 from covnmt.kernels.triton.products import ALIGN
 
 BLOCK = 1024  # columns of one program
 
 
 @triton.jit
-def my_row():
+def row_index():
     return tl.program_id(0).to(tl.int64)
 
 
 @triton.jit
 def reset_kernel(rows, inputs, rt, N: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """r * t, which the exact cell multiplies with U."""
-    col, inside = my_units(N, BLOCK)
-    r = sigmoid(load(inputs + my_row() * 3 * N + col, inside))
-    t = load(rows + my_row() * WIDTH + col, inside)
-    tl.store(rt + my_row() * N + col, r * t, mask=inside)
+    col, inside = unit_block(N, BLOCK)
+    r = sigmoid(load(inputs + row_index() * 3 * N + col, inside))
+    t = load(rows + row_index() * WIDTH + col, inside)
+    tl.store(rt + row_index() * N + col, r * t, mask=inside)
 
 
 @triton.jit
@@ -56,63 +56,63 @@ def update_kernel(
     N: tl.constexpr, WIDTH: tl.constexpr, RESET_AFTER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Rows with the next state; product is U (r * t), or U t where the reset acts after."""
-    col, inside = my_units(WIDTH, BLOCK)
+    col, inside = unit_block(WIDTH, BLOCK)
     is_state = col < N
-    inputs += my_row() * 3 * N
-    recurrent = load(product + my_row() * N + col, is_state)
+    inputs += row_index() * 3 * N
+    recurrent = load(product + row_index() * N + col, is_state)
     if RESET_AFTER:
         recurrent *= sigmoid(load(inputs + col, is_state))
     z = sigmoid(load(inputs + N + col, is_state))
     c = tanh(load(inputs + 2 * N + col, is_state) + recurrent)
-    old = load(rows + my_row() * WIDTH + col, inside)
+    old = load(rows + row_index() * WIDTH + col, inside)
     new = tl.where(is_state, old + z * (c - old), old)
-    tl.store(updated + my_row() * WIDTH + col, new, mask=inside)
+    tl.store(updated + row_index() * WIDTH + col, new, mask=inside)
 
 
 @triton.jit
 def maxout_kernel(o, p, N: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """The larger of units 2k and 2k + 1; zeros behind them."""
-    col, inside = my_units(WIDTH, BLOCK)
-    pair = o + my_row() * N + 2 * col
+    col, inside = unit_block(WIDTH, BLOCK)
+    pair = o + row_index() * N + 2 * col
     best = tl.maximum(load(pair, col < N // 2), load(pair + 1, col < N // 2))
-    tl.store(p + my_row() * WIDTH + col, best, mask=inside)
+    tl.store(p + row_index() * WIDTH + col, best, mask=inside)
 
 
-@triton.jit(do_not_specialize=["slots_seen", "J"])
-def follow_kernel(
-    looked, C_looked, alpha, parents, words, table, clock, rows, C, record, slots_seen, J,
+@triton.jit(do_not_specialize=["slots_before", "J"])
+def extend_beam_kernel(
+    attended, C_attended, alpha, parents, words, table, clock, rows, C, record, slots_before, J,
     N: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One row of the next beam from its parent's, with its own word; and where its slot looked."""
-    col, inside = my_units(WIDTH, BLOCK)
-    parent = tl.load(parents + my_row())
-    word = tl.load(words + my_row()) * (WIDTH - 3 * N)
-    carried = tl.load(looked + parent * WIDTH + col, mask=col < 3 * N, other=0.0)
-    y = tl.load(table + word + col - 3 * N, mask=inside & (col >= 3 * N), other=0.0)
-    tl.store(rows + my_row() * WIDTH + col, tl.where(col < 3 * N, carried, y), mask=inside)
+    """Copy a row of the next beam from its parent's, with its own token; record its attention."""
+    col, inside = unit_block(WIDTH, BLOCK)
+    parent = tl.load(parents + row_index())
+    token = tl.load(words + row_index()) * (WIDTH - 3 * N)
+    carried = tl.load(attended + parent * WIDTH + col, mask=col < 3 * N, other=0.0)
+    y = tl.load(table + token + col - 3 * N, mask=inside & (col >= 3 * N), other=0.0)
+    tl.store(rows + row_index() * WIDTH + col, tl.where(col < 3 * N, carried, y), mask=inside)
     for start in range(tl.program_id(1) * BLOCK, J * D, tl.num_programs(1) * BLOCK):
         unit = start + tl.arange(0, BLOCK)
-        covered = tl.load(C_looked + parent * J * D + unit, mask=unit < J * D)
-        tl.store(C + my_row() * J * D + unit, covered, mask=unit < J * D)
+        covered = tl.load(C_attended + parent * J * D + unit, mask=unit < J * D)
+        tl.store(C + row_index() * J * D + unit, covered, mask=unit < J * D)
     # J is less than a block, so only the first program of a row has these
-    place = tl.load(clock + 1) * tl.num_programs(0) + my_row()
-    look = tl.load(alpha + my_row() // slots_seen * J + col, mask=col < J)
-    tl.store(record + place * J + col, look, mask=col < J)
+    place = tl.load(clock + 1) * tl.num_programs(0) + row_index()
+    attention = tl.load(alpha + row_index() // slots_before * J + col, mask=col < J)
+    tl.store(record + place * J + col, attention, mask=col < J)
 
 
-def _wide(matrix: Tensor) -> Tensor:
-    """With zeros, so that its rows have whole 16 bytes."""
+def _pad_columns(matrix: Tensor) -> Tensor:
+    """Append columns of zeros, so that rows have whole 16 bytes."""
     return pad(matrix, (0, -matrix.shape[1] % ALIGN))
 
 
-def _tall(matrix: Tensor) -> Tensor:
-    """With zeros, so that rows of its products have whole 16 bytes."""
+def _pad_rows(matrix: Tensor) -> Tensor:
+    """Append rows of zeros, so that rows of products have whole 16 bytes."""
     return pad(matrix, (0, 0, 0, -len(matrix) % ALIGN))
 
 
-def _beside_one(matrix: Tensor, weights: Tensor) -> Tensor:
-    """The matrix [., m] and the weights of the column that is 1, side by side."""
-    return _wide(torch.cat([matrix, weights.unsqueeze(1)], dim=1))
+def _append_bias(matrix: Tensor, weights: Tensor) -> Tensor:
+    """Append the weights of the column that is always 1 to a matrix [., m]."""
+    return _pad_columns(torch.cat([matrix, weights.unsqueeze(1)], dim=1))
 
 
 class PackedWeights(NamedTuple):
@@ -121,7 +121,7 @@ class PackedWeights(NamedTuple):
     table: Tensor  # [V, e] the tokens' y, each with its 1 and zeros
     inputs: Tensor  # [3n, 3n + e]
     U: Tensor  # [n, n]
-    looking: Tensor  # [n + g d padded, n]
+    attend: Tensor  # [n + g d padded, n]
     readout: Tensor  # [n, 3n + e]
     W_1: Tensor | None  # [q padded, n / 2 padded]
 
@@ -135,23 +135,23 @@ class PackedWeights(NamedTuple):
         def packed(matrix: Tensor) -> Tensor:
             return matrix.detach().to(dtype).contiguous()
 
-        token_inputs = _beside_one(cell.W, cell.bias)
-        token_readout = _beside_one(weights.V_o, weights.b_o)
+        token_inputs = _append_bias(cell.W, cell.bias)
+        token_readout = _append_bias(weights.V_o, weights.b_o)
         S = E.new_empty(0, n) if S is None else S
         return cls(
-            table=packed(_beside_one(E + weights.E_bias, E.new_ones(len(E)))),
+            table=packed(_append_bias(E + weights.E_bias, E.new_ones(len(E)))),
             inputs=packed(torch.cat([pad(cell.gates, (0, 0, 0, n)), decoder.Cx, token_inputs], 1)),
             U=packed(cell.candidate),
-            looking=packed(torch.cat([decoder.W_a, _tall(S)])),
+            attend=packed(torch.cat([decoder.W_a, _pad_rows(S)])),
             readout=packed(torch.cat([weights.U_o, weights.C_o, token_readout], 1)),
-            W_1=None if weights.W_1 is None else packed(_wide(_tall(weights.W_1))),
+            W_1=None if weights.W_1 is None else packed(_pad_columns(_pad_rows(weights.W_1))),
         )
 
 
-Small = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+SmallWeights = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 
-def _small_weights(decoder: DecoderWeights, dtype: torch.dtype) -> Small:
+def _small_weights(decoder: DecoderWeights, dtype: torch.dtype) -> SmallWeights:
     """Collect what the attention kernel reads itself: v, V_a and the coverage network's weights."""
     V = None if decoder.V_a is None else decoder.V_a.detach().T.contiguous().to(dtype)
     assert decoder.coverage is not None
@@ -182,28 +182,28 @@ class TritonDecoderStep:
         assert weights.decoder.coverage is not None
         self.decoder, self.n = weights.decoder, len(weights.decoder.cell.candidate)
         self.weights = PackedWeights.of(weights, dtype)
-        self.kind = Kind.of(weights.decoder.coverage, dtype)
+        self.kind = CoverageConstants.of(weights.decoder.coverage, dtype)
         self.small_weights = _small_weights(weights.decoder, dtype)
         self.one = 3 * self.n + weights.E.shape[1]  # the column that is always 1
         self.embedded = self.weights.table.shape[1]
 
-    def holds(self, J: int) -> bool:
-        """Whether sentences may be this long."""
+    def supports_length(self, J: int) -> bool:
+        """Return whether sentences may have J tokens."""
         return J <= triton_attention.LONGEST
 
     def __call__(
         self, buffers: BeamBuffers, first: bool, choose: Callable[[Tensor], Tensor]
     ) -> None:
-        """Score, choose (from the layer before the words: the rows to go on with), and follow."""
+        """Score the rows, let `choose` turn features into parent rows, and extend the beam."""
         source = self.source(buffers.memory)
         rows, C = self.start(buffers.memory) if first else (buffers.rows, buffers.C)
-        rows, C, alpha = self.move(source, rows, C, first)
-        self.follow(buffers, rows, C, alpha, choose(self.features(rows)))
+        rows, C, alpha = self.advance(source, rows, C, first)
+        self.extend_beam(buffers, rows, C, alpha, choose(self.features(rows)))
 
-    def source(self, memory: EncodedSource) -> Source:
-        """What the look reads, besides the rows."""
+    def source(self, memory: EncodedSource) -> AttentionSource:
+        """Collect what attention reads besides the rows."""
         mask = memory.mask.view(torch.uint8)
-        return Source(memory.h, memory.keys, memory.Phi, mask, *self.small_weights)
+        return AttentionSource(memory.h, memory.keys, memory.Phi, mask, *self.small_weights)
 
     def start(self, memory: EncodedSource) -> tuple[Tensor, Tensor]:
         """Rows and coverage before the first step, one row for each sentence; y is zero."""
@@ -215,22 +215,22 @@ class TritonDecoderStep:
         C = rows.new_full((S, J, self.kind.d), self.kind.start, dtype=torch.float32)
         return rows, C
 
-    def move(
-        self, source: Source, rows: Tensor, C: Tensor, first: bool
+    def advance(
+        self, source: AttentionSource, rows: Tensor, C: Tensor, first: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows from which words can be predicted, coverage after the look, and alpha [R, J].
+        """Return rows that predict the next token, their coverage, and alpha [R, J].
 
-        In the order of the paper the given rows get the new contexts, too.
+        In the paper's order the old rows get the new contexts, too.
         """
         if self.decoder.order == "paper":
-            C, alpha = self.look(source, rows, C)
+            C, alpha = self.attend(source, rows, C)
             return self.update(rows), C, alpha
         if not first:
             rows = self.update(rows)
-        return rows, *self.look(source, rows, C)
+        return rows, *self.attend(source, rows, C)
 
     def update(self, rows: Tensor) -> Tensor:
-        """New rows with the next state in place of the last."""
+        """Return new rows with the next state instead of the last."""
         n, grid = self.n, (len(rows), triton.cdiv(self.n, BLOCK))
         inputs = rows @ self.weights.inputs.T  # [R, 3n]
         t = rows[:, :n]
@@ -244,32 +244,32 @@ class TritonDecoderStep:
         )
         return updated
 
-    def look(self, source: Source, rows: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
-        """Coverage after the look, and alpha; the contexts are written to the rows."""
+    def attend(self, source: AttentionSource, rows: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the new coverage and alpha; write the contexts to the rows."""
         n = self.n
-        product = rows[:, :n] @ self.weights.looking.T
+        product = rows[:, :n] @ self.weights.attend.T
         C_next = torch.empty_like(C)
         alpha = rows.new_empty(len(rows), source.mask.shape[1], dtype=torch.float32)
-        triton_attention.forward(
+        triton_attention.attend(
             self.kind, source, product[:, :n], product[:, n:], C, alpha,
             rows[:, n : 3 * n], C_next, hypotheses=len(rows) // len(source.h),
         )  # fmt: skip
         return C_next, alpha
 
     def features(self, rows: Tensor) -> Tensor:
-        """The layer before the words [R, q], with zeros up to whole 16 bytes."""
+        """Compute the layer before the logits [R, q], with zeros up to whole 16 bytes."""
         width = self.n // 2 + -(self.n // 2) % ALIGN
         o = rows @ self.weights.readout.T  # [R, n]
         p = rows.new_empty(len(rows), width)
         maxout_kernel[(len(rows), triton.cdiv(width, BLOCK))](o, p, self.n, width, BLOCK)
         return p if self.weights.W_1 is None else p @ self.weights.W_1.T
 
-    def follow(
+    def extend_beam(
         self, buffers: BeamBuffers, rows: Tensor, C: Tensor, alpha: Tensor, parents: Tensor
     ) -> None:
-        """Write the beam that continues these rows [R] with the words just chosen."""
+        """Write the beam that continues these rows [R] with the tokens just chosen."""
         R, width = buffers.rows.shape
-        follow_kernel[(R, triton.cdiv(width, BLOCK))](
+        extend_beam_kernel[(R, triton.cdiv(width, BLOCK))](
             rows, C, alpha, parents, buffers.words, self.weights.table, buffers.clock,
             buffers.rows, buffers.C, buffers.alpha, R // len(rows), C.shape[1],
             self.n, width, self.kind.d, BLOCK,
