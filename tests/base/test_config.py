@@ -16,7 +16,7 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import write_json
 
 
-def test_defaults_are_the_papers() -> None:
+def test_defaults_are_those_of_the_paper() -> None:
     flat = flatten_keys(Config().model_dump())
     paper = {
         "data.batch_size": 80,

@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("total", [None, 5, 7])
-def test_items_pass_untouched(total: int | None, screen: io.StringIO) -> None:
+def test_track_yields_all_items_unchanged(total: int | None, screen: io.StringIO) -> None:
     assert list(track((n * n for n in range(5)), total, "squares")) == [0, 1, 4, 9, 16]
     assert list(track([], total, "nothing")) == []
 
@@ -54,12 +54,12 @@ def test_track_is_lazy(screen: io.StringIO) -> None:
     items.close()  # type: ignore[attr-defined]
 
 
-def test_one_inside_another(screen: io.StringIO) -> None:
+def test_progress_bars_can_be_nested(screen: io.StringIO) -> None:
     rows = [list(track(range(n), n, "columns")) for n in track([1, 2], 2, "rows")]
     assert rows == [[0], [0, 1]]
 
 
-def test_what_is_printed_meanwhile_goes_where_it_should(
+def test_text_printed_while_a_bar_is_shown_goes_to_its_own_stream(
     screen: io.StringIO, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Into its file or its pipe, though a bar is on the screen: `covnmt check ... > found`."""
@@ -71,7 +71,7 @@ def test_what_is_printed_meanwhile_goes_where_it_should(
     assert "number 0" not in screen.getvalue()
 
 
-def test_errors_pass(screen: io.StringIO) -> None:
+def test_track_passes_exceptions_on(screen: io.StringIO) -> None:
     def source() -> Iterator[int]:
         yield 1
         raise ValueError("broken")
@@ -81,7 +81,7 @@ def test_errors_pass(screen: io.StringIO) -> None:
 
 
 @pytest.mark.usefixtures("clock")
-def test_lines_tell_count_rate_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_lines_have_count_rate_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     list(track(range(8), 8, "reading"))
     lines = capsys.readouterr().err.splitlines()
     # the clock advances 4 s per item: a line at most every 10 s is one in three
@@ -91,7 +91,7 @@ def test_lines_tell_count_rate_and_time_left(capsys: pytest.CaptureFixture[str])
     ]
 
 
-def test_the_first_item_says_nothing_of_the_rate(
+def test_the_first_item_does_not_count_for_the_rate(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Lines come in windows: the first two after 60 seconds, and two more after another 20."""
@@ -102,17 +102,17 @@ def test_the_first_item_says_nothing_of_the_rate(
 
 
 @pytest.mark.usefixtures("clock")
-def test_lines_without_a_total(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_lines_without_a_total_have_no_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     list(track(range(4), None, "reading", "pairs"))
     assert capsys.readouterr().err == "reading: 4 pairs, 0/s\n"
 
 
-def test_quick_jobs_say_nothing_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quick_jobs_log_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     list(track(range(100), 100, "reading"))
     assert capsys.readouterr().err == ""
 
 
-def test_a_line_beside_a_meter_stays(screen: io.StringIO) -> None:
+def test_a_line_logged_while_a_bar_is_shown_stays(screen: io.StringIO) -> None:
     with ProgressBar(1000, "training") as meter:
         meter.show(100, "")
         meter.show(300, "loss 2.5")
@@ -123,7 +123,9 @@ def test_a_line_beside_a_meter_stays(screen: io.StringIO) -> None:
 
 
 @pytest.mark.usefixtures("clock")
-def test_meter_counts_from_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rate_of_a_resumed_job_counts_from_where_it_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A resumed run's speed is that of this part alone."""
     stream = io.StringIO()
     monkeypatch.setattr(console, "stderr_console", Console(file=stream, width=100))
@@ -159,7 +161,7 @@ def _full_disk() -> int:
 
 
 @pytest.mark.parametrize("deaf", [_deserted_pipe, _closed_terminal, _full_disk])
-def test_the_work_goes_on_when_nobody_listens(deaf: Callable[[], int]) -> None:
+def test_work_continues_when_standard_error_is_closed(deaf: Callable[[], int]) -> None:
     """Whoever read standard error has gone, or it has no room left."""
     here = deaf()
     command = [sys.executable, "-c", GOES_ON]

@@ -58,7 +58,9 @@ def pack(content: bytes, suffix: str) -> bytes:
 
 @pytest.mark.parametrize(("content", "expected"), LINES)
 @pytest.mark.parametrize("suffix", ["txt", "gz", "xz"])
-def test_read_lines(tmp_path: Path, content: bytes, expected: list[str], suffix: str) -> None:
+def test_lines_are_read_without_their_endings(
+    tmp_path: Path, content: bytes, expected: list[str], suffix: str
+) -> None:
     path = tmp_path / f"text.{suffix}"
     path.write_bytes(pack(content, suffix))
     assert list(read_lines(path)) == expected
@@ -74,7 +76,7 @@ def test_written_lines_come_back(
 
 
 @pytest.mark.parametrize(("suffix", "unpack"), [("gz", gzip.decompress), ("xz", lzma.decompress)])
-def test_a_name_says_how_lines_are_packed(
+def test_the_suffix_of_a_name_decides_the_compression(
     tmp_path: Path, suffix: str, unpack: Callable[[bytes], bytes]
 ) -> None:
     path, again = tmp_path / f"text.{suffix}", tmp_path / f"again.{suffix}"
@@ -86,7 +88,7 @@ def test_a_name_says_how_lines_are_packed(
 
 
 @pytest.mark.parametrize("raw", [[b"good\n", b"b\xff\n"], [b"good\rb\xff\r"]])
-def test_bad_bytes_are_told_with_their_line(raw: list[bytes]) -> None:
+def test_errors_about_bytes_that_are_not_utf8_name_the_line(raw: list[bytes]) -> None:
     lines = decode_lines(raw, "some.txt")
     assert next(lines) == "good"
     with pytest.raises(UserError, match=r"some\.txt, line 2: not UTF-8 \(byte 1"):
@@ -98,7 +100,7 @@ TEXT = b"a line of text that is worth compressing\n" * 500
 
 @pytest.mark.parametrize("suffix", ["gz", "xz"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "foreign"])
-def test_damaged_archives(tmp_path: Path, suffix: str, damage: str) -> None:
+def test_damaged_compressed_files_are_an_error(tmp_path: Path, suffix: str, damage: str) -> None:
     packed = pack(TEXT, suffix)
     content = {
         "cut": packed[:-20],
@@ -111,7 +113,7 @@ def test_damaged_archives(tmp_path: Path, suffix: str, damage: str) -> None:
         list(read_lines(path))
 
 
-def test_missing_files_and_directories(tmp_path: Path) -> None:
+def test_reading_missing_files_or_directories_is_an_error(tmp_path: Path) -> None:
     for suffix in ("txt", "gz", "xz"):
         with pytest.raises(UserError, match="no such file"):
             list(read_lines(tmp_path / f"none.{suffix}"))
@@ -123,7 +125,7 @@ def test_missing_files_and_directories(tmp_path: Path) -> None:
         read_json(tmp_path)
 
 
-def test_read_parallel(tmp_path: Path) -> None:
+def test_parallel_files_need_the_same_number_of_lines(tmp_path: Path) -> None:
     for name, lines in {"a": "1 2 3", "b": "4 5 6", "c": "7 8"}.items():
         write_lines(tmp_path / name, lines.split())
     assert list(read_parallel_lines(tmp_path / "a", tmp_path / "b")) == [
@@ -137,7 +139,7 @@ def test_read_parallel(tmp_path: Path) -> None:
         next(rows)
 
 
-def test_json(tmp_path: Path) -> None:
+def test_json_is_written_and_read_and_damage_is_an_error(tmp_path: Path) -> None:
     value = {"é": [1, None, 2.5]}
     write_json(tmp_path / "x.json", value)
     assert read_json(tmp_path / "x.json") == value
@@ -148,7 +150,7 @@ def test_json(tmp_path: Path) -> None:
             read_json(tmp_path / "x.json")
 
 
-def test_writing_makes_directories_and_leaves_no_temporary_files(tmp_path: Path) -> None:
+def test_writing_creates_directories_and_leaves_no_temporary_files(tmp_path: Path) -> None:
     with atomic_write(tmp_path / "new" / "deep" / "file") as stream:
         stream.write(b"content")
     assert (tmp_path / "new" / "deep" / "file").read_bytes() == b"content"
@@ -170,7 +172,7 @@ def test_an_interrupted_write_changes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_write_that_is_interrupted_as_it_begins_leaves_nothing(
+def test_a_write_interrupted_at_its_start_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def create(path: Path, mode: str) -> NoReturn:
@@ -197,7 +199,7 @@ def test_a_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+def test_writing_where_nobody_may_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
         write_lines(tmp_path / "file" / "below", ["text"])
@@ -207,9 +209,7 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     ("place", "reason"),
     [("file/below", "Not a directory"), ("file/far/below", "Not a dir"), ("locked/new", "Perm")],
 )
-def test_a_place_that_cannot_be_written_is_told_before_the_work(
-    place: str, reason: str, tmp_path: Path
-) -> None:
+def test_check_writable_raises_before_the_work(place: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "locked").mkdir(mode=0o500)
     if os.access(tmp_path / "locked", os.W_OK) and "locked" in place:
@@ -218,7 +218,7 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(
         check_writable(tmp_path / place)
 
 
-def test_to_ask_for_a_place_changes_nothing(tmp_path: Path) -> None:
+def test_check_writable_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("old")
     (tmp_path / "link").symlink_to(tmp_path / "far" / "below")
     before = sorted(tmp_path.rglob("*"))
@@ -229,21 +229,21 @@ def test_to_ask_for_a_place_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "old"
 
 
-def test_outputs_lie_apart(tmp_path: Path) -> None:
+def test_outputs_that_replace_each_other_or_an_input_are_refused(tmp_path: Path) -> None:
     """By whatever name; a device or "-" may be named twice."""
     (tmp_path / "text").write_text("")
     (tmp_path / "link").symlink_to(tmp_path / "text")
     one, link = tmp_path / "text", tmp_path / "link"
     new, again = tmp_path / "new", tmp_path / "." / "sub" / ".." / "new"
     for outputs, inputs in ([[one, link], []], [[link], [one]], [[new, again], []]):
-        with pytest.raises(UserError, match=f"^{outputs[-1]}: .* would replace"):
+        with pytest.raises(UserError, match=f"^{outputs[-1]}: "):
             check_distinct_paths(outputs, inputs)
     check_distinct_paths([one, new, None, None], [None, tmp_path / "other"])
     for free in (Path("-"), Path("/dev/null")):
         check_distinct_paths([free, free], [free])
 
 
-def test_a_link_is_written_through(tmp_path: Path) -> None:
+def test_writing_to_a_link_replaces_the_file_behind_it(tmp_path: Path) -> None:
     file, link = tmp_path / "deep" / "file", tmp_path / "link"
     file.parent.mkdir()
     link.symlink_to(file)
@@ -254,7 +254,7 @@ def test_a_link_is_written_through(tmp_path: Path) -> None:
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+def test_writing_to_a_pipe_reaches_its_reader(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     read: list[str] = []
@@ -267,7 +267,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [pipe]
 
 
-def test_a_pipe_that_nobody_reads_to_the_end(tmp_path: Path) -> None:
+def test_writing_to_a_pipe_closed_early_is_an_error(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: pipe.open("rb").close())
@@ -278,7 +278,7 @@ def test_a_pipe_that_nobody_reads_to_the_end(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-def test_a_device_is_written_to() -> None:
+def test_writing_to_a_device_leaves_it_in_place() -> None:
     """A terminal of its own: unlike /dev/null, it is safe from a mistake here."""
     reader, device = os.openpty()
     path = Path(os.ttyname(device))
@@ -289,7 +289,7 @@ def test_a_device_is_written_to() -> None:
         os.close(handle)
 
 
-def test_a_directory_is_refused_before_any_work(tmp_path: Path) -> None:
+def test_a_directory_as_output_is_refused_before_any_work(tmp_path: Path) -> None:
     def lines() -> Iterator[str]:
         raise AssertionError("work was done")
         yield ""
@@ -299,7 +299,7 @@ def test_a_directory_is_refused_before_any_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", [None, Path("-")])
-def test_lines_to_standard_output(
+def test_lines_reach_standard_output_one_by_one(
     path: Path | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -311,7 +311,9 @@ def test_lines_to_standard_output(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_goes_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_is_file_for_files_but_not_for_pipes_or_terminals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever is named, and standard output where it is a file; no screen, no pipe."""
     assert output_is_file(Path("file"))
     for there, here in (os.openpty(), os.pipe()):

@@ -78,7 +78,7 @@ def wait_for(path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
-def test_every_item_once(count: int, tmp_path: Path) -> None:
+def test_every_item_is_done_once(count: int, tmp_path: Path) -> None:
     jobs = [Job(tmp_path / str(k)) for k in range(count)]
     found = list(map_unordered(work, jobs, workers=2))
     assert sorted(name for name, _ in found) == [job.path.name for job in jobs]
@@ -87,11 +87,11 @@ def test_every_item_once(count: int, tmp_path: Path) -> None:
     assert {where for _, where in found} <= {WorkerRank(k, 1 + several) for k in range(1 + several)}
 
 
-def test_results_wait_for_those_before_them() -> None:
+def test_map_in_order_keeps_the_order_of_items() -> None:
     assert list(map_in_order(slow_at_first, range(9), workers=2)) == list(range(9))
 
 
-def test_items_are_taken_as_there_is_room() -> None:
+def test_items_are_taken_only_as_workers_have_room() -> None:
     """Their number may be endless."""
     taken: list[int] = []
 
@@ -106,7 +106,7 @@ def test_items_are_taken_as_there_is_room() -> None:
     results.close()  # type: ignore[attr-defined]
 
 
-def test_nobody_waits_for_the_rest_of_a_result(tmp_path: Path) -> None:
+def test_closing_does_not_wait_for_half_sent_results(tmp_path: Path) -> None:
     """`covnmt translate file | head` kills workers in the midst of what they send."""
     results = map_unordered(
         stuck_while_sending, [Job(tmp_path / n) for n in ("first", "second")], 2
@@ -120,7 +120,7 @@ def test_nobody_waits_for_the_rest_of_a_result(tmp_path: Path) -> None:
     assert not leaving.is_alive()
 
 
-def test_results_do_not_wait_for_items_that_have_not_come() -> None:
+def test_results_are_yielded_while_the_next_item_is_awaited() -> None:
     """Whoever makes items may first want to see what came of the last."""
     seen = [threading.Event() for _ in range(6)]
 
@@ -138,7 +138,7 @@ def test_results_do_not_wait_for_items_that_have_not_come() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("good", range(4))
-def test_items_that_cannot_be_had(good: int, workers: int) -> None:
+def test_items_before_a_failing_iterator_are_done(good: int, workers: int) -> None:
     """What came before them is done, by however many."""
 
     def items() -> Iterator[int]:
@@ -151,11 +151,11 @@ def test_items_that_cannot_be_had(good: int, workers: int) -> None:
         next(results)
 
 
-def test_alone_there_is_no_other_process(tmp_path: Path) -> None:
+def test_one_worker_is_the_calling_process(tmp_path: Path) -> None:
     assert list(map_unordered(lambda item: item + 1, [1, 2], workers=1)) == [2, 3]
 
 
-def test_without_semaphores_there_is_none_either(
+def test_without_semaphores_the_calling_process_works_and_logs_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As where /dev/shm may not be written to."""
@@ -174,7 +174,7 @@ def test_without_semaphores_there_is_none_either(
     assert len(told.splitlines()) == 1
 
 
-def test_a_process_that_dies_is_replaced(tmp_path: Path) -> None:
+def test_items_of_a_dead_worker_are_done_again(tmp_path: Path) -> None:
     """Nothing is lost; what had come before is not asked for again."""
     jobs = [Job(tmp_path / str(k), deaths=2 * (k == 8)) for k in range(9)]
     assert [name for name, _ in map_in_order(work, jobs, workers=2)] == list("012345678")
@@ -215,7 +215,9 @@ def test_workers_receive_signals_once_they_have_begun() -> None:
     assert not set().union(*blocked) & set(processes.STOP_SIGNALS)
 
 
-def test_an_item_that_always_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_item_that_always_kills_its_worker_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(processes, "MAX_DEATHS", 1)
     jobs = [Job(tmp_path / str(k), deaths=9 * (k == 0)) for k in range(2)]
     with pytest.raises(UserError, match=r"/0.*: 2 worker processes died on it.* fewer processes"):
@@ -223,7 +225,7 @@ def test_an_item_that_always_kills(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (tmp_path / "0").read_text() == "xx"
 
 
-def test_bad_input_in_a_worker_is_raised_here(tmp_path: Path) -> None:
+def test_an_error_in_a_worker_is_raised_in_the_caller(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="line 7: bad"):
         list(map_unordered(refuse, [Job(tmp_path / "a"), Job(tmp_path / "b")], workers=2))
 
@@ -238,7 +240,7 @@ def keep_busy(directory: Path) -> None:
         pass
 
 
-def test_other_processes_are_left_alone(tmp_path: Path) -> None:
+def test_closing_kills_no_other_process(tmp_path: Path) -> None:
     other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
     other.start()
     results = map_unordered(work, [Job(tmp_path / str(k)) for k in range(9)], workers=2)
@@ -250,7 +252,7 @@ def test_other_processes_are_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_workers_end_with_whom_they_work_for(number: signal.Signals, tmp_path: Path) -> None:
+def test_workers_end_with_their_parent_process(number: signal.Signals, tmp_path: Path) -> None:
     """Whatever ended it, and though the signal reached it alone."""
     code = f"from tests.base.test_processes import *; keep_busy(Path({str(tmp_path)!r}))"
     process = subprocess.Popen(
@@ -272,7 +274,7 @@ def test_workers_end_with_whom_they_work_for(number: signal.Signals, tmp_path: P
     raise AssertionError("workers were left behind")
 
 
-def test_every_worker_begins_with_stops_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_start_with_signals_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that are started when there is more to do."""
     process = multiprocessing.get_context("spawn").Process
     start, blocked = process.start, list[set[signal.Signals]]()
@@ -288,7 +290,7 @@ def test_every_worker_begins_with_stops_held_back(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("told", ["this thread", "another"])
-def test_a_stop_waits_until_workers_have_begun(told: str) -> None:
+def test_defer_signals_delivers_them_at_the_end_of_the_block(told: str) -> None:
     reached: list[str] = []
     with ThreadPoolExecutor(1) as another:
         another.submit(int).result()  # a thread begun within the block would hold signals back too

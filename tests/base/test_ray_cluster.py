@@ -76,7 +76,9 @@ def refuse(item: int) -> int:
     raise UserError(f"line {item}: bad")
 
 
-def test_a_worker_and_a_node_are_killed(cluster: Any, tmp_path: Path) -> None:
+def test_results_are_complete_though_a_worker_and_a_node_are_killed(
+    cluster: Any, tmp_path: Path
+) -> None:
     """Every item comes once, though some were begun twice."""
     second = cluster.add_node(**NODE)
     cluster.wait_for_nodes(PATIENCE)
@@ -92,7 +94,7 @@ def test_a_worker_and_a_node_are_killed(cluster: Any, tmp_path: Path) -> None:
     assert len(workers(tmp_path)) > 2
 
 
-def test_files_are_translated(cluster: Any, tiny_model: Path, tmp_path: Path) -> None:
+def test_files_are_translated_on_a_cluster(cluster: Any, tiny_model: Path, tmp_path: Path) -> None:
     lines = ["ka lo", "", "zu"]
     (tmp_path / "a").write_text("".join(f"{line}\n" for line in lines))
     loader = ModelLoader.find([tiny_model], device="cpu", threads=1)
@@ -103,28 +105,32 @@ def test_files_are_translated(cluster: Any, tiny_model: Path, tmp_path: Path) ->
     assert (tmp_path / "out" / "a").read_text() == (tmp_path / "alone" / "a").read_text()
 
 
-def test_bad_input_is_raised_here(cluster: Any) -> None:
+def test_an_error_in_a_worker_is_raised_in_the_caller(cluster: Any) -> None:
     with pytest.raises(UserError, match="line 3: bad"):
         list(map_on_cluster(refuse, [3], cluster.address, cores=1))
 
 
-def test_an_item_that_always_kills(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_item_that_always_kills_its_worker_is_an_error(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("covnmt.base.ray_cluster.MAX_DEATHS", 1)
     with pytest.raises(UserError, match="7: workers died 2 times over it"):
         list(map_on_cluster(die, [7], cluster.address, cores=1))
 
 
-def test_workers_that_never_begin(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_die_before_they_start_are_an_error(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("covnmt.base.ray_cluster.MAX_DEATHS", 1)
     with pytest.raises(UserError, match="2 workers in a row died before they had begun"):
         list(map_on_cluster(Stillborn(), [7], cluster.address, cores=1))
 
 
-def test_nothing_to_do() -> None:
+def test_without_items_no_cluster_is_needed() -> None:
     assert list(map_on_cluster(refuse, [], "nowhere:1", cores=1)) == []
 
 
-def test_ray_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"pip install .*\[cluster\]"):
         list(map_on_cluster(refuse, [1], "auto", cores=1))

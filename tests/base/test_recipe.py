@@ -64,7 +64,7 @@ MISTAKES = {
         ["line 1", "accumulate = subtract needs kind = linguistic or fertility, not gru"],
     ),
     "tied but unlike": ("[model]\ntie_target = true\nrank = 8\n", ["line 1", "tie_target", "8"]),
-    "select by nothing": ("[train]\nvalidate_bleu = false\n", ["line 1", "say select = loss"]),
+    "select by nothing": ("[train]\nvalidate_bleu = false\n", ["line 1", "set select = loss"]),
     "nbest beyond beam": ("[decode]\nnbest = 11\n", ["line 1", "nbest = 11", "beam = 10"]),
     "no TOML": ("[model]\nhidden 8\n", ["not valid TOML", "line 2"]),
     "a number without end": (f"[train]\nseed = {'9' * 5000}\n", ["not valid TOML", "5000 digits"]),
@@ -119,7 +119,7 @@ def without(config: Config, *keys: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", MISTAKES)
-def test_mistakes_are_told_with_file_and_line(case: str, tmp_path: Path) -> None:
+def test_errors_name_file_and_line(case: str, tmp_path: Path) -> None:
     text, expected = MISTAKES[case]
     path = recipe(tmp_path, text)
     message = complaint(path)
@@ -127,7 +127,7 @@ def test_mistakes_are_told_with_file_and_line(case: str, tmp_path: Path) -> None
     assert [part for part in expected if part not in message] == [], message
 
 
-def test_a_byte_order_mark_is_no_part_of_a_recipe(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     """Some editors on Windows write one."""
     path = tmp_path / "r.toml"
     path.write_text("[train]\r\nupdates = 3\r\n", "utf-8-sig")
@@ -136,19 +136,19 @@ def test_a_byte_order_mark_is_no_part_of_a_recipe(tmp_path: Path) -> None:
     assert complaint(path).startswith(f"{path}, line 2: unknown key train.update;")
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_at_once(tmp_path: Path) -> None:
     message = complaint(recipe(tmp_path, "[model]\nhiden = 8\nrank = 0\n\n[train]\nclip = -1\n"))
     lines = [line.split(": ")[0].removeprefix(f"{tmp_path}/") for line in message.splitlines()]
     assert sorted(lines) == [f"recipe.toml, line {number}" for number in (2, 3, 6)]
 
 
-def test_a_mistake_in_an_extended_recipe_is_told_there(tmp_path: Path) -> None:
+def test_an_error_in_an_extended_recipe_names_that_file(tmp_path: Path) -> None:
     parent = recipe(tmp_path, "[model]\nhiden = 8\n", "parent.toml")
     child = recipe(tmp_path, "extends = 'parent.toml'\n\n[model]\nrank = 8\n")
     assert complaint(child).startswith(f"{parent}, line 2: unknown key model.hiden")
 
 
-def test_the_file_that_sets_the_value_is_blamed(tmp_path: Path) -> None:
+def test_an_error_names_the_file_that_sets_the_value(tmp_path: Path) -> None:
     recipe(tmp_path, "[train]\nupdates = 5\n", "parent.toml")
     child = recipe(tmp_path, "extends = 'parent.toml'\n\n[train]\n\nupdates = -5\n")
     assert complaint(child).startswith(f"{child}, line 5: ")
@@ -165,7 +165,7 @@ def test_extends_merges_group_by_group(tmp_path: Path) -> None:
     assert loaded.model.coverage == CoverageConfig(kind="gru", size=4)
 
 
-def test_extends_a_recipe_that_comes_along(tmp_path: Path) -> None:
+def test_a_recipe_can_extend_a_bundled_one(tmp_path: Path) -> None:
     """From anywhere, by its name; a file beside the recipe comes first."""
     path = recipe(tmp_path, "extends = 'modern/gru10'\n[model]\nhidden = 8\n")
     own = load_recipe(path)
@@ -175,20 +175,20 @@ def test_extends_a_recipe_that_comes_along(tmp_path: Path) -> None:
     assert load_recipe(path).train.seed == 7
 
 
-def test_extends_in_a_circle(tmp_path: Path) -> None:
+def test_recipes_that_extend_each_other_are_an_error(tmp_path: Path) -> None:
     recipe(tmp_path, "extends = 'b.toml'\n", "a.toml")
     path = recipe(tmp_path, "extends = 'a.toml'\n", "b.toml")
     assert "itself" in complaint(path)
     assert "itself" in complaint(recipe(tmp_path, "extends = 'self.toml'\n", "self.toml"))
 
 
-def test_extends_nothing(tmp_path: Path) -> None:
+def test_extending_a_missing_recipe_is_an_error(tmp_path: Path) -> None:
     path = recipe(tmp_path, "extends = 'gone.toml'\n")
-    assert complaint(path).startswith(f"{path}: extends gone.toml, but there is no file")
+    assert complaint(path).startswith(f"{path}: extends gone.toml, ")
 
 
 @pytest.mark.parametrize("override", OVERRIDES)
-def test_overrides(override: str, tmp_path: Path) -> None:
+def test_an_override_changes_one_key(override: str, tmp_path: Path) -> None:
     key, value = OVERRIDES[override]
     loaded = load_recipe(recipe(tmp_path, "[model]\nrank = 9\n"), [override])
     assert flatten_keys(loaded.model_dump(mode="json"))[key] == value
@@ -202,7 +202,7 @@ def test_a_path_as_override(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("override", BAD_OVERRIDES)
-def test_bad_overrides(override: str, tmp_path: Path) -> None:
+def test_malformed_overrides_are_errors(override: str, tmp_path: Path) -> None:
     path = recipe(tmp_path, "[train]\nupdates = 5\n")
     assert BAD_OVERRIDES[override] in complaint(path, override)
 
@@ -212,7 +212,7 @@ def test_the_last_override_wins(tmp_path: Path) -> None:
     assert loaded.train.seed == 3
 
 
-def test_files_that_are_no_recipes(tmp_path: Path) -> None:
+def test_files_that_are_not_toml_are_errors(tmp_path: Path) -> None:
     assert "no such file" in complaint(tmp_path / "gone.toml")
     assert "cannot be read" in complaint(tmp_path)
     (tmp_path / "latin.toml").write_bytes(b"[model]\n# caf\xe9\n")
@@ -230,7 +230,7 @@ def test_bundled_recipes_are_found_by_name(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("name", bundled_recipes())
-def test_every_shipped_recipe_loads(name: str) -> None:
+def test_every_bundled_recipe_loads(name: str) -> None:
     path = find_recipe(name)
     assert load_recipe(path).data.directory == Path("data")
     command = path.read_text("utf-8").splitlines()[0]
@@ -238,7 +238,7 @@ def test_every_shipped_recipe_loads(name: str) -> None:
     assert command.split()[3] in bundled_recipes()
 
 
-def test_six_systems_in_both_families() -> None:
+def test_both_families_of_recipes_have_all_six_systems() -> None:
     for family in ("paper", "modern"):
         names = {name for name in bundled_recipes() if name.startswith(f"{family}/")}
         assert names == {f"{family}/{system}" for system in (*PAPER_SYSTEMS, "common")}
@@ -280,13 +280,13 @@ def test_settings_survive_json() -> None:
         assert again.model.coverage == coverage
 
 
-def test_checked_tells_problems_in_words() -> None:
+def test_validate_settings_explains_problems_with_their_key() -> None:
     assert validate_settings(DecodeConfig, {"beam": 3, "nbest": 2}).nbest == 2
     with pytest.raises(UserError, match="beam: Input should be greater than 0, not 0"):
         validate_settings(DecodeConfig, {"beam": 0})
 
 
-def test_bundled_recipes_hold_only_what_differs() -> None:
+def test_bundled_recipes_contain_only_values_that_differ_from_the_defaults() -> None:
     defaults = flatten_keys(Config().model_dump(mode="json"))
     for name in bundled_recipes():
         tree = tomllib.loads(find_recipe(name).read_text("utf-8"))

@@ -87,7 +87,7 @@ CASES = {
     "prepare into a file": Case("prepare s --train s t", ("s: cannot be written",)),
     "prepare over the text that is read": Case(
         "prepare data --train s t --dev data/dev.target.txt data/dev.source.txt --overwrite",
-        ("data/dev.source.txt: the output would replace what is read",),
+        ("data/dev.source.txt: the output would replace an input",),
     ),
     "prepare into a model": Case(
         "prepare model --train s t --overwrite",

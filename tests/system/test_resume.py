@@ -241,7 +241,7 @@ def test_run_resumes_after_a_full_disk(
     )
     assert failed.returncode == 2, failed.stderr
     assert "Traceback" not in failed.stderr
-    assert "cannot be written (File too large); what was there is unchanged" in failed.stderr
+    assert "cannot be written (File too large); the previous content is unchanged" in failed.stderr
     assert (run / LAST_CHECKPOINT).read_bytes() == before
     assert not list(run.rglob(".*"))
     assert run_cli(*command(recipe, run)).returncode == 0

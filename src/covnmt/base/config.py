@@ -1,7 +1,7 @@
-"""One frozen, typed tree of settings: data, model, train, decode.
+"""Settings as frozen, typed trees; those of a training run are data, model, train and decode.
 
 The defaults are the paper's (section 5.1 and Bahdanau et al., 2015), so a recipe (see `recipe`)
-holds only what differs.
+contains only what differs.
 """
 
 import json
@@ -27,7 +27,7 @@ CoverageKind = Literal["none", "linguistic", "fertility", "tanh", "gru"]
 
 
 class Settings(BaseModel):
-    """A branch of the tree."""
+    """Base of all settings: frozen, and unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -36,7 +36,7 @@ AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
 class DataConfig(Settings):
-    """What the model is fed."""
+    """Training data and batches."""
 
     directory: Path = Field(Path("data"), description="directory made by `covnmt prepare`")
     batching: Literal["paper", "tokens"] = Field(
@@ -50,7 +50,7 @@ class DataConfig(Settings):
     max_length: PositiveInt = Field(80, description="longest side of a training pair, in tokens")
 
 
-# What only the coverage networks have.
+# Settings that only the coverage networks (tanh and gru) have.
 NEURAL_COVERAGE_KEYS = (
     "size",
     "bias",
@@ -64,14 +64,14 @@ NEURAL_COVERAGE_KEYS = (
 
 
 class CoverageConfig(Settings):
-    """How the translator remembers what it has translated (paper, section 3)."""
+    """The coverage model (paper, section 3)."""
 
     kind: CoverageKind = Field("none", description="none is the attention baseline")
     size: Annotated[int, Field(ge=1, le=64)] = Field(
-        1, description="coverage units d per source word (tanh and gru)"
+        1, description="coverage units d per source token (tanh and gru)"
     )
     max_fertility: Annotated[float, Field(gt=0)] = Field(
-        2.0, description="N, most target words per source word (fertility)"
+        2.0, description="N, most target tokens per source token (fertility)"
     )
     accumulate: Literal["add", "subtract"] = Field(
         "add", description="start at 0 and add, or at 1 and subtract (linguistic, fertility)"
@@ -79,7 +79,7 @@ class CoverageConfig(Settings):
     bias: bool = Field(False, description="give the coverage network biases (tanh and gru)")
     attention: bool = Field(True, description="feed alpha_ij (tanh and gru)")
     annotation: bool = Field(True, description="feed h_j (tanh and gru)")
-    state: bool = Field(True, description="feed t, the state that looks (tanh and gru)")
+    state: bool = Field(True, description="feed t, the state that attends (tanh and gru)")
     previous_context: bool = Field(False, description="also feed s_{i-1} (tanh and gru)")
     current_context: bool = Field(False, description="also feed s_i (tanh and gru)")
     energies: bool = Field(False, description="also feed e_ij, before softmax (tanh and gru)")
@@ -90,8 +90,9 @@ class CoverageConfig(Settings):
         for option in NEURAL_COVERAGE_KEYS:
             value = getattr(self, option)
             if value != type(self).model_fields[option].default and not neural:
-                shown = str(value).lower()
-                raise ValueError(f"{option} = {shown} needs kind = tanh or gru, not {self.kind}")
+                raise ValueError(
+                    f"{option} = {str(value).lower()} needs kind = tanh or gru, not {self.kind}"
+                )
         if self.accumulate == "subtract" and self.kind not in ("linguistic", "fertility"):
             raise ValueError(
                 f"accumulate = subtract needs kind = linguistic or fertility, not {self.kind}"
@@ -102,11 +103,12 @@ class CoverageConfig(Settings):
 class ModelConfig(Settings):
     """The network (paper, sections 2 and 3)."""
 
-    embedding: LayerSize = Field(620, description="word embedding size m")
+    embedding: LayerSize = Field(620, description="embedding size m")
     hidden: LayerSize = Field(1000, description="units n of each recurrent layer; even")
     order: Literal["code", "paper"] = Field(
         "code",
-        description="code: look, generate, update; paper: look, update, generate (SPEC 1.2)",
+        description="code: attend, generate, update; paper: attend, update, generate "
+        "(docs/paper-to-code.md, section 1.2)",
     )
     cell: CellKind = Field(
         "exact", description="reset gate before (the paper) or after (cuDNN) the product"
@@ -114,11 +116,15 @@ class ModelConfig(Settings):
     output: Literal["factorised", "full"] = Field(
         "factorised", description="output layer through `rank` units, or straight from maxout"
     )
-    rank: LayerSize = Field(620, description="units q between maxout and words (factorised)")
-    tie_target: bool = Field(False, description="output words share the target embeddings")
+    rank: LayerSize = Field(
+        620, description="units q between maxout and the output layer (factorised)"
+    )
+    tie_target: bool = Field(False, description="share the target embeddings with the output layer")
     dropout: Fraction = Field(0.0, description="on embeddings, annotations and the readout")
     init: Literal["paper", "modern"] = Field(
-        "paper", description="paper: SPEC 1.3; modern: Glorot uniform, orthogonal recurrences"
+        "paper",
+        description="paper: docs/paper-to-code.md, section 1.3; modern: Glorot uniform, orthogonal "
+        "recurrences",
     )
     coverage: CoverageConfig = Field(default_factory=lambda: CoverageConfig())
 
@@ -129,17 +135,17 @@ class ModelConfig(Settings):
         width = self.rank if self.output == "factorised" else self.hidden // 2
         if self.tie_target and width != self.embedding:
             raise ValueError(
-                f"tie_target needs the layer before the words ({width}) as wide as "
+                f"tie_target needs the layer before the output ({width}) as wide as "
                 f"embedding ({self.embedding})"
             )
         return self
 
 
 class TrainConfig(Settings):
-    """How the network learns (SPEC 1.4; the paper's section 4)."""
+    """Training (docs/paper-to-code.md, section 1.4; the paper's section 4)."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
-        1234, description="of initialisation, dropout and batch order"
+        1234, description="seed of initialization, dropout and batch order"
     )
     updates: PositiveInt = Field(200_000, description="most updates to make")
     epochs: Count = Field(0, description="most passes over the corpus; 0: no limit")
@@ -147,7 +153,7 @@ class TrainConfig(Settings):
         0.0, description="most minutes of training in this call; 0: no limit"
     )
     optimizer: Literal["adadelta", "adamw"] = Field(
-        "adadelta", description="the paper's, or the one of the modern recipes"
+        "adadelta", description="adadelta: the paper; adamw: the modern recipes"
     )
     learning_rate: Annotated[float, Field(gt=0, le=1e6)] = Field(1.0, description="1 for Adadelta")
     rho: Fraction = Field(0.95, description="Adadelta's decay")
@@ -156,22 +162,22 @@ class TrainConfig(Settings):
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="AdamW's")
     schedule: Literal["constant", "cosine", "cosine_in_time", "inverse_sqrt"] = Field(
         "constant",
-        description="of the rate, after `warmup`; a cosine ends at zero with `updates`, one in "
-        "time also with `minutes`, whichever comes first",
+        description="learning rate after `warmup`; cosine is zero at `updates`, cosine_in_time "
+        "also at `minutes`, whichever comes first",
     )
-    warmup: Count = Field(0, description="updates until the full rate")
+    warmup: Count = Field(0, description="updates until the full learning rate")
     clip: Annotated[float, Field(ge=0)] = Field(1.0, description="global gradient norm; 0: off")
     loss: Literal["sum", "token_mean"] = Field(
-        "sum", description="what is differentiated: summed over the batch, or per target token"
+        "sum", description="loss that is minimized: summed over the batch, or per target token"
     )
     label_smoothing: Fraction = Field(
-        0.0, description="share of each word's target spread over the vocabulary"
+        0.0, description="share of each target distribution spread over the vocabulary"
     )
     fertility_weight: Annotated[float, Field(ge=0)] = Field(
         0.0, description="lambda of the auxiliary objective (section 4)"
     )
     fertility_detach: bool = Field(
-        False, description="the auxiliary objective takes the attention as given"
+        False, description="no gradient of the auxiliary objective through the attention"
     )
     accumulate: PositiveInt = Field(1, description="batches per update")
     precision: Literal["fp32", "bf16", "auto"] = Field(
@@ -180,36 +186,34 @@ class TrainConfig(Settings):
     ema: Fraction = Field(0.0, description="decay of the averaged weights; 0: off")
     report_every: PositiveInt = Field(100, description="updates between log lines")
     validate_every: PositiveInt = Field(10_000, description="updates between validations")
-    validate_from: Count = Field(
-        0, description="no validation before this update, but for the last"
-    )
+    validate_from: Count = Field(0, description="no validation before this update, except the last")
     validate_bleu: bool = Field(True, description="also translate the dev set and score it")
     validate_beam: BeamWidth = Field(10, description="beam for that")
     validate_lines: Count = Field(0, description="only this many dev lines; 0: all")
     select: Literal["bleu", "loss"] = Field(
-        "bleu", description="what the best model is best at; equal BLEU: lower loss"
+        "bleu", description="criterion of the best model; with equal BLEU the lower loss"
     )
-    patience: Count = Field(0, description="stop after so many validations without gain; 0: off")
-    checkpoint_every: PositiveInt = Field(1_000, description="updates between saves")
-    keep: Count = Field(0, description="recent weights kept for averaging")
+    patience: Count = Field(0, description="stop after this many validations without gain; 0: off")
+    checkpoint_every: PositiveInt = Field(1_000, description="updates between checkpoints")
+    keep: Count = Field(0, description="recent checkpoints kept for averaging")
     tensorboard: bool = Field(False, description="also write curves for TensorBoard (extra)")
 
     @model_validator(mode="after")
     def _selection_is_measured(self) -> "TrainConfig":
         if self.select == "bleu" and not self.validate_bleu:
-            raise ValueError("select = bleu needs validate_bleu = true; or say select = loss")
+            raise ValueError("select = bleu needs validate_bleu = true; or set select = loss")
         return self
 
 
 class DecodeConfig(Settings):
-    """How a trained model translates (SPEC 1.5)."""
+    """Decoding (docs/paper-to-code.md, section 1.5)."""
 
     beam: BeamWidth = Field(10, description="1 is greedy")
     nbest: BeamWidth = Field(1, description="translations per sentence, at most `beam`")
     length_rules: bool = Field(
-        True, description="no end before floor(J/2) words, at most 3 J (J counts the end symbol)"
+        True, description="length between floor(J/2) and 3 J tokens (J counts the end symbol)"
     )
-    max_length: PositiveInt = Field(500, description="most steps where length_rules is off")
+    max_length: PositiveInt = Field(500, description="most tokens where length_rules is off")
     retry: bool = Field(True, description="widen the beam where no hypothesis ends")
     length_penalty: Annotated[float, Field(ge=0, le=10)] = Field(
         0.0, description="scores are divided by length to this power; 0: off"
@@ -217,13 +221,16 @@ class DecodeConfig(Settings):
     coverage_penalty: Annotated[float, Field(ge=0, le=1000)] = Field(
         0.0, description="weight of the GNMT coverage penalty; 0: off"
     )
-    forbid_unk: bool = Field(False, description="never generate the unknown word")
+    forbid_unk: bool = Field(False, description="never generate the unknown token")
     replace_unk: bool = Field(
         False,
-        description="unknown words take the source word they look at, or its dictionary entry",
+        description="replace each unknown token by the source token it attends to most, or by the "
+        "dictionary's entry for it",
     )
     batch_size: PositiveInt = Field(32, description="sentences translated together")
-    max_source: PositiveInt = Field(200, description="longer lines are cut, or split on request")
+    max_source: PositiveInt = Field(
+        200, description="source tokens; longer lines are cut, or split on request"
+    )
 
     @model_validator(mode="after")
     def _nbest_fits_beam(self) -> "DecodeConfig":
@@ -233,7 +240,7 @@ class DecodeConfig(Settings):
 
 
 class Config(Settings):
-    """Everything a run depends on."""
+    """All settings of a training run."""
 
     data: DataConfig = Field(default_factory=lambda: DataConfig())
     model: ModelConfig = Field(default_factory=lambda: ModelConfig())
@@ -262,26 +269,23 @@ def flatten_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def describe_keys() -> list[tuple[str, str, str, str]]:
-    """Every key with its choices, default and meaning, in the order of the tree."""
-    return _describe(Config, prefix="")
+    """Return every key with its choices or type, default and meaning."""
+    return _describe_group(Config, prefix="")
 
 
-def _describe(branch: type[Settings], prefix: str) -> list[tuple[str, str, str, str]]:
+def _describe_group(group: type[Settings], prefix: str) -> list[tuple[str, str, str, str]]:
     rows = []
-    for name, field in branch.model_fields.items():
+    for name, field in group.model_fields.items():
         default = field.get_default(call_default_factory=True)
         if isinstance(default, Settings):
-            rows += _describe(type(default), prefix=f"{prefix}{name}.")
+            rows += _describe_group(type(default), prefix=f"{prefix}{name}.")
             continue
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-        kind = " | ".join(map(str, choices)) or _kind(default)
-        shown = json.dumps(default, default=str)
-        rows.append((f"{prefix}{name}", kind, shown, field.description or ""))
+        type_name = "path" if isinstance(default, Path) else type(default).__name__
+        kind = " | ".join(map(str, choices)) or type_name
+        default_json = json.dumps(default, default=str)
+        rows.append((f"{prefix}{name}", kind, default_json, field.description or ""))
     return rows
-
-
-def _kind(default: Any) -> str:
-    return "path" if isinstance(default, Path) else type(default).__name__
 
 
 def read_settings(

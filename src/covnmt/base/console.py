@@ -1,4 +1,4 @@
-"""Progress that a person can read: a live bar on a terminal, plain lines elsewhere."""
+"""Messages and progress on standard error: a live bar on a terminal, plain lines elsewhere."""
 
 import os
 import sys
@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 
 class BrokenPipeTolerantConsole(Console):
-    """What a person watches; when they have gone, the work goes on in silence.
+    """A console that falls silent, without stopping the work, when it cannot be written to.
 
-    `covnmt train ... 2>&1 | tee log` loses its `tee` at Ctrl-C, before the run is saved. A terminal
-    may be closed over work in the background, and the disk of a log may be full.
+    Ctrl-C ends the `tee` of `covnmt train ... 2>&1 | tee log` before the run is saved, a terminal
+    may be closed while work continues in the background, and the disk of a log may be full.
     """
 
     def _check_buffer(self) -> None:  # where rich writes
@@ -39,8 +39,8 @@ class BrokenPipeTolerantConsole(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-# Everything a person watches goes to standard error; standard output carries results, which keep
-# their width in a file or a pipe. Brackets in a name are no markup, words between colons no emoji.
+# Messages and progress go to standard error. Standard output carries results, whose lines are not
+# wrapped in a file or a pipe. Brackets in a name are not markup, words between colons not emoji.
 NON_TERMINAL_WIDTH = 1000
 stderr_console = BrokenPipeTolerantConsole(stderr=True, emoji=False)
 stdout_console = Console(
@@ -50,12 +50,12 @@ stdout_console = Console(
     width=None if sys.stdout and sys.stdout.isatty() else NON_TERMINAL_WIDTH,
 )
 
-# Without a terminal: one line at most this often, so that logs stay short.
+# Without a terminal, progress is logged at most this often.
 SECONDS_BETWEEN_LINES = 10.0
 
 
 def log(message: str, style: str = "") -> None:
-    """Print one line to standard error. Paths are neither wrapped nor taken for markup."""
+    """Print one line to standard error, neither wrapped nor read as markup."""
     stderr_console.print(message, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -65,7 +65,7 @@ def warn(message: str) -> None:
 
 
 class RateColumn(ProgressColumn):
-    """Items per second."""
+    """Shows items per second."""
 
     def __init__(self, unit: str) -> None:
         super().__init__()
@@ -76,12 +76,12 @@ class RateColumn(ProgressColumn):
 
 
 def track(items: Iterable[T], total: int | None, what: str, unit: str = "lines") -> Iterator[T]:
-    """Pass the items on, showing how many, how fast, and how long it will still take."""
-    watch = _bar if stderr_console.is_terminal else _lines
-    yield from watch(items, total, what, unit)
+    """Yield the items while showing their count, rate and remaining time."""
+    show = _show_bar if stderr_console.is_terminal else _log_progress
+    yield from show(items, total, what, unit)
 
 
-def _bar(items: Iterable[T], total: int | None, what: str, unit: str) -> Iterator[T]:
+def _show_bar(items: Iterable[T], total: int | None, what: str, unit: str) -> Iterator[T]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -89,29 +89,29 @@ def _bar(items: Iterable[T], total: int | None, what: str, unit: str) -> Iterato
         RateColumn(unit),
         TimeRemainingColumn(),
     )
-    with _live(*columns) as progress:
+    with _live_progress(*columns) as progress:
         yield from progress.track(items, total=total, description=what)
 
 
-def _live(*columns: ProgressColumn) -> Progress:
-    """A bar that makes way for what is printed to its screen, and keeps its hands off the rest.
+def _live_progress(*columns: ProgressColumn) -> Progress:
+    """Make a bar that moves aside for lines printed to the same terminal.
 
-    Rich would lead standard output past the bar too where that is a file or a pipe, and so to the
-    screen.
+    Standard output is redirected only if it is a terminal: rich would send a file's or pipe's
+    content to the screen too.
     """
     shared = sys.stdout is not None and sys.stdout.isatty()
     return Progress(*columns, console=stderr_console, transient=True, redirect_stdout=shared)
 
 
-def _lines(items: Iterable[T], total: int | None, what: str, unit: str) -> Iterator[T]:
-    started = told = 0.0
+def _log_progress(items: Iterable[T], total: int | None, what: str, unit: str) -> Iterator[T]:
+    started = logged = 0.0
     for count, item in enumerate(items, 1):
         yield item
         now = time.monotonic()
-        if count == 1:  # which may bring a whole window with it, and says nothing of the rate
-            started = told = now
-        elif now - told >= SECONDS_BETWEEN_LINES:
-            told = now
+        if count == 1:  # may include preparation, so it does not count for the rate
+            started = logged = now
+        elif now - logged >= SECONDS_BETWEEN_LINES:
+            logged = now
             rate = (count - 1) / (now - started)
             left = f", {(total - count) / rate:,.0f} s left" if total else ""
             of = f" of {total:,}" if total else ""
@@ -119,11 +119,11 @@ def _lines(items: Iterable[T], total: int | None, what: str, unit: str) -> Itera
 
 
 class ProgressBar:
-    """Progress of a long job that reports at its own pace: a live bar, or plain lines."""
+    """Progress of a long job that chooses when to report: a live bar, or plain lines."""
 
     def __init__(self, total: int, what: str) -> None:
         self.what, self.total = what, total
-        self.progress = _live(
+        self.progress = _live_progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -143,7 +143,7 @@ class ProgressBar:
             self.progress.stop()
 
     def show(self, done: int, status: str) -> None:
-        """So far, and how it goes."""
+        """Show how many items are done, and a status such as the loss."""
         now = time.monotonic()
         if self.started is None:
             self.started = (now, done)

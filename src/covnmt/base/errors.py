@@ -1,4 +1,4 @@
-"""What went wrong, in words for the person who can mend it."""
+"""Errors whose message tells the user what to do."""
 
 
 class UserError(Exception):
@@ -9,5 +9,5 @@ class UserError(Exception):
 
 
 def install_command(extra: str) -> str:
-    """How to get what an extra brings; covnmt itself is in no package registry."""
+    """Return the command that installs an extra; covnmt is installed from its clone."""
     return f"pip install -c constraints.txt '.[{extra}]' in the clone"

@@ -1,7 +1,7 @@
-"""Reading text that people bring, and writing files that survive a crash.
+"""Read text files of users, and write files that survive a crash.
 
-Text is UTF-8, plain or compressed (.gz, .xz), with any line ends where it is read. Everything
-written goes to a temporary name in the same directory first and is renamed when complete.
+Text is UTF-8, plain or compressed (.gz, .xz), with any line endings. Everything is written to a
+temporary name in the same directory first and renamed when complete.
 """
 
 import codecs
@@ -24,12 +24,12 @@ from typing import IO, Any, TypeGuard, cast
 
 from covnmt.base.errors import UserError
 
-# JSON or TOML: Python also gives up on numbers of thousands of digits, and on brackets as deep.
+# What parsers of JSON and TOML raise, also for numbers of thousands of digits and deep nesting.
 PARSE_ERRORS = (ValueError, RecursionError)
 
 
 def open_decompressed(path: Path) -> IO[bytes]:
-    """Open for reading, seeing through .gz and .xz."""
+    """Open a file for reading; .gz and .xz are decompressed."""
     try:
         if path.suffix == ".gz":
             return cast(IO[bytes], gzip.open(path))
@@ -43,7 +43,7 @@ def open_decompressed(path: Path) -> IO[bytes]:
 
 
 def file_digest(path: Path) -> str:
-    """The SHA-256 of a file as it lies there."""
+    """Return the SHA-256 of a file as it is, compressed or not."""
     if path.is_fifo():
         raise UserError(f"{path}: a pipe, which can be read only once; write it to a file first")
     try:
@@ -54,15 +54,15 @@ def file_digest(path: Path) -> str:
 
 
 def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
-    """Lines of a binary stream as text without their ends; bad bytes are an error with its line.
+    """Decode the lines of a binary stream, without line endings; an error names the line.
 
-    Only line feeds end a line (with or without a carriage return before them), so that
-    characters such as U+2028 inside a sentence never shift the rest of the file; but see
-    `_of_old_macs`. A byte order mark at the beginning is no part of the text.
+    Only line feeds end a line (with or without a carriage return before them), so that characters
+    such as U+2028 inside a sentence never shift the rest of the file. The one exception is
+    `_split_carriage_returns`. A byte order mark at the beginning is dropped.
     """
     number = 0
     try:
-        for raw in _of_old_macs(stream):
+        for raw in _split_carriage_returns(stream):
             number += 1
             if number == 1:
                 raw = raw.removeprefix(codecs.BOM_UTF8)
@@ -76,29 +76,29 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
         raise UserError(f"{name}, after line {number}: cannot be read ({error})") from None
 
 
-def _of_old_macs(stream: Iterable[bytes]) -> Iterator[bytes]:
-    """The same lines; those of a text without any line feed end with carriage returns."""
+def _split_carriage_returns(stream: Iterable[bytes]) -> Iterator[bytes]:
+    """Split at carriage returns where there is no line feed at all, as in text of old Macs."""
     for number, raw in enumerate(stream):
         if number or raw.endswith(b"\n"):
             yield raw
-        else:  # the first line, and all there is
+        else:  # the first line is the whole file
             yield from raw.removesuffix(b"\r").split(b"\r")
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Stream the lines of one text file."""
+    """Yield the lines of a text file."""
     with open_decompressed(path) as stream:
         yield from decode_lines(stream, str(path))
 
 
 def is_file_path(path: Path | None) -> TypeGuard[Path]:
-    """Whether it is a file; standard input or output where there is no name, or "-"."""
+    """Tell whether a path names a file; none, or "-", is standard input or output."""
     return path is not None and str(path) != "-"
 
 
 @contextmanager
 def open_input(path: Path | None) -> Iterator[tuple[IO[bytes], str]]:
-    """A file, or standard input where none is named; and what messages call it."""
+    """Open a file or standard input; also yields the name for messages."""
     if is_file_path(path):
         with open_decompressed(path) as stream:
             yield stream, str(path)
@@ -109,33 +109,34 @@ def open_input(path: Path | None) -> Iterator[tuple[IO[bytes], str]]:
 
 
 def read_input_lines(path: Path | None) -> Iterator[str]:
-    """Stream the lines of a file or of standard input."""
+    """Yield the lines of a file or of standard input."""
     with open_input(path) as (stream, name):
         yield from decode_lines(stream, name)
 
 
 def read_parallel_lines(*paths: Path) -> Iterator[tuple[str, ...]]:
-    """Stream lines of several files side by side; different lengths are an error."""
+    """Yield corresponding lines of several files; different numbers of lines are an error."""
     missing = object()
     rows = zip_longest(*(read_lines(path) for path in paths), fillvalue=missing)
     for number, row in enumerate(rows):
-        ended = [str(path) for path, line in zip(paths, row, strict=True) if line is missing]
-        if ended:
-            others = [str(path) for path in paths if str(path) not in ended]
+        shorter = [str(path) for path, line in zip(paths, row, strict=True) if line is missing]
+        if shorter:
+            longer = [str(path) for path in paths if str(path) not in shorter]
             raise UserError(
-                f"{', '.join(ended)} ends after line {number} but {', '.join(others)} goes on: "
+                f"{', '.join(shorter)} ends after line {number} but {', '.join(longer)} goes on: "
                 "parallel files need the same number of lines"
             )
         yield cast(tuple[str, ...], row)
 
 
 def check_writable(path: Path) -> None:
-    """Raise now, before long work, what `atomic_write` would raise after it; makes nothing."""
+    """Raise before long work what `atomic_write` would raise after it; creates nothing."""
     try:
         if path.exists() and not path.is_file():
-            return  # it is opened as it is
-        places = Path(os.path.realpath(path)).parents
-        tempfile.TemporaryFile(dir=next(place for place in places if place.exists())).close()
+            return  # a device or pipe
+        parents = Path(os.path.realpath(path)).parents
+        existing = next(parent for parent in parents if parent.exists())
+        tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror})") from None
 
@@ -143,23 +144,20 @@ def check_writable(path: Path) -> None:
 def check_distinct_paths(
     outputs: Iterable[Path | None], inputs: Iterable[Path | None] = ()
 ) -> None:
-    """Refuse, before the work, outputs that would replace each other, or what is read.
-
-    Links are followed. Devices, pipes and "-" keep all that is written to them.
-    """
-    read, taken = set(map(_place, inputs)), set[Path]()
-    for path, place in ((path, _place(path)) for path in outputs):
-        if place is None:
+    """Refuse outputs that would replace each other or an input. Links are followed."""
+    read, written = set(map(_real_path, inputs)), set[Path]()
+    for path, real in ((path, _real_path(path)) for path in outputs):
+        if real is None:
             continue
-        if place in read:
-            raise UserError(f"{path}: the output would replace what is read; name another file")
-        if place in taken:
-            raise UserError(f"{path}: two outputs, and one would replace the other; name two files")
-        taken.add(place)
+        if real in read:
+            raise UserError(f"{path}: the output would replace an input; name another file")
+        if real in written:
+            raise UserError(f"{path}: two outputs have the same name; name two files")
+        written.add(real)
 
 
-def _place(path: Path | None) -> Path | None:
-    """Where a file really lies; nowhere if it is none."""
+def _real_path(path: Path | None) -> Path | None:
+    """Return where a file really is; None for devices, pipes and "-", which nothing replaces."""
     if not is_file_path(path) or (path.exists() and not path.is_file()):
         return None
     return Path(os.path.realpath(path))
@@ -167,12 +165,12 @@ def _place(path: Path | None) -> Path | None:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """A binary stream that becomes `path` if the block ends well, and nothing otherwise.
+    """Open a binary stream whose content becomes `path` if the block ends without an exception.
 
-    Where `path` is a link, it is the file behind it that is replaced. A device or a pipe cannot
-    be replaced, and is written to as it is.
+    If `path` is a link, the file behind it is replaced. Devices and pipes cannot be replaced and
+    are written to directly.
     """
-    unchanged = "; what was there is unchanged"
+    unchanged = "; the previous content is unchanged"
     try:
         if path.exists() and not path.is_file():  # a directory fails here, before any work
             unchanged = ""
@@ -188,10 +186,10 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _replacement(path: Path) -> Iterator[IO[bytes]]:
-    """A stream to a temporary file beside `path` that takes its place when it is complete."""
+    """Open a temporary file in the same directory that replaces `path` when complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:  # known by name before it exists: a stop leaves none behind
+    try:  # named before it exists, so that an interrupt leaves none behind
         with temporary.open("xb") as stream:
             yield stream
             stream.flush()
@@ -203,16 +201,16 @@ def _replacement(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def atomic_write_text(path: Path) -> Iterator[IO[str]]:
-    """Like `atomic_write`, for UTF-8 text with plain line feeds, packed where the name says so."""
-    with atomic_write(path) as file, _packing(path, file) as stream:
+    """Like `atomic_write`, for UTF-8 text with line feeds; compressed if named .gz or .xz."""
+    with atomic_write(path) as file, _compressing(path, file) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8", newline="\n")
         yield text
         text.flush()
         text.detach()
 
 
-def _packing(path: Path, stream: IO[bytes]) -> AbstractContextManager[Any]:
-    """What `open_binary` will read: the same text is always packed into the same bytes."""
+def _compressing(path: Path, stream: IO[bytes]) -> AbstractContextManager[Any]:
+    """Compress so that the same text always becomes the same bytes (no time in the header)."""
     if path.suffix == ".gz":
         return gzip.GzipFile("", "wb", compresslevel=6, fileobj=stream, mtime=0)
     if path.suffix == ".xz":
@@ -221,24 +219,23 @@ def _packing(path: Path, stream: IO[bytes]) -> AbstractContextManager[Any]:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write one line each."""
+    """Write each string as a line."""
     with atomic_write_text(path) as stream:
         stream.writelines(f"{line}\n" for line in lines)
 
 
 def output_is_file(path: Path | None) -> bool:
-    """Whether this output goes to a file: not to the screen, nor to a pipe, whose reader may have
-    the screen."""
+    """Tell whether output goes to a file and not to a terminal or a pipe, which may lead to one."""
     if is_file_path(path):
         return True
     try:
         return stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode)
-    except (AttributeError, OSError):  # it is closed, or a test's
+    except (AttributeError, OSError):  # closed, or not a real stream
         return False
 
 
 def write_output_lines(path: Path | None, lines: Iterable[str]) -> None:
-    """Write one line each to a file, or as they come to standard output where none is named."""
+    """Write lines to a file, or to standard output one by one."""
     if is_file_path(path):
         write_lines(path, lines)
         return
@@ -249,14 +246,14 @@ def write_output_lines(path: Path | None, lines: Iterable[str]) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write readable JSON."""
+    """Write indented JSON."""
     with atomic_write_text(path) as stream:
         json.dump(value, stream, ensure_ascii=False, indent=2)
         stream.write("\n")
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; a damaged file is an error that names it."""
+    """Read JSON; an error names the file."""
     try:
         return json.loads(path.read_text("utf-8"))
     except FileNotFoundError:

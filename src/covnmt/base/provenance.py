@@ -1,4 +1,4 @@
-"""Where a result came from: the commit, the machine and the versions. Every result file says it."""
+"""The commit, machine and package versions behind a result; every result file contains them."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ PACKAGES = ("covnmt", "torch", "triton", "onnxruntime", "numpy", "sacrebleu", "s
 
 
 def collect_provenance() -> dict[str, Any]:
-    """The commit, the machine and the versions that a result came from."""
+    """Collect what is written into result files."""
     return {
         "commit": code_commit(),
         "machine": {
@@ -30,9 +30,9 @@ def collect_provenance() -> dict[str, Any]:
 
 
 def code_commit() -> str:
-    """The commit of the code, a plus if files were changed; COVNMT_COMMIT overrules git."""
-    if told := os.environ.get("COVNMT_COMMIT"):
-        return told
+    """Return the commit, with a plus if files are changed; COVNMT_COMMIT overrules git."""
+    if commit := os.environ.get("COVNMT_COMMIT"):
+        return commit
     try:
         head = subprocess.run(
             ["git", "describe", "--always", "--dirty=+"],
@@ -47,7 +47,7 @@ def code_commit() -> str:
 
 
 def cpu_name() -> str:
-    """The processor's own name, where the system tells."""
+    """Return the processor's name as the system gives it."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:

@@ -1,8 +1,8 @@
-"""Recipes: TOML files of settings, how they are found, put together and checked.
+"""Recipes: find, merge and check TOML files of settings.
 
-`extends` names another recipe to start from: a file beside this one, or one that comes along.
-`key=value` on the command line comes last. A key that does not exist is an error that names the
-nearest one that does; every error names its line.
+`extends` names another recipe to start from: a file in the same directory, or a bundled recipe.
+Overrides (`key=value` on the command line) come last. Every error names its line, and one about an
+unknown key names the nearest key there is.
 """
 
 import json
@@ -25,41 +25,41 @@ AnySettings = TypeVar("AnySettings", bound=Settings)
 def load_recipe(path: Path, overrides: Sequence[str] | None = None) -> Config:
     """Read a recipe with everything it extends, then the overrides (`model.hidden=512`)."""
     tree: dict[str, Any] = {}
-    places: dict[str, str] = {}
-    for file, part in _lineage(path, seen=()):
-        tree = _merge(tree, part)
-        places |= {key: f"{file}, line {line}" for key, line in _lines(file).items()}
-    for text in overrides or []:
-        key, value = _parse_override(text)
-        _set(tree, key, value)
-        # a group that the command line changes is no longer what the file says
-        places = {k: place for k, place in places.items() if not key.startswith(k)}
-        places[key] = f"command line, {text}"
-    return build_config(tree, " ".join([str(path), *(overrides or [])]), places)
+    origins: dict[str, str] = {}
+    for file, settings in _read_with_parents(path, seen=()):
+        tree = _merge(tree, settings)
+        origins |= {key: f"{file}, line {line}" for key, line in _key_lines(file).items()}
+    for override in overrides or []:
+        key, value = _parse_override(override)
+        _set_key(tree, key, value)
+        # a group that the command line changes no longer comes from the file alone
+        origins = {k: origin for k, origin in origins.items() if not key.startswith(k)}
+        origins[key] = f"command line, {override}"
+    return build_config(tree, " ".join([str(path), *(overrides or [])]), origins)
 
 
 def toml_string(path: Path) -> str:
-    """A path as the value of an override, whatever characters it has."""
-    # TOML has most escapes of JSON, but not its halves of characters beyond U+FFFF
+    """Quote a path as the value of an override, whatever characters it has."""
+    # TOML has the escapes of JSON except surrogates, the halves of characters beyond U+FFFF
     return json.dumps(str(path), ensure_ascii=False)
 
 
 def build_config(
-    tree: dict[str, Any], where: str, places: Mapping[str, str] | None = None
+    tree: dict[str, Any], where: str, origins: Mapping[str, str] | None = None
 ) -> Config:
-    """Validate a tree; every problem is told with its key and the place that sets it."""
+    """Validate a tree; one error lists every problem, with its key and the line that sets it."""
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
         problems = []
         for problem in error.errors():
-            place = _place([str(part) for part in problem["loc"]], places or {}) or where
-            problems.append(_explain(dict(problem), f"{place}: "))
+            origin = _find_origin([str(key) for key in problem["loc"]], origins or {}) or where
+            problems.append(_explain(dict(problem), f"{origin}: "))
         raise UserError("\n".join(problems)) from None
 
 
 def validate_settings(kind: type[AnySettings], values: dict[str, Any]) -> AnySettings:
-    """Settings of one kind, from values that a person gave; what does not fit is told in words."""
+    """Build settings from values that a user gave; one error lists every problem."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
@@ -68,46 +68,45 @@ def validate_settings(kind: type[AnySettings], values: dict[str, Any]) -> AnySet
 
 
 def find_recipe(name: str) -> Path:
-    """A path as it is, or the name of a shipped recipe, such as `paper/gru10`."""
-    found = Path(name) if Path(name).is_file() else _bundled(name)
-    if found.is_file():
-        return found
-    raise UserError(f"{name}: no such recipe; `covnmt recipe list` names those that come along")
+    """Return the file of a recipe: a path, or the name of a bundled one, such as `paper/gru10`."""
+    path = Path(name) if Path(name).is_file() else _bundled_path(name)
+    if path.is_file():
+        return path
+    raise UserError(f"{name}: no such recipe; `covnmt recipe list` names the bundled ones")
 
 
 def bundled_recipes() -> list[str]:
-    """The names of the recipes that come along, such as `paper/gru10`."""
+    """Return the names of the bundled recipes, such as `paper/gru10`."""
     root = _recipes_directory()
     return sorted(str(path.relative_to(root).with_suffix("")) for path in root.rglob("*.toml"))
 
 
-def _bundled(name: str) -> Path:
-    """Where a recipe of this name would lie, if one came along."""
+def _bundled_path(name: str) -> Path:
     return _recipes_directory() / f"{name.removesuffix('.toml')}.toml"
 
 
 def _recipes_directory() -> Path:
-    """Inside an installed package, or beside the sources of a checkout."""
+    """Return the directory in an installed package, or in a clone."""
     inside = Path(__file__).parents[1] / "recipes"
     return inside if inside.exists() else Path(__file__).parents[3] / "recipes"
 
 
-def _lineage(path: Path, seen: tuple[Path, ...]) -> list[tuple[Path, dict[str, Any]]]:
-    """A recipe after all that it extends."""
+def _read_with_parents(path: Path, seen: tuple[Path, ...]) -> list[tuple[Path, dict[str, Any]]]:
+    """Read a recipe and all that it extends, the most basic first."""
     tree = _read_toml(path)
     parent = tree.pop("extends", None)
     if parent is None:
         return [(path, tree)]
-    beside = path.parent / str(parent)
-    above = beside if beside.is_file() else _bundled(str(parent))
-    if not above.is_file():
+    sibling = path.parent / str(parent)
+    base = sibling if sibling.is_file() else _bundled_path(str(parent))
+    if not base.is_file():
         raise UserError(
-            f"{path}: extends {parent}, but there is no file {beside}, nor does such a recipe come "
-            "along; `covnmt recipe list` names those that do"
+            f"{path}: extends {parent}, but there is neither a file {sibling} nor such a bundled "
+            "recipe; `covnmt recipe list` names those"
         )
-    if above.resolve() in (*seen, path.resolve()):
+    if base.resolve() in (*seen, path.resolve()):
         raise UserError(f"{path}: extends {parent}, and so itself")
-    return [*_lineage(above, (*seen, path.resolve())), (path, tree)]
+    return [*_read_with_parents(base, (*seen, path.resolve())), (path, tree)]
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -124,12 +123,12 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both else value
+        both_groups = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both_groups else value
     return merged
 
 
-def _set(tree: dict[str, Any], key: str, value: Any) -> None:
+def _set_key(tree: dict[str, Any], key: str, value: Any) -> None:
     *branches, leaf = key.split(".")
     for branch in branches:
         tree = tree.setdefault(branch, {})
@@ -139,8 +138,8 @@ def _set(tree: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _parse_override(text: str) -> tuple[str, Any]:
-    key, found, value = text.partition("=")
-    if not found or not key.strip():
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
         raise UserError(f"{text!r}: write overrides as key=value, such as train.seed=2")
     return key.strip(), _parse_value(value.strip())
 
@@ -149,45 +148,44 @@ def _parse_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except PARSE_ERRORS:
-        return text  # a bare word is a string: model.order=paper
+        return text  # a word without quotes is a string: model.order=paper
 
 
-def _explain(problem: dict[str, Any], place: str) -> str:
-    """One line for one problem that pydantic found."""
-    location = [str(part) for part in problem["loc"]]
-    key = ".".join(location)
+def _explain(problem: dict[str, Any], prefix: str) -> str:
+    """Put a problem that pydantic found into one line."""
+    key = ".".join(map(str, problem["loc"]))
     if problem["type"] == "extra_forbidden":
-        near = _nearest(key, group=isinstance(problem["input"], dict))
-        hint = f"did you mean {near}?" if near else "`covnmt recipe keys` lists them all"
-        return f"{place}unknown key {key}; {hint}"
+        nearest = _nearest_key(key, group=isinstance(problem["input"], dict))
+        hint = f"did you mean {nearest}?" if nearest else "`covnmt recipe keys` lists them all"
+        return f"{prefix}unknown key {key}; {hint}"
     message = str(problem["msg"]).removeprefix("Value error, ")
-    given = "" if isinstance(problem["input"], dict) else f", not {problem['input']!r}"
-    return f"{place}{key + ': ' if key else ''}{message}{given}"
+    value = "" if isinstance(problem["input"], dict) else f", not {problem['input']!r}"
+    return f"{prefix}{key + ': ' if key else ''}{message}{value}"
 
 
-def _nearest(key: str, group: bool) -> str | None:
-    """The key, or group of keys, that was probably meant; its last part says most."""
-    known = [name for name, *_ in describe_keys()]
+def _nearest_key(key: str, group: bool) -> str | None:
+    """Guess which key, or group of keys, was meant; the last part counts most."""
+    candidates = [name for name, *_ in describe_keys()]
     if group:
-        known = sorted({name.rpartition(".")[0] for name in known})
+        candidates = sorted({name.rpartition(".")[0] for name in candidates})
 
-    def likeness(name: str) -> float:
-        last, given = name.split(".")[-1], key.split(".")[-1]
+    def similarity(name: str) -> float:
+        ends = name.split(".")[-1], key.split(".")[-1]
         whole = SequenceMatcher(None, name, key).ratio()
-        return (whole + 2 * SequenceMatcher(None, last, given).ratio()) / 3
+        return (whole + 2 * SequenceMatcher(None, *ends).ratio()) / 3
 
-    best = max(known, key=likeness)
-    return best if likeness(best) > 0.6 else None
+    best = max(candidates, key=similarity)
+    return best if similarity(best) > 0.6 else None
 
 
-def _place(location: Sequence[str], places: Mapping[str, str]) -> str | None:
-    """Where this key is set; failing that, the group or list it belongs to."""
+def _find_origin(location: Sequence[str], origins: Mapping[str, str]) -> str | None:
+    """Return where a key is set, or else the group or list that it belongs to."""
     keys = (".".join(location[:size]) for size in range(len(location), 0, -1))
-    return next((places[key] for key in keys if key in places), None)
+    return next((origins[key] for key in keys if key in origins), None)
 
 
-def _lines(path: Path) -> dict[str, int]:
-    """The line of every key and group of a recipe."""
+def _key_lines(path: Path) -> dict[str, int]:
+    """Return the line number of every key and group of a recipe."""
     lines, section = {}, ""
     for number, line in enumerate(path.read_text("utf-8-sig").split("\n"), 1):
         if header := re.match(r"\s*\[([\w.\s-]+)\]", line):
