@@ -37,7 +37,9 @@ def check(path: Path) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["sha256", "md5"])
-def test_verified(site: Site, path: Path, item: PublishedFile, algorithm: str) -> None:
+def test_a_download_is_verified_and_not_repeated(
+    site: Site, path: Path, item: PublishedFile, algorithm: str
+) -> None:
     checksum = f"{algorithm}:{hashlib.new(algorithm, CONTENT).hexdigest()}"
     assert download_verified(PublishedFile(item.name, item.address, checksum), path) == SHA256
     check(path)
@@ -45,21 +47,23 @@ def test_verified(site: Site, path: Path, item: PublishedFile, algorithm: str) -
     assert site.requests == [""]
 
 
-def test_unknown_checksum_is_shown(
+def test_without_a_published_checksum_the_sha256_is_logged(
     item: PublishedFile, path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     download_verified(PublishedFile(item.name, item.address), path)
     assert SHA256 in capsys.readouterr().err
 
 
-def test_goes_on_after_cut_connections(site: Site, item: PublishedFile, path: Path) -> None:
+def test_a_download_is_resumed_after_broken_connections(
+    site: Site, item: PublishedFile, path: Path
+) -> None:
     site.cut_after = [1000, 2_000_000]
     download_verified(item, path)
     assert site.requests == ["", "bytes=1000-", "bytes=2001000-"]
     check(path)
 
 
-def test_goes_on_in_a_later_run(
+def test_a_download_is_resumed_by_a_later_call(
     site: Site, item: PublishedFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "ATTEMPTS", 1)
@@ -72,21 +76,23 @@ def test_goes_on_in_a_later_run(
     check(path)
 
 
-def test_server_that_ignores_ranges(site: Site, item: PublishedFile, path: Path) -> None:
+def test_a_server_that_ignores_ranges_sends_all_again(
+    site: Site, item: PublishedFile, path: Path
+) -> None:
     site.ranges, site.cut_after = False, [50, 60]
     download_verified(item, path)
     assert site.requests == ["", "bytes=50-", "bytes=60-"]
     check(path)
 
 
-def test_server_that_does_not_tell_the_size(site: Site, item: PublishedFile, path: Path) -> None:
+def test_a_server_may_leave_out_the_size(site: Site, item: PublishedFile, path: Path) -> None:
     site.sized = False
     download_verified(item, path)
     check(path)
 
 
 @pytest.mark.parametrize("surplus", [0, 10])
-def test_complete_but_not_renamed(
+def test_a_complete_part_file_is_only_renamed(
     site: Site, item: PublishedFile, path: Path, surplus: int
 ) -> None:
     """The server cannot continue it: complete if the sizes agree, another file if not."""
@@ -96,7 +102,7 @@ def test_complete_but_not_renamed(
     check(path)
 
 
-def test_interrupt_keeps_what_has_arrived(
+def test_an_interrupt_keeps_the_received_part(
     site: Site, item: PublishedFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(chunks: Iterator[bytes], *_: object) -> Iterator[bytes]:
@@ -112,7 +118,9 @@ def test_interrupt_keeps_what_has_arrived(
     check(path)
 
 
-def test_wrong_checksum(site: Site, item: PublishedFile, path: Path) -> None:
+def test_a_file_with_a_wrong_checksum_is_set_aside(
+    site: Site, item: PublishedFile, path: Path
+) -> None:
     site.files["a.tgz"] = b"something else"
     with pytest.raises(UserError, match=r"sha256 is .* instead of .* now a\.tgz\.bad"):
         download_verified(item, path)
@@ -122,7 +130,9 @@ def test_wrong_checksum(site: Site, item: PublishedFile, path: Path) -> None:
     assert path.read_bytes() == CONTENT
 
 
-def test_missing_on_the_server_then_by_hand(site: Site, item: PublishedFile, path: Path) -> None:
+def test_a_file_missing_on_the_server_can_be_put_there_by_hand(
+    site: Site, item: PublishedFile, path: Path
+) -> None:
     del site.files["a.tgz"]
     with pytest.raises(UserError, match=f"404.* by hand to {re.escape(str(path))}"):
         download_verified(item, path)
@@ -132,13 +142,13 @@ def test_missing_on_the_server_then_by_hand(site: Site, item: PublishedFile, pat
     assert len(site.requests) == 1
 
 
-def test_no_network(path: Path) -> None:
+def test_without_a_network_the_error_names_address_and_reason(path: Path) -> None:
     item = PublishedFile("a.tgz", "http://127.0.0.1:9/a.tgz")
     with pytest.raises(UserError, match=r"^http://127\.0\.0\.1:9/a\.tgz: .*refused.* by hand"):
         download_verified(item, path)
 
 
-def test_a_place_that_cannot_be_written(item: PublishedFile, path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_an_error(item: PublishedFile, path: Path) -> None:
     path.with_name("a.tgz.part").mkdir()
     with pytest.raises(UserError, match=r"a\.tgz\.part: cannot be written \(Is a directory\)"):
         download_verified(item, path)

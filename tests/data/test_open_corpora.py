@@ -18,18 +18,19 @@ from xml.sax.saxutils import escape
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sacrebleu.dataset import DATASETS
 
 from covnmt.base.errors import UserError
-from covnmt.data import open_corpora, unpack
+from covnmt.data import download, open_corpora
 from covnmt.data.download import PublishedFile
 from covnmt.data.open_corpora import (
     CORPORA,
     OpenCorpus,
     OpenSplit,
     download_corpus,
-    fetch,
     list_open_corpora,
-    segments,
+    parse_segments,
+    write_open_corpus,
 )
 from tests.data.site import Site
 
@@ -108,9 +109,11 @@ def check(directory: Path) -> None:
         ("a.zip", bundle(MEMBERS), "/d/a."),
     ],
 )
-def test_archives(site: Site, tmp_path: Path, name: str, content: bytes, inside: str) -> None:
+def test_texts_are_extracted_from_every_kind_of_archive(
+    site: Site, tmp_path: Path, name: str, content: bytes, inside: str
+) -> None:
     split = OpenSplit("train", f"{name}{inside}de", f"{name}{inside}en")
-    assert fetch(corpus(site, {name: content}, split), tmp_path) == {"train": 4}
+    assert write_open_corpus(corpus(site, {name: content}, split), tmp_path) == {"train": 4}
     check(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "corpus.json",
@@ -120,15 +123,15 @@ def test_archives(site: Site, tmp_path: Path, name: str, content: bytes, inside:
     ]
 
 
-def test_single_compressed_files(site: Site, tmp_path: Path) -> None:
+def test_compressed_files_without_an_archive_are_read(site: Site, tmp_path: Path) -> None:
     split = OpenSplit("train", "a.de.gz", "a.en.xz")
     files = {"a.de.gz": gzip.compress(text(SOURCE)), "a.en.xz": lzma.compress(text(TARGET))}
-    fetch(corpus(site, files, split), tmp_path)
+    write_open_corpus(corpus(site, files, split), tmp_path)
     check(tmp_path)
 
 
-def test_record_tells_where_it_came_from(site: Site, tmp_path: Path) -> None:
-    fetch(plain(site), tmp_path)
+def test_the_record_has_address_checksum_license_and_pairs(site: Site, tmp_path: Path) -> None:
+    write_open_corpus(plain(site), tmp_path)
     record = json.loads((tmp_path / "corpus.json").read_text())
     sha256 = hashlib.sha256(site.files["a.tgz"]).hexdigest()
     assert record["files"] == {"a.tgz": {"address": f"{site.address}/a.tgz", "sha256": sha256}}
@@ -136,9 +139,9 @@ def test_record_tells_where_it_came_from(site: Site, tmp_path: Path) -> None:
     assert record["licence"] == "none"
 
 
-def test_nothing_is_written_from_what_is_not_the_published_file(site: Site, tmp_path: Path) -> None:
+def test_a_file_with_a_wrong_checksum_is_not_used(site: Site, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a\.tgz: md5 is .* instead of"):
-        fetch(plain(site, "md5:0"), tmp_path)
+        write_open_corpus(plain(site, "md5:0"), tmp_path)
     assert not list(tmp_path.glob("train.*"))
 
 
@@ -161,22 +164,22 @@ def spoil(content: bytes, position: int) -> bytes:
     # packed files hold the time, which must not become a part of the tests' names
     ids=["tgz", "tgz page", "zip", "zip page", "gz", "xz"],
 )
-def test_damaged_file_without_checksum(
+def test_a_damaged_file_is_set_aside_and_downloaded_again(
     site: Site, tmp_path: Path, name: str, good: bytes, bad: bytes
 ) -> None:
     place = name if name in ("a.gz", "a.xz") else f"{name}/m"
     tiny = corpus(site, {name: bad}, OpenSplit("train", place, place))
     with pytest.raises(UserError, match=rf"{name}: damaged .* now {name}\.bad: run the same"):
-        fetch(tiny, tmp_path)
+        write_open_corpus(tiny, tmp_path)
     site.files[name] = good
-    fetch(tiny, tmp_path)
+    write_open_corpus(tiny, tmp_path)
     assert lines(tmp_path / "train.en") == TARGET
 
 
-def test_archive_cannot_write_outside(site: Site, tmp_path: Path) -> None:
+def test_an_archive_cannot_write_outside_of_the_directory(site: Site, tmp_path: Path) -> None:
     hostile = {"../outside": b"x", f"{tmp_path}/absolute": b"x", "train.de": b"x", **MEMBERS}
     directory = tmp_path / "inner" / "corpus"
-    fetch(plain(site, content=tar(hostile)), directory)
+    write_open_corpus(plain(site, content=tar(hostile)), directory)
     check(directory)
     inside = {path for path in tmp_path.rglob("*") if path.is_file()}
     assert {str(path.relative_to(directory)) for path in inside} == {
@@ -188,44 +191,46 @@ def test_archive_cannot_write_outside(site: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE])
-def test_wanted_member_must_be_a_plain_file(site: Site, tmp_path: Path, kind: bytes) -> None:
+def test_links_and_directories_in_an_archive_are_not_followed(
+    site: Site, tmp_path: Path, kind: bytes
+) -> None:
     buffer = io.BytesIO(tar({"d/a.en": text(TARGET)}, "w"))
     with tarfile.open(fileobj=buffer, mode="a") as archive:
         link = tarfile.TarInfo("d/a.de")
         link.type, link.linkname = kind, "/etc/hostname"
         archive.addfile(link)
     tiny = plain(site, content=gzip.compress(buffer.getvalue()))
-    with pytest.raises(UserError, match=r"a\.tgz/d/a\.de is not there, or not a plain file"):
-        fetch(tiny, tmp_path)
+    with pytest.raises(UserError, match=r"a\.tgz/d/a\.de: missing"):
+        write_open_corpus(tiny, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["a.tgz", "a.zip", "a.gz"])
-def test_unpacking_is_bounded(
+def test_the_extracted_size_is_limited(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(unpack, "MOST_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr(download, "MAX_EXTRACTED_BYTES", 1000)
     bomb = bytes(2000)
     packed = {"a.tgz": tar({"m": bomb}), "a.zip": bundle({"m": bomb}), "a.gz": gzip.compress(bomb)}
     place = name if name == "a.gz" else f"{name}/m"
     tiny = corpus(site, {name: packed[name]}, OpenSplit("train", place, place))
     with pytest.raises(UserError, match="more than 1,000 bytes"):
-        fetch(tiny, tmp_path)
+        write_open_corpus(tiny, tmp_path)
 
 
-def test_directory_that_cannot_be_made(site: Site, tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_made_is_an_error(site: Site, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be made"):
-        fetch(plain(site), tmp_path / "file" / "corpus")
+        write_open_corpus(plain(site), tmp_path / "file" / "corpus")
 
 
-def test_repeating_does_nothing_again(site: Site, tmp_path: Path) -> None:
+def test_a_second_call_does_nothing_unless_an_output_is_missing(site: Site, tmp_path: Path) -> None:
     tiny = plain(site)
-    first = fetch(tiny, tmp_path)
+    first = write_open_corpus(tiny, tmp_path)
     times = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert fetch(tiny, tmp_path) == first
+    assert write_open_corpus(tiny, tmp_path) == first
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == times
     (tmp_path / "train.en").unlink()
-    fetch(tiny, tmp_path)
+    write_open_corpus(tiny, tmp_path)
     check(tmp_path)
     assert len(site.requests) == 1
 
@@ -233,39 +238,39 @@ def test_repeating_does_nothing_again(site: Site, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("train.de", "mine", r"already has train\.de: choose another"),
-        ("corpus.json", '{"corpus": "other"}', "not a record of tiny: choose another"),
-        ("corpus.json", '{"mine": 1}', "not a record of tiny: choose another"),
-        ("corpus.json", "[]", "not a record of tiny: choose another"),
+        ("train.de", "mine", r"already has train\.de; choose another"),
+        ("corpus.json", '{"corpus": "other"}', "corpus.json: not a record of tiny; choose another"),
+        ("corpus.json", '{"mine": 1}', "corpus.json: not a record of tiny; choose another"),
+        ("corpus.json", "[]", "corpus.json: not a record of tiny; choose another"),
     ],
 )
-def test_other_files_are_never_overwritten(
+def test_files_of_others_are_never_overwritten(
     site: Site, tmp_path: Path, name: str, content: str, problem: str
 ) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=problem):
-        fetch(plain(site), tmp_path)
+        write_open_corpus(plain(site), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == content
     assert not site.requests
 
 
-def test_goes_on_after_the_downloads_were_removed(site: Site, tmp_path: Path) -> None:
+def test_removed_downloads_are_downloaded_again_when_needed(site: Site, tmp_path: Path) -> None:
     tiny = plain(site)
-    fetch(tiny, tmp_path)
+    write_open_corpus(tiny, tmp_path)
     shutil.rmtree(tmp_path / "download")
-    assert fetch(tiny, tmp_path) == {"train": 4}
+    assert write_open_corpus(tiny, tmp_path) == {"train": 4}
     assert len(site.requests) == 1
     (tmp_path / "train.de").unlink()
     shutil.rmtree(tmp_path / "download")
-    fetch(tiny, tmp_path)
+    write_open_corpus(tiny, tmp_path)
     check(tmp_path)
 
 
 def test_table_has_the_target_first_and_drops_empty_rows(site: Site, tmp_path: Path) -> None:
     rows = ["one\teins\tCC BY", "\t", "", "lonely", "\tallein", "two three\tzwei drei"]
     split = OpenSplit("train", "a.tsv.gz", "a.tsv.gz", "table")
-    fetch(corpus(site, {"a.tsv.gz": gzip.compress(text(rows))}, split), tmp_path)
+    write_open_corpus(corpus(site, {"a.tsv.gz": gzip.compress(text(rows))}, split), tmp_path)
     assert lines(tmp_path / "train.de") == ["eins", "zwei drei"]
     assert lines(tmp_path / "train.en") == ["one", "two three"]
 
@@ -275,7 +280,7 @@ def test_talks_drop_markup_on_both_sides(site: Site, tmp_path: Path) -> None:
     target = ["<url>u</url>", "<title>t</title>", "one", " <two> ", "<reviewer></reviewer>"]
     content = tar({"d/a.de": text(source), "d/a.en": text(target)})
     tiny = plain(site, content=content)
-    fetch(replace(tiny, splits=(replace(tiny.splits[0], form="talks"),)), tmp_path)
+    write_open_corpus(replace(tiny, splits=(replace(tiny.splits[0], format="talks"),)), tmp_path)
     assert (lines(tmp_path / "train.de"), lines(tmp_path / "train.en")) == (["eins"], ["one"])
 
 
@@ -287,20 +292,20 @@ def test_talks_drop_markup_on_both_sides(site: Site, tmp_path: Path) -> None:
         ("talks", ["<a>", "<b>", "<c>", "<d>"], "no sentences found"),
     ],
 )
-def test_published_files_that_have_changed(
-    site: Site, tmp_path: Path, form: open_corpora.Form, source: list[str], problem: str
+def test_published_files_that_have_changed_are_an_error(
+    site: Site, tmp_path: Path, form: open_corpora.TextFormat, source: list[str], problem: str
 ) -> None:
     tiny = plain(site, content=tar({"d/a.de": text(source), "d/a.en": text(TARGET)}))
     with pytest.raises(UserError, match=problem):
-        fetch(replace(tiny, splits=(replace(tiny.splits[0], form=form),)), tmp_path)
+        write_open_corpus(replace(tiny, splits=(replace(tiny.splits[0], format=form),)), tmp_path)
     assert not list(tmp_path.glob("train.*"))
 
 
-def test_shares_part_the_sentences(site: Site, tmp_path: Path) -> None:
+def test_splits_by_percent_share_no_target_sentence(site: Site, tmp_path: Path) -> None:
     rows = [f"{number % 700}\t{number}" for number in range(1000)]
     shares = {"train": range(10, 100), "dev": range(5), "test": range(5, 10)}
     splits = [OpenSplit(name, "a.gz", "a.gz", "table", share) for name, share in shares.items()]
-    pairs = fetch(corpus(site, {"a.gz": gzip.compress(text(rows))}, *splits), tmp_path)
+    pairs = write_open_corpus(corpus(site, {"a.gz": gzip.compress(text(rows))}, *splits), tmp_path)
     held = {
         name: [row for row in rows if zlib.crc32(row.split("\t")[0].encode()) % 100 in share]
         for name, share in shares.items()
@@ -312,33 +317,45 @@ def test_shares_part_the_sentences(site: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("markup", "expected"), MARKUP)
-def test_segments(markup: list[str], expected: list[str]) -> None:
-    assert segments(markup) == expected
+def test_segments_are_parsed(markup: list[str], expected: list[str]) -> None:
+    assert parse_segments(markup) == expected
 
 
 WORDS = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1)
 
 
 @given(st.lists(st.lists(WORDS).map(" ".join)))
-def test_segments_give_back_what_was_escaped(sentences: list[str]) -> None:
+def test_escaped_segments_are_restored(sentences: list[str]) -> None:
     markup = [f'<seg id="{n}">{escape(sentence)}</seg>' for n, sentence in enumerate(sentences)]
-    assert segments(["<refset>", "<doc>", *markup, "</doc>", "</refset>"]) == sentences
+    assert parse_segments(["<refset>", "<doc>", *markup, "</doc>", "</refset>"]) == sentences
 
 
-def test_unknown_name(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no corpus is called kfft; did you mean kftt"):
+def test_an_unknown_name_suggests_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="kfft: no such corpus; did you mean kftt"):
         download_corpus("kfft", tmp_path)
 
 
 @pytest.mark.parametrize("named", CORPORA, ids=lambda named: named.name)
-def test_table_of_corpora(named: OpenCorpus) -> None:
-    offered = {item.name for item in named.published}
+def test_the_table_of_corpora_is_consistent(named: OpenCorpus) -> None:
+    offered = {file.name for file in named.files}
     places = [place for split in named.splits for place in (split.source, split.target)]
     assert {place.partition("/")[0] for place in places} == offered
     assert len({split.name for split in named.splits}) == len(named.splits)
-    for item in named.published:
-        assert item.address.startswith("https://")
-        assert item.checksum is None or re.fullmatch("md5:[0-9a-f]{32}", item.checksum)
+    for file in named.files:
+        assert file.address.startswith("https://")
+        assert file.checksum is None or re.fullmatch("md5:[0-9a-f]{32}", file.checksum)
+
+
+def test_wmt_test_sets_are_the_files_of_sacrebleu() -> None:
+    [wmt] = [corpus for corpus in CORPORA if corpus.name == "wmt-zh-en"]
+    for split, file in zip(wmt.splits, wmt.files, strict=True):
+        known = DATASETS[f"wmt{split.name[-2:]}"]
+        assert ([file.address], [file.checksum]) == (
+            known.data,
+            [f"md5:{md5}" for md5 in known.md5 or ()],
+        )
+        members = [f"{file.name}/{member}" for member in known.langpairs["zh-en"]]
+        assert [split.source, split.target] == members
 
 
 def test_listing_and_docs_name_every_corpus() -> None:

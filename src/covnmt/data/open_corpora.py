@@ -1,8 +1,10 @@
-"""Named open corpora: address, licence, checksum, and how to turn them into plain parallel files.
+"""Download open corpora and turn them into plain parallel files.
 
-`get` downloads what the publisher offers into DIRECTORY/download (a broken download goes on where
-it stopped), verifies it, and writes DIRECTORY/train.SOURCE, DIRECTORY/train.TARGET and so on, one
-sentence a line. DIRECTORY/corpus.json records where everything came from.
+The published files go to DIRECTORY/download, where an interrupted download is resumed, and are
+verified; their text goes to DIRECTORY/train.SOURCE, DIRECTORY/train.TARGET and so on, one sentence
+per line. DIRECTORY/corpus.json records where everything came from.
+
+sacreBLEU downloads some of these test sets too, but leaves `&amp;` and the like in the text.
 """
 
 import tempfile
@@ -18,42 +20,41 @@ from typing import Any, Literal
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write_text, read_json, read_lines, write_json
-from covnmt.data.download import PublishedFile, download_verified
-from covnmt.data.unpack import extract_members
+from covnmt.data.download import PublishedFile, download_verified, extract_members
 
-RECORD = "corpus.json"
+RECORD_FILE = "corpus.json"
 
-# lines: one sentence a line; table: target, tab, source; segments: the <seg> elements of an SGM
+# lines: one sentence per line; table: target, tab, source; segments: the <seg> elements of an SGM
 # or XML test set; talks: sentences between lines of markup, as in the IWSLT training text.
-Form = Literal["lines", "table", "segments", "talks"]
+TextFormat = Literal["lines", "table", "segments", "talks"]
 
 
 @dataclass(frozen=True)
 class OpenSplit:
-    """One pair of plain files to write, and where their text is.
+    """A pair of plain files to write, and where their text comes from.
 
-    A place is the name of a published file, and for archives the path inside: "a.zip/b/c.txt".
+    `source` and `target` name a published file, and in archives a member: "a.zip/b/c.txt".
     """
 
     name: str
     source: str
     target: str
-    form: Form = "lines"
-    # which of 100 parts, by a hash of the target sentence: equal sentences stay in one split
-    share: range = range(100)
+    format: TextFormat = "lines"
+    # percent of the corpus, by a hash of the target sentence: equal sentences stay in one split
+    percent: range = range(100)
 
 
 @dataclass(frozen=True)
 class OpenCorpus:
-    """A named corpus; `source` and `target` are language codes."""
+    """A corpus to download; `source` and `target` are language codes."""
 
     name: str
     source: str
     target: str
-    what: str
-    licence: str
+    title: str
+    license: str
     home: str
-    published: tuple[PublishedFile, ...]
+    files: tuple[PublishedFile, ...]
     splits: tuple[OpenSplit, ...]
 
 
@@ -68,10 +69,10 @@ CORPORA = (
         name="kftt",
         source="ja",
         target="en",
-        what="Kyoto Free Translation Task: Wikipedia articles about Kyoto",
-        licence="CC BY-SA 3.0",
+        title="Kyoto Free Translation Task: Wikipedia articles about Kyoto",
+        license="CC BY-SA 3.0",
         home="https://www.phontron.com/kftt",
-        published=(
+        files=(
             PublishedFile(
                 "kftt.tar.gz", "https://www.phontron.com/kftt/download/kftt-data-1.0.tar.gz"
             ),
@@ -90,10 +91,10 @@ CORPORA = (
         name="news-commentary-zh-en",
         source="zh",
         target="en",
-        what="News Commentary v18.1: opinion pieces from newspapers (training text only)",
-        licence="CC0 for the compilation; the articles belong to their owners",
+        title="News Commentary v18.1: opinion pieces from newspapers (training text only)",
+        license="CC0 for the compilation; the articles belong to their owners",
         home="https://data.statmt.org/news-commentary/README",
-        published=(
+        files=(
             PublishedFile(
                 _NEWS_COMMENTARY,
                 f"https://data.statmt.org/news-commentary/v18.1/training/{_NEWS_COMMENTARY}",
@@ -105,10 +106,10 @@ CORPORA = (
         name="wmt-zh-en",
         source="zh",
         target="en",
-        what="WMT news test sets of 2017, 2018 and 2019 (no training text)",
-        licence="free for research; cite the WMT overview paper",
+        title="WMT news test sets of 2017, 2018 and 2019 (no training text)",
+        license="free for research; cite the WMT overview paper",
         home="https://www.statmt.org/wmt19/translation-task.html",
-        published=(
+        files=(
             PublishedFile("wmt17.tgz", _WMT.format(17), "md5:86a1724c276004aa25455ae2a04cef26"),
             PublishedFile("wmt18.tgz", _WMT.format(18), "md5:f996c245ecffea23d0006fa4c34e9064"),
             PublishedFile("wmt19.tgz", _WMT.format(19), "md5:84de7162d158e28403103b01aeefc39a"),
@@ -127,10 +128,10 @@ CORPORA = (
         name="multi30k",
         source="de",
         target="en",
-        what="Multi30k task 1: descriptions of photographs",
-        licence="none stated; the English side comes from Flickr30k (research use)",
+        title="Multi30k task 1: descriptions of photographs",
+        license="none stated; the English side comes from Flickr30k (research use)",
         home="https://github.com/multi30k/dataset",
-        published=tuple(
+        files=tuple(
             PublishedFile(name, f"{_MULTI30K}/{name}", f"md5:{md5}")
             for name, md5 in (
                 ("train.de.gz", "81ff90b99829c0cd4b1b587d394afd39"),
@@ -150,24 +151,24 @@ CORPORA = (
         name="tatoeba-zh-en",
         source="zh",
         target="en",
-        what="Tatoeba, as ManyThings exports it: short everyday sentences; grows over time",
-        licence="CC BY 2.0 FR",
+        title="Tatoeba, as ManyThings exports it: short everyday sentences; grows over time",
+        license="CC BY 2.0 FR",
         home="https://www.manythings.org/anki",
-        published=(PublishedFile("cmn-eng.zip", "https://www.manythings.org/anki/cmn-eng.zip"),),
+        files=(PublishedFile("cmn-eng.zip", "https://www.manythings.org/anki/cmn-eng.zip"),),
         splits=(
-            OpenSplit("train", _TATOEBA, _TATOEBA, "table", share=range(10, 100)),
-            OpenSplit("dev", _TATOEBA, _TATOEBA, "table", share=range(5)),
-            OpenSplit("test", _TATOEBA, _TATOEBA, "table", share=range(5, 10)),
+            OpenSplit("train", _TATOEBA, _TATOEBA, "table", percent=range(10, 100)),
+            OpenSplit("dev", _TATOEBA, _TATOEBA, "table", percent=range(5)),
+            OpenSplit("test", _TATOEBA, _TATOEBA, "table", percent=range(5, 10)),
         ),
     ),
     OpenCorpus(
         name="iwslt17-zh-en",
         source="zh",
         target="en",
-        what="IWSLT 2017: subtitles of TED talks, from WIT3",
-        licence="CC BY-NC-ND 4.0 (TED)",
+        title="IWSLT 2017: subtitles of TED talks, from WIT3",
+        license="CC BY-NC-ND 4.0 (TED)",
         home="https://sites.google.com/site/iwsltevaluation2017",
-        published=(
+        files=(
             PublishedFile(
                 "iwslt17.tgz", f"{_WIT3}/zh/en/zh-en.tgz", "md5:1c0ae40171d52593df8a6963d3828116"
             ),
@@ -194,37 +195,39 @@ CORPORA = (
 
 
 def list_open_corpora() -> list[tuple[str, str, str, str, str]]:
-    """For each corpus: name, languages, what it is, licence, home page."""
-    return [(c.name, f"{c.source}-{c.target}", c.what, c.licence, c.home) for c in CORPORA]
+    """Return name, languages, title, license and home page of each corpus."""
+    return [(c.name, f"{c.source}-{c.target}", c.title, c.license, c.home) for c in CORPORA]
 
 
 def download_corpus(name: str, directory: Path) -> dict[str, int]:
-    """Fetch a corpus by its name; returns the number of pairs in each split."""
-    known = {corpus.name: corpus for corpus in CORPORA}
-    if name not in known:
-        near = get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-        raise UserError(f"no corpus is called {name}; {hint}")
-    return fetch(known[name], directory)
+    """Download a corpus by its name; returns the number of pairs in each split."""
+    corpora = {corpus.name: corpus for corpus in CORPORA}
+    if name not in corpora:
+        near = get_close_matches(name, corpora, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(corpora)}"
+        raise UserError(f"{name}: no such corpus; {hint}")
+    return write_open_corpus(corpora[name], directory)
 
 
-def fetch(corpus: OpenCorpus, directory: Path) -> dict[str, int]:
-    """Download, verify, unpack and write; what is already there is not done again."""
-    record = _claim(corpus, directory)
-    if "pairs" in record and all(path.exists() for path in _outputs(corpus, directory)):
+def write_open_corpus(corpus: OpenCorpus, directory: Path) -> dict[str, int]:
+    """Download, verify, extract and write; finished steps of an earlier call are kept."""
+    record = _claim_directory(corpus, directory)
+    if "pairs" in record and all(path.exists() for path in _output_paths(corpus, directory)):
         return dict(record["pairs"])
     files: dict[str, dict[str, str]] = {}
-    for item in corpus.published:
-        path = directory / "download" / item.name
-        files[item.name] = {"address": item.address, "sha256": download_verified(item, path)}
+    for file in corpus.files:
+        sha256 = download_verified(file, directory / "download" / file.name)
+        files[file.name] = {"address": file.address, "sha256": sha256}
     with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=directory) as folder:
-        texts = _unpack_all(corpus, directory / "download", Path(folder))
-        pairs = {split.name: _write(corpus, split, texts, directory) for split in corpus.splits}
+        texts = _extract_texts(corpus, directory / "download", Path(folder))
+        pairs = {
+            split.name: _write_split(corpus, split, texts, directory) for split in corpus.splits
+        }
     write_json(
-        directory / RECORD,
+        directory / RECORD_FILE,
         {
             "corpus": corpus.name,
-            "licence": corpus.licence,
+            "licence": corpus.license,  # the key's spelling is part of the format
             "home": corpus.home,
             "files": files,
             "pairs": pairs,
@@ -233,20 +236,20 @@ def fetch(corpus: OpenCorpus, directory: Path) -> dict[str, int]:
     return pairs
 
 
-def _outputs(corpus: OpenCorpus, directory: Path) -> list[Path]:
+def _output_paths(corpus: OpenCorpus, directory: Path) -> list[Path]:
     languages = (corpus.source, corpus.target)
     return [directory / f"{split.name}.{lang}" for split in corpus.splits for lang in languages]
 
 
-def _claim(corpus: OpenCorpus, directory: Path) -> dict[str, Any]:
-    """The record of an earlier run, or a first one; other people's files are never overwritten."""
-    path = directory / RECORD
+def _claim_directory(corpus: OpenCorpus, directory: Path) -> dict[str, Any]:
+    """Return the record of an earlier call, or write a first one; refuse foreign files."""
+    path = directory / RECORD_FILE
     record = read_json(path) if path.exists() else {"corpus": corpus.name}
     if not isinstance(record, dict) or record.get("corpus") != corpus.name:
-        raise UserError(f"{path} is not a record of {corpus.name}: choose another directory")
-    foreign = [output.name for output in _outputs(corpus, directory) if output.exists()]
+        raise UserError(f"{path}: not a record of {corpus.name}; choose another directory")
+    foreign = [output.name for output in _output_paths(corpus, directory) if output.exists()]
     if foreign and not path.exists():
-        raise UserError(f"{directory} already has {', '.join(foreign)}: choose another directory")
+        raise UserError(f"{directory}: already has {', '.join(foreign)}; choose another directory")
     try:
         (directory / "download").mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -256,33 +259,33 @@ def _claim(corpus: OpenCorpus, directory: Path) -> dict[str, Any]:
     return record
 
 
-def _unpack_all(corpus: OpenCorpus, download: Path, folder: Path) -> dict[str, Path]:
-    """Unpack the texts of all splits: place -> file."""
-    places = {place for split in corpus.splits for place in (split.source, split.target)}
-    unpacked = {}
-    for item in corpus.published:
-        wanted = {p.partition("/")[2]: p for p in places if p.partition("/")[0] == item.name}
-        for member, path in extract_members(download / item.name, wanted, folder).items():
-            unpacked[wanted[member]] = path
-    for place in sorted(places - set(unpacked)):
+def _extract_texts(corpus: OpenCorpus, download: Path, folder: Path) -> dict[str, Path]:
+    """Extract the texts of all splits; returns their paths by the names that splits give."""
+    names = {name for split in corpus.splits for name in (split.source, split.target)}
+    texts = {}
+    for file in corpus.files:
+        members = {n.partition("/")[2]: n for n in names if n.partition("/")[0] == file.name}
+        for member, path in extract_members(download / file.name, members, folder).items():
+            texts[members[member]] = path
+    for name in sorted(names - set(texts)):
         raise UserError(
-            f"{download}/{place} is not there, or not a plain file: the published files have "
-            f"changed, see {corpus.home}"
+            f"{download}/{name}: missing, or not a plain file: the published files have changed, "
+            f"see {corpus.home}"
         )
-    return unpacked
+    return texts
 
 
-class _Segments(HTMLParser):
-    """Collects the text of each <seg> element; never follows references to anything outside."""
+class _SegmentParser(HTMLParser):
+    """Collects the text of each <seg> element; external entities are not resolved."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
-        self.found: list[str] = []
+        self.segments: list[str] = []
         self.inside = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "seg":
-            self.found.append("")
+            self.segments.append("")
             self.inside = True
 
     def handle_endtag(self, tag: str) -> None:
@@ -291,54 +294,56 @@ class _Segments(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self.inside:
-            self.found[-1] += data
+            self.segments[-1] += data
 
 
-def segments(lines: Iterable[str]) -> list[str]:
-    """The text of the <seg> elements of an SGM or XML test set, one line each."""
-    parser = _Segments()
+def parse_segments(lines: Iterable[str]) -> list[str]:
+    """Return the text of the <seg> elements of an SGM or XML test set, one line each."""
+    parser = _SegmentParser()
     for line in lines:
         parser.feed(f"{line}\n")
     parser.close()
-    return [" ".join(text.split()) for text in parser.found]
+    return [" ".join(text.split()) for text in parser.segments]
 
 
-def _sentences(path: Path, form: Form, column: int) -> Iterator[str]:
-    """One language's sentences, and in tables and talks also what `_pairs` leaves out."""
+def _read_side(path: Path, form: TextFormat, column: int) -> Iterator[str]:
+    """Yield the lines of one language, with those that `_read_pairs` drops."""
     lines = read_lines(path)
     if form == "segments":
-        return iter(segments(lines))
+        return iter(parse_segments(lines))
     if form == "table":
         return ((*line.split("\t"), "")[column].strip() for line in lines)
     return map(str.strip, lines)
 
 
-def _pairs(split: OpenSplit, source: Path, target: Path) -> Iterator[tuple[str, str]]:
-    rows = zip_longest(_sentences(source, split.form, 1), _sentences(target, split.form, 0))
+def _read_pairs(split: OpenSplit, source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    rows = zip_longest(_read_side(source, split.format, 1), _read_side(target, split.format, 0))
     for number, (left, right) in enumerate(rows, 1):
         if left is None or right is None:
             raise UserError(
-                f"{split.source} and {split.target}: one ends before line {number} of the other, "
-                "so they are not parallel; the published files have changed"
+                f"{split.source} and {split.target}: one ends before line {number} of the other; "
+                "the published files have changed"
             )
-        # An empty row of a table ends an article; a talk begins with lines of markup.
-        empty = split.form == "table" and not (left and right)
-        markup = split.form == "talks" and (left.startswith("<") or right.startswith("<"))
-        if not empty and not markup and zlib.crc32(right.encode()) % 100 in split.share:
+        # an empty row of a table ends an article; a talk begins with lines of markup
+        empty = split.format == "table" and not (left and right)
+        markup = split.format == "talks" and (left.startswith("<") or right.startswith("<"))
+        if not empty and not markup and zlib.crc32(right.encode()) % 100 in split.percent:
             yield left, right
 
 
-def _write(corpus: OpenCorpus, split: OpenSplit, texts: dict[str, Path], directory: Path) -> int:
-    """Write the two plain files of a split; returns how many pairs they have."""
-    pairs = _pairs(split, texts[split.source], texts[split.target])
+def _write_split(
+    corpus: OpenCorpus, split: OpenSplit, texts: dict[str, Path], directory: Path
+) -> int:
+    """Write the two plain files of a split; returns the number of pairs."""
+    pairs = _read_pairs(split, texts[split.source], texts[split.target])
     count = 0
     with (
-        atomic_write_text(directory / f"{split.name}.{corpus.source}") as left,
-        atomic_write_text(directory / f"{split.name}.{corpus.target}") as right,
+        atomic_write_text(directory / f"{split.name}.{corpus.source}") as source_file,
+        atomic_write_text(directory / f"{split.name}.{corpus.target}") as target_file,
     ):
         for source, target in track(pairs, None, split.name, "pairs"):
-            left.write(f"{source}\n")
-            right.write(f"{target}\n")
+            source_file.write(f"{source}\n")
+            target_file.write(f"{target}\n")
             count += 1
         if not count:
             raise UserError(f"{split.source}: no sentences found, the published files have changed")

@@ -16,7 +16,6 @@ from rich.text import Text
 from covnmt.base.console import log, track
 from covnmt.base.files import read_parallel_lines, write_lines
 from covnmt.base.recipe import find_recipe, load_recipe, toml_string
-from covnmt.data.examples import example_sentences
 from covnmt.data.prepare import prepare_corpus
 from covnmt.data.settings import PrepareSettings
 from covnmt.data.synthetic import write_synthetic_corpus
@@ -30,6 +29,7 @@ from covnmt.evaluation.test_set import EvaluationSet, combine_output_lines, load
 from covnmt.inference.model import load
 from covnmt.inference.translate import format_translations
 from covnmt.model.directory import bundled_models
+from covnmt.paper.experiments import example_sentences
 from covnmt.text.tokenize import TokenizerSettings
 from covnmt.training.loop import train
 

@@ -13,7 +13,6 @@ from typing import Literal, Protocol
 from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines, read_parallel_lines, write_lines
-from covnmt.data.examples import example_sentences
 from covnmt.data.prepare import prepare_corpus
 from covnmt.data.settings import PathPair, PrepareSettings
 from covnmt.data.synthetic import write_synthetic_corpus
@@ -122,7 +121,7 @@ class OpenCorpusText:
         )
 
     def examples(self, prepared: Path) -> list[str]:
-        """Those of docs/examples, whatever was prepared."""
+        """Return those of docs/examples, whatever was prepared."""
         return example_sentences(self.language)
 
     def _files(self, raw: Path, part: str) -> PathPair:
@@ -324,3 +323,11 @@ def tunes_length_penalty(experiment: Experiment, system: str) -> bool:
         return experiment.tuned
     own = any(change.startswith("decode.length_penalty=") for change in variant.changes)
     return (experiment.tuned or variant.tuned) and not own
+
+
+def example_sentences(language: str) -> list[str]:
+    """Read the sentences of docs/examples in a language, split into words by spaces."""
+    package = Path(__file__).parents[1]
+    installed, clone = package / "examples", package.parents[1] / "docs/examples"
+    path = (installed if installed.exists() else clone) / f"{language}.txt"
+    return list(read_lines(path)) if path.exists() else []
