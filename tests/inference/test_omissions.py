@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from covnmt.base.config import DecodeConfig
 from covnmt.data.padding import PaddedIds
 from covnmt.decoding.protocol import ForcedDecoding, SearchResult, StepCallback
 from covnmt.inference import omissions, translate
-from covnmt.inference.model import Model
+from covnmt.inference.model import Model, Overlong
 from covnmt.inference.omissions import format_reports
 from covnmt.inference.translate import Translation
 from covnmt.text.codec import Codec
@@ -116,7 +115,7 @@ class StandIn(Model):
         self,
         lines: Iterable[str],
         decode: DecodeConfig | None = None,
-        overlong: Literal["cut", "split"] = "cut",
+        overlong: Overlong = "cut",
         on_step: translate.LineCallback | None = None,
         split_sentences: bool = False,
     ) -> list[Translation]:

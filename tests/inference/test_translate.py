@@ -16,7 +16,7 @@ from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.base.files import write_lines
 from covnmt.inference import model as model_module
-from covnmt.inference.model import Model
+from covnmt.inference.model import Model, OverlongTextError
 from covnmt.inference.translate import (
     BREAK_CHARACTERS,
     Translation,
@@ -156,6 +156,21 @@ def test_overlong_lines_are_cut(
     assert found.source == lines[0]
     assert_same([found], translator.translate([" ".join(lines[0].split()[:3])]))
     assert capsys.readouterr().err == ""
+
+
+def test_overlong_lines_raise_an_error_that_names_them_all(
+    translator: Model, lines: list[str]
+) -> None:
+    long = ["a b c d", "a b c d e"]
+    limit = change(translator, max_source=3)
+    with pytest.raises(OverlongTextError) as error:
+        translator.translate([long[0], "a b c", "", long[1]], limit, overlong="raise")
+    assert error.value.texts == {0: (long[0], 4), 3: (long[1], 5)}
+    assert error.value.limit == 3
+    short = " ".join(lines[0].split()[:3])
+    assert_same(
+        translator.translate([short], limit, overlong="raise"), translator.translate([short])
+    )
 
 
 def test_overlong_lines_are_split(

@@ -44,6 +44,18 @@ from covnmt.text.sentences import split_into_sentences
 WINDOW_BATCHES = 50  # lines are sorted by length within this many batches
 
 
+Overlong = Literal["cut", "split", "raise"]
+
+
+class OverlongTextError(UserError):
+    """Texts with more tokens than allowed; `texts` has each, and how many it has, by its index."""
+
+    def __init__(self, texts: dict[int, tuple[str, int]], limit: int) -> None:
+        index, (_, tokens) = next(iter(texts.items()))
+        super().__init__(f"line {index + 1}: {tokens} tokens, more than {limit}; split it")
+        self.texts, self.limit = texts, limit
+
+
 @dataclass(frozen=True)
 class ModelLoader:
     """Model directories whose config.json has been read, and how to open them.
@@ -137,13 +149,14 @@ class Model:
         self,
         lines: Iterable[str],
         decode: DecodeConfig | None = None,
-        overlong: Literal["cut", "split"] = "cut",
+        overlong: Overlong = "cut",
         on_step: LineCallback | None = None,
         split_sentences: bool = False,
     ) -> list[Translation]:
         """Translate lines; one without letters or digits stays as it is.
 
-        `overlong` says what to do with more than `decode.max_source` tokens. `split_sentences`
+        `overlong` says what to do with more than `decode.max_source` tokens; with `raise`, a line
+        raises an OverlongTextError before any line of its window is translated. `split_sentences`
         translates the sentences of a line separately. `on_step` is called after every decoding
         step with the index of a line and the tokens of its best hypothesis so far; on a GPU, a
         single network calls it only after every batch.
@@ -154,7 +167,7 @@ class Model:
         self,
         lines: Iterable[str],
         decode: DecodeConfig | None = None,
-        overlong: Literal["cut", "split"] = "cut",
+        overlong: Overlong = "cut",
         on_step: LineCallback | None = None,
         split_sentences: bool = False,
         first: int = 0,
@@ -175,6 +188,8 @@ class Model:
                 for segment in self._segments(text, number, decode.max_source, overlong)
             ]
             owners = [number for number, _ in segments]  # the line of every segment
+            if overlong == "raise":
+                _raise_overlong(segments, dict(window), decode.max_source)
             progress = PartialLines(on_step, owners, self.target) if on_step else None
             translations = self._translate_segments([s for _, s in segments], decode, progress)
             start = 0
@@ -223,13 +238,13 @@ class Model:
         return OmissionChecker(self.engine, self.source, self.target, translate_whole)
 
     def _segments(
-        self, text: str, number: int, limit: int, overlong: Literal["cut", "split"]
+        self, text: str, number: int, limit: int, overlong: Overlong
     ) -> list[tuple[str, ...]]:
         """Return the tokens to translate together: nothing for a text without words."""
         if not any(letter.isalnum() for letter in text):  # a model makes up a sentence for a rule
             return []
         tokens = tuple(self.source.tokenize(text))
-        if len(tokens) <= limit:
+        if len(tokens) <= limit or overlong == "raise":
             return [tokens] if tokens else []
         if overlong == "split":
             return split_tokens(tokens, limit)
@@ -269,6 +284,14 @@ class Model:
                 segments, result.hypotheses, fertilities, strict=True
             )
         ]
+
+
+def _raise_overlong(
+    segments: Sequence[tuple[int, tuple[str, ...]]], lines: dict[int, str], limit: int
+) -> None:
+    texts = {n: (lines[n], len(tokens)) for n, tokens in segments if len(tokens) > limit}
+    if texts:
+        raise OverlongTextError(texts, limit)
 
 
 load = Model.load

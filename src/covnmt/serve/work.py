@@ -8,13 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Generic, Self, TypeVar
 
 from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.inference.align import Alignment
-from covnmt.inference.model import load
+from covnmt.inference.model import Model, OverlongTextError
 from covnmt.inference.omissions import MAX_TOKENS, OmissionReport
 from covnmt.inference.translate import Translation
 from covnmt.text.codec import Codec
@@ -35,28 +34,10 @@ class ModelProperties:
     decode: DecodeConfig
     device: str  # cpu or cuda
 
-
-class OpenModel:
-    """A model in a worker process, ready for every kind of work."""
-
-    def __init__(self, directory: Path, device: str, threads: int) -> None:
-        self.model = load(directory, device=device, threads=threads)
-        self.source, self.target = self.model.source, self.model.target
-        kind, device = self.model.config.coverage.kind, self.model.engine.device
-        self.properties = ModelProperties(kind, self.model.decode, device)
-
-    def warm_up(self) -> None:
-        """Translate once: the first search compiles and allocates what later ones reuse."""
-        sentence = self.source.detokenize(self.source.decode([2, 3]))
-        run_batch([TranslateWork((sentence,), self.properties.decode)], self, None)
-
-    def refusal(self, work: "Work[R]") -> UserError | None:
-        """Refuse work with a text of too many tokens."""
-        limit = work.max_tokens(self.properties.decode)
-        for text, side in zip(work.texts, (self.source, self.target), strict=False):
-            if (tokens := len(side.tokenize(text))) > limit:
-                return UserError(too_long_message(text, f"{tokens:,} tokens", limit))
-        return None
+    @classmethod
+    def of(cls, model: Model) -> "ModelProperties":
+        """Return those of an open model."""
+        return cls(model.config.coverage.kind, model.decode, model.engine.device)
 
 
 @dataclass(frozen=True)
@@ -75,16 +56,12 @@ class Work(ABC, Generic[R]):
         """Return the bytes of the longest text: they measure cost alike in all scripts."""
         return max(len(text.encode()) for text in self.texts)
 
-    def max_tokens(self, decode: DecodeConfig) -> int:
-        """Return how many tokens a text may have, given the settings of the model."""
-        return decode.max_source
-
     @classmethod
     @abstractmethod
     def run(
-        cls, batch: Sequence[Self], model: OpenModel, on_partial: ProgressCallback | None
+        cls, batch: Sequence[Self], model: Model, on_partial: ProgressCallback | None
     ) -> Sequence[R]:
-        """Run work that shares a key; the results are in order."""
+        """Run work that shares a key, in order; raise an OverlongTextError for texts too long."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +76,11 @@ class TranslateWork(Work[Translation]):
 
     @classmethod
     def run(
-        cls, batch: Sequence[Self], model: OpenModel, on_partial: ProgressCallback | None
+        cls, batch: Sequence[Self], model: Model, on_partial: ProgressCallback | None
     ) -> Sequence[Translation]:
         sentences = [sentence for work in batch for sentence in work.texts]
-        watch = ChangedText(on_partial, model.target) if on_partial else None
-        return model.model.translate(sentences, batch[0].decode, on_step=watch)
+        on_step = ChangedText(on_partial, model.target) if on_partial else None
+        return model.translate(sentences, batch[0].decode, "raise", on_step)
 
 
 @dataclass(frozen=True)
@@ -118,10 +95,10 @@ class AlignWork(Work[Alignment]):
 
     @classmethod
     def run(
-        cls, batch: Sequence[Self], model: OpenModel, on_partial: ProgressCallback | None
+        cls, batch: Sequence[Self], model: Model, on_partial: ProgressCallback | None
     ) -> Sequence[Alignment]:
-        pairs = [(source, target) for source, target in (work.texts for work in batch)]
-        return model.model.align(pairs, batch[0].tokenized)
+        pairs = _short_pairs(batch, model, model.decode.max_source)
+        return model.align(pairs, batch[0].tokenized)
 
 
 @dataclass(frozen=True)
@@ -137,15 +114,11 @@ class CheckWork(Work[OmissionReport]):
         """Return about the bytes of all sentences that the check decodes."""
         return max(len(text.encode()) for text in self.texts) * decodings_per_check(self.texts[0])
 
-    def max_tokens(self, decode: DecodeConfig) -> int:
-        return min(MAX_TOKENS, decode.max_source)
-
     @classmethod
     def run(
-        cls, batch: Sequence[Self], model: OpenModel, on_partial: ProgressCallback | None
+        cls, batch: Sequence[Self], model: Model, on_partial: ProgressCallback | None
     ) -> Sequence[OmissionReport]:
-        pairs = [(source, target) for source, target in (work.texts for work in batch)]
-        return model.model.check(pairs)
+        return model.check(_short_pairs(batch, model, min(MAX_TOKENS, model.decode.max_source)))
 
 
 def decodings_per_check(source: str) -> int:
@@ -153,22 +126,52 @@ def decodings_per_check(source: str) -> int:
     return 2 * (1 + len(source.encode()) // BYTES_PER_WORD)
 
 
+def _short_pairs(
+    batch: Sequence[AlignWork | CheckWork], model: Model, limit: int
+) -> list[tuple[str, str]]:
+    """Return the pairs; raise an OverlongTextError if some sides have too many tokens."""
+    pairs = [(source, target) for source, target in (work.texts for work in batch)]
+    overlong = {}
+    for index, pair in enumerate(pairs):
+        # the message names the source if both sides are too long
+        for side, text in ((model.target, pair[1]), (model.source, pair[0])):
+            if (tokens := len(side.tokenize(text))) > limit:
+                overlong[index] = (text, tokens)
+    if overlong:
+        raise OverlongTextError(overlong, limit)
+    return pairs
+
+
 def run_batch(
-    batch: Sequence[Work[R]], model: OpenModel, on_partial: ProgressCallback | None
+    batch: Sequence[Work[R]], model: Model, on_partial: ProgressCallback | None
 ) -> list[R | UserError]:
-    """Run work that shares a key, except where a text is too long; return results and refusals."""
-    refusals = [model.refusal(work) for work in batch]
-    accepted = [k for k, refusal in enumerate(refusals) if refusal is None]
-    if not accepted:
-        return [refusal for refusal in refusals if refusal]
+    """Run work that shares a key; return results, and errors for texts that are too long."""
+    run = type(batch[0]).run
+    try:
+        return list(run(batch, model, on_partial))
+    except OverlongTextError as error:
+        overlong, limit = error.texts, error.limit
+    positions = [k for k in range(len(batch)) if k not in overlong]
+    accepted = [batch[k] for k in positions]
 
     def on_accepted(position: int, text: str) -> None:
         if on_partial:
-            on_partial(accepted[position], text)
+            on_partial(positions[position], text)
 
-    chosen = [batch[k] for k in accepted]
-    results = iter(type(batch[0]).run(chosen, model, on_accepted if on_partial else None))
-    return [refusal or next(results) for refusal in refusals]
+    answers: dict[int, R | UserError] = {
+        k: UserError(too_long_message(text, f"{tokens:,} tokens", limit))
+        for k, (text, tokens) in overlong.items()
+    }
+    if accepted:
+        results = run(accepted, model, on_accepted if on_partial else None)
+        answers |= zip(positions, results, strict=True)
+    return [answers[k] for k in range(len(batch))]
+
+
+def warm_up(model: Model) -> None:
+    """Translate once: the first search compiles and allocates what later ones reuse."""
+    sentence = model.source.detokenize(model.source.decode([2, 3]))
+    run_batch([TranslateWork((sentence,), model.decode)], model, None)
 
 
 class ChangedText:

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from covnmt.base.errors import UserError
+from covnmt.inference.model import Model
 from covnmt.serve.batching import WorkItem
-from covnmt.serve.work import ModelProperties, OpenModel, Work, run_batch
+from covnmt.serve.work import ModelProperties, Work, run_batch, warm_up
 
 # Forking from a process without threads is safe; what is imported there need not be imported again.
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -168,10 +169,10 @@ def run_worker(pipe: Connection, directory: Path, device: str, threads: int) -> 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     try:
-        model = OpenModel(directory, device, threads)
-        model.warm_up()
+        model = Model.load(directory, device=device, threads=threads)
+        warm_up(model)
         freeze_gc()
-        pipe.send(model.properties)
+        pipe.send(ModelProperties.of(model))
         while True:
             _reply(pipe, model, pipe.recv())
     except UserError as error:
@@ -181,7 +182,7 @@ def run_worker(pipe: Connection, directory: Path, device: str, threads: int) -> 
         pass
 
 
-def _reply(pipe: Connection, model: OpenModel, batch: Batch) -> None:
+def _reply(pipe: Connection, model: Model, batch: Batch) -> None:
     def send_partial(position: int, text: str) -> None:
         if position in batch.watched:
             pipe.send(PartialText(position, text))
