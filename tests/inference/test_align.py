@@ -15,7 +15,7 @@ from covnmt.base.files import read_lines, read_parallel_lines, write_lines
 from covnmt.inference import align as align_module
 from covnmt.inference.align import Alignment
 from covnmt.inference.model import Model, ModelLoader
-from covnmt.inference.parallel import align_files
+from covnmt.inference.parallel import align_parallel_files
 from covnmt.metrics.alignment import format_links, links_from_attention, parse_links
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.codec import Codec
@@ -245,4 +245,4 @@ def test_an_error_names_the_files_and_the_line(
     write_lines(source, ["a"] * 5)
     write_lines(target, ["b", "b", "b", "", "b"])
     with pytest.raises(UserError, match=r"/s and .*/t, line 4: one side is empty"):
-        list(align_files(ModelLoader.find([tiny_model]), source, target, tokenized=False))
+        list(align_parallel_files(ModelLoader.find([tiny_model]), source, target, tokenized=False))

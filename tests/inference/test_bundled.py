@@ -17,7 +17,7 @@ from covnmt.inference import parallel
 from covnmt.inference.info import model_info
 from covnmt.inference.model import Model, ModelLoader
 from covnmt.inference.omissions import format_reports
-from covnmt.inference.parallel import align_files, check_files
+from covnmt.inference.parallel import align_parallel_files, check_parallel_files
 from covnmt.model import directory
 from covnmt.model.directory import (
     BUNDLED_MODELS,
@@ -75,7 +75,7 @@ def test_names(along: Path) -> None:
     assert find_model("other/xx-en") == Path("other/xx-en")
     assert Model.load("xx-en").translate(["anything"])[0].source == "anything"
     assert Model.load("xx-en").align([("a b", "c")])[0].source_tokens == ("a", "b")
-    assert model_info("xx-en", words=0).config.data.directory == Path("data")
+    assert model_info("xx-en", vocabulary_size=0).config.data.directory == Path("data")
 
 
 def test_a_directory_of_that_name_comes_first(along: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_model_is_small_and_whole(name: str) -> None:
     files = [path for path in (BUNDLED_MODELS / name).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= MOST_BYTES
     assert read_manifest(BUNDLED_MODELS / name).precision == "int8"
-    info = model_info(name, words=0)
+    info = model_info(name, vocabulary_size=0)
     assert info.config.model.coverage.kind == "gru"
     assert str(info.config.data.directory) == "data"  # not a place on the machine of its training
     card = (BUNDLED_MODELS / name / MODEL_CARD).read_text("utf-8")
@@ -158,11 +158,12 @@ def test_several_processes_check_like_one(tmp_path: Path) -> None:
     mine = [(line, text) for model, line, text, _ in LEFT_OUT if model == "ja-en"]
     files = pair_files(tmp_path, [*mine, *reversed(mine)] * 4)  # more than a chunk
     alone, together = (
-        check_files(ModelLoader.find(["ja-en"], threads=n), *files, 1.0, 100) for n in (1, 2)
+        check_parallel_files(ModelLoader.find(["ja-en"], threads=n), *files, 1.0, 100)
+        for n in (1, 2)
     )
     assert list(format_reports(together, as_json=True)) == list(format_reports(alone, as_json=True))
     with pytest.raises(UserError, match="leave --device out"):
-        list(check_files(ModelLoader.find(["ja-en"], "cuda", 2), *files, 1.0, 100))
+        list(check_parallel_files(ModelLoader.find(["ja-en"], "cuda", 2), *files, 1.0, 100))
 
 
 def test_a_skipped_pair_is_named_by_its_files_and_line(
@@ -170,25 +171,26 @@ def test_a_skipped_pair_is_named_by_its_files_and_line(
 ) -> None:
     lines = [("京都", "Kyoto")] * 17 + [("京都は古い町である。", "Kyoto is an old town.")]
     files = pair_files(tmp_path, lines)
-    list(check_files(ModelLoader.find(["ja-en"], threads=1), *files, 1.0, max_tokens=3))
+    list(check_parallel_files(ModelLoader.find(["ja-en"], threads=1), *files, 1.0, max_tokens=3))
     warning = "".join(capsys.readouterr().err.split())
     assert f"{files[0]}and{files[1]},line18:" in warning
 
 
 def test_several_processes_align_like_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(parallel, "ALIGNED_PAIRS", 64)
+    monkeypatch.setattr(parallel, "ALIGNMENT_CHUNK_PAIRS", 64)
     pairs = [(line, text) for model, line, text, _ in LEFT_OUT if model == "ja-en"] * 30
     files = pair_files(tmp_path, pairs)
     alone, together = (
-        align_files(ModelLoader.find(["ja-en"], threads=n), *files, tokenized=False) for n in (1, 2)
+        align_parallel_files(ModelLoader.find(["ja-en"], threads=n), *files, tokenized=False)
+        for n in (1, 2)
     )
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_allclose(one.matrix, other.matrix, atol=1e-5)
     with pytest.raises(UserError, match="leave --device out"):
-        list(align_files(ModelLoader.find(["ja-en"], "cuda", 2), *files, tokenized=False))
+        list(align_parallel_files(ModelLoader.find(["ja-en"], "cuda", 2), *files, tokenized=False))
     files = pair_files(tmp_path, [*pairs, ("京都", "")])
     with pytest.raises(UserError, match="line 91: one side is empty"):
-        list(align_files(ModelLoader.find(["ja-en"], threads=2), *files, tokenized=False))
+        list(align_parallel_files(ModelLoader.find(["ja-en"], threads=2), *files, tokenized=False))
 
 
 @pytest.mark.parametrize("name", bundled_models())

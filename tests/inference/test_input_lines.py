@@ -36,7 +36,7 @@ def test_lines_do_not_depend_on_chunks(chunks: list[bytes]) -> None:
     arriving, found = LineReader(reader), list[bytes]()
     for chunk in filter(None, chunks):
         os.write(writer, chunk)
-        while arriving.waiting(0):
+        while arriving.is_ready(0):
             found.append(next(iter(arriving)))
     os.close(writer)
     found += arriving

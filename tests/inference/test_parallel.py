@@ -26,7 +26,7 @@ from covnmt.inference.parallel import (
     TranslationJob,
     plan_shards,
     translate_files,
-    translate_text,
+    translate_input,
 )
 from tests.conftest import RunCli
 
@@ -76,7 +76,7 @@ def test_every_worker_has_a_gpu_and_its_share_of_the_threads(
     monkeypatch.setattr(module, "count_gpus", lambda loader: 2)
     for number in range(3):
         monkeypatch.setattr(processes, "_worker_rank", WorkerRank(number, 3))
-        module._open_in_worker.__wrapped__(replace(job.loader, threads=7))
+        module.open_in_worker.__wrapped__(replace(job.loader, threads=7))
     assert opened == [("cuda:0", 2), ("cuda:1", 2), ("cuda:0", 2)]
 
 
@@ -279,7 +279,7 @@ def test_a_file_in_pieces(
     lines = ["", *read_lines(tiny_text / "test.src")]
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines), "utf-8")
     job = text_job(exported)
-    found = list(translate_text(job, tmp_path / "text", workers))
+    found = list(translate_input(job, tmp_path / "text", workers))
     wanted = Model.load(exported).translate(lines, job.decode)
     assert [t.source for t in found] == lines
     assert [t.tokens for t in found] == [t.tokens for t in wanted]
@@ -292,18 +292,18 @@ def test_a_model_is_opened_anew_by_every_call(
     model, text = tmp_path / "model", tiny_text / "test.src"
     shutil.copytree(exported, model)
     job = text_job(model)
-    assert len(list(translate_text(job, text, 1))) == 20
+    assert len(list(translate_input(job, text, 1))) == 20
     translate_files(job, [text], tmp_path / "before", 1)
     next(model.glob("*.onnx")).unlink()
     with pytest.raises(UserError, match="model"):
         translate_files(job, [text], tmp_path / "after", 1)
     with pytest.raises(UserError, match="model"):
-        list(translate_text(job, text, 1))
+        list(translate_input(job, text, 1))
 
 
 def test_nothing_in_nothing_out(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "text").touch()
-    assert list(translate_text(text_job(exported), tmp_path / "text", 2)) == []
+    assert list(translate_input(text_job(exported), tmp_path / "text", 2)) == []
 
 
 def test_a_dash_is_a_pipe(exported: Path, tiny_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +311,7 @@ def test_a_dash_is_a_pipe(exported: Path, tiny_text: Path, monkeypatch: pytest.M
     monkeypatch.setattr("covnmt.base.processes._start_executor", None)
     with (tiny_text / "test.src").open() as stream:
         monkeypatch.setattr("sys.stdin", stream)
-        assert len(list(translate_text(text_job(exported), Path("-"), 0))) == 20
+        assert len(list(translate_input(text_job(exported), Path("-"), 0))) == 20
 
 
 def test_warnings_count_the_lines_of_the_file(
@@ -322,7 +322,7 @@ def test_warnings_count_the_lines_of_the_file(
 ) -> None:
     monkeypatch.setattr(module, "CHUNK_BATCHES", 1)
     (tmp_path / "text").write_text("\na b\na b\na b\na b c d e\n")
-    list(translate_text(text_job(exported, batch_size=2, max_source=4), tmp_path / "text", 2))
+    list(translate_input(text_job(exported, batch_size=2, max_source=4), tmp_path / "text", 2))
     assert "line 5: 5 tokens" in capfd.readouterr().err
 
 
@@ -333,4 +333,4 @@ def test_trouble_in_a_process_is_told(
     job = text_job(exported)
     job = replace(job, loader=replace(job.loader, dictionary=tmp_path / "none.tsv"))
     with pytest.raises(UserError, match=r"none\.tsv: no such file"):
-        list(translate_text(job, tiny_text / "test.src", 2))
+        list(translate_input(job, tiny_text / "test.src", 2))

@@ -21,7 +21,7 @@ from covnmt.inference.translate import (
     BREAK_CHARACTERS,
     Translation,
     format_translations,
-    join_segments,
+    join_translations,
     override_decoding,
     read_dictionary,
     replace_unknown,
@@ -204,7 +204,7 @@ def test_a_line_of_many_pieces_takes_no_more_room_than_they(translator: Model) -
     tokens, block = ("w",) * 200, np.ones((200, 200), dtype=np.float32)
     part = Translation("", tokens, "", tokens, -1.0, (block,), block[0], None)
     tracemalloc.start()
-    whole = join_segments("a line", [part] * 100, translator.target)
+    whole = join_translations("a line", [part] * 100, translator.target)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 10**7

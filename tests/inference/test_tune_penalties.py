@@ -20,11 +20,11 @@ from covnmt.inference.parallel import TranslationJob
 from covnmt.inference.translate import Translation
 from covnmt.inference.tune_penalties import (
     LENGTH_PENALTIES,
-    Candidates,
+    PenaltyCandidates,
     PenaltyTrial,
     PenaltyTuning,
     check_can_save_decoding,
-    keep_every_hypothesis,
+    decoding_for_tuning,
     penalty_grid,
     save_decoding,
     score_penalties,
@@ -73,7 +73,7 @@ def test_a_trial_is_a_translation_with_its_settings(
     references = [*read_lines(tiny_text / "dev.tgt"), ""]
     settings = penalty_grid(decode, LENGTHS, COVERAGES)
     assert len(settings) == 6
-    whole = translator.translate_stream(lines, keep_every_hypothesis(decode))
+    whole = translator.translate_stream(lines, decoding_for_tuning(decode))
     # by characters, for the tiny model gets too few words right
     found = score_penalties(whole, references, settings, tokenize="char")
     outputs = set()
@@ -108,7 +108,7 @@ def test_a_candidate_is_scored_by_the_rules(
         "", ("s",) * J, "w", tokens, log_prob, (attention[:-1, :J],), expected, fertility
     )
     decode = DecodeConfig(length_penalty=length, coverage_penalty=coverage)
-    [score] = Candidates.from_n_best(made).scores(decode)
+    [score] = PenaltyCandidates.from_n_best(made).scores(decode)
     searched = penalized_score(
         log_prob, len(attention), lambda: attention[:, :-1].sum(axis=0), decode
     )
@@ -161,14 +161,14 @@ def test_files(tiny_model: Path, tiny_text: Path, tmp_path: Path) -> None:
         ModelLoader.find([tiny_model]), decode.model_copy(update={"batch_size": 1})
     )
     found = tune_penalties(job, source, reference, settings, "char")
-    whole = translator.translate_stream(read_lines(source), keep_every_hypothesis(decode))
+    whole = translator.translate_stream(read_lines(source), decoding_for_tuning(decode))
     assert found.best == score_penalties(whole, list(read_lines(reference)), settings, "char").best
     assert "tok:char" in found.signature
     write_lines(tmp_path / "short", ["a"])
     with pytest.raises(UserError, match=r"short ends after line 1 but .* goes on"):
         tune_penalties(job, source, tmp_path / "short", settings)
     write_lines(tmp_path / "other", ["x"] * len(list(read_lines(source))))
-    with pytest.raises(UserError, match="other: BLEU is 0 whatever is tried"):
+    with pytest.raises(UserError, match="other: BLEU is 0"):
         tune_penalties(job, source, tmp_path / "other", settings)
     write_lines(tmp_path / "none", [])
     with pytest.raises(UserError, match="none are empty"):
@@ -192,7 +192,7 @@ def test_what_is_kept(tiny_model: Path, exported: Path, kind: str, tmp_path: Pat
 
 def test_what_comes_along_stays_as_it_is() -> None:
     name = bundled_models()[0]
-    remedy = f"^{name} comes along .* copy {BUNDLED_MODELS / name} and tune"
+    remedy = f"^{name}: .* copy {BUNDLED_MODELS / name} and tune"
     with pytest.raises(UserError, match=remedy):
         check_can_save_decoding(Path(name))
 
@@ -215,6 +215,6 @@ def test_what_is_told() -> None:
 def test_all_that_a_search_finds_is_asked_for(beam: int) -> None:
     """Also where nothing ended at first, and the beam was doubled."""
     decode = DecodeConfig(beam=beam)
-    assert keep_every_hypothesis(decode).nbest >= max(
+    assert decoding_for_tuning(decode).nbest >= max(
         attempt.beam for attempt in search_attempts(decode)
     )

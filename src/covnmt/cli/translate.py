@@ -81,7 +81,7 @@ def translate(
 ) -> None:
     """Translate a file, a pipe or typed lines. Order and empty lines are kept."""
     from covnmt.inference.model import ModelLoader
-    from covnmt.inference.parallel import TranslationJob, translate_files, translate_text
+    from covnmt.inference.parallel import TranslationJob, translate_files, translate_input
     from covnmt.inference.translate import format_translations, override_decoding
 
     check_distinct_paths([out], [file, dictionary])
@@ -100,7 +100,7 @@ def translate(
         return
     if ray:
         raise UserError("--ray needs --shards and --out")
-    done = translate_text(job, file, workers)
+    done = translate_input(job, file, workers)
     if is_file_path(file) and output_is_file(out):  # a pipe may pause for days
         done = track(done, None, "translating")
     write_output_lines(out, format_translations(done, as_json, settings.nbest))
@@ -132,12 +132,12 @@ def align(
     from covnmt.evaluation.alignment_files import save_matrices
     from covnmt.inference.align import Alignment
     from covnmt.inference.model import ModelLoader
-    from covnmt.inference.parallel import align_files
+    from covnmt.inference.parallel import align_parallel_files
     from covnmt.metrics.alignment import format_links, links_from_attention
 
     check_distinct_paths([out, matrices], [source, target])
     loader = ModelLoader.find([require_one_model(model, "align")], device, threads)
-    alignments = align_files(loader, source, target, tokenized)
+    alignments = align_parallel_files(loader, source, target, tokenized)
     found: Iterable[Alignment] = track(alignments, None, "aligning", "pairs")
     if matrices:
         found = list(found)  # gone through twice
@@ -170,11 +170,11 @@ def check(
     """Find omissions: source words and sentences that a translation probably leaves out."""
     from covnmt.inference.model import ModelLoader
     from covnmt.inference.omissions import format_reports
-    from covnmt.inference.parallel import check_files
+    from covnmt.inference.parallel import check_parallel_files
 
     check_distinct_paths([out], [source, target])
     loader = ModelLoader.find([require_one_model(model, "check")], device, threads)
-    reports = check_files(loader, source, target, least, max_tokens)
+    reports = check_parallel_files(loader, source, target, least, max_tokens)
     write_output_lines(out, format_reports(track(reports, None, "checking", "pairs"), as_json))
 
 

@@ -75,10 +75,10 @@ class SubwordSentence:
         return cls(tuple(words), tuple(chain(*subwords)), tuple(owners))
 
 
-SentencePair = tuple[SubwordSentence, SubwordSentence]
+SubwordPair = tuple[SubwordSentence, SubwordSentence]
 
 
-def align_pairs(
+def force_align(
     engine: Engine,
     source: Codec,
     target: Codec,
@@ -91,7 +91,7 @@ def align_pairs(
     """
     segment = SubwordSentence.from_words if tokenized else SubwordSentence.from_text
 
-    def read_pair(index: int, pair: tuple[str, str]) -> SentencePair:
+    def read_pair(index: int, pair: tuple[str, str]) -> SubwordPair:
         sides = segment(pair[0], source), segment(pair[1], target)
         if not all(side.words for side in sides):
             raise EmptySideError(index)
@@ -101,7 +101,7 @@ def align_pairs(
     while window := list(islice(rows, WINDOW_PAIRS)):
 
         def align_batch(
-            chosen: list[int], window: Sequence[SentencePair] = window
+            chosen: list[int], window: Sequence[SubwordPair] = window
         ) -> list[Alignment]:
             return _align_batch(engine, source, target, [window[k] for k in chosen])
 
@@ -110,7 +110,7 @@ def align_pairs(
 
 
 def _align_batch(
-    engine: Engine, source: Codec, target: Codec, pairs: Sequence[SentencePair]
+    engine: Engine, source: Codec, target: Codec, pairs: Sequence[SubwordPair]
 ) -> list[Alignment]:
     x = pad_ids([side.ids for side, _ in pairs], source.vocabulary.end_id)
     y = pad_ids([side.ids for _, side in pairs], target.vocabulary.end_id)

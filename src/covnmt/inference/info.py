@@ -1,4 +1,4 @@
-"""What a recipe or a model directory amounts to: its settings, and its parameters by block."""
+"""Describe a recipe or a model directory: its settings, and its parameters by block."""
 
 import json
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class ModelInfo:
     parameters: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return JSON values."""
         total = {"total": sum(self.parameters.values())}
         settings = self.config.model_dump(mode="json")
         return {
@@ -33,49 +33,51 @@ class ModelInfo:
         }
 
     def settings_rows(self) -> list[tuple[str, str]]:
-        """Every key and its value."""
+        """Return every key with its value, and the vocabulary sizes."""
         flat = flatten_keys(self.config.model_dump(mode="json"))
-        words = [(f"words.{side}", f"{count:,}") for side, count in self.vocabulary_sizes.items()]
-        return [(key, json.dumps(value)) for key, value in flat.items()] + words
+        sizes = [(f"words.{side}", f"{size:,}") for side, size in self.vocabulary_sizes.items()]
+        return [(key, json.dumps(value)) for key, value in flat.items()] + sizes
 
     def parameter_rows(self) -> list[tuple[str, str]]:
-        """Every block, and their sum."""
+        """Return the parameter count of every block, and their sum."""
         blocks = [(block, f"{count:,}") for block, count in self.parameters.items()]
         return [*blocks, ("total", f"{sum(self.parameters.values()):,}")]
 
 
-def model_info(target: str, words: int) -> ModelInfo:
-    """Look at a model directory, or at a recipe with the vocabulary of its data if it is there."""
-    path = find_model(target)
+def model_info(name: str, vocabulary_size: int) -> ModelInfo:
+    """Describe a model directory, a bundled model or a recipe.
+
+    `vocabulary_size` is for a recipe whose data are not prepared yet.
+    """
+    path = find_model(name)
     if path.is_dir():
-        known = load_config(path)
-        config, sizes = known.config, known.vocabulary_sizes
+        description = load_config(path)
+        config, sizes = description.config, description.vocabulary_sizes
     else:
-        config = load_recipe(_recipe(target))
-        sizes = _vocabulary(config, words)
-    counts = read_manifest(path).parameters if is_exported(path) else _count(config, sizes)
-    return ModelInfo(config, sizes, counts)
+        config = load_recipe(_find_recipe(name))
+        sizes = {"source": vocabulary_size, "target": vocabulary_size}
+        if (config.data.directory / "corpus.json").exists():
+            sizes = Corpus.open(config.data.directory).report.vocabulary_sizes
+    if is_exported(path):
+        return ModelInfo(config, sizes, read_manifest(path).parameters)
+    return ModelInfo(config, sizes, _count_parameters(config, sizes))
 
 
-def _recipe(target: str) -> Path:
+def _find_recipe(name: str) -> Path:
     try:
-        return find_recipe(target)
+        return find_recipe(name)
     except UserError:
-        known = "`covnmt models` and `covnmt recipe list` name those that come along"
-        raise UserError(f"{target}: neither a model nor a recipe; {known}") from None
+        raise UserError(
+            f"{name}: neither a model nor a recipe; `covnmt models` and `covnmt recipe list` "
+            "list the bundled ones"
+        ) from None
 
 
-def _count(config: Config, words: dict[Side, int]) -> dict[str, int]:
-    """Parameters by block, of a model that is never filled with numbers."""
+def _count_parameters(config: Config, sizes: dict[Side, int]) -> dict[str, int]:
+    """Count parameters by block, without allocating them."""
     import torch
 
     from covnmt.model.seq2seq import Seq2Seq, count_parameters
 
     with torch.device("meta"):
-        return count_parameters(Seq2Seq(config.model, words["source"], words["target"]))
-
-
-def _vocabulary(config: Config, words: int) -> dict[Side, int]:
-    if not (config.data.directory / "corpus.json").exists():
-        return {"source": words, "target": words}
-    return Corpus.open(config.data.directory).report.vocabulary_sizes
+        return count_parameters(Seq2Seq(config.model, sizes["source"], sizes["target"]))

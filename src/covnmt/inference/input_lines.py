@@ -1,48 +1,48 @@
-"""Text as it comes in: many lines at a time, and fewer where nobody has more to say for now.
+"""Read input lines in batches: full ones from files, smaller ones when a pipe or terminal pauses.
 
-Many lines are translated faster together. But a person who types, or a program that asks one thing
-after the other, waits for an answer first: a piece ends when the input pauses.
+Many lines together are translated faster. But a person who types, or a program that sends one line
+and waits, needs an answer first.
 """
 
 import io
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from select import select
 
 from covnmt.base.files import decode_lines, open_input
 from covnmt.base.processes import Chunk
 
-# Seconds that a piece waits for more, for each line that it has and in all: one line is answered
-# at once, and whatever comes faster than it can be translated still fills its pieces.
-PER_LINE, IN_ALL = 0.002, 0.2
-CHUNK = 1 << 16  # bytes
+# Seconds that a chunk waits for more lines, per line it has and at most: a single line is answered
+# at once, and lines that come faster than they can be translated still fill chunks.
+WAIT_PER_LINE, MAX_WAIT = 0.002, 0.2
+READ_BYTES = 1 << 16
 
 
 class LineReader:
-    """The lines of a file, a pipe or a terminal, and whether the next one is there yet."""
+    """The lines of a file, a pipe or a terminal; it knows whether the next one has arrived."""
 
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
         self.lines: deque[bytes] = deque()
-        self.begun = bytearray()  # a line whose end has not come
+        self.partial = bytearray()  # a line without its end
         self.ended = False
 
     def __iter__(self) -> Iterator[bytes]:
-        while self.waiting(None) and self.lines:
+        while self.is_ready(None) and self.lines:
             yield self.lines.popleft()
 
-    def waiting(self, seconds: float | None) -> bool:
-        """Is a line there, or the end, or does it come so soon? Without a limit, wait for it.
+    def is_ready(self, seconds: float | None) -> bool:
+        """Tell whether a line or the end of input arrives within some seconds; None: wait for it.
 
-        What cannot be read is there too: who takes the next line is told so, with its place.
+        An error counts as arrived: it is raised for the caller that takes the next line.
         """
-        until = time.monotonic() + (seconds or 0)
+        deadline = time.monotonic() + (seconds or 0)
         while not self.lines and not self.ended:
-            left = None if seconds is None else max(0.0, until - time.monotonic())
-            if not select([self.handle], [], [], left)[0]:
+            remaining = None if seconds is None else max(0.0, deadline - time.monotonic())
+            if not select([self.descriptor], [], [], remaining)[0]:
                 return False
             try:
                 self._read()
@@ -53,40 +53,32 @@ class LineReader:
         return True
 
     def _read(self) -> None:
-        chunk = os.read(self.handle, CHUNK)
-        complete, end, begun = chunk.rpartition(b"\n")
+        data = os.read(self.descriptor, READ_BYTES)
+        complete, end, partial = data.rpartition(b"\n")
         if end:
-            lines = (bytes(self.begun) + complete).split(b"\n")
+            lines = (bytes(self.partial) + complete).split(b"\n")
             self.lines.extend(line + end for line in lines)
-            self.begun.clear()
-        self.begun += begun
-        if not chunk:
+            self.partial.clear()
+        self.partial += partial
+        if not data:
             self.ended = True
-            if self.begun:
-                self.lines.append(bytes(self.begun))
+            if self.partial:
+                self.lines.append(bytes(self.partial))
 
 
 def input_chunks(path: Path | None, size: int) -> Iterator[Chunk[str]]:
-    """The lines of a file or of standard input, so many at a time or as many as have come."""
+    """Yield chunks of at most `size` lines of a file or standard input, fewer when it pauses."""
     with open_input(path) as (stream, name):
-        if isinstance(getattr(stream, "raw", None), io.FileIO):
-            arriving = LineReader(stream.fileno())
-            yield from _pieces(decode_lines(arriving, name), size, arriving.waiting)
-        else:  # unpacked, or a test's: all of it is there
-            yield from _pieces(decode_lines(stream, name), size, lambda _: True)
-
-
-def _pieces(
-    lines: Iterable[str], size: int, waiting: Callable[[float], bool]
-) -> Iterator[Chunk[str]]:
-    first, part, began = 0, list[str](), 0.0
-    for line in lines:
-        began = began if part else time.monotonic()
-        part.append(line)
-        patience = min(IN_ALL, PER_LINE * len(part))
-        paused = not waiting(began + patience - time.monotonic())
-        if paused or len(part) == size:
-            yield Chunk(first, part, paused)
-            first, part = first + len(part), []
-    if part:
-        yield Chunk(first, part)
+        is_plain = isinstance(getattr(stream, "raw", None), io.FileIO)
+        reader = LineReader(stream.fileno()) if is_plain else None  # otherwise it never pauses
+        first, lines, began = 0, list[str](), 0.0
+        for line in decode_lines(reader or stream, name):
+            began = began if lines else time.monotonic()
+            lines.append(line)
+            wait = min(MAX_WAIT, WAIT_PER_LINE * len(lines))
+            paused = reader is not None and not reader.is_ready(began + wait - time.monotonic())
+            if paused or len(lines) == size:
+                yield Chunk(first, lines, paused)
+                first, lines = first + len(lines), []
+        if lines:
+            yield Chunk(first, lines)

@@ -20,14 +20,13 @@ from covnmt.base.console import warn
 from covnmt.base.errors import UserError
 from covnmt.data.padding import map_in_batches, pad_ids
 from covnmt.decoding.engines import Network, build_engine, load_networks
-from covnmt.decoding.protocol import StepCallback
-from covnmt.inference.align import Alignment, align_pairs
+from covnmt.inference.align import Alignment, force_align
 from covnmt.inference.omissions import MIN_GAIN, OmissionChecker, OmissionReport, SkippedPair
 from covnmt.inference.translate import (
     LineCallback,
     PartialLines,
     Translation,
-    join_segments,
+    join_translations,
     make_translation,
     read_dictionary,
     split_tokens,
@@ -195,7 +194,7 @@ class Model:
             start = 0
             for number, line in window:
                 end = bisect_right(owners, number, start)
-                yield join_segments(line, translations[start:end], self.target)
+                yield join_translations(line, translations[start:end], self.target)
                 start = end
 
     def align(self, pairs: Iterable[tuple[str, str]], tokenized: bool = False) -> list[Alignment]:
@@ -209,7 +208,7 @@ class Model:
         self, pairs: Iterable[tuple[str, str]], tokenized: bool = False
     ) -> Iterator[Alignment]:
         """Align like `align`, but yield results after every window of pairs."""
-        return align_pairs(self.engine, self.source, self.target, pairs, tokenized)
+        return force_align(self.engine, self.source, self.target, pairs, tokenized)
 
     def check(
         self, pairs: Iterable[tuple[str, str]], min_gain: float = MIN_GAIN
@@ -261,29 +260,28 @@ class Model:
         progress: PartialLines | None,
     ) -> list[Translation]:
         """Translate segments in batches of similar length; return them in the given order."""
+        end_id, dictionary = self.source.vocabulary.end_id, self.dictionary
 
-        def translate_batch(chosen: list[int]) -> list[Translation]:
-            callback = None if progress is None else progress.callback(chosen)
-            return self._translate_batch([segments[k] for k in chosen], decode, callback)
+        def translate_batch(indices: list[int]) -> list[Translation]:
+            ids = [self.source.encode(segments[k]) for k in indices]
+            on_step = progress.callback(indices) if progress else None
+            result = self.engine.search(pad_ids(ids, end_id), decode, on_step)
+            fertility = [None] * len(ids) if result.fertility is None else list(result.fertility)
+            return [
+                make_translation(
+                    segments[k],
+                    hypotheses,
+                    expected,
+                    self.target,
+                    dictionary if decode.replace_unk else None,
+                )
+                for k, hypotheses, expected in zip(
+                    indices, result.hypotheses, fertility, strict=True
+                )
+            ]
 
-        return map_in_batches(translate_batch, [len(s) for s in segments], decode.batch_size)
-
-    def _translate_batch(
-        self,
-        segments: Sequence[tuple[str, ...]],
-        decode: DecodeConfig,
-        callback: StepCallback | None,
-    ) -> list[Translation]:
-        ids = [self.source.encode(tokens) for tokens in segments]
-        result = self.engine.search(pad_ids(ids, self.source.vocabulary.end_id), decode, callback)
-        fertilities = [None] * len(ids) if result.fertility is None else list(result.fertility)
-        dictionary = self.dictionary if decode.replace_unk else None
-        return [
-            make_translation(tokens, hypotheses, fertility, self.target, dictionary)
-            for tokens, hypotheses, fertility in zip(
-                segments, result.hypotheses, fertilities, strict=True
-            )
-        ]
+        lengths = [len(segment) for segment in segments]
+        return map_in_batches(translate_batch, lengths, decode.batch_size)
 
 
 def _raise_overlong(

@@ -24,13 +24,12 @@ import numpy as np
 from covnmt.base.arrays import DoubleArray
 from covnmt.data.padding import map_in_batches, pad_ids
 from covnmt.decoding.protocol import Engine
-from covnmt.inference.translate import Translation, join_segments
+from covnmt.inference.translate import Translation, join_translations
 from covnmt.text.characters import is_grapheme_extension
 from covnmt.text.codec import Codec
 from covnmt.text.sentences import split_into_sentences
 from covnmt.text.tokenize import SPACE_SYMBOL, UNSPACED_LANGUAGES, is_continuation_byte
 
-TokenIds = Sequence[int]
 UnitScores = dict[range, float]  # in nats, by the tokens of a unit
 TranslateSentences = Callable[[Sequence[str], int], Sequence[Translation]]  # with max_source
 
@@ -179,15 +178,15 @@ class Ablation(NamedTuple):
     source: SourceUnits
     removed: Sequence[range]
     candidates: Sequence[range]  # to remove as well, one at a time
-    target: TokenIds
+    target: Sequence[int]
 
-    def variants(self) -> Iterator[TokenIds]:
+    def variants(self) -> Iterator[Sequence[int]]:
         """Yield the source without `removed`, then also without each of the candidates."""
         yield self._without(*self.removed)
         for candidate in self.candidates:
             yield self._without(*self.removed, candidate)
 
-    def _without(self, *ranges: range) -> TokenIds:
+    def _without(self, *ranges: range) -> Sequence[int]:
         removed = set(chain.from_iterable(ranges))
         return [token_id for j, token_id in enumerate(self.source.ids) if j not in removed]
 
@@ -231,7 +230,7 @@ class OmissionChecker:
             for size in sizes:
                 yield next(reports) if size <= max_tokens else SkippedPair(size)
 
-    def _target_ids(self, line: str) -> TokenIds:
+    def _target_ids(self, line: str) -> Sequence[int]:
         return self.target.encode(self.target.tokenize(line))
 
     def _translate(self, sources: Sequence[SourceUnits]) -> list[list[Translation]]:
@@ -268,7 +267,7 @@ class OmissionChecker:
         ]
 
     def _omitted_sentences(
-        self, source: SourceUnits, need: UnitScores, target: TokenIds, min_gain: float
+        self, source: SourceUnits, need: UnitScores, target: Sequence[int], min_gain: float
     ) -> UnitScores:
         """Return omitted sentences, and what the target gains without each, given the others gone.
 
@@ -299,7 +298,7 @@ class OmissionChecker:
         self,
         sources: Sequence[SourceUnits],
         needs: Sequence[UnitScores],
-        targets: Sequence[TokenIds],
+        targets: Sequence[Sequence[int]],
         sentences: Sequence[UnitScores],
     ) -> list[UnitScores]:
         """Return gains without each word of the remaining sentences; the needs for no target."""
@@ -324,7 +323,7 @@ class OmissionChecker:
         scores = np.split(self._log_probs(rows), ends[:-1]) if ablations else []
         return [each[0] - each[1:] for each in scores]
 
-    def _log_probs(self, rows: Sequence[tuple[TokenIds, TokenIds]]) -> DoubleArray:
+    def _log_probs(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> DoubleArray:
         """Return log P(y | x) of all rows (x, y), decoded in batches of similar length."""
 
         def score(chosen: list[int]) -> list[float]:
@@ -357,7 +356,7 @@ class OmissionChecker:
         return OmissionReport(
             source_tokens=source.tokens,
             units=units,
-            model_translation=join_segments(source.line, translations, self.target).text,
+            model_translation=join_translations(source.line, translations, self.target).text,
             need=np.array([source.highest(need, unit) for unit in units]),
             gain=np.array([gain[unit] for unit in units]),
             omissions=tuple(self._merge_neighbors(source, units, omitted, gain)),

@@ -39,17 +39,19 @@ from covnmt.inference.translate import Translation, format_translations
 
 T = TypeVar("T")
 R = TypeVar("R")
+# Applied to lines, or pairs of them; the last argument is the index of the first one.
+ChunkFunction = Callable[[Model, list[T], int], Iterable[R]]
 
 CORES_PER_WORKER = 2
 CHUNK_BATCHES = 8  # per chunk for one of several processes: enough to sort its lines by length
-ALIGNED_PAIRS = 4 * align.BATCH_SIZE  # per chunk for one of several processes
+ALIGNMENT_CHUNK_PAIRS = 4 * align.BATCH_SIZE  # per chunk for one of several processes
 WEIGHTS = ("model.safetensors", "encoder.onnx", "step.onnx", "weights.bin", "shortlist.json")
 SETTINGS_FILE = ".translate.json"  # how the files of an output directory were made
 
 
 def map_lines(
     loader: ModelLoader,
-    function: Callable[[Model, Chunk[T]], Iterable[R]],
+    function: ChunkFunction[T, R],
     chunks: Iterable[Chunk[T]],
     workers: int,
 ) -> Iterator[R]:
@@ -59,12 +61,12 @@ def map_lines(
     processes that each open the model once; they start with the first chunk that is not followed
     by a pause of the input.
     """
-    _open_in_worker.cache_clear()  # a file of the model may have changed since the last call
+    open_in_worker.cache_clear()  # a file of the model may have changed since the last call
     if workers > 1:
         apply = partial(_apply_in_worker, loader, function)
         return chain.from_iterable(_map_chunks(apply, iter(chunks), workers))
     model = loader.load()
-    return (result for chunk in chunks for result in function(model, chunk))
+    return (result for chunk in chunks for result in function(model, chunk.lines, chunk.first))
 
 
 def _map_chunks(
@@ -78,13 +80,13 @@ def _map_chunks(
 
 
 def _apply_in_worker(
-    loader: ModelLoader, function: Callable[[Model, Chunk[T]], Iterable[R]], chunk: Chunk[T]
+    loader: ModelLoader, function: ChunkFunction[T, R], chunk: Chunk[T]
 ) -> list[R]:
-    return list(function(_open_in_worker(loader), chunk))
+    return list(function(open_in_worker(loader), chunk.lines, chunk.first))
 
 
 @lru_cache(maxsize=1)
-def _open_in_worker(loader: ModelLoader) -> Model:
+def open_in_worker(loader: ModelLoader) -> Model:
     """Open the model once per process, with its share of the threads or a GPU of its own."""
     rank, device, threads = processes.worker_rank(), loader.device, loader.threads
     if rank.workers > 1:
@@ -113,14 +115,10 @@ class TranslationJob:
     split_sentences: bool = False
     as_json: bool = False
 
-    def __call__(self, model: Model, chunk: Chunk[str]) -> Iterator[Translation]:
-        """Translate some lines; warnings name them by their position in the text."""
-        return self.translate(model, chunk.lines, chunk.first)
-
     def translate(
         self, model: Model, lines: Iterable[str], first: int = 0
     ) -> Iterator[Translation]:
-        """Translate lines, of which the first has this index in the text."""
+        """Translate lines; `first` is the index of the first one, for warnings."""
         return model.translate_stream(
             lines, self.decode, self.overlong, split_sentences=self.split_sentences, first=first
         )
@@ -143,7 +141,7 @@ class TranslationJob:
         }
 
 
-def translate_text(job: TranslationJob, path: Path | None, workers: int) -> Iterator[Translation]:
+def translate_input(job: TranslationJob, path: Path | None, workers: int) -> Iterator[Translation]:
     """Translate a file or standard input, in order.
 
     0 workers are as many as suit the model for a file, and one for standard input.
@@ -151,15 +149,15 @@ def translate_text(job: TranslationJob, path: Path | None, workers: int) -> Iter
     if not workers and is_file_path(path):
         workers = default_processes(job.loader.directories[0], job.loader.threads)
     size = (CHUNK_BATCHES if workers > 1 else WINDOW_BATCHES) * job.decode.batch_size
-    return map_lines(job.loader, job, input_chunks(path, size), workers)
+    return map_lines(job.loader, job.translate, input_chunks(path, size), workers)
 
 
-def align_files(
+def align_parallel_files(
     loader: ModelLoader, source: Path, target: Path, tokenized: bool
 ) -> Iterator[Alignment]:
     """Align two files line by line, in order; an error names the line."""
     workers = default_processes(loader.directories[0], loader.threads)
-    size = ALIGNED_PAIRS if workers > 1 else align.WINDOW_PAIRS
+    size = ALIGNMENT_CHUNK_PAIRS if workers > 1 else align.WINDOW_PAIRS
     pairs = chunked(((s, t) for s, t in read_parallel_lines(source, target)), size)
     try:
         yield from map_lines(loader, partial(_align_chunk, tokenized), pairs, workers)
@@ -168,15 +166,15 @@ def align_files(
 
 
 def _align_chunk(
-    tokenized: bool, model: Model, chunk: Chunk[tuple[str, str]]
+    tokenized: bool, model: Model, pairs: list[tuple[str, str]], first: int
 ) -> Iterator[Alignment]:
     try:
-        yield from model.align_stream(chunk.lines, tokenized)
+        yield from model.align_stream(pairs, tokenized)
     except EmptySideError as error:
-        raise EmptySideError(chunk.first + error.index) from None
+        raise EmptySideError(first + error.index) from None
 
 
-def check_files(
+def check_parallel_files(
     loader: ModelLoader, source: Path, target: Path, min_gain: float, max_tokens: int
 ) -> Iterator[OmissionReport | SkippedPair]:
     """Check two files for omissions line by line, in order; warn of lines that are too long."""
@@ -194,9 +192,9 @@ def check_files(
 
 
 def _check_chunk(
-    min_gain: float, max_tokens: int, model: Model, chunk: Chunk[tuple[str, str]]
+    min_gain: float, max_tokens: int, model: Model, pairs: list[tuple[str, str]], _first: int
 ) -> Iterator[OmissionReport | SkippedPair]:
-    return model.check_stream(chunk.lines, min_gain, max_tokens)
+    return model.check_stream(pairs, min_gain, max_tokens)
 
 
 @dataclass(frozen=True)
@@ -237,14 +235,14 @@ def translate_files(
     if job.decode.nbest > 1 and not job.as_json:
         raise UserError("--shards gives one line for each line: with --nbest say --json")
     shards = plan_shards(inputs, directory)
-    check_same_settings(job, directory)
+    check_output_settings(job, directory)
     workers = (
         workers or count_gpus(job.loader) or max(1, processes.available_cpus() // CORES_PER_WORKER)
     )
     waiting = [shard for shard in shards if not shard.target.exists()]
     # the largest first, so that no worker is left alone with it in the end
     waiting.sort(key=lambda shard: -shard.source.stat().st_size)
-    _open_in_worker.cache_clear()
+    open_in_worker.cache_clear()
     line_counts: Iterator[int]
     if ray is None:
         line_counts = processes.map_unordered(
@@ -284,7 +282,7 @@ def plan_shards(inputs: Sequence[Path], directory: Path) -> list[Shard]:
     return list(shards.values())
 
 
-def check_same_settings(job: TranslationJob, directory: Path) -> None:
+def check_output_settings(job: TranslationJob, directory: Path) -> None:
     """Refuse a directory that holds translations made with other settings."""
     path, settings = directory / SETTINGS_FILE, job.identity()
     if not path.exists() or all(each.name.startswith(".") for each in directory.iterdir()):
@@ -301,7 +299,7 @@ def check_same_settings(job: TranslationJob, directory: Path) -> None:
 
 def translate_shard(job: TranslationJob, shard: Shard) -> int:
     """Translate one file; return the number of its lines."""
-    translations = job.translate(_open_in_worker(job.loader), read_lines(shard.source))
+    translations = job.translate(open_in_worker(job.loader), read_lines(shard.source))
     lines, written = format_translations(translations, job.as_json, job.decode.nbest), count()
     write_lines(shard.target, (line for line, _ in zip(lines, written)))  # noqa: B905 (endless)
     return next(written)

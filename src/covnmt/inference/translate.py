@@ -166,7 +166,7 @@ def split_tokens(tokens: tuple[str, ...], limit: int) -> list[tuple[str, ...]]:
     return [*segments, tokens] if tokens else segments
 
 
-def join_segments(line: str, segments: Sequence[Translation], target: Codec) -> Translation:
+def join_translations(line: str, segments: Sequence[Translation], target: Codec) -> Translation:
     """Join the translations of a line's segments, and their n-best lists if they have some.
 
     The joined list is as long as the longest of them, and holds the best combinations.

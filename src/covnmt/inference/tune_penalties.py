@@ -1,8 +1,8 @@
-"""Which penalties suit a model, as a dev set tells (SPEC 1.5; beyond the paper, which has none).
+"""Tune the length and coverage penalties of a model on a dev set (beyond the paper).
 
-Penalties rank the hypotheses of a search that is over (see `search`). So the dev set is translated
-only once: all hypotheses of every sentence are kept, and ranked anew under each setting. What wins
-is what `translate` gives under that setting.
+Penalties rank hypotheses after the search (docs/paper-to-code.md, section 1.5). So the dev set is
+translated only once, every hypothesis is kept, and all of them are ranked anew for each setting.
+The winners are the translations that `translate` gives with that setting.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,10 +27,10 @@ from covnmt.metrics.bleu import bleu_statistics, paper_bleu_from_statistics
 from covnmt.model.directory import find_model, load_config, save_config
 
 LENGTH_PENALTIES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6)
-CHUNK_BATCHES = 4  # at a time, for one to see how it goes
+TUNING_CHUNK_BATCHES = 4  # per chunk, so that progress shows soon
 
 
-class Candidates(NamedTuple):
+class PenaltyCandidates(NamedTuple):
     """The L hypotheses of a sentence, with what penalties depend on."""
 
     texts: list[str]
@@ -39,7 +39,7 @@ class Candidates(NamedTuple):
     received: FloatArray  # [L, J] attention that every source token got in all
 
     @classmethod
-    def from_n_best(cls, best: Translation) -> "Candidates":
+    def from_n_best(cls, best: Translation) -> "PenaltyCandidates":
         """Collect the n-best list of a translation that was made without penalties."""
         n_best = (best, *best.alternatives)
         return cls(
@@ -68,7 +68,7 @@ def _received_attention(translation: Translation) -> FloatArray:
 
 @dataclass(frozen=True)
 class PenaltyTrial:
-    """Settings, and how good the dev set comes out under them."""
+    """Settings and the score of the dev set with them."""
 
     decode: DecodeConfig
     bleu: float
@@ -76,11 +76,11 @@ class PenaltyTrial:
 
     @property
     def penalties(self) -> tuple[float, float]:
-        """For length and for coverage."""
+        """The length penalty and the coverage penalty."""
         return self.decode.length_penalty, self.decode.coverage_penalty
 
     def to_json(self) -> dict[str, float]:
-        """As plain values."""
+        """Return JSON values."""
         length, coverage = self.penalties
         return {
             "length_penalty": length,
@@ -92,39 +92,39 @@ class PenaltyTrial:
 
 @dataclass(frozen=True)
 class PenaltyTuning:
-    """All that was tried, the smaller penalties first."""
+    """The trials, in order of their penalties."""
 
     trials: Sequence[PenaltyTrial]
     signature: str  # of BLEU
 
     @property
     def best(self) -> PenaltyTrial:
-        """The best BLEU; of equal ones that with the smaller penalties."""
+        """The trial with the best BLEU; of equal ones, the one with the smaller penalties."""
         return max(self.trials, key=lambda trial: (trial.bleu, *(-p for p in trial.penalties)))
 
     @property
     def best_is_last(self) -> bool:
-        """Whether the best length penalty is the largest, so that larger ones could be better."""
-        tried = {trial.decode.length_penalty for trial in self.trials}
-        return len(tried) > 1 and self.best.decode.length_penalty == max(tried)
+        """Whether the best length penalty is the largest, so that larger ones may be better."""
+        penalties = {trial.decode.length_penalty for trial in self.trials}
+        return len(penalties) > 1 and self.best.decode.length_penalty == max(penalties)
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """Both penalties, BLEU, output over reference length, and which is best."""
+        """Yield table rows: penalties, BLEU, length ratio, and a mark on the best."""
         for trial in self.trials:
             penalties = (f"{value:g}" for value in trial.penalties)
             mark = "best" if trial is self.best else ""
             yield (*penalties, f"{trial.bleu:.2f}", f"{trial.length_ratio:.3f}", mark)
 
     def advice(self) -> str:
-        """What to do with it; all that was set is named, as the model may have other values."""
+        """Return the options of the best trial, complete: the model may have other defaults."""
         length, coverage = self.best.penalties
         options = f"--length-penalty {length:g} --coverage-penalty {coverage:g}"
         options += f" --beam {self.best.decode.beam}"
-        edge = "; the largest that was tried, so try larger ones" if self.best_is_last else ""
+        edge = "; the largest length penalty won, so try larger ones" if self.best_is_last else ""
         return f"BLEU: {self.signature}\nbest: covnmt translate {options}{edge}"
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return JSON values."""
         return {
             "signature": self.signature,
             "best": self.best.to_json(),
@@ -135,9 +135,14 @@ class PenaltyTuning:
 def penalty_grid(
     decode: DecodeConfig, lengths: Sequence[float] = (), coverages: Sequence[float] = ()
 ) -> list[DecodeConfig]:
-    """These with every length penalty and every coverage penalty; a usual range, and their own."""
+    """Return the settings with every combination of penalties.
+
+    The defaults are LENGTH_PENALTIES, and the coverage penalty that the settings have.
+    """
     if decode.beam == 1:
-        raise UserError("a beam of 1 leaves penalties nothing to choose from; give a wider --beam")
+        raise UserError(
+            "a beam of 1 keeps one hypothesis, so penalties change nothing; give a larger --beam"
+        )
     pairs = product(lengths or LENGTH_PENALTIES, coverages or [decode.coverage_penalty])
     return [
         override_decoding(decode, {"length_penalty": length, "coverage_penalty": coverage})
@@ -145,31 +150,30 @@ def penalty_grid(
     ]
 
 
-def keep_every_hypothesis(decode: DecodeConfig) -> DecodeConfig:
-    """The same search without penalties, which gives all that it found."""
-    most = 2 * max(decode.beam, MAX_RETRY_BEAM)  # more than any beam ends with, doubled or not
-    return decode.model_copy(update={"nbest": most, "length_penalty": 0.0, "coverage_penalty": 0.0})
+def decoding_for_tuning(decode: DecodeConfig) -> DecodeConfig:
+    """Return settings for a search without penalties that keeps every hypothesis."""
+    nbest = 2 * max(decode.beam, MAX_RETRY_BEAM)  # more than any beam ends with, doubled or not
+    update = {"nbest": nbest, "length_penalty": 0.0, "coverage_penalty": 0.0}
+    return decode.model_copy(update=update)
 
 
 def score_penalties(
-    found: Iterable[Translation],
+    translations: Iterable[Translation],
     references: Sequence[str],
     settings: Sequence[DecodeConfig],
     tokenize: str = "13a",
 ) -> PenaltyTuning:
-    """Score settings on translations that were made with `keep_every_hypothesis` of one of them."""
-    beams = [Candidates.from_n_best(best) for best in found]
-    chosen = [[beam.winner(decode) for beam in beams] for decode in settings]
-    # settings mostly agree, and every text is counted once
-    used = sorted({pair for winners in chosen for pair in enumerate(winners)})
-    texts = [beams[line].texts[number] for line, number in used]
-    rows = bleu_statistics(texts, [[references[line] for line, _ in used]], tokenize)
-    counts = dict(zip(used, rows, strict=True))
+    """Score settings on translations that were made with `decoding_for_tuning` of one of them."""
+    sentences = [PenaltyCandidates.from_n_best(best) for best in translations]
+    winners = [[sentence.winner(decode) for sentence in sentences] for decode in settings]
+    # settings mostly agree on a winner, so the n-grams of every text are counted only once
+    used = sorted({pair for row in winners for pair in enumerate(row)})
+    texts = [sentences[line].texts[rank] for line, rank in used]
+    statistics = bleu_statistics(texts, [[references[line] for line, _ in used]], tokenize)
+    counts = dict(zip(used, statistics, strict=True))
     scores = [
-        paper_bleu_from_statistics(
-            np.stack([counts[pair] for pair in enumerate(winners)]), 1, tokenize
-        )
-        for winners in chosen
+        paper_bleu_from_statistics(np.stack([counts[p] for p in enumerate(row)]), 1, tokenize)
+        for row in winners
     ]
     trials = [
         PenaltyTrial(decode, score.value, score.details["length_ratio"])
@@ -185,39 +189,37 @@ def tune_penalties(
     settings: Sequence[DecodeConfig],
     tokenize: str = "13a",
 ) -> PenaltyTuning:
-    """Translate a dev set, and score these settings on it."""
-    pairs = [(line, translation) for line, translation in read_parallel_lines(source, reference)]
+    """Translate a dev set once and score all settings on it."""
+    pairs = [(line, target) for line, target in read_parallel_lines(source, reference)]
     if not pairs:
         raise UserError(f"{source} and {reference} are empty; expected a sentence on each line")
-    job = replace(job, decode=keep_every_hypothesis(job.decode))
+    job = replace(job, decode=decoding_for_tuning(job.decode))
     workers = default_processes(job.loader.directories[0], job.loader.threads)
-    chunks = chunked((line for line, _ in pairs), CHUNK_BATCHES * job.decode.batch_size)
-    found = map_lines(job.loader, job, chunks, workers)
-    references = [translation for _, translation in pairs]
-    tuning = score_penalties(
-        track(found, len(pairs), "translating"), references, settings, tokenize
-    )
+    chunks = chunked((line for line, _ in pairs), TUNING_CHUNK_BATCHES * job.decode.batch_size)
+    translations = map_lines(job.loader, job.translate, chunks, workers)
+    progress = track(translations, len(pairs), "translating")
+    tuning = score_penalties(progress, [target for _, target in pairs], settings, tokenize)
     if tuning.best.bleu == 0:
         raise UserError(
-            f"{reference}: BLEU is 0 whatever is tried, so nothing can be chosen; is it the "
+            f"{reference}: BLEU is 0 with all penalties, so there is nothing to choose; is it the "
             "translation of the source? For Chinese or Japanese give --tokenize zh or char"
         )
     return tuning
 
 
 def check_can_save_decoding(model: Path) -> None:
-    """Only a directory of one's own can be changed; better told before the work."""
+    """Refuse a bundled model, or one whose config.json cannot be written, before the work."""
     directory = find_model(model)
     if directory != model:
         raise UserError(
-            f"{model} comes along with the package and stays as it is: copy {directory} and tune "
-            "the copy, or leave --write out"
+            f"{model}: a bundled model cannot be changed; copy {directory} and tune the copy, or "
+            "leave --write out"
         )
     check_writable(directory / "config.json")
 
 
 def save_decoding(directory: Path, decode: DecodeConfig) -> None:
-    """From now on the model in this directory translates so, unless told otherwise."""
-    known = load_config(directory)
-    config = known.config.model_copy(update={"decode": decode})
-    save_config(directory, replace(known, config=config))
+    """Store these decoding settings as the model's defaults."""
+    description = load_config(directory)
+    config = description.config.model_copy(update={"decode": decode})
+    save_config(directory, replace(description, config=config))

@@ -206,7 +206,7 @@ def describe_run(run: Path, tested: Config, reason: str, speed: bool = True) -> 
     """
     from covnmt.inference.info import model_info
 
-    about = model_info(str(run), words=0)
+    about = model_info(str(run), vocabulary_size=0)
     recipe = about.config.model_dump(mode="json", exclude={"data": {"directory"}})  # a local path
     recipe["decode"] = tested.decode.model_dump(mode="json")
     recipe["train"]["ema"] = tested.train.ema

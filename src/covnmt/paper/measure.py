@@ -25,7 +25,7 @@ from covnmt.inference.model import Model, load
 from covnmt.inference.translate import Translation
 from covnmt.inference.tune_penalties import (
     PenaltyTuning,
-    keep_every_hypothesis,
+    decoding_for_tuning,
     penalty_grid,
     score_penalties,
 )
@@ -243,7 +243,7 @@ def tune_on_dev(
     """Try length penalties on the dev set, scored as the test set will be."""
     dev = Corpus.open(prepared).split("dev")
     references = [line if experiment.text.plain else line.lower() for line in dev.target_text()]
-    settings = keep_every_hypothesis(without_length_limit(decode, dev))
+    settings = decoding_for_tuning(without_length_limit(decode, dev))
     translations = load(run, device=device).translate_stream(dev.source_text(), settings)
     return score_penalties(translations, references, penalty_grid(decode))
 
