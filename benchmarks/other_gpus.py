@@ -30,8 +30,9 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from covnmt.base.config import CoverageConfig, ModelConfig
-from covnmt.decoding.gpu.beam_search import PaddedOutputLayer, copy_in_precision
+from covnmt.decoding.gpu.beam_search import copy_in_precision
 from covnmt.decoding.gpu.buffers import SearchBuffers
+from covnmt.decoding.gpu.step import PaddedOutputLayer
 from covnmt.kernels import gpu
 from covnmt.kernels.tensors import EncodedSource
 from covnmt.kernels.triton import decoder as triton_decoder

@@ -143,7 +143,9 @@ def test_equals_the_slow_search(sentences: list[Table], config: DecodeConfig) ->
 
 @settings(max_examples=40)
 @given(tables(), configs(), st.sampled_from([0.0, 0.2]))
-def test_company_does_not_matter(sentences: list[Table], config: DecodeConfig, beta: float) -> None:
+def test_translation_does_not_depend_on_batch_composition(
+    sentences: list[Table], config: DecodeConfig, beta: float
+) -> None:
     config = config.model_copy(update={"coverage_penalty": beta})
     together = run(sentences, config)
     for table, hypotheses in zip(sentences, together, strict=True):
@@ -181,7 +183,7 @@ def test_wide_beam_equals_trying_everything(seed: int, alpha: float, beta: float
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_greedy_takes_the_best_word_every_time(seed: int) -> None:
+def test_greedy_takes_the_best_token_every_time(seed: int) -> None:
     table = random_table(seed, J=2, coarse=False)
     words: tuple[int, ...] = ()
     while len(words) < 6 and END not in words:
@@ -196,7 +198,7 @@ def test_greedy_takes_the_best_word_every_time(seed: int) -> None:
         assert hypothesis.finished
 
 
-def test_no_sentences() -> None:
+def test_empty_batch_gives_an_empty_result() -> None:
     scorer, state, lengths = batch([random_table(1, J=2)])
     none = np.array([], dtype=np.int64)
     assert beam_search(scorer.keep(none), state.select(none), lengths[none], DecodeConfig()) == []
@@ -316,7 +318,9 @@ def test_length_penalty_changes_the_winner() -> None:
 
 @settings(max_examples=60)
 @given(tables(), configs())
-def test_watched_step_by_step(sentences: list[Table], config: DecodeConfig) -> None:
+def test_callback_reports_the_likeliest_hypothesis_after_every_step(
+    sentences: list[Table], config: DecodeConfig
+) -> None:
     """After every step the likeliest hypothesis is told, open or finished."""
     config = config.model_copy(update={"retry": False})
     told: list[list[tuple[int, ...]]] = [[] for _ in sentences]
@@ -336,7 +340,7 @@ def test_watched_step_by_step(sentences: list[Table], config: DecodeConfig) -> N
             ]
 
 
-def test_a_sentence_that_is_tried_again_keeps_its_number() -> None:
+def test_callback_keeps_the_index_of_a_sentence_that_is_retried() -> None:
     told: list[tuple[int, tuple[int, ...]]] = []
     scorer, state, lengths = batch([ENDS, NEEDS_BEAM_2, ENDS])
     beam_search(scorer, state, lengths, DecodeConfig(beam=1), lambda *news: told.append(news))

@@ -10,7 +10,7 @@ from covnmt.decoding.onnx.runtime import OnnxModel
 
 
 @pytest.mark.parametrize(("asked", "used"), [(0, 1), (1, 1), (2, 2)])
-def test_an_exported_model_has_one_thread_unless_told(
+def test_exported_model_uses_one_thread_by_default(
     asked: int, used: int, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("covnmt.decoding.engines.available_cpus", lambda: 2)
@@ -21,7 +21,7 @@ def test_an_exported_model_has_one_thread_unless_told(
         assert graph.get_session_options().intra_op_num_threads == used
 
 
-def test_never_more_threads_than_cores(
+def test_exported_model_uses_no_more_threads_than_cpus(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They wait for each other busily: a thousand on two cores got nowhere."""

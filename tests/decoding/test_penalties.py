@@ -27,11 +27,13 @@ ATTEMPTS: list[tuple[DecodeConfig, list[tuple[int, bool]]]] = [
 
 
 @pytest.mark.parametrize(("config", "expected"), ATTEMPTS)
-def test_attempts(config: DecodeConfig, expected: list[tuple[int, bool]]) -> None:
+def test_retries_allow_unk_then_double_the_beam(
+    config: DecodeConfig, expected: list[tuple[int, bool]]
+) -> None:
     assert [(tried.beam, tried.forbid_unk) for tried in search_attempts(config)] == expected
 
 
-def test_step_limits() -> None:
+def test_step_limits_follow_source_length_or_setting() -> None:
     lengths = np.array([1, 2, 5])
     first, most = step_limits(lengths, DecodeConfig())
     assert (first.tolist(), most.tolist()) == ([0, 1, 2], [3, 6, 15])

@@ -28,7 +28,7 @@ def test_ensemble_averages_probabilities_and_attention() -> None:
     assert (np.sort(found.token_ids, axis=1) == np.arange(END + 1)).all()
 
 
-def test_nothing_keeps_a_gradient() -> None:
+def test_search_result_keeps_no_gradient() -> None:
     model = small_model(small_config(PAPER_SYSTEMS["gru1"]))
     batch = small_batch([(3, 1)])
     [(best, *_)] = (
@@ -40,17 +40,17 @@ def test_nothing_keeps_a_gradient() -> None:
 
 
 @pytest.mark.parametrize("name", ["cpu", "auto", "cpu:0"])
-def test_devices(name: str) -> None:
+def test_pick_device_accepts_cpu_and_auto(name: str) -> None:
     assert pick_device(name).type in ("cpu", "cuda")
 
 
 @pytest.mark.parametrize("name", ["gpu", "mps"])
-def test_unknown_devices(name: str) -> None:
+def test_unknown_device_is_an_error(name: str) -> None:
     with pytest.raises(UserError, match=f"'{name}': no such device; say auto, cpu or cuda"):
         pick_device(name)
 
 
-def test_a_gpu_with_a_number_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbered_gpu_becomes_the_current_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are launched there, wherever their arrays are."""
     current: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

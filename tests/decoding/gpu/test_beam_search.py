@@ -19,13 +19,13 @@ from torch import Tensor
 from covnmt.base.config import PAPER_SYSTEMS, DecodeConfig
 from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.gpu import beam_search
-from covnmt.decoding.gpu import buffers as lane
+from covnmt.decoding.gpu import buffers as gpu_buffers
 from covnmt.decoding.gpu.beam_search import (
-    BLOCK,
     GpuBeamSearch,
     round_up_capacity,
 )
 from covnmt.decoding.gpu.buffers import CapturedStep, SearchBuffers, round_up
+from covnmt.decoding.gpu.step import BLOCK
 from covnmt.decoding.protocol import SearchResult
 from covnmt.decoding.torch import TorchEngine
 from covnmt.model.seq2seq import Seq2Seq
@@ -64,8 +64,8 @@ def task(lengths: Sequence[int], seed: int = 0) -> Task:
     return batch.source, batch.source_mask
 
 
-def on_device(model: Seq2Seq, smallest: int = beam_search.MIN_CAPACITY) -> GpuBeamSearch:
-    return GpuBeamSearch(model, END, UNK_ID, smallest=smallest)
+def on_device(model: Seq2Seq, min_capacity: int = beam_search.MIN_CAPACITY) -> GpuBeamSearch:
+    return GpuBeamSearch(model, END, UNK_ID, min_capacity=min_capacity)
 
 
 def reference(model: Seq2Seq) -> Callable[[Tensor, Tensor, DecodeConfig], SearchResult]:
@@ -97,7 +97,7 @@ def assert_same(found: Hypotheses, wanted: Hypotheses) -> None:
 
 @pytest.mark.parametrize("order", ["code", "paper"])
 @pytest.mark.parametrize("kind", COVERAGES)
-def test_every_model(kind: str, order: str) -> None:
+def test_equals_the_cpu_search_for_every_model(kind: str, order: str) -> None:
     model = model_of(kind, order=order)
     given = task(RAGGED)
     config = DecodeConfig(beam=4, nbest=3)
@@ -105,7 +105,7 @@ def test_every_model(kind: str, order: str) -> None:
 
 
 @pytest.mark.parametrize(("part", "kind"), [("cell", "reset_after"), ("output", "full")])
-def test_other_layers(part: str, kind: str) -> None:
+def test_equals_the_cpu_search_with_other_layers(part: str, kind: str) -> None:
     model = model_of("gru10", 0, **{part: kind})
     given = task(RAGGED)
     config = DecodeConfig(beam=4, nbest=3)
@@ -114,7 +114,7 @@ def test_other_layers(part: str, kind: str) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_setting(name: str, seed: int) -> None:
+def test_equals_the_cpu_search_with_every_setting(name: str, seed: int) -> None:
     model = model_of(seed=seed)
     given = task(RAGGED, seed)
     config = CONFIGS[name]
@@ -126,26 +126,26 @@ def test_every_setting(name: str, seed: int) -> None:
     batches=st.lists(st.lists(st.integers(1, 20), min_size=1, max_size=9), min_size=1, max_size=2),
     beam=st.integers(1, 6),
     forbid_unk=st.booleans(),
-    smallest=st.integers(1, 4),
+    min_capacity=st.integers(1, 4),
     rows=st.integers(2, 8),
     seed=st.integers(0, 10**6),
 )
-def test_random_batches(
-    batches: list[list[int]], beam: int, forbid_unk: bool, smallest: int, rows: int, seed: int
+def test_equals_the_cpu_search_on_random_batches(
+    batches: list[list[int]], beam: int, forbid_unk: bool, min_capacity: int, rows: int, seed: int
 ) -> None:
-    """With lanes that become small quickly and are used again, and a trellis in many segments."""
+    """With buffers that become small quickly and are used again, and many history segments."""
     model = model_of("fertility", seed)
-    device = on_device(model, smallest)
+    device = on_device(model, min_capacity)
     config = DecodeConfig(beam=beam, nbest=beam, forbid_unk=forbid_unk)
     for lengths in batches:
         given = task(lengths, seed)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(lane, "HISTORY_STEPS", rows)
+            patch.setattr(gpu_buffers, "HISTORY_STEPS", rows)
             result = found(device, given, config)
         assert_same(result, expected(model, given, config))
 
 
-def test_company_does_not_matter() -> None:
+def test_translation_does_not_depend_on_batch_composition() -> None:
     model = model_of()
     config = DecodeConfig(beam=5, nbest=5)
     words, mask = task(RAGGED)
@@ -155,12 +155,12 @@ def test_company_does_not_matter() -> None:
         assert_same(found(on_device(model), alone, config), [hypotheses])
 
 
-def test_no_sentences() -> None:
+def test_empty_batch_gives_an_empty_result() -> None:
     words, mask = task([3])
     assert found(on_device(model_of()), (words[:0], mask[:0]), DecodeConfig()) == []
 
 
-def test_words_may_be_on_the_device_already() -> None:
+def test_source_ids_may_be_on_the_device_already() -> None:
     model, config = model_of(), DecodeConfig(beam=3)
     words, mask = task(RAGGED)
     moved = (words.to(DEVICE), mask.to(DEVICE))
@@ -169,7 +169,7 @@ def test_words_may_be_on_the_device_already() -> None:
 
 @pytest.mark.parametrize("beam", [2, BLOCK + 1])
 @pytest.mark.parametrize("kind", ["fertility", "gru10"])
-def test_fertility(kind: str, beam: int) -> None:
+def test_fertility_is_the_prediction_of_the_model(kind: str, beam: int) -> None:
     """As the model predicts it, whoever searches."""
     model = model_of(kind)
     words, mask = task(RAGGED)
@@ -183,32 +183,32 @@ def test_fertility(kind: str, beam: int) -> None:
         np.testing.assert_allclose(result.fertility[mask], wanted.float().cpu()[mask], atol=1e-6)
 
 
-def test_buffers_are_used_again() -> None:
-    """A second batch finds nothing of the first, though it has fewer and shorter sentences."""
+def test_reused_buffers_keep_nothing_of_the_batch_before() -> None:
+    """Also where the next batch has fewer and shorter sentences."""
     model = model_of("fertility")
     device = on_device(model)
     config = DecodeConfig(beam=3, nbest=3)
     for lengths, seed in [((9, 14, 12, 15), 1), ((2, 1, 4), 2), ((8, 5, 9, 3), 3)]:
         given = task(lengths, seed)
         assert_same(found(device, given, config), expected(model, given, config))
-    assert len(device._lanes) == 2
+    assert len(device._captured) == 2
 
 
-def test_a_bounded_number_of_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_recently_used_buffers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beam_search, "MAX_CAPTURED_STEPS", 2)
     model, config = model_of(), DecodeConfig()
     device = on_device(model)
-    for sentences in (1, 2, 1, 3):  # the lane of two is the one unused for longest
+    for sentences in (1, 2, 1, 3):  # the buffers for two are the least recently used
         given = task([4] * sentences)
         assert_same(found(device, given, config), expected(model, given, config))
-    assert [key[0] for key in device._lanes] == [1, 3]
+    assert [key[0] for key in device._captured] == [1, 3]
 
 
-def test_a_search_that_nobody_needs_is_gone_at_once() -> None:
+def test_unused_search_is_freed_without_garbage_collection() -> None:
     """Every validation has one, and what it holds on a GPU must not wait for the next one."""
     device = GpuBeamSearch(model_of().float(), END, UNK_ID, precision=torch.bfloat16)
     found(device, task(RAGGED), DecodeConfig(retry=False))
-    held = [device, *device._lanes.values(), *device.model.modules()]
+    held = [device, *device._captured.values(), *device.model.modules()]
     seen = [weakref.ref(each) for each in held]
     gc.disable()
     try:
@@ -220,7 +220,7 @@ def test_a_search_that_nobody_needs_is_gone_at_once() -> None:
 
 @pytest.mark.parametrize("order", ["code", "paper"])
 @pytest.mark.parametrize("kind", COVERAGES)
-def test_half_precision_stays_near(kind: str, order: str) -> None:
+def test_half_precision_stays_near_full_precision(kind: str, order: str) -> None:
     """First words look at the same places, and what is found has the score of the whole model."""
     model = model_of(kind, seed=1, order=order).float()
     given = task(RAGGED)
@@ -242,7 +242,7 @@ def without_end(model: Seq2Seq) -> Seq2Seq:
     return model
 
 
-def test_step_limits() -> None:
+def test_unfinished_hypotheses_stop_at_the_step_limit() -> None:
     model = without_end(model_of())
     config = DecodeConfig(beam=2, retry=False)
     result = found(on_device(model), task((1, 4, 2)), config)
@@ -250,7 +250,7 @@ def test_step_limits() -> None:
     assert not any(top.finished for (top,) in result)
 
 
-def test_what_does_not_end_is_tried_again_by_the_reference(
+def test_unfinished_sentences_are_retried_by_the_cpu_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     retried: list[tuple[int, int]] = []
@@ -270,13 +270,13 @@ def test_what_does_not_end_is_tried_again_by_the_reference(
     assert retried == [(2, 6)]
 
 
-def test_sentences_move_to_smaller_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sentences_move_to_smaller_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     model = without_end(model_of()).cpu()
     sizes: list[int] = []
-    device = on_device(model, smallest=1)
+    device = on_device(model, min_capacity=1)
 
     def spy(buffers: SearchBuffers, first: bool) -> None:
-        sizes.append(len(buffers.open))
+        sizes.append(len(buffers.live))
         GpuBeamSearch.advance(device, buffers, first)
 
     monkeypatch.setattr(device, "advance", spy)
@@ -287,31 +287,31 @@ def test_sentences_move_to_smaller_lanes(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sizes == [4] * 7 + [2] * 3 + [1] * 2
 
 
-def test_what_a_lane_had_before_is_gone() -> None:
-    """Behind the sentences that move in there is no hypothesis, and a source to look at."""
+def test_moving_to_used_buffers_clears_the_places_behind() -> None:
+    """Behind the sentences that move in there is no hypothesis, and a source to attend to."""
     device = on_device(model_of())
-    large, small = (device._lane(size, 2, 16).buffers for size in (4, 3))
-    large.banned.fill_(UNK_ID)
+    large, small = (device._captured_step(size, 2, 16).buffers for size in (4, 3))
+    large.forbidden_ids.fill_(UNK_ID)
     large.clock.fill_(5)
-    small.open.fill_(True)
+    small.live.fill_(True)
     small.log_probs.fill_(0)
-    small.memory.mask.fill_(False)
+    small.source.mask.fill_(False)
     small.receive(large, torch.tensor([3, 1], device=DEVICE))
-    assert not small.open[2]
+    assert not small.live[2]
     assert (small.log_probs[2] == -math.inf).all()
-    assert small.memory.mask[2].all()
-    assert small.banned.tolist() == [UNK_ID, UNK_ID]
+    assert small.source.mask[2].all()
+    assert small.forbidden_ids.tolist() == [UNK_ID, UNK_ID]
     assert small.clock.tolist() == [5, 5]
 
 
-def test_a_step_that_cannot_be_captured_runs_plainly() -> None:
+def test_step_that_cannot_be_captured_runs_plainly() -> None:
     if DEVICE.type == "cuda":
         pytest.skip("here it can")
     device, calls = on_device(model_of()), []
-    buffers = device._lane(1, 1, 16).buffers
+    buffers = device._captured_step(1, 1, 16).buffers
     plain = CapturedStep(buffers, lambda buffers, first: calls.append(first), pool=(0, 0))
     for first in (True, False, False, False, True):
-        plain.step(first)
+        plain.run(first)
     assert calls == [True, False, False, False, True]
     seen = weakref.ref(plain)
     del plain
@@ -325,14 +325,14 @@ def test_a_step_that_cannot_be_captured_runs_plainly() -> None:
     ("sentences", "size"),
     [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (7, 8), (9, 12), (13, 16), (80, 96), (128, 128)],
 )
-def test_lane_size(sentences: int, size: int) -> None:
+def test_capacity_rounds_up_to_few_sizes(sentences: int, size: int) -> None:
     assert round_up_capacity(sentences) == size
 
 
 @pytest.mark.parametrize(("number", "step", "result"), [(1, 16, 16), (16, 16, 16), (17, 16, 32)])
-def test_round_up(number: int, step: int, result: int) -> None:
+def test_round_up_returns_the_next_multiple(number: int, step: int, result: int) -> None:
     assert round_up(number, step) == result
 
 
-def test_six_systems_are_among_the_models() -> None:
+def test_models_include_all_paper_systems() -> None:
     assert set(PAPER_SYSTEMS) <= set(COVERAGES)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 pytest.importorskip("triton", reason="the kernels need Triton")
 
 from covnmt.base.config import DecodeConfig
-from covnmt.decoding.gpu.beam_search import BLOCK, GpuBeamSearch, choose_continuations
+from covnmt.decoding.gpu.beam_search import GpuBeamSearch
 from covnmt.decoding.gpu.buffers import HISTORY_STEPS, SearchBuffers
+from covnmt.decoding.gpu.step import BLOCK, select_continuations
 from covnmt.decoding.torch import TorchEngine
 from covnmt.kernels.tensors import EncodedSource
 from covnmt.kernels.triton import search as triton_search
@@ -34,16 +35,16 @@ def buffers_of(S: int, K: int, end: int, generator: torch.Generator) -> SearchBu
     nothing = torch.zeros(0, device=DEVICE)
     return SearchBuffers(
         request=nothing,
-        memory=EncodedSource(nothing, nothing, nothing, nothing),
+        source=EncodedSource(nothing, nothing, nothing, nothing),
         rows=nothing,
         C=nothing,
-        words=integers(0, 1, S * K),
+        token_ids=integers(0, 1, S * K),
         log_probs=beam,
         widths=integers(1, K + 1, S),
-        without_end=integers(2, 6, S),
-        most=integers(3, 7, S),
-        open=torch.ones(S, dtype=torch.bool, device=DEVICE),
-        banned=torch.tensor([0, 1], device=DEVICE),
+        min_steps=integers(2, 6, S),
+        max_steps=integers(3, 7, S),
+        live=torch.ones(S, dtype=torch.bool, device=DEVICE),
+        forbidden_ids=torch.tensor([0, 1], device=DEVICE),
         clock=torch.tensor([3, 2], device=DEVICE),
         choices=integers(0, 1, HISTORY_STEPS, S, K),
         ended=torch.zeros(HISTORY_STEPS, S, K, device=DEVICE),
@@ -62,10 +63,10 @@ def logits_of(words: int, blocks: int, rows: int, end: int, seed: int) -> torch.
 def copied(buffers: SearchBuffers) -> SearchBuffers:
     """With its own copy of everything that a choice writes to."""
     return buffers._replace(
-        words=buffers.words.clone(),
+        token_ids=buffers.token_ids.clone(),
         log_probs=buffers.log_probs.clone(),
         widths=buffers.widths.clone(),
-        open=buffers.open.clone(),
+        live=buffers.live.clone(),
         choices=buffers.choices.clone(),
         ended=buffers.ended.clone(),
     )
@@ -74,18 +75,18 @@ def copied(buffers: SearchBuffers) -> SearchBuffers:
 def assert_same_choice(buffers: SearchBuffers, logits: torch.Tensor, end: int) -> None:
     ours, theirs = copied(buffers), copied(buffers)
     rows = triton_search.select_continuations(ours, logits, end)
-    wanted = choose_continuations(theirs, logits, end)
+    wanted = select_continuations(theirs, logits, end)
     torch.testing.assert_close(ours.log_probs, theirs.log_probs)
     torch.testing.assert_close(ours.ended, theirs.ended)
-    for part in ("widths", "open"):
+    for part in ("widths", "live"):
         assert torch.equal(getattr(ours, part), getattr(theirs, part)), part
     # what empty slots hold is of no consequence
     used = (theirs.log_probs > -math.inf) | (theirs.ended[2] > -math.inf)
     assert torch.equal(ours.choices[2][used], theirs.choices[2][used])
-    assert torch.equal(ours.words.view_as(used)[used], theirs.words.view_as(used)[used])
+    assert torch.equal(ours.token_ids.view_as(used)[used], theirs.token_ids.view_as(used)[used])
     assert torch.equal(rows.view_as(used)[used], wanted.view_as(used)[used])
     assert int(rows.max()) < logits.shape[0] * logits.shape[1]
-    assert int(ours.words.max()) <= end
+    assert int(ours.token_ids.max()) <= end
 
 
 @pytest.mark.parametrize("first", [False, True])
@@ -119,7 +120,7 @@ def test_an_empty_beam_stays_empty() -> None:
 @pytest.mark.parametrize("beam", [1, 4])
 def test_whole_search(beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        GpuBeamSearch, "_choose", lambda self, K: triton_search.select_continuations
+        GpuBeamSearch, "_selection", lambda self, K: triton_search.select_continuations
     )
     model = small_model(small_config(COVERAGES["fertility"])).to(DEVICE)
     model.readout.b.data[END] += 2.5

@@ -14,8 +14,9 @@ from torch import Tensor
 pytest.importorskip("triton", reason="the kernels need Triton")
 
 from covnmt.base.config import CoverageConfig, DecodeConfig, ModelConfig
-from covnmt.decoding.gpu.beam_search import GpuBeamSearch, PaddedOutputLayer, PlainDecodingStep
+from covnmt.decoding.gpu.beam_search import GpuBeamSearch
 from covnmt.decoding.gpu.buffers import SearchBuffers
+from covnmt.decoding.gpu.step import PaddedOutputLayer, PlainDecodingStep
 from covnmt.decoding.torch import TorchEngine
 from covnmt.kernels.tensors import EncodedSource
 from covnmt.kernels.triton import search as triton_search
@@ -195,12 +196,12 @@ def test_what_the_beam_follows(
     made: list[SearchBuffers] = []
     for each in (step, PlainDecodingStep(model)):
         buffers = SearchBuffers.allocate(model, memory, S, K, J, each.embedded)
-        buffers = buffers._replace(memory=memory, words=before.clone())
+        buffers = buffers._replace(source=memory, token_ids=before.clone())
         buffers.clock.fill_(5)
         if isinstance(each, TritonDecoderStep):
             buffers.rows[:, 3 * n :] = each.weights.table[before]
 
-        def choose(features: Tensor, chosen: Tensor = buffers.words) -> Tensor:
+        def choose(features: Tensor, chosen: Tensor = buffers.token_ids) -> Tensor:
             chosen.copy_(words)
             return parents
 
@@ -218,7 +219,7 @@ def test_what_the_beam_follows(
 def test_whole_search(kind: str, order: str, cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything in kernels: reading, stepping and choosing."""
     monkeypatch.setattr(
-        GpuBeamSearch, "_choose", lambda self, K: triton_search.select_continuations
+        GpuBeamSearch, "_selection", lambda self, K: triton_search.select_continuations
     )
     model = model_of(COVERAGES[kind], order, cell)
     model.readout.b.data[END] += 1.0
@@ -227,8 +228,8 @@ def test_whole_search(kind: str, order: str, cell: str, monkeypatch: pytest.Monk
     config = DecodeConfig(beam=3, nbest=3, length_rules=False, max_length=4, retry=False)
 
     reference = TorchEngine([model], END).search_stepwise
-    device = GpuBeamSearch(model, END, UNK_ID, smallest=1)
-    assert isinstance(device._step(16), TritonDecoderStep)
+    device = GpuBeamSearch(model, END, UNK_ID, min_capacity=1)
+    assert isinstance(device._decoding_step(16), TritonDecoderStep)
     found = device.search(words, mask, reference, config)
     with torch.no_grad():
         wanted = reference(words, mask, config).hypotheses
@@ -242,7 +243,7 @@ def test_whole_search(kind: str, order: str, cell: str, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_what_the_kernels_do_not_know_has_no_fused_step(name: str) -> None:
     device = GpuBeamSearch(model_of(UNKNOWN[name], "code", "exact"), END, UNK_ID)
-    assert isinstance(device._step(16), PlainDecodingStep)
+    assert isinstance(device._decoding_step(16), PlainDecodingStep)
 
 
 def test_long_sentences_and_other_precisions_have_no_fused_step(
@@ -250,9 +251,11 @@ def test_long_sentences_and_other_precisions_have_no_fused_step(
 ) -> None:
     model = model_of(COVERAGES["gru2"], "code", "exact")
     device = GpuBeamSearch(model, END, UNK_ID)
-    assert isinstance(device._step(512), TritonDecoderStep)
-    assert isinstance(device._step(528), PlainDecodingStep)
-    assert isinstance(GpuBeamSearch(model.double(), END, UNK_ID)._step(16), PlainDecodingStep)
+    assert isinstance(device._decoding_step(512), TritonDecoderStep)
+    assert isinstance(device._decoding_step(528), PlainDecodingStep)
+    assert isinstance(
+        GpuBeamSearch(model.double(), END, UNK_ID)._decoding_step(16), PlainDecodingStep
+    )
     monkeypatch.setenv("COVNMT_OPS", "reference")
     plain = GpuBeamSearch(model_of(COVERAGES["gru2"], "code", "exact"), END, UNK_ID)
-    assert isinstance(plain._step(16), PlainDecodingStep)
+    assert isinstance(plain._decoding_step(16), PlainDecodingStep)

@@ -1,37 +1,31 @@
-"""Beam search for one model on a GPU: the rules of `search`, at fixed shapes and addresses.
+"""Beam search with one model on a GPU: the rules of the CPU's search at fixed shapes and addresses.
 
 One step, `GpuBeamSearch.advance`, is a fixed sequence of tensor operations over the buffers of a
-lane, so that it can be captured. The beam does not shrink as in `search`: hypotheses that ended
-leave an empty slot, which has log-probability -inf. Finished sentences stay until half of a lane
-is done; then the others move to a smaller lane.
+`CapturedStep` (see `step`), captured as a CUDA graph and replayed. Finished sentences stay until
+half of the buffers is done; then the others move to smaller buffers.
 
 The host works one step ahead of what it knows: it waits for the flags of a step only when the next
-one is already on its way, and asks for none before a sentence can have ended. Everything else comes
-back at the end: a trellis in which every step has a row, read backwards from the hypotheses that
-ended.
+one has been launched, and asks for none before a sentence can have ended. Everything else comes
+back at the end: the history of the search, from which the hypotheses are read backwards.
 
-Where the device search has no advantage (ensembles, very wide beams, the second attempt at
-sentences that did not end) `search.search` does the work. On a CPU the same code runs uncaptured,
-and the tests hold it to `search.search`.
+Where this search has no advantage (ensembles, very wide beams, the second attempt at sentences
+that did not end) `covnmt.decoding.beam_search` does the work. On a CPU the same code runs
+uncaptured, and the tests hold it to that search.
 
-Letters: S sentences and K slots of each in a lane, R = S K rows, V words (padded to whole blocks),
-J source positions (padded), N sentences of a batch.
+Letters: S sentences and K slots of each in the buffers, R = S K rows, V vocabulary size (padded to
+whole blocks), J source positions (padded), N sentences of a batch.
 """
 
 import copy
-import math
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from covnmt.base.config import DecodeConfig
-from covnmt.decoding.array_functions import top_k
-from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.gpu.buffers import (
     SOURCE_MULTIPLE,
     CapturedStep,
@@ -42,121 +36,24 @@ from covnmt.decoding.gpu.buffers import (
     join_segments,
     round_up,
 )
-from covnmt.decoding.penalties import judge_continuations, search_attempts
+from covnmt.decoding.gpu.step import (
+    BLOCK,
+    DecodingStep,
+    PaddedOutputLayer,
+    PlainDecodingStep,
+    encode_sources,
+    select_continuations,
+)
+from covnmt.decoding.penalties import search_attempts
 from covnmt.decoding.protocol import SearchResult
 from covnmt.kernels import dispatch
 from covnmt.kernels.tensors import EncodedSource
-from covnmt.model.decoder import DecoderState
-from covnmt.model.seq2seq import Readout, Seq2Seq
+from covnmt.model.seq2seq import Seq2Seq
 
-BLOCK = 128  # words whose best is found first; also the widest beam of this search
-MAX_CAPTURED_STEPS = 24  # lanes kept, with their graphs; the one unused for longest goes first
-MIN_CAPACITY = 8  # sentences in the smallest lane worth moving to
+MAX_CAPTURED_STEPS = 24  # kept with their graphs; the least recently used goes first
+MIN_CAPACITY = 8  # sentences in the smallest buffers worth moving to
 
-
-class PaddedOutputLayer(NamedTuple):
-    """The output layer, padded with zeros and with words of no probability.
-
-    Products want rows of whole 16 bytes, and `best` whole blocks of words.
-    """
-
-    W: Tensor  # [V, q]
-    b: Tensor  # [V]
-
-    @classmethod
-    def of(cls, readout: Readout) -> "PaddedOutputLayer":
-        """The model's, as it is now."""
-        words, q = readout.W_2.shape
-        extra = round_up(words, BLOCK) - words
-        W = nn.functional.pad(readout.W_2.detach(), (0, -q % 8, 0, extra))
-        return cls(W, nn.functional.pad(readout.b.detach(), (0, extra), value=-math.inf))
-
-    def logits(self, features: Tensor) -> Tensor:
-        """A score for every word [R, V] from the layer before them [R, q]."""
-        extra = self.W.shape[1] - features.shape[1]
-        padded = nn.functional.pad(features, (0, extra)) if extra else features
-        return nn.functional.linear(padded, self.W, self.b)
-
-
-def choose_continuations(buffers: SearchBuffers, logits: Tensor, end: int) -> Tensor:
-    """Choose from logits [S, slots, V] and settle; the rows [S*K] that the new beam continues.
-
-    There are K slots, or one at the first step.
-    """
-    log_probs = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
-    mask_forbidden(buffers, log_probs, end)
-    S, slots, V = log_probs.shape
-    K = buffers.log_probs.shape[1]
-    scores, choices = top_k(log_probs.view(S, -1), K, BLOCK, buffers.log_probs[:, :slots])
-    record_step(buffers, scores, choices, choices % V, end)
-    first = torch.arange(0, S * slots, slots, device=logits.device)
-    return (choices // V + first[:, None]).flatten()
-
-
-def mask_forbidden(buffers: SearchBuffers, log_probs: Tensor, end: int) -> None:
-    """Take the probability from what must not follow; log_probs is [S, slots, V]."""
-    log_probs.index_fill_(2, buffers.banned, -math.inf)
-    early = buffers.without_end > buffers.clock[0]
-    log_probs[:, :, end].masked_fill_(early[:, None], -math.inf)
-
-
-def record_step(
-    buffers: SearchBuffers, scores: Tensor, choices: Tensor, words: Tensor, end: int
-) -> None:
-    """See which of the chosen continuations [S, K] end, and note it."""
-    step, row = buffers.clock[0], buffers.clock[1:]
-    ranks = torch.arange(scores.shape[1], device=scores.device)
-    finished, ended, live = judge_continuations(
-        scores, words, ranks, buffers.widths, buffers.most, step, end
-    )
-    buffers.widths.sub_(finished.sum(1))
-    buffers.log_probs.copy_(torch.where(live, scores, -math.inf))
-    buffers.ended.index_copy_(0, row, torch.where(ended, scores, -math.inf)[None])
-    buffers.choices.index_copy_(0, row, choices[None])
-    # an empty slot may have a word of the padding, which lies behind the end symbol
-    torch.clamp(words, max=end, out=buffers.words.view_as(words))
-    torch.any(live, dim=1, out=buffers.open)
-
-
-class DecodingStep(Protocol):
-    """One step of the model for all sentences of a lane, the first with one row for each."""
-
-    embedded: int  # columns that it wants in a row behind t and s
-
-    def __call__(
-        self, buffers: SearchBuffers, first: bool, choose: Callable[[Tensor], Tensor]
-    ) -> None:
-        """Move on by a word; `choose` turns the layer before the words into rows to go on with."""
-
-
-class PlainDecodingStep:
-    """The model's own step."""
-
-    embedded = 0
-
-    def __init__(self, model: Seq2Seq) -> None:
-        self.model = model
-
-    def __call__(
-        self, buffers: SearchBuffers, first: bool, choose: Callable[[Tensor], Tensor]
-    ) -> None:
-        """Score, choose and follow."""
-        state, words = (self._start(buffers), None) if first else (buffers.state, buffers.words)
-        features, alpha, state = self.model.step_features(buffers.memory, state, words)
-        rows = choose(features)
-        both = torch.cat([state.t, state.s], dim=1)
-        for mine, theirs in ((buffers.rows, both), (buffers.C, state.C)):
-            torch.index_select(theirs.to(mine.dtype), 0, rows, out=mine)
-        S, K = buffers.log_probs.shape
-        looks = alpha.float().unflatten(0, (S, -1)).expand(S, K, -1)
-        buffers.alpha.index_copy_(0, buffers.clock[1:], looks[None])
-
-    def _start(self, buffers: SearchBuffers) -> DecoderState:
-        state = self.model.decoder.initial_state(buffers.memory)
-        return state._replace(C=state.C.to(buffers.C.dtype))
-
-
-# Searches for source words [N, J] and their mask as `search.search` does.
+# The CPU's search for source ids [N, J] and their mask.
 FallbackSearch = Callable[[Tensor, Tensor, DecodeConfig], SearchResult]
 
 
@@ -164,184 +61,170 @@ class GpuBeamSearch:
     """Beam search with one model, whose weights must not change any more; for one thread.
 
     In another `precision` the steps use a copy of the model; coverage and log-probabilities never
-    have fewer than 32 bits. Lanes of fewer than `smallest` sentences are not worth moving to.
+    have fewer than 32 bits.
     """
 
     def __init__(
         self,
         model: Seq2Seq,
-        end: int,
-        unk: int,
+        end_id: int,
+        unk_id: int,
         precision: torch.dtype | None = None,
-        smallest: int = MIN_CAPACITY,
+        min_capacity: int = MIN_CAPACITY,
     ) -> None:
         weights = next(model.parameters())
         self.dtype = precision or weights.dtype
         self.half = self.dtype.itemsize < 4
-        as_it_is = self.dtype == weights.dtype and not self.half
-        self.model = model if as_it_is else copy_in_precision(model, self.dtype)
+        usable = self.dtype == weights.dtype and not self.half
+        self.model = model if usable else copy_in_precision(model, self.dtype)
         self.output = PaddedOutputLayer.of(self.model.readout)
-        self.end, self.unk, self.smallest, self.device = end, unk, smallest, weights.device
-        self._memory = self._example()
-        self._plain = PlainDecodingStep(self.model)
+        self.end_id, self.unk_id, self.min_capacity = end_id, unk_id, min_capacity
+        self.device = weights.device
+        self._example = self._encode_one_token()
+        self._plain_step = PlainDecodingStep(self.model)
         self._uses_triton = dispatch.uses_triton(self.device)
-        self._fused = model.decoder.kernels.decoding_step(model.decoding_weights(), self.dtype)
-        self._pool = torch.cuda.graph_pool_handle() if weights.is_cuda else None
-        self._lanes: OrderedDict[tuple[int, ...], CapturedStep] = OrderedDict()
+        self._triton_step = model.decoder.kernels.decoding_step(
+            model.decoding_weights(), self.dtype
+        )
+        self._graph_pool = torch.cuda.graph_pool_handle() if weights.is_cuda else None
+        self._captured: OrderedDict[tuple[int, ...], CapturedStep] = OrderedDict()
 
     @torch.inference_mode()
     def search(
-        self, words: Tensor, mask: Tensor, reference: FallbackSearch, config: DecodeConfig
+        self, source_ids: Tensor, mask: Tensor, fallback: FallbackSearch, config: DecodeConfig
     ) -> SearchResult:
-        """What `search.search` finds for source words [N, J], best on the host already.
-
-        The reference does what is left to that one, with the model as it is.
-        """
-        if not len(words):
+        """Translate source ids [N, J], which are best given on the host."""
+        if not len(source_ids):
             return SearchResult([], None)
         if config.beam > BLOCK:
-            return reference(words, mask, config)
-        found = self._first_attempt(words.cpu(), mask.cpu(), config)
-        pending = [k for k, (top, *_) in enumerate(found.hypotheses) if not top.finished]
-        for wider in islice(search_attempts(config), 1, 2) if pending else ():
-            again = reference(words[pending], mask[pending], wider)
-            hypotheses = replace_at(found.hypotheses, pending, again.hypotheses)
-            found = found._replace(hypotheses=hypotheses)
-        return found
+            return fallback(source_ids, mask, config)
+        result = self._first_attempt(source_ids.cpu(), mask.cpu(), config)
+        unfinished = [n for n, (best, *_) in enumerate(result.hypotheses) if not best.finished]
+        for second_attempt in islice(search_attempts(config), 1, 2) if unfinished else ():
+            again = fallback(source_ids[unfinished], mask[unfinished], second_attempt)
+            for n, hypotheses in zip(unfinished, again.hypotheses, strict=True):
+                result.hypotheses[n] = hypotheses
+        return result
 
-    def _first_attempt(self, words: Tensor, mask: Tensor, config: DecodeConfig) -> SearchResult:
-        N, J = words.shape
-        request = SearchRequest.of(words, mask, round_up_capacity(N), self.unk, config)
-        with torch.cuda.device_of(self._memory.h):
-            lane = self._lane(round_up_capacity(N), config.beam, round_up(J, SOURCE_MULTIPLE))
-            lane.buffers.request.copy_(self._send(request.table))
-            lane.step(first=True)
-            fertility = self.model.decoder.coverage.fertility(lane.buffers.memory.Phi[:N, :J])
-            expected = None if fertility is None else HostCopy(fertility.float())
-            segments = [segment.wait() for segment in self._explore(lane, request)]
+    def _first_attempt(
+        self, source_ids: Tensor, mask: Tensor, config: DecodeConfig
+    ) -> SearchResult:
+        N, J = source_ids.shape
+        S = round_up_capacity(N)
+        request = SearchRequest.pack(source_ids, mask, S, self.unk_id, config)
+        with torch.cuda.device_of(self._example.h):
+            step = self._captured_step(S, config.beam, round_up(J, SOURCE_MULTIPLE))
+            step.buffers.request.copy_(self._to_device(request.table))
+            step.run(first=True)
+            fertility = self.model.decoder.coverage.fertility(step.buffers.source.Phi[:N, :J])
+            fertility_copy = None if fertility is None else HostCopy(fertility.float())
+            segments = [segment.wait() for segment in self._explore(step, request)]
         history = join_segments(segments, N, len(self.output.b))
-        hypotheses = history.hypotheses(request.lengths.tolist(), self.end, config)
-        return SearchResult(hypotheses, None if expected is None else expected.numpy())
+        hypotheses = history.hypotheses(request.lengths.tolist(), self.end_id, config)
+        return SearchResult(hypotheses, None if fertility_copy is None else fertility_copy.numpy())
+
+    def _explore(self, step: CapturedStep, request: SearchRequest) -> list[SegmentCopy]:
+        """Search until every sentence is done; return the history, on its way to the host."""
+        sentences: Sequence[int] = range(len(request.lengths))
+        K, J = step.buffers.log_probs.shape[1], step.buffers.source.mask.shape[1]
+        segments: list[SegmentCopy] = []
+        begin, done = 0, 1
+        while done < request.max_steps:
+            flags = HostCopy(step.buffers.live) if done > request.min_steps else None
+            step.run()
+            done += 1
+            live = flags.numpy().nonzero()[0].tolist() if flags else range(len(sentences))
+            if not live:
+                break
+            capacity = max(self.min_capacity, round_up_capacity(len(live)))
+            move = 2 * capacity <= len(step.buffers.live)
+            if move or done - begin == len(step.buffers.choices):
+                segments.append(SegmentCopy.send(step.buffers, begin, done, sentences))
+                step.buffers.clock[1] = 0
+                begin = done
+            if move:
+                smaller = self._captured_step(capacity, K, J)
+                smaller.buffers.receive(step.buffers, self._to_device(torch.tensor(live)))
+                step, sentences = smaller, [sentences[place] for place in live]
+        return [*segments, SegmentCopy.send(step.buffers, begin, done, sentences)]
 
     def advance(self, buffers: SearchBuffers, first: bool) -> None:
-        """One step of all sentences of a lane; the first reads them before."""
-        S, K = buffers.log_probs.shape
-        best_of = self._choose(K)
+        """Advance all sentences by one token; the first step encodes them before."""
+        (S, K), J = buffers.log_probs.shape, buffers.source.mask.shape[1]
+        decoding_step, select_best = self._decoding_step(J), self._selection(K)
 
-        def choose(features: Tensor) -> Tensor:
+        def select(features: Tensor) -> Tensor:
             logits = self.output.logits(features)
-            return best_of(buffers, logits.unflatten(0, (S, -1)), self.end)
+            return select_best(buffers, logits.unflatten(0, (S, -1)), self.end_id)
 
-        with self._precision():
+        with self._autocast():
             if first:
-                self._read(buffers)
-            self._step(buffers.memory.mask.shape[1])(buffers, first, choose)
+                encode_sources(self.model, buffers)
+            decoding_step(buffers, first, select)
         buffers.clock.add_(1)
 
-    def _read(self, buffers: SearchBuffers) -> None:
-        memory = self.model.encode(buffers.begin(), buffers.memory.mask)
-        for mine, theirs in zip(buffers.memory[:3], memory[:3], strict=True):
-            mine.copy_(theirs)
+    def _decoding_step(self, J: int) -> DecodingStep:
+        fused = self._triton_step
+        return fused if fused is not None and fused.supports_length(J) else self._plain_step
 
-    def _choose(self, K: int) -> Callable[[SearchBuffers, Tensor, int], Tensor]:
+    def _selection(self, K: int) -> Callable[[SearchBuffers, Tensor, int], Tensor]:
         if not self._uses_triton:
-            return choose_continuations
+            return select_continuations
         from covnmt.kernels.triton import search as triton_search
 
-        return (
-            triton_search.select_continuations
-            if triton_search.fits_beam(K, len(self.output.b))
-            else choose_continuations
-        )
+        fits = triton_search.fits_beam(K, len(self.output.b))
+        return triton_search.select_continuations if fits else select_continuations
 
-    def _step(self, J: int) -> DecodingStep:
-        return (
-            self._fused
-            if self._fused is not None and self._fused.supports_length(J)
-            else self._plain
-        )
-
-    def _precision(self) -> torch.autocast:
+    def _autocast(self) -> torch.autocast:
         kind = self.device.type
         return torch.autocast(kind, self.dtype, enabled=self.half, cache_enabled=False)
 
     @torch.inference_mode()
-    def _example(self) -> EncodedSource:
-        """The memory of one word; lanes get their shapes and types from it."""
+    def _encode_one_token(self) -> EncodedSource:
+        """Encode a source of one token: buffers get their shapes and types from it."""
         h = self.output.W.new_zeros(1, 1, 2 * self.model.config.hidden)
-        with self._precision():
+        with self._autocast():
             return self.model.decoder.encode_source(h, h[:, :, 0] == 0)
 
-    def _explore(self, lane: CapturedStep, request: SearchRequest) -> list[SegmentCopy]:
-        """Search until every sentence is done; the trellis in parts, on its way to the host."""
-        numbers: Sequence[int] = range(len(request.lengths))
-        K, J = lane.buffers.log_probs.shape[1], lane.buffers.memory.mask.shape[1]
-        sent: list[SegmentCopy] = []
-        begin, done = 0, 1
-        while done < request.longest:
-            flags = HostCopy(lane.buffers.open) if done > request.quiet else None
-            lane.step()
-            done += 1
-            places = flags.numpy().nonzero()[0].tolist() if flags else range(len(numbers))
-            if not places:
-                break
-            size = max(self.smallest, round_up_capacity(len(places)))
-            move = 2 * size <= len(lane.buffers.open)
-            if move or done - begin == len(lane.buffers.choices):
-                sent.append(SegmentCopy.send(lane.buffers, begin, done, numbers))
-                lane.buffers.clock[1] = 0
-                begin = done
-            if move:
-                smaller = self._lane(size, K, J)
-                smaller.buffers.receive(lane.buffers, self._send(torch.tensor(places)))
-                lane, numbers = smaller, [numbers[place] for place in places]
-        return [*sent, SegmentCopy.send(lane.buffers, begin, done, numbers)]
-
-    def _lane(self, S: int, K: int, J: int) -> CapturedStep:
+    def _captured_step(self, S: int, K: int, J: int) -> CapturedStep:
         key = (S, K, J)
-        if key not in self._lanes:
-            if len(self._lanes) == MAX_CAPTURED_STEPS:
-                self._lanes.popitem(last=False)
-            embedded = self._step(J).embedded
-            buffers = SearchBuffers.allocate(self.model, self._memory, S, K, J, embedded)
-            # lanes that held their search would keep its memory on the GPU, validation after
-            # validation, until Python looks for cycles
+        if key not in self._captured:
+            if len(self._captured) == MAX_CAPTURED_STEPS:
+                self._captured.popitem(last=False)
+            embedded = self._decoding_step(J).embedded
+            buffers = SearchBuffers.allocate(self.model, self._example, S, K, J, embedded)
+            # a strong reference back to this search would keep its memory on the GPU, validation
+            # after validation, until Python looks for cycles
             search = weakref.proxy(self)
-            self._lanes[key] = CapturedStep(buffers, lambda *now: search.advance(*now), self._pool)
-        self._lanes.move_to_end(key)
-        return self._lanes[key]
+            self._captured[key] = CapturedStep(
+                buffers, lambda *arguments: search.advance(*arguments), self._graph_pool
+            )
+        self._captured.move_to_end(key)
+        return self._captured[key]
 
-    def _send(self, values: Tensor) -> Tensor:
-        """Numbers on the device, without waiting for it."""
+    def _to_device(self, values: Tensor) -> Tensor:
+        """Copy to the device without waiting for it."""
         if self.device.type == "cpu":
             return values
         return values.pin_memory().to(self.device, non_blocking=True)
 
 
 def copy_in_precision(model: Seq2Seq, precision: torch.dtype) -> Seq2Seq:
-    """A copy in this precision; what meets the coverage outside of products has 32 bits or more.
+    """Copy a model; what meets the coverage outside of products has 32 bits or more.
 
-    Source words get some zeros, so that products read rows of whole 16 bytes.
+    Source embeddings get some zeros, so that products read rows of whole 16 bytes.
     """
-    made = copy.deepcopy(model).to(precision)
-    for name, weight in (*made.named_parameters(), *made.named_buffers()):
+    converted = copy.deepcopy(model).to(precision)
+    for name, weight in (*converted.named_parameters(), *converted.named_buffers()):
         if name.startswith("decoder.coverage.") and weight.dim() == 1:
             weight.data = weight.data.to(torch.promote_types(precision, torch.float32))
-    words, cells = made.source, (made.encoder.ahead, made.encoder.back)
-    for parameter in (words.E, words.b, *(cell.W for cell in cells)):
+    source, cells = converted.source, (converted.encoder.ahead, converted.encoder.back)
+    for parameter in (source.E, source.b, *(cell.W for cell in cells)):
         parameter.data = nn.functional.pad(parameter.data, (0, -model.config.embedding % 8))
-    return made
+    return converted
 
 
 def round_up_capacity(sentences: int) -> int:
-    """The next 2^i or 3 * 2^i: few sizes, and at most a third of a lane is empty."""
+    """Return the next 2^i or 3 * 2^i: few sizes, and at most a third of the buffers is empty."""
     power = 1 << (sentences - 1).bit_length()
     return power * 3 // 4 if power >= 4 and sentences <= power * 3 // 4 else power
-
-
-def replace_at(
-    found: Sequence[list[Hypothesis]], numbers: Sequence[int], again: Sequence[list[Hypothesis]]
-) -> list[list[Hypothesis]]:
-    """The lists with those of these numbers exchanged."""
-    changed = dict(zip(numbers, again, strict=True))
-    return [changed.get(number, hypotheses) for number, hypotheses in enumerate(found)]

@@ -1,14 +1,14 @@
-"""The memory of a beam search at fixed addresses, and its steps as CUDA graphs.
+"""The memory of the GPU's beam search at fixed addresses, its captured steps, and its history.
 
-A lane has room for S sentences. Its step is one function over its buffers that never looks at a
-value: it runs plainly once, is then captured in a graph, and from then on replayed. Whatever the
-host wants to know is copied to it without waiting.
+The buffers have room for S sentences. A step is one function over them that never looks at a value:
+it runs plainly once, is then captured as a CUDA graph, and from then on replayed. What the host
+wants to know is copied to it without waiting.
 
-A batch comes in one piece, a `Request`; the first step begins with taking it apart. So all of it,
-reading the source included, is in the graph of that step.
+A batch is sent as one array, a `SearchRequest`; the first step unpacks it. So all of it, encoding
+the source included, is in the graph of that step.
 
-Letters: S sentences and K slots of each, R = S K rows, V words, J source positions (padded), N
-sentences that are in a lane; n hidden units, e columns for the last word in a row.
+Letters: S sentences and K slots of each, R = S K rows, V vocabulary size, J source positions
+(padded), N sentences of a batch; n hidden units, e columns for the last token in a row.
 """
 
 import math
@@ -30,134 +30,134 @@ from covnmt.model.decoder import DecoderState
 from covnmt.model.seq2seq import Seq2Seq
 
 SOURCE_MULTIPLE = 16  # source positions are padded to multiples of this
-HISTORY_STEPS = 64  # steps that the trellis of a lane holds
+HISTORY_STEPS = 64  # steps of the search's history that the buffers hold
 
 
 class SearchRequest(NamedTuple):
-    """A batch as the host sends it to a lane; places without a sentence have no steps."""
+    """A batch as the host sends it; places without a sentence have no steps."""
 
-    table: Tensor  # [S, J + 4] source words and -1s; both limits; both banned words
-    lengths: Tensor  # [N] source words
-    quiet: int  # steps during which no sentence ends
-    longest: int  # steps after which all have ended
+    table: Tensor  # [S, J + 4] source ids and -1s, both step limits, both forbidden ids
+    lengths: Tensor  # [N] source positions
+    min_steps: int  # no sentence ends before
+    max_steps: int  # all sentences have ended after
 
     @classmethod
-    def of(
-        cls, words: Tensor, mask: Tensor, S: int, unk: int, config: DecodeConfig
+    def pack(
+        cls, source_ids: Tensor, mask: Tensor, S: int, unk_id: int, config: DecodeConfig
     ) -> "SearchRequest":
-        """Words [N, J] that are real where the mask is true; all on the host."""
-        (N, J), lengths = words.shape, mask.sum(dim=1)
+        """Pack source ids [N, J], real where the mask is true, into S places; all on the host."""
+        (N, J), lengths = source_ids.shape, mask.sum(dim=1)
         padded = round_up(J, SOURCE_MULTIPLE)
-        without_end, most = map(torch.from_numpy, step_limits(lengths.numpy(), config))
-        table = words.new_zeros(S, padded + 4)
+        min_steps, max_steps = map(torch.from_numpy, step_limits(lengths.numpy(), config))
+        table = source_ids.new_zeros(S, padded + 4)
         table[:N, J:padded] = -1
-        table[:N, :J] = words.masked_fill(~mask, -1)
-        table[:N, padded] = without_end
-        table[:N, padded + 1] = most
-        table[:, padded + 2 :] = table.new_tensor(forbidden_ids(config, unk))
-        return cls(table, lengths, int(without_end.min()), int(most.max()))
+        table[:N, :J] = source_ids.masked_fill(~mask, -1)
+        table[:N, padded] = min_steps
+        table[:N, padded + 1] = max_steps
+        table[:, padded + 2 :] = table.new_tensor(forbidden_ids(config, unk_id))
+        return cls(table, lengths, int(min_steps.min()), int(max_steps.max()))
 
 
 class SearchBuffers(NamedTuple):
     """All that a step reads and writes."""
 
-    request: Tensor  # [S, J + 4] as in `Request`
-    memory: EncodedSource  # [S, J, .]
-    rows: Tensor  # [R, 3n + e] t, s and, for some steps, the last word
+    request: Tensor  # [S, J + 4] see `SearchRequest`
+    source: EncodedSource  # [S, J, .]
+    rows: Tensor  # [R, 3n + e] t, s and, for some steps, the last token
     C: Tensor  # [R, J, d]
-    words: Tensor  # [R] chosen last
+    token_ids: Tensor  # [R] chosen last
     log_probs: Tensor  # [S, K] of the open hypotheses; -inf in empty slots
     widths: Tensor  # [S] hypotheses that may be open: the beam less the finished ones
-    without_end: Tensor  # [S] steps during which the end symbol is forbidden
-    most: Tensor  # [S] steps
-    open: Tensor  # [S] whether the sentence goes on
-    banned: Tensor  # [2] words that are never generated
-    clock: Tensor  # [2] steps done, and rows of the trellis among them
-    choices: Tensor  # [ROWS, S, K] slot of the parent * V + word
-    ended: Tensor  # [ROWS, S, K] log-probability of hypotheses that end here; -inf for others
-    alpha: Tensor  # [ROWS, S, K, J] by slot of the parent
+    min_steps: Tensor  # [S] steps in which the end symbol is forbidden
+    max_steps: Tensor  # [S]
+    live: Tensor  # [S] whether the sentence has open hypotheses
+    forbidden_ids: Tensor  # [2] tokens that are never generated
+    clock: Tensor  # [2] steps done, and those of them in the history
+    choices: Tensor  # [steps, S, K] slot of the parent * V + token id
+    ended: Tensor  # [steps, S, K] log-probability of hypotheses that end here; -inf for others
+    alpha: Tensor  # [steps, S, K, J] by slot of the parent
 
     @classmethod
     def allocate(
         cls, model: Seq2Seq, like: EncodedSource, S: int, K: int, J: int, embedded: int
     ) -> "SearchBuffers":
-        """For S sentences of J words with a memory like this one, and rows with e = embedded."""
+        """Allocate buffers for sources of J positions like this one, and rows with e = embedded."""
         t, n, d = like.h, model.config.hidden, model.decoder.coverage.size
 
-        def source(part: Tensor) -> Tensor:
+        def source(tensor: Tensor) -> Tensor:
             # ones, because what lies behind the sentences must do no harm
-            return part.new_ones(S, J, *part.shape[2:])
+            return tensor.new_ones(S, J, *tensor.shape[2:])
 
-        def numbers(*shape: int) -> Tensor:
+        def integers(*shape: int) -> Tensor:
             return t.new_zeros(shape, dtype=torch.long)
 
-        def scores(*shape: int) -> Tensor:
+        def floats(*shape: int) -> Tensor:
             return t.new_zeros(shape, dtype=torch.float32)
 
         return cls(
-            request=numbers(S, J + 4),
-            memory=EncodedSource(*map(source, like)),
+            request=integers(S, J + 4),
+            source=EncodedSource(*map(source, like)),
             rows=t.new_zeros(S * K, 3 * n + embedded),
             # sums of many small attention weights: never in half precision
             C=t.new_zeros(S * K, J, d, dtype=torch.promote_types(t.dtype, torch.float32)),
-            words=numbers(S * K),
-            log_probs=scores(S, K),
-            widths=numbers(S),
-            without_end=numbers(S),
-            most=numbers(S),
-            open=t.new_zeros(S, dtype=torch.bool),
-            banned=numbers(2),
-            clock=numbers(2),
-            choices=numbers(HISTORY_STEPS, S, K),
-            ended=scores(HISTORY_STEPS, S, K),
-            alpha=scores(HISTORY_STEPS, S, K, J),
+            token_ids=integers(S * K),
+            log_probs=floats(S, K),
+            widths=integers(S),
+            min_steps=integers(S),
+            max_steps=integers(S),
+            live=t.new_zeros(S, dtype=torch.bool),
+            forbidden_ids=integers(2),
+            clock=integers(2),
+            choices=integers(HISTORY_STEPS, S, K),
+            ended=floats(HISTORY_STEPS, S, K),
+            alpha=floats(HISTORY_STEPS, S, K, J),
         )
 
     @property
     def state(self) -> DecoderState:
         """The rows as the model knows them: views."""
-        n = self.memory.keys.shape[2]
+        n = self.source.keys.shape[2]
         return DecoderState(self.rows[:, :n], self.rows[:, n : 3 * n], self.C)
 
     def by_sentence(self) -> Iterator[Tensor]:
-        """What moves with the sentences, each [S, ...]."""
-        by_slot = self.log_probs.shape
-        yield from self.memory
-        yield from (part.unflatten(0, by_slot) for part in (self.rows, self.C, self.words))
-        yield from (self.log_probs, self.widths, self.without_end, self.most, self.open)
+        """Yield what moves with the sentences, each [S, ...]."""
+        beam_shape = self.log_probs.shape
+        yield from self.source
+        yield from (rows.unflatten(0, beam_shape) for rows in (self.rows, self.C, self.token_ids))
+        yield from (self.log_probs, self.widths, self.min_steps, self.max_steps, self.live)
 
-    def begin(self) -> Tensor:
-        """Take the request apart; the source words [S, J]."""
-        J = self.memory.mask.shape[1]
-        words, without_end, most, banned = self.request.split([J, 1, 1, 2], dim=1)
-        torch.ge(words, 0, out=self.memory.mask)
+    def unpack_request(self) -> Tensor:
+        """Begin the search that was requested; return the source ids [S, J]."""
+        J = self.source.mask.shape[1]
+        ids, min_steps, max_steps, forbidden = self.request.split([J, 1, 1, 2], dim=1)
+        torch.ge(ids, 0, out=self.source.mask)
         self.log_probs.fill_(-math.inf)
-        self.log_probs[:, :1].masked_fill_(most > 0, 0.0)
+        self.log_probs[:, :1].masked_fill_(max_steps > 0, 0.0)
         self.widths.fill_(self.log_probs.shape[1])
-        self.without_end.copy_(without_end.squeeze(1))
-        self.most.copy_(most.squeeze(1))
-        self.banned.copy_(banned[0])
+        self.min_steps.copy_(min_steps.squeeze(1))
+        self.max_steps.copy_(max_steps.squeeze(1))
+        self.forbidden_ids.copy_(forbidden[0])
         self.clock.zero_()
-        source: Tensor = words.clamp(min=0)
-        return source
+        source_ids: Tensor = ids.clamp(min=0)
+        return source_ids
 
     def receive(self, other: "SearchBuffers", kept: Tensor) -> None:
-        """Go on with these sentences of other buffers, at most S of them.
+        """Continue with these sentences of other buffers, at most S of them.
 
-        Places behind them have no hypothesis, and a source that can be looked at.
+        Places behind them get no hypothesis, and a source that can be attended to.
         """
         N = len(kept)
-        for mine, theirs in zip(self.by_sentence(), other.by_sentence(), strict=True):
-            torch.index_select(theirs, 0, kept, out=mine[:N])
-        self.banned.copy_(other.banned)
+        for own, others in zip(self.by_sentence(), other.by_sentence(), strict=True):
+            torch.index_select(others, 0, kept, out=own[:N])
+        self.forbidden_ids.copy_(other.forbidden_ids)
         self.clock.copy_(other.clock)
-        self.memory.mask[N:] = True
+        self.source.mask[N:] = True
         self.log_probs[N:] = -math.inf
-        self.open[N:] = False
+        self.live[N:] = False
 
 
 class CapturedStep:
-    """Buffers of one size, and their step: run plainly once, then captured and replayed."""
+    """A step over buffers of one size: run plainly once, then captured and replayed."""
 
     def __init__(
         self, buffers: SearchBuffers, advance: Callable[[SearchBuffers, bool], None], pool: Any
@@ -166,10 +166,10 @@ class CapturedStep:
         self._warm: set[bool] = set()
         self._replay: dict[bool, Callable[[], None]] = {}
 
-    def step(self, first: bool = False) -> None:
-        """Advance all sentences by one word."""
+    def run(self, first: bool = False) -> None:
+        """Advance all sentences by one token."""
         if first in self._warm and first not in self._replay:
-            self._replay[first] = self._captured(first)
+            self._replay[first] = self._capture(first)
         if first in self._replay:
             self._replay[first]()
         else:
@@ -177,7 +177,7 @@ class CapturedStep:
             if self.pool is not None:
                 self._warm.add(first)
 
-    def _captured(self, first: bool) -> Callable[[], None]:
+    def _capture(self, first: bool) -> Callable[[], None]:
         try:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
@@ -197,7 +197,7 @@ class HostCopy:
             self._event.record()
 
     def numpy(self) -> NDArray[Any]:
-        """The values, as soon as they are here."""
+        """Wait for the copy and return it."""
         if self._event:
             self._event.synchronize()
         array: NDArray[Any] = self._copy.numpy()
@@ -277,6 +277,6 @@ def join_segments(segments: Sequence[HistorySegment], N: int, V: int) -> SearchH
     return SearchHistory(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def round_up(number: int, step: int) -> int:
-    """The next multiple."""
-    return number + -number % step
+def round_up(number: int, multiple: int) -> int:
+    """Return the next multiple."""
+    return number + -number % multiple

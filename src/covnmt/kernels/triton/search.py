@@ -7,7 +7,7 @@ below it. `choose_kernel` then has one program per sentence. The K best continua
 blocks with the best maxima, so it reads those blocks, chooses among their tokens, and records which
 hypotheses end; equal scores go to the lower position.
 
-Same results as `decoding.gpu.beam_search.choose_continuations`. Letters: S sentences with `slots`
+Same results as `decoding.gpu.step.select_continuations`. Letters: S sentences with `slots`
 rows of logits each, K slots of the next beam, V tokens in blocks.
 """
 
@@ -155,11 +155,11 @@ class BeamState(Protocol):
     """The tensors of a beam search that a choice reads and writes; S sentences, K slots of each."""
 
     @property
-    def banned(self) -> Tensor: ...  # [2] tokens that are never generated
+    def forbidden_ids(self) -> Tensor: ...  # [2] tokens that are never generated
     @property
-    def without_end(self) -> Tensor: ...  # [S] steps during which the end symbol is forbidden
+    def min_steps(self) -> Tensor: ...  # [S] steps during which the end symbol is forbidden
     @property
-    def most(self) -> Tensor: ...  # [S] steps
+    def max_steps(self) -> Tensor: ...  # [S] steps
     @property
     def clock(self) -> Tensor: ...  # [2] steps done, and those of them in the history
     @property
@@ -167,9 +167,9 @@ class BeamState(Protocol):
     @property
     def widths(self) -> Tensor: ...  # [S] hypotheses that may be open
     @property
-    def open(self) -> Tensor: ...  # [S] whether the sentence goes on
+    def live(self) -> Tensor: ...  # [S] whether the sentence goes on
     @property
-    def words(self) -> Tensor: ...  # [S K] chosen last
+    def token_ids(self) -> Tensor: ...  # [S K] chosen last
     @property
     def choices(self) -> Tensor: ...  # [steps, S, K] slot of the parent * V + token
     @property
@@ -190,15 +190,15 @@ def select_continuations(buffers: BeamState, logits: Tensor, end: int) -> Tensor
     maxima = logits.new_empty(S * slots, V // BLOCK, dtype=torch.float32)
     peaks = logits.new_empty(S * slots, chunks, dtype=torch.float32)
     sums = torch.empty_like(peaks)
-    rows = torch.empty_like(buffers.words)
-    rules = (buffers.banned, buffers.without_end)
+    rows = torch.empty_like(buffers.token_ids)
+    rules = (buffers.forbidden_ids, buffers.min_steps)
     scan_kernel[(S * slots, chunks)](
         logits, *rules, buffers.clock, maxima, peaks, sums, slots,
         V=V, END=end, BLOCK=BLOCK, CHUNK=CHUNK, num_warps=SCAN_WARPS,
     )  # fmt: skip
     choose_kernel[(S,)](
-        logits, *rules, buffers.most, buffers.clock, maxima, peaks, sums, slots,
-        buffers.log_probs, buffers.widths, buffers.open, buffers.words, buffers.choices,
+        logits, *rules, buffers.max_steps, buffers.clock, maxima, peaks, sums, slots,
+        buffers.log_probs, buffers.widths, buffers.live, buffers.token_ids, buffers.choices,
         buffers.ended, rows, K=K, V=V, END=end, BLOCK=BLOCK, CHUNKS=chunks,
         WIDE_K=triton.next_power_of_2(K), WIDE_BLOCKS=triton.next_power_of_2(V // BLOCK),
         WIDE_CHUNKS=triton.next_power_of_2(chunks), num_warps=CHOOSE_WARPS,

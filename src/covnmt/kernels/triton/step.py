@@ -162,13 +162,13 @@ class BeamBuffers(Protocol):
     """The tensors of a beam search that a step reads and writes."""
 
     @property
-    def memory(self) -> EncodedSource: ...
+    def source(self) -> EncodedSource: ...
     @property
     def rows(self) -> Tensor: ...  # [R, 3n + e]
     @property
     def C(self) -> Tensor: ...  # [R, J, d]
     @property
-    def words(self) -> Tensor: ...  # [R] chosen last
+    def token_ids(self) -> Tensor: ...  # [R] chosen last
     @property
     def clock(self) -> Tensor: ...  # [2] steps done, and those of them in the history
     @property
@@ -192,13 +192,13 @@ class TritonDecoderStep:
         return J <= triton_attention.LONGEST
 
     def __call__(
-        self, buffers: BeamBuffers, first: bool, choose: Callable[[Tensor], Tensor]
+        self, buffers: BeamBuffers, first: bool, select: Callable[[Tensor], Tensor]
     ) -> None:
-        """Score the rows, let `choose` turn features into parent rows, and extend the beam."""
-        source = self.source(buffers.memory)
-        rows, C = self.start(buffers.memory) if first else (buffers.rows, buffers.C)
+        """Score the rows, let `select` turn features into parent rows, and extend the beam."""
+        source = self.source(buffers.source)
+        rows, C = self.start(buffers.source) if first else (buffers.rows, buffers.C)
         rows, C, alpha = self.advance(source, rows, C, first)
-        self.extend_beam(buffers, rows, C, alpha, choose(self.features(rows)))
+        self.extend_beam(buffers, rows, C, alpha, select(self.features(rows)))
 
     def source(self, memory: EncodedSource) -> AttentionSource:
         """Collect what attention reads besides the rows."""
@@ -270,7 +270,7 @@ class TritonDecoderStep:
         """Write the beam that continues these rows [R] with the tokens just chosen."""
         R, width = buffers.rows.shape
         extend_beam_kernel[(R, triton.cdiv(width, BLOCK))](
-            rows, C, alpha, parents, buffers.words, self.weights.table, buffers.clock,
+            rows, C, alpha, parents, buffers.token_ids, self.weights.table, buffers.clock,
             buffers.rows, buffers.C, buffers.alpha, R // len(rows), C.shape[1],
             self.n, width, self.kind.d, BLOCK,
         )  # fmt: skip
