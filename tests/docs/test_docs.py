@@ -77,7 +77,8 @@ def test_keys_that_may_change_between_runs_are_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "extra"), [("README.md", "train"), ("docs/serve.md", "serve"), ("docs/smt.md", "smt")]
+    ("name", "extra"),
+    [("README.md", "train"), ("docs/serve.md", "serve"), ("docs/phrase-based.md", "smt")],
 )
 def test_pages_have_the_install_commands_of_messages(name: str, extra: str) -> None:
     assert install_command(extra).removesuffix(" in the clone") in read(name)

@@ -1,4 +1,4 @@
-"""Word alignment of files: links by line, a corpus that helps, and errors that name the line."""
+"""Word alignment of files: links by line, learning from a corpus, errors that name the line."""
 
 from pathlib import Path
 
@@ -14,8 +14,10 @@ from covnmt.phrase_based.settings import AlignerSettings
 SETTINGS = AlignerSettings(samplers=1)
 
 
-def test_a_corpus_helps(tiny_text: Path, tiny_corpus: Path) -> None:
-    """Twenty pairs are too few to learn from; three hundred more are not."""
+def test_alignment_is_better_with_a_corpus_to_learn_from(
+    tiny_text: Path, tiny_corpus: Path
+) -> None:
+    """The files have 20 pairs, the corpus 300 more."""
     gold = read_links(tiny_text / "test.align")
     files = tiny_text / "test.src", tiny_text / "test.tgt"
     alone = aer(align_files(*files, None, SETTINGS), gold)
@@ -59,7 +61,9 @@ def test_empty_lines_have_no_links(tiny_text: Path, tmp_path: Path) -> None:
         ("a\n\n", "\nx\n", r"a.txt and .*b.txt: no line has words on both sides"),
     ],
 )
-def test_bad_files(tmp_path: Path, source: str, target: str, message: str) -> None:
+def test_bad_files_are_refused_with_their_line(
+    tmp_path: Path, source: str, target: str, message: str
+) -> None:
     one, other = tmp_path / "a.txt", tmp_path / "b.txt"
     one.write_text(source)
     other.write_text(target)

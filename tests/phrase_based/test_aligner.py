@@ -1,4 +1,4 @@
-"""Aligners: better than guessing, the same again with the same seed, joined as elsewhere."""
+"""Aligners: accurate, repeatable with a seed, symmetrized as in `metrics.alignment`."""
 
 import sys
 from pathlib import Path
@@ -14,8 +14,8 @@ from covnmt.evaluation.alignment_files import read_links
 from covnmt.metrics.alignment import Links, aer, symmetrize
 from covnmt.phrase_based.align_files import assign_ids
 from covnmt.phrase_based.aligner import (
-    CHAINS,
-    SYMMETRIZATION,
+    ALIGNER_MODELS,
+    HEURISTICS,
     AlignerChain,
     WordLinks,
     align_bitext,
@@ -49,7 +49,7 @@ def error_rate(found: WordLinks, text: Path) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_links_are_found(
+def test_aligner_is_much_better_than_the_diagonal(
     kind: AlignerKind, linked_text: tuple[Bitext, list[Links]], tiny_text: Path
 ) -> None:
     bitext, _ = linked_text
@@ -60,7 +60,9 @@ def test_links_are_found(
     assert error_rate(found, tiny_text) < min(0.25, aer(diagonal, gold) / 2)
 
 
-def test_the_seed_decides(linked_text: tuple[Bitext, list[Links]]) -> None:
+def test_chain_depends_on_the_seed_and_its_number_only(
+    linked_text: tuple[Bitext, list[Links]],
+) -> None:
     bitext, _ = linked_text
     one, again, other, later = (
         train_chain(bitext, AlignerSettings(seed=seed), AlignerChain(False, number)).tolist()
@@ -70,14 +72,16 @@ def test_the_seed_decides(linked_text: tuple[Bitext, list[Links]]) -> None:
     assert one != other == later
 
 
-def test_processes_make_no_difference(linked_text: tuple[Bitext, list[Links]]) -> None:
+def test_links_do_not_depend_on_the_number_of_processes(
+    linked_text: tuple[Bitext, list[Links]],
+) -> None:
     bitext, _ = linked_text
     one, two = (align_bitext(bitext, AlignerSettings(samplers=2), n) for n in (1, 2))
     assert one.arrays().keys() == two.arrays().keys()
     assert all(np.array_equal(one.arrays()[name], two.arrays()[name]) for name in one.arrays())
 
 
-def test_chains() -> None:
+def test_only_eflomal_has_several_chains() -> None:
     names = [str(chain) for chain in list_chains(AlignerSettings(samplers=2))]
     assert names == ["forward-1", "forward-2", "backward-1", "backward-2"]
     assert len(list_chains(AlignerSettings(kind="hmm", samplers=2))) == 2
@@ -87,7 +91,7 @@ def test_chains() -> None:
 VOTES = [([4, 4, 4], 4), ([4, 7, 7], 7), ([7, 4, 7], 7), ([7, 4, 0], 7), ([0, 4, 0], 0)]
 
 
-def test_votes() -> None:
+def test_majority_wins_and_ties_go_to_the_first_chain() -> None:
     rows = np.array([choice for choice, _ in VOTES], dtype=np.int16).T
     assert majority_vote(list(rows)).tolist() == [best for _, best in VOTES]
     assert majority_vote([rows[0]]).tolist() == rows[0].tolist()
@@ -108,7 +112,7 @@ EXACT: tuple[Literal["union", "intersection"], ...] = ("union", "intersection")
 
 @given(st.lists(choices(), min_size=1, max_size=4), st.sampled_from(EXACT))
 @settings(deadline=None)
-def test_joining_is_that_of_the_metrics(
+def test_symmetrization_agrees_with_the_metrics(
     rows: list[tuple[list[int], list[int]]], how: Literal["union", "intersection"]
 ) -> None:
     bitext = Bitext(
@@ -127,30 +131,30 @@ def test_joining_is_that_of_the_metrics(
 def test_grow_diag_final_and_lies_between(row: tuple[list[int], list[int]]) -> None:
     bitext = Bitext(concatenate_sentences([row[1]]), concatenate_sentences([row[0]]))
     forward, backward = (np.array(side, dtype=np.int16) for side in row)
-    found = {how: symmetrize_bitext(forward, backward, bitext, how)[0] for how in SYMMETRIZATION}
+    found = {how: symmetrize_bitext(forward, backward, bitext, how)[0] for how in HEURISTICS}
     assert found["intersection"] <= found["grow-diag-final-and"] <= found["grow-diag-final"]
     assert found["grow-diag-final"] <= found["union"] == found["forward"] | found["backward"]
 
 
 def test_every_setting_has_an_implementation() -> None:
-    assert set(SYMMETRIZATION) == set(get_args(Symmetrization))
-    assert set(CHAINS) == set(KINDS)
+    assert set(HEURISTICS) == set(get_args(Symmetrization))
+    assert set(ALIGNER_MODELS) == set(KINDS)
 
 
-def test_links_survive_a_file() -> None:
+def test_links_survive_saving_and_loading() -> None:
     links = WordLinks(np.array([0, 1, 3]), np.array([2, 0, 1]), np.array([0, 2, 2, 3]))
     again = WordLinks.of(links.arrays())
     assert [again[n] for n in range(3)] == [{(0, 2), (1, 0)}, frozenset(), {(3, 1)}]
 
 
 @pytest.mark.parametrize("rows", [[[2], []], [[2] * 1025, [3]]])
-def test_pairs_that_thot_would_skip(rows: list[list[int]]) -> None:
+def test_pairs_that_thot_would_skip_are_refused(rows: list[list[int]]) -> None:
     bitext = Bitext(concatenate_sentences([[2], rows[0]]), concatenate_sentences([[3], rows[1]]))
     with pytest.raises(UserError, match=r"takes 1 to 1024 words a side, and of 2 .* 1 have"):
         train_chain(bitext, AlignerSettings(), AlignerChain(False, 0))
 
 
-def test_without_thot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_thot_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "thot.alignment", None)
     with pytest.raises(UserError, match=r"pip install .*\[smt\]"):
         thot_module("alignment")

@@ -1,4 +1,4 @@
-"""The language model: counts against counting, smoothing against its formula."""
+"""The language model: counts against a Counter, smoothing against its formula."""
 
 from collections import Counter
 from math import exp, log
@@ -52,7 +52,7 @@ def grams(orders: list[NgramCounts]) -> list[dict[Gram, int]]:
 
 @given(texts, st.integers(1, 4))
 @settings(deadline=None)
-def test_counts(rows: list[list[int]], order: int) -> None:
+def test_ngrams_of_all_orders_are_counted(rows: list[list[int]], order: int) -> None:
     found = grams(count_ngrams(concatenate_sentences(rows), END, order))
     assert found == [counted(rows, n) for n in range(1, order + 1)]
 
@@ -107,7 +107,7 @@ def test_probabilities_follow_the_formula(
 
 @given(texts, st.integers(1, 3))
 @settings(deadline=None)
-def test_probabilities_add_up(rows: list[list[int]], longest: int) -> None:
+def test_probabilities_sum_to_one_after_every_history(rows: list[list[int]], longest: int) -> None:
     model = smooth_counts(count_ngrams(concatenate_sentences(rows), END, longest))
     words = np.arange(ROWS)
     for node in np.unique(model.history).tolist():
@@ -115,7 +115,7 @@ def test_probabilities_add_up(rows: list[list[int]], longest: int) -> None:
         assert np.exp(scores).sum() == pytest.approx(1.0, abs=1e-5)
 
 
-def test_rows_are_independent() -> None:
+def test_scores_do_not_depend_on_the_rest_of_the_batch() -> None:
     draw = np.random.default_rng(3)
     rows = [draw.integers(1, 9, size=draw.integers(1, 9)).tolist() for _ in range(60)]
     model = smooth_counts(count_ngrams(concatenate_sentences(rows), END, 4))
@@ -126,7 +126,7 @@ def test_rows_are_independent() -> None:
         assert (together[0][k], together[1][k]) == (alone[0][0], alone[1][0])
 
 
-def test_discounts() -> None:
+def test_discounts_follow_the_formula_or_fall_back() -> None:
     # ten n-grams once, five twice, three and two three and four times, one more often
     amounts = np.repeat([1, 2, 3, 4, 9, 0], [10, 5, 3, 2, 1, 4])
     y = 10 / 20
@@ -139,7 +139,7 @@ def test_discounts() -> None:
     assert kneser_ney_discounts(odd) is DEFAULT_DISCOUNTS  # a discount would be negative
 
 
-def test_the_model_predicts_its_language(tmp_path: Path) -> None:
+def test_model_predicts_its_training_text(tmp_path: Path) -> None:
     rows = [[2, 3, 4, 5]] * 30 + [[5, 4, 3, 2]] * 10
     model = smooth_counts(count_ngrams(concatenate_sentences(rows), END, 3))
     model.save(tmp_path)

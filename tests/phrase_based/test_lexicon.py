@@ -1,4 +1,4 @@
-"""The lexicon: counts of links, and the weights of words by them."""
+"""The lexicon: counts of links, and word translation probabilities."""
 
 from collections import Counter
 
@@ -22,7 +22,7 @@ def entries(lexicon: Lexicon) -> dict[tuple[int, int], int]:
 
 @given(st.lists(linked_pairs(), min_size=1, max_size=4))
 @settings(deadline=None)
-def test_counts(pairs: list[Pair]) -> None:
+def test_links_and_unlinked_words_are_counted(pairs: list[Pair]) -> None:
     expected: Counter[tuple[int, int]] = Counter()
     for source, target, links in pairs:
         expected.update((source[j], target[i]) for j, i in links)
@@ -34,14 +34,14 @@ def test_counts(pairs: list[Pair]) -> None:
         )
     lexicon = count_links(*corpus(pairs), ROWS, ROWS)
     assert entries(lexicon) == expected
-    assert entries(lexicon.turned()) == {(t, s): count for (s, t), count in expected.items()}
-    for each in (lexicon, lexicon.turned()):
+    assert entries(lexicon.swapped()) == {(t, s): count for (s, t), count in expected.items()}
+    for each in (lexicon, lexicon.swapped()):
         sums = np.bincount(each.source, weights=each.probabilities())
         linked = {s for (s, t) in entries(each) if t != NULL_WORD}
         assert [sums[s] for s in sorted(linked)] == pytest.approx([1.0] * len(linked))
 
 
-def test_weights_of_words() -> None:
+def test_weights_are_link_counts_over_word_counts() -> None:
     pairs: list[Pair] = [
         ([2, 3], [4, 5, 6], frozenset({(0, 0), (1, 1), (1, 2)})),
         ([2, 3], [5, 4, 6], frozenset({(0, 0)})),
@@ -54,12 +54,12 @@ def test_weights_of_words() -> None:
     assert found == expected
 
 
-def test_survives_a_file() -> None:
+def test_lexicon_survives_saving_and_loading() -> None:
     lexicon = count_links(*corpus([([2], [3], frozenset({(0, 0)}))]), ROWS, ROWS)
     assert entries(Lexicon.of(lexicon.arrays())) == {(2, 3): 1}
 
 
-def test_empty_sides_are_counted_as_nothing() -> None:
+def test_words_without_links_count_as_linked_to_null() -> None:
     bitext = Bitext(concatenate_sentences([[2]]), concatenate_sentences([[3]]))
     lexicon = count_links(bitext, corpus([([2], [3], frozenset())])[1], ROWS, ROWS)
     assert entries(lexicon) == {(2, NULL_WORD): 1, (NULL_WORD, 3): 1}

@@ -1,4 +1,4 @@
-"""MERT: the exact line search against trying every interval, and what optimising promises."""
+"""MERT: exact line search against trying every interval, and guarantees of the optimizer."""
 
 from itertools import pairwise
 
@@ -41,10 +41,10 @@ def random_lists(seed: int, sentences: int = 4, longest: int = 6, ties: bool = F
     return NBestLists.of(features, statistics)
 
 
-def by_trying(
+def best_by_exhaustive_search(
     lists: NBestLists, weights: DoubleArray, direction: DoubleArray, least: float, most: float
 ) -> float:
-    """The best BLEU on the line: every crossing of every two lines, and a step between each."""
+    """Find the best BLEU on the line by trying a step between every two crossings."""
     crossings = []
     for rows, real in zip(lists.features, lists.real, strict=True):
         height, slope = rows[real] @ weights, rows[real] @ direction
@@ -69,13 +69,13 @@ def test_line_search_is_exact(seed: int, bounded: bool) -> None:
     least, most = step_limits(weights, direction, lower)
     step, bleu = line_search(lists, weights, direction, lower)
     assert least <= step <= most
-    assert bleu == pytest.approx(by_trying(lists, weights, direction, least, most))
+    assert bleu == pytest.approx(best_by_exhaustive_search(lists, weights, direction, least, most))
     assert lists.bleu(weights + step * direction) == pytest.approx(bleu)
 
 
 @given(st.integers(0, 10_000), st.booleans(), st.sampled_from([-np.inf, -2.0, 0.5]))
 @settings(deadline=None)
-def test_the_envelope_is_never_below_a_line(seed: int, ties: bool, least: float) -> None:
+def test_envelope_is_never_below_a_line(seed: int, ties: bool, least: float) -> None:
     """Also where three and more lines meet in a point, and where several are the same."""
     lists = random_lists(seed, ties=ties)
     weights, direction = np.array([1.0, 2.0, -1.0]), np.array([0.5, 1.0, 1.0])
@@ -102,7 +102,7 @@ def test_the_envelope_is_never_below_a_line(seed: int, ties: bool, least: float)
         ([0.0, 1.0, 1.0], [1.0, 0.0, 0.0], (0.0, np.inf)),
     ],
 )
-def test_limits_of_a_step(
+def test_step_range_keeps_weights_above_their_minimum(
     weights: list[float], direction: list[float], expected: tuple[float, float]
 ) -> None:
     lower = np.array([0.0, -np.inf, 0.0])
@@ -111,7 +111,7 @@ def test_limits_of_a_step(
 
 @given(st.integers(0, 1_000))
 @settings(max_examples=20)
-def test_optimising_never_loses_and_keeps_its_limits(seed: int) -> None:
+def test_optimizer_never_lowers_bleu_and_keeps_minimum_weights(seed: int) -> None:
     lists = random_lists(seed, sentences=6)
     start, lower = np.array([0.2, 0.5, 0.3]), np.array([0.0, -np.inf, 0.0])
     weights, bleu = optimize_weights(lists, start, lower, restarts=2, seed=seed)
@@ -121,7 +121,7 @@ def test_optimising_never_loses_and_keeps_its_limits(seed: int) -> None:
     assert np.abs(weights).sum() == pytest.approx(1.0)
 
 
-def test_optimising_is_repeatable_and_seeded() -> None:
+def test_optimizer_is_deterministic_for_a_seed() -> None:
     lists = random_lists(7, sentences=8)
     start = np.ones(3) / 3
     one, again = (optimize_weights(lists, start, FREE, restarts=3, seed=5) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Stages: done once, done again when what they depend on changes, and the same every time."""
+"""Stages of training: run once, run again when their inputs change, and repeatable."""
 
 import shutil
 from contextlib import nullcontext
@@ -36,7 +36,7 @@ def changed(settings: dict[str, object]) -> PhraseBasedSettings:
 
 
 @pytest.mark.parametrize(("settings", "anew"), CHANGES)
-def test_stages_made_anew(
+def test_changed_settings_repeat_only_the_stages_that_depend_on_them(
     settings: dict[str, object],
     anew: set[str],
     tiny_smt: PhraseBasedModel,
@@ -52,7 +52,9 @@ def test_stages_made_anew(
     assert PhraseBasedModel.open(directory) == model
 
 
-def test_the_same_again(tiny_smt: PhraseBasedModel, tiny_corpus: Path, tmp_path: Path) -> None:
+def test_training_is_deterministic(
+    tiny_smt: PhraseBasedModel, tiny_corpus: Path, tmp_path: Path
+) -> None:
     again = train_phrase_based(tiny_corpus, tmp_path / "model", SETTINGS)
     for path in sorted(tiny_smt.directory.rglob("*")):
         other = again.directory / path.relative_to(tiny_smt.directory)
@@ -64,7 +66,7 @@ def test_the_same_again(tiny_smt: PhraseBasedModel, tiny_corpus: Path, tmp_path:
             assert path.read_bytes() == other.read_bytes(), path
 
 
-def test_an_interrupted_stage_is_done_again(
+def test_interrupted_stage_is_repeated(
     tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*arguments: object) -> None:
@@ -82,7 +84,7 @@ def test_an_interrupted_stage_is_done_again(
     assert (tmp_path / "forward-1.json").stat().st_mtime_ns == kept
 
 
-def test_half_a_training_is_no_model(
+def test_directory_of_an_unfinished_training_is_no_model(
     tiny_smt: PhraseBasedModel, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*arguments: object) -> None:
@@ -106,7 +108,7 @@ def test_half_a_training_is_no_model(
         ("lm/keys.npy", "language-model"),
     ],
 )
-def test_what_was_removed_is_made_again(
+def test_stage_with_a_missing_file_is_repeated(
     file: str, stage: str, tiny_smt: PhraseBasedModel, tiny_corpus: Path, tmp_path: Path
 ) -> None:
     directory = tmp_path / "model"
@@ -119,16 +121,19 @@ def test_what_was_removed_is_made_again(
     assert (directory / file).exists()
 
 
-def test_figures(tiny_smt: PhraseBasedModel) -> None:
-    found = tiny_smt.figures()
-    assert list(found) == list(STAGES)
-    assert all(each["seconds"] >= 0 and each["peak_mib"] > 0 for each in found.values())
-    assert all(each["cpu_seconds"] >= 0 for each in found.values())
-    assert found["phrases"]["occurrences"] == len(tiny_smt.occurrences())
-    assert 1 < found["language-model"]["dev_perplexity"] < 60
+def test_stages_record_their_cost_and_outcome(tiny_smt: PhraseBasedModel) -> None:
+    records = tiny_smt.stage_records()
+    assert list(records) == list(STAGES)
+    for record in records.values():
+        assert record.seconds >= 0
+        assert record.peak_mib > 0
+        assert record.cpu_seconds >= 0
+    phrases_record = records["phrases"].model_dump()
+    assert phrases_record["occurrences"] == len(tiny_smt.occurrences())
+    assert 1 < records["language-model"].model_dump()["dev_perplexity"] < 60
 
 
-def test_some_of_the_pairs(tiny_corpus: Path) -> None:
+def test_bitext_takes_the_first_pairs_of_the_shuffled_order(tiny_corpus: Path) -> None:
     split = Corpus.open(tiny_corpus).split("train")
     some = Bitext.of(split, 10)
     rows = sorted(split.order[:10].tolist())
@@ -146,7 +151,7 @@ def test_damaged_files_are_named(tiny_smt: PhraseBasedModel, tmp_path: Path) -> 
     assert read_json(tiny_smt.directory / "smt.json")["order"] == SETTINGS.order
 
 
-def test_a_neural_model_keeps_its_directory(tiny_model: Path, tiny_corpus: Path) -> None:
+def test_directory_of_a_neural_model_is_refused(tiny_model: Path, tiny_corpus: Path) -> None:
     before = sorted(tiny_model.iterdir())
     with pytest.raises(UserError, match=r"holds a neural model; choose another directory"):
         train_phrase_based(tiny_corpus, tiny_model, SETTINGS)

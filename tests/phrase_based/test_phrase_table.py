@@ -1,4 +1,4 @@
-"""The table of a text, against counting."""
+"""The phrase table of a text against plain counting."""
 
 from collections import Counter
 from math import exp, log
@@ -34,12 +34,12 @@ def rows_of(table: PhraseTable, source: tuple[int, ...]) -> range:
 
 
 def target_of(table: PhraseTable, row: int) -> tuple[int, ...]:
-    return tuple(word for word in table.words[row].tolist() if word)
+    return tuple(word for word in table.target_ids[row].tolist() if word)
 
 
 @given(st.lists(linked_pairs(), min_size=1, max_size=6), st.integers(1, 3))
 @settings(deadline=None)
-def test_counts(pairs: list[Pair], options: int) -> None:
+def test_scores_are_relative_frequencies_of_the_best_pairs(pairs: list[Pair], options: int) -> None:
     bitext, links = corpus(pairs)
     found = extract_phrases(bitext, links, 3)
     lexicon = count_links(bitext, links, ROWS, ROWS)
@@ -72,7 +72,7 @@ def test_counts(pairs: list[Pair], options: int) -> None:
 
 @given(st.lists(linked_pairs(), min_size=1, max_size=4))
 @settings(deadline=None)
-def test_lexical_weights(pairs: list[Pair]) -> None:
+def test_lexical_weights_take_the_best_word_of_the_other_phrase(pairs: list[Pair]) -> None:
     bitext, links = corpus(pairs)
     lexicon = count_links(bitext, links, ROWS, ROWS)
     text = concatenate_sentences([pairs[0][0]])
@@ -80,7 +80,7 @@ def test_lexical_weights(pairs: list[Pair]) -> None:
 
     def best(words: tuple[int, ...], others: tuple[int, ...], turned: bool) -> float:
         """The product of each word's best weight."""
-        own = lexicon.turned() if turned else lexicon
+        own = lexicon.swapped() if turned else lexicon
         entries = zip(own.source.tolist(), own.target.tolist(), strict=True)
         known = dict(zip(entries, own.probabilities().tolist(), strict=True))
         each = [max(known.get((o, w), 0.0) for o in (NULL_WORD, *others)) for w in words]
@@ -93,7 +93,7 @@ def test_lexical_weights(pairs: list[Pair]) -> None:
             assert np.exp(table.scores[row, 2:]).tolist() == pytest.approx(expected)
 
 
-def test_orientations() -> None:
+def test_orientations_are_smoothed_with_the_overall_distribution() -> None:
     straight = ([2, 3], [4, 5], frozenset({(0, 0), (1, 1)}))
     crossed = ([3, 2], [4, 5], frozenset({(0, 1), (1, 0)}))
     bitext, links = corpus([straight, straight, crossed])
@@ -108,7 +108,7 @@ def test_orientations() -> None:
     assert [exp(each) for each in table.orientation[row]] == pytest.approx(expected.tolist())
 
 
-def test_survives_a_file(tmp_path: Path) -> None:
+def test_table_survives_saving_and_loading(tmp_path: Path) -> None:
     bitext, links = corpus([([2, 3], [4, 5], frozenset({(0, 1), (1, 0)}))])
     lexicon = count_links(bitext, links, ROWS, ROWS)
     table = build_phrase_table(
@@ -122,7 +122,7 @@ def test_survives_a_file(tmp_path: Path) -> None:
     assert again.scores[row].tolist() == [log(1.0)] * 4
 
 
-def test_a_text_without_known_phrases() -> None:
+def test_text_without_known_phrases_has_an_empty_table() -> None:
     bitext, links = corpus([([2], [3], frozenset({(0, 0)}))])
     lexicon = count_links(bitext, links, ROWS, ROWS)
     assert (

@@ -1,4 +1,4 @@
-"""Phrases: the vectorised extraction against the textbook's loops."""
+"""Phrase extraction: vectorized code against the loops of the textbook."""
 
 from collections import Counter
 from itertools import product
@@ -40,7 +40,7 @@ def corpus(pairs: list[Pair]) -> tuple[Bitext, WordLinks]:
 
 
 def orientation(links: frozenset[tuple[int, int]], a: int, b: int, c: int) -> int:
-    """Of source words [a, b) that became target words from c on; only words with links count."""
+    """Classify source words [a, b) that became target words from c on; only linked words count."""
     before = [i for _, i in links if i < c]
     if not before:
         return DISCONTINUOUS if any(j < a for j, _ in links) else MONOTONE
@@ -53,7 +53,7 @@ def orientation(links: frozenset[tuple[int, int]], a: int, b: int, c: int) -> in
 
 
 def textbook(pair: Pair, longest: int) -> Counter[tuple[Key, int]]:
-    """Every pair of runs with a link inside and none that leaves, and its orientation."""
+    """Count all pairs of spans with a link inside and none that leaves, with their orientation."""
     source, target, links = pair
     found: Counter[tuple[Key, int]] = Counter()
     for a, c in product(range(len(source)), range(len(target))):
@@ -70,12 +70,12 @@ def textbook(pair: Pair, longest: int) -> Counter[tuple[Key, int]]:
 
 
 def keys(bitext: Bitext, found: PhraseOccurrences) -> list[Key]:
-    def run(side: SentenceIds, spans: Spans, n: int) -> tuple[int, ...]:
+    def ids(side: SentenceIds, spans: Spans, n: int) -> tuple[int, ...]:
         start = int(spans.starts[n])
         return tuple(side.ids[start : start + int(spans.lengths[n])].tolist())
 
     return [
-        (run(bitext.source, found.source, n), run(bitext.target, found.target, n))
+        (ids(bitext.source, found.source, n), ids(bitext.target, found.target, n))
         for n in range(len(found))
     ]
 
@@ -90,7 +90,9 @@ def linked_pairs(draw: st.DrawFn) -> Pair:
 
 @given(st.lists(linked_pairs(), min_size=1, max_size=5), st.integers(1, 4), st.integers(1, 3))
 @settings(deadline=None)
-def test_extraction_is_the_textbooks(pairs: list[Pair], longest: int, chunk: int) -> None:
+def test_extraction_agrees_with_the_textbook_loops(
+    pairs: list[Pair], longest: int, chunk: int
+) -> None:
     bitext, links = corpus(pairs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(phrases, "CHUNK", chunk)
@@ -101,7 +103,7 @@ def test_extraction_is_the_textbooks(pairs: list[Pair], longest: int, chunk: int
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=6))
 @settings(deadline=None)
-def test_hashes_tell_runs_apart_wherever_they_stand(rows: list[list[int]]) -> None:
+def test_equal_spans_have_equal_hashes_anywhere_and_others_differ(rows: list[list[int]]) -> None:
     text = concatenate_sentences(rows)
     spans = all_spans(text, 4)
     values = hash_spans(text.ids, spans)
@@ -120,22 +122,22 @@ def test_hashes_tell_runs_apart_wherever_they_stand(rows: list[list[int]]) -> No
     )
 
 
-# small numbers share their first bits, and the last is the largest that there is
+# small numbers share their first bits; the last is the largest of 64 bits
 numbers = st.one_of(st.integers(0, 9), st.integers(0, 2**64 - 1), st.just(2**64 - 1))
 
 
 @given(st.lists(numbers, max_size=30), st.sets(numbers, max_size=30), st.integers(1, 7))
 @settings(deadline=None)
-def test_positions(values: list[int], among: set[int], block: int) -> None:
+def test_hashes_are_found_in_a_sorted_array(values: list[int], among: set[int], block: int) -> None:
     values += list(among)[::2]
     ordered = sorted(among)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(phrases, "BLOCK", block)
-        found = find_hashes(*(np.array(each, dtype=np.uint64) for each in (values, ordered)))
+        found = find_hashes(*(np.array(row, dtype=np.uint64) for row in (values, ordered)))
     assert found.tolist() == [ordered.index(v) if v in among else -1 for v in values]
 
 
-def test_occurrences_survive_a_file() -> None:
+def test_occurrences_survive_saving_and_loading() -> None:
     bitext, links = corpus([([2, 3], [4, 5], frozenset({(0, 1), (1, 0)}))])
     found = extract_phrases(bitext, links, 7)
     assert keys(bitext, PhraseOccurrences.of(found.arrays())) == keys(bitext, found)

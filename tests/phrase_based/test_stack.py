@@ -1,4 +1,4 @@
-"""The search: against trying everything where that is possible, and its promises elsewhere."""
+"""Stack decoding against exhaustive search, and its guarantees where that is too large."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -10,25 +10,25 @@ from hypothesis import strategies as st
 
 from covnmt.base.arrays import DoubleArray
 from covnmt.phrase_based.bitext import concatenate_sentences
-from covnmt.phrase_based.features import (
+from covnmt.phrase_based.language_model import LanguageModel, count_ngrams, smooth_counts
+from covnmt.phrase_based.nbest import PhraseHypothesis, best_translations
+from covnmt.phrase_based.phrase_table import PhraseTable
+from covnmt.phrase_based.phrases import DISCONTINUOUS, MONOTONE, SWAP, all_spans, hash_spans
+from covnmt.phrase_based.stack import (
     DISTORTION,
     FEATURES,
     INITIAL_WEIGHTS,
     LANGUAGE_MODEL,
     ORIENTATION,
     PHRASE_FEATURES,
+    StackSearch,
 )
-from covnmt.phrase_based.language_model import LanguageModel, count_ngrams, smooth_counts
-from covnmt.phrase_based.nbest import PhraseHypothesis, best_translations
-from covnmt.phrase_based.phrase_table import PhraseTable
-from covnmt.phrase_based.phrases import DISCONTINUOUS, MONOTONE, SWAP, all_spans, hash_spans
-from covnmt.phrase_based.stack import StackSearch
 from covnmt.phrase_based.translation_options import TranslationOptions, collect_options
 from covnmt.text.vocabulary import UNK_ID
 
 WORDS, END = 8, 9  # target ids 2 to 8
 ALL = 10_000  # a stack that nothing is dropped from
-Way = tuple[int, ...]  # options, in the order in which they are said
+Path = tuple[int, ...]  # options, in the order of the target
 
 
 def random_options(seed: int, length: int, model: LanguageModel) -> TranslationOptions:
@@ -54,12 +54,12 @@ def random_model(seed: int) -> LanguageModel:
     return smooth_counts(count_ngrams(concatenate_sentences(rows), END, 3))
 
 
-def ways(options: TranslationOptions, reach: int, way: Way = ()) -> Iterator[Way]:
-    """Every order of options that covers each word once and obeys the limit on jumps."""
-    spans = [(int(options.begin[s]), int(options.end[s])) for s in options.span[list(way)]]
+def paths(options: TranslationOptions, reach: int, path: Path = ()) -> Iterator[Path]:
+    """Yield every order of options that covers each word once within the distortion limit."""
+    spans = [(int(options.begin[s]), int(options.end[s])) for s in options.span[list(path)]]
     covered = {j for a, b in spans for j in range(a, b)}
     if len(covered) == options.length:
-        yield way
+        yield path
         return
     last = spans[-1][1] if spans else 0
     gap = min(set(range(options.length)) - covered)
@@ -67,21 +67,21 @@ def ways(options: TranslationOptions, reach: int, way: Way = ()) -> Iterator[Way
         a, b = int(options.begin[s]), int(options.end[s])
         near = abs(a - last) <= reach and (a == gap or b - gap <= reach)
         if near and covered.isdisjoint(range(a, b)):
-            yield from ways(options, reach, (*way, option))
+            yield from paths(options, reach, (*path, option))
 
 
-def features(options: TranslationOptions, way: Way, model: LanguageModel) -> DoubleArray:
-    """One after the other, from what the features are called."""
+def features(options: TranslationOptions, path: Path, model: LanguageModel) -> DoubleArray:
+    """Compute the features step by step from their definitions."""
     found = np.zeros(len(FEATURES))
     history, begin, end = np.array([model.beginning]), 0, 0
-    for option in way:
+    for option in path:
         s = options.span[option]
         a, b = int(options.begin[s]), int(options.end[s])
         moved = MONOTONE if a == end else SWAP if b == begin else DISCONTINUOUS
-        found[PHRASE_FEATURES] += options.own[option]
+        found[PHRASE_FEATURES] += options.features[option]
         found[DISTORTION] -= abs(a - end)
         found[ORIENTATION.start + moved] += options.orientation[option, moved]
-        for word in options.words[option]:
+        for word in options.target_ids[option]:
             if word:
                 score, history = model.step(history, np.array([word]))
                 found[LANGUAGE_MODEL] += score[0]
@@ -90,8 +90,8 @@ def features(options: TranslationOptions, way: Way, model: LanguageModel) -> Dou
     return found
 
 
-def said(options: TranslationOptions, way: Way) -> tuple[int, ...]:
-    return tuple(word for option in way for word in options.words[option].tolist() if word)
+def target_words(options: TranslationOptions, path: Path) -> tuple[int, ...]:
+    return tuple(word for option in path for word in options.target_ids[option].tolist() if word)
 
 
 def random_weights(seed: int) -> DoubleArray:
@@ -101,26 +101,30 @@ def random_weights(seed: int) -> DoubleArray:
 
 @given(st.integers(0, 999), st.integers(1, 4), st.integers(0, 4))
 @settings(deadline=None, max_examples=60)
-def test_a_large_stack_finds_the_best(seed: int, length: int, reach: int) -> None:
+def test_a_stack_without_pruning_finds_the_best_translations(
+    seed: int, length: int, reach: int
+) -> None:
     model, weights = random_model(seed), random_weights(seed)
     options = random_options(seed, length, model)
     expected: dict[tuple[int, ...], float] = {}
-    for way in ways(options, reach):
-        score = float(features(options, way, model) @ weights)
-        text = said(options, way)
+    for path in paths(options, reach):
+        score = float(features(options, path, model) @ weights)
+        text = target_words(options, path)
         expected[text] = max(score, expected.get(text, -np.inf))
     found = best_translations(StackSearch(options, weights, model, reach, ALL), 5)
     scores = [float(np.dot(each.features, weights)) for each in found]
     best = sorted(expected.values(), reverse=True)[: len(scores)]
     assert scores == pytest.approx(best, abs=1e-4)
-    assert [expected[each.words] for each in found] == pytest.approx(best, abs=1e-4)
+    assert [expected[each.target_ids] for each in found] == pytest.approx(best, abs=1e-4)
     assert len(found) == min(5, len(expected))
 
 
 @given(st.integers(0, 999), st.integers(1, 12), st.integers(0, 6), st.integers(1, 20))
 @settings(deadline=None, max_examples=40)
-def test_any_stack_tells_the_truth(seed: int, length: int, reach: int, size: int) -> None:
-    """Whatever is found covers each word once, keeps to the limit, and has the features it says."""
+def test_translations_of_a_pruned_stack_are_valid_and_correctly_scored(
+    seed: int, length: int, reach: int, size: int
+) -> None:
+    """Each covers every word once, keeps to the distortion limit, and reports its own features."""
     model, weights = random_model(seed), random_weights(seed)
     options = random_options(seed, length, model)
     found = best_translations(StackSearch(options, weights, model, reach, size), 3)
@@ -128,8 +132,8 @@ def test_any_stack_tells_the_truth(seed: int, length: int, reach: int, size: int
     scores = [float(np.dot(each.features, weights)) for each in found]
     assert scores == sorted(scores, reverse=True)
     for each in found:
-        way = as_way(options, each)
-        assert each.features == pytest.approx(features(options, way, model).tolist(), abs=1e-4)
+        path = find_path(options, each)
+        assert each.features == pytest.approx(features(options, path, model).tolist(), abs=1e-4)
         covered = sorted(j for p in each.phrases for j in range(p.source, p.source_end))
         assert covered == list(range(length))
         places = [0, *(p.source_end for p in each.phrases)]
@@ -138,35 +142,36 @@ def test_any_stack_tells_the_truth(seed: int, length: int, reach: int, size: int
         )
 
 
-def as_way(options: TranslationOptions, found: PhraseHypothesis) -> Way:
-    """The options that a translation was made of: those of its spans that say its words."""
-    way = []
+def find_path(options: TranslationOptions, found: PhraseHypothesis) -> Path:
+    """Find the options that a translation was made of."""
+    path = []
     for phrase in found.phrases:
-        words = list(found.words[phrase.target : phrase.target_end])
+        words = list(found.target_ids[phrase.target : phrase.target_end])
         fitting = [
             option
             for option, s in enumerate(options.span.tolist())
             if (options.begin[s], options.end[s]) == (phrase.source, phrase.source_end)
-            and [word for word in options.words[option].tolist() if word] == words
+            and [word for word in options.target_ids[option].tolist() if word] == words
         ]
-        # of options that say the same, the one whose own features complete the sum is meant
-        way.append(fitting)
-    return _matching(options, way, found)
+        # options with the same words are told apart by the sum of their features
+        path.append(fitting)
+    return _matching(options, path, found)
 
 
 def _matching(
     options: TranslationOptions, choices: list[list[int]], found: PhraseHypothesis
-) -> Way:
-    ways_so_far: list[Way] = [()]
+) -> Path:
+    paths_so_far: list[Path] = [()]
     for fitting in choices:
-        ways_so_far = [(*way, option) for way in ways_so_far for option in fitting]
+        paths_so_far = [(*path, option) for path in paths_so_far for option in fitting]
     own = np.array(found.features)[PHRASE_FEATURES]
     return min(
-        ways_so_far, key=lambda way: float(np.abs(options.own[list(way)].sum(axis=0) - own).sum())
+        paths_so_far,
+        key=lambda path: float(np.abs(options.features[list(path)].sum(axis=0) - own).sum()),
     )
 
 
-def test_a_larger_stack_is_never_worse_here() -> None:
+def test_score_rises_with_the_stack_size_on_this_sentence() -> None:
     model, weights = random_model(1), random_weights(1)
     options = random_options(1, 10, model)
     best = [
@@ -181,7 +186,7 @@ def test_a_larger_stack_is_never_worse_here() -> None:
     assert all(b >= a - 1e-9 for a, b in pairwise(best))
 
 
-def test_words_without_a_phrase_are_copied() -> None:
+def test_words_without_a_phrase_of_their_own_are_copied() -> None:
     model = random_model(2)
     text = concatenate_sentences([[2]])
     table = PhraseTable(
@@ -192,7 +197,7 @@ def test_words_without_a_phrase_are_copied() -> None:
         np.zeros((1, 3)),
     )
     options = collect_options([2, UNK_ID, 3], table, model, 1)
-    assert options.words.tolist() == [[5], [UNK_ID], [UNK_ID]]
+    assert options.target_ids.tolist() == [[5], [UNK_ID], [UNK_ID]]
     assert options.begin[options.span].tolist() == [0, 1, 2]
     [found] = best_translations(StackSearch(options, INITIAL_WEIGHTS, model, 0, 10), 1)
-    assert found.words == (5, UNK_ID, UNK_ID)
+    assert found.target_ids == (5, UNK_ID, UNK_ID)

@@ -1,4 +1,4 @@
-"""Translations: phrases cover every source word once, links stay inside them, words are copied."""
+"""Translations: phrases cover each source word once, and links stay inside of them."""
 
 import multiprocessing
 import shutil
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from covnmt.base.errors import UserError
-from covnmt.phrase_based.features import FEATURES, INITIAL_WEIGHTS
 from covnmt.phrase_based.lexicon import Lexicon
 from covnmt.phrase_based.model import LANGUAGE_MODEL_DIRECTORY, PhraseBasedModel
 from covnmt.phrase_based.nbest import PhraseHypothesis, PhraseSpan
 from covnmt.phrase_based.settings import StackSearchSettings
+from covnmt.phrase_based.stack import FEATURES, INITIAL_WEIGHTS
 from covnmt.phrase_based.translate import (
     MAX_CHUNK_TOKENS,
     WordLinker,
@@ -56,11 +56,11 @@ def test_every_source_word_is_translated_once(tiny_smt: PhraseBasedModel) -> Non
             covered = sorted(j for p in found.phrases for j in range(p.source, p.source_end))
             assert covered == list(range(len(each)))
             said = [i for p in found.phrases for i in range(p.target, p.target_end)]
-            assert said == list(range(len(found.words)))
+            assert said == list(range(len(found.target_ids)))
             assert len(found.features) == len(FEATURES)
 
 
-def test_several_processes_give_the_same(tiny_smt: PhraseBasedModel) -> None:
+def test_translations_do_not_depend_on_the_number_of_processes(tiny_smt: PhraseBasedModel) -> None:
     lines = dev_lines(tiny_smt, 4)
     one = list(translate_phrase_based(tiny_smt, lines, SEARCH))
     two = list(translate_phrase_based(tiny_smt, lines, SEARCH.model_copy(update={"processes": 2})))
@@ -85,7 +85,7 @@ def test_translations_are_complete_though_workers_die(tiny_smt: PhraseBasedModel
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_damaged_language_model_is_named(
+def test_damaged_language_model_is_named(
     processes: int, tiny_smt: PhraseBasedModel, tmp_path: Path
 ) -> None:
     shutil.copytree(tiny_smt.directory, tmp_path / "model")
@@ -95,11 +95,11 @@ def test_a_damaged_language_model_is_named(
         list(translate_phrase_based(model, ["a"], StackSearchSettings(processes=processes)))
 
 
-def test_other_vocabularies_are_refused(tiny_smt: PhraseBasedModel, tmp_path: Path) -> None:
+def test_changed_vocabularies_are_refused(tiny_smt: PhraseBasedModel, tmp_path: Path) -> None:
     shutil.copytree(tiny_smt.directory, tmp_path / "model")
     path = tmp_path / "model" / "target.vocab"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(UserError, match=r"target.vocab: has \d+ rows in place of"):
+    with pytest.raises(UserError, match=r"target.vocab: has \d+ rows instead of"):
         list(translate_phrase_based(PhraseBasedModel.open(tmp_path / "model"), ["a"], SEARCH))
 
 
@@ -112,7 +112,7 @@ def test_unknown_words_are_copied_and_linked(tiny_smt: PhraseBasedModel) -> None
     assert [link for link in found.links if link[0] == j] == [(j, i)]
 
 
-def test_empty_and_overlong_lines(tiny_smt: PhraseBasedModel) -> None:
+def test_empty_lines_stay_empty_and_long_ones_are_split(tiny_smt: PhraseBasedModel) -> None:
     line = dev_lines(tiny_smt, 1)[0]
     long = " ".join([line] * (MAX_CHUNK_TOKENS // len(line.split()) + 1))
     empty, found = translate_phrase_based(
@@ -125,16 +125,17 @@ def test_empty_and_overlong_lines(tiny_smt: PhraseBasedModel) -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "pieces"), [(0, [0]), (1, [1]), (100, [100]), (101, [50, 51]), (250, [83, 83, 84])]
+    ("length", "chunk_lengths"),
+    [(0, [0]), (1, [1]), (100, [100]), (101, [50, 51]), (250, [83, 83, 84])],
 )
-def test_pieces(length: int, pieces: list[int]) -> None:
+def test_long_sentences_are_split_evenly(length: int, chunk_lengths: list[int]) -> None:
     tokens = [str(n) for n in range(length)]
     found = split_long_sentence(tokens)
-    assert [len(piece) for piece in found] == pieces
-    assert [token for piece in found for token in piece] == tokens
+    assert [len(chunk) for chunk in found] == chunk_lengths
+    assert [token for chunk in found for token in chunk] == tokens
 
 
-def test_links_inside_phrases() -> None:
+def test_words_are_linked_inside_their_phrase() -> None:
     # 2 gives 2 always, 3 gives 3 mostly and 2 sometimes, 4 gives nothing
     source, target, count = np.array([2, 3, 3]), np.array([2, 2, 3]), np.array([5, 1, 9])
     linker = WordLinker(Lexicon(source, target, count, WORDS.end_id + 1, 9))
@@ -145,7 +146,7 @@ def test_links_inside_phrases() -> None:
     assert linker.links([PhraseSpan(0, 2, 0, 1)], [2, 3], [8]) == frozenset()
 
 
-def test_json_is_that_of_translate(tiny_smt: PhraseBasedModel) -> None:
+def test_json_has_a_hard_alignment_and_its_coverage(tiny_smt: PhraseBasedModel) -> None:
     [found] = translate_phrase_based(tiny_smt, dev_lines(tiny_smt, 1), SEARCH)
     told = found.to_json()
     assert np.array(told["alignment"]).shape == (len(found.tokens), len(found.source_tokens))
@@ -153,10 +154,10 @@ def test_json_is_that_of_translate(tiny_smt: PhraseBasedModel) -> None:
     assert told["text"] == " ".join(told["tokens"])
 
 
-def test_no_model(tmp_path: Path) -> None:
+def test_directory_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no phrase-based model; make one: covnmt smt train"):
         PhraseBasedModel.open(tmp_path)
 
 
-def test_before_tuning_weights_are_the_usual_ones(tiny_smt: PhraseBasedModel) -> None:
+def test_weights_before_tuning_are_the_initial_ones(tiny_smt: PhraseBasedModel) -> None:
     assert load_weights(tiny_smt).tolist() == INITIAL_WEIGHTS.tolist()

@@ -1,4 +1,4 @@
-"""Tuning: it gains on the dev set, goes on where it stopped, and is the same again."""
+"""Tuning: it raises dev BLEU, resumes after an interruption, and is repeatable."""
 
 import shutil
 from pathlib import Path
@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from covnmt.base.errors import UserError
-from covnmt.base.files import read_json
-from covnmt.phrase_based.features import FEATURES
+from covnmt.base.files import read_json, write_json
 from covnmt.phrase_based.model import PhraseBasedModel, train_phrase_based
 from covnmt.phrase_based.settings import StackSearchSettings, WeightTuningSettings
+from covnmt.phrase_based.stack import FEATURES
 from covnmt.phrase_based.translate import load_weights
 from covnmt.phrase_based.tune_weights import NBestPool, TuningState, tune_phrase_based
 
@@ -26,7 +26,7 @@ def model(tiny_smt: PhraseBasedModel, tmp_path: Path) -> PhraseBasedModel:
     return PhraseBasedModel.open(tmp_path / "model")
 
 
-def test_tuning_gains_and_goes_on(model: PhraseBasedModel) -> None:
+def test_tuning_raises_dev_bleu_and_resumes(model: PhraseBasedModel) -> None:
     whole = tune_phrase_based(model, SETTINGS)
     known = read_json(model.directory / "weights.json")
     assert known["dev_bleu"] == max(bleu for _, bleu in whole) > whole[0][1]
@@ -40,8 +40,21 @@ def test_tuning_gains_and_goes_on(model: PhraseBasedModel) -> None:
     assert tune_phrase_based(model, SETTINGS) == whole
 
 
+def test_weights_from_before_the_moses_driver_was_removed_still_fit(
+    model: PhraseBasedModel,
+) -> None:
+    tune_phrase_based(model, SETTINGS.model_copy(update={"iterations": 1, "sentences": 3}))
+    path = model.directory / "weights.json"
+    content = read_json(path)
+    content["made_from"]["model"]["settings"]["engine"] = "covnmt"
+    write_json(path, content)
+    assert load_weights(model).tolist() == list(content["weights"].values())
+
+
 @pytest.mark.parametrize("lost", ["weights of round 2", "pool"])
-def test_stopped_between_two_files(lost: str, model: PhraseBasedModel) -> None:
+def test_tuning_interrupted_between_its_two_files_resumes(
+    lost: str, model: PhraseBasedModel
+) -> None:
     few = SETTINGS.model_copy(update={"iterations": 1, "sentences": 3})
     more = few.model_copy(update={"iterations": 3})
     tune_phrase_based(model, few)
@@ -56,14 +69,16 @@ def test_stopped_between_two_files(lost: str, model: PhraseBasedModel) -> None:
     assert found == tune_phrase_based(model, more)
 
 
-def test_other_settings_begin_anew(model: PhraseBasedModel) -> None:
+def test_other_settings_start_anew(model: PhraseBasedModel) -> None:
     quick = SETTINGS.model_copy(update={"iterations": 1, "sentences": 3})
     [(_, bleu)] = tune_phrase_based(model, quick)
     [(_, other)] = tune_phrase_based(model, quick.model_copy(update={"sentences": 4}))
     assert bleu != other
 
 
-def test_weights_of_another_training(model: PhraseBasedModel, tiny_corpus: Path) -> None:
+def test_weights_of_another_training_are_refused(
+    model: PhraseBasedModel, tiny_corpus: Path
+) -> None:
     tune_phrase_based(model, SETTINGS.model_copy(update={"iterations": 1, "sentences": 3}))
     again = train_phrase_based(
         tiny_corpus, model.directory, model.settings.model_copy(update={"order": 2})
@@ -75,7 +90,7 @@ def test_weights_of_another_training(model: PhraseBasedModel, tiny_corpus: Path)
 @pytest.mark.parametrize(
     "content", ["[]", "{}", '{"weights": {}}', '{"weights": {"words": "1"}}', '{"weights": 1}']
 )
-def test_weights_edited_badly(content: str, model: PhraseBasedModel) -> None:
+def test_damaged_weights_are_refused(content: str, model: PhraseBasedModel) -> None:
     (model.directory / "weights.json").write_text(content)
     with pytest.raises(UserError, match=r"weights.json: damaged: it must hold a number for each"):
         load_weights(model)
@@ -83,14 +98,14 @@ def test_weights_edited_badly(content: str, model: PhraseBasedModel) -> None:
         tune_phrase_based(model, SETTINGS)
 
 
-def test_a_dev_set_without_sentences(model: PhraseBasedModel) -> None:
+def test_dev_set_without_usable_sentences_is_refused(model: PhraseBasedModel) -> None:
     for side in ("source", "target"):
         (model.directory / f"dev.{side}.txt").write_text(" ".join("a" * 101) + "\n\n")
     with pytest.raises(UserError, match="no sentence of the dev set has 1 to 100 words"):
         tune_phrase_based(model, SETTINGS)
 
 
-def test_a_dev_set_of_two_lengths(model: PhraseBasedModel) -> None:
+def test_dev_files_of_different_lengths_are_refused(model: PhraseBasedModel) -> None:
     with (model.directory / "dev.target.txt").open("a") as stream:
         stream.write("one more\n")
     with pytest.raises(
@@ -99,12 +114,12 @@ def test_a_dev_set_of_two_lengths(model: PhraseBasedModel) -> None:
         tune_phrase_based(model, SETTINGS)
 
 
-def test_the_best_round_counts_and_of_equals_the_first() -> None:
+def test_best_round_is_the_first_of_equals() -> None:
     rounds = [([0.1], 20.0), ([0.2], 21.0), ([0.3], 21.0), ([0.4], 19.0)]
     assert TuningState(rounds).best() == ([0.2], 21.0)
 
 
-def test_pool_holds_nothing_twice() -> None:
+def test_pool_has_no_duplicates() -> None:
     def pool(*rows: tuple[int, float]) -> NBestPool:
         features = np.array([[value] for _, value in rows])
         return NBestPool(
@@ -112,7 +127,7 @@ def test_pool_holds_nothing_twice() -> None:
         )
 
     one = pool((0, 1.0), (1, 2.0))
-    both = one.with_more(pool((1, 2.0), (0, 3.0), (0, 1.0), (2, 1.0)))
+    both = one.merged_with(pool((1, 2.0), (0, 3.0), (0, 1.0), (2, 1.0)))
     assert both.sentence.tolist() == [0, 0, 1, 2]
     assert both.features.ravel().tolist() == [1.0, 3.0, 2.0, 1.0]
     assert both.lists().real.tolist() == [[True, True], [True, False], [True, False]]

@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from covnmt.base.processes import available_cpus
 from covnmt.data.corpus import Corpus, Split
@@ -31,7 +30,7 @@ from covnmt.phrase_based.tune_weights import read_tuning, tune_phrase_based
 
 TUNING_ROUNDS = 12  # at most
 ALIGNER_PAIRS = 100_000  # training pairs that the aligner learns from when it is measured
-TUNING_FIGURES = ("weights", "dev_bleu", "seconds", "cpu_seconds", "peak_mib", "phrase_pairs")
+TUNING_FIGURES = {"weights", "dev_bleu", "seconds", "cpu_seconds", "peak_mib", "phrase_pairs"}
 
 
 @dataclass(frozen=True)
@@ -93,9 +92,9 @@ def describe_model(
     model: PhraseBasedModel, settings: WeightTuningSettings, measuring_seconds: float
 ) -> SystemDescription:
     """Describe settings and training; a round of tuning takes the place of an update."""
-    stages = {name: _without_inputs(record) for name, record in model.figures().items()}
+    records = model.stage_records()
     tuned = read_tuning(model.directory)
-    scores = [bleu for _, bleu in tuned["rounds"]]
+    scores = [bleu for _, bleu in tuned.rounds]
     return SystemDescription(
         recipe={
             "smt": model.settings.model_dump(mode="json"),
@@ -106,10 +105,10 @@ def describe_model(
             reason=f"tuned in {len(scores)} rounds",
             update=len(scores),
             words_per_second=None,
-            seconds=sum(record["seconds"] for record in stages.values()) + tuned["seconds"],
-            cpu_seconds=sum(record["cpu_seconds"] for record in (*stages.values(), tuned)),
-            stages=stages,
-            tuning={key: tuned[key] for key in TUNING_FIGURES},
+            seconds=sum(record.seconds for record in records.values()) + tuned.seconds,
+            cpu_seconds=sum(record.cpu_seconds for record in records.values()) + tuned.cpu_seconds,
+            stages={name: r.model_dump(exclude={"made_from"}) for name, r in records.items()},
+            tuning=tuned.model_dump(include=TUNING_FIGURES),
             curve=[],
             validations=[
                 ValidationPoint(number, None, bleu) for number, bleu in enumerate(scores, 1)
@@ -118,7 +117,3 @@ def describe_model(
         measuring_seconds=measuring_seconds,
         processes=settings.search.processes,
     )
-
-
-def _without_inputs(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key != "made_from"}

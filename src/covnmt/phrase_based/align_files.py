@@ -1,8 +1,7 @@
-"""Word alignment of two text files (`covnmt words align`): a reference line for AER and DROP.
+"""Word alignment of two text files (`covnmt words align`), a reference line for AER and DROP.
 
-Words are what stands between spaces. The aligner learns from the lines it links and, where a
-prepared corpus is named, from its training pairs too; words that are not in its vocabulary keep
-their identity.
+Words stand between spaces. The aligner learns from the lines that it links and, if a prepared
+corpus is given, from its training pairs too. Words outside its vocabulary get ids of their own.
 """
 
 from collections.abc import Sequence
@@ -26,54 +25,53 @@ def align_files(
     target: Path,
     corpus: Corpus | None,
     settings: AlignerSettings,
-    learn: int = 0,
+    corpus_pairs: int = 0,
     processes: int = 1,
 ) -> list[Links]:
-    """The links of each line, (source word, target word) from 0; none where a side is empty."""
-    lines = read_parallel_lines(source, target)
-    pairs = [(one.split(), other.split()) for one, other in lines]
-    if not any(one and other for one, other in pairs):
+    """Align two files line by line; a line that is empty on one side has no links."""
+    pairs = [(a.split(), b.split()) for a, b in read_parallel_lines(source, target)]
+    if not any(a and b for a, b in pairs):
         raise UserError(f"{source} and {target}: no line has words on both sides")
     longest = max_sentence_length(settings.kind)
-    for number, (one, other) in enumerate(pairs, 1):
-        if one and other and max(len(one), len(other)) > longest:
+    for number, (a, b) in enumerate(pairs, 1):
+        if a and b and max(len(a), len(b)) > longest:
             raise UserError(
-                f"{source} and {target}, line {number}: {len(one):,} and {len(other):,} words, but "
+                f"{source} and {target}, line {number}: {len(a):,} and {len(b):,} words, but "
                 f"{settings.kind} takes {longest:,} a side at most; empty the line, or split it"
             )
-    return align_pairs(pairs, corpus, settings, learn, processes)
+    return align_pairs(pairs, corpus, settings, corpus_pairs, processes)
 
 
 def align_pairs(
     pairs: Sequence[WordPair],
     corpus: Corpus | None,
     settings: AlignerSettings,
-    learn: int,
+    corpus_pairs: int,
     processes: int,
 ) -> list[Links]:
-    """The same of pairs in memory; `learn` limits the pairs of the corpus, 0 takes all."""
-    full = [n for n, (source, target) in enumerate(pairs) if source and target]
+    """Align pairs of words, learning from `corpus_pairs` pairs of a corpus too (0: from all)."""
+    rows = [n for n, (source, target) in enumerate(pairs) if source and target]
     bitext = Bitext(
-        assign_ids([pairs[n][0] for n in full], vocabulary_ids(corpus, "source")),
-        assign_ids([pairs[n][1] for n in full], vocabulary_ids(corpus, "target")),
+        assign_ids([pairs[n][0] for n in rows], vocabulary_ids(corpus, "source")),
+        assign_ids([pairs[n][1] for n in rows], vocabulary_ids(corpus, "target")),
     )
     if corpus:
-        bitext = bitext.and_then(Bitext.of(corpus.split("train"), learn))
+        bitext = bitext.followed_by(Bitext.of(corpus.split("train"), corpus_pairs))
     links = align_bitext(bitext, settings, processes)
-    found = {n: links[place] for place, n in enumerate(full)}
-    return [found.get(n, NO_LINKS) for n in range(len(pairs))]
+    links_by_row = {row: links[k] for k, row in enumerate(rows)}
+    return [links_by_row.get(n, NO_LINKS) for n in range(len(pairs))]
 
 
 def vocabulary_ids(corpus: Corpus | None, side: Side) -> dict[str, int]:
-    """The ids of a prepared corpus; without one, no word has an id yet."""
+    """Return the id of every word of a prepared corpus; none without a corpus."""
     if corpus is None:
         return {}
     vocabulary = corpus.codec(side).vocabulary
     return dict(zip((*SPECIAL_TOKENS, *vocabulary.tokens, ""), range(len(vocabulary)), strict=True))
 
 
-def assign_ids(lines: Sequence[Sequence[str]], known: dict[str, int]) -> SentenceIds:
-    """Lines as ids; a word without one gets the next."""
+def assign_ids(lines: Sequence[Sequence[str]], ids: dict[str, int]) -> SentenceIds:
+    """Convert words to ids; a word that is not in `ids` is added with the next free one."""
     return concatenate_sentences(
-        [[known.setdefault(word, len(known)) for word in line] for line in lines]
+        [[ids.setdefault(word, len(ids)) for word in line] for line in lines]
     )

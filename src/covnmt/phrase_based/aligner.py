@@ -1,8 +1,7 @@
-"""Words linked by Thot's statistical aligners, in both directions, and joined.
+"""Word alignment with Thot's statistical aligners, symmetrized over both directions.
 
-An aligner gives each target word one source word or none. Several chains of eflomal, which differ
-in their random numbers, are trained apart and vote. Links of a corpus are kept flat: for
-pair n they are `source[offsets[n]:offsets[n + 1]]` and `target[...]`, positions in the sentences.
+An aligner links each target word to one source word or to none. Several chains of eflomal, which
+differ in their random seeds, are trained independently and vote.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,18 +17,19 @@ from covnmt.base.arrays import IntArray
 from covnmt.base.console import track
 from covnmt.base.errors import UserError, install_command
 from covnmt.base.processes import map_in_order
-from covnmt.phrase_based.bitext import Arrays, Bitext
+from covnmt.phrase_based.bitext import Bitext, NamedArrays
 from covnmt.phrase_based.settings import AlignerKind, AlignerSettings, Symmetrization
 
 if TYPE_CHECKING:
     from thot.common import WordAlignmentMatrix
 
-Choices = NDArray[np.int16]  # of each target word: its source word, from 1; 0 for none
+# for each target word of a corpus the position of its source word from 1, or 0 for none
+SourcePositions = NDArray[np.int16]
 
-EM_ITERATIONS = 5  # of every model in a chain, as is usual since GIZA
-# Each model of a chain starts from what the one before it has learnt. IBM-2 is not offered: Thot
-# 3.5 crashes when asked for its training links.
-CHAINS: dict[AlignerKind, tuple[str, ...]] = {
+EM_ITERATIONS = 5  # for each model, as GIZA has it
+# The models of an aligner: each starts from the parameters of the one before it. IBM-2 is not
+# offered, because Thot 3.5 crashes when asked for its training links.
+ALIGNER_MODELS: dict[AlignerKind, tuple[str, ...]] = {
     "eflomal": ("EflomalAlignmentModel",),
     "fast_align": ("FastAlignModel",),
     "ibm1": ("Ibm1AlignmentModel",),
@@ -41,31 +41,32 @@ CHAINS: dict[AlignerKind, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class WordLinks:
-    """Links of every pair, laid end to end."""
+    """Links of a corpus, concatenated: those of pair n are `offsets[n]:offsets[n + 1]`.
+
+    Source and target are positions in the sentences.
+    """
 
     source: IntArray
     target: IntArray
     offsets: IntArray
 
     def __getitem__(self, n: int) -> frozenset[tuple[int, int]]:
-        chosen = slice(self.offsets[n], self.offsets[n + 1])
-        return frozenset(
-            zip(self.source[chosen].tolist(), self.target[chosen].tolist(), strict=True)
-        )
+        rows = slice(self.offsets[n], self.offsets[n + 1])
+        return frozenset(zip(self.source[rows].tolist(), self.target[rows].tolist(), strict=True))
 
-    def arrays(self) -> Arrays:
-        """For a file; positions fit in 16 bits."""
+    def arrays(self) -> NamedArrays:
+        """Return the arrays of a file; positions fit in 16 bits."""
         source, target = (side.astype(np.int16) for side in (self.source, self.target))
         return {"source": source, "target": target, "offsets": self.offsets}
 
     @classmethod
-    def of(cls, arrays: Arrays) -> "WordLinks":
-        """From such a file."""
+    def of(cls, arrays: NamedArrays) -> "WordLinks":
+        """Build from what `arrays` returned."""
         return cls(*(arrays[name].astype(np.int64) for name in ("source", "target", "offsets")))
 
 
 def thot_module(name: str) -> Any:
-    """One of Thot's modules; without the extra `smt` an error says how to get it."""
+    """Import a module of Thot; without the extra `smt`, raise an error that says how to get it."""
     import importlib
 
     try:
@@ -77,49 +78,49 @@ def thot_module(name: str) -> Any:
 
 
 class AlignerChain(NamedTuple):
-    """One training of an aligner, and what it is called."""
+    """One training of an aligner in one direction."""
 
-    turned: bool  # target to source
-    number: int  # adds to the seed
+    backward: bool  # links source words to target words
+    number: int  # is added to the seed
 
     def __str__(self) -> str:
-        return f"{'backward' if self.turned else 'forward'}-{self.number + 1}"
+        return f"{'backward' if self.backward else 'forward'}-{self.number + 1}"
 
 
 def list_chains(settings: AlignerSettings) -> list[AlignerChain]:
-    """Those of both directions; only eflomal draws random numbers, so only it has several."""
-    each = range(settings.samplers if settings.kind == "eflomal" else 1)
-    return [AlignerChain(turned, number) for turned in (False, True) for number in each]
+    """List the chains of both directions; only eflomal is random, so only it has several."""
+    numbers = range(settings.samplers if settings.kind == "eflomal" else 1)
+    return [AlignerChain(backward, number) for backward in (False, True) for number in numbers]
 
 
-def train_chain(bitext: Bitext, settings: AlignerSettings, chain: AlignerChain) -> Choices:
-    """Train on the pairs, and give the choice for every target word, end to end."""
-    if chain.turned:
-        bitext = bitext.turned()
+def train_chain(bitext: Bitext, settings: AlignerSettings, chain: AlignerChain) -> SourcePositions:
+    """Train on the pairs, and return the links of every target word, concatenated."""
+    if chain.backward:
+        bitext = bitext.swapped()
     check_lengths(bitext, max_sentence_length(settings.kind))
     models = build_models(settings.kind, settings.seed + chain.number)
     last = models[-1]
-    for source, target in track(bitext.words(), len(bitext), f"{chain}: reading", "pairs"):
+    for source, target in track(bitext.token_pairs(), len(bitext), f"{chain}: reading", "pairs"):
         last.add_sentence_pair(source, target)
     last.emit_training_alignments = True
     for model in models:
         model.start_training()
-        # eflomal plans its own number of sweeps, the fewer the larger the corpus
+        # eflomal chooses its number of sweeps: fewer for a larger corpus
         sweeps = getattr(model, "scheduled_iterations", EM_ITERATIONS)
         for _ in track(range(sweeps), sweeps, f"{chain}: {settings.kind}", "sweeps"):
             model.train()
         model.end_training()
-    choices = np.zeros(len(bitext.target.ids), dtype=np.int16)
+    positions = np.zeros(len(bitext.target.ids), dtype=np.int16)
     for n, (begin, end) in enumerate(pairwise(bitext.target.offsets)):
-        choices[begin:end] = last.get_training_alignment(n)[1].to_list()
-    return choices
+        positions[begin:end] = last.get_training_alignment(n)[1].to_list()
+    return positions
 
 
 def build_models(kind: AlignerKind, seed: int) -> list[Any]:
-    """The models that are trained one after the other."""
+    """Create the models of an aligner, to be trained in this order."""
     alignment = thot_module("alignment")
     models: list[Any] = []
-    for name in CHAINS[kind]:
+    for name in ALIGNER_MODELS[kind]:
         models.append(getattr(alignment, name)(*models[-1:]))
     if kind == "eflomal":
         models[0].seed, models[0].num_samplers = seed, 1
@@ -128,71 +129,71 @@ def build_models(kind: AlignerKind, seed: int) -> list[Any]:
 
 
 def max_sentence_length(kind: AlignerKind) -> int:
-    """Words of a sentence that an aligner can take at most."""
+    """Return the number of words that an aligner accepts on a side."""
     return int(build_models(kind, 0)[-1].max_sentence_length)
 
 
-def majority_vote(choices: Sequence[Choices]) -> Choices:
-    """What most chains chose; where they all differ, the first one's choice."""
-    stacked = np.stack(choices)  # [chains, words]
+def majority_vote(positions: Sequence[SourcePositions]) -> SourcePositions:
+    """Take the link that most chains chose; where they all differ, the first chain's."""
+    stacked = np.stack(positions)  # [chains, words]
     agree = (stacked[:, None] == stacked).sum(axis=1)
     return np.asarray(np.take_along_axis(stacked, agree.argmax(axis=0)[None], axis=0)[0])
 
 
 def check_lengths(bitext: Bitext, limit: int) -> None:
-    """Thot skips empty and very long pairs in silence; we refuse them."""
+    """Refuse empty and very long pairs, which Thot would skip silently."""
     lengths = np.stack([bitext.source.lengths(), bitext.target.lengths()])  # [2, pairs]
-    wrong = np.count_nonzero((lengths.min(axis=0) == 0) | (lengths.max(axis=0) > limit))
-    if wrong:
+    refused = np.count_nonzero((lengths.min(axis=0) == 0) | (lengths.max(axis=0) > limit))
+    if refused:
         raise UserError(
-            f"this aligner takes 1 to {limit} words a side, and of {len(bitext):,} pairs to learn "
-            f"from {wrong:,} have none or more: prepare the data with --max-length {limit}"
+            f"this aligner takes 1 to {limit} words a side, and of {len(bitext):,} training pairs "
+            f"{refused:,} have none or more: prepare the data with --max-length {limit}"
         )
 
 
 def combine_chains(
-    found: Mapping[AlignerChain, Choices], bitext: Bitext, how: Symmetrization
+    chains: Mapping[AlignerChain, SourcePositions], bitext: Bitext, how: Symmetrization
 ) -> WordLinks:
-    """All chains of both directions as one set of links."""
+    """Let the chains of each direction vote, and symmetrize both directions."""
     forward, backward = (
-        majority_vote([found[chain] for chain in sorted(found) if chain.turned == turned])
-        for turned in (False, True)
+        majority_vote([chains[chain] for chain in sorted(chains) if chain.backward == backward])
+        for backward in (False, True)
     )
     return symmetrize_bitext(forward, backward, bitext, how)
 
 
 def symmetrize_bitext(
-    forward: Choices, backward: Choices, bitext: Bitext, how: Symmetrization
+    forward: SourcePositions, backward: SourcePositions, bitext: Bitext, how: Symmetrization
 ) -> WordLinks:
-    """Both directions as one set of links."""
+    """Merge the links of both directions by a symmetrization heuristic."""
     matrix = thot_module("common").WordAlignmentMatrix
     rows, columns, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [0]
-    places = zip(pairwise(bitext.source.offsets), pairwise(bitext.target.offsets), strict=True)
-    for (a, b), (c, d) in track(places, len(bitext), "joining links", "pairs"):
-        one, other = matrix(int(b - a), int(d - c)), matrix(int(d - c), int(b - a))
-        one.put_list(forward[c:d].tolist())
-        other.put_list(backward[a:b].tolist())
-        other.transpose()
-        j, i = np.nonzero(SYMMETRIZATION[how](one, other).to_numpy())
+    spans = zip(pairwise(bitext.source.offsets), pairwise(bitext.target.offsets), strict=True)
+    for (a, b), (c, d) in track(spans, len(bitext), "symmetrizing", "pairs"):
+        ahead, back = matrix(int(b - a), int(d - c)), matrix(int(d - c), int(b - a))
+        ahead.put_list(forward[c:d].tolist())
+        back.put_list(backward[a:b].tolist())
+        back.transpose()
+        j, i = np.nonzero(HEURISTICS[how](ahead, back).to_numpy())
         rows.append(j)
         columns.append(i)
         counts.append(len(j))
     return WordLinks(np.concatenate(rows), np.concatenate(columns), np.cumsum(counts))
 
 
-Merge = Callable[["WordAlignmentMatrix", "WordAlignmentMatrix"], "WordAlignmentMatrix"]
-SYMMETRIZATION: dict[Symmetrization, Merge] = {
-    "grow-diag-final-and": lambda one, other: one.grow_diag_final_and(other),
-    "grow-diag-final": lambda one, other: one.grow_diag_final(other),
-    "intersection": lambda one, other: one.intersect(other),
-    "union": lambda one, other: one.union(other),
-    "forward": lambda one, other: one,
-    "backward": lambda one, other: other,
+Heuristic = Callable[["WordAlignmentMatrix", "WordAlignmentMatrix"], "WordAlignmentMatrix"]
+HEURISTICS: dict[Symmetrization, Heuristic] = {
+    "grow-diag-final-and": lambda forward, backward: forward.grow_diag_final_and(backward),
+    "grow-diag-final": lambda forward, backward: forward.grow_diag_final(backward),
+    "intersection": lambda forward, backward: forward.intersect(backward),
+    "union": lambda forward, backward: forward.union(backward),
+    "forward": lambda forward, backward: forward,
+    "backward": lambda forward, backward: backward,
 }
 
 
 def align_bitext(bitext: Bitext, settings: AlignerSettings, processes: int = 1) -> WordLinks:
-    """Links of the pairs by an aligner trained on these very pairs, both ways."""
-    every = list_chains(settings)
-    found = map_in_order(partial(train_chain, bitext, settings), every, processes)
-    return combine_chains(dict(zip(every, found, strict=True)), bitext, settings.joining)
+    """Align pairs with an aligner trained on these very pairs."""
+    chains = list_chains(settings)
+    positions = map_in_order(partial(train_chain, bitext, settings), chains, processes)
+    return combine_chains(dict(zip(chains, positions, strict=True)), bitext, settings.joining)

@@ -1,20 +1,18 @@
-"""The training pairs of a prepared corpus, laid end to end for NumPy."""
+"""Training pairs of a prepared corpus as concatenated ids, and NumPy files of a model."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covnmt.base.arrays import IntArray
+from covnmt.base.arrays import AnyArray, IntArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write
 from covnmt.data.corpus import SentenceIds, Split
 
-Arrays = dict[str, NDArray[Any]]
+NamedArrays = dict[str, AnyArray]
 
 
 @dataclass(frozen=True)
@@ -29,86 +27,85 @@ class Bitext:
 
     @classmethod
     def of(cls, split: Split, pairs: int = 0) -> "Bitext":
-        """The first pairs of the shuffled order; 0 takes all, as they lie on disk."""
+        """Take the first pairs of the shuffled order; 0 takes all, in the order on disk."""
         if not pairs or pairs >= len(split):
             return cls(split.source_sentences, split.target_sentences)
-        chosen = np.sort(split.order[:pairs])
+        rows = np.sort(split.order[:pairs])
         return cls(
-            select_sentences(split.source_sentences, chosen),
-            select_sentences(split.target_sentences, chosen),
+            select_sentences(split.source_sentences, rows),
+            select_sentences(split.target_sentences, rows),
         )
 
-    def words(self) -> Iterator[tuple[list[str], list[str]]]:
-        """Each pair as words for an aligner."""
+    def token_pairs(self) -> Iterator[tuple[list[str], list[str]]]:
+        """Yield each pair as strings of ids, as Thot's aligners take them."""
         for n in range(len(self)):
             yield [str(i) for i in self.source[n]], [str(i) for i in self.target[n]]
 
-    def turned(self) -> "Bitext":
-        """Source and target exchanged."""
+    def swapped(self) -> "Bitext":
+        """Exchange source and target."""
         return Bitext(self.target, self.source)
 
-    def and_then(self, other: "Bitext") -> "Bitext":
-        """These pairs followed by others."""
-        return Bitext(_chained(self.source, other.source), _chained(self.target, other.target))
+    def followed_by(self, other: "Bitext") -> "Bitext":
+        """Append the pairs of another bitext."""
+        return Bitext(_append(self.source, other.source), _append(self.target, other.target))
 
     def save(self, path: Path) -> None:
         """Write all ids, so that a model needs no data directory."""
         sides = {"source": self.source, "target": self.target}
-        arrays = {f"{name}_ids": np.asarray(side.ids) for name, side in sides.items()}
-        save_arrays(
-            path, arrays | {f"{name}_offsets": side.offsets for name, side in sides.items()}
-        )
+        ids = {f"{name}_ids": np.asarray(side.ids) for name, side in sides.items()}
+        offsets = {f"{name}_offsets": side.offsets for name, side in sides.items()}
+        save_arrays(path, ids | offsets)
 
     @classmethod
     def load(cls, path: Path) -> "Bitext":
         """Read what `save` wrote."""
-        found = load_arrays(path)
+        arrays = load_arrays(path)
         source, target = (
-            SentenceIds(found[f"{side}_ids"], found[f"{side}_offsets"])
+            SentenceIds(arrays[f"{side}_ids"], arrays[f"{side}_offsets"])
             for side in ("source", "target")
         )
         return cls(source, target)
 
 
-def select_sentences(sentences: SentenceIds, chosen: IntArray) -> SentenceIds:
-    """Some sentences, laid end to end again."""
-    offsets = np.concatenate([[0], np.cumsum(sentences.lengths(chosen))])
-    return SentenceIds(concatenate_ids(sentences[int(i)] for i in chosen), offsets)
+def select_sentences(sentences: SentenceIds, rows: IntArray) -> SentenceIds:
+    """Concatenate the sentences of some rows."""
+    offsets = np.concatenate([[0], np.cumsum(sentences.lengths(rows))])
+    return SentenceIds(concatenate_ids(sentences[int(row)] for row in rows), offsets)
 
 
-def _chained(one: SentenceIds, other: SentenceIds) -> SentenceIds:
-    offsets = np.concatenate([one.offsets, one.offsets[-1] + other.offsets[1:]])
-    return SentenceIds(concatenate_ids([one.ids, other.ids]), offsets)
+def _append(first: SentenceIds, second: SentenceIds) -> SentenceIds:
+    offsets = np.concatenate([first.offsets, first.offsets[-1] + second.offsets[1:]])
+    return SentenceIds(concatenate_ids([first.ids, second.ids]), offsets)
 
 
 def concatenate_sentences(rows: Sequence[Sequence[int]]) -> SentenceIds:
-    """Lists of ids, laid end to end."""
+    """Concatenate lists of ids."""
     offsets = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     return SentenceIds(concatenate_ids(np.array(row, dtype=np.uint32) for row in rows), offsets)
 
 
-def concatenate_ids(rows: Iterable[NDArray[Any]]) -> NDArray[Any]:
-    """Rows end to end; no rows give an empty array."""
+def concatenate_ids(rows: Iterable[AnyArray]) -> AnyArray:
+    """Concatenate rows; no rows give an empty array."""
     return np.concatenate([np.zeros(0, np.uint16), *rows])
 
 
-def save_arrays(path: Path, arrays: Arrays) -> None:
-    """Write arrays to an .npz file as a whole."""
+def save_arrays(path: Path, arrays: NamedArrays) -> None:
+    """Write arrays to an .npz file, atomically."""
     with atomic_write(path) as stream:
         np.savez(stream, **arrays)  # type: ignore[arg-type]
 
 
-def load_arrays(path: Path) -> Arrays:
+def load_arrays(path: Path) -> NamedArrays:
     """Read what `save_arrays` wrote; nothing in the file is executed."""
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
     except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
         raise _unreadable(path, error) from None
 
 
-def map_array(path: Path) -> NDArray[Any]:
-    """An .npy file, mapped: processes on one machine share its memory."""
+def map_array(path: Path) -> AnyArray:
+    """Memory-map an .npy file: processes on one machine share its memory."""
     try:
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
@@ -117,6 +114,6 @@ def map_array(path: Path) -> NDArray[Any]:
 
 def _unreadable(path: Path, error: Exception) -> UserError:
     return UserError(
-        f"{path}: cannot be read ({error}); remove it, and give `covnmt smt train` and `covnmt smt "
-        "tune` again: they make what is missing"
+        f"{path}: cannot be read ({error}); remove it and run `covnmt smt train` and `covnmt smt "
+        "tune` again: they rebuild what is missing"
     )

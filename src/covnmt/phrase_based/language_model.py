@@ -1,15 +1,15 @@
-"""An n-gram model of the target side with interpolated, modified Kneser-Ney smoothing.
+"""An n-gram language model of the target side, with interpolated modified Kneser-Ney smoothing.
 
     p(w | h) = (a(h w) - D(a(h w))) / a(h) + g(h) p(w | h without its first word)
 
-down to p(w) = 1 / V. The longest n-grams, and those at the beginning of a sentence, have their
-count for a(h w); of all others it is the number of different words seen before them. The discount
-D depends on whether a is 1, 2 or more, and g(h) is what the discounts of h leave over (Chen and
-Goodman, 1998).
+down to p(w) = 1 / V. For the longest n-grams, and those at the beginning of a sentence, a(h w) is
+their count; for all others it is the number of different words seen before them. The discount D
+depends on whether a is 1, 2 or more, and g(h) is the mass that the discounts of h leave over (Chen
+and Goodman, 1998).
 
-N-grams are nodes of a tree, numbered order by order; the root is 0. Keys, of a node its parent and
-its last word, are sorted then, and a history is a node, one number for the search to carry. After
-a history whose n-gram was never seen comes the one without its first word.
+N-grams are nodes of a tree, numbered order by order; the root is 0. The key of a node combines its
+parent and its last word; in this order keys are sorted. A history is a node, so the search carries
+one number. If an n-gram was never seen, the model backs off to its history without the first word.
 """
 
 from collections.abc import Sequence
@@ -27,13 +27,13 @@ from covnmt.base.files import atomic_write
 from covnmt.data.corpus import SentenceIds
 from covnmt.phrase_based.bitext import map_array
 
-DISCOUNT_CLASSES = 3  # of discounts: for 1, for 2, for more
-DEFAULT_DISCOUNTS = np.array([0.0, 0.5, 1.0, 1.5])  # where a text is too small to tell
+DISCOUNT_CLASSES = 3  # discounts for counts of 1, 2 and more
+DEFAULT_DISCOUNTS = np.array([0.0, 0.5, 1.0, 1.5])  # for texts that are too small to estimate them
 
 
 @dataclass(frozen=True)
 class NgramCounts:
-    """The n-grams of one length, sorted: number of the (n-1)-gram before, last word, count."""
+    """The n-grams of one order, sorted: number of the (n-1)-gram before, last word, count."""
 
     prefix: IntArray
     word: IntArray
@@ -42,60 +42,60 @@ class NgramCounts:
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """The tree; row n of each array belongs to node n."""
+    """The tree of n-grams; row n of each array belongs to node n."""
 
     keys: IntArray  # parent * rows + word; -1 for the root
     score: NDArray[np.float32]  # log p(last word | parent)
     fallback: NDArray[np.float32]  # log g
     shorter: NDArray[np.int32]  # the n-gram without its first word
-    history: NDArray[np.int32]  # the longest end of the n-gram that was seen with a word after it
-    rows: int  # ids, with one more for the beginning of a sentence
+    history: NDArray[np.int32]  # the longest suffix of the n-gram that was seen before a word
+    rows: int  # vocabulary size, with one more id for the beginning of a sentence
 
     @property
     def end(self) -> int:
-        """The id of the end of a sentence."""
+        """Id of the sentence end."""
         return self.rows - 2
 
     @property
     def beginning(self) -> int:
-        """The history of the first word of a sentence."""
+        """History of the first word of a sentence."""
         return int(self.history[self.rows])
 
     def step(self, histories: IntArray, words: IntArray) -> tuple[DoubleArray, IntArray]:
-        """log p of each word after its history, and the history after it."""
-        scores, found = np.zeros(len(words)), np.zeros(len(words), dtype=np.int64)
-        left, here = np.arange(len(words)), histories
-        while len(left):
-            node = find_keys(self.keys, here * self.rows + words[left])
+        """Compute log p of each word after its history, and the history after it."""
+        scores, nodes = np.zeros(len(words)), np.zeros(len(words), dtype=np.int64)
+        remaining, parents = np.arange(len(words)), histories
+        while len(remaining):
+            node = find_keys(self.keys, parents * self.rows + words[remaining])
             seen = node >= 0  # at the root every word is
-            found[left[seen]] = node[seen]
-            left, here = left[~seen], here[~seen]
-            scores[left] += self.fallback[here]
-            here = self.shorter[here].astype(np.int64)
-        return scores + self.score[found], self.history[found].astype(np.int64)
+            nodes[remaining[seen]] = node[seen]
+            remaining, parents = remaining[~seen], parents[~seen]
+            scores[remaining] += self.fallback[parents]
+            parents = self.shorter[parents].astype(np.int64)
+        return scores + self.score[nodes], self.history[nodes].astype(np.int64)
 
     def perplexity(self, text: SentenceIds) -> float:
-        """Of a text, ends of sentences counted."""
+        """Compute the perplexity of a text, sentence ends included."""
         lengths, total = text.lengths(), 0.0
         histories = np.full(len(lengths), self.beginning)
-        for place in range(int(lengths.max(initial=0)) + 1):
-            rows = np.flatnonzero(lengths >= place)
+        for position in range(int(lengths.max(initial=0)) + 1):
+            rows = np.flatnonzero(lengths >= position)
             words = np.full(len(rows), self.end)
-            inside = lengths[rows] > place
-            words[inside] = text.ids[text.offsets[rows[inside]] + place]
+            inside = lengths[rows] > position
+            words[inside] = text.ids[text.offsets[rows[inside]] + position]
             scores, histories[rows] = self.step(histories[rows], words)
             total += float(scores.sum())
         return float(np.exp(-total / (lengths + 1).sum()))
 
     def save(self, directory: Path) -> None:
-        """One file for each array, so that processes can share them."""
+        """Write one file for each array, so that processes can memory-map them."""
         for field in fields(self):
             with atomic_write(directory / f"{field.name}.npy") as stream:
                 np.save(stream, getattr(self, field.name), allow_pickle=False)
 
     @classmethod
     def load(cls, directory: Path) -> "LanguageModel":
-        """Map what `save` wrote."""
+        """Memory-map what `save` wrote."""
 
         def array(name: str) -> NDArray[Any]:
             return map_array(directory / f"{name}.npy")
@@ -111,95 +111,95 @@ class LanguageModel:
 
 
 def find_keys(keys: IntArray, wanted: IntArray) -> IntArray:
-    """Where each value stands among sorted keys, -1 for nowhere."""
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[at] == wanted, at, -1)
+    """Find the position of each value among sorted keys, or -1."""
+    position = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[position] == wanted, position, -1)
 
 
 def count_ngrams(text: SentenceIds, end: int, longest: int) -> list[NgramCounts]:
-    """Count n-grams of up to `longest` words; both ends of a sentence are words."""
-    words, place = _with_ends(text, end)
-    rows = end + 2
+    """Count n-grams of up to `longest` words; beginning and end of a sentence are words."""
+    words, position = _with_sentence_ends(text, end)
+    size = end + 2
     number = words
-    count = np.bincount(words, minlength=rows)
-    orders = [NgramCounts(np.zeros(rows, np.int64), np.arange(rows), count)]
+    count = np.bincount(words, minlength=size)
+    orders = [NgramCounts(np.zeros(size, np.int64), np.arange(size), count)]
     for n in track(range(2, longest + 1), longest - 1, "counting n-grams", "orders"):
-        inside = np.flatnonzero(place >= n - 1)
-        # the n-gram that ends before a word is the beginning of the one that ends with it
-        keys = number[inside - 1] * rows + words[inside]
-        different, which, count = np.unique(keys, return_inverse=True, return_counts=True)
-        orders.append(NgramCounts(different // rows, different % rows, count))
+        inside = np.flatnonzero(position >= n - 1)
+        # the (n-1)-gram that ends before a word is the beginning of the n-gram that ends with it
+        keys = number[inside - 1] * size + words[inside]
+        unique_keys, inverse, count = np.unique(keys, return_inverse=True, return_counts=True)
+        orders.append(NgramCounts(unique_keys // size, unique_keys % size, count))
         number = np.zeros(len(words), dtype=np.int64)
-        number[inside] = which
+        number[inside] = inverse
     return orders
 
 
-def _with_ends(text: SentenceIds, end: int) -> tuple[IntArray, IntArray]:
-    """All words with a beginning and an end of each sentence, and their places in it."""
+def _with_sentence_ends(text: SentenceIds, end: int) -> tuple[IntArray, IntArray]:
+    """Return all words with sentence beginnings and ends, and their positions in the sentence."""
     lengths = text.lengths() + 2
     starts = np.cumsum(lengths) - lengths
-    place = np.arange(lengths.sum()) - np.repeat(starts, lengths)
+    position = np.arange(lengths.sum()) - np.repeat(starts, lengths)
     last = np.repeat(lengths, lengths) - 1
-    words = np.where(place == 0, end + 1, end)
-    words[(place > 0) & (place < last)] = text.ids
-    return words, place
+    words = np.where(position == 0, end + 1, end)
+    words[(position > 0) & (position < last)] = text.ids
+    return words, position
 
 
 def smooth_counts(orders: Sequence[NgramCounts]) -> LanguageModel:
-    """The model of these counts."""
-    rows = len(orders[0].word)
-    firsts = np.cumsum([0, 1, *(len(order.word) for order in orders)]).tolist()
-    levels = [slice(a, b) for a, b in pairwise(firsts)]  # the root, then the nodes of each order
+    """Estimate the model from counts of all orders."""
+    size = len(orders[0].word)
+    bounds = np.cumsum([0, 1, *(len(order.word) for order in orders)]).tolist()
+    levels = [slice(a, b) for a, b in pairwise(bounds)]  # the root, then the nodes of each order
     parent = np.concatenate(
-        [[0], *(first + order.prefix for first, order in zip(firsts, orders, strict=False))]
+        [[0], *(first + order.prefix for first, order in zip(bounds, orders, strict=False))]
     )
     word = np.concatenate([[-1], *(order.word for order in orders)])
     count = np.concatenate([[0], *(order.count for order in orders)])
-    keys = parent * rows + word
+    keys = parent * size + word
     shorter = np.zeros_like(keys)
     for level in levels[2:]:
-        shorter[level] = find_keys(keys, shorter[parent[level]] * rows + word[level])
-    p, left = _probabilities(parent, shorter, count, rows, levels)
+        shorter[level] = find_keys(keys, shorter[parent[level]] * size + word[level])
+    p, g = _probabilities(parent, shorter, count, size, levels)
     history = np.arange(len(keys))
     childless = np.bincount(parent[1:], minlength=len(keys)) == 0
     for level in levels[1:]:
         history[level][childless[level]] = history[shorter[level]][childless[level]]
-    score, fallback = (np.log(each).astype(np.float32) for each in (p, left))
+    score, fallback = (np.log(values).astype(np.float32) for values in (p, g))
     return LanguageModel(
-        keys, score, fallback, shorter.astype(np.int32), history.astype(np.int32), rows
+        keys, score, fallback, shorter.astype(np.int32), history.astype(np.int32), size
     )
 
 
 def _probabilities(
-    parent: IntArray, shorter: IntArray, count: IntArray, rows: int, levels: Sequence[slice]
+    parent: IntArray, shorter: IntArray, count: IntArray, size: int, levels: Sequence[slice]
 ) -> tuple[DoubleArray, DoubleArray]:
-    """p of each node's last word after its parent, and g of each node."""
-    before = np.bincount(shorter[rows + 1 :], minlength=len(count))
+    """Compute p of each node's last word after its parent, and g of each node."""
+    before = np.bincount(shorter[size + 1 :], minlength=len(count))
     amount = np.where(before > 0, before, count)
-    amount[rows] = 0  # the beginning of a sentence is never predicted
+    amount[size] = 0  # the beginning of a sentence is never predicted
     discount = np.zeros(len(amount))
     for level in levels[1:]:
         discount[level] = kneser_ney_discounts(amount[level])[
             np.minimum(amount[level], DISCOUNT_CLASSES)
         ]
-    total, left = (
-        np.bincount(parent[1:], weights=each[1:], minlength=len(count))
-        for each in (amount, discount)
+    total, discounted = (
+        np.bincount(parent[1:], weights=values[1:], minlength=len(count))
+        for values in (amount, discount)
     )
     p = (amount - discount) / np.maximum(total[parent], 1)
-    g = np.where(total > 0, left / np.maximum(total, 1), 1.0)
-    p[0] = 1 / rows
+    g = np.where(total > 0, discounted / np.maximum(total, 1), 1.0)
+    p[0] = 1 / size
     for level in levels[1:]:
         p[level] += g[parent[level]] * p[shorter[level]]
     return p, g
 
 
 def kneser_ney_discounts(amounts: IntArray) -> DoubleArray:
-    """For 0, 1, 2 and more, from how many n-grams have 1, 2, 3 and 4."""
+    """Estimate discounts for amounts of 0, 1, 2 and more (Chen and Goodman, 1998)."""
     ones, twos, threes, fours = np.bincount(np.minimum(amounts, 5), minlength=6)[1:5]
     if min(ones, twos, threes, fours) == 0:
         return DEFAULT_DISCOUNTS
     y = ones / (ones + 2 * twos)
-    found = [1 - 2 * y * twos / ones, 2 - 3 * y * threes / twos, 3 - 4 * y * fours / threes]
-    usual = all(0 < d < n for n, d in enumerate(found, 1))
-    return np.array([0.0, *found]) if usual else DEFAULT_DISCOUNTS
+    estimates = [1 - 2 * y * twos / ones, 2 - 3 * y * threes / twos, 3 - 4 * y * fours / threes]
+    valid = all(0 < d < n for n, d in enumerate(estimates, 1))
+    return np.array([0.0, *estimates]) if valid else DEFAULT_DISCOUNTS

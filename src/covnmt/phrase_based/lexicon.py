@@ -1,93 +1,92 @@
-"""How words translate each other: the lexical weights of phrases (Koehn et al., 2003).
+"""Word translation probabilities, for the lexical weights of phrases (Koehn et al., 2003).
 
     w(t | s) = c(s, t) / c(s)
 
-where c(s, t) counts links, and id 0, which is never a word, stands for no word at all.
+where c(s, t) counts links, and id 0, which is never a word, stands for NULL: no word at all.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covnmt.base.arrays import IntArray
+from covnmt.base.arrays import DoubleArray, IntArray
 from covnmt.phrase_based.aligner import WordLinks
-from covnmt.phrase_based.bitext import Arrays, Bitext
+from covnmt.phrase_based.bitext import Bitext, NamedArrays
 
 NULL_WORD = 0
 
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Linked words with their counts, by source and then target id."""
+    """Linked words with their counts, sorted by source and then target id."""
 
     source: IntArray
     target: IntArray
     count: IntArray
-    source_rows: int  # of the vocabularies
-    target_rows: int
+    source_size: int  # of the vocabularies
+    target_size: int
 
-    def turned(self) -> "Lexicon":
-        """The other direction."""
+    def swapped(self) -> "Lexicon":
+        """Return the lexicon of the other direction."""
         order = np.lexsort((self.source, self.target))
         return Lexicon(
             self.target[order],
             self.source[order],
             self.count[order],
-            self.target_rows,
-            self.source_rows,
+            self.target_size,
+            self.source_size,
         )
 
-    def probabilities(self) -> NDArray[np.float64]:
-        """w(t | s) of each entry."""
-        words = self.target != NULL_WORD
+    def probabilities(self) -> DoubleArray:
+        """Compute w(t | s) of each entry; 0 for NULL targets."""
+        is_word = self.target != NULL_WORD
         totals = np.bincount(
-            self.source[words], weights=self.count[words], minlength=self.source_rows
+            self.source[is_word], weights=self.count[is_word], minlength=self.source_size
         )
-        return np.asarray(words * self.count / np.maximum(totals[self.source], 1))
+        return np.asarray(is_word * self.count / np.maximum(totals[self.source], 1))
 
     @cached_property
-    def _lookup(self) -> tuple[IntArray, NDArray[np.float64]]:
-        """Sorted keys of the entries and their w; a last one for what is unknown."""
-        keys = self.source * self.target_rows + self.target
+    def _lookup(self) -> tuple[IntArray, DoubleArray]:
+        """Sorted keys of the entries and their w, ending with a sentinel of w = 0."""
+        keys = self.source * self.target_size + self.target
         return np.append(keys, np.iinfo(np.int64).max), np.append(self.probabilities(), 0.0)
 
-    def weight(self, source: IntArray, target: IntArray) -> NDArray[np.float64]:
-        """w(t | s) of words in arrays of one shape; 0 where they were never linked."""
+    def weight(self, source: IntArray, target: IntArray) -> DoubleArray:
+        """Look up w(t | s) in arrays of one shape; 0 for words that were never linked."""
         keys, values = self._lookup
-        wanted = source * self.target_rows + target
-        at = np.searchsorted(keys, wanted)
-        return np.where(keys[at] == wanted, values[at], 0.0)
+        wanted = source * self.target_size + target
+        rows = np.searchsorted(keys, wanted)
+        return np.where(keys[rows] == wanted, values[rows], 0.0)
 
-    def arrays(self) -> Arrays:
-        """For a file."""
+    def arrays(self) -> NamedArrays:
+        """Return the arrays of a file."""
         return {
             "source": self.source,
             "target": self.target,
             "count": self.count,
-            "rows": np.array([self.source_rows, self.target_rows]),
+            "rows": np.array([self.source_size, self.target_size]),
         }
 
     @classmethod
-    def of(cls, arrays: Arrays) -> "Lexicon":
-        """From such a file."""
-        rows = arrays["rows"].tolist()
-        return cls(arrays["source"], arrays["target"], arrays["count"], *rows)
+    def of(cls, arrays: NamedArrays) -> "Lexicon":
+        """Build from what `arrays` returned."""
+        sizes = arrays["rows"].tolist()
+        return cls(arrays["source"], arrays["target"], arrays["count"], *sizes)
 
 
-def count_links(bitext: Bitext, links: WordLinks, source_rows: int, target_rows: int) -> Lexicon:
-    """Count the linked words, and those without a link as linked to nothing."""
+def count_links(bitext: Bitext, links: WordLinks, source_size: int, target_size: int) -> Lexicon:
+    """Count linked words; a word without a link counts as linked to NULL."""
     pair = np.repeat(np.arange(len(bitext)), np.diff(links.offsets))
     j = links.source + bitext.source.offsets[pair]
     i = links.target + bitext.target.offsets[pair]
     source, target = (side.ids.astype(np.int64) for side in (bitext.source, bitext.target))
-    lone_source = source[np.bincount(j, minlength=len(source)) == 0]
-    lone_target = target[np.bincount(i, minlength=len(target)) == 0]
+    unlinked_source = source[np.bincount(j, minlength=len(source)) == 0]
+    unlinked_target = target[np.bincount(i, minlength=len(target)) == 0]
     keys = np.concatenate(
-        [source[j] * target_rows + target[i], lone_source * target_rows, lone_target]
+        [source[j] * target_size + target[i], unlinked_source * target_size, unlinked_target]
     )
-    different, count = np.unique(keys, return_counts=True)
+    unique_keys, count = np.unique(keys, return_counts=True)
     return Lexicon(
-        different // target_rows, different % target_rows, count, source_rows, target_rows
+        unique_keys // target_size, unique_keys % target_size, count, source_size, target_size
     )

@@ -1,8 +1,9 @@
-"""The phrase table of a text: only source phrases that occur in it, with the best of their
-translations, and what the search weighs (Koehn et al., 2003 and 2005).
+"""The phrase table of a text: the source phrases that occur in it, each with its best translations.
+
+Scores of a phrase pair (Koehn et al., 2003 and 2005):
 
     p(target | source), p(source | target)   counts of the pair over counts of the phrase
-    lexicon, both ways                       for each word the best word of the other phrase
+    lexical weights, both ways               for each word the best word of the other phrase
     orientation                              how likely the pair follows the phrase before it so
 """
 
@@ -10,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covnmt.base.arrays import DoubleArray, IntArray
+from covnmt.base.arrays import AnyArray, DoubleArray, IntArray
 from covnmt.data.corpus import SentenceIds
 from covnmt.phrase_based.bitext import Bitext, load_arrays, save_arrays
-from covnmt.phrase_based.lexicon import Lexicon
+from covnmt.phrase_based.lexicon import NULL_WORD, Lexicon
 from covnmt.phrase_based.phrases import (
     Hashes,
     PhraseOccurrences,
@@ -27,27 +27,26 @@ from covnmt.phrase_based.phrases import (
 )
 
 ORIENTATIONS = 3
-ORIENTATION_PRIOR = 1.5  # occurrences that the orientation of all pairs counts for
-MIN_LEXICAL_PROBABILITY = 1e-7  # the lexicon's probability of words that were never linked
+ORIENTATION_PRIOR = 1.5  # occurrences that the distribution over all pairs counts for
+MIN_LEXICAL_PROBABILITY = 1e-7  # of words that were never linked
 
 
 @dataclass(frozen=True)
 class PhraseTable:
-    """Phrase pairs, those of one source phrase together; T target words at most."""
+    """Phrase pairs, grouped by source phrase; T target words at most."""
 
     sources: Hashes  # [phrases] sorted
-    bounds: IntArray  # [phrases + 1] the rows of each
-    words: IntArray  # [rows, T] target ids, 0 after the last
-    scores: (
-        DoubleArray  # [rows, 4] log-probabilities: phrases, then lexicon, each in both directions
-    )
+    bounds: IntArray  # [phrases + 1] the first row of each phrase
+    target_ids: IntArray  # [rows, T] 0 after the last
+    # [rows, 4] logs of relative frequencies, then of lexical weights, each in both directions
+    scores: DoubleArray
     orientation: DoubleArray  # [rows, 3] log-probabilities
 
     def __len__(self) -> int:
-        return len(self.words)
+        return len(self.target_ids)
 
     def save(self, path: Path) -> None:
-        """To one file."""
+        """Write the table to one file."""
         save_arrays(path, dict(self.__dict__))
 
     @classmethod
@@ -58,78 +57,86 @@ class PhraseTable:
 
 def build_phrase_table(
     bitext: Bitext,
-    found: PhraseOccurrences,
+    occurrences: PhraseOccurrences,
     lexicon: Lexicon,
     text: SentenceIds,
     longest: int,
     options: int,
 ) -> PhraseTable:
-    """The phrase pairs whose source occurs in the text, the `options` best of each."""
+    """Build the table of a text: of each source phrase in it the `options` best pairs."""
     wanted = np.unique(hash_spans(text.ids, all_spans(text, longest)))
-    source = hash_spans(bitext.source.ids, found.source)
-    target = hash_spans(bitext.target.ids, found.target)
-    chosen = np.flatnonzero(find_hashes(source, wanted) >= 0)
-    source = source[chosen]
+    source = hash_spans(bitext.source.ids, occurrences.source)
+    target = hash_spans(bitext.target.ids, occurrences.target)
+    relevant = np.flatnonzero(find_hashes(source, wanted) >= 0)
+    source = source[relevant]
     _, first, pair, joint = np.unique(
-        mix_bits(source) + target[chosen],
+        mix_bits(source) + target[relevant],
         return_index=True,
         return_inverse=True,
         return_counts=True,
     )
-    rows = chosen[first]
-    given_source = joint / count_occurrences(source, source[first])
-    given_target = joint / count_occurrences(target, target[rows])
-    kept = best_of_each(source[first], given_source * given_target, first, options)
-    turned = np.full(len(first), -1)
-    turned[kept] = np.arange(len(kept))
-    orientation = orientation_scores(turned[pair], found.orientation[chosen], len(kept))
-    pairs = found[rows[kept]]
-    words = pad_spans(bitext.source, pairs.source), pad_spans(bitext.target, pairs.target)
-    lexical = lexical_weights(*words, lexicon), lexical_weights(*words[::-1], lexicon.turned())
-    scores = np.log(np.stack([given_source[kept], given_target[kept], *lexical], axis=1))
+    rows = relevant[first]
+    p_target = joint / count_occurrences(source, source[first])
+    p_source = joint / count_occurrences(target, target[rows])
+    kept = best_of_each_group(source[first], p_target * p_source, first, options)
+    new_number = np.full(len(first), -1)
+    new_number[kept] = np.arange(len(kept))
+    orientation = orientation_scores(new_number[pair], occurrences.orientation[relevant], len(kept))
+    pairs = occurrences[rows[kept]]
+    source_ids = pad_spans(bitext.source, pairs.source)
+    target_ids = pad_spans(bitext.target, pairs.target)
+    lexical = (
+        lexical_weights(source_ids, target_ids, lexicon),
+        lexical_weights(target_ids, source_ids, lexicon.swapped()),
+    )
+    scores = np.log(np.stack([p_target[kept], p_source[kept], *lexical], axis=1))
     sources, bounds = np.unique(source[first[kept]], return_index=True)
-    return PhraseTable(sources, np.append(bounds, len(kept)), words[1], scores, orientation)
+    return PhraseTable(sources, np.append(bounds, len(kept)), target_ids, scores, orientation)
 
 
-def count_occurrences(values: Hashes, of: Hashes) -> IntArray:
-    """How often each of `of` occurs among the values."""
-    different, which = np.unique(of, return_inverse=True)
-    places = find_hashes(values, different)
-    return np.bincount(places[places >= 0], minlength=len(different))[which]
+def count_occurrences(values: Hashes, wanted: Hashes) -> IntArray:
+    """Count how often each wanted hash occurs among the values."""
+    different, inverse = np.unique(wanted, return_inverse=True)
+    positions = find_hashes(values, different)
+    return np.bincount(positions[positions >= 0], minlength=len(different))[inverse]
 
 
-def best_of_each(group: Hashes, score: DoubleArray, first: IntArray, number: int) -> IntArray:
-    """Rows that are among the `number` best of their group, by group; ties to the first seen."""
-    order = np.lexsort((first, -score, group))
-    new = np.concatenate([[True], group[order][1:] != group[order][:-1]])[: len(order)]
-    begin = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+def best_of_each_group(
+    group: Hashes, score: DoubleArray, first_seen: IntArray, number: int
+) -> IntArray:
+    """List the rows among the `number` best of their group, by group; ties to the first seen."""
+    order = np.lexsort((first_seen, -score, group))
+    is_new = np.concatenate([[True], group[order][1:] != group[order][:-1]])[: len(order)]
+    begin = np.maximum.accumulate(np.where(is_new, np.arange(len(order)), 0))
     return np.asarray(order[np.arange(len(order)) - begin < number])
 
 
-def orientation_scores(pair: IntArray, seen: NDArray[np.int8], pairs: int) -> DoubleArray:
-    """Log-probabilities of each pair's orientations; -1 is a pair that counts only for all."""
-    overall = np.bincount(seen, minlength=ORIENTATIONS) + 1.0
-    known = pair >= 0
-    keys = pair[known] * ORIENTATIONS + seen[known]
-    count = np.bincount(keys, minlength=pairs * ORIENTATIONS).reshape(pairs, ORIENTATIONS)
-    smoothed = count + ORIENTATION_PRIOR * overall / overall.sum()
+def orientation_scores(pair: IntArray, orientation: AnyArray, pairs: int) -> DoubleArray:
+    """Compute log-probabilities [pairs, 3] from the orientation of every occurrence.
+
+    `pair` is the number of an occurrence's pair, or -1 where it counts for the prior only.
+    """
+    overall = np.bincount(orientation, minlength=ORIENTATIONS) + 1.0
+    numbered = pair >= 0
+    keys = pair[numbered] * ORIENTATIONS + orientation[numbered]
+    counts = np.bincount(keys, minlength=pairs * ORIENTATIONS).reshape(pairs, ORIENTATIONS)
+    smoothed = counts + ORIENTATION_PRIOR * overall / overall.sum()
     return np.asarray(np.log(smoothed / smoothed.sum(axis=1, keepdims=True)))
 
 
 def pad_spans(side: SentenceIds, spans: Spans) -> IntArray:
-    """The words of runs as rows, with 0 after the last."""
+    """Return the ids of spans as rows, padded with 0."""
     inside = np.arange(int(spans.lengths.max(initial=1))) < spans.lengths[:, None]
-    places = np.minimum(spans.starts[:, None] + np.arange(inside.shape[1]), len(side.ids) - 1)
-    return np.where(inside, side.ids[places], 0).astype(np.int64)
+    positions = np.minimum(spans.starts[:, None] + np.arange(inside.shape[1]), len(side.ids) - 1)
+    return np.where(inside, side.ids[positions], 0).astype(np.int64)
 
 
 def lexical_weights(source: IntArray, target: IntArray, lexicon: Lexicon) -> DoubleArray:
-    """The product over target words of w(t | s) for the best source word, or for none."""
-    best = lexicon.weight(np.zeros_like(target), target)
+    """Multiply, over the target words of each row, w(t | s) of the best source word or NULL."""
+    best = lexicon.weight(np.full_like(target, NULL_WORD), target)
     for column in source.T:
         best = np.maximum(
             best, lexicon.weight(np.broadcast_to(column[:, None], target.shape), target)
         )
-    return np.asarray(
-        np.where(target > 0, np.maximum(best, MIN_LEXICAL_PROBABILITY), 1.0).prod(axis=1)
-    )
+    known = np.maximum(best, MIN_LEXICAL_PROBABILITY)
+    return np.asarray(np.where(target > 0, known, 1.0).prod(axis=1))

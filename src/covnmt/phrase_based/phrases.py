@@ -1,13 +1,13 @@
-"""Phrase pairs that agree with the word links: where each occurs, and how it follows the last.
+"""Phrase extraction: every occurrence of every phrase pair that agrees with the word links.
 
-A phrase pair is a run of source words and a run of target words such that no link leaves the two
-(Och and Ney, 2004). Unlinked words at the edge of the target run may belong to it or not; at the
-edge of a source run they are runs of their own. Every occurrence in the corpus is found once and
-kept as five numbers, for all sentences at the same time: NumPy sees the corpus laid end to end.
+A phrase pair is a span of source words and a span of target words such that no link leaves the two
+(Och and Ney, 2004). Unlinked words at the edge of the target span may belong to it or not; at the
+edge of a source span they make further spans. Each occurrence in the corpus is stored as five
+numbers. The whole corpus is searched at once, as concatenated arrays.
 
-The fifth is the orientation (Koehn et al., 2005): whether the target word before the phrase comes
-from the source word before it (monotone), from the one after it (swap), or from elsewhere (other),
-leaving aside words without a link.
+The fifth number is the orientation (Koehn et al., 2005): whether the target word before the phrase
+comes from the source word before it (monotone), from the one after it (swap), or from elsewhere
+(discontinuous), passing over words without a link.
 
 Phrases are compared by 64-bit hashes, which for n different phrases collide with a chance below
 n^2 / 2^64.
@@ -23,21 +23,21 @@ from covnmt.base.arrays import AnyArray, BoolArray, IntArray
 from covnmt.base.console import track
 from covnmt.data.corpus import SentenceIds
 from covnmt.phrase_based.aligner import WordLinks
-from covnmt.phrase_based.bitext import Arrays, Bitext
+from covnmt.phrase_based.bitext import Bitext, NamedArrays
 from covnmt.text.vocabulary import UNK_ID
 
 Hashes = NDArray[np.uint64]
 
-CHUNK = 20_000  # pairs looked at together
-BLOCK = 1_000_000  # phrases looked at together
-FAR = np.iinfo(np.int64).max  # before any word that has a link
+CHUNK = 20_000  # sentence pairs in one array operation
+BLOCK = 1_000_000  # phrases in one array operation
+NO_POSITION = np.iinfo(np.int64).max  # after any word that has a link
 MONOTONE, SWAP, DISCONTINUOUS = range(3)
 BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so it has an inverse modulo 2^64
 
 
 @dataclass(frozen=True)
 class Spans:
-    """Runs of words in a corpus laid end to end: where each starts, and how long it is."""
+    """Spans of a concatenated corpus: row n of both arrays."""
 
     starts: IntArray
     lengths: IntArray
@@ -45,8 +45,8 @@ class Spans:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def __getitem__(self, chosen: IntArray | BoolArray | slice) -> "Spans":
-        return Spans(self.starts[chosen], self.lengths[chosen])
+    def __getitem__(self, rows: IntArray | BoolArray | slice) -> "Spans":
+        return Spans(self.starts[rows], self.lengths[rows])
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class PhraseOccurrences:
     def __len__(self) -> int:
         return len(self.source)
 
-    def __getitem__(self, chosen: IntArray | BoolArray) -> "PhraseOccurrences":
-        return PhraseOccurrences(self.source[chosen], self.target[chosen], self.orientation[chosen])
+    def __getitem__(self, rows: IntArray | BoolArray) -> "PhraseOccurrences":
+        return PhraseOccurrences(self.source[rows], self.target[rows], self.orientation[rows])
 
-    def arrays(self) -> Arrays:
-        """For a file."""
+    def arrays(self) -> NamedArrays:
+        """Return the arrays of a file, as small integers."""
         spans = {
             f"{side}_{part}": getattr(spans, part).astype(np.int32 if part == "starts" else np.int8)
             for side, spans in (("source", self.source), ("target", self.target))
@@ -73,8 +73,8 @@ class PhraseOccurrences:
         return spans | {"orientation": self.orientation.astype(np.int8)}
 
     @classmethod
-    def of(cls, arrays: Arrays) -> "PhraseOccurrences":
-        """From such a file."""
+    def of(cls, arrays: NamedArrays) -> "PhraseOccurrences":
+        """Build from what `arrays` returned."""
         source, target = (
             Spans(arrays[f"{side}_starts"], arrays[f"{side}_lengths"])
             for side in ("source", "target")
@@ -83,87 +83,91 @@ class PhraseOccurrences:
 
 
 def extract_phrases(bitext: Bitext, links: WordLinks, longest: int) -> PhraseOccurrences:
-    """All occurrences of phrase pairs of up to `longest` words a side, without unknown words."""
+    """Find all occurrences of phrase pairs up to `longest` words a side, without unknown words."""
     starts = range(0, len(bitext), CHUNK)
     unit = f"x {CHUNK:,} pairs"
-    parts = [
-        part
+    chunks = [
+        chunk
         for start in track(starts, len(starts), "extracting phrases", unit)
-        for part in _extract_chunk(bitext, links, slice(start, start + CHUNK), longest)
+        for chunk in _extract_chunk(bitext, links, slice(start, start + CHUNK), longest)
     ]
-    orientation = np.concatenate([np.zeros(0, np.int8), *(p.orientation for p in parts)])
-    sides = _joined([p.source for p in parts]), _joined([p.target for p in parts])
-    return PhraseOccurrences(*sides, orientation)
+    orientation = np.concatenate([np.zeros(0, np.int8), *(chunk.orientation for chunk in chunks)])
+    source = _concatenate_spans([chunk.source for chunk in chunks])
+    target = _concatenate_spans([chunk.target for chunk in chunks])
+    return PhraseOccurrences(source, target, orientation)
 
 
-def _joined(spans: Sequence[Spans]) -> Spans:
+def _concatenate_spans(chunks: Sequence[Spans]) -> Spans:
     return Spans(
-        np.concatenate([np.zeros(0, np.int32), *(each.starts for each in spans)]),
-        np.concatenate([np.zeros(0, np.int8), *(each.lengths for each in spans)]),
+        np.concatenate([np.zeros(0, np.int32), *(spans.starts for spans in chunks)]),
+        np.concatenate([np.zeros(0, np.int8), *(spans.lengths for spans in chunks)]),
     )
 
 
 @dataclass(frozen=True)
 class SentenceBlock:
-    """One side of some of the sentences."""
+    """One side of consecutive sentences; positions count from the first of them."""
 
-    begin: int  # where they lie in the corpus
-    unknown: IntArray  # [words + 1] unknown words before each place
+    begin: int  # position of the block in the corpus
+    unknown: IntArray  # [words + 1] number of unknown words before each position
     sentence: IntArray  # [words] the sentence of each word
-    starts: IntArray  # [sentences] where each begins
+    starts: IntArray  # [sentences] position of the first word
 
     @classmethod
-    def of(cls, sentences: SentenceIds, part: slice) -> "SentenceBlock":
-        """Sentences `part` of a corpus."""
-        offsets = sentences.offsets[part.start : part.stop + 1]
+    def of(cls, sentences: SentenceIds, rows: slice) -> "SentenceBlock":
+        """Take some sentences of a corpus."""
+        offsets = sentences.offsets[rows.start : rows.stop + 1]
         ids = sentences.ids[offsets[0] : offsets[-1]]
         unknown = np.concatenate([[0], np.cumsum(ids == UNK_ID)])
         sentence = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
         return cls(int(offsets[0]), unknown, sentence, offsets[:-1] - offsets[0])
 
-    def known(self, starts: IntArray, lengths: IntArray) -> BoolArray:
-        """Whether these runs have no unknown word."""
+    def all_known(self, starts: IntArray, lengths: IntArray) -> BoolArray:
+        """Tell which spans have no unknown word."""
         return np.asarray(self.unknown[starts + lengths] == self.unknown[starts])
 
-    def start(self, words: IntArray) -> IntArray:
-        """Where the sentence of each word begins."""
+    def sentence_start(self, words: IntArray) -> IntArray:
+        """Return the position where the sentence of each word begins."""
         return self.starts[self.sentence[words]]
 
     def spans(self, starts: IntArray, lengths: IntArray) -> Spans:
-        """These runs as places of the whole corpus, in few bytes."""
+        """Convert spans to positions in the whole corpus, in few bytes."""
         return Spans((starts + self.begin).astype(np.int32), lengths.astype(np.int8))
 
 
 def _extract_chunk(
-    bitext: Bitext, links: WordLinks, part: slice, longest: int
+    bitext: Bitext, links: WordLinks, rows: slice, longest: int
 ) -> Iterator[PhraseOccurrences]:
-    """The same for some of the pairs, by the length of the source phrase."""
-    source, target = SentenceBlock.of(bitext.source, part), SentenceBlock.of(bitext.target, part)
-    counts = np.diff(links.offsets[part.start : part.stop + 1])
-    pair = part.start + np.repeat(np.arange(len(counts)), counts)
-    chosen = slice(links.offsets[part.start], links.offsets[part.start + len(counts)])
+    """Yield the phrase pairs of some sentence pairs, by the length of the source phrase."""
+    source, target = SentenceBlock.of(bitext.source, rows), SentenceBlock.of(bitext.target, rows)
+    counts = np.diff(links.offsets[rows.start : rows.stop + 1])
+    pair = rows.start + np.repeat(np.arange(len(counts)), counts)
+    chosen = slice(links.offsets[rows.start], links.offsets[rows.start + len(counts)])
     j = links.source[chosen] + bitext.source.offsets[pair] - source.begin
     i = links.target[chosen] + bitext.target.offsets[pair] - target.begin
     linked = _linked(i, target)
-    neighbours = Neighbours.of(source, target, j, i)
-    left = _free_before(linked, target.sentence, longest)
-    right = _free_before(linked[::-1], target.sentence[::-1], longest)[::-1]
-    for length, starts, first, width in _tight(source, len(linked), j, i, longest):
+    neighbors = LinkedNeighbors.of(source, target, j, i)
+    left = _unlinked_before(linked, target.sentence, longest)
+    right = _unlinked_before(linked[::-1], target.sentence[::-1], longest)[::-1]
+    for length, starts, first, width in _minimal_pairs(source, len(linked), j, i, longest):
         room = left[first], right[first + width - 1]
-        for a, b, wide in _widened(starts, first, width, room, longest):
+        for a, b, width_b in _widen_targets(starts, first, width, room, longest):
             lengths = np.full_like(a, length)
-            known = source.known(a, lengths) & target.known(b, wide)
-            a, b, wide, lengths = a[known], b[known], wide[known], lengths[known]
-            orientation = neighbours.orientation(a, b, length)
-            yield PhraseOccurrences(source.spans(a, lengths), target.spans(b, wide), orientation)
+            known = source.all_known(a, lengths) & target.all_known(b, width_b)
+            a, b, width_b, lengths = a[known], b[known], width_b[known], lengths[known]
+            yield PhraseOccurrences(
+                source.spans(a, lengths),
+                target.spans(b, width_b),
+                neighbors.orientation(a, b, length),
+            )
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class LinkedNeighbors:
     """What the orientation of a phrase pair depends on; words without a link are passed over."""
 
-    before_source: IntArray  # [words + 1] the last linked word before each place
-    after_source: IntArray  # [words + 1] the first linked word from each place on
+    before_source: IntArray  # [words + 1] the last linked word before each position
+    after_source: IntArray  # [words + 1] the first linked word from each position on
     before_target: IntArray
     low: IntArray  # [target words] the first and the last source word of each
     high: IntArray
@@ -173,55 +177,59 @@ class Neighbours:
     @classmethod
     def of(
         cls, source: SentenceBlock, target: SentenceBlock, j: IntArray, i: IntArray
-    ) -> "Neighbours":
-        """From the links (j, i) of these sides."""
+    ) -> "LinkedNeighbors":
+        """Build from the links (j, i) of these sides."""
         before = [
             np.maximum.accumulate(np.append(-1, np.where(linked, np.arange(len(linked)), -1)))
             for linked in (_linked(j, source), _linked(i, target))
         ]
-        here = np.where(_linked(j, source), np.arange(len(source.sentence)), FAR)
-        after = np.minimum.accumulate(np.append(here, FAR)[::-1])[::-1]
-        reach = _reach(i, j, len(target.sentence))
-        return cls(before[0], after, before[1], *reach, source, target)
+        linked_source = np.arange(len(source.sentence))
+        linked_source = np.where(_linked(j, source), linked_source, NO_POSITION)
+        after = np.minimum.accumulate(np.append(linked_source, NO_POSITION)[::-1])[::-1]
+        low, high = _link_ranges(i, j, len(target.sentence))
+        return cls(before[0], after, before[1], low, high, source, target)
 
     def orientation(self, a: IntArray, b: IntArray, length: int) -> NDArray[np.int8]:
-        """Of pairs whose source phrase begins at `a` and whose target phrase begins at `b`."""
+        """Classify pairs whose source phrase begins at `a` and whose target phrase at `b`."""
         last = self.before_target[b]
         monotone = np.where(
-            last < self.target.start(b),
-            self.before_source[a] < self.source.start(a),
+            last < self.target.sentence_start(b),
+            self.before_source[a] < self.source.sentence_start(a),
             self.high[last] == self.before_source[a],
         )
-        swap = (last >= self.target.start(b)) & (self.low[last] == self.after_source[a + length])
+        inside = last >= self.target.sentence_start(b)
+        swap = inside & (self.low[last] == self.after_source[a + length])
         return np.where(monotone, MONOTONE, np.where(swap, SWAP, DISCONTINUOUS)).astype(np.int8)
 
 
-def _linked(here: IntArray, side: SentenceBlock) -> BoolArray:
-    return np.asarray(np.bincount(here, minlength=len(side.sentence)) > 0)
+def _linked(positions: IntArray, side: SentenceBlock) -> BoolArray:
+    return np.asarray(np.bincount(positions, minlength=len(side.sentence)) > 0)
 
 
-def _widened(
+def _widen_targets(
     starts: IntArray,
     first: IntArray,
     width: IntArray,
     room: tuple[IntArray, IntArray],
     longest: int,
 ) -> Iterator[tuple[IntArray, IntArray, IntArray]]:
-    """The same pairs with any number of the free words before and after the target run."""
+    """Yield the pairs with any number of the unlinked words before and after the target span."""
     for before in range(longest):
         for after in range(longest - before):
-            wide = width + before + after
-            fits = (room[0] >= before) & (room[1] >= after) & (wide <= longest)
-            yield starts[fits], first[fits] - before, wide[fits]
+            widened = width + before + after
+            fits = (room[0] >= before) & (room[1] >= after) & (widened <= longest)
+            yield starts[fits], first[fits] - before, widened[fits]
 
 
-def _tight(
+def _minimal_pairs(
     source: SentenceBlock, target_words: int, j: IntArray, i: IntArray, longest: int
 ) -> Iterator[tuple[int, IntArray, IntArray, IntArray]]:
-    """Phrase pairs whose target run begins and ends with linked words, for every source length:
-    where the source run starts, where the target run starts, and its length."""
-    low, high = _reach(j, i, len(source.sentence))
-    least, most = _windows(*_reach(i, j, target_words), longest)
+    """Find the pairs whose target span begins and ends with linked words, for each source length.
+
+    Yields the length, where the source and the target span start, and the length of the target.
+    """
+    low, high = _link_ranges(j, i, len(source.sentence))
+    least, most = _span_link_ranges(*_link_ranges(i, j, target_words), longest)
     first, last = low, high
     for length in range(1, longest + 1):
         if length > 1:
@@ -235,16 +243,18 @@ def _tight(
         yield length, starts[closed], begin[closed], width[closed]
 
 
-def _reach(here: IntArray, there: IntArray, words: int) -> tuple[IntArray, IntArray]:
-    """For each word the first and the last word of the other side that it is linked to."""
-    low, high = np.full(words, FAR), np.full(words, -1)
-    np.minimum.at(low, here, there)
-    np.maximum.at(high, here, there)
+def _link_ranges(
+    positions: IntArray, other_positions: IntArray, words: int
+) -> tuple[IntArray, IntArray]:
+    """Find, for each word, the first and the last word of the other side that it is linked to."""
+    low, high = np.full(words, NO_POSITION), np.full(words, -1)
+    np.minimum.at(low, positions, other_positions)
+    np.maximum.at(high, positions, other_positions)
     return low, high
 
 
-def _windows(low: IntArray, high: IntArray, longest: int) -> tuple[IntArray, IntArray]:
-    """The reach of every run of words: row k holds the runs of k + 1 words by their start."""
+def _span_link_ranges(low: IntArray, high: IntArray, longest: int) -> tuple[IntArray, IntArray]:
+    """Compute the link range of every span: row k holds the spans of k + 1 words by their start."""
     least, most = np.tile(low, (longest, 1)), np.tile(high, (longest, 1))
     for k in range(1, min(longest, len(low))):
         least[k, :-k] = np.minimum(least[k - 1, :-k], low[k:])
@@ -252,8 +262,8 @@ def _windows(low: IntArray, high: IntArray, longest: int) -> tuple[IntArray, Int
     return least, most
 
 
-def _free_before(linked: BoolArray, sentence: IntArray, longest: int) -> IntArray:
-    """How many words without a link stand right before each word, up to `longest`."""
+def _unlinked_before(linked: BoolArray, sentence: IntArray, longest: int) -> IntArray:
+    """Count the words without a link right before each word, up to `longest`."""
     count = np.zeros(len(linked), dtype=np.int64)
     free = np.ones(len(linked), dtype=bool)
     for k in range(1, min(longest, len(linked))):
@@ -264,22 +274,22 @@ def _free_before(linked: BoolArray, sentence: IntArray, longest: int) -> IntArra
 
 
 def all_spans(text: SentenceIds, longest: int) -> Spans:
-    """Every run of words in every sentence."""
+    """List every span of up to `longest` words in every sentence."""
     lengths = text.lengths()
     sentence = np.repeat(np.arange(len(lengths)), lengths)
-    parts = []
+    by_length = []
     for length in range(1, longest + 1):
         starts = np.arange(len(sentence) - length + 1)
         starts = starts[sentence[starts] == sentence[starts + length - 1]]
-        parts.append(Spans(starts, np.full(len(starts), length)))
-    return _joined(parts)
+        by_length.append(Spans(starts, np.full(len(starts), length)))
+    return _concatenate_spans(by_length)
 
 
 def hash_spans(ids: AnyArray, spans: Spans) -> Hashes:
-    """A number for each run of words, the same wherever the run stands.
+    """Hash the words of each span, wherever the span is.
 
-    The sum of scattered ids times powers of a base, divided by the power at the run's start; all
-    of it modulo 2^64, where an odd base can be divided by.
+    The hash is the sum of mixed ids times powers of a base, divided by the power at the start of
+    the span, modulo 2^64, where an odd base has an inverse.
     """
     powers = np.cumprod(np.full(len(ids), BASE))
     inverse = np.cumprod(np.full(len(ids) + 1, np.uint64(pow(int(BASE), -1, 2**64))))
@@ -288,35 +298,36 @@ def hash_spans(ids: AnyArray, spans: Spans) -> Hashes:
     )
     result = np.empty(len(spans), dtype=np.uint64)
     for block in range(0, len(spans), BLOCK):
-        part = spans[slice(block, block + BLOCK)]
-        start = part.starts.astype(np.int64)
-        result[block : block + BLOCK] = (sums[start + part.lengths] - sums[start]) * inverse[start]
+        rows = slice(block, block + BLOCK)
+        start = spans[rows].starts.astype(np.int64)
+        result[rows] = (sums[start + spans[rows].lengths] - sums[start]) * inverse[start]
     return result
 
 
 def mix_bits(values: Hashes) -> Hashes:
-    """Numbers scattered over all 64 bits, different ones to different ones."""
+    """Scatter numbers over all 64 bits; the mapping is one to one."""
     values = (values + np.uint64(1)) * BASE
     values = (values ^ (values >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     return np.asarray(values ^ (values >> np.uint64(32)))
 
 
-def find_hashes(values: Hashes, among: Hashes) -> IntArray:
-    """Where each value stands in a sorted array, -1 for nowhere.
+def find_hashes(values: Hashes, sorted_hashes: Hashes) -> IntArray:
+    """Find the position of each value in a sorted array, or -1.
 
-    Hashes are spread evenly, so the first bits of one tell nearly where it must be.
+    Hashes are spread evenly, so the first bits of a value nearly give its position.
     """
-    bits = max(len(among), 1).bit_length()
-    rest = np.uint64(64 - bits)
-    firsts = np.searchsorted(among, np.arange(2**bits, dtype=np.uint64) << rest)
-    ended = np.append(among, np.uint64(2**64 - 1))
-    places = np.full(len(values), -1)
+    bits = max(len(sorted_hashes), 1).bit_length()
+    shift = np.uint64(64 - bits)
+    firsts = np.searchsorted(sorted_hashes, np.arange(2**bits, dtype=np.uint64) << shift)
+    with_sentinel = np.append(sorted_hashes, np.uint64(2**64 - 1))
+    positions = np.full(len(values), -1)
     for block in range(0, len(values), BLOCK):
-        part = values[block : block + BLOCK]
-        at = firsts[part >> rest]
-        before = np.flatnonzero(ended[at] < part)
+        wanted = values[block : block + BLOCK]
+        position = firsts[wanted >> shift]
+        before = np.flatnonzero(with_sentinel[position] < wanted)
         while len(before):
-            at[before] += 1
-            before = before[ended[at[before]] < part[before]]
-        places[block : block + BLOCK] = np.where((ended[at] == part) & (at < len(among)), at, -1)
-    return places
+            position[before] += 1
+            before = before[with_sentinel[position[before]] < wanted[before]]
+        equal = (with_sentinel[position] == wanted) & (position < len(sorted_hashes))
+        positions[block : block + BLOCK] = np.where(equal, position, -1)
+    return positions

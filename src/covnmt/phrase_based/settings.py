@@ -1,4 +1,4 @@
-"""What a phrase-based system is made with, and the parts that each stage depends on."""
+"""Settings of a phrase-based system, stage by stage; descriptions are the --help of options."""
 
 from typing import Annotated, Any, Literal
 
@@ -13,22 +13,30 @@ Symmetrization = Literal[
 
 
 class AlignerSettings(Settings):
-    """How words are linked."""
+    """Word alignment."""
 
-    kind: AlignerKind = Field("eflomal", description="Thot's aligner")
-    samplers: PositiveInt = Field(3, description="independent chains, which vote (eflomal)")
-    joining: Symmetrization = Field("grow-diag-final-and", description="of the two directions")
-    seed: Count = Field(1234, description="of the samplers (eflomal)")
+    kind: AlignerKind = Field("eflomal", description="alignment model of Thot")
+    samplers: PositiveInt = Field(3, description="independent chains, which vote (eflomal only)")
+    joining: Symmetrization = Field(
+        "grow-diag-final-and", description="symmetrization of the two directions"
+    )
+    seed: Count = Field(1234, description="random seed of the chains (eflomal only)")
 
 
 class PhraseBasedSettings(Settings):
-    """How a system is built."""
+    """Training: alignment, phrase extraction and language model."""
 
     align: AlignerSettings = AlignerSettings()
-    pairs: Count = Field(0, description="train on that many, in shuffled order; 0: all")
-    max_phrase: Annotated[int, Field(gt=0, le=10)] = Field(7, description="words on either side")
-    options: PositiveInt = Field(20, description="translations kept of a source phrase")
-    order: Annotated[int, Field(gt=0, le=6)] = Field(4, description="words of an n-gram")
+    pairs: Count = Field(
+        0, description="train on this many pairs, in the shuffled order; 0: on all"
+    )
+    max_phrase: Annotated[int, Field(gt=0, le=10)] = Field(
+        7, description="longest phrase, in words of either side"
+    )
+    options: PositiveInt = Field(20, description="translations kept for each source phrase")
+    order: Annotated[int, Field(gt=0, le=6)] = Field(
+        4, description="order of the n-gram language model"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -40,19 +48,21 @@ class PhraseBasedSettings(Settings):
 
 
 class StackSearchSettings(Settings):
-    """How the decoder searches."""
+    """Stack decoding."""
 
-    reorder: Count = Field(6, description="source words that may be jumped over; 0: monotone")
-    stack: PositiveInt = Field(100, description="hypotheses kept for each number of covered words")
-    processes: PositiveInt = Field(1, description="sentences are shared among them")
+    reorder: Count = Field(6, description="distortion limit in source words; 0: monotone")
+    stack: PositiveInt = Field(
+        100, description="hypotheses kept for each number of covered source words"
+    )
+    processes: PositiveInt = Field(1, description="processes that share the sentences")
 
 
 class WeightTuningSettings(Settings):
-    """How the weights are found."""
+    """Minimum error rate training on the dev set."""
 
     search: StackSearchSettings = StackSearchSettings()
-    iterations: PositiveInt = Field(8, description="rounds of translating the dev set, at most")
-    nbest: PositiveInt = Field(100, description="translations of each sentence and round")
-    restarts: Count = Field(8, description="random starts besides the weights so far")
-    sentences: Count = Field(0, description="first ones of the dev set; 0: all")
-    seed: Count = Field(1234, description="of starts and directions")
+    iterations: PositiveInt = Field(8, description="rounds of decoding the dev set, at most")
+    nbest: PositiveInt = Field(100, description="translations of each sentence in each round")
+    restarts: Count = Field(8, description="random starting points in each round")
+    sentences: Count = Field(0, description="tune on the first sentences of dev only; 0: on all")
+    seed: Count = Field(1234, description="random seed of starting points and directions")

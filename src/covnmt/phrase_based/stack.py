@@ -1,12 +1,14 @@
-"""Stack search for the best translations of a sentence, over hard coverage sets (Koehn, 2004).
+"""Stack decoding: beam search over hard coverage sets (Koehn, 2004).
 
 A hypothesis has translated some source words, each exactly once: a 0/1 flag for every word, the
-coverage that the paper softens (section 3). Stack n holds the best hypotheses with n words
-covered. All of a stack grow together: every free span within reach, with every translation, is an
-estimate; the best estimates get their exact language model score; of those that the rest of the
-search cannot tell apart only the best lives on, and the others stay as arcs for n-best lists.
+coverage that the paper softens (section 3). Stack n holds the best hypotheses with n words covered.
+The hypotheses of a stack are expanded together: every free span within the distortion limit, with
+every translation, gets an estimate; the best estimates get their exact language model score; of
+those that the rest of the search cannot tell apart only the best survives (recombination), and the
+others stay as arcs for n-best lists.
 
-H hypotheses of a stack, S spans, L translations of a span at most, J source words.
+A translation scores the weighted sum of its features. H hypotheses of a stack, S spans, L
+translations of a span at most, O options, J source words.
 """
 
 from collections import defaultdict
@@ -17,10 +19,33 @@ from typing import NamedTuple
 import numpy as np
 
 from covnmt.base.arrays import BoolArray, DoubleArray, IntArray
-from covnmt.phrase_based.features import DISTORTION, LANGUAGE_MODEL, ORIENTATION, PHRASE_FEATURES
 from covnmt.phrase_based.language_model import LanguageModel
 from covnmt.phrase_based.phrases import DISCONTINUOUS, MONOTONE, SWAP
 from covnmt.phrase_based.translation_options import TranslationOptions, score_continuations
+
+# Name, weight before tuning (those of Moses), and smallest weight: a penalty may turn into a bonus,
+# but a negative weight on a probability is noise.
+_FEATURE_TABLE = (
+    ("language model", 0.5, 0.0),
+    ("jumps", 0.3, 0.0),
+    ("monotone", 0.3, 0.0),
+    ("swap", 0.3, 0.0),
+    ("other order", 0.3, 0.0),
+    ("p(target | source)", 0.2, 0.0),
+    ("p(source | target)", 0.2, 0.0),
+    ("lexicon, target | source", 0.2, 0.0),
+    ("lexicon, source | target", 0.2, 0.0),
+    ("phrases", 0.2, -np.inf),
+    ("words", 1.0, -np.inf),
+)
+FEATURES = tuple(name for name, _, _ in _FEATURE_TABLE)
+INITIAL_WEIGHTS = np.array([weight for _, weight, _ in _FEATURE_TABLE])
+INITIAL_WEIGHTS /= INITIAL_WEIGHTS.sum()
+MINIMUM_WEIGHTS = np.array([least for _, _, least in _FEATURE_TABLE])
+
+LANGUAGE_MODEL, DISTORTION = 0, 1
+ORIENTATION = slice(2, 5)  # a phrase has a value for one of these, the others are 0
+PHRASE_FEATURES = slice(5, len(FEATURES))  # do not depend on the rest of the sentence
 
 TRIES = 6  # exact scores for each hypothesis that a stack can hold
 NEVER = -np.inf
@@ -30,15 +55,15 @@ class StackHypotheses(NamedTuple):
     """Row n of each array belongs to hypothesis n."""
 
     score: DoubleArray
-    future: DoubleArray  # estimate of what is left
+    future: DoubleArray  # estimated score of the uncovered words
     covered: BoolArray  # [n, J]
-    begin: IntArray  # the last span
+    begin: IntArray  # the span that was translated last
     end: IntArray
     history: IntArray  # of the language model
 
     def take(self, rows: IntArray | slice) -> "StackHypotheses":
-        """Some of them."""
-        return StackHypotheses._make(each[rows] for each in self)
+        """Select rows."""
+        return StackHypotheses._make(column[rows] for column in self)
 
 
 class Arcs(NamedTuple):
@@ -47,14 +72,14 @@ class Arcs(NamedTuple):
     parent: IntArray
     child: IntArray
     option: IntArray
-    score: DoubleArray  # of the best way that ends with this step
+    score: DoubleArray  # of the best path that ends with this step
     language: DoubleArray  # log-probability of the option's words
     jump: IntArray
     orientation: IntArray
 
 
 class Candidates(NamedTuple):
-    """Hypotheses that may come to be: row n of each."""
+    """Expansions that have an estimate only; row n of each array belongs to candidate n."""
 
     estimate: DoubleArray
     future: DoubleArray
@@ -64,46 +89,42 @@ class Candidates(NamedTuple):
     orientation: IntArray
 
     def best(self, number: int) -> "Candidates":
-        """Those with the highest estimates, in no order."""
+        """Select those with the highest estimates, in no particular order."""
         if len(self.estimate) <= number:
             return self
-        chosen = np.argpartition(-self.estimate, number)[:number]
-        return Candidates._make(each[chosen] for each in self)
+        rows = np.argpartition(-self.estimate, number)[:number]
+        return Candidates._make(column[rows] for column in self)
 
 
 @dataclass(frozen=True)
 class WeightedOptions:
-    """The options of a sentence under certain weights."""
+    """The options of a sentence under given weights."""
 
-    options: TranslationOptions
-    weights: DoubleArray
-    rows: IntArray  # [S, L] options, -1 for none
-    estimate: DoubleArray  # [3, S, L] for each orientation
-    future: DoubleArray  # [J + 1, J + 1] of the best way through from place a to place b
+    rows: IntArray  # [S, L] options of each span, -1 for none
+    estimate: DoubleArray  # [3, S, L] score of an option under each orientation
+    future: DoubleArray  # [J + 1, J + 1] estimated score of the words from position a to b
 
     @classmethod
     def of(cls, options: TranslationOptions, weights: DoubleArray) -> "WeightedOptions":
-        """Weigh them."""
-        plain = (
-            options.own @ weights[PHRASE_FEATURES] + weights[LANGUAGE_MODEL] * options.alone
-        )  # [O]
-        rows = _by_span(options.span, len(options.begin))
+        """Weigh the features that are known before the search."""
+        phrase_scores = options.features @ weights[PHRASE_FEATURES]
+        plain = phrase_scores + weights[LANGUAGE_MODEL] * options.language  # [O]
+        rows = _options_by_span(options.span, len(options.begin))
         best = np.where(rows >= 0, plain[rows], NEVER).max(axis=1)
-        each = plain[:, None] + options.orientation * weights[ORIENTATION]  # [O, 3]
-        estimate = np.where(rows >= 0, each.T[:, rows], NEVER)
-        return cls(options, weights, rows, estimate, _ways_through(options, best))
+        oriented = plain[:, None] + options.orientation * weights[ORIENTATION]  # [O, 3]
+        estimate = np.where(rows >= 0, oriented.T[:, rows], NEVER)
+        return cls(rows, estimate, _future_scores(options, best))
 
 
-def _by_span(span: IntArray, spans: int) -> IntArray:
-    """The options of each span as a row."""
-    numbers = np.bincount(span, minlength=spans)
-    rows = np.full((spans, int(numbers.max())), -1)
-    rows[np.arange(rows.shape[1]) < numbers[:, None]] = np.arange(len(span))
+def _options_by_span(span: IntArray, spans: int) -> IntArray:
+    counts = np.bincount(span, minlength=spans)
+    rows = np.full((spans, int(counts.max())), -1)
+    rows[np.arange(rows.shape[1]) < counts[:, None]] = np.arange(len(span))
     return rows
 
 
-def _ways_through(options: TranslationOptions, best: DoubleArray) -> DoubleArray:
-    """The highest sum of estimates from every place to every later one."""
+def _future_scores(options: TranslationOptions, best: DoubleArray) -> DoubleArray:
+    """Compute the highest sum of span scores from every position to every later one."""
     future = np.full((options.length + 1, options.length + 1), NEVER)
     np.fill_diagonal(future, 0.0)
     future[options.begin, options.end] = best
@@ -115,121 +136,134 @@ def _ways_through(options: TranslationOptions, best: DoubleArray) -> DoubleArray
 
 
 class StackSearch:
-    """The search for one sentence; afterwards `found`, `arcs` and `complete` tell its outcome."""
+    """Search for one sentence, run by the constructor.
+
+    The outcome is in `hypotheses`, `arcs` and `complete`, the rows with all words covered.
+    """
 
     def __init__(
         self,
         options: TranslationOptions,
         weights: DoubleArray,
         model: LanguageModel,
-        reach: int,
-        size: int,
+        distortion_limit: int,
+        stack_size: int,
     ) -> None:
         self.options, self.weights, self.model = options, weights, model
         self.weighted = WeightedOptions.of(options, weights)
-        self.reach, self.size = reach, size
-        self.scatter = np.random.default_rng(0).integers(2**62, size=options.length + 3)
-        self.found = self._room(1 + options.length * size)
+        self.distortion_limit, self.stack_size = distortion_limit, stack_size
+        self.hash_factors = np.random.default_rng(0).integers(2**62, size=options.length + 3)
+        self.hypotheses = self._allocate(1 + options.length * stack_size)
         self.arcs: list[Arcs] = []
-        waiting: dict[int, list[Candidates]] = defaultdict(list)
-        self.complete = slice(0, 1)  # of the last stack
+        waiting: dict[int, list[Candidates]] = defaultdict(list)  # by number of covered words
+        self.complete = slice(0, 1)  # the last stack
         for covered in range(options.length):
-            for length, grown in self._grow(self.complete):
-                waiting[covered + length].append(grown)
-            self._fill(waiting.pop(covered + 1))
+            for length, candidates in self._expand(self.complete):
+                waiting[covered + length].append(candidates)
+            self._fill_stack(waiting.pop(covered + 1))
 
-    def endings(self) -> DoubleArray:
-        """The language model's score of the end of the sentence after each complete hypothesis."""
-        histories = self.found.history[self.complete]
+    def end_scores(self) -> DoubleArray:
+        """Compute the language model's score of the sentence end after each complete hypothesis."""
+        histories = self.hypotheses.history[self.complete]
         return self.model.step(histories, np.full(len(histories), self.model.end))[0]
 
-    def _room(self, number: int) -> StackHypotheses:
-        """Arrays for all hypotheses to come; the first has nothing covered."""
+    def _allocate(self, number: int) -> StackHypotheses:
+        """Make room for all hypotheses; the first one has nothing covered."""
         integers = [np.zeros(number, dtype=np.int64) for _ in range(3)]
         covered = np.zeros((number, self.options.length), dtype=bool)
-        found = StackHypotheses(np.zeros(number), np.zeros(number), covered, *integers)
-        found.history[0], found.future[0] = self.model.beginning, self.weighted.future[0, -1]
-        return found
+        room = StackHypotheses(np.zeros(number), np.zeros(number), covered, *integers)
+        room.history[0], room.future[0] = self.model.beginning, self.weighted.future[0, -1]
+        return room
 
-    def _grow(self, stack: slice) -> Iterator[tuple[int, Candidates]]:
-        """All that the hypotheses of a stack may become, by the number of words that they cover."""
-        at = self.found.take(stack)
-        gap_begin, gap_end = _gaps(at.covered)
-        h, s = np.nonzero(self._allowed(at, gap_end))
+    def _expand(self, stack: slice) -> Iterator[tuple[int, Candidates]]:
+        """Yield the expansions of a stack, by the number of words that they add."""
+        parents = self.hypotheses.take(stack)
+        gap_begin, gap_end = _gaps(parents.covered)
+        h, s = np.nonzero(self._allowed(parents, gap_end))
         a, b = self.options.begin[s], self.options.end[s]
         left, right = gap_begin[h, a], gap_end[h, a]
         future = self.weighted.future
-        rest = at.future[h] - future[left, right] + future[left, a] + future[b, right]
-        jump = np.abs(a - at.end[h])
-        moved = np.where(b == at.begin[h], SWAP, DISCONTINUOUS)
-        orientation = np.where(a == at.end[h], MONOTONE, moved)
-        known = at.score[h] - self.weights[DISTORTION] * jump + rest
+        future_after = parents.future[h] - future[left, right] + future[left, a] + future[b, right]
+        jump = np.abs(a - parents.end[h])
+        moved = np.where(b == parents.begin[h], SWAP, DISCONTINUOUS)
+        orientation = np.where(a == parents.end[h], MONOTONE, moved)
+        so_far = parents.score[h] - self.weights[DISTORTION] * jump + future_after
         for length in np.unique(b - a).tolist():
             row = np.flatnonzero(b - a == length)
-            estimate = known[row, None] + self.weighted.estimate[orientation[row], s[row]]
-            pair, option = np.nonzero(estimate > NEVER)
+            estimate = so_far[row, None] + self.weighted.estimate[orientation[row], s[row]]
+            pair, column = np.nonzero(estimate > NEVER)
             row = row[pair]
-            parent, chosen = stack.start + h[row], self.weighted.rows[s[row], option]
-            whole = (estimate[pair, option], rest[row], parent, chosen, jump[row], orientation[row])
-            yield length, Candidates(*whole).best(TRIES * self.size)
+            candidates = Candidates(
+                estimate[pair, column],
+                future_after[row],
+                stack.start + h[row],
+                self.weighted.rows[s[row], column],
+                jump[row],
+                orientation[row],
+            )
+            yield length, candidates.best(TRIES * self.stack_size)
 
-    def _allowed(self, at: StackHypotheses, gap_end: IntArray) -> BoolArray:
-        """Whether a hypothesis may go on with a span [H, S]: all free, and not too far away.
+    def _allowed(self, parents: StackHypotheses, gap_end: IntArray) -> BoolArray:
+        """Tell which spans may follow a hypothesis [H, S]: free ones within the distortion limit.
 
-        A span that leaves an earlier gap open must end near enough to it.
+        A span that leaves an earlier gap open must end within the limit of it.
         """
         begin, end = self.options.begin, self.options.end
-        free = ~at.covered[:, begin] & (gap_end[:, begin] >= end)
-        near = np.abs(begin - at.end[:, None]) <= self.reach
-        gap = at.covered.argmin(axis=1)[:, None]
-        back = (begin == gap) | (end - gap <= self.reach)
-        return np.asarray(free & near & back)
+        free = ~parents.covered[:, begin] & (gap_end[:, begin] >= end)
+        near = np.abs(begin - parents.end[:, None]) <= self.distortion_limit
+        gap = parents.covered.argmin(axis=1)[:, None]
+        can_return = (begin == gap) | (end - gap <= self.distortion_limit)
+        return np.asarray(free & near & can_return)
 
-    def _fill(self, waiting: Sequence[Candidates]) -> None:
-        """Make the next stack of the best that wait for it."""
-        rows = (np.concatenate(each) for each in zip(*waiting, strict=True))
-        tried = Candidates(*rows).best(TRIES * self.size)
-        grown, language = self._say(tried)
-        order = np.argsort(-(grown.score + grown.future), kind="stable")
-        child, heads = _recombined(self._keys(grown)[order])
-        kept, alive = order[heads[: self.size]], order[child < self.size]
+    def _fill_stack(self, waiting: Sequence[Candidates]) -> None:
+        """Score the best candidates exactly, recombine them, and keep the best as a stack."""
+        columns = (np.concatenate(column) for column in zip(*waiting, strict=True))
+        tried = Candidates(*columns).best(TRIES * self.stack_size)
+        expanded, language = self._score_exactly(tried)
+        order = np.argsort(-(expanded.score + expanded.future), kind="stable")
+        child, heads = _recombine(self._state_hashes(expanded)[order])
+        kept, alive = order[heads[: self.stack_size]], order[child < self.stack_size]
         first = self.complete.stop
         self.complete = slice(first, first + len(kept))
-        for room, values in zip(self.found, grown, strict=True):
+        for room, values in zip(self.hypotheses, expanded, strict=True):
             room[self.complete] = values[kept]
-        child = first + child[child < self.size]
-        step = tried.parent[alive], child, tried.option[alive], grown.score[alive]
+        child = first + child[child < self.stack_size]
+        step = tried.parent[alive], child, tried.option[alive], expanded.score[alive]
         self.arcs.append(Arcs(*step, language[alive], tried.jump[alive], tried.orientation[alive]))
 
-    def _say(self, tried: Candidates) -> tuple[StackHypotheses, DoubleArray]:
-        """The candidates as hypotheses, with the language model's score of their last words."""
-        options, parents = self.options, self.found.take(tried.parent)
-        language, history = score_continuations(
-            options.words[tried.option], parents.history, self.model
-        )
-        exact = self.weights[LANGUAGE_MODEL] * (language - options.alone[tried.option])
-        begin, end = (each[options.span[tried.option]] for each in (options.begin, options.end))
-        place = np.arange(options.length)
-        covered = (place >= begin[:, None]) & (place < end[:, None]) | parents.covered
-        score = tried.estimate - tried.future + exact
+    def _score_exactly(self, tried: Candidates) -> tuple[StackHypotheses, DoubleArray]:
+        """Make candidates hypotheses; also return the language model score of their last words."""
+        options, parents = self.options, self.hypotheses.take(tried.parent)
+        target_ids = options.target_ids[tried.option]
+        language, history = score_continuations(target_ids, parents.history, self.model)
+        correction = self.weights[LANGUAGE_MODEL] * (language - options.language[tried.option])
+        begin, end = (bound[options.span[tried.option]] for bound in (options.begin, options.end))
+        position = np.arange(options.length)
+        covered = (position >= begin[:, None]) & (position < end[:, None]) | parents.covered
+        score = tried.estimate - tried.future + correction
         return StackHypotheses(score, tried.future, covered, begin, end, history), language
 
-    def _keys(self, at: StackHypotheses) -> IntArray:
-        """A number for all that the rest of the search depends on."""
-        rest = np.column_stack([at.begin, at.end, at.history])
-        return np.asarray(at.covered @ self.scatter[:-3] + rest @ self.scatter[-3:])
+    def _state_hashes(self, rows: StackHypotheses) -> IntArray:
+        """Hash all that the rest of the search depends on."""
+        state = np.column_stack([rows.begin, rows.end, rows.history])
+        factors = self.hash_factors
+        return np.asarray(rows.covered @ factors[:-3] + state @ factors[-3:])
 
 
-def _recombined(keys: IntArray) -> tuple[IntArray, IntArray]:
-    """Of rows in order: which of the different keys each has, and the first row of each key."""
-    _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+def _recombine(keys: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the group of each row, rows with equal keys being one, and the groups' first rows.
+
+    Groups are numbered in the order of their first rows.
+    """
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     heads = np.sort(first)
-    return np.searchsorted(heads, first)[which], heads
+    return np.searchsorted(heads, first)[inverse], heads
 
 
 def _gaps(covered: BoolArray) -> tuple[IntArray, IntArray]:
-    """For each place the begin and the end of the run of free words that it is in [H, J]."""
-    place = np.arange(covered.shape[1])
-    begin = np.maximum.accumulate(np.where(covered, place + 1, 0), axis=1)
-    end = np.minimum.accumulate(np.where(covered, place, len(place))[:, ::-1], axis=1)[:, ::-1]
+    """Find, for each position, where the run of free words around it begins and ends [H, J]."""
+    position = np.arange(covered.shape[1])
+    begin = np.maximum.accumulate(np.where(covered, position + 1, 0), axis=1)
+    before_next = np.where(covered, position, len(position))[:, ::-1]
+    end = np.minimum.accumulate(before_next, axis=1)[:, ::-1]
     return begin, end

@@ -1,4 +1,4 @@
-"""The phrase pairs that can translate a part of one sentence.
+"""Phrase pairs that can translate a part of one sentence.
 
 S source spans that have translations, O options in all, T target words at most, J source words. A
 word that no phrase of its own translates can be copied: its only target word is the unknown one.
@@ -21,71 +21,70 @@ COPY_SCORE = -7.0  # log-probability of a copied word, in each of the table's fo
 
 @dataclass(frozen=True)
 class TranslationOptions:
-    """Of one sentence."""
+    """All options of one sentence, in the order of their spans."""
 
     length: int  # J
     begin: IntArray  # [S]
     end: IntArray  # [S]
-    span: IntArray  # [O] in order
-    words: IntArray  # [O, T] 0 after the last
-    own: DoubleArray  # [O, features of their own]
+    span: IntArray  # [O]
+    target_ids: IntArray  # [O, T] 0 after the last
+    features: DoubleArray  # [O, features of a phrase pair]
     orientation: DoubleArray  # [O, 3]
-    alone: DoubleArray  # [O] log-probability of the words, whatever comes before them
+    language: DoubleArray  # [O] log-probability of the target words without a history
 
 
 def collect_options(
-    ids: Sequence[int], table: PhraseTable, model: LanguageModel, longest: int
+    source_ids: Sequence[int], table: PhraseTable, model: LanguageModel, longest: int
 ) -> TranslationOptions:
-    """What the table has for a sentence, and copies."""
-    spans = all_spans(concatenate_sentences([ids]), longest)
-    places = find_hashes(hash_spans(np.array(ids), spans), table.sources)
-    lone = np.flatnonzero((places < 0) & (spans.lengths == 1))
-    known = np.flatnonzero(places >= 0)
-    rows, span = _rows(table.bounds, places[known])
-    width = table.words.shape[1]
-    copies = len(lone)
-    words = np.concatenate([table.words[rows], np.tile([UNK_ID] + [0] * (width - 1), (copies, 1))])
-    scores = np.concatenate([table.scores[rows], np.full((copies, 4), COPY_SCORE)])
-    order = np.concatenate(
-        [table.orientation[rows], np.full((copies, ORIENTATIONS), -np.log(ORIENTATIONS))]
+    """Look up the phrase pairs of a sentence, and add copies."""
+    spans = all_spans(concatenate_sentences([source_ids]), longest)
+    phrases = find_hashes(hash_spans(np.array(source_ids), spans), table.sources)
+    copied = np.flatnonzero((phrases < 0) & (spans.lengths == 1))
+    translated = np.flatnonzero(phrases >= 0)
+    rows, span = _table_rows(table.bounds, phrases[translated])
+    width, copies = table.target_ids.shape[1], len(copied)
+    target_ids = np.concatenate(
+        [table.target_ids[rows], np.tile([UNK_ID] + [0] * (width - 1), (copies, 1))]
     )
-    numbers = np.count_nonzero(words, axis=1)
-    chosen = spans[np.concatenate([known, lone])]
+    scores = np.concatenate([table.scores[rows], np.full((copies, 4), COPY_SCORE)])
+    uniform = np.full((copies, ORIENTATIONS), -np.log(ORIENTATIONS))
+    lengths = np.count_nonzero(target_ids, axis=1)
+    chosen = spans[np.concatenate([translated, copied])]
     begin = chosen.starts.astype(np.int64)
     return TranslationOptions(
-        length=len(ids),
+        length=len(source_ids),
         begin=begin,
         end=begin + chosen.lengths,
-        span=np.concatenate([span, len(known) + np.arange(copies)]),
-        words=words,
-        own=np.column_stack([scores, np.ones(len(words)), numbers]),
-        orientation=order,
-        alone=score_without_context(words, model),
+        span=np.concatenate([span, len(translated) + np.arange(copies)]),
+        target_ids=target_ids,
+        features=np.column_stack([scores, np.ones(len(target_ids)), lengths]),
+        orientation=np.concatenate([table.orientation[rows], uniform]),
+        language=score_without_context(target_ids, model),
     )
 
 
-def _rows(bounds: IntArray, phrases: IntArray) -> tuple[IntArray, IntArray]:
-    """The rows of some phrases one after the other, and which of the phrases each belongs to."""
-    numbers = bounds[phrases + 1] - bounds[phrases]
-    which = np.repeat(np.arange(len(phrases)), numbers)
-    within = np.arange(len(which)) - np.repeat(np.cumsum(numbers) - numbers, numbers)
-    return bounds[phrases][which] + within, which
+def _table_rows(bounds: IntArray, phrases: IntArray) -> tuple[IntArray, IntArray]:
+    """List the table rows of some phrases, and the number of the phrase each row belongs to."""
+    counts = bounds[phrases + 1] - bounds[phrases]
+    owner = np.repeat(np.arange(len(phrases)), counts)
+    within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return bounds[phrases][owner] + within, owner
 
 
-def score_without_context(words: IntArray, model: LanguageModel) -> DoubleArray:
-    """Log-probability of each row of words without a history."""
-    return score_continuations(words, np.zeros(len(words), dtype=np.int64), model)[0]
+def score_without_context(target_ids: IntArray, model: LanguageModel) -> DoubleArray:
+    """Compute the log-probability of each row of words without a history."""
+    return score_continuations(target_ids, np.zeros(len(target_ids), dtype=np.int64), model)[0]
 
 
 def score_continuations(
-    words: IntArray, histories: IntArray, model: LanguageModel
+    target_ids: IntArray, histories: IntArray, model: LanguageModel
 ) -> tuple[DoubleArray, IntArray]:
-    """Log-probability of each row of words after its history, and the history after it."""
-    total, histories = np.zeros(len(words)), histories.copy()
-    for column in words.T:
-        inside = np.flatnonzero(column)
-        if not len(inside):
+    """Compute the log-probability of each row of words after its history, and the new history."""
+    total, histories = np.zeros(len(target_ids)), histories.copy()
+    for column in target_ids.T:
+        rows = np.flatnonzero(column)
+        if not len(rows):
             break
-        scores, histories[inside] = model.step(histories[inside], column[inside])
-        total[inside] += scores
+        scores, histories[rows] = model.step(histories[rows], column[rows])
+        total[rows] += scores
     return total, histories

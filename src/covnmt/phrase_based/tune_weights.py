@@ -1,10 +1,10 @@
-"""The weights of the features, tuned towards BLEU on the dev set (`covnmt smt tune`).
+"""Tune the feature weights for BLEU on the dev set (`covnmt smt tune`).
 
-Translate the dev set with the weights so far, add the translations to those of earlier rounds, find
-the weights that would choose best among all of them (`mert`), and go round again. The weights kept
-are those under which the dev set, really translated, had the highest BLEU.
+Each round decodes the dev set with the latest weights, adds the translations to those of earlier
+rounds, and finds the weights that would choose best among all of them (`mert`). The weights kept
+are those under which the decoded dev set had the highest BLEU.
 
-After every round all that is known is written down, so a run that was stopped goes on.
+The state is saved after every round, so an interrupted run resumes.
 """
 
 import time
@@ -21,17 +21,18 @@ from covnmt.base.files import read_parallel_lines, write_json
 from covnmt.metrics.bleu import corpus_bleu, sentence_bleu_statistics
 from covnmt.phrase_based.bitext import load_arrays, save_arrays
 from covnmt.phrase_based.decode import NBestDecoder
-from covnmt.phrase_based.features import FEATURES, INITIAL_WEIGHTS, MINIMUM_WEIGHTS
 from covnmt.phrase_based.mert import NBestLists, optimize_weights
-from covnmt.phrase_based.model import Figures, PhraseBasedModel, cpu_seconds, peak_mib
+from covnmt.phrase_based.model import PhraseBasedModel, cpu_seconds, peak_mib
 from covnmt.phrase_based.nbest import PhraseHypothesis
 from covnmt.phrase_based.settings import WeightTuningSettings
+from covnmt.phrase_based.stack import FEATURES, INITIAL_WEIGHTS, MINIMUM_WEIGHTS
 from covnmt.phrase_based.translate import (
     MAX_CHUNK_TOKENS,
     WEIGHTS_FILE,
+    TunedWeights,
+    TuningInputs,
     hypothesis_tokens,
     open_decoder_for,
-    read_tuned,
 )
 from covnmt.text.codec import SIDES, Codec
 
@@ -47,7 +48,7 @@ class DevSet:
 
     @classmethod
     def of(cls, model: PhraseBasedModel, number: int) -> "DevSet":
-        """The first sentences, or all; those too long for one piece are left out."""
+        """Take the first sentences (0: all), without those longer than one chunk."""
         source, target = model.codec("source"), model.codec("target")
         texts = (model.directory / f"dev.{side}.txt" for side in SIDES)
         pairs = [(source.tokenize(a), target.tokenize(b)) for a, b in read_parallel_lines(*texts)]
@@ -62,17 +63,17 @@ class DevSet:
 
 @dataclass(frozen=True)
 class NBestPool:
-    """All translations so far, without repetitions."""
+    """The different translations of all rounds so far, by sentence."""
 
     sentence: IntArray  # [n]
     features: DoubleArray  # [n, F]
-    statistics: IntArray  # [n, 10]
+    statistics: IntArray  # [n, 10] BLEU counts
 
     def __len__(self) -> int:
         return len(self.sentence)
 
-    def with_more(self, other: "NBestPool") -> "NBestPool":
-        """Both together."""
+    def merged_with(self, other: "NBestPool") -> "NBestPool":
+        """Add the translations of another round, without duplicates."""
         rows = np.concatenate([self._rows(), other._rows()])
         kept = np.sort(np.unique(rows.round(6), axis=0, return_index=True)[1])
         rows = rows[kept[np.argsort(rows[kept, 0], kind="stable")]]
@@ -85,28 +86,30 @@ class NBestPool:
         return np.column_stack([self.sentence, self.features, self.statistics]).astype(np.float64)
 
     def lists(self) -> NBestLists:
-        """By sentence."""
+        """Split the pool by sentence."""
         cuts = np.flatnonzero(np.diff(self.sentence)) + 1
         return NBestLists.of(np.split(self.features, cuts), np.split(self.statistics, cuts))
 
 
-EMPTY = NBestPool(np.zeros(0, np.int64), np.zeros((0, len(FEATURES))), np.zeros((0, 10), np.int64))
+EMPTY_POOL = NBestPool(
+    np.zeros(0, np.int64), np.zeros((0, len(FEATURES))), np.zeros((0, 10), np.int64)
+)
 
 
 @dataclass
 class TuningState:
-    """Where a run stands: the weights and BLEU of each round, and the pool."""
+    """The state of a run: the weights and dev BLEU of each round, and the pool."""
 
     rounds: list[tuple[list[float], float]] = field(default_factory=list)
     seconds: float = 0.0
     cpu_seconds: float = 0.0
-    phrase_pairs: int = 0  # of the table of the dev set
-    pool: NBestPool = field(default_factory=lambda: EMPTY)
-    converged: bool = False  # the last round found nothing new
+    phrase_pairs: int = 0  # of the phrase table of the dev set
+    pool: NBestPool = field(default_factory=lambda: EMPTY_POOL)
+    converged: bool = False  # the last round added nothing to the pool
 
     def best(self) -> tuple[list[float], float]:
-        """The weights with the highest BLEU; the first of equals."""
-        return max(self.rounds, key=lambda each: each[1])
+        """Return the weights with the highest BLEU; the first of equals."""
+        return max(self.rounds, key=lambda pair: pair[1])
 
 
 def tune_phrase_based(
@@ -117,14 +120,14 @@ def tune_phrase_based(
     Returns the weights and dev BLEU of every round; the first has the initial weights.
     """
     dev = DevSet.of(model, settings.sentences)
-    # a run with more rounds goes on where one with fewer ended, on as many processes as it likes
-    asked = settings.model_dump(mode="json", exclude={"iterations": True, "search": {"processes"}})
-    made_from = {"model": model.identity(), "tune": asked}
+    # more rounds resume a run of fewer, and the number of processes changes no result
+    dumped = settings.model_dump(mode="json", exclude={"iterations": True, "search": {"processes"}})
+    made_from = TuningInputs(model=model.identity(), tune=dumped)
     state = restore_tuning(model.directory, made_from)
     codecs = model.codec("source"), model.codec("target")
     if has_rounds_left(state, settings):
-        with open_decoder_for(model, dev.source, settings.search) as (decoder, pairs):
-            state.phrase_pairs = pairs
+        with open_decoder_for(model, dev.source, settings.search) as (decoder, phrase_pairs):
+            state.phrase_pairs = phrase_pairs
             while has_rounds_left(state, settings):
                 run_round(state, decoder, dev, codecs, settings)
                 save_tuning(model.directory, made_from, state)
@@ -132,7 +135,7 @@ def tune_phrase_based(
 
 
 def has_rounds_left(state: TuningState, settings: WeightTuningSettings) -> bool:
-    """Whether there is a round still to be made."""
+    """Tell whether another round is to be run."""
     return len(state.rounds) < settings.iterations and not state.converged
 
 
@@ -143,91 +146,96 @@ def run_round(
     codecs: tuple[Codec, Codec],
     settings: WeightTuningSettings,
 ) -> None:
-    """Find the next weights, translate with them, and note the BLEU."""
-    began, cpu = time.monotonic(), cpu_seconds() + decoder.cpu_seconds
+    """Find the next weights, decode the dev set with them, and record its BLEU."""
+    began, cpu_before = time.monotonic(), cpu_seconds() + decoder.cpu_seconds
     number = len(state.rounds) + 1
     weights = next_weights(state, settings)
     ids = [codecs[0].vocabulary.encode(tokens) for tokens in dev.source]
     lists = list(decoder.nbest(ids, weights, settings.nbest, f"round {number}"))
-    found = score_translations(lists, dev, codecs[1])
-    first = np.unique(found.sentence, return_index=True)[1]
-    bleu = float(corpus_bleu(found.statistics[first].sum(axis=0)))
+    translations = score_translations(lists, dev, codecs[1])
+    best_rows = np.unique(translations.sentence, return_index=True)[1]
+    bleu = float(corpus_bleu(translations.statistics[best_rows].sum(axis=0)))
     state.rounds.append((weights.tolist(), bleu))
-    known = len(state.pool)
-    state.pool = state.pool.with_more(found)
+    size_before = len(state.pool)
+    state.pool = state.pool.merged_with(translations)
     log(f"round {number}: BLEU {bleu:.2f}, {len(state.pool):,} translations")
-    state.converged = len(state.pool) == known
+    state.converged = len(state.pool) == size_before
     state.seconds += time.monotonic() - began
-    state.cpu_seconds += cpu_seconds() + decoder.cpu_seconds - cpu
+    state.cpu_seconds += cpu_seconds() + decoder.cpu_seconds - cpu_before
 
 
 def next_weights(state: TuningState, settings: WeightTuningSettings) -> DoubleArray:
-    """The weights that choose best from the pool; the usual ones in the beginning."""
+    """Find the weights that choose best from the pool; the first round has the initial ones."""
     if not state.rounds:
         return INITIAL_WEIGHTS
-    last = np.array(state.rounds[-1][0])
-    seed = settings.seed + len(state.rounds)
-    return optimize_weights(
+    weights, _ = optimize_weights(
         state.pool.lists(),
-        last,
+        np.array(state.rounds[-1][0]),
         MINIMUM_WEIGHTS,
         settings.restarts,
-        seed,
+        settings.seed + len(state.rounds),
         settings.search.processes,
-    )[0]
+    )
+    return weights
 
 
 def score_translations(
     lists: Sequence[Sequence[PhraseHypothesis]], dev: DevSet, target: Codec
 ) -> NBestPool:
-    """The features and BLEU counts of every translation."""
+    """Collect the features and BLEU counts of every translation."""
     sentence, features, statistics = [], [], []
     for n, hypotheses in enumerate(lists):
-        for each in hypotheses:
-            tokens = hypothesis_tokens(each, dev.source[n], target.vocabulary)
+        for hypothesis in hypotheses:
+            tokens = hypothesis_tokens(hypothesis, dev.source[n], target.vocabulary)
             sentence.append(n)
-            features.append(each.features)
+            features.append(hypothesis.features)
             statistics.append(sentence_bleu_statistics(tokens, [dev.target[n]]))
     return NBestPool(np.array(sentence), np.array(features), np.array(statistics))
 
 
-def save_tuning(directory: Path, made_from: Figures, state: TuningState) -> None:
-    """Write the best weights, and all that is needed to go on."""
+def save_tuning(directory: Path, made_from: TuningInputs, state: TuningState) -> None:
+    """Write the best weights, and the state that resuming needs."""
     pool = state.pool
     arrays = {"sentence": pool.sentence, "features": pool.features, "statistics": pool.statistics}
     save_arrays(directory / POOL_FILE, arrays | {"rounds": np.array(len(state.rounds))})
     weights, bleu = state.best()
-    content = {
-        "made_from": made_from,
-        "weights": dict(zip(FEATURES, weights, strict=True)),
-        "dev_bleu": bleu,
-        "rounds": state.rounds,
-        "converged": state.converged,
-        "seconds": round(state.seconds, 1),
-        "cpu_seconds": round(state.cpu_seconds, 1),
-        "phrase_pairs": state.phrase_pairs,
-        "peak_mib": peak_mib(),
-    }
-    write_json(directory / WEIGHTS_FILE, content)
+    tuned = TunedWeights(
+        made_from=made_from,
+        weights=dict(zip(FEATURES, weights, strict=True)),
+        dev_bleu=bleu,
+        rounds=state.rounds,
+        converged=state.converged,
+        seconds=round(state.seconds, 1),
+        cpu_seconds=round(state.cpu_seconds, 1),
+        phrase_pairs=state.phrase_pairs,
+        peak_mib=peak_mib(),
+    )
+    write_json(directory / WEIGHTS_FILE, tuned.model_dump(mode="json"))
 
 
-def read_tuning(directory: Path) -> Figures:
-    """What is known of a model's tuning."""
+def read_tuning(directory: Path) -> TunedWeights:
+    """Read the outcome of a model's tuning."""
     if not (directory / WEIGHTS_FILE).exists():
-        raise UserError(f"{directory}: not tuned yet; give `covnmt smt tune {directory}`")
-    return read_tuned(directory / WEIGHTS_FILE)
+        raise UserError(f"{directory}: not tuned yet; run `covnmt smt tune {directory}`")
+    return TunedWeights.read(directory / WEIGHTS_FILE)
 
 
-def restore_tuning(directory: Path, made_from: Figures) -> TuningState:
-    """Where a run with the same settings stopped; else the beginning."""
-    known = read_tuning(directory) if (directory / WEIGHTS_FILE).exists() else {}
-    if known.get("made_from") != made_from or not (directory / POOL_FILE).exists():
+def restore_tuning(directory: Path, made_from: TuningInputs) -> TuningState:
+    """Restore the state of a run with the same inputs; else start anew."""
+    if not (directory / WEIGHTS_FILE).exists():
+        return TuningState()
+    tuned = read_tuning(directory)
+    if tuned.made_from != made_from or not (directory / POOL_FILE).exists():
         return TuningState()
     arrays = load_arrays(directory / POOL_FILE)
-    # stopped between the two files: what the next round found is in the pool already
-    if arrays.get("rounds", len(known["rounds"])) != len(known["rounds"]):
+    # interrupted between the two files: the pool has the translations of one round more
+    if arrays.get("rounds", len(tuned.rounds)) != len(tuned.rounds):
         return TuningState()
-    pool = NBestPool(arrays["sentence"], arrays["features"], arrays["statistics"])
-    rounds = [(weights, bleu) for weights, bleu in known["rounds"]]
-    cost = known["seconds"], known["cpu_seconds"], known["phrase_pairs"]
-    return TuningState(rounds, *cost, pool, known["converged"])
+    return TuningState(
+        list(tuned.rounds),
+        tuned.seconds,
+        tuned.cpu_seconds,
+        tuned.phrase_pairs,
+        NBestPool(arrays["sentence"], arrays["features"], arrays["statistics"]),
+        tuned.converged,
+    )
