@@ -47,7 +47,7 @@ def references(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_unknown_models_use_the_reference(
+def test_settings_without_kernels_use_plain_pytorch(
     name: str, references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton", reason="the fast path needs Triton")
@@ -56,7 +56,7 @@ def test_unknown_models_use_the_reference(
     assert references == [torch.float32]
 
 
-def test_long_sentences_use_the_reference(
+def test_long_sentences_use_plain_pytorch(
     references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attention = pytest.importorskip("covnmt.kernels.triton.attention", reason="Triton is needed")
@@ -81,7 +81,7 @@ class LastAttention(Coverage):
         return alpha.unsqueeze(-1)
 
 
-def test_a_coverage_model_of_ones_own_uses_the_reference(
+def test_custom_coverage_model_uses_plain_pytorch(
     references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton", reason="the fast path needs Triton")
@@ -95,7 +95,7 @@ def test_a_coverage_model_of_ones_own_uses_the_reference(
     ("choice", "dtype"),
     [("reference", torch.float32), ("auto", torch.float32), ("triton", torch.float64)],
 )
-def test_reference_on_request_on_a_cpu_and_in_float64(
+def test_plain_pytorch_on_request_on_cpu_and_in_float64(
     choice: str, dtype: torch.dtype, references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COVNMT_OPS", choice)
@@ -103,7 +103,9 @@ def test_reference_on_request_on_a_cpu_and_in_float64(
     assert references == [dtype]
 
 
-def test_triton_on_request(references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_kernels_run_on_request(
+    references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("triton", reason="the fast path needs Triton")
     if torch.cuda.is_available():
         pytest.skip("the interpreter was not asked for, and the tensors are on the CPU")
@@ -112,13 +114,13 @@ def test_triton_on_request(references: list[torch.dtype], monkeypatch: pytest.Mo
     assert references == []
 
 
-def test_a_wrong_choice_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_choice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COVNMT_OPS", "cuda")
     with pytest.raises(UserError, match="COVNMT_OPS is 'cuda'; set it to"):
         decode(CoverageConfig())
 
 
-def test_triton_where_it_cannot_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_that_cannot_run_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COVNMT_OPS", "triton")
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr(dispatch, "_triton_installed", lambda: True)

@@ -68,7 +68,9 @@ def uses_triton() -> bool:
         return dispatch.uses_triton(CUDA)
 
 
-def test_kernels_run_on_gpus_they_are_for(device: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_kernels_run_on_supported_gpus_and_warn_once_on_others(
+    device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (major, minor), amd, kernels, _ = GPUS[device]
     assert [uses_triton() for _ in range(3)] == [kernels] * 3
     kind = "an AMD GPU" if amd else f"compute capability {major}.{minor}"
@@ -78,7 +80,7 @@ def test_kernels_run_on_gpus_they_are_for(device: str, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(("choice", "used"), [("triton", True), ("reference", False)])
-def test_what_is_forced_is_done_in_silence(
+def test_forced_choice_prints_no_warning(
     choice: str, used: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pretend("T4", monkeypatch)
@@ -87,7 +89,7 @@ def test_what_is_forced_is_done_in_silence(
     assert capsys.readouterr().err == ""
 
 
-def test_auto_is_bf16_where_the_gpu_has_it(device: str) -> None:
+def test_auto_precision_is_bf16_if_the_gpu_supports_it(device: str) -> None:
     *_, bf16 = GPUS[device]
     found = {precision: uses_bf16(precision, CUDA) for precision in ("fp32", "bf16", "auto")}
     assert found == {"fp32": False, "bf16": True, "auto": bf16}
@@ -95,7 +97,7 @@ def test_auto_is_bf16_where_the_gpu_has_it(device: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "auto"])
-def test_bf16_without_the_hardware_is_told(
+def test_bf16_without_hardware_support_prints_a_warning(
     precision: str, device: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     *_, bf16 = GPUS[device]
@@ -125,14 +127,14 @@ def test_bf16_without_the_hardware_is_told(
         (48, 64, 1),  # never none
     ],
 )
-def test_as_many_tiles_as_fit(
+def test_stages_fit_in_shared_memory(
     memory: int, tile: int, stages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu, "shared_memory", lambda _: memory * KIB)
     assert gpu.fitting_stages(3, tile * KIB, CUDA) == stages
 
 
-def test_a_gpu_is_described_by_what_a_program_may_ask_for(
+def test_gpu_is_described_by_its_opt_in_shared_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Properties:
@@ -151,13 +153,13 @@ def test_a_gpu_is_described_by_what_a_program_may_ask_for(
 
 
 @pytest.mark.parametrize(("name", "has"), [("H200", False), ("B200", True), ("RTX 5090", False)])
-def test_tensor_memory(name: str, has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_b200_has_tensor_memory(name: str, has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(name, monkeypatch)
     assert gpu.has_tensor_memory(CUDA) == has
     assert not gpu.has_tensor_memory(torch.device("cpu"))
 
 
-def test_tilings_are_as_tuned_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuned_tilings_are_kept_if_they_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     attention = pytest.importorskip("covnmt.kernels.triton.attention", reason="Triton is needed")
     tilings = (
         attention.FEW_ROWS, attention.LONG_BACK, attention.MANY_ROWS, attention.MANY_UNITS
@@ -169,7 +171,7 @@ def test_tilings_are_as_tuned_where_there_is_room(monkeypatch: pytest.MonkeyPatc
             assert [attention._fit_stages(tiling, keys) for tiling in tilings] == list(tilings)
 
 
-def test_the_heaviest_kernels_compile_for_a_small_gpu(tmp_path: Path) -> None:
+def test_heaviest_kernels_compile_for_99_kib_of_shared_memory(tmp_path: Path) -> None:
     """In 99 KiB of shared memory; tilings for the H200 would take up to 160.
 
     Before 3.9 Triton takes 130 for a look back over more than 256 words (docs/kernels.md).

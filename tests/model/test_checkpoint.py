@@ -126,7 +126,7 @@ def model_copy(tiny_model: Path, tmp_path: Path) -> Path:
     return shutil.copytree(tiny_model, tmp_path / "model")
 
 
-def test_tensors_and_notes_survive(tmp_path: Path) -> None:
+def test_tensors_and_metadata_survive_a_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "x.safetensors"
     tensors = {"a": torch.arange(6.0).reshape(2, 3).T, "b": torch.tensor(3), "c": torch.zeros(0)}
     about = {"update": 3, "best": 0.1 + 0.2, "text": "ä\u2028"}
@@ -138,7 +138,7 @@ def test_tensors_and_notes_survive(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["x.safetensors"]
 
 
-def test_a_model_loads_as_it_was_saved(tiny_model: Path, tiny_config: Config) -> None:
+def test_model_loads_as_it_was_saved(tiny_model: Path, tiny_config: Config) -> None:
     model, config = load_model(tiny_model, CPU)
     assert config == tiny_config
     assert not model.training
@@ -146,7 +146,7 @@ def test_a_model_loads_as_it_was_saved(tiny_model: Path, tiny_config: Config) ->
     assert all(torch.equal(weight, weights[name]) for name, weight in named_weights(model).items())
 
 
-def test_new_models_depend_on_the_seed_alone(tiny_config: Config) -> None:
+def test_new_model_depends_only_on_the_seed(tiny_config: Config) -> None:
     first = named_weights(new_model(tiny_config, 9, 9))
     torch.rand(5)
     again = named_weights(new_model(tiny_config, 9, 9))
@@ -156,9 +156,7 @@ def test_new_models_depend_on_the_seed_alone(tiny_config: Config) -> None:
     assert not torch.equal(first["source.E"], other["source.E"])
 
 
-def test_a_shared_matrix_is_saved_once_and_stays_shared(
-    tiny_config: Config, tmp_path: Path
-) -> None:
+def test_shared_matrix_is_saved_once_and_stays_shared(tiny_config: Config, tmp_path: Path) -> None:
     tied = tiny_config.model.model_copy(update={"tie_target": True})
     config = tiny_config.model_copy(update={"model": tied})
     model = new_model(config, 9, 9)
@@ -175,7 +173,7 @@ def test_a_shared_matrix_is_saved_once_and_stays_shared(
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_weights(damage: Callable[[Path], None], model_copy: Path) -> None:
+def test_damaged_weights_are_refused(damage: Callable[[Path], None], model_copy: Path) -> None:
     damage(model_copy / BEST_WEIGHTS)
     with pytest.raises(UserError, match=DAMAGE[damage]) as caught:
         load_model(model_copy, CPU)
@@ -183,7 +181,7 @@ def test_damaged_weights(damage: Callable[[Path], None], model_copy: Path) -> No
 
 
 @pytest.mark.parametrize("case", FOREIGN)
-def test_foreign_settings(case: str, model_copy: Path) -> None:
+def test_foreign_config_is_refused(case: str, model_copy: Path) -> None:
     text, message = FOREIGN[case]
     (model_copy / "config.json").write_text(text, "utf-8")
     with pytest.raises(UserError, match=message) as caught:
@@ -191,7 +189,7 @@ def test_foreign_settings(case: str, model_copy: Path) -> None:
     assert str(caught.value).startswith(str(model_copy / "config.json"))
 
 
-def test_settings_for_another_vocabulary(model_copy: Path) -> None:
+def test_config_with_other_vocabulary_size_is_refused(model_copy: Path) -> None:
     """However large: the message is not about memory."""
     path = model_copy / "config.json"
     for words in (7, 10**9):
@@ -201,7 +199,7 @@ def test_settings_for_another_vocabulary(model_copy: Path) -> None:
             load_model(model_copy, CPU)
 
 
-def test_not_a_model_directory(tmp_path: Path) -> None:
+def test_directory_without_config_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone"):
         with pytest.raises(UserError, match="not a model directory"):
             load_model(path, CPU)
@@ -223,7 +221,7 @@ def in_lower_case(path: Path) -> None:
 
 @pytest.mark.parametrize("edit", [without_last_line, with_lines_swapped, in_lower_case])
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_vocabulary_or_tokenizer_of_another_model(
+def test_vocabulary_or_tokenizer_of_another_model_is_refused(
     side: str, edit: Callable[[Path], None], model_copy: Path, tiny_corpus: Path
 ) -> None:
     edit(model_copy / f"{side}.vocab")
@@ -233,7 +231,7 @@ def test_a_vocabulary_or_tokenizer_of_another_model(
     load_model(model_copy, CPU)
 
 
-def test_average_is_the_mean_of_the_kept_weights(tiny_model: Path, tmp_path: Path) -> None:
+def test_average_is_the_mean_of_kept_checkpoints(tiny_model: Path, tmp_path: Path) -> None:
     kept = sorted((tiny_model / "recent").iterdir())
     assert [path.stem for path in kept] == ["00000030", "00000040"]
     assert average_checkpoints(tiny_model, tmp_path / "mean", 2) == ["00000030", "00000040"]
@@ -254,7 +252,7 @@ def mean_of_one(run: Path, target: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [mean_of_one, write_last_weights])
-def test_the_last_weights_are_those_of_the_last_save(
+def test_last_weights_are_those_of_the_last_checkpoint(
     write: Callable[[Path, Path], None], tiny_model: Path, tmp_path: Path
 ) -> None:
     write(tiny_model, tmp_path / "last")
@@ -266,7 +264,7 @@ def test_the_last_weights_are_those_of_the_last_save(
 @pytest.mark.parametrize(
     ("last", "message"), [(3, "train with train.keep=3"), (0, "one or more"), (-1, "one or more")]
 )
-def test_average_of_too_many_or_none(
+def test_average_of_too_many_or_no_checkpoints_is_refused(
     last: int, message: str, tiny_model: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=message):
@@ -275,7 +273,7 @@ def test_average_of_too_many_or_none(
 
 
 @pytest.mark.parametrize("damage", [cut, reshaped_tensor, renamed_tensor])
-def test_average_of_damaged_weights(
+def test_average_of_damaged_weights_is_refused(
     damage: Callable[[Path], None], model_copy: Path, tmp_path: Path
 ) -> None:
     damage(model_copy / "recent" / "00000040.safetensors")
@@ -285,7 +283,7 @@ def test_average_of_damaged_weights(
 
 
 @pytest.mark.parametrize("write", [mean_of_one, write_last_weights, exported])
-def test_a_directory_with_a_training_in_it_is_left_alone(
+def test_run_directory_is_not_overwritten(
     write: Callable[[Path, Path], None], tiny_model: Path, tmp_path: Path
 ) -> None:
     """One that has not saved anything yet looks like any other."""
@@ -300,7 +298,9 @@ def test_a_directory_with_a_training_in_it_is_left_alone(
     write(tiny_model, run)
 
 
-def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_locks_is_written_without_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def flock(place: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -309,7 +309,7 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
         pass
 
 
-def test_leftovers_of_a_killed_run_are_removed(model_copy: Path) -> None:
+def test_partial_files_of_a_killed_run_are_removed(model_copy: Path) -> None:
     before = {path for path in model_copy.rglob("*") if path.is_file()}
     for name in (
         f".{LAST_CHECKPOINT}.ab12.tmp",

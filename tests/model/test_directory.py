@@ -116,7 +116,7 @@ def forget(directory: Path) -> None:
 
 @pytest.mark.parametrize("key", SILENT)
 @pytest.mark.parametrize("opened", OPENED)
-def test_settings_that_no_shape_tells(
+def test_weights_of_other_settings_are_refused_though_shapes_agree(
     opened: Callable[[Path], None], key: str, copied: Copied
 ) -> None:
     directory = copied(opened)
@@ -130,7 +130,7 @@ def test_settings_that_no_shape_tells(
 
 # a run knows its data by a digest of their own
 @pytest.mark.parametrize("opened", [each for each in OPENED if each is not resume])
-def test_vocabularies_of_another_model_with_as_many_words(
+def test_vocabularies_of_another_model_are_refused_though_sizes_agree(
     opened: Callable[[Path], None], copied: Copied
 ) -> None:
     directory = copied(opened)
@@ -143,9 +143,7 @@ def test_vocabularies_of_another_model_with_as_many_words(
 
 
 @pytest.mark.parametrize("opened", OPENED)
-def test_weights_that_tell_nothing_open_as_they_did(
-    opened: Callable[[Path], None], copied: Copied
-) -> None:
+def test_weights_without_signature_open(opened: Callable[[Path], None], copied: Copied) -> None:
     directory = copied(opened)
     forget(directory)
     set_key(directory, "model.order", "paper")
@@ -154,7 +152,7 @@ def test_weights_that_tell_nothing_open_as_they_did(
 
 @pytest.mark.parametrize("opened", [load, export, average, keep_last, open_export])
 @pytest.mark.parametrize("key", HARMLESS)
-def test_settings_that_no_translation_depends_on(
+def test_training_only_settings_may_differ(
     opened: Callable[[Path], None], key: str, copied: Copied
 ) -> None:
     directory = copied(opened)
@@ -162,7 +160,7 @@ def test_settings_that_no_translation_depends_on(
     opened(directory)
 
 
-def test_a_model_made_of_another_tells_the_same(tiny_model: Path, tmp_path: Path) -> None:
+def test_derived_models_keep_the_signature(tiny_model: Path, tmp_path: Path) -> None:
     average_checkpoints(tiny_model, tmp_path / "mean", 2)
     write_last_weights(tiny_model, tmp_path / "last")
     export_model(tmp_path / "mean", tmp_path / "exported", "fp32")
@@ -176,5 +174,5 @@ def test_a_model_made_of_another_tells_the_same(tiny_model: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("told", [None, [], "x", {}, {"model.colour": "red"}])
-def test_what_is_not_told_is_taken_as_it_is(told: object, tiny_model: Path) -> None:
+def test_missing_signature_keys_are_not_compared(told: object, tiny_model: Path) -> None:
     check_model_signature(told, load_config(tiny_model), tiny_model)

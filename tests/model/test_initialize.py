@@ -32,7 +32,7 @@ def started(scheme: str, coverage: CoverageConfig, seed: int = 0) -> Seq2Seq:
 @pytest.mark.parametrize(
     "coverage", [CoverageConfig(kind="gru", size=10), CoverageConfig(kind="fertility")], ids=str
 )
-def test_paper_scheme(coverage: CoverageConfig) -> None:
+def test_paper_scheme_draws_the_papers_distributions(coverage: CoverageConfig) -> None:
     for name, weight in started("paper", coverage).named_parameters():
         if name.endswith((".gates", ".candidate")):
             continue
@@ -54,7 +54,7 @@ def test_recurrent_matrices_are_orthogonal(scheme: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["paper", "modern"])
-def test_seed_decides(scheme: str) -> None:
+def test_initial_weights_depend_on_the_seed(scheme: str) -> None:
     coverage = CoverageConfig(kind="gru", size=4)
     first, again, other = (started(scheme, coverage, seed) for seed in (1, 1, 2))
     for a, b, c in zip(first.parameters(), again.parameters(), other.parameters(), strict=True):
@@ -71,7 +71,7 @@ def test_modern_scheme_keeps_activations_alive() -> None:
 
 @pytest.mark.parametrize("scheme", ["paper", "modern"])
 @pytest.mark.parametrize("kind", ["linguistic", "fertility"])
-def test_what_reads_sums_of_attention_starts_near_zero(scheme: str, kind: str) -> None:
+def test_weights_that_read_summed_attention_start_near_zero(scheme: str, kind: str) -> None:
     model = started(scheme, CoverageConfig.model_validate({"kind": kind}))
     weights = dict(model.named_parameters())
     assert weights["decoder.attention.V_a"].std().item() == pytest.approx(0.001, rel=0.5)

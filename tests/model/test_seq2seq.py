@@ -36,7 +36,9 @@ def test_paper_parameter_counts(system: str) -> None:
         ({"tie_target": True}, 30_001, None),
     ],
 )
-def test_other_parameter_counts(changes: dict[str, object], words: int, total: int | None) -> None:
+def test_parameter_counts_of_variants(
+    changes: dict[str, object], words: int, total: int | None
+) -> None:
     config = ModelConfig.model_validate(changes)
     found = sum(count_parameters(meta_model(config, words)).values())
     if config.output == "full":  # 500 straight to the words instead of 500 to 620 to the words
@@ -150,7 +152,7 @@ def test_linguistic_coverage_sums_to_the_step_number() -> None:
 
 @pytest.mark.parametrize("changes", [{}, {"order": "paper"}, {"cell": "reset_after"}], ids=str)
 @pytest.mark.parametrize("coverage", COVERAGES)
-def test_gradients(coverage: str, changes: dict[str, object]) -> None:
+def test_gradients_equal_finite_differences(coverage: str, changes: dict[str, object]) -> None:
     """Every weight's gradient, by finite differences in float64."""
     model = small_model(small_config(COVERAGES[coverage], **changes))
     batch = small_batch([(2, 2), (3, 1)])
@@ -176,7 +178,7 @@ def test_gradients(coverage: str, changes: dict[str, object]) -> None:
         assert numeric == pytest.approx(exact, rel=1e-5, abs=1e-6), name
 
 
-def test_dropout_is_off_in_evaluation_and_on_in_training() -> None:
+def test_dropout_is_off_in_evaluation() -> None:
     model = small_model(small_config(PAPER_SYSTEMS["gru10"], dropout=0.5))
     batch = small_batch([(4, 3)])
     torch.testing.assert_close(model(batch).features, model(batch).features)
@@ -193,6 +195,6 @@ def test_attention_gradient_reaches_earlier_steps_through_coverage() -> None:
     assert coverage.P.grad.abs().sum() > 0
 
 
-def test_words_of_the_batch_are_in_range() -> None:
+def test_small_batch_ids_are_in_range() -> None:
     batch = small_batch([(4, 3)])
     assert batch.source.max() == END == WORDS - 1

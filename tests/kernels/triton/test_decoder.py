@@ -115,7 +115,7 @@ def make_case(
 
 @pytest.mark.parametrize(("order", "cell"), VARIANTS)
 @pytest.mark.parametrize("coverage", BASE)
-def test_orders_and_cells(
+def test_decoder_kernels_equal_reference_for_every_order_and_cell(
     coverage: str, order: str, cell: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = make_case(COVERAGES[coverage], SMALL, order, cell)
@@ -123,20 +123,26 @@ def test_orders_and_cells(
 
 
 @pytest.mark.parametrize("coverage", [name for name in COVERAGES if name not in BASE])
-def test_other_coverage_models(coverage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoder_kernels_equal_reference_for_every_coverage_model(
+    coverage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = make_case(COVERAGES[coverage], SMALL)
     check_against_reference(case.run, torch.float32, monkeypatch)
 
 
 @pytest.mark.parametrize("coverage", ["fertility", "gru10"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_odd_shapes(shape: Shape, coverage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoder_kernels_equal_reference_on_odd_shapes(
+    shape: Shape, coverage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = make_case(COVERAGES[coverage], shape)
     check_against_reference(case.run, torch.float32, monkeypatch)
 
 
 @pytest.mark.parametrize("coverage", ["linguistic", "gru2"])
-def test_more_units_than_a_tile_holds(coverage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoder_kernels_equal_reference_with_several_tiles(
+    coverage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     few = triton_attention.Tiling(256, warps=4, stages=2, wide=256)  # 16 units at a time
     for name in ("FEW_ROWS", "SUMS"):
         monkeypatch.setattr(triton_attention, name, few)
@@ -146,13 +152,15 @@ def test_more_units_than_a_tile_holds(coverage: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("coverage", ["linguistic", "gru10"])
-def test_bfloat16(coverage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoder_kernels_equal_reference_in_bfloat16(
+    coverage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = make_case(COVERAGES[coverage], Shape(2, 7, 3, 17))
     check_against_reference(case.run, torch.bfloat16, monkeypatch)
 
 
 @pytest.mark.parametrize("present", [(True, False, False), (False, True, False)])
-def test_outputs_that_nothing_reads(
+def test_decoder_kernels_accept_missing_output_gradients(
     present: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = make_case(COVERAGES["gru2"], Shape(2, 4, 2, 6))
@@ -160,7 +168,7 @@ def test_outputs_that_nothing_reads(
     check_against_reference(case._replace(upstream=upstream).run, torch.float32, monkeypatch)
 
 
-def test_is_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoder_kernels_are_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COVNMT_OPS", "triton")
     case = make_case(COVERAGES["gru10"], Shape(130, 63, 17, 130) if ON_GPU else SMALL)
     first, second = case.run(torch.float32), case.run(torch.float32)
@@ -172,7 +180,7 @@ def test_is_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("shape", "coverage", "order", "cell", "dtype"), GPU_CASES[: None if ON_GPU else 1], ids=str
 )
-def test_all_on_gpu(
+def test_decoder_kernels_equal_reference_on_gpu(
     shape: Shape,
     coverage: str,
     order: str,
@@ -185,7 +193,7 @@ def test_all_on_gpu(
 
 
 @pytest.mark.skipif(not ON_GPU, reason="needs a GPU: CUDA graphs")
-def test_forward_and_backward_in_a_cuda_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoder_kernels_run_in_a_cuda_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COVNMT_OPS", "triton")
     case = make_case(COVERAGES["gru10"], Shape(7, 17, 7, 64))
     decoder = Decoder(case.config).to(DEVICE)

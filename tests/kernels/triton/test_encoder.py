@@ -37,7 +37,7 @@ PRECISIONS = [torch.float32, torch.bfloat16]
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("shape", SHAPES + GPU_SHAPES * ON_GPU, ids=str)
-def test_equals_reference(
+def test_encoder_kernels_equal_reference(
     shape: Shape, cell: CellKind, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(shape.B + shape.J + shape.n)

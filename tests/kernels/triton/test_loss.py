@@ -35,7 +35,7 @@ GPU_SHAPES = [Shape(7, 17, 33, 1001), Shape(80, 28, 620, 30_001)]
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("shape", SHAPES + GPU_SHAPES * ON_GPU, ids=str)
-def test_equals_reference(
+def test_loss_kernel_equals_reference(
     shape: Shape, smoothing: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In chunks of a few rows and blocks of a few words, so that several are summed up."""
@@ -62,7 +62,7 @@ def test_equals_reference(
     check_against_reference(run, dtype, monkeypatch)
 
 
-def test_padding_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_gives_padding_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COVNMT_OPS", "triton")
     torch.manual_seed(0)
     x = torch.randn(2, 3, 5, device=DEVICE, requires_grad=True)
@@ -77,7 +77,9 @@ def test_padding_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("inner", "outer"), [(8, 16), (5, 16), (8, 7), (5, 7)])
-def test_padded_products(inner: int, outer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padded_products_equal_plain_products(
+    inner: int, outer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever the sizes are padded to, values and gradients are those of the plain product."""
     torch.manual_seed(0)
     x = torch.randn(2, 3, inner, device=DEVICE, requires_grad=True)

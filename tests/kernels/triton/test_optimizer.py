@@ -56,7 +56,7 @@ def assert_close(found: Tensor, expected: Tensor, name: str) -> None:
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 @pytest.mark.parametrize("spoil", [None, math.nan, math.inf])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_equals_the_plain_step(
+def test_triton_update_equals_plain_update(
     settings: dict[str, Any], spoil: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Five updates; in one of them the norm is no number, where asked."""
@@ -76,7 +76,7 @@ def test_equals_the_plain_step(
         assert_close(b[2][name], average, f"average of {name}")
 
 
-def test_state_goes_on_after_a_save() -> None:
+def test_optimizer_state_resumes_after_a_checkpoint() -> None:
     """The moments and the count of updates travel through the optimiser's own state."""
     config = TrainConfig.model_validate(ADAMW)
     whole, (step, _, _) = made(TritonOptimizerStep, config)

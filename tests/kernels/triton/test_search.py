@@ -91,7 +91,9 @@ def assert_same_choice(buffers: SearchBuffers, logits: torch.Tensor, end: int) -
 
 @pytest.mark.parametrize("first", [False, True])
 @pytest.mark.parametrize(("words", "blocks", "S", "K"), SHAPES)
-def test_same_choice(words: int, blocks: int, S: int, K: int, first: bool) -> None:
+def test_choice_equals_plain_choice_at_fixed_shapes(
+    words: int, blocks: int, S: int, K: int, first: bool
+) -> None:
     end = words - 1
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
@@ -103,7 +105,7 @@ def test_same_choice(words: int, blocks: int, S: int, K: int, first: bool) -> No
 
 @settings(max_examples=15)
 @given(S=st.integers(1, 3), K=st.integers(1, 9), words=st.integers(10, 380), seed=st.integers(0))
-def test_random_choices(S: int, K: int, words: int, seed: int) -> None:
+def test_choice_equals_plain_choice_at_random_shapes(S: int, K: int, words: int, seed: int) -> None:
     seed %= 2**32
     end = words - 1
     buffers = buffers_of(S, K, end, torch.Generator().manual_seed(seed))
@@ -111,14 +113,16 @@ def test_random_choices(S: int, K: int, words: int, seed: int) -> None:
     assert_same_choice(buffers, logits.bfloat16(), end)
 
 
-def test_an_empty_beam_stays_empty() -> None:
+def test_empty_beam_stays_empty() -> None:
     buffers = buffers_of(2, 3, 99, torch.Generator().manual_seed(0))
     buffers.log_probs.fill_(-math.inf)
     assert_same_choice(buffers, logits_of(100, 1, 6, 99, 0).view(2, 3, -1), 99)
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_whole_search(beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_search_with_triton_choice_equals_reference(
+    beam: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(
         GpuBeamSearch, "_selection", lambda self, K: triton_search.select_continuations
     )
@@ -138,6 +142,6 @@ def test_whole_search(beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
         assert [mine.score for mine in ours] == pytest.approx(scores, abs=1e-4)
 
 
-def test_what_fits() -> None:
+def test_fits_beam_limits_width_and_vocabulary() -> None:
     assert triton_search.fits_beam(10, 30_080)
     assert not triton_search.fits_beam(100, 30_080)

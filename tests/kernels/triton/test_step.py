@@ -133,7 +133,9 @@ def assert_near(found: Scored, wanted: Scored, tolerance: float) -> None:
 @pytest.mark.parametrize(("order", "cell"), VARIANTS)
 @pytest.mark.parametrize("kind", COVERAGES)
 @torch.no_grad()
-def test_a_step(kind: str, order: str, cell: str, K: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_step_equals_model_step(
+    kind: str, order: str, cell: str, K: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = model_of(COVERAGES[kind], order, cell)
     for first in (False, True)[: 2 if K == 1 else 1]:
         now = moment(model, 2, K, 5, first)
@@ -145,7 +147,9 @@ def test_a_step(kind: str, order: str, cell: str, K: int, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("sizes", OTHER_SIZES)
 @torch.no_grad()
-def test_other_sizes(sizes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_step_equals_model_step_at_other_sizes(
+    sizes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows that several programs share, as they do at the paper's size."""
     monkeypatch.setattr(triton_step, "BLOCK", 8)
     model = model_of(COVERAGES["gru2"], "code", "exact", sizes)
@@ -155,7 +159,7 @@ def test_other_sizes(sizes: dict[str, object], monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(("order", "cell"), VARIANTS)
 @torch.no_grad()
-def test_half_precision_stays_near(order: str, cell: str) -> None:
+def test_fused_step_in_bfloat16_is_close_to_float32(order: str, cell: str) -> None:
     model = model_of(COVERAGES["gru2"], order, cell)
     now = moment(model, 2, 3, 5, first=False)
     assert_near(fused(model, now, torch.bfloat16), plainly(model, now), TOLERANCE[torch.bfloat16])
@@ -165,7 +169,7 @@ def test_half_precision_stays_near(order: str, cell: str) -> None:
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("kind", ["none", "fertility-subtract", "gru10"])
 @torch.no_grad()
-def test_paper_size(kind: str, dtype: torch.dtype) -> None:
+def test_fused_step_equals_model_step_at_paper_size(kind: str, dtype: torch.dtype) -> None:
     model = model_of(COVERAGES[kind], "code", "exact", PAPER)
     for parameter in model.parameters():
         parameter.mul_(0.1)
@@ -178,7 +182,7 @@ def test_paper_size(kind: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("kind", ["none", "gru10"])
 @torch.no_grad()
-def test_what_the_beam_follows(
+def test_fused_step_extends_the_beam_like_the_plain_step(
     kind: str, first: bool, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows, coverage and attention land where the plain step puts them, with the new words."""
@@ -216,7 +220,9 @@ def test_what_the_beam_follows(
 
 @pytest.mark.parametrize("kind", ["none", "fertility-subtract", "gru2"])
 @pytest.mark.parametrize(("order", "cell"), VARIANTS[::3])
-def test_whole_search(kind: str, order: str, cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_search_with_triton_kernels_equals_reference(
+    kind: str, order: str, cell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Everything in kernels: reading, stepping and choosing."""
     monkeypatch.setattr(
         GpuBeamSearch, "_selection", lambda self, K: triton_search.select_continuations
@@ -241,12 +247,12 @@ def test_whole_search(kind: str, order: str, cell: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_what_the_kernels_do_not_know_has_no_fused_step(name: str) -> None:
+def test_settings_without_kernels_have_no_fused_step(name: str) -> None:
     device = GpuBeamSearch(model_of(UNKNOWN[name], "code", "exact"), END, UNK_ID)
     assert isinstance(device._decoding_step(16), PlainDecodingStep)
 
 
-def test_long_sentences_and_other_precisions_have_no_fused_step(
+def test_long_sentences_and_float64_have_no_fused_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = model_of(COVERAGES["gru2"], "code", "exact")
