@@ -1,14 +1,12 @@
-"""Do the fast kernels learn like the reference? Loss curves on real data, side by side.
+"""Loss curves of the Triton kernels and of the reference, on the same data.
 
     python benchmarks/convergence.py --data DATA     # a directory made by `covnmt prepare`
 
-Three trainings of the paper's model (GRU d=10, bf16) on the same batches: reference and fast from
-the same weights, and fast from other weights. The last shows how much a seed alone changes the
-curve. Only pairs of at most 15 words, so that the reference, one launch after the other, gets
-through in a minute or two.
+Trains the paper's model (GRU d=10, bf16) three times on the same batches: reference and Triton with
+the same initial weights, and Triton with another seed, which shows how much a seed alone changes
+the curve. Only pairs of at most 15 words, since the reference is slow. Needs a GPU.
 """
 
-import argparse
 import os
 import statistics
 from itertools import combinations
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from machine import save
+from harness import argument_parser, save
 
 from covnmt.base.config import PAPER_SYSTEMS, Config, DataConfig, ModelConfig, TrainConfig
 from covnmt.data.batching import read_batch, train_batches
@@ -27,7 +25,7 @@ from covnmt.training.step import TrainStep
 
 
 def curve(corpus: Corpus, path: str, seed: int, updates: int, every: int) -> list[float]:
-    """Mean loss per word of each stretch of updates."""
+    """Train and return the mean loss per token of every `every` updates."""
     os.environ["COVNMT_OPS"] = "reference" if path == "reference" else "auto"
     device = torch.device("cuda")
     config = Config(
@@ -48,18 +46,16 @@ def curve(corpus: Corpus, path: str, seed: int, updates: int, every: int) -> lis
     words = [len(corpus.codec("source").vocabulary), len(corpus.codec("target").vocabulary)]
     model = new_model(config, words[0], words[1]).to(device)
     optimizer = build_optimizer(model, config.train)
-    updater = TrainStep(
-        model, build_optimizer_step(model, optimizer, {}, config.train), config.train
-    )
+    step = TrainStep(model, build_optimizer_step(model, optimizer, {}, config.train), config.train)
     split = corpus.split("train")
     plans = train_batches(split, config.data, 1)  # the same batches for every seed
     losses, seen = [], 0
     for number in range(updates):
         batch = read_batch(split, next(plans).indices, (8, 4))
         seen += batch.target_tokens
-        updater([batch.to(device)], batch.target_tokens, number)
+        step([batch.to(device)], batch.target_tokens, number)
         if (number + 1) % every == 0:
-            losses.append(updater.take_nll() / seen)
+            losses.append(step.take_nll() / seen)
             seen = 0
     print(f"{path} seed {seed}: {losses[0]:.3f} ... {losses[-1]:.3f}", flush=True)
     return losses
@@ -67,11 +63,10 @@ def curve(corpus: Corpus, path: str, seed: int, updates: int, every: int) -> lis
 
 def main() -> None:
     """Train three times and compare."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--updates", type=int, default=1000)
-    parser.add_argument("--every", type=int, default=50)
-    parser.add_argument("--out", type=Path, help="directory of the result file")
+    parser = argument_parser(__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="prepared corpus")
+    parser.add_argument("--updates", type=int, default=1000, help="of each training")
+    parser.add_argument("--every", type=int, default=50, help="updates per point of a curve")
     arguments = parser.parse_args()
     corpus = Corpus.open(arguments.data)
     runs = {"fast": ("fast", 1), "other_seed": ("fast", 2), "reference": ("reference", 1)}
@@ -88,7 +83,7 @@ def main() -> None:
     gaps = {f"{one} to {other}": gap(one, other) for one, other in combinations(runs, 2)}
     print("mean gaps:", ", ".join(f"{pair} {value:.4f}" for pair, value in gaps.items()))
     found["mean_gaps"] = gaps
-    save("convergence", {"every": arguments.every, **found}, arguments.out)
+    save("convergence", {"every": arguments.every, **found}, arguments)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,17 @@
-"""Translation speed on a CPU: our engines and others, side by side, at the same size.
+"""Translation speed on a CPU: covnmt's engines and other toolkits with models of the same size.
 
     python benchmarks/cpu.py --size small --peer eole opennmt-py joeynmt fairseq --marian PYTHON
     python benchmarks/cpu.py --size paper --batch 32 --threads 2
 
-Every engine is a process of its own with a model of random weights, and all take turns of half a
-second, or one batch if that takes longer, so that what else happens on the machine hits all of them
-alike. Source 29
-words, 25 target words for every sentence. Words per second of CPU time are what to compare; wall
-time is given too. Our model is GRU d=10, the most expensive of the six systems.
+Every engine runs in a separate process with a model of random weights. The engines take turns of
+half a second, or of one batch if that takes longer, so that other load on the machine affects all
+of them alike. Every sentence has 29 source and 25 target words. Compare the words per second of
+CPU time; wall time is given as well. covnmt's model is GRU d=10, the most expensive of the six.
 
-Marian is measured where PYTHON can import `_pymarian` (pip install pymarian); what else is needed
-for the other toolkits is said in benchmarks/peers.py and benchmarks/peers_search.py.
+Marian needs a PYTHON that can import `_pymarian` (pip install pymarian). benchmarks/peers.py and
+benchmarks/peers_search.py say what the other toolkits need.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -26,7 +24,7 @@ from typing import Any
 import peers_search
 import torch
 from cpu_worker import OURS
-from machine import save, summary
+from harness import argument_parser, argument_values, save, summary
 
 from covnmt.base.config import PAPER_SYSTEMS, Config, ModelConfig
 from covnmt.decoding.onnx.export import write_graphs
@@ -42,7 +40,7 @@ SIZES = {
 
 
 def write_models(size: dict[str, int], directory: Path) -> None:
-    """One network with random weights, in every form that we run."""
+    """Write one network with random weights in every format that covnmt runs."""
     m, n = size["embedding"], size["hidden"]
     config = ModelConfig(embedding=m, hidden=n, rank=m, coverage=PAPER_SYSTEMS["gru10"])
     torch.manual_seed(1)
@@ -60,7 +58,7 @@ def write_models(size: dict[str, int], directory: Path) -> None:
 
 
 class Worker:
-    """An engine at work in its own process."""
+    """An engine in a separate process."""
 
     def __init__(
         self, engine: str, python: str, size: dict[str, int], directory: Path, threads: int
@@ -77,7 +75,7 @@ class Worker:
         self.ready_seconds = time.perf_counter() - began
 
     def ask(self, request: dict[str, Any]) -> dict[str, float]:
-        """Translate a batch; words, seconds and peak memory so far."""
+        """Translate a batch; return words, seconds and peak memory so far."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
@@ -92,18 +90,18 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """Let the process end."""
+        """End the process."""
         self.process.communicate()
 
     def disk_mib(self) -> float:
-        """Model files."""
+        """Return the size of the model files."""
         endings = (".onnx", "weights.bin", ".safetensors", "marian.npz")
         files = [path for path in self.directory.iterdir() if path.name.endswith(endings)]
         return sum(path.stat().st_size for path in files) / 2**20
 
 
 def measure(workers: Sequence[Worker], beam: int, batch: int, repeats: int) -> list[dict[str, Any]]:
-    """One row for every engine; they take turns, and the first round does not count."""
+    """Return one row for every engine. They take turns."""
     found: dict[str, list[dict[str, float]]] = {worker.engine: [] for worker in workers}
     for number in range(repeats):
         for worker in workers:
@@ -113,7 +111,7 @@ def measure(workers: Sequence[Worker], beam: int, batch: int, repeats: int) -> l
 
 
 def row(engine: str, beam: int, batch: int, answers: list[dict[str, float]]) -> dict[str, Any]:
-    """Rates over all rounds, and a line on the screen."""
+    """Return and print the rates of an engine over all rounds."""
     made: dict[str, Any] = {
         "engine": engine,
         "beam": beam,
@@ -131,20 +129,19 @@ def row(engine: str, beam: int, batch: int, answers: list[dict[str, float]]) -> 
 
 def main() -> None:
     """Measure and write the result file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", choices=SIZES, default="small")
-    parser.add_argument("--beam", type=int, nargs="+", default=[1, 5, 10])
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--engine", nargs="*", default=list(OURS), choices=OURS)
+    parser = argument_parser(__doc__)
+    parser.add_argument("--size", choices=SIZES, default="small", help="of the model")
+    parser.add_argument("--beam", type=int, nargs="+", default=[1, 5, 10], help="beam sizes")
+    parser.add_argument("--batch", type=int, default=1, help="sentences per batch")
+    parser.add_argument("--engine", nargs="*", default=list(OURS), choices=OURS, help="of covnmt")
     parser.add_argument(
         "--peer", nargs="+", default=[], type=peers_search.importable, help=peers_search.HELP
     )
     parser.add_argument("--marian", metavar="PYTHON", help="that can import _pymarian")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="directory of the result file")
+    parser.add_argument("--threads", type=int, default=1, help="of each engine")
+    parser.add_argument("--repeats", type=int, default=5, help="turns of each engine")
     arguments = parser.parse_args()
-    # where that Python is concerns nobody else
+    # the recorded command does not show where that Python is
     sys.argv = ["PYTHON" if word == arguments.marian else word for word in sys.argv]
     size = SIZES[arguments.size]
     pythons = dict.fromkeys((*arguments.engine, *arguments.peer), sys.executable)
@@ -164,14 +161,17 @@ def main() -> None:
         for beam in arguments.beam:
             rows += measure(workers, beam, arguments.batch, arguments.repeats)
         engines = [about(worker) for worker in workers]
-    settings = {key: str(value) for key, value in vars(arguments).items() if key != "marian"}
-    content = {"settings": settings, "engines": engines, "rows": rows}
+    content = {
+        "settings": argument_values(arguments, leave_out=["marian"]),
+        "engines": engines,
+        "rows": rows,
+    }
     threads = f"-threads{arguments.threads}" if arguments.threads > 1 else ""
-    save(f"cpu-{arguments.size}-batch{arguments.batch}{threads}", content, arguments.out)
+    save(f"cpu-{arguments.size}-batch{arguments.batch}{threads}", content, arguments)
 
 
 def about(worker: Worker) -> dict[str, Any]:
-    """What does not depend on beam and batch: getting ready, memory, disk."""
+    """Return what does not depend on beam and batch: start-up time, memory, disk."""
     last = worker.ask({"beam": 1, "batch": 1, "seed": 0, "warm": False})
     made = {
         "engine": worker.engine,

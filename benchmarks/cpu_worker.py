@@ -1,10 +1,10 @@
-"""One engine in a process of its own, for benchmarks/cpu.py; also runs where only Marian is.
+"""One engine in a separate process, for cpu.py; runs also where only Marian is installed.
 
     python cpu_worker.py ENGINE '{"words": 10001, ...}' DIRECTORY THREADS
 
-It loads a model with random weights, says so, and then answers one request a line: translate so
-many random sentences with such a beam. Everything is JSON. Nothing here may import what its engine
-does not need, as peak memory and the time to get ready are measured.
+It loads a model with random weights, prints its version, and answers requests, one JSON object a
+line: translate a number of random sentences with some beam. It imports only what its engine needs,
+since peak memory and start-up time are measured.
 """
 
 import json
@@ -19,20 +19,20 @@ from typing import Any, Protocol
 
 OURS = ("pytorch", "onnx-fp32", "onnx-int8")
 STEPS = 25  # target words of every sentence
-TURN = 0.5  # seconds; a batch is translated again until they are over, so that caches are warm
+TURN = 0.5  # seconds; the batch is translated repeatedly until then, so that caches are warm
 WARM = 4  # sentences that are translated before the first measurement
 SOURCE = 29  # source words of every sentence, without the end symbol
 
 
 class Decoder(Protocol):
-    """Something that translates numbered words."""
+    """An engine that translates token ids."""
 
     def __call__(self, sentences: list[list[int]], beam: int) -> int:
-        """Translate; gives the number of target words."""
+        """Translate; return the number of target tokens."""
 
 
 class Ours:
-    """This package's PyTorch engine or an exported model."""
+    """covnmt's PyTorch engine or an exported model."""
 
     def __init__(self, engine: str, size: dict[str, int], directory: Path, threads: int) -> None:
         from covnmt.model.directory import load_config
@@ -151,11 +151,11 @@ def peak_mib() -> float:
 
 
 def main() -> None:
-    """Get ready, then answer."""
+    """Load the engine, then answer requests."""
     engine, size, directory, threads = sys.argv[1:]
     sizes = json.loads(size)
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever an engine prints is no answer
+    os.dup2(2, 1)  # what engines print goes to stderr
     decode = build(engine, sizes, Path(directory), int(threads))
     package = {"marian": "pymarian"}.get(engine, "covnmt" if engine in OURS else engine)
     print(json.dumps({"version": version(package)}), file=answers, flush=True)

@@ -1,25 +1,23 @@
-"""Beam search speed at the paper's size, in sentences per second.
+"""Beam search speed on a GPU at the paper's size, in sentences per second.
 
-    python benchmarks/decode.py                # batch 1, 32, 128; reference and fast
-    python benchmarks/decode.py --peer joeynmt # another toolkit in the same table
+    python benchmarks/decode.py                # batch 1, 32, 128; reference and Triton kernels
+    python benchmarks/decode.py --peer joeynmt # with another toolkit in the same table
 
-Source 25 words and 28 steps for every sentence (a model with random weights hardly ever ends by
-itself, and the longest output is set to 28), beam 10, 30,001 words, 620, 1000, exact cell. Timed
-from word numbers on the GPU to hypotheses on the host: encoding, search and reading back.
+Every sentence has 25 source tokens and 28 decoding steps (a model with random weights hardly ever
+ends a sentence, and the output is limited to 28). Beam 10, vocabularies of 30,001, embeddings of
+620, 1000 units, exact cell. Timed from token ids on the GPU to hypotheses on the host.
 """
 
-import argparse
 import os
 import time
 from collections.abc import Callable, Sequence, Sized
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import peers
 import torch
-from machine import save, summary
-from train import WORDS, random_model
+from harness import argument_parser, argument_values, save, summary
+from train import VOCABULARY, random_model
 
 from covnmt.base.config import PAPER_SYSTEMS, DecodeConfig, ModelConfig
 from covnmt.decoding.backtrace import Hypothesis
@@ -27,11 +25,11 @@ from covnmt.decoding.gpu.beam_search import GpuBeamSearch
 from covnmt.decoding.torch import TorchEngine
 from covnmt.text.vocabulary import UNK_ID
 
-SOURCE, STEPS, END = 25, 28, WORDS - 1
+SOURCE, STEPS, END = 25, 28, VOCABULARY - 1
 
 
 class Decoder:
-    """A model with random weights, searched one way or the other."""
+    """A model with random weights, decoded with the reference or with Triton."""
 
     def __init__(self, system: str, path: str, precision: str) -> None:
         os.environ["COVNMT_OPS"] = "reference" if path == "reference" else "auto"
@@ -53,7 +51,7 @@ class Decoder:
 
 
 def measure(decode: Decoder, batch: int, beam: int, repeats: int) -> dict[str, Any]:
-    """Our search."""
+    """Measure covnmt's search."""
     config = DecodeConfig(beam=beam, length_rules=False, max_length=STEPS, retry=False)
     return timed(
         lambda source: [best[0].attention for best in decode(source, config)], batch, repeats
@@ -63,7 +61,7 @@ def measure(decode: Decoder, batch: int, beam: int, repeats: int) -> dict[str, A
 def timed(
     decode: Callable[[torch.Tensor], Sequence[Sized]], batch: int, repeats: int
 ) -> dict[str, Any]:
-    """Sentences per second, new sentences every time; `decode` gives something for every word."""
+    """Return sentences per second; `decode` returns one item per target token of a sentence."""
     generator = torch.Generator().manual_seed(1)
     rates, steps = [], []
     for number in range(repeats + 3):
@@ -79,7 +77,7 @@ def timed(
 
 
 def add_row(rows: list[dict[str, Any]], row: dict[str, Any]) -> None:
-    """Keep and print a row."""
+    """Add and print a row."""
     rows.append(row)
     rate = row["sentences_per_second"]["median"]
     print(
@@ -90,15 +88,16 @@ def add_row(rows: list[dict[str, Any]], row: dict[str, Any]) -> None:
 
 def main() -> None:
     """Measure and write the result file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 32, 128])
+    parser = argument_parser(__doc__)
+    parser.add_argument(
+        "--batch", type=int, nargs="+", default=[1, 32, 128], help="sentences per batch"
+    )
     parser.add_argument("--system", nargs="+", default=["baseline", "fertility", "gru10"])
-    parser.add_argument("--path", nargs="+", default=["reference", "fast"])
+    parser.add_argument("--path", nargs="+", default=["reference", "fast"], help="kernels")
     parser.add_argument("--peer", nargs="+", default=[], type=peers.importable, help=peers.HELP)
-    parser.add_argument("--beam", type=int, default=10)
+    parser.add_argument("--beam", type=int, default=10, help="beam size")
     parser.add_argument("--precision", default="bf16", choices=["bf16", "fp32"])
-    parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--out", type=Path, help="directory of the result file")
+    parser.add_argument("--repeats", type=int, default=10, help="batches of each row")
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
     print(f"{'system':12} {'path':10} {'batch':>5} {'sentences/s':>12} {'steps':>6}")
@@ -116,8 +115,7 @@ def main() -> None:
             )
             found |= peers.describe(name, peer)
             add_row(rows, {"system": name, "path": "peer", "batch": batch, **found})
-    settings = {key: str(value) for key, value in vars(arguments).items()}
-    save("decode", {"settings": settings, "rows": rows}, arguments.out)
+    save("decode", {"settings": argument_values(arguments), "rows": rows}, arguments)
 
 
 if __name__ == "__main__":

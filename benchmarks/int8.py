@@ -1,21 +1,20 @@
-"""What float32, bytes and short lists cost and give on a real test set: BLEU, speed, memory, disk.
+"""float32, int8 and short lists on a real test set: BLEU, speed, memory, disk.
 
     python benchmarks/int8.py MODEL --test SOURCE REFERENCE --linked TRAIN_SOURCE TRAIN_TARGET \
         --name ja-en --work DIRECTORY
 
-The model is exported in every form, and each form translates the test set in a process of its own
-with one thread. For the short list the exported model aligns pairs from all over the training text.
-What is in the work directory already is not made again, so an interrupted run goes on.
+Exports the model in every format; each translates the test set in a separate process with one
+thread. For the short list, the exported model aligns pairs sampled from the training text. Files
+that are in the work directory are reused, so an interrupted run resumes.
 """
 
-import argparse
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from machine import save
+from harness import argument_parser, save
 
 from covnmt.base.files import read_lines, read_parallel_lines, write_lines
 from covnmt.decoding.onnx.export import AlignedText, export_model
@@ -25,7 +24,7 @@ LONGEST = 400  # characters; longer pairs are not aligned
 
 
 def exports(model: Path, work: Path, linked: AlignedText | None) -> dict[str, Path]:
-    """Every form of the model, the trained one first."""
+    """Export the model in every format; return their directories, the trained model first."""
     forms = {"pytorch": model, "onnx-fp32": work / "onnx-fp32", "onnx-int8": work / "onnx-int8"}
     for name, precision in (("onnx-fp32", "fp32"), ("onnx-int8", "int8")):
         if not (forms[name] / "onnx.json").exists():
@@ -42,7 +41,7 @@ def exports(model: Path, work: Path, linked: AlignedText | None) -> dict[str, Pa
 
 
 def some_pairs(texts: tuple[Path, Path], number: int, work: Path) -> AlignedText:
-    """Pairs of a training text that can be aligned, at equal distances, in files of their own."""
+    """Sample pairs of the training text at equal distances and write them to files."""
     rows = [
         pair for pair in read_parallel_lines(*texts) if all(0 < len(s) <= LONGEST for s in pair)
     ]
@@ -54,25 +53,25 @@ def some_pairs(texts: tuple[Path, Path], number: int, work: Path) -> AlignedText
 
 
 def translated(name: str, model: Path, source: Path, work: Path, beam: int) -> dict[str, Any]:
-    """Translate with one form, or see what it did when it was run before."""
-    told = work / f"{name}-beam{beam}.json"
-    if not told.exists():
+    """Translate with one format, or read the result of an earlier run."""
+    result = work / f"{name}-beam{beam}.json"
+    if not result.exists():
         command = [sys.executable, Path(__file__).with_name("int8_worker.py"), model, source, beam]
         run = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True)
-        told.write_text(run.stdout, "utf-8")
-    figures: dict[str, Any] = json.loads(told.read_text("utf-8"))
+        result.write_text(run.stdout, "utf-8")
+    figures: dict[str, Any] = json.loads(result.read_text("utf-8"))
     return figures
 
 
 def disk_mib(model: Path) -> float:
-    """What translating needs; a model directory holds more, for training."""
+    """Return the size of the files that translating needs; a run directory holds more."""
     needed = ("model.safetensors", "config.json", "source.*", "target.*", "*onnx*", "*.bin")
     files = {path for pattern in (*needed, "shortlist.json") for path in model.glob(pattern)}
     return sum(path.stat().st_size for path in files) / 2**20
 
 
 def row(name: str, model: Path, figures: dict[str, Any], reference: list[str]) -> dict[str, Any]:
-    """One form and one beam, scored."""
+    """Score one format and beam."""
     output = figures.pop("output")
     cased, paper = (score(output, [reference]) for score in (sacre_bleu, paper_bleu))
     made = {
@@ -91,15 +90,16 @@ def row(name: str, model: Path, figures: dict[str, Any], reference: list[str]) -
 
 def main() -> None:
     """Measure and write the result file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argument_parser(__doc__)
     parser.add_argument("model", type=Path, help="model directory, as `covnmt train` leaves it")
     parser.add_argument("--test", type=Path, nargs=2, required=True, help="source and reference")
     parser.add_argument("--linked", type=Path, nargs=2, help="training text, for a short list")
-    parser.add_argument("--pairs", type=int, default=20_000, help="of it that are aligned")
-    parser.add_argument("--beam", type=int, nargs="+", default=[1, 10])
-    parser.add_argument("--name", default="demo", help="what the result file is called after")
-    parser.add_argument("--work", type=Path, required=True, help="exports and translations go here")
-    parser.add_argument("--out", type=Path, help="directory of the result file")
+    parser.add_argument("--pairs", type=int, default=20_000, help="of the training text to align")
+    parser.add_argument("--beam", type=int, nargs="+", default=[1, 10], help="beam sizes")
+    parser.add_argument("--name", default="demo", help="suffix of the result file")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="directory for exports and translations"
+    )
     arguments = parser.parse_args()
     work = arguments.work
     work.mkdir(parents=True, exist_ok=True)
@@ -120,9 +120,9 @@ def main() -> None:
             rows.append(row(name, model, {**figures, "changed_lines": changed}, expected))
     settings = {"name": arguments.name, "pairs": arguments.pairs if linked else 0}
     content = {"settings": settings, "sentences": len(expected), "rows": rows}
-    # where the texts lie concerns nobody else
+    # the recorded command shows file names without their directories
     sys.argv = [word if word.startswith("-") else Path(word).name for word in sys.argv]
-    save(f"int8-{arguments.name}", content, arguments.out)
+    save(f"int8-{arguments.name}", content, arguments)
 
 
 if __name__ == "__main__":

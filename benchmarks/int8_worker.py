@@ -1,8 +1,8 @@
-"""One form of a model translates a file in a process of its own, for benchmarks/int8.py.
+"""One model format translates a file in a separate process, for int8.py.
 
     python int8_worker.py MODEL SOURCE BEAM
 
-Prints JSON: the translations, and what they cost. Only what the form needs is imported.
+Prints the translations and their cost as JSON. Imports only what the format needs.
 """
 
 import json

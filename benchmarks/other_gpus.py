@@ -1,4 +1,4 @@
-"""Do the Triton kernels fit GPUs that nobody here has? Compiled for each, without any of them.
+"""Do the Triton kernels fit other GPUs? Compiles them for each, without having one.
 
     python benchmarks/other_gpus.py                  # all kernels for all of them: half an hour
     python benchmarks/other_gpus.py --arch 86        # for some
@@ -11,19 +11,17 @@ ask for: shared memory, and on some GPUs tensor memory. Whether results are righ
 cannot tell.
 """
 
-import argparse
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import torch
-from machine import save
+from harness import argument_parser, save
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -273,10 +271,16 @@ def rows(arch: int, record: Record) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--arch", type=int, nargs="*", choices=LIMITS, default=list(LIMITS))
+    parser = argument_parser(__doc__)
+    parser.add_argument(
+        "--arch",
+        type=int,
+        nargs="*",
+        choices=LIMITS,
+        default=list(LIMITS),
+        help="compute capability",
+    )
     parser.add_argument("--heaviest", action="store_true", help="only the kernels that need most")
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if os.environ.get("TRITON_INTERPRET") == "1":
         parser.error("unset TRITON_INTERPRET: the interpreter compiles nothing")
@@ -288,7 +292,11 @@ def main() -> None:
         state = "errors" if row["errors"] else "too much" if row["over"] else "fits"
         most = max(row["shared"].values(), default=0)
         print(f"{row['arch']:7} {row['kernel']:22} {most:7} of {row['limit']} bytes: {state}")
-    save("other-gpus", {"settings": vars(args), "kernels": table}, args.out)
+    save(
+        "other-gpus",
+        {"settings": {"arch": args.arch, "heaviest": args.heaviest}, "kernels": table},
+        args,
+    )
 
 
 if __name__ == "__main__":

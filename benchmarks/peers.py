@@ -1,14 +1,14 @@
-"""Other toolkits, measured beside ours: OpenNMT-py and Joey NMT, where they can be imported.
+"""Other toolkits to train and decode with: OpenNMT-py and Joey NMT, if they can be imported.
 
     pip install --no-deps OpenNMT-py==3.5.1 pyonmttok configargparse pyyaml
     pip install --no-deps joeynmt==2.3.0 'importlib_metadata<9' zipp subword-nmt pyyaml
     python benchmarks/train.py --peer opennmt-py joeynmt
 
-(--no-deps, since both ask for other versions of torch or protobuf than ours, and run with ours.)
+(--no-deps, since both ask for other versions of torch or protobuf, and run with covnmt's.)
 
-Their model, their loss and their beam search, at the size of the paper as near as their options
-come to it; only the word numbers, the mixed precision, the clipping to norm 1 and PyTorch's Adam
-are ours. What differs from the paper's model is said in `note`, which goes into the result rows.
+Their model, loss and beam search, as close to the paper's size as their options allow; only token
+ids, mixed precision, clipping to norm 1 and PyTorch's Adam are the same as for covnmt. `note` says
+what differs from the paper's model, and goes into the result rows.
 """
 
 import argparse
@@ -41,26 +41,26 @@ class Size:
 
 
 class Toolkit(Protocol):
-    """What a toolkit does by itself."""
+    """The parts of a toolkit that are measured."""
 
     model: torch.nn.Module
     note: str
 
     def batch(self, source: Tensor, target: Tensor) -> Any:
-        """Full rows of word numbers, [B, J] and [B, 1 + I], in the toolkit's own container."""
+        """Put token ids without padding, [B, J] and [B, 1 + I], into the toolkit's container."""
 
     def loss(self, batch: Any) -> Tensor:
-        """The toolkit's loss, over target words."""
+        """Return the toolkit's loss per target token."""
 
     def search(self, source: Tensor, beam: int, steps: int) -> list[list[int]]:
-        """The best hypothesis of the toolkit's beam search for each row, on the host.
+        """Return the best hypothesis of each row, on the CPU.
 
-        All hypotheses are kept from ending before `steps` words, so that the work is the same.
+        No hypothesis may end before `steps` tokens, so that the work is the same.
         """
 
 
 def stand_in(*modules: str) -> None:
-    """Fill in for modules that a toolkit imports but that no benchmark reaches."""
+    """Replace modules that a toolkit imports but that no benchmark uses."""
     for name in modules:
         if name not in sys.modules and find_spec(name) is None:
             sys.modules[name] = MagicMock()
@@ -75,7 +75,7 @@ class OpenNMT:
     )
 
     def __init__(self, size: Size) -> None:
-        # Needed by its text transforms alone, which it imports all at once.
+        # Only its text transforms need them.
         stand_in("ahocorasick", "fasttext", "rapidfuzz", "spacy")
         builder, losses = import_module("onmt.model_builder"), import_module("onmt.utils.loss")
         self.translate = import_module("onmt.translate")
@@ -89,7 +89,7 @@ class OpenNMT:
         self.criterion = losses.LossCompute.from_opts(options, self.model, vocabulary)
 
     def options(self, size: Size) -> Any:
-        """Its training options; the two it demands about data are given and not read."""
+        """Return its training options; the two required options about data are not read."""
         parsing = import_module("onmt.utils.parse").ArgumentParser
         parser = parsing()
         import_module("onmt.opts").train_opts(parser)
@@ -200,11 +200,11 @@ def joey_vocabulary(words: int) -> Any:
 
 # By the name each is published under.
 TOOLKITS: dict[str, Callable[[Size], Toolkit]] = {"opennmt-py": OpenNMT, "joeynmt": Joey}
-HELP = f"other toolkits to measure beside ours: {', '.join(TOOLKITS)}"
+HELP = f"other toolkits to measure: {', '.join(TOOLKITS)}"
 
 
 class Peer:
-    """A toolkit's model on a device, trained and searched."""
+    """A toolkit's model on a device, to train and decode with."""
 
     def __init__(self, toolkit: Toolkit, device: torch.device, precision: str) -> None:
         self.toolkit, self.device, self.precision = toolkit, device, precision
@@ -212,17 +212,17 @@ class Peer:
         self.optimizer = torch.optim.Adam(self.parameters, lr=1e-4)
 
     def autocast(self) -> torch.autocast:
-        """Mixed precision, as for our own rows."""
+        """Return the same mixed precision as for covnmt."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     def batch(self, source: Tensor, target: Tensor) -> Any:
-        """Word numbers [B, J] and [B, I], end symbols included, as the toolkit wants them."""
+        """Convert token ids [B, J] and [B, I], end symbols included, for the toolkit."""
         start, end = (torch.full_like(target[:, :1], symbol) for symbol in (START, END))
         target = torch.cat([start, words_only(target[:, :-1]), end], dim=1)  # [B, 1 + I]
         return self.toolkit.batch(words_only(source), target)
 
     def train_step(self, batch: Any) -> Tensor:
-        """Forward, backward, clipping, optimiser; gives the loss per target word."""
+        """Run forward, backward, clipping and optimizer; return the loss per target token."""
         self.toolkit.model.train()
         self.optimizer.zero_grad()
         with self.autocast():
@@ -234,24 +234,24 @@ class Peer:
 
     @torch.inference_mode()
     def decode(self, source: Tensor, beam: int, steps: int) -> list[list[int]]:
-        """Hypotheses of `steps` words."""
+        """Return hypotheses of `steps` tokens."""
         self.toolkit.model.eval()
         with self.autocast():
             return self.toolkit.search(words_only(source), beam, steps)
 
 
 def lengths(rows: Tensor) -> Tensor:
-    """The length of each full row, on the same device."""
+    """Return the length of each row, on the same device."""
     return torch.full_like(rows[:, 0], rows.shape[1])
 
 
 def words_only(ids: Tensor) -> Tensor:
-    """No special symbols among random word numbers."""
+    """Replace special symbols among random token ids."""
     return ids.clamp(min=FIRST_WORD)
 
 
 def build(name: str, device: torch.device, precision: str, size: Size | None = None) -> Peer:
-    """A peer with random weights, of the paper's size unless told otherwise."""
+    """Build a toolkit's model with random weights, by default of the paper's size."""
     torch.manual_seed(1)
     try:
         toolkit = TOOLKITS[name](size or Size())
@@ -264,14 +264,14 @@ def build(name: str, device: torch.device, precision: str, size: Size | None = N
 
 
 def describe(name: str, peer: Peer) -> dict[str, Any]:
-    """What a result row says about a peer."""
+    """Return version, size and differences of a toolkit, for a result row."""
     count = sum(parameter.numel() for parameter in peer.parameters)
     version = metadata.version(name)
     return {"version": version, "parameters": count, "note": peer.toolkit.note}
 
 
 def missing(name: str) -> str:
-    """Why a peer cannot be had here, tried with a tiny model; empty if it can."""
+    """Return why a toolkit cannot be used here, after building a tiny model; empty if it can."""
     try:
         build(name, torch.device("cpu"), "fp32", Size(words=8, embedding=2, hidden=2))
     except UserError as error:
@@ -280,9 +280,11 @@ def missing(name: str) -> str:
 
 
 def importable(name: str) -> str:
-    """The name of a peer given on the command line, checked before anything is measured."""
+    """Check a toolkit given on the command line before anything is measured."""
     if name not in TOOLKITS:
-        raise argparse.ArgumentTypeError(f"no peer {name!r}: choose from {', '.join(TOOLKITS)}")
+        raise argparse.ArgumentTypeError(
+            f"unknown toolkit {name!r}: choose from {', '.join(TOOLKITS)}"
+        )
     if why := missing(name):
         raise argparse.ArgumentTypeError(why)
     return name

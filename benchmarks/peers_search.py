@@ -1,14 +1,14 @@
-"""Other toolkits, of which only the search is measured: eole and fairseq, where they are installed.
+"""Other toolkits to decode with: eole and fairseq, if they are installed.
 
     pip install --no-deps eole==0.6.4 pyonmttok configargparse subword-nmt
     pip install --no-deps fairseq==0.12.2 omegaconf==2.0.6 hydra-core==1.0.7 \\
         antlr4-python3-runtime==4.8 bitarray cffi
     python benchmarks/cpu.py --peer eole fairseq
 
-(--no-deps, since they ask for much that no search needs, or for other versions than ours. pip 24.1
-and later refuse omegaconf 2.0.6 for its description of itself; 23.2 takes it.)
+(--no-deps, since they ask for packages that decoding does not need, or for other versions. pip 24.1
+and later refuse the metadata of omegaconf 2.0.6; 23.2 accepts it.)
 
-Their model and their beam search, at the size asked for as near as their options come to it.
+Their model and beam search, as close to the requested size as their options allow.
 """
 
 import argparse
@@ -29,22 +29,22 @@ from torch import Tensor
 
 
 class Searcher(Protocol):
-    """What a toolkit does by itself."""
+    """The parts of a toolkit that are measured."""
 
     model: torch.nn.Module
     note: str
 
     def search(self, source: Tensor, beam: int, steps: int) -> list[list[int]]:
-        """The best hypothesis of the toolkit's beam search for each row; all make `steps` steps."""
+        """Return the best hypothesis of each row; all take `steps` steps."""
 
 
 class Eole:
-    """eole, which OpenNMT-py became: the same network as there, coverage switched on."""
+    """eole, the successor of OpenNMT-py: the same network, coverage switched on."""
 
     note = "half the hidden size in each encoder direction; input feeding; full-rank output layer"
 
     def __init__(self, size: Size) -> None:
-        # Needed by text transforms and downloads alone.
+        # Only text transforms and downloads need them.
         stand_in("ahocorasick", "fasttext", "rapidfuzz", "spacy", "huggingface_hub")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about kernels for GPUs
@@ -63,11 +63,11 @@ class Eole:
         self.model = models.EncoderDecoderModel.build(
             self.shape, self.vocabularies, self.settings(beam=1, steps=1)
         )
-        for parameter in self.model.parameters():  # it leaves them as the memory was
+        for parameter in self.model.parameters():  # it leaves them uninitialized
             torch.nn.init.uniform_(parameter, -0.1, 0.1)
 
     def options(self, size: Size) -> dict[str, Any]:
-        """Its description of the network."""
+        """Return its settings of the network."""
         side = {"rnn_type": "GRU", "layers": 1, "hidden_size": size.hidden}
         attention = {"global_attention": "mlp", "coverage_attn": True}
         return {
@@ -79,7 +79,7 @@ class Eole:
         }
 
     def settings(self, beam: int, steps: int) -> Any:
-        """Its options for a search; the files that it demands are not read."""
+        """Return its decoding options; the required files are not read."""
         return self.config(
             model_path=["none"],
             src="none",
@@ -145,7 +145,7 @@ class Fairseq:
 
 @contextmanager
 def hashable_dataclasses() -> Iterator[None]:
-    """Let fairseq be imported by Python 3.11 and later, which want defaults to be hashable."""
+    """Make fairseq importable in Python 3.11 and later, which require hashable defaults."""
     logging.getLogger("fairseq").setLevel(logging.ERROR)
     lenient = functools.partial(dataclasses.dataclass, unsafe_hash=True)
     with patch("dataclasses.dataclass", lenient):
@@ -154,20 +154,22 @@ def hashable_dataclasses() -> Iterator[None]:
 
 SEARCHERS: dict[str, Callable[[Size], Searcher]] = {"eole": Eole, "fairseq": Fairseq}
 NAMES = (*peers.TOOLKITS, *SEARCHERS)
-HELP = f"other toolkits to measure beside ours: {', '.join(NAMES)}"
+HELP = f"other toolkits to measure: {', '.join(NAMES)}"
 
 
 def build(name: str, size: Size) -> Searcher:
-    """A toolkit with random weights, on the CPU."""
+    """Build a toolkit's model with random weights, on the CPU."""
     torch.manual_seed(1)
     toolkits: dict[str, Callable[[Size], Searcher]] = {**peers.TOOLKITS, **SEARCHERS}
     return toolkits[name](size)
 
 
 def importable(name: str) -> str:
-    """The name of a toolkit given on the command line, tried with a tiny model."""
+    """Check a toolkit given on the command line, with a tiny model."""
     if name not in NAMES:
-        raise argparse.ArgumentTypeError(f"no peer {name!r}: choose from {', '.join(NAMES)}")
+        raise argparse.ArgumentTypeError(
+            f"unknown toolkit {name!r}: choose from {', '.join(NAMES)}"
+        )
     try:
         build(name, Size(words=8, embedding=2, hidden=2))
     except ImportError as error:

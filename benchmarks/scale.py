@@ -1,10 +1,10 @@
-"""Past one machine: how preparing and starting grow with the corpus, and what workers add.
+"""How preparing and training scale with corpus size, ranks and worker processes, on a CPU.
 
-    python benchmarks/scale.py growth     1M, 4M and 16M pairs: prepare them, then begin to train
-    python benchmarks/scale.py training   updates and sums by themselves, 1, 2 and 4 gloo workers
-    python benchmarks/scale.py translate  files translated by one worker and by two
+    python benchmarks/scale.py growth     prepare 1M, 4M and 16M pairs, and read the first batch
+    python benchmarks/scale.py training   updates and all-reduces of 1, 2 and 4 gloo ranks
+    python benchmarks/scale.py translate  translate files with one worker process and with two
 
-Synthetic text; only what is measured is timed. Times on a shared machine: wall and CPU seconds.
+The text is synthetic. Wall and CPU seconds are measured.
 """
 
 import argparse
@@ -25,6 +25,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from harness import argument_parser, save, summary
+
+# Nothing of covnmt is imported here: a child process inherits the memory of the one that starts it.
 if TYPE_CHECKING:
     from covnmt.training.distributed import World
     from covnmt.training.step import TrainStep
@@ -36,22 +39,22 @@ WHITESPACE = ("--source-tokenizer", "whitespace", "--target-tokenizer", "whitesp
 
 
 class Case(NamedTuple):
-    """A model, and the share of each worker in a batch."""
+    """The size of a model, and the pairs of each rank."""
 
     words: int  # of either language
     size: int  # of embeddings and states
-    pairs: int  # for each worker
+    pairs: int  # of each rank
 
 
-# From sums that hardly matter to sums that are about half of an update.
+# From all-reduces that hardly matter to some that take about half of an update.
 CASES = (Case(4_000, 64, 24), Case(30_000, 64, 4), Case(30_000, 128, 2))
 WORKERS = (1, 2, 4)
-SUMS = tuple(4**k for k in range(6, 14))  # bytes of a sum by itself: 4 KiB to 64 MiB
+SUMS = tuple(4**k for k in range(6, 14))  # bytes of a separate all-reduce: 4 KiB to 64 MiB
 SOURCE, TARGET = 10, 12  # words of a pair
 
 
 def covnmt(*words: object) -> dict[str, float]:
-    """Run the command, one thread a process; its time, and the memory of its largest process."""
+    """Run a command with one thread; return its time and the memory of its largest process."""
     command = [sys.executable, "-m", "covnmt", *map(str, words)]
     began = time.monotonic()
     with tempfile.TemporaryFile() as errors:
@@ -70,7 +73,7 @@ def covnmt(*words: object) -> dict[str, float]:
 
 
 def write_shards(text: Path, directory: Path, pairs: int) -> tuple[list[Path], list[Path]]:
-    """So many pairs in SHARDS pairs of files, by repeating those of `text`."""
+    """Write this many pairs into SHARDS pairs of files, by repeating those of `text`."""
     sides = []
     for side in ("src", "tgt"):
         lines = cycle((text / f"train.{side}").read_text("utf-8").splitlines(keepends=True))
@@ -83,7 +86,7 @@ def write_shards(text: Path, directory: Path, pairs: int) -> tuple[list[Path], l
 
 
 def growth(arguments: argparse.Namespace, text: Path, work: Path) -> dict[str, Any]:
-    """Prepare corpora of several sizes, and begin to train on each."""
+    """Prepare corpora of several sizes, and read the first batch of each."""
     rows = []
     for pairs in arguments.pairs:
         directory = work / "growth"
@@ -101,13 +104,13 @@ def growth(arguments: argparse.Namespace, text: Path, work: Path) -> dict[str, A
 
 
 def begin(data: Path, batching: str) -> dict[str, float]:
-    """From opening the corpus to the first batch, in a fresh process."""
+    """Measure the first batch in a fresh process."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(first_batch, data, batching).result()
 
 
 def first_batch(data: Path, batching: str) -> dict[str, float]:
-    """Seconds until the first batch is read, and the memory that takes beyond the imports."""
+    """Return seconds from opening the corpus to the first batch, and the memory it takes."""
     from covnmt.base.config import DataConfig
     from covnmt.data.batching import read_batch, train_batches
     from covnmt.data.corpus import Corpus
@@ -120,13 +123,13 @@ def first_batch(data: Path, batching: str) -> dict[str, float]:
 
 
 def anonymous_mib() -> float:
-    """Memory of this process that is not just a file mapped into it."""
+    """Return the memory of this process without mapped files."""
     status = Path("/proc/self/status").read_text("utf-8").splitlines()
     return next(int(line.split()[1]) / 1024 for line in status if line.startswith("RssAnon"))
 
 
 def laws(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """The exponent b of each cost ~ pairs^b, by least squares over the logarithms."""
+    """Fit the exponent b of each cost ~ pairs^b, by least squares over the logarithms."""
     costs = {
         "prepare cpu_seconds": [row["prepare"]["cpu_seconds"] for row in rows],
         "prepare wall_seconds": [row["prepare"]["wall_seconds"] for row in rows],
@@ -144,15 +147,15 @@ def laws(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def prepared(text: Path, work: Path) -> Path:
-    """A corpus for the other two."""
+    """Prepare a corpus for the other measurements."""
     sides = [text / "train.src", text / "train.tgt", "--dev", text / "dev.src", text / "dev.tgt"]
     covnmt("prepare", work / "data", "--train", *sides, *WHITESPACE)
     return work / "data"
 
 
 def training(arguments: argparse.Namespace, text: Path, work: Path) -> dict[str, Any]:
-    """Seconds of updates with several workers, and of sums by themselves."""
-    # workers keep what they free: otherwise fresh pages cost as much as half of an update
+    """Measure updates with several ranks, and separate all-reduces."""
+    # processes keep freed memory: fresh pages would cost as much as half an update
     os.environ |= dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(4 << 30))
     updates = []
     for case in CASES:
@@ -171,7 +174,7 @@ def training(arguments: argparse.Namespace, text: Path, work: Path) -> dict[str,
 def together(
     count: int, store: Path, function: Callable[..., dict[str, Any]], *arguments: object
 ) -> dict[str, Any]:
-    """What the first of so many workers measures; all call the function."""
+    """Call a function on several ranks; return what rank 0 measures."""
     with ProcessPoolExecutor(count, get_context("spawn")) as pool:
         jobs = [
             pool.submit(member, rank, count, f"file://{store}", function, *arguments)
@@ -184,7 +187,7 @@ def together(
 def member(
     rank: int, count: int, address: str, function: Callable[..., dict[str, Any]], *arguments: object
 ) -> dict[str, Any]:
-    """One of the workers, with one thread."""
+    """Be one of the ranks, with one thread."""
     import torch
     import torch.distributed as dist
 
@@ -199,9 +202,9 @@ def member(
 
 
 def update_times(world: "World", case: Case, updates: int) -> dict[str, Any]:
-    """Seconds of an update without a sum, with gradients in one row, and as CPUs do it, in turns.
+    """Measure updates without all-reduce, with the gradient bucket, and with DDP, in turns.
 
-    In turns, so that whatever else the machine does falls on all three alike.
+    In turns, so that other load on the machine affects all three alike.
     """
     import torch
 
@@ -222,7 +225,7 @@ def update_times(world: "World", case: Case, updates: int) -> dict[str, Any]:
 
 
 def sum_times(world: "World", repeats: int) -> dict[str, Any]:
-    """Seconds of a sum over all workers, by its bytes."""
+    """Measure all-reduces, by their bytes."""
     import torch
     import torch.distributed as dist
 
@@ -234,7 +237,7 @@ def sum_times(world: "World", repeats: int) -> dict[str, Any]:
 def in_turns(
     calls: Mapping[str, Callable[[], object]], repeats: int
 ) -> dict[str, dict[str, float]]:
-    """Seconds of each call; the first three times do not count."""
+    """Return the seconds of each call, without the first three."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats + 3):
         for name, call in calls.items():
@@ -259,7 +262,7 @@ def train_step(kind: "type[Step]", case: Case, world: "World") -> "Step":
 
 
 def timed(function: Callable[[], object]) -> float:
-    """Seconds of a call that all workers begin together and have ended."""
+    """Return the seconds from when all ranks begin the call to when all have ended it."""
     import torch.distributed as dist
 
     dist.barrier()
@@ -270,9 +273,9 @@ def timed(function: Callable[[], object]) -> float:
 
 
 def translate(arguments: argparse.Namespace, text: Path, work: Path) -> dict[str, Any]:
-    """The same files by one worker and by two, each with one thread."""
+    """Translate the same files with one worker process and with two, each with one thread."""
     data, run = prepared(text, work), work / "run"
-    # one update: it has nothing to say yet, and would look for better in vain
+    # one update is enough; the model cannot end sentences, so retrying would take long
     settings = ["train.updates=1", "decode.retry=false", f"data.directory={data}"]
     settings += ["train.validate_bleu=false", "train.select=loss", "model.hidden=256"]
     covnmt("train", "demo/gru10", *settings, "--run", run, "--device", "cpu")
@@ -302,31 +305,28 @@ def translate(arguments: argparse.Namespace, text: Path, work: Path) -> dict[str
     }
 
 
-def summary(values: list[float]) -> dict[str, float]:
-    """Median, and the extremes as the spread."""
-    return {"median": statistics.median(values), "low": min(values), "high": max(values)}
-
-
 def main() -> None:
     """Measure one of the three and write its result file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["growth", "training", "translate"])
-    parser.add_argument("--pairs", type=int, nargs="+", default=[n * MILLION for n in (1, 4, 16)])
-    parser.add_argument("--workers", type=int, default=2, help="growth: files at a time")
-    parser.add_argument("--updates", type=int, default=30, help="training: times of each")
-    parser.add_argument("--lines", type=int, default=150, help="translate: of each of 8 files")
-    parser.add_argument("--repeats", type=int, default=3, help="translate")
-    parser.add_argument("--out", type=Path, help="directory of the result file")
+    parser = argument_parser(__doc__)
+    parser.add_argument("what", choices=["growth", "training", "translate"], help="measurement")
+    parser.add_argument(
+        "--pairs",
+        type=int,
+        nargs="+",
+        default=[n * MILLION for n in (1, 4, 16)],
+        help="growth: corpus sizes",
+    )
+    parser.add_argument("--workers", type=int, default=2, help="growth: processes")
+    parser.add_argument("--updates", type=int, default=30, help="training: repetitions")
+    parser.add_argument("--lines", type=int, default=150, help="translate: lines per file")
+    parser.add_argument("--repeats", type=int, default=3, help="translate: repetitions")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         text = Path(name) / "text"
         covnmt("synthetic", text, "--train", 20_000, "--dev", 50, "--test", 50)
         measure = {"growth": growth, "training": training, "translate": translate}
         found = measure[arguments.what](arguments, text, Path(name))
-    # not before: a process counts the memory of the one that started it as its own
-    from machine import save
-
-    save(f"scale-{arguments.what}", found, arguments.out)
+    save(f"scale-{arguments.what}", found, arguments)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,20 @@
-"""Does batching pay, does latency stay even, and is every request answered exactly once?
+"""Throughput, latency and exactness of the server under load.
 
     covnmt demo demo
     python benchmarks/serve.py --model demo/gru10 --text demo/text/test.src
 
-All three on one machine, in one run, as ratios; clients and server share its cores. What share of
-the cores other programs had meanwhile is noted beside every figure.
+Clients and server share the cores of one machine; every figure notes what share of them other
+programs used.
 
-throughput  requests a second of 32 clients, over those of one client and a server without batches
-            (with one thread for a sentence or with all cores, whichever is faster)
-latency     99th percentile over median while requests arrive at random (Poisson), at half that
-            throughput, each on a connection of its own, from when it was due to its whole answer;
-            of one client alone beside it, since long sentences take longer on an idle server too
-exactness   10,000 requests of 32 clients (beam 1), a tenth of which hang up at random: every other
-            one gets its own answer, once
+throughput  requests per second of 32 clients, compared with one client and a server without
+            batching (one thread per sentence or all cores, whichever is faster)
+latency     99th percentile compared with the median, while requests arrive at random (Poisson) at
+            half that throughput on separate connections, from when each was due to its complete
+            answer; also for a single client, since long sentences take longer on an idle server too
+exactness   10,000 requests of 32 clients (beam 1), a tenth of which disconnect at random: every
+            other request gets its own answer, once
 
-The first two for all sentences, and for those of 8 to 20 words.
+Throughput and latency are measured for all sentences and for those of 8 to 20 words.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from machine import family, save
+from harness import argument_parser, argument_values, process_tree, save
 
 CLIENTS = 32
 # Without batches: one thread for a sentence, or all cores; whichever is faster counts.
@@ -48,7 +48,7 @@ HANG_UP = 0.1
 
 @contextmanager
 def server(model: Path, *options: str) -> Iterator[tuple[int, int]]:
-    """The server in a process of its own; gives its port and the number of that process."""
+    """Start the server in a separate process; give its port and process id."""
     command = [sys.executable, "-c", START, "--model", str(model), "--port", "0", "--rate", "0"]
     with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -57,7 +57,7 @@ def server(model: Path, *options: str) -> Iterator[tuple[int, int]]:
             found = re.search(r":(\d+)$", first.strip())
             if found is None:
                 raise SystemExit(first + process.stderr.read())
-            # its journal must be read, or it would wait for room in the pipe
+            # its log must be read, or the server would wait for room in the pipe
             asyncio.get_running_loop().run_in_executor(None, process.stderr.read)
             yield int(found[1]), process.pid
         finally:
@@ -66,7 +66,7 @@ def server(model: Path, *options: str) -> Iterator[tuple[int, int]]:
 
 
 class Client:
-    """One connection that is used again and again; a bare one, for the clients share the cores."""
+    """A persistent connection; without an HTTP library, as the clients share the cores."""
 
     def __init__(self, port: int, beam: int) -> None:
         self.port, self.beam = port, beam
@@ -74,7 +74,7 @@ class Client:
         self.writer: asyncio.StreamWriter | None = None
 
     async def send(self, text: str) -> None:
-        """Ask for a translation."""
+        """Send a request for a translation."""
         if self.writer is None:
             self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
         body = json.dumps({"text": text, "beam": self.beam}).encode()
@@ -86,7 +86,7 @@ class Client:
         await self.writer.drain()
 
     async def receive(self) -> tuple[int, dict[str, Any]]:
-        """The status and the content of one answer."""
+        """Return status and content of one answer."""
         assert self.reader is not None
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
         found = re.search(r"content-length: (\d+)", head, re.IGNORECASE)
@@ -95,14 +95,14 @@ class Client:
         return int(head.split()[1]), json.loads(body)
 
     async def ask(self, text: str) -> str:
-        """The translation."""
+        """Return the translation."""
         await self.send(text)
         status, answer = await self.receive()
         assert status == 200, answer
         return str(answer["translations"][0]["text"])
 
     async def surplus(self) -> bytes:
-        """What came without having been asked for."""
+        """Return what the server sent without a request."""
         if self.reader is None:
             return b""
         try:
@@ -118,7 +118,7 @@ class Client:
 
 
 async def throughput(port: int, beam: int, texts: Sequence[str], clients: int) -> float:
-    """Requests a second of so many clients that each wait for an answer before they go on."""
+    """Return requests per second of clients that each wait for an answer before the next."""
     queue = iter(texts)
 
     async def work() -> None:
@@ -135,7 +135,7 @@ async def throughput(port: int, beam: int, texts: Sequence[str], clients: int) -
 async def load(
     port: int, pid: int, beam: int, texts: Sequence[str], clients: int
 ) -> dict[str, float]:
-    """Requests a second of so many clients, and what one costs."""
+    """Return requests per second, and the CPU time of a request."""
     with cpu_use(pid, len(texts)) as used:
         rate = await throughput(port, beam, texts, clients)
     return {"rate": rate, **used}
@@ -143,7 +143,7 @@ async def load(
 
 @contextmanager
 def cpu_use(pid: int, requests: int) -> Iterator[dict[str, float]]:
-    """Afterwards: CPU time of a request, where it is spent, and the share of cores others had."""
+    """Fill in the CPU time of a request, by process, and the share of cores others used."""
     used: dict[str, float] = {}
     before, began = cpu_seconds(pid), time.perf_counter()
     yield used
@@ -159,14 +159,14 @@ def cpu_use(pid: int, requests: int) -> Iterator[dict[str, float]]:
 
 
 def cpu_seconds(pid: int) -> tuple[float, float, float, float]:
-    """Of the process that answers, those that translate, this one, and the whole machine."""
+    """Return CPU seconds of the server, its workers, this process, and the whole machine."""
     tick = os.sysconf("SC_CLK_TCK")
 
     def spent(each: int) -> float:
         fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / tick
 
-    workers = sum(spent(each) for each in family(pid) - {pid})
+    workers = sum(spent(each) for each in process_tree(pid) - {pid})
     # user, nice, system, idle, waiting for disks, interrupts (two kinds), taken by other machines
     machine = [int(field) for field in Path("/proc/stat").read_text().split()[1:9]]
     busy = sum(machine[:3] + machine[5:]) / tick
@@ -174,7 +174,7 @@ def cpu_seconds(pid: int) -> tuple[float, float, float, float]:
 
 
 async def latencies(port: int, beam: int, texts: Sequence[str], rate: float) -> list[float]:
-    """Seconds to an answer, sorted, while requests arrive at random at this rate."""
+    """Return the sorted latencies while requests arrive at random at this rate."""
     taken: list[float] = []
     chance = random.Random(1)
 
@@ -197,7 +197,7 @@ async def latencies(port: int, beam: int, texts: Sequence[str], rate: float) -> 
 async def latency_row(
     port: int, pid: int, beam: int, texts: Sequence[str], rate: float
 ) -> dict[str, Any]:
-    """On an idle server, and at this rate."""
+    """Measure latency on an idle server and at this rate."""
     client, idle = Client(port, beam), []
     for text in texts[: len(texts) // 4]:
         began = time.perf_counter()
@@ -211,13 +211,12 @@ async def latency_row(
 
 
 def percentiles(taken: Sequence[float]) -> dict[str, float]:
-    """Of sorted seconds."""
     median, p99 = taken[len(taken) // 2], taken[int(0.99 * len(taken))]
     return {"median": median, "p99": p99, "ratio": p99 / median}
 
 
 async def exactness(port: int, expected: dict[str, str], requests: int) -> dict[str, int]:
-    """Ask many times, hang up at random; count right, wrong, missing and surplus answers."""
+    """Send many requests, disconnect at random; count right, wrong, lost and surplus answers."""
     chance = random.Random(2)
     texts = chance.choices(list(expected), k=requests)
     queue = iter(texts)
@@ -246,7 +245,7 @@ async def exactness(port: int, expected: dict[str, str], requests: int) -> dict[
 
 
 async def measure(model: Path, lines: Sequence[str], arguments: argparse.Namespace) -> Any:
-    """All three figures."""
+    """Measure throughput, latency and exactness."""
     beam, count = arguments.beam, arguments.requests
     ordinary = [line for line in lines if 8 <= len(line.split()) <= 20]
     pools = {
@@ -291,23 +290,23 @@ async def measure(model: Path, lines: Sequence[str], arguments: argparse.Namespa
 
 def main() -> None:
     """Measure and write the result file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", type=Path, required=True)
+    parser = argument_parser(__doc__)
+    parser.add_argument("--model", type=Path, required=True, help="model directory")
     parser.add_argument("--text", type=Path, required=True, help="one sentence a line")
-    parser.add_argument("--beam", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--pool", type=int, default=200, help="different sentences (exactness)")
-    parser.add_argument("--exact", type=int, default=10_000, help="requests (exactness)")
-    parser.add_argument("--out", type=Path, help="directory of the result file")
+    parser.add_argument("--beam", type=int, default=5, help="beam size")
+    parser.add_argument(
+        "--requests", type=int, default=2000, help="throughput and latency: requests"
+    )
+    parser.add_argument("--pool", type=int, default=200, help="exactness: different sentences")
+    parser.add_argument("--exact", type=int, default=10_000, help="exactness: requests")
     arguments = parser.parse_args()
     lines = arguments.text.read_text("utf-8").splitlines()
-    # a full collection would stop the clients for longer than most answers take
+    # a full garbage collection would stop the clients for longer than most answers take
     gc.collect()
     gc.freeze()
     found = asyncio.run(measure(arguments.model, lines, arguments))
     print(json.dumps(found, indent=2))
-    settings = {key: str(value) for key, value in vars(arguments).items()}
-    save("serve", {"settings": settings, "clients": CLIENTS, **found}, arguments.out)
+    save("serve", {"settings": argument_values(arguments), "clients": CLIENTS, **found}, arguments)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""Does the server's memory stay flat under an hour's worth of bad and good requests?
+"""Memory of the server over 30,000 good and bad requests.
 
     covnmt demo demo
     python benchmarks/soak.py --model demo/gru10 --text demo/text/test.src
 
-30,000 requests are what eight a second make in an hour. Eight clients send them as fast as they are
+Eight requests per second for an hour are about 30,000. Eight clients send them as fast as they are
 answered: oversized bodies, sentences of 10,000 words, invalid UTF-8, control characters, unknown
-models, wrong types, nonsense instead of JSON, and between them translations, streams, alignments,
-and clients that hang up. Memory is what the server and its workers hold (resident), read after
-every thousand requests; the first two thousand are not counted, since allocators and caches fill
-up then.
+models, wrong types, invalid JSON, and between them translations, streams, alignments, and clients
+that disconnect. Resident memory of the server and its workers is read after every thousand
+requests; the first two thousand do not count, since allocators and caches fill up.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from machine import family, save
+from harness import argument_parser, argument_values, process_tree, save
 from serve import server
 
 CLIENTS, EVERY, WARM = 8, 1000, 2
@@ -32,7 +31,7 @@ Request = tuple[str, bytes]
 
 
 def bad_requests() -> list[Request]:
-    """Each is answered with a 4xx."""
+    """Return requests that are answered with 4xx."""
     bodies: list[Any] = [
         {"text": "a" * 1_000_000},
         {"text": "word " * 10_000},
@@ -58,7 +57,7 @@ def bad_requests() -> list[Request]:
 
 
 def good_request(chance: random.Random, lines: Sequence[str]) -> Request:
-    """Is answered with 200."""
+    """Return a request that is answered with 200."""
     line = chance.choice(lines)
     if chance.random() < 0.2:
         pair = {"source": line, "target": chance.choice(lines)}
@@ -69,7 +68,7 @@ def good_request(chance: random.Random, lines: Sequence[str]) -> Request:
 
 
 async def ask(port: int, request: Request, hang_up: float | None) -> int:
-    """The status of the answer, 0 where this client does not wait for it."""
+    """Return the status of the answer, 0 if this client disconnects before."""
     path, body = request
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = (
@@ -88,15 +87,15 @@ async def ask(port: int, request: Request, hang_up: float | None) -> int:
 
 
 def resident(root: int) -> int:
-    """Bytes that a process and all its descendants hold."""
-    pages = [Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in family(root)]
+    """Return the resident bytes of a process and all its descendants."""
+    pages = [Path(f"/proc/{pid}/statm").read_text().split()[1] for pid in process_tree(root)]
     return sum(map(int, pages)) * PAGE
 
 
 async def soak(
     port: int, requests: Iterator[Request], chance: random.Random, measure: Callable[[], int]
 ) -> tuple[Counter[int], list[int]]:
-    """Statuses, and memory after every thousand requests."""
+    """Return counts of statuses, and memory after every thousand requests."""
     statuses: Counter[int] = Counter()
     curve = [measure()]
 
@@ -106,7 +105,7 @@ async def soak(
             try:
                 statuses[await ask(port, request, hang_up)] += 1
             except ConnectionError:
-                # a body that is refused by its head is not read to its end
+                # the server does not read the body of a request that its headers rule out
                 statuses[-1] += 1
             if statuses.total() % EVERY == 0:
                 curve.append(measure())
@@ -116,7 +115,7 @@ async def soak(
 
 
 async def measure(arguments: argparse.Namespace, lines: Sequence[str]) -> dict[str, Any]:
-    """The whole run."""
+    """Send all requests to a server and measure its memory."""
     chance = random.Random(1)
     bad = bad_requests()
     requests = (
@@ -138,17 +137,15 @@ async def measure(arguments: argparse.Namespace, lines: Sequence[str]) -> dict[s
 
 def main() -> None:
     """Measure and write the result file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", type=Path, required=True)
+    parser = argument_parser(__doc__)
+    parser.add_argument("--model", type=Path, required=True, help="model directory")
     parser.add_argument("--text", type=Path, required=True, help="one sentence a line")
-    parser.add_argument("--requests", type=int, default=30_000)
-    parser.add_argument("--out", type=Path, help="directory of the result file")
+    parser.add_argument("--requests", type=int, default=30_000, help="in all")
     arguments = parser.parse_args()
     lines = arguments.text.read_text("utf-8").splitlines()
     found = asyncio.run(measure(arguments, lines))
     print(json.dumps(found, indent=2))
-    settings = {key: str(value) for key, value in vars(arguments).items()}
-    save("soak", {"settings": settings, "clients": CLIENTS, **found}, arguments.out)
+    save("soak", {"settings": argument_values(arguments), "clients": CLIENTS, **found}, arguments)
 
 
 if __name__ == "__main__":

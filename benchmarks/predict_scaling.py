@@ -1,10 +1,10 @@
-"""What several GPUs would give: a model of computing and communicating, and a check of it.
+"""Predicted training speed on several GPUs, and a check of the model with gloo on a CPU.
 
-    python benchmarks/scaling.py docs/images/scaling.png
+    python benchmarks/predict_scaling.py docs/images/scaling.png
 
-Reads the step times measured on one GPU (results/train-growth.json) and with gloo workers on a CPU
-(results/scale-training.json); writes results/scale-model.json and draws the figure. Nothing here
-was measured on several GPUs.
+Reads the recorded step times of one GPU (results/train-growth.json) and of gloo ranks on a CPU
+(results/scale-training.json), writes scale-model.json and draws the figure. Nothing here was
+measured on several GPUs.
 
     update(n) = step(b) + copies + sum(n)          b pairs for each of n GPUs
     step(b)   = a + c b                            fitted to one GPU
@@ -12,23 +12,22 @@ was measured on several GPUs.
 
 Members are GPUs within a machine over NVLink, then machines over Ethernet.
 
-The check is the same formula for gloo workers on a CPU. What goes in is an update of one worker,
-copies included, and the bandwidth and latency of sums by themselves over two; what comes out is
-the update of two and of four. Workers that are more than the cores take turns to compute, so that
-takes workers / cores as long. Even on cores of their own they share the memory, which the formula
-does not know; so it is also checked with the time that as many workers take side by side without
-any sum in place of the first term.
+The check applies the same formula to gloo ranks on a CPU. Its inputs are the update of one rank,
+copies included, and the bandwidth and latency of separate all-reduces over two ranks; it predicts
+the updates of two and of four ranks. More ranks than cores take turns, so computing takes ranks /
+cores as long. Ranks on separate cores still share the memory, which the formula ignores; so it is
+also checked with the measured time of as many ranks computing side by side without an all-reduce.
 """
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from machine import RESULTS, save
+from harness import argument_parser, recorded, save
 from matplotlib.figure import Figure
 
-WEIGHTS = 84_449_431  # the paper's model with GRU d=10 (SPEC 1.6 and 2.2)
+WEIGHTS = (
+    84_449_431  # the paper's model with GRU d=10 (docs/paper-to-code.md, sections 1.6 and 2.2)
+)
 WORDS = 28  # target words of a pair in train-growth.json
 COPY_BYTES = 12 * WEIGHTS  # into the row and out of it: fp32 read, bf16 written, and back
 MEMORY = 4.0e12  # bytes a second that such copies reach; the card's peak is 4.8e12
@@ -48,12 +47,12 @@ PER_MACHINE = 8
 
 
 def ring(members: int, size: float, link: Link) -> float:
-    """Seconds of a sum over a ring."""
+    """Return the seconds of a ring all-reduce."""
     return 2 * (members - 1) * (size / members / link.bandwidth + link.latency)
 
 
 def over_nvlink(gpus: int, size: float) -> float:
-    """All GPUs in one NVLink domain; beyond 72 of them no such machine is sold."""
+    """All GPUs in one NVLink domain (none is sold with more than 72)."""
     return ring(gpus, size, NVLINK)
 
 
@@ -67,7 +66,7 @@ NETWORKS = {"NVLink": over_nvlink, "Ethernet": over_ethernet}
 
 
 def fit(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Intercept and slope, every point weighing the same relative to its own height."""
+    """Return intercept and slope that minimize the relative squared errors."""
     x, y = zip(*points, strict=True)
     weights = [1 / v**2 for v in y]
     total = sum(weights)
@@ -82,7 +81,7 @@ def fit(points: list[tuple[float, float]]) -> tuple[float, float]:
 def predict(
     step: tuple[float, float], network: str, gpus: int, pairs: float, bytes_each: int
 ) -> dict[str, Any]:
-    """An update of so many pairs on each GPU, with gradients of so many bytes a weight."""
+    """Predict an update with this many pairs per GPU and bytes per weight in the gradient."""
     compute, extra = step[0] + step[1] * pairs, 0.0
     if gpus > 1:
         extra = COPY_BYTES / MEMORY + NETWORKS[network](gpus, bytes_each * WEIGHTS)
@@ -99,7 +98,7 @@ def predict(
 
 
 def predictions(step: tuple[float, float]) -> dict[str, list[dict[str, Any]]]:
-    """With as many pairs on each GPU as before, and with a given batch divided among them."""
+    """Predict with a fixed number of pairs per GPU, and with a fixed batch divided among GPUs."""
     growing = [
         predict(step, network, gpus, pairs, bytes_each)
         for network in NETWORKS
@@ -112,7 +111,7 @@ def predictions(step: tuple[float, float]) -> dict[str, list[dict[str, Any]]]:
 
 
 def link_of(sums: dict[str, Any]) -> Link:
-    """Bandwidth and latency of a ring, from the times of sums by themselves (the first: of two)."""
+    """Fit bandwidth and latency of a ring to the times of separate all-reduces."""
     n = sums["workers"]
     points = [(float(size), found["median"]) for size, found in sums["seconds"].items()]
     latency, per_byte = fit(points)
@@ -120,7 +119,7 @@ def link_of(sums: dict[str, Any]) -> Link:
 
 
 def check(measured: dict[str, Any]) -> list[dict[str, Any]]:
-    """Updates of several workers on a CPU, expected and found."""
+    """Compare predicted and measured updates of several ranks on a CPU."""
     link, rows = link_of(measured["sums"][0]), []
     for found in measured["updates"]:
         n = found["workers"]
@@ -143,7 +142,7 @@ def check(measured: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def check_sums(measured: dict[str, Any]) -> list[dict[str, Any]]:
-    """Sums by themselves, as the ring that was fitted to two workers expects them."""
+    """Compare separate all-reduces with the ring that was fitted to two ranks."""
     link = link_of(measured["sums"][0])
     return [
         {"workers": sums["workers"], "bytes": int(size)}
@@ -154,7 +153,7 @@ def check_sums(measured: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def versus(expected: float, found: float) -> dict[str, float]:
-    """Two times side by side."""
+    """Return both times and the relative error."""
     return {
         "expected_ms": 1e3 * expected,
         "measured_ms": 1e3 * found,
@@ -163,7 +162,7 @@ def versus(expected: float, found: float) -> dict[str, float]:
 
 
 def draw(path: Path, rows: list[dict[str, Any]], checked: list[dict[str, Any]]) -> None:
-    """Predicted speed against the number of GPUs; measured against expected update times."""
+    """Plot predicted speed by number of GPUs, and measured versus predicted update times."""
     figure = Figure(figsize=(10, 4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
     colours = {80: "#0072b2", 512: "#d55e00", 2048: "#009e73"}
@@ -202,17 +201,17 @@ def draw(path: Path, rows: list[dict[str, Any]], checked: list[dict[str, Any]]) 
 
 def main() -> None:
     """Fit, predict, check, draw."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("figure", type=Path)
-    figure = parser.parse_args().figure
-    growth = json.loads((RESULTS / "train-growth.json").read_text("utf-8"))
-    measured = json.loads((RESULTS / "scale-training.json").read_text("utf-8"))
+    parser = argument_parser(__doc__)
+    parser.add_argument("figure", type=Path, help="where the figure goes")
+    arguments = parser.parse_args()
+    growth = recorded("train-growth")
+    measured = recorded("scale-training")
     batches = [row for row in growth["rows"] if row["sweep"] == "batch"]
     points = [(row["value"], row["milliseconds"] / 1e3) for row in batches]
     step = fit(points)
     off = [(step[0] + step[1] * b) / t - 1 for b, t in points]
     predicted, checked = predictions(step), check(measured)
-    draw(figure, predicted["growing_batch"], checked)
+    draw(arguments.figure, predicted["growing_batch"], checked)
     fixed, per_pair = (1e3 * seconds for seconds in step)
     checked_sums = check_sums(measured)
     found = {
@@ -225,7 +224,7 @@ def main() -> None:
     }
     for row in [*checked, *checked_sums]:
         print("  ".join(f"{key} {value:.4g}" for key, value in row.items()))
-    save("scale-model", found, None)
+    save("scale-model", found, arguments)
 
 
 if __name__ == "__main__":

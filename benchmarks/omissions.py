@@ -1,15 +1,14 @@
-"""How well does `covnmt check` find what was left out? Hand-aligned pairs, with a part cut out.
+"""How well `covnmt check` finds omitted words, in hand-aligned pairs with a part cut out.
 
-    python benchmarks/check.py --model ja-en --data DATA --unspaced --name check-ja-en
-    python benchmarks/check.py --model RUN --data DATA          # words as the gold files have them
+    python benchmarks/omissions.py --model ja-en --data DATA --unspaced --name check-ja-en
+    python benchmarks/omissions.py --model RUN --data DATA      # words as in the gold files
 
-DATA holds gold.source.txt, gold.target.txt and gold.links, as `covnmt reproduce` prepares them. Of
-each pair one to three source words in a row are chosen at random, and all target words that are
-linked to them, and to nothing else, are cut out of the translation. Source words that a whole
-translation seems to leave out may really be missing: translations in a corpus are free.
+DATA holds gold.source.txt, gold.target.txt and gold.links, as `covnmt reproduce` prepares them. In
+each pair, one to three consecutive source words are chosen at random, and the target words that
+are linked to them and to nothing else are cut out of the translation. What is reported of a
+complete translation may really be missing: translations in a corpus are free.
 """
 
-import argparse
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 from unicodedata import normalize
 
 import numpy as np
-from machine import save
+from harness import argument_parser, argument_values, save
 from sacremoses import MosesDetokenizer
 
 from covnmt.base.files import read_parallel_lines
@@ -101,7 +100,7 @@ def flagged(check: OmissionReport) -> list[bool]:
 
 
 def measure(model: str, chosen: Sequence[Cut], threads: int) -> dict[str, Any]:
-    """Everything that is told."""
+    """Return precision, recall and area under the ROC curve."""
     opened = Model.load(model, device="cpu", threads=threads)
     part = opened.check((cut.source, cut.part) for cut in chosen)
     whole = opened.check((cut.source, cut.whole) for cut in chosen)
@@ -138,22 +137,21 @@ def measure(model: str, chosen: Sequence[Cut], threads: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and write a result file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--data", type=Path, required=True)
+    parser = argument_parser(__doc__)
+    parser.add_argument("--model", required=True, help="model name or directory")
+    parser.add_argument("--data", type=Path, required=True, help="directory of the gold files")
     parser.add_argument("--unspaced", action="store_true", help="a language without spaces")
-    parser.add_argument("--pairs", type=int, help="at most so many")
-    parser.add_argument("--seed", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--name", default="check")
-    parser.add_argument("--out", type=Path, help="directory of the result file")
+    parser.add_argument("--pairs", type=int, help="at most this many")
+    parser.add_argument("--seed", type=int, default=2, help="of the cuts")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    parser.add_argument("--name", default="check", help="of the result file")
     options = parser.parse_args()
     chosen = list(cuts(options.data, options.unspaced, options.seed))
     row = measure(options.model, chosen[: options.pairs], options.threads)
     for key, value in row.items():
         print(f"{key:22} {value:,.3f}" if isinstance(value, float) else f"{key:22} {value:,}")
-    settings = {k: str(v) for k, v in vars(options).items() if k not in ("data", "name", "out")}
-    save(options.name, {"settings": settings, "row": row}, options.out)
+    settings = argument_values(options, leave_out=["data", "name"])
+    save(options.name, {"settings": settings, "row": row}, options)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,19 @@
-"""Draw how the cost of training grows, from results/train-growth.json.
+"""Draw how the cost of training grows, from the recorded results of `train.py --growth`.
 
-python benchmarks/figure.py docs/images/growth.png
+python benchmarks/plot_train_growth.py docs/images/growth.png
 """
 
-import json
 import sys
 
-from machine import RESULTS
+from harness import recorded
 from matplotlib.figure import Figure
 
-AXES = {"source": "source words", "batch": "sentences per batch", "d": "coverage units d"}
+AXES = {"source": "source tokens", "batch": "sentences per batch", "d": "coverage units d"}
 
 
 def main() -> None:
-    """Three panels, one for each sweep."""
-    content = json.loads((RESULTS / "train-growth.json").read_text("utf-8"))
+    """Draw one panel for each sweep."""
+    content = recorded("train-growth")
     figure = Figure(figsize=(11, 3.6), layout="constrained")
     for axes, (sweep, label) in zip(figure.subplots(1, 3), AXES.items(), strict=True):
         rows = [row for row in content["rows"] if row["sweep"] == sweep]
@@ -32,7 +31,7 @@ def main() -> None:
         axes.set_ylim(0, 1.1 * max(y))
         axes.grid(axis="y", alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.get_axes()[0].set_ylabel("thousand target words / s")
+    figure.get_axes()[0].set_ylabel("thousand target tokens / s")
     name = content["machine"]["gpu"]
     figure.suptitle(f"Training speed, paper size, GRU d=10, bf16, {name}", fontsize=10)
     figure.savefig(sys.argv[1], dpi=150)

@@ -1,24 +1,22 @@
-"""How long the sign test takes: 5,000 sentences, each swapped in by itself.
+"""Speed of the sign test on 5,000 sentences, each of which is swapped separately.
 
-    python benchmarks/measures.py
+    python benchmarks/significance.py
 
-Two parts: the n-gram counts of both systems, and the test itself, whose swaps cost the same however
-large the corpus is. CPU seconds, median of several repetitions.
+CPU seconds of the n-gram counts of both systems and of the test itself, whose cost per swap does
+not depend on the corpus size; median of several repetitions.
 """
 
-import argparse
 import random
 import time
-from pathlib import Path
 
-from machine import save, summary
+from harness import argument_parser, save, summary
 
 from covnmt.metrics.bleu import bleu_statistics
 from covnmt.metrics.significance import sign_test
 
 
 def sentences(count: int, noise: float) -> tuple[list[str], list[str]]:
-    """References of random words, and a system that gets some of them wrong."""
+    """Return references of random words, and outputs with some of them wrong."""
     rng = random.Random(1)
     words = [f"w{k}" for k in range(5000)]
     references = [[rng.choice(words) for _ in range(rng.randint(5, 50))] for _ in range(count)]
@@ -29,10 +27,9 @@ def sentences(count: int, noise: float) -> tuple[list[str], list[str]]:
 
 def main() -> None:
     """Measure and write the result file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sentences", type=int, default=5000)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="directory of the result file")
+    parser = argument_parser(__doc__)
+    parser.add_argument("--sentences", type=int, default=5000, help="of the corpus")
+    parser.add_argument("--repeats", type=int, default=5, help="repetitions")
     arguments = parser.parse_args()
     references, baseline = sentences(arguments.sentences, 0.30)
     _, system = sentences(arguments.sentences, 0.25)
@@ -46,7 +43,7 @@ def main() -> None:
         testing.append(time.process_time() - counted)
     found = {"count_seconds": summary(counting), "test_seconds": summary(testing)}
     print(found)
-    save("measures", {"sentences": arguments.sentences, **found}, arguments.out)
+    save("measures", {"sentences": arguments.sentences, **found}, arguments)
 
 
 if __name__ == "__main__":

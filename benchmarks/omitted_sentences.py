@@ -1,6 +1,6 @@
-"""How well does `covnmt check` find a whole sentence that was left out of a line with several?
+"""How well `covnmt check` finds an omitted sentence in a line of several.
 
-    python benchmarks/check_sentences.py --model ja-en --data DATA --files test.ja test.en
+    python benchmarks/omitted_sentences.py --model ja-en --data DATA --files test.ja test.en
 
 DATA holds the two files, with a sentence in each line. Short ones that follow each other are put
 together, two to four to a line, and one of their translations, chosen at random, is left out. A
@@ -8,7 +8,6 @@ sentence counts as reported when findings hold at least half of its letters. Wha
 whole translation may really be missing: translations in a corpus are free.
 """
 
-import argparse
 import random
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice
@@ -17,7 +16,7 @@ from statistics import fmean as mean
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
-from machine import save
+from harness import argument_parser, save
 
 from covnmt.base.files import read_parallel_lines
 from covnmt.inference.model import Model
@@ -80,7 +79,7 @@ def shares(line: Line, check: OmissionReport | SkippedPair) -> list[float] | Non
 
 
 def measure(checker: Model, chosen: Sequence[Line]) -> dict[str, Any]:
-    """Everything that is told."""
+    """Return the shares of omitted and of translated sentences that are reported."""
     parts, wholes = (
         checker.check_stream([line.pair(whole) for line in chosen], MIN_GAIN, MAX_TOKENS)
         for whole in (False, True)
@@ -120,15 +119,14 @@ def reported(share: float) -> bool:
 
 def main() -> None:
     """Measure, and write a result file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--data", type=Path, required=True)
+    parser = argument_parser(__doc__)
+    parser.add_argument("--model", required=True, help="model name or directory")
+    parser.add_argument("--data", type=Path, required=True, help="directory of the files")
     parser.add_argument("--files", nargs=2, required=True, help="source and target, in DATA")
-    parser.add_argument("--lines", type=int, default=250)
-    parser.add_argument("--seed", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--name", default="check-sentences")
-    parser.add_argument("--out", type=Path, help="directory of the result file")
+    parser.add_argument("--lines", type=int, default=250, help="lines to check")
+    parser.add_argument("--seed", type=int, default=2, help="of the omissions")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    parser.add_argument("--name", default="check-sentences", help="of the result file")
     options = parser.parse_args()
     pairs = short_sentences(*(options.data / name for name in options.files))
     chosen = list(islice(lines(pairs, options.seed), options.lines))
@@ -136,7 +134,7 @@ def main() -> None:
     for key, value in row.items():
         print(f"{key:22} {value:,.3f}" if isinstance(value, float) else f"{key:22} {value:,}")
     settings = {k: str(v) for k, v in vars(options).items() if k in ("model", "lines", "seed")}
-    save(options.name, {"settings": settings, "row": row}, options.out)
+    save(options.name, {"settings": settings, "row": row}, options)
 
 
 if __name__ == "__main__":
