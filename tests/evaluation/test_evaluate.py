@@ -49,7 +49,7 @@ def value(
     return evaluate(output, on, options).scores[name].value
 
 
-def test_a_perfect_system() -> None:
+def test_perfect_output_has_perfect_scores() -> None:
     result = evaluate(PERFECT, SET)
     figures = {s.name: s.value for group in result.groups().values() for s in group}
     expected = {
@@ -76,21 +76,21 @@ def test_a_perfect_system() -> None:
     assert sum(bucket.sentences for bucket in result.by_length) == 60
 
 
-def test_only_what_the_inputs_allow() -> None:
+def test_inputs_decide_which_scores_there_are() -> None:
     result = evaluate(SystemOutput(REFERENCES), EvaluationSet([REFERENCES]))
     assert list(result.groups()) == ["translation", "proxies"]
     assert not result.by_length
     assert not {"AER", "DROP"} & result.scores.keys()
 
 
-def test_scores_are_those_of_the_measures() -> None:
+def test_scores_are_those_of_the_metrics() -> None:
     references = [REFERENCES, SHORT.text]
     result = evaluate(SHORT, EvaluationSet(references))
     assert result.translation[0] == paper_bleu(SHORT.text, references)
     assert result.translation[1] == sacre_bleu(SHORT.text, references)
 
 
-def test_left_out_by_length() -> None:
+def test_omission_rate_by_length() -> None:
     result = evaluate(SHORT, SET)
     words = sum(len(line.split()) for line in SOURCE)
     assert value(SHORT, "left out") == pytest.approx(100 * 60 / words)
@@ -99,7 +99,7 @@ def test_left_out_by_length() -> None:
     assert result.by_length[0].output_length < result.by_length[0].reference_length
 
 
-def test_links_of_another_aligner_go_before_matrices() -> None:
+def test_links_of_another_aligner_are_preferred_to_matrices() -> None:
     nothing = [frozenset[tuple[int, int]]()] * 60
     assert value(replace(PERFECT, links=nothing), "AER") == 100
     assert value(replace(PERFECT, links=nothing), "SAER") == 0
@@ -108,7 +108,7 @@ def test_links_of_another_aligner_go_before_matrices() -> None:
     assert value(joined, "AER", options=EvaluationOptions(symmetry="intersection")) == 100
 
 
-def test_drop_needs_one_aligner_for_both() -> None:
+def test_drop_needs_the_same_aligner_for_output_and_reference() -> None:
     nothing = [frozenset[tuple[int, int]]()] * 60
     assert "DROP" not in evaluate(replace(PERFECT, links=DIAGONAL), SET).scores
     assert value(replace(PERFECT, links=DIAGONAL, output_links=nothing), "DROP") == 100
@@ -124,7 +124,7 @@ def test_attention_over_subwords_gives_no_drop() -> None:
     assert value(replace(PERFECT, attention=pieces), "little attention") > 0
 
 
-def test_options_reach_the_measures_and_the_signatures() -> None:
+def test_options_change_scores_and_signatures() -> None:
     faint = replace(PERFECT, reference_attention=[soft * 0.4 for soft in MATRICES])
     threshold = EvaluationOptions(extraction="threshold", threshold=0.5, renormalize=True)
     assert value(faint, "AER", options=threshold) == 100
@@ -160,7 +160,7 @@ def test_error_names_lines_but_no_text_if_ter_workers_die(monkeypatch: pytest.Mo
     assert "secret" not in str(raised.value)
 
 
-def test_fertility() -> None:
+def test_fertility_that_equals_attention_fits_exactly() -> None:
     fertility = [soft.sum(axis=0).tolist() for soft in MATRICES]
     result = evaluate(replace(PERFECT, fertility=fertility), SET)
     score = result.scores["fertility-attention correlation"]
@@ -172,12 +172,12 @@ def test_exact_rates_need_gold() -> None:
         evaluate(SHORT, EvaluationSet([REFERENCES], deterministic=True))
 
 
-def test_counts_are_checked() -> None:
+def test_different_numbers_of_sentences_are_an_error() -> None:
     with pytest.raises(UserError, match="hypothesis has 59 sentences but reference 1 has 60"):
         evaluate(SystemOutput(REFERENCES[:-1]), SET)
 
 
-def test_comparison() -> None:
+def test_comparison_tests_every_pair_of_systems() -> None:
     result = compare({"short": SHORT, "perfect": PERFECT, "again": SHORT}, SET)
     assert result.baselines == ("short",)
     assert [result.marks(name) for name in result.systems] == ["", SIGNIFICANCE_MARKS[0], ""]
@@ -191,14 +191,14 @@ def test_comparison() -> None:
     assert len(result.randomization) == len(result.bootstrap) == 6
 
 
-def test_marks_need_less_than_one_percent() -> None:
+def test_marks_need_p_below_one_percent() -> None:
     """In 8 of 8 sentences better: p = 1/128, enough; in 7 of 7: 1/64, too little."""
     for better, mark in ((8, "†"), (7, "")):
         mixed = SystemOutput([*REFERENCES[:better], *SHORT.text[better:]])
         assert compare({"short": SHORT, "mixed": mixed}, SET).marks("mixed") == mark
 
 
-def test_marks_for_each_baseline() -> None:
+def test_each_baseline_has_its_mark() -> None:
     outputs = {"perfect": PERFECT, "short": SHORT, "third": PERFECT}
     result = compare(outputs, SET, baselines=["short", "perfect"])
     # worse than a baseline, however surely, earns no mark
@@ -215,7 +215,7 @@ def test_marks_for_each_baseline() -> None:
         (list("abcde"), list("abcde"), "only 4 marks"),
     ],
 )
-def test_impossible_comparisons(names: list[str], baselines: list[str], message: str) -> None:
+def test_bad_comparisons_are_errors(names: list[str], baselines: list[str], message: str) -> None:
     with pytest.raises(UserError, match=message):
         compare(dict.fromkeys(names, SHORT), SET, baselines)
 
@@ -233,7 +233,7 @@ def test_json_is_plain_and_complete() -> None:
     assert {row["alternative"] for row in back["sign_tests"]} == {"two-sided"}
 
 
-def test_empty_output_is_scored_not_refused() -> None:
+def test_empty_output_is_scored() -> None:
     result = evaluate(SystemOutput([""] * 60, attention=[np.zeros((0, 3), np.float32)] * 60), SET)
     assert result.translation[0].value == 0
     assert result.scores["left out"].value == 100

@@ -80,7 +80,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(directory, f"Title {HOSTILE}", EXACT, SYSTEMS, options=FAST)
 
 
-def test_text_is_always_text(report: Path) -> None:
+def test_hostile_text_is_escaped(report: Path) -> None:
     page = read(report)
     assert "script" not in page.tags
     assert f"Title {HOSTILE}" in page.text
@@ -88,7 +88,7 @@ def test_text_is_always_text(report: Path) -> None:
     assert f"{HOSTILE} here big" in page.text
 
 
-def test_page_stands_alone(report: Path) -> None:
+def test_page_is_self_contained(report: Path) -> None:
     page = read(report)
     embedded = "data:image/png;base64,"
     for address in page.addresses:
@@ -107,7 +107,7 @@ def test_page_stands_alone(report: Path) -> None:
     assert not re.search(r"url\((?!#)", text)  # clips refer to the page itself
 
 
-def test_figures_are_written_beside(report: Path) -> None:
+def test_figures_are_written_as_files_too(report: Path) -> None:
     figures = {path.name for path in (report.parent / "figures").iterdir()}
     # sentence 2 is the same under both systems
     numbered = {f"sentence-{k}.{kind}" for k in (1, 3, 4) for kind in ("png", "svg")}
@@ -124,18 +124,18 @@ def test_scores_are_those_of_the_comparison(report: Path) -> None:
                 assert score["signature"] in page.text
 
 
-def test_headings_keep_their_lines(report: Path) -> None:
+def test_headings_of_several_lines_keep_their_lines(report: Path) -> None:
     text = report.read_text("utf-8")
     assert ">omitted ↓\nwords</th>" in text
     assert "white-space: pre; vertical-align: bottom;" in text
 
 
-def test_curves_say_what_they_show(report: Path) -> None:
+def test_curves_have_a_label(report: Path) -> None:
     text = report.read_text("utf-8")
     assert 'aria-label="BLEU and output length by source length"' in text
 
 
-def test_exact_losses_are_marked(report: Path) -> None:
+def test_exact_omissions_and_repetitions_are_marked(report: Path) -> None:
     text = report.read_text("utf-8")
     lost = text[text.index('id="lost"') : text.index('id="twice"')]
     assert "source words omitted (exact)" in lost
@@ -145,7 +145,7 @@ def test_exact_losses_are_marked(report: Path) -> None:
     assert '<mark class="twice">ti</mark>' in text[text.index('id="twice"') :]
 
 
-def test_proxies_are_called_so(tmp_path: Path) -> None:
+def test_proxies_are_labeled(tmp_path: Path) -> None:
     systems = {"base": plain(LOSSY), "gru": plain(REFERENCE)}
     page = read(write_report(tmp_path, "t", PLAIN, systems, options=FAST))
     assert "proxy: words fewer than in the reference" in page.text
@@ -155,7 +155,7 @@ def test_proxies_are_called_so(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "figures").iterdir()) == ["length.png", "length.svg"]
 
 
-def test_one_system(tmp_path: Path) -> None:
+def test_report_of_a_single_system(tmp_path: Path) -> None:
     page = read(write_report(tmp_path, "t", PLAIN, {"base": with_attention(LOSSY)}, options=FAST))
     assert "one system" in page.text
     assert "No sentence differs" in page.text
@@ -164,7 +164,7 @@ def test_one_system(tmp_path: Path) -> None:
     assert not (tmp_path / "figures" / "sentence-4.png").exists()
 
 
-def test_limits(tmp_path: Path) -> None:
+def test_numbers_of_sentences_and_heat_maps_are_limited(tmp_path: Path) -> None:
     page = write_report(tmp_path, "t", EXACT, SYSTEMS, options=FAST, sentences=1, maps=1)
     assert page.read_text("utf-8").count("<article") == 3
     assert len(list((tmp_path / "figures").glob("sentence-*.png"))) == 1
@@ -178,7 +178,7 @@ def test_limits(tmp_path: Path) -> None:
         (PLAIN, {"a": plain(["x"]), "b": plain(LOSSY)}, "has 1 sentences"),
     ],
 )
-def test_what_does_not_fit(
+def test_bad_reports_are_errors_before_anything_is_written(
     tmp_path: Path, on: EvaluationSet, systems: dict[str, list[OutputLine]], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):

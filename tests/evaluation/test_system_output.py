@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covnmt.base.errors import UserError
-from covnmt.evaluation.system_output import OutputLine, parse_output, read_outputs
+from covnmt.evaluation.system_output import OutputLine, parse_output_line, read_outputs
 from covnmt.evaluation.test_set import combine_output_lines
 
 ROW: dict[str, Any] = {
@@ -25,21 +25,21 @@ ROW: dict[str, Any] = {
     "fertility": None,
 }
 
-# what is wrong, what to change in ROW, what the message must say
+# changes of ROW, and the key that the message names
 BAD_ROWS: list[tuple[dict[str, Any], str]] = [
-    ({"text": None}, 'no "text"'),
-    ({"text": "half \ud800"}, 'no "text"'),
-    ({"tokens": ["\udc00"]}, '"tokens" should be a list of words'),
-    ({"coverage": [10**400, 1]}, '"coverage" should hold numbers'),
-    ({"tokens": "big house now"}, '"tokens" should be a list of words'),
-    ({"source_tokens": [1, 2]}, '"source_tokens" should be a list of words'),
-    ({"alignment": [[0.9, 0.1]]}, '"alignment" should hold 3 x 2'),
-    ({"alignment": [[0.9], [0.1, 0.2], [0.3, 0.4]]}, '"alignment" should hold numbers'),
-    ({"alignment": [["a", "b"]] * 3}, '"alignment" should hold numbers'),
-    ({"alignment": [[-0.1, 0.9]] * 3}, '"alignment" holds negative weights'),
-    ({"coverage": [1.0]}, '"coverage" should hold 2'),
-    ({"coverage": [1.0, float("nan")]}, '"coverage" should hold 2 finite'),
-    ({"fertility": [1.0, 1.0, 1.0]}, '"fertility" should hold 2'),
+    ({"text": None}, '"text"'),
+    ({"text": "half \ud800"}, '"text"'),
+    ({"tokens": ["\udc00"]}, '"tokens"'),
+    ({"coverage": [10**400, 1]}, '"coverage"'),
+    ({"tokens": "big house now"}, '"tokens"'),
+    ({"source_tokens": [1, 2]}, '"source_tokens"'),
+    ({"alignment": [[0.9, 0.1]]}, '"alignment"'),
+    ({"alignment": [[0.9], [0.1, 0.2], [0.3, 0.4]]}, '"alignment"'),
+    ({"alignment": [["a", "b"]] * 3}, '"alignment"'),
+    ({"alignment": [[-0.1, 0.9]] * 3}, '"alignment"'),
+    ({"coverage": [1.0]}, '"coverage"'),
+    ({"coverage": [1.0, float("nan")]}, '"coverage"'),
+    ({"fertility": [1.0, 1.0, 1.0]}, '"fertility"'),
 ]
 
 
@@ -48,7 +48,7 @@ def written(path: Path, *rows: Any) -> Path:
     return path
 
 
-def test_json_lines_give_everything(tmp_path: Path) -> None:
+def test_json_lines_have_all_fields(tmp_path: Path) -> None:
     (output,) = read_outputs(written(tmp_path / "out.json", ROW))
     assert output.text == "big house now"
     assert output.source_tokens == ("ka", "mo")
@@ -75,7 +75,7 @@ def test_other_lines_are_text(tmp_path: Path, line: str) -> None:
     assert all(output.alignment is None and output.tokens == () for output in outputs)
 
 
-def test_compressed(tmp_path: Path) -> None:
+def test_compressed_files_are_read(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl.gz"
     path.write_bytes(gzip.compress(json.dumps(ROW).encode()))
     assert read_outputs(path)[0].text == ROW["text"]
@@ -85,7 +85,7 @@ def test_compressed(tmp_path: Path) -> None:
     ("last", "sentences", "read"),
     [("", None, 3), ("", 2, 2), ("", 3, 3), ("", 1, 3), ("three", 2, 3)],
 )
-def test_one_empty_line_too_many(
+def test_one_empty_line_too_many_is_ignored(
     tmp_path: Path, last: str, sentences: int | None, read: int
 ) -> None:
     path = tmp_path / "out.txt"
@@ -93,30 +93,30 @@ def test_one_empty_line_too_many(
     assert len(read_outputs(path, sentences)) == read
 
 
-@pytest.mark.parametrize(("change", "message"), BAD_ROWS)
-def test_bad_rows_name_file_and_line(tmp_path: Path, change: Any, message: str) -> None:
+@pytest.mark.parametrize(("change", "key"), BAD_ROWS)
+def test_bad_rows_name_file_and_line(tmp_path: Path, change: Any, key: str) -> None:
     path = written(tmp_path / "out.jsonl", ROW, ROW | change)
     with pytest.raises(UserError, match="line 2") as raised:
         read_outputs(path)
-    assert message in str(raised.value)
+    assert key in str(raised.value)
     assert str(path) in str(raised.value)
 
 
-def test_cut_off_and_empty_files(tmp_path: Path) -> None:
+def test_truncated_and_empty_files_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text(json.dumps(ROW) + "\n" + json.dumps(ROW)[:40], "utf-8")
-    with pytest.raises(UserError, match="line 2: not valid JSON"):
+    with pytest.raises(UserError, match=r"out\.jsonl, line 2: "):
         read_outputs(path)
     path.write_text(json.dumps(ROW) + "\n" + "1" * 5000, "utf-8")
-    with pytest.raises(UserError, match="line 2: not valid JSON"):
+    with pytest.raises(UserError, match=r"out\.jsonl, line 2: "):
         read_outputs(path)
     path.write_text("", "utf-8")
-    with pytest.raises(UserError, match="empty"):
+    with pytest.raises(UserError, match=r"out\.jsonl: "):
         read_outputs(path)
 
 
 @given(st.integers(0, 4), st.integers(0, 4))
-def test_any_size_survives(I: int, J: int) -> None:
+def test_alignment_of_any_size_is_parsed(I: int, J: int) -> None:
     row = {
         "text": " ".join("y" * I),
         "tokens": ["y"] * I,
@@ -124,13 +124,13 @@ def test_any_size_survives(I: int, J: int) -> None:
         "alignment": np.full((I, J), 0.5).tolist(),
         "coverage": [1.0] * J,
     }
-    output = parse_output(json.dumps(row), "here")
+    output = parse_output_line(json.dumps(row), "here")
     assert output.alignment is not None
     assert output.alignment.shape == (I, J)
 
 
-def test_as_evaluated_keeps_only_what_all_sentences_have() -> None:
-    full = parse_output(json.dumps(ROW | {"fertility": [1.0, 2.0]}), "here")
+def test_attention_is_kept_only_if_all_sentences_have_it() -> None:
+    full = parse_output_line(json.dumps(ROW | {"fertility": [1.0, 2.0]}), "here")
     both = combine_output_lines([full, full])
     assert both.attention is not None
     assert len(both.attention) == 2

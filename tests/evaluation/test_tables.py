@@ -41,7 +41,7 @@ def systems() -> dict[str, Evaluation]:
     return {"bad": evaluate(BAD, SET), "good": evaluate(GOOD, SET)}
 
 
-def test_evaluation(systems: dict[str, Evaluation]) -> None:
+def test_evaluation_table_has_values_and_signatures(systems: dict[str, Evaluation]) -> None:
     text = shown(evaluation_table(systems["good"]))
     assert "40 sentences" in text
     assert row(text, "BLEU (paper)")[2] == "100.00"
@@ -51,7 +51,7 @@ def test_evaluation(systems: dict[str, Evaluation]) -> None:
         assert score.signature in text.replace("\n", "")
 
 
-def test_comparison_has_marks_and_bold_for_the_best() -> None:
+def test_comparison_table_has_marks_and_the_best_in_bold() -> None:
     table = comparison_table(compare({"bad": BAD, "good": GOOD}, SET), "Table 1")
     text = shown(table)
     assert row(text, "good")[1:3] == ["100.00", "†"]
@@ -65,12 +65,12 @@ def test_comparison_has_marks_and_bold_for_the_best() -> None:
     assert styled.count("\x1b[1m100.00\x1b[0m") == 3  # BLEU twice and chrF, each in one row
 
 
-def test_equal_figures_are_not_bold() -> None:
+def test_equal_scores_are_not_bold() -> None:
     styled = shown(comparison_table(compare({"one": GOOD, "two": GOOD}, SET)), styles=True)
     assert "\x1b[1m100.00" not in styled
 
 
-def test_significance() -> None:
+def test_significance_table_has_counts_and_p_values() -> None:
     text = shown(significance_table(compare({"bad": BAD, "good": GOOD}, SET)))
     assert row(text, "bad")[:6] == ["bad", "good", "40", "0", "0", "<"]
     other = shown(significance_table(compare({"bad": BAD, "good": GOOD}, SET, ["good"])))
@@ -78,14 +78,14 @@ def test_significance() -> None:
 
 
 @pytest.mark.parametrize(("alternative", "sides"), [("two-sided", "two"), ("greater", "one")])
-def test_captions_say_which_test(alternative: Alternative, sides: str) -> None:
+def test_captions_name_the_test(alternative: Alternative, sides: str) -> None:
     options = EvaluationOptions(alternative=alternative, ter=False)
     comparison = compare({"bad": BAD, "good": GOOD}, SET, options=options)
     for table in (comparison_table(comparison), significance_table(comparison)):
         assert f"{sides}-sided sign test" in shown(table)
 
 
-def test_by_length(systems: dict[str, Evaluation]) -> None:
+def test_length_table_has_all_sentences_and_each_bucket(systems: dict[str, Evaluation]) -> None:
     text = shown(length_table(systems))
     lines = [line.split() for line in text.splitlines()]
     overall = next(line for line in lines if line[:1] == ["all"])

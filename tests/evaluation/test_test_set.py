@@ -62,7 +62,7 @@ def load(paths: dict[str, Path], **options: Any) -> tuple[EvaluationSet, SystemO
         (".gz", "\n", "\n"),
     ],
 )
-def test_any_one_file_may_be_odd(
+def test_files_may_be_compressed_or_have_other_line_ends(
     paths: dict[str, Path], name: str, suffix: str, end: str, extra: str
 ) -> None:
     expected = load(paths)
@@ -73,7 +73,7 @@ def test_any_one_file_may_be_odd(
     assert replace(output, files={}) == replace(expected[1], files={})
 
 
-def test_a_last_line_without_its_end(paths: dict[str, Path]) -> None:
+def test_last_line_may_lack_its_line_end(paths: dict[str, Path]) -> None:
     paths["hypothesis"].write_text("a b\nc")
     assert load(paths)[1].text == HYPOTHESIS
 
@@ -83,57 +83,57 @@ def test_empty_last_output_is_kept(paths: dict[str, Path]) -> None:
     assert load(paths)[1].text == ["a b", ""]
 
 
-def test_gold_counted_from_one(paths: dict[str, Path]) -> None:
+def test_gold_links_may_count_from_one(paths: dict[str, Path]) -> None:
     write(paths["gold"], ["1-1 2-2", "1-1 3p2"])
     assert load(paths, base=1)[0].gold == [parse_links(line) for line in GOLD]
 
 
-# file, its new lines, the message
+# file, its new lines, what the message names
 BAD = [
-    ("hypothesis", ["a"], r"hypothesis has 1 sentences but .*reference has 2"),
-    ("hypothesis", ["a", "b", "c"], r"hypothesis has 3 sentences but .*reference has 2"),
-    ("hypothesis", ["a", "b", "", ""], r"hypothesis has 4 sentences"),
-    ("source", ["s t"], r"source has 1 sentences"),
-    ("gold", ["0-0"], r"gold has 1 sentences"),
-    ("reference", ["", "c d"], r"reference, line 1: empty reference"),
-    ("reference", ["  ", "c d"], r"reference, line 1: empty reference"),
-    ("reference", [], r"reference: empty"),
-    ("gold", ["0-0", "3-0"], r"gold, line 2: link 3-0 .*outside the sentence of 3 source and 2"),
-    ("gold", ["0-2", "0-0"], r"gold, line 1: link 0-2 .*outside"),
-    ("gold", ["0-0", "0:0"], r"gold, line 2: '0:0' is not a link"),
-    ("gold", ["", ""], r"gold: no links"),
+    ("hypothesis", ["a"], "hypothesis "),
+    ("hypothesis", ["a", "b", "c"], "hypothesis "),
+    ("hypothesis", ["a", "b", "", ""], "hypothesis "),
+    ("source", ["s t"], "source "),
+    ("gold", ["0-0"], "gold "),
+    ("reference", ["", "c d"], "reference, line 1: "),
+    ("reference", ["  ", "c d"], "reference, line 1: "),
+    ("reference", [], "reference: "),
+    ("gold", ["0-0", "3-0"], "gold, line 2: link 3-0"),
+    ("gold", ["0-2", "0-0"], "gold, line 1: link 0-2"),
+    ("gold", ["0-0", "0:0"], "gold, line 2: '0:0'"),
+    ("gold", ["", ""], "gold: "),
 ]
 
 
-@pytest.mark.parametrize(("name", "lines", "message"), BAD)
-def test_what_does_not_fit_is_named(
-    paths: dict[str, Path], name: str, lines: list[str], message: str
+@pytest.mark.parametrize(("name", "lines", "where"), BAD)
+def test_files_that_do_not_fit_are_errors_with_file_and_line(
+    paths: dict[str, Path], name: str, lines: list[str], where: str
 ) -> None:
     write(paths[name], lines)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=where):
         load(paths)
 
 
-def test_a_missing_file(paths: dict[str, Path]) -> None:
+def test_missing_file_is_named(paths: dict[str, Path]) -> None:
     paths["source"].unlink()
-    with pytest.raises(UserError, match="source: no such file"):
+    with pytest.raises(UserError, match="source: "):
         load(paths)
 
 
-def test_links_of_the_opposite_direction_alone() -> None:
-    with pytest.raises(UserError, match="give --links or --forced too"):
+def test_reverse_links_alone_are_an_error() -> None:
+    with pytest.raises(UserError, match="--links"):
         check_evaluation_inputs(
             EvaluationSet([["a"]]), SystemOutput(["a"], reverse_links=[frozenset()])
         )
 
 
-def test_gold_without_source() -> None:
+def test_gold_without_source_is_an_error() -> None:
     on = EvaluationSet([["a"]], gold=[GoldAlignment(frozenset({(0, 0)}), frozenset())])
-    with pytest.raises(UserError, match="needs the source"):
+    with pytest.raises(UserError, match="source"):
         check_evaluation_inputs(on, SystemOutput(["a"]))
 
 
-def test_system_links_and_matrices(paths: dict[str, Path], tmp_path: Path) -> None:
+def test_links_and_matrices_of_a_system_are_loaded(paths: dict[str, Path], tmp_path: Path) -> None:
     on, _ = load(paths)
     links = write(tmp_path / "links", ["0-0", "1p1"])
     own = write(tmp_path / "own", ["0-0", "1-0"])
@@ -154,7 +154,7 @@ def test_system_links_and_matrices(paths: dict[str, Path], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("part", ["links", "reverse_links", "output_links"])
-def test_system_links_outside_the_sentence(
+def test_system_links_outside_the_sentence_name_file_and_line(
     paths: dict[str, Path], tmp_path: Path, part: str
 ) -> None:
     on, output = load(paths)
@@ -171,11 +171,13 @@ def test_system_links_outside_the_sentence(
         check_evaluation_inputs(on, wrong)
 
 
-def test_forced_matrices_of_other_words(paths: dict[str, Path], tmp_path: Path) -> None:
+def test_reference_matrices_of_other_words_name_file_and_sentence(
+    paths: dict[str, Path], tmp_path: Path
+) -> None:
     on, _ = load(paths)
     save_matrices(tmp_path / "forced.npz", [ones(2, 2), ones(3, 3)])
     output = load_output(paths["hypothesis"], on, reference_attention=tmp_path / "forced.npz")
-    with pytest.raises(UserError, match=r"forced\.npz, sentence 2: a matrix of 3 target by 3"):
+    with pytest.raises(UserError, match=r"forced\.npz, sentence 2: "):
         check_evaluation_inputs(on, output)
 
 
@@ -193,7 +195,7 @@ def translation(text: str, words: int, fertility: list[float] | None) -> dict[st
     }
 
 
-def test_json_lines_bring_attention_and_fertility(paths: dict[str, Path], tmp_path: Path) -> None:
+def test_json_lines_give_attention_and_fertility(paths: dict[str, Path], tmp_path: Path) -> None:
     rows = [translation("a b", 2, [1.0, 0.5]), translation("", 3, [1.0, 1.0, 1.0])]
     path = write(tmp_path / "out.jsonl.gz", [json.dumps(row) for row in rows])
     on, _ = load(paths)
@@ -209,17 +211,19 @@ def test_json_lines_bring_attention_and_fertility(paths: dict[str, Path], tmp_pa
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "{}", '"a"', '{"text": "a", "alignment": [[1, 2]]}'])
-def test_bad_json_lines(paths: dict[str, Path], tmp_path: Path, line: str) -> None:
+def test_bad_json_lines_name_file_and_line(
+    paths: dict[str, Path], tmp_path: Path, line: str
+) -> None:
     path = write(tmp_path / "out.jsonl", [json.dumps(translation("a", 1, None)), line])
     with pytest.raises(UserError, match=r"out\.jsonl, line 2: "):
         load_output(path, load(paths)[0])
 
 
-def test_fertility_of_other_words() -> None:
+def test_fertility_of_other_words_names_the_sentence() -> None:
     soft = [ones(1, 2)]
     on = EvaluationSet([["a"]])
     check_evaluation_inputs(on, SystemOutput(["a"], attention=soft, fertility=[[1.0, 1.0]]))
-    with pytest.raises(UserError, match="fertility, sentence 1: 3 source words"):
+    with pytest.raises(UserError, match="fertility, sentence 1: "):
         check_evaluation_inputs(
             on, SystemOutput(["a"], attention=soft, fertility=[[1.0, 1.0, 1.0]])
         )

@@ -47,7 +47,9 @@ tokens = st.lists(token, max_size=9)
 
 
 @pytest.mark.parametrize(("output", "left_out", "said_twice"), EXACT)
-def test_exact(output: str, left_out: set[int], said_twice: set[int]) -> None:
+def test_omitted_and_repeated_source_words(
+    output: str, left_out: set[int], said_twice: set[int]
+) -> None:
     result = source_word_errors(
         output.split(), REFERENCE.split(), parse_links(LINKS), SOURCE_LENGTH
     )
@@ -56,12 +58,12 @@ def test_exact(output: str, left_out: set[int], said_twice: set[int]) -> None:
     assert result.source_length == SOURCE_LENGTH
 
 
-def test_possible_links_do_not_count() -> None:
+def test_possible_links_are_ignored() -> None:
     result = source_word_errors([], ["a"], parse_links("0p0"), 1)
     assert not result.omitted
 
 
-def test_rates_are_pooled() -> None:
+def test_rates_are_pooled_over_the_corpus() -> None:
     gold = parse_links("0-0 1-1")
     rows = [
         source_word_errors(["a"], ["a", "b"], gold, 2),
@@ -90,14 +92,14 @@ def longest(first: list[str], second: list[str]) -> int:
 
 
 @given(st.lists(token, max_size=7), st.lists(token, max_size=7))
-def test_common_subsequence(first: list[str], second: list[str]) -> None:
+def test_longest_common_subsequence_has_maximal_length(first: list[str], second: list[str]) -> None:
     pairs = longest_common_subsequence(first, second)
     assert len(pairs) == longest(first, second)
     assert all(first[a] == second[b] for a, b in pairs)
     assert all(p[0] < q[0] and p[1] < q[1] for p, q in pairwise(pairs))
 
 
-def test_of_equally_long_ones_the_earliest_is_taken() -> None:
+def test_earliest_of_equally_long_subsequences_is_taken() -> None:
     assert longest_common_subsequence(["b", "a"], ["a", "b"]) == [(0, 1)]
 
 
@@ -114,7 +116,7 @@ REP_CASES = [
 
 
 @pytest.mark.parametrize(("output", "reference", "expected"), REP_CASES)
-def test_rep(output: str, reference: str, expected: float) -> None:
+def test_rep_by_hand(output: str, reference: str, expected: float) -> None:
     assert rep_score([output.split()], [reference.split()]) == pytest.approx(expected)
 
 
@@ -126,19 +128,19 @@ def test_rep_is_never_negative_and_zero_on_the_reference(
     assert rep_score([reference], [reference]) == 0
 
 
-def test_drop() -> None:
+def test_drop_by_hand() -> None:
     with_reference = [parse_links("0-0 1-1 2-1").sure, parse_links("0-0").sure]
     with_output = [parse_links("0-5 3-0").sure, parse_links("0-0").sure]
     assert drop_score(with_output, with_reference) == pytest.approx(100 * 2 / 4)
     assert drop_score([frozenset()], [frozenset()]) == 0
 
 
-def test_repeated_ngrams() -> None:
+def test_repeated_ngrams_by_hand() -> None:
     assert repeated_ngram_rate([list("ababa"), list("ab")], order=2) == pytest.approx(40)
     assert repeated_ngram_rate([["a"]], order=2) == 0
 
 
-def test_little_attention() -> None:
+def test_low_attention_by_hand() -> None:
     soft = np.array([[0.1, 0.9, 0.0], [0.1, 0.8, 0.1]], dtype=np.float32)
     assert low_attention_rate([soft]) == pytest.approx(100 / 3)  # 0.2 in all is enough
     assert low_attention_rate([soft[:1]]) == pytest.approx(100 * 2 / 3)

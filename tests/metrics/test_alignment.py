@@ -110,7 +110,7 @@ PHARAOH: list[tuple[str, int, set[tuple[int, int]], set[tuple[int, int]]]] = [
 
 
 @pytest.mark.parametrize(("line", "base", "sure", "possible"), PHARAOH)
-def test_parse(
+def test_parse_links_from_either_base(
     line: str, base: int, sure: set[tuple[int, int]], possible: set[tuple[int, int]]
 ) -> None:
     result = parse_links(line, 1 if base else 0)
@@ -119,7 +119,7 @@ def test_parse(
 
 
 @given(gold)
-def test_format_and_parse_return_what_went_in(alignment: GoldAlignment) -> None:
+def test_parsing_reverses_formatting(alignment: GoldAlignment) -> None:
     links = alignment.possible
     assert parse_links(format_links(links)) == GoldAlignment(links, links)
 
@@ -141,7 +141,7 @@ def test_links_from_attention(
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
-def test_no_words_no_links(shape: tuple[int, int]) -> None:
+def test_empty_matrices_have_no_links(shape: tuple[int, int]) -> None:
     assert links_from_attention(np.zeros(shape, np.float32)) == frozenset()
 
 
@@ -154,13 +154,13 @@ SYMMETRISED: list[tuple[Symmetrization, str]] = [
 
 
 @pytest.mark.parametrize(("method", "expected"), SYMMETRISED)
-def test_symmetrise(method: Symmetrization, expected: str) -> None:
+def test_symmetrization_by_hand(method: Symmetrization, expected: str) -> None:
     forward = parse_links("0-0 0-1 2-2 3-3").sure
     backward = parse_links("0-0 1-1 2-2 4-0").sure
     assert format_links(symmetrize(forward, backward, method)) == expected
 
 
-def test_grow_diag_final_refuses_links_between_linked_words() -> None:
+def test_grow_diag_final_rejects_links_between_linked_words() -> None:
     forward = parse_links("0-0 1-1 0-1").sure
     backward = parse_links("0-0 1-1 1-0").sure
     assert symmetrize(forward, backward, "grow-diag-final") == parse_links("0-0 1-1").sure
@@ -209,7 +209,7 @@ def test_grow_diag_final_equals_its_pseudo_code(forward: Links, backward: Links)
     assert forward & backward <= result <= forward | backward
 
 
-def test_fold_by_hand() -> None:
+def test_fold_subwords_by_hand() -> None:
     pieces = matrix([0.1, 0.2, 0.7], [0.3, 0.3, 0.4], [0.5, 0.5, 0.0])
     # source pieces 0 and 1 are word 0; target pieces 1 and 2 are word 1
     folded = fold_subwords(pieces, [0, 0, 1], [0, 1, 1])

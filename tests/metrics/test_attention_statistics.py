@@ -29,11 +29,11 @@ def test_coverage_correlation_by_hand() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (1, 3), (4, 3)])
-def test_no_variation_is_no_correlation(shape: tuple[int, int]) -> None:
+def test_constant_attention_has_correlation_zero(shape: tuple[int, int]) -> None:
     assert coverage_correlation([np.zeros(shape, np.float32)]) == 0
 
 
-def test_fertility_fit() -> None:
+def test_fertility_fit_by_hand() -> None:
     soft = np.array([[1.0, 0.0], [0.5, 0.5]], dtype=np.float32)  # received 1.5 and 0.5
     fit = fertility_fit([[1.0, 0.5]], [soft])
     assert fit.correlation == pytest.approx(1)

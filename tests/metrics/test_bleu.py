@@ -44,7 +44,7 @@ raw = st.text("aB c.,-12'\"&;(?\u3000", min_size=1, max_size=30).filter(str.stri
 
 
 @pytest.mark.parametrize(("hypothesis", "references", "expected"), CASES)
-def test_counts(hypothesis: str, references: list[str], expected: list[int]) -> None:
+def test_statistics_by_hand(hypothesis: str, references: list[str], expected: list[int]) -> None:
     assert bleu_statistics([hypothesis], [[line] for line in references]).tolist() == [expected]
 
 
@@ -105,7 +105,7 @@ def test_order_of_sentences_does_not_matter(
     assert corpus_bleu(counts.sum(axis=0)) == corpus_bleu(counts[shuffled].sum(axis=0))
 
 
-def test_many_totals_at_once() -> None:
+def test_corpus_bleu_of_several_totals_at_once() -> None:
     counts = bleu_statistics(["a b c d e", "a b x d", "q"], [["a b c d e", "a b c d", "a"]])
     together = corpus_bleu(counts)
     assert together.shape == (3,)
@@ -122,7 +122,7 @@ def test_signatures_name_every_choice() -> None:
         assert "nrefs:1" in made(["a b"], [["a b"]]).signature
 
 
-def test_perfect_and_hopeless_output() -> None:
+def test_scores_of_perfect_and_hopeless_output() -> None:
     perfect, hopeless = ["a b c d e"], ["z z z z z"]
     references = [["a b c d e"]]
     assert chrf(perfect, references).value == pytest.approx(100)
@@ -132,7 +132,7 @@ def test_perfect_and_hopeless_output() -> None:
     assert paper_bleu(hopeless, references).value == 0
 
 
-def test_ter_is_that_of_sacrebleu() -> None:
+def test_ter_equals_sacrebleu() -> None:
     outputs = [f"the {k % 7} dogs and {k} cats saw {k % 3} birds" for k in range(30)]
     references = [
         [f"{k % 5} birds saw the {k % 7} dogs and a cat" for k in range(30)],
@@ -146,20 +146,20 @@ def test_ter_is_that_of_sacrebleu() -> None:
 
 
 @pytest.mark.parametrize(("output", "value"), [("", 0), ("a", 100)])
-def test_ter_without_a_word_of_reference(output: str, value: float) -> None:
+def test_ter_with_empty_reference_equals_sacrebleu(output: str, value: float) -> None:
     assert ter([output], [[""]]).value == TER().corpus_score([output], [[""]]).score == value
 
 
-def test_characters_as_tokens() -> None:
+def test_chinese_is_split_into_characters() -> None:
     assert bleu_statistics(["你好"], [["你好吗"]], tokenize="zh")[0, :3].tolist() == [2, 3, 2]
 
 
-def test_unknown_tokenisation() -> None:
+def test_unknown_tokenizer_is_an_error_with_the_choices() -> None:
     with pytest.raises(UserError, match=r"choose from .*13a"):
         paper_bleu(["a"], [["a"]], tokenize="13b")
 
 
-def test_tokenisation_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokenizer_that_cannot_be_downloaded_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: object, **__: object) -> None:
         raise URLError("no route")
 
@@ -168,6 +168,6 @@ def test_tokenisation_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch) ->
         paper_bleu(["a"], [["a"]], tokenize="flores200")
 
 
-def test_different_numbers_of_sentences() -> None:
+def test_different_numbers_of_sentences_are_an_error() -> None:
     with pytest.raises(ValueError, match="zip"):
         bleu_statistics(["a"], [["a", "b"]])

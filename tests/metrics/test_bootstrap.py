@@ -48,28 +48,28 @@ def test_a_sample_has_as_many_sentences_as_the_set() -> None:
     assert drawn.std() > 0
 
 
-def test_a_band_leaves_out_the_extremes() -> None:
+def test_interval_leaves_out_the_extremes() -> None:
     assert confidence_interval(np.arange(1001.0)) == (25, 975)
 
 
-def test_the_band_is_that_of_samples_drawn_one_by_one() -> None:
+def test_interval_equals_that_of_samples_drawn_one_by_one() -> None:
     base, system = counts(0.3, 2), counts(0.25, 3)
     assert bleu_gain_interval([(base, system)]) == pytest.approx(slow_band(base, system), abs=0.7)
 
 
-def test_a_system_gains_nothing_over_itself() -> None:
+def test_gain_over_itself_is_zero() -> None:
     base = counts(0.3, 2)
     assert bleu_gain_interval([(base, base)]) == (0, 0)
 
 
-def test_turned_round_gains_are_losses() -> None:
+def test_swapped_systems_have_negated_intervals() -> None:
     base, system = counts(0.4, 2), counts(0.1, 3)
     low, high = bleu_gain_interval([(base, system)])
     assert 0 < low < high
     assert bleu_gain_interval([(system, base)]) == pytest.approx((-high, -low))
 
 
-def test_more_seeds_narrow_the_band_though_sentences_are_the_same() -> None:
+def test_more_seeds_narrow_the_interval() -> None:
     seeds = [(counts(0.3, 10 + seed), counts(0.3, 20 + seed)) for seed in range(6)]
     (low, high), (all_low, all_high) = bleu_gain_interval(seeds[:1]), bleu_gain_interval(seeds)
     assert all_high - all_low < 0.7 * (high - low)

@@ -22,12 +22,12 @@ LENGTHS = [5, 8, 12, 19]
 
 
 @pytest.mark.parametrize(("length", "label"), GROUPS)
-def test_groups(length: int, label: str) -> None:
+def test_bucket_of_each_length(length: int, label: str) -> None:
     (bucket,) = scores_by_length(bleu_statistics(["a"], [["a"]]), [length])
     assert bucket.label == label
 
 
-def test_each_group_is_a_corpus_of_its_own() -> None:
+def test_each_bucket_is_scored_as_a_corpus() -> None:
     short, long = scores_by_length(bleu_statistics(OUTPUT, [REFERENCES]), LENGTHS)
     assert (short.label, short.sentences, long.label, long.sentences) == ("1-10", 2, "11-20", 2)
     assert short.bleu == pytest.approx(paper_bleu(OUTPUT[:2], [REFERENCES[:2]]).value)
@@ -37,7 +37,7 @@ def test_each_group_is_a_corpus_of_its_own() -> None:
     assert long.length_ratio == pytest.approx(13 / 12)
 
 
-def test_bands_hold_the_figure_and_repeat() -> None:
+def test_intervals_contain_the_score_and_are_reproducible() -> None:
     counts = bleu_statistics(OUTPUT * 25, [REFERENCES * 25])
     buckets = scores_by_length(counts, LENGTHS * 25)
     for bucket in buckets:
@@ -51,7 +51,7 @@ def test_bands_hold_the_figure_and_repeat() -> None:
 
 
 @pytest.mark.parametrize(("words", "mean"), [((9, 0, 0), 3), ((9, 9, 0), 6)])
-def test_lengths_are_means_and_bands_hold_95_percent(words: tuple[int, ...], mean: int) -> None:
+def test_lengths_are_means_with_95_percent_intervals(words: tuple[int, ...], mean: int) -> None:
     """Three draws are all of one sentence in 1 of 27 samples, 3.7%: more than a band leaves out."""
     counts = bleu_statistics(["a " * n for n in words], [["a"] * 3])
     (bucket,) = scores_by_length(counts, [1] * 3, samples=20_000)
@@ -59,7 +59,7 @@ def test_lengths_are_means_and_bands_hold_95_percent(words: tuple[int, ...], mea
     assert bucket.output_length_interval == (0, 9)
 
 
-def test_more_sentences_narrow_the_band() -> None:
+def test_more_sentences_narrow_the_interval() -> None:
     widths = []
     for times in (5, 500):
         (bucket,) = scores_by_length(
@@ -69,7 +69,7 @@ def test_more_sentences_narrow_the_band() -> None:
     assert widths[1] < widths[0] / 5
 
 
-def test_further_measures_see_their_sentences() -> None:
+def test_further_measures_get_the_sentences_of_the_bucket() -> None:
     measures = {"first": lambda chosen: float(chosen[0]), "n": lambda chosen: float(len(chosen))}
     short, long = scores_by_length(bleu_statistics(OUTPUT, [REFERENCES]), LENGTHS, measures)
     assert dict(short.measures) == {"first": 0.0, "n": 2.0}
@@ -77,6 +77,6 @@ def test_further_measures_see_their_sentences() -> None:
     assert long.to_json()["measures"] == {"first": 2.0, "n": 2.0}
 
 
-def test_source_lengths_must_fit() -> None:
+def test_wrong_number_of_source_lengths_is_an_error() -> None:
     with pytest.raises(ValueError, match="3 source lengths for 4 sentences"):
         scores_by_length(bleu_statistics(OUTPUT, [REFERENCES]), LENGTHS[:3])

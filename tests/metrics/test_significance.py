@@ -49,7 +49,7 @@ def test_binomial_equals_scipy(up: int, down: int) -> None:
         assert binomial_tail(up, trials) == pytest.approx(greater, rel=1e-9)
 
 
-def test_binomial_without_throws_and_with_very_many() -> None:
+def test_binomial_of_zero_and_of_very_many_throws() -> None:
     assert binomial_two_sided(0, 0) == 1.0
     assert binomial_two_sided(2500, 2500) == 1.0
     assert binomial_two_sided(5000, 0) == 0.0  # 2 / 2**5000 is below the smallest float
@@ -89,25 +89,25 @@ def test_better_worse_and_equal_systems() -> None:
     assert sign_test(good, good).same == 200
 
 
-def test_what_only_rounding_changes_is_no_change() -> None:
+def test_changes_by_rounding_do_not_count() -> None:
     """The same precisions, of other n-grams: the product is the same but for its last digit."""
     before, after = (np.array([[10, 10, *matched, *[10] * 4]]) for matched in ROUNDED)
     assert corpus_bleu(before[0]) != corpus_bleu(after[0])
     assert sign_test(before, after).same == 1
 
 
-def test_one_sided_asks_only_for_better() -> None:
+def test_one_sided_test_asks_only_for_better() -> None:
     good, bad = counts(200, 0.1, seed=1), counts(200, 0.3, seed=1)
     assert sign_test(bad, good, "greater").p_value < 0.01
     assert sign_test(good, bad, "greater").p_value > 0.99
 
 
-def test_different_numbers_of_sentences() -> None:
+def test_different_numbers_of_sentences_are_an_error() -> None:
     with pytest.raises(ValueError, match="5 and 4 sentences"):
         sign_test(counts(5, 0.1, seed=1), counts(4, 0.1, seed=1))
 
 
-def test_five_thousand_sentences() -> None:
+def test_sign_test_of_five_thousand_sentences() -> None:
     """A size at which recomputing BLEU for every swap would not come back; see benchmarks/."""
     references, baseline = corpus(5000, 0.3, seed=2)
     _, system = corpus(5000, 0.25, seed=2)
@@ -118,7 +118,7 @@ def test_five_thousand_sentences() -> None:
 
 
 @pytest.mark.parametrize("method", get_args(ResamplingMethod))
-def test_paired_tests_tell_good_from_bad(method: ResamplingMethod) -> None:
+def test_paired_tests_separate_good_from_bad(method: ResamplingMethod) -> None:
     references, bad = corpus(60, 0.5, seed=3)
     _, good = corpus(60, 0.1, seed=3)
     systems = {"bad": bad, "good": good, "same": list(bad)}
@@ -134,7 +134,9 @@ def test_paired_tests_tell_good_from_bad(method: ResamplingMethod) -> None:
 
 @pytest.mark.parametrize("method", get_args(ResamplingMethod))
 @pytest.mark.parametrize(("differing", "least"), [(1, 1.0), (2, 0.5), (4, 0.125)])
-def test_a_few_lines_prove_nothing(method: ResamplingMethod, differing: int, least: float) -> None:
+def test_few_differing_lines_have_a_large_p_value(
+    method: ResamplingMethod, differing: int, least: float
+) -> None:
     """As many ways to share them out are as uneven; sacreBLEU alone finds p < 0.01."""
     references, output = corpus(60, 0.2, seed=4)
     other = [*references[:differing], *output[differing:]]

@@ -1,4 +1,4 @@
-"""Bad input to the commands that judge translations: what is said, and that nothing is lost."""
+"""Bad input to the commands that evaluate translations: errors name it, and nothing is lost."""
 
 import pytest
 
@@ -8,33 +8,29 @@ CASES = {
     # compare
     "matrices of a system that is not there": Case(
         "compare a=s b=t --reference t --forced c=m.npz",
-        ("--forced c: no such system; there are a, b",),
+        ("--forced c", "a, b"),
     ),
-    "a system without a name": Case("compare =s b=s -r t", ("'=s'", "write NAME=FILE")),
-    "a system whose name is no text": Case("compare \udcff=s b=s -r t", ("udcff", "not UTF-8")),
-    "a system without a file": Case("compare a= b=s -r t", ("'a='", "write NAME=FILE")),
+    "a system without a name": Case("compare =s b=s -r t", ("'=s'",)),
+    "a system whose name is no text": Case("compare \udcff=s b=s -r t", ("udcff",)),
+    "a system without a file": Case("compare a= b=s -r t", ("'a='",)),
     # report
     "a title that is no text": Case("report p a=s b=s -r t -s s --title \udcff", ("not UTF-8",)),
     "fewer than no heat maps": Case("report new a=s -r t -s s --maps -1", ("--maps",)),
-    "a report below a file": Case(
-        "report t/new a=t -r t -s s", ("t/new/index.html: cannot be written",)
-    ),
+    "a report below a file": Case("report t/new a=t -r t -s s", ("t/new/index.html: ",)),
     # plot
     "heat maps without attention": Case(
-        "plot heat-maps new.svg a=s", ("s, line 1: nothing to draw", "translate --json")
+        "plot heat-maps new.svg a=s", ("s, line 1: ", "translate --json")
     ),
     "a heat map of an empty line": Case(
         "plot heat-maps new.svg a=empty.jsonl",
-        ("empty.jsonl, line 1: nothing to draw", "is empty; choose another"),
+        ("empty.jsonl, line 1: ",),
         put("empty.jsonl", '{"text": "", "source_tokens": [], "tokens": [], "alignment": []}\n'),
     ),
-    "a heat map of no line": Case(
-        "plot heat-maps new.svg a=s --sentence 21", ("s: has no line 21, it has 20",)
-    ),
+    "a heat map of no line": Case("plot heat-maps new.svg a=s --sentence 21", ("s: ", "21", "20")),
     # rate
     "sheets that may be filled": Case(
         "rate make . a=s --source s -n 2",
-        ("ratings.csv: there already", "choose another directory"),
+        ("ratings.csv: ",),
         put("ratings.csv", "filled"),
     ),
 }

@@ -85,7 +85,7 @@ def evaluate(
         Path | None, typer.Option(help="attention matrices of the output (.npz)")
     ] = None,
     output_links: Annotated[
-        Path | None, typer.Option(help="alignment of source and output, for DROP and REP")
+        Path | None, typer.Option(help="alignment of source and output, for DROP")
     ] = None,
     base: BaseOption = 0,
     deterministic: DeterministicOption = False,

@@ -1,1 +1,1 @@
-"""Tables, figures, the HTML report, and the sheets of the subjective evaluation."""
+"""Evaluate and compare systems: test sets, system outputs, tables, figures, reports, ratings."""

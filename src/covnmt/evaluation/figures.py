@@ -43,7 +43,7 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "osD^vP"
 GRAY = "#666666"
 GRID = "#e5e5e5"
-MAX_INTERVALS = 3  # systems whose confidence intervals can be told apart
+MAX_INTERVALS = 3  # more systems hide each other's confidence intervals
 STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.spines.top": False,

@@ -209,7 +209,7 @@ def _difference_cards(
 def _ranked_cards(
     ranking: SentenceRanking, mark: str, systems: SystemLines, test_set: EvaluationSet
 ) -> RankedCards:
-    cards = [_ranked_card(ranked, mark, systems, test_set) for ranked in ranking.findings]
+    cards = [_ranked_card(ranked, mark, systems, test_set) for ranked in ranking.sentences]
     return RankedCards(ranking.measure, cards)
 
 

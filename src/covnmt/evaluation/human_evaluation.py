@@ -1,9 +1,9 @@
-"""The subjective evaluation (paper, section 5.2 and Table 2): people judge, without knowing whom.
+"""Blind human evaluation (paper, section 5.2 and Table 2).
 
-`make_sheets` draws sentences, hides which system wrote which output, and writes the same questions
-twice: as a sheet for a spreadsheet and as a form for a browser, whose answers come out as such a
-sheet. `score_sheets` reads filled sheets, looks the systems up in the key, and gives adequacy,
-fluency, and the percentage of source words left out and said twice, with the raters' agreement.
+`make_rating_sheets` samples sentences, hides which system wrote which output, and writes the same
+questions as a sheet for a spreadsheet and as a form for a browser, which saves such a sheet.
+`score_rating_sheets` reads filled sheets, looks the systems up in the key, and computes adequacy,
+fluency, the percentages of omitted and repeated source words, and the raters' agreement.
 """
 
 import csv
@@ -28,9 +28,9 @@ from covnmt.evaluation.system_output import OutputLine
 from covnmt.text.characters import is_grapheme_extension, is_unspaced_script
 from covnmt.text.tokenize import SPACE_SYMBOL
 
-KEY, SHEET, FORM = "key.json", "ratings.csv", "form.html"
+KEY_FILE, SHEET_FILE, FORM_FILE = "key.json", "ratings.csv", "form.html"
 COLUMNS = ("id", "source", "output", "adequacy", "fluency", "left_out", "said_twice")
-LOWEST, HIGHEST = 1, 5
+MIN_RATING, MAX_RATING = 1, 5
 ADEQUACY = {
     5: "all of the source's meaning is there",
     4: "most of it is there; only details are missing or wrong",
@@ -49,7 +49,7 @@ FLUENCY = {
 
 @dataclass(frozen=True)
 class RatedOutput:
-    """One output to rate. Only the key knows the system."""
+    """One output to rate; only the key file has the system."""
 
     id: str
     sentence: int  # line of the files, from 1
@@ -59,7 +59,7 @@ class RatedOutput:
 
 @dataclass(frozen=True)
 class RatingSheets:
-    """What `make_sheets` wrote: hand out the sheet or the form, keep the key."""
+    """The files of a human evaluation: raters get the sheet or the form, not the key."""
 
     key: Path
     sheet: Path
@@ -74,30 +74,30 @@ def make_rating_sheets(
     directory: Path,
     source_words: Sequence[Sequence[str]] | None = None,
 ) -> RatingSheets:
-    """Draw `n` sentences and write key, sheet and form for all systems on them.
+    """Sample `n` sentences and write key, sheet and form for all systems.
 
     Source words are split at white space unless `source_words` gives them, as it must for
-    languages that write no spaces. Equal arguments give equal files.
+    languages without spaces. Equal arguments give equal files.
     """
     words = [list(row) for row in (source_words or [line.split() for line in source])]
-    _check(systems, source, words, n)
+    _check_sizes(systems, source, words, n)
     rng = random.Random(seed)
-    tag = _tag(systems, source, n, seed)
-    full = [k for k, row in enumerate(words) if row]
+    tag = _sheet_tag(systems, source, n, seed)
+    not_empty = [k for k, row in enumerate(words) if row]
     items, questions = [], []
-    for number, k in enumerate(sorted(rng.sample(full, n)), 1):
+    for number, k in enumerate(sorted(rng.sample(not_empty, n)), 1):
         order = rng.sample(sorted(systems), len(systems))
-        drawn = [
+        outputs = [
             RatedOutput(f"{tag}-{number:03d}-{letter}", k + 1, name, len(words[k]))
             for letter, name in zip(string.ascii_uppercase, order, strict=False)
         ]
-        items += drawn
-        outputs = [{"id": item.id, "text": systems[item.system][k]} for item in drawn]
-        questions.append({"words": words[k], "outputs": outputs})
+        items += outputs
+        texts = [{"id": item.id, "text": systems[item.system][k]} for item in outputs]
+        questions.append({"words": words[k], "outputs": texts})
     key = {"tag": tag, "seed": seed, "systems": list(systems), "items": [asdict(i) for i in items]}
-    sheets = RatingSheets(directory / KEY, directory / SHEET, directory / FORM)
+    sheets = RatingSheets(directory / KEY_FILE, directory / SHEET_FILE, directory / FORM_FILE)
     if sheets.sheet.exists():
-        raise UserError(f"{sheets.sheet}: there already, perhaps filled; choose another directory")
+        raise UserError(f"{sheets.sheet}: exists, and may be filled in; choose another directory")
     write_json(sheets.key, key)
     _write_sheet(sheets.sheet, questions)
     _write_form(sheets.form, tag, questions)
@@ -107,32 +107,32 @@ def make_rating_sheets(
 def given_source_words(
     systems: Iterable[Sequence[OutputLine]], source: Sequence[str]
 ) -> list[tuple[str, ...]] | None:
-    """The source words that the first system tells which tells those of every full line."""
+    """Return the source words of the first system that has them for every line with text."""
     for outputs in systems:
-        rows = zip(outputs, source, strict=False)
-        if all(each.source_tokens or not line.strip() for each, line in rows):
-            return [join_subwords(each.source_tokens) for each in outputs]
+        lines = zip(outputs, source, strict=False)
+        if all(output.source_tokens or not line.strip() for output, line in lines):
+            return [join_subwords(output.source_tokens) for output in outputs]
     return None
 
 
 def join_subwords(tokens: Sequence[str]) -> tuple[str, ...]:
-    """Subwords and characters put together to words, as people read them.
+    """Join subwords and characters to words.
 
-    Chinese, Japanese and Thai have no spaces to tell words by: there each piece stays a word.
+    In Chinese, Japanese and Thai, which have no spaces, every subword stays a word.
     """
     if not any(SPACE_SYMBOL in token for token in tokens):
         return tuple(tokens)
     text = ""
     for token in tokens:
-        piece = token.replace(SPACE_SYMBOL, " ")
-        apart = any(map(is_unspaced_script, text[-1:] + piece[:1])) and not is_grapheme_extension(
-            piece[0]
+        subword = token.replace(SPACE_SYMBOL, " ")
+        apart = any(map(is_unspaced_script, text[-1:] + subword[:1])) and not is_grapheme_extension(
+            subword[0]
         )
-        text += f" {piece}" if apart else piece
+        text += f" {subword}" if apart else subword
     return tuple(text.split())
 
 
-def _check(
+def _check_sizes(
     systems: Mapping[str, Sequence[str]],
     source: Sequence[str],
     words: Sequence[Sequence[str]],
@@ -146,20 +146,22 @@ def _check(
                 f"{name} has {len(lines)} sentences but the source has {len(source)}; "
                 "they must match line by line"
             )
-    there = sum(map(bool, words))
-    if not 1 <= n <= there:
-        raise UserError(f"cannot draw {n} sentences: the source has {there} that are not empty")
+    not_empty = sum(map(bool, words))
+    if not 1 <= n <= not_empty:
+        raise UserError(f"cannot draw {n} sentences: the source has {not_empty} that are not empty")
 
 
-def _tag(systems: Mapping[str, Sequence[str]], source: Sequence[str], n: int, seed: int) -> str:
-    """A short name of these very sheets, so that ratings are never read with another key."""
+def _sheet_tag(
+    systems: Mapping[str, Sequence[str]], source: Sequence[str], n: int, seed: int
+) -> str:
+    """Return a short hash of these sheets, so that ratings are never read with another key."""
     content = json.dumps([list(systems.items()), list(source), n, seed], default=list)
     return "r" + hashlib.sha256(content.encode()).hexdigest()[:5]
 
 
 def _write_sheet(path: Path, questions: Sequence[Mapping[str, Any]]) -> None:
     with atomic_write_text(path) as stream:
-        # the mark by which spreadsheets know UTF-8
+        # byte order mark, by which spreadsheets know UTF-8
         stream.write("\ufeff")
         writer = csv.writer(stream, lineterminator="\r\n")
         writer.writerow(COLUMNS)
@@ -171,7 +173,7 @@ def _write_sheet(path: Path, questions: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _cell(text: str) -> str:
-    """Text that a spreadsheet will not take for a formula."""
+    """Quote text that a spreadsheet would take for a formula."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
 
 
@@ -194,7 +196,7 @@ def _write_form(path: Path, tag: str, questions: Sequence[Mapping[str, Any]]) ->
 
 @dataclass(frozen=True)
 class Rating:
-    """What one rater said of one output; marked source words count from 0."""
+    """The ratings of one output by one rater; marked source words count from 0."""
 
     item: RatedOutput
     adequacy: int
@@ -205,7 +207,7 @@ class Rating:
 
 @dataclass(frozen=True)
 class SystemRating:
-    """A row of the paper's Table 2; the last two are percentages of source words."""
+    """A row of the paper's Table 2; `left_out` and `said_twice` are percentages of source words."""
 
     system: str
     ratings: int
@@ -219,9 +221,9 @@ class SystemRating:
 class RaterAgreement:
     """How far two raters agree on one question, over what both have answered.
 
-    `same` is the percentage of equal answers. `kappa` is Cohen's, with squared weights, which
-    corrects it for chance: 1 is full agreement, 0 what chance gives. It is None where both gave
-    one and the same answer throughout, so that chance explains everything.
+    `same` is the percentage of equal answers. `kappa` is Cohen's kappa with squared weights, which
+    corrects for chance: 1 is full agreement, 0 that of chance. It is None if all answers of both
+    are the same.
     """
 
     question: str
@@ -233,19 +235,19 @@ class RaterAgreement:
 
 @dataclass(frozen=True)
 class RatingSummary:
-    """The outcome; `unfilled` names, for each sheet, the outputs without both scales."""
+    """The results; `unfilled` names, for each sheet, the outputs without both scales."""
 
     systems: tuple[SystemRating, ...]
     agreement: tuple[RaterAgreement, ...]
     unfilled: Mapping[str, tuple[str, ...]]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return what `covnmt rate score --json` writes."""
         return asdict(self)
 
 
 def score_rating_sheets(key: Path, sheets: Sequence[Path]) -> RatingSummary:
-    """Read the filled sheets of one or more raters and tell whose outputs were judged how."""
+    """Read the filled sheets of one or more raters and compute the results of each system."""
     if not sheets:
         raise UserError("no filled sheet given")
     for first, second in combinations(sheets, 2):
@@ -253,18 +255,18 @@ def score_rating_sheets(key: Path, sheets: Sequence[Path]) -> RatingSummary:
             raise UserError(f"{second}: given twice; give the sheet of each rater once")
     systems, items = _read_key(key)
     raters = {str(sheet): _read_sheet(sheet, items) for sheet in sheets}
-    everything = [rating for ratings in raters.values() for rating in ratings.values()]
-    if not everything:
+    all_ratings = [rating for ratings in raters.values() for rating in ratings.values()]
+    if not all_ratings:
         raise UserError(f"{', '.join(raters)}: nothing filled in yet")
     by_system = {
-        name: [rating for rating in everything if rating.item.system == name] for name in systems
+        name: [rating for rating in all_ratings if rating.item.system == name] for name in systems
     }
     return RatingSummary(
-        systems=tuple(_summary(name, rows) for name, rows in by_system.items() if rows),
+        systems=tuple(_system_rating(name, rows) for name, rows in by_system.items() if rows),
         agreement=tuple(
             agreement
             for first, second in combinations(raters, 2)
-            for agreement in _agreements((first, second), raters[first], raters[second])
+            for agreement in _compute_agreement((first, second), raters[first], raters[second])
         ),
         unfilled={
             rater: tuple(name for name in items if name not in ratings)
@@ -282,31 +284,33 @@ def _read_key(path: Path) -> tuple[list[str], dict[str, RatedOutput]]:
 
 
 def _read_sheet(path: Path, items: Mapping[str, RatedOutput]) -> dict[str, Rating]:
-    """Filled rows by their id, in any order; rows without both scales are left out."""
+    """Read filled rows by id; rows without both scales are skipped."""
     ratings: dict[str, Rating] = {}
     seen: set[str] = set()
-    for place, row in _rows(path):
+    for where, row in _read_rows(path):
         name = row["id"].strip()
         if name not in items:
             start = shorten(name, 40)
             raise UserError(
-                f"{place}: id {start!r} is not in the key; is it the key of this sheet?"
+                f"{where}: id {start!r} is not in the key; is it the key of this sheet?"
             )
         if name in seen:
-            raise UserError(f"{place}: id {name!r} is there twice; remove one of the rows")
+            raise UserError(f"{where}: id {name!r} is in an earlier row too; remove one of them")
         seen.add(name)
         item = items[name]
-        adequacy, fluency = (_scale(row, scale, place) for scale in ("adequacy", "fluency"))
-        left, twice = (_marked(row, k, item.words, place) for k in ("left_out", "said_twice"))
+        adequacy, fluency = (_parse_scale(row, scale, where) for scale in ("adequacy", "fluency"))
+        omitted, repeated = (
+            _parse_positions(row, k, item.words, where) for k in ("left_out", "said_twice")
+        )
         if adequacy is not None and fluency is not None:
-            ratings[name] = Rating(item, adequacy, fluency, left, twice)
+            ratings[name] = Rating(item, adequacy, fluency, omitted, repeated)
     return ratings
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Rows of a sheet as spreadsheets save it: with comma, semicolon or tab."""
+def _read_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the rows of a sheet, with comma, semicolon or tab, and where each one is."""
     # some spreadsheets on a Mac end lines with a carriage return alone
-    lines = [part for line in read_lines(path) for part in line.split("\r")]
+    lines = [row for line in read_lines(path) for row in line.split("\r")]
     if not lines:
         raise UserError(f"{path}: empty; expected the sheet that `covnmt rate make` wrote")
     lines[0] = lines[0].removeprefix("\ufeff")
@@ -326,35 +330,38 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
         ) from None
 
 
-def _scale(row: Mapping[str, str], name: str, place: str) -> int | None:
+def _parse_scale(row: Mapping[str, str], name: str, where: str) -> int | None:
     cell = row[name].strip()
     if not cell:
         return None
     # spreadsheets may write 4 as 4.0
     value = cell.removesuffix(".0")
-    if value not in map(str, range(LOWEST, HIGHEST + 1)):
-        raise UserError(f"{place}: {name} is {cell!r}; say a whole number {LOWEST} to {HIGHEST}")
+    if value not in map(str, range(MIN_RATING, MAX_RATING + 1)):
+        raise UserError(
+            f"{where}: {name} is {cell!r}; expected a whole number from {MIN_RATING} to "
+            f"{MAX_RATING}"
+        )
     return int(value)
 
 
-def _marked(row: Mapping[str, str], name: str, words: int, place: str) -> frozenset[int]:
-    """Numbers of source words, from 1 in the sheet and from 0 here."""
+def _parse_positions(row: Mapping[str, str], name: str, words: int, where: str) -> frozenset[int]:
+    """Parse numbers of source words, from 1 in the sheet and from 0 in the result."""
     cells = row[name].replace(",", " ").replace(";", " ").split()
     numbers = [cell.removesuffix(".0") for cell in cells]
     positions = {str(j + 1): j for j in range(words)}
     for number in numbers:
         if number not in positions:
             raise UserError(
-                f"{place}: {name} has {shorten(number, 40)!r}; say numbers of source words, "
-                f"1 to {words}"
+                f"{where}: {name} has {shorten(number, 40)!r}; expected numbers of source "
+                f"words from 1 to {words}"
             )
     return frozenset(positions[number] for number in numbers)
 
 
-# Figures
+# Results
 
 
-def _summary(system: str, ratings: Sequence[Rating]) -> SystemRating:
+def _system_rating(system: str, ratings: Sequence[Rating]) -> SystemRating:
     words = sum(rating.item.words for rating in ratings)
     return SystemRating(
         system=system,
@@ -366,12 +373,12 @@ def _summary(system: str, ratings: Sequence[Rating]) -> SystemRating:
     )
 
 
-def _agreements(
+def _compute_agreement(
     raters: tuple[str, str], first: Mapping[str, Rating], second: Mapping[str, Rating]
 ) -> Iterator[RaterAgreement]:
-    both = [(first[name], second[name]) for name in first if name in second]
+    rated_by_both = [(first[name], second[name]) for name in first if name in second]
     answers: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for one, other in both:
+    for one, other in rated_by_both:
         answers["adequacy"].append((one.adequacy, other.adequacy))
         answers["fluency"].append((one.fluency, other.fluency))
         for j in range(one.item.words):
@@ -383,11 +390,9 @@ def _agreements(
 
 
 def weighted_kappa(pairs: Sequence[tuple[int, int]]) -> float | None:
-    """Cohen's kappa with squared weights.
+    """Compute Cohen's kappa with squared weights; for yes and no the weights change nothing.
 
-        kappa = 1 - sum over pairs of (a - b)^2 / what it would be were b drawn at random
-
-    For answers yes and no the weights change nothing.
+    kappa = 1 - mean of (a - b)^2 over pairs / its mean over all combinations of a and b
     """
     a, b = np.asarray(pairs, dtype=np.float64).T
     observed = ((a - b) ** 2).mean()

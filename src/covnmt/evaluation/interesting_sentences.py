@@ -1,8 +1,7 @@
-"""Which sentences are worth reading: where systems differ, and where words got lost or doubled.
+"""Find the sentences worth reading: where systems differ most, omit most, repeat most.
 
-With a gold alignment of the only right translation the losses are exact. Otherwise they are
-proxies: source words with little attention, words repeated beyond the reference. Proxies hint;
-the report always says so.
+With a deterministic test set omissions and repetitions are exact. Otherwise they are proxies:
+source words with low attention, words repeated beyond the reference; the report says so.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,16 +18,16 @@ from covnmt.evaluation.test_set import EvaluationSet
 from covnmt.metrics.adequacy import LOW_ATTENTION, SourceWordErrors, rep_score
 from covnmt.metrics.bleu import MATCHED_NGRAMS, OUTPUT_NGRAMS, brevity_penalty
 
-LEFT_OUT = "source words omitted (exact)"
-SAID_TWICE = "source words repeated (exact)"
-LITTLE = f"proxy: source words with less than {LOW_ATTENTION:g} total attention"
-SHORT = "proxy: words fewer than in the reference"
-REPEATED = "proxy: REP, words and word pairs repeated beyond the reference"
+OMITTED = "source words omitted (exact)"
+REPEATED = "source words repeated (exact)"
+LOW_ATTENTION_PROXY = f"proxy: source words with less than {LOW_ATTENTION:g} total attention"
+LENGTH_PROXY = "proxy: words fewer than in the reference"
+REP_PROXY = "proxy: REP, words and word pairs repeated beyond the reference"
 
 
 @dataclass(frozen=True)
 class RankedSentence:
-    """One sentence of one system: its number, its source words, how bad it is, and where."""
+    """One sentence of one system, from 0, and how bad its translation is by some measure."""
 
     system: str
     sentence: int
@@ -39,16 +38,16 @@ class RankedSentence:
 
 @dataclass(frozen=True)
 class SentenceRanking:
-    """Findings, the worst first, and what was counted."""
+    """Sentences, the worst first, and what was counted."""
 
     measure: str
-    findings: tuple[RankedSentence, ...]
+    sentences: tuple[RankedSentence, ...]
 
 
 def sentence_bleu(statistics: IntArray) -> NDArray[np.float64]:
-    """BLEU of single sentences [N] from their counts, one added to 2-grams and longer."""
+    """Return the BLEU of each sentence [N] from statistics [N, 10], smoothed by adding one."""
     matched, total = (
-        statistics[:, part].astype(np.float64) for part in (MATCHED_NGRAMS, OUTPUT_NGRAMS)
+        statistics[:, columns].astype(np.float64) for columns in (MATCHED_NGRAMS, OUTPUT_NGRAMS)
     )
     matched[:, 1:] += 1
     total[:, 1:] += 1
@@ -60,7 +59,7 @@ def sentence_bleu(statistics: IntArray) -> NDArray[np.float64]:
 
 
 def most_different(comparison: Comparison, count: int) -> list[int]:
-    """Numbers of the sentences whose BLEU differs most between systems; none for one system."""
+    """Return the sentences whose BLEU differs most between systems; none for one system."""
     scores = np.stack([sentence_bleu(e.statistics) for e in comparison.systems.values()])  # [S, N]
     spread = scores.max(axis=0) - scores.min(axis=0)
     order = np.argsort(-spread, kind="stable")[:count]
@@ -70,88 +69,90 @@ def most_different(comparison: Comparison, count: int) -> list[int]:
 def under_translated(
     comparison: Comparison,
     outputs: Mapping[str, Sequence[OutputLine]],
-    on: EvaluationSet,
+    test_set: EvaluationSet,
     count: int,
 ) -> SentenceRanking:
-    """Sentences that lost most: exactly known, by attention, or else by length."""
+    """Rank sentences by omitted words: exact, else by attention, else by length."""
     if all(system.word_errors for system in comparison.systems.values()):
-        return _exact(LEFT_OUT, comparison, on, lambda words: words.omitted, count)
-    if all(output.alignment is not None for rows in outputs.values() for output in rows):
-        return _worst(LITTLE, _each(outputs, _hardly_seen), count)
+        return _rank_exact(OMITTED, comparison, test_set, lambda e: e.omitted, count)
+    if all(line.alignment is not None for lines in outputs.values() for line in lines):
+        return _rank(LOW_ATTENTION_PROXY, _judge_all(outputs, _judge_attention), count)
 
-    def shorter(name: str, k: int, output: OutputLine) -> RankedSentence:
-        missing = len(on.references[0][k].split()) - len(output.text.split())
-        return RankedSentence(name, k, _source(on, k), missing)
+    def judge_length(system: str, k: int, line: OutputLine) -> RankedSentence:
+        missing = len(test_set.references[0][k].split()) - len(line.text.split())
+        return RankedSentence(system, k, _source_words(test_set, k), missing)
 
-    return _worst(SHORT, _each(outputs, shorter), count)
+    return _rank(LENGTH_PROXY, _judge_all(outputs, judge_length), count)
 
 
 def over_translated(
     comparison: Comparison,
     outputs: Mapping[str, Sequence[OutputLine]],
-    on: EvaluationSet,
+    test_set: EvaluationSet,
     count: int,
 ) -> SentenceRanking:
-    """Sentences that say most twice: exactly known, or by repetitions."""
+    """Rank sentences by repeated words: exact, else by REP."""
     if all(system.word_errors for system in comparison.systems.values()):
-        return _exact(SAID_TWICE, comparison, on, lambda words: words.repeated, count)
+        return _rank_exact(REPEATED, comparison, test_set, lambda e: e.repeated, count)
 
-    def repeated(name: str, k: int, output: OutputLine) -> RankedSentence:
-        reference = on.references[0][k].split()
-        # REP is a percentage of the reference words; here their number
-        amount = rep_score([output.text.split()], [reference]) * len(reference) / 100
-        return RankedSentence(name, k, _source(on, k), amount)
+    def judge_repetitions(system: str, k: int, line: OutputLine) -> RankedSentence:
+        reference = test_set.references[0][k].split()
+        # REP is per 100 reference words; here it is their number
+        repeated = rep_score([line.text.split()], [reference]) * len(reference) / 100
+        return RankedSentence(system, k, _source_words(test_set, k), repeated)
 
-    return _worst(REPEATED, _each(outputs, repeated), count)
+    return _rank(REP_PROXY, _judge_all(outputs, judge_repetitions), count)
 
 
 def repeated_bigram_positions(words: Sequence[str]) -> frozenset[int]:
-    """Positions of words in pairs that already occurred in the sentence."""
+    """Return the positions of words in bigrams that occurred before in the sentence."""
     seen: set[tuple[str, str]] = set()
-    found: set[int] = set()
-    for k, pair in enumerate(pairwise(words)):
-        if pair in seen:
-            found |= {k, k + 1}
-        seen.add(pair)
-    return frozenset(found)
+    positions: set[int] = set()
+    for k, bigram in enumerate(pairwise(words)):
+        if bigram in seen:
+            positions |= {k, k + 1}
+        seen.add(bigram)
+    return frozenset(positions)
 
 
-def _source(on: EvaluationSet, k: int) -> list[str]:
-    return on.source[k].split() if on.source is not None else []
+def _source_words(test_set: EvaluationSet, k: int) -> list[str]:
+    return test_set.source[k].split() if test_set.source is not None else []
 
 
-def _hardly_seen(name: str, k: int, output: OutputLine) -> RankedSentence:
-    assert output.alignment is not None
-    received = output.alignment.sum(axis=0)  # [J]
-    marked = frozenset(np.flatnonzero(received < LOW_ATTENTION).tolist())
-    return RankedSentence(name, k, output.source_tokens, len(marked), marked)
+def _judge_attention(system: str, k: int, line: OutputLine) -> RankedSentence:
+    assert line.alignment is not None
+    received = line.alignment.sum(axis=0)  # [J]
+    low = frozenset(np.flatnonzero(received < LOW_ATTENTION).tolist())
+    return RankedSentence(system, k, line.source_tokens, len(low), low)
 
 
-def _exact(
+def _rank_exact(
     measure: str,
     comparison: Comparison,
-    on: EvaluationSet,
-    pick: Callable[[SourceWordErrors], frozenset[int]],
+    test_set: EvaluationSet,
+    positions: Callable[[SourceWordErrors], frozenset[int]],
     count: int,
 ) -> SentenceRanking:
-    findings = [
-        RankedSentence(name, k, _source(on, k), len(pick(words)), pick(words))
-        for name, evaluation in comparison.systems.items()
-        for k, words in enumerate(evaluation.word_errors)
+    sentences = [
+        RankedSentence(
+            system, k, _source_words(test_set, k), len(positions(errors)), positions(errors)
+        )
+        for system, evaluation in comparison.systems.items()
+        for k, errors in enumerate(evaluation.word_errors)
     ]
-    return _worst(measure, findings, count)
+    return _rank(measure, sentences, count)
 
 
-def _each(
+def _judge_all(
     outputs: Mapping[str, Sequence[OutputLine]],
     judge: Callable[[str, int, OutputLine], RankedSentence],
 ) -> list[RankedSentence]:
     return [
-        judge(name, k, output) for name, rows in outputs.items() for k, output in enumerate(rows)
+        judge(system, k, line) for system, lines in outputs.items() for k, line in enumerate(lines)
     ]
 
 
-def _worst(measure: str, findings: Sequence[RankedSentence], count: int) -> SentenceRanking:
-    """The worst `count` that are bad at all; ties in the order of the file."""
-    bad = [finding for finding in findings if finding.amount > 0]
-    return SentenceRanking(measure, tuple(sorted(bad, key=lambda finding: -finding.amount)[:count]))
+def _rank(measure: str, sentences: Sequence[RankedSentence], count: int) -> SentenceRanking:
+    """Keep the worst `count` of those with errors; ties stay in the order of the file."""
+    bad = [sentence for sentence in sentences if sentence.amount > 0]
+    return SentenceRanking(measure, tuple(sorted(bad, key=lambda s: -s.amount)[:count]))

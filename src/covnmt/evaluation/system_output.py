@@ -1,7 +1,6 @@
-"""What a system wrote, sentence by sentence: `covnmt translate --json` lines, or plain text.
+"""Read the output of a system: lines of `covnmt translate --json`, or plain text.
 
-JSON lines carry tokens, attention and coverage, so the report can show what the system looked at;
-plain text of any system gives its words alone. Letters: I target words, J source words.
+JSON lines have tokens, attention and coverage too. Letters: I target words, J source words.
 """
 
 import json
@@ -21,7 +20,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, eq=False)
 class OutputLine:
-    """One translation, with as much of its account as the file has."""
+    """One translation, with attention, coverage and fertility if the file has them."""
 
     text: str
     source_tokens: tuple[str, ...] = ()
@@ -33,8 +32,10 @@ class OutputLine:
 
 
 def read_outputs(path: Path, sentences: int | None = None) -> list[OutputLine]:
-    """Read a system's output ("-" is standard input); with `sentences` one empty line too many at
-    the end is let pass."""
+    """Read a system's output; "-" is standard input.
+
+    If the number of `sentences` is given, one empty line too many at the end is ignored.
+    """
     lines = list(read_input_lines(path))
     if sentences is not None and len(lines) == sentences + 1 and not lines[-1]:
         lines.pop()
@@ -42,27 +43,29 @@ def read_outputs(path: Path, sentences: int | None = None) -> list[OutputLine]:
         raise UserError(f"{path}: empty; expected a translation on every line")
     if not _is_json(lines[0]):
         return [OutputLine(text=line) for line in lines]
-    return [parse_output(line, f"{path}, line {n}") for n, line in enumerate(lines, 1)]
+    return [parse_output_line(line, f"{path}, line {n}") for n, line in enumerate(lines, 1)]
 
 
-def parse_output(line: str, place: str) -> OutputLine:
-    """Read one JSON line; `place` names it in messages."""
+def parse_output_line(line: str, where: str) -> OutputLine:
+    """Parse one JSON line; `where` names it in messages."""
     try:
         row = json.loads(line)
     except PARSE_ERRORS as error:
-        raise UserError(f"{place}: not valid JSON ({error}); was the file cut off?") from None
+        raise UserError(f"{where}: not valid JSON ({error}); was the file cut off?") from None
     if not isinstance(row, dict) or not _is_text(row.get("text")):
-        raise UserError(f'{place}: no "text"; expected a line of `covnmt translate --json`')
-    source_tokens, tokens = (_words(row, name, place) for name in ("source_tokens", "tokens"))
+        raise UserError(f'{where}: no "text"; expected a line of `covnmt translate --json`')
+    source_tokens, tokens = (
+        _parse_tokens(row, name, where) for name in ("source_tokens", "tokens")
+    )
     I, J = len(tokens), len(source_tokens)
     return OutputLine(
         text=row["text"],
         source_tokens=source_tokens,
         tokens=tokens,
         score=row.get("score"),
-        alignment=_numbers(row, "alignment", (I, J), place),
-        coverage=_numbers(row, "coverage", (J,), place),
-        fertility=_numbers(row, "fertility", (J,), place),
+        alignment=_parse_array(row, "alignment", (I, J), where),
+        coverage=_parse_array(row, "coverage", (J,), where),
+        fertility=_parse_array(row, "fertility", (J,), where),
     )
 
 
@@ -75,34 +78,34 @@ def _is_json(line: str) -> bool:
 
 
 def _is_text(value: Any) -> bool:
-    """A string that can be written; JSON's escapes can name halves of characters."""
+    """Return whether a value is a string of whole characters; JSON can escape half of one."""
     return isinstance(value, str) and not SURROGATE.search(value)
 
 
-def _words(row: dict[str, Any], name: str, place: str) -> tuple[str, ...]:
-    words = row.get(name, [])
-    if not isinstance(words, list) or not all(map(_is_text, words)):
-        raise UserError(f'{place}: "{name}" should be a list of words')
-    return tuple(words)
+def _parse_tokens(row: dict[str, Any], name: str, where: str) -> tuple[str, ...]:
+    tokens = row.get(name, [])
+    if not isinstance(tokens, list) or not all(map(_is_text, tokens)):
+        raise UserError(f'{where}: "{name}" should be a list of words')
+    return tuple(tokens)
 
 
-def _numbers(
-    row: dict[str, Any], name: str, shape: tuple[int, ...], place: str
+def _parse_array(
+    row: dict[str, Any], name: str, shape: tuple[int, ...], where: str
 ) -> FloatArray | None:
     if row.get(name) is None:
         return None
     try:
         values = np.array(row[name], dtype=np.float32)
     except (TypeError, ValueError, OverflowError):
-        raise UserError(f'{place}: "{name}" should hold numbers, row by row') from None
+        raise UserError(f'{where}: "{name}" should hold numbers, row by row') from None
     # an empty translation has no rows, and then JSON cannot say how long they are
     if values.size == 0 and 0 in shape:
         return np.zeros(shape, dtype=np.float32)
     if values.shape != shape or not np.isfinite(values).all():
         expected = " x ".join(map(str, shape))
         raise UserError(
-            f'{place}: "{name}" should hold {expected} finite numbers, as many as words'
+            f'{where}: "{name}" should hold {expected} finite numbers, as many as words'
         )
     if name == "alignment" and (values < 0).any():
-        raise UserError(f'{place}: "{name}" holds negative weights')
+        raise UserError(f'{where}: "{name}" holds negative weights')
     return values

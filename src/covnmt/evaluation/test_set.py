@@ -1,8 +1,8 @@
-"""What is evaluated: a test set, and what a system made of it; from lists or from files.
+"""Load a test set and the outputs of systems, and check that they fit together.
 
-Files of other tools work as they are: plain or compressed, any line ends, Pharaoh links counted
-from 0 or 1, one empty line too many at the end. What does not fit together is an error that names
-the file and the line; there is no score for it.
+Files of other toolkits work as they are: plain or compressed, any line ends, Pharaoh links counted
+from 0 or 1, one empty line too many at the end. Whatever does not fit is an error that names file
+and line.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,11 @@ from covnmt.metrics.alignment import GoldAlignment, Links
 class EvaluationSet:
     """Source, references and gold alignment, sentence by sentence.
 
-    `references` holds one list of sentences per set of references. `gold` aligns the words, split
-    at white space, of the source and the first reference. `deterministic` says that the first
-    reference is the only right translation, as in the embedded pair: only then can words left out
-    and said twice be counted exactly. `files` names where each part came from, for messages.
+    references: one list of sentences per reference set.
+    gold: alignment of the words, split at white space, of source and first reference.
+    deterministic: the first reference is the only right translation, as in the embedded pair;
+        only then can omitted and repeated words be counted exactly.
+    files: the file of each of these, for messages.
     """
 
     references: Sequence[Sequence[str]]
@@ -35,7 +36,7 @@ class EvaluationSet:
     files: Mapping[str, str] = field(default_factory=dict)
 
     def lengths(self) -> list[tuple[int, int]]:
-        """Words per sentence, split at white space: (source, first reference)."""
+        """Return the number of words of each source and first reference, split at white space."""
         assert self.source is not None
         return [
             (len(source.split()), len(reference.split()))
@@ -70,7 +71,7 @@ class SystemOutput:
 def combine_output_lines(
     lines: Sequence[OutputLine], reference_attention: Sequence[FloatArray] | None = None
 ) -> SystemOutput:
-    """A system's lines taken together; what some sentences lack is left out for all."""
+    """Combine a system's lines; attention and fertility only if all lines have them."""
     alignments = [line.alignment for line in lines if line.alignment is not None]
     fertilities = [line.fertility for line in lines if line.fertility is not None]
     n = len(lines)
@@ -89,8 +90,8 @@ def load_evaluation_set(
     base: Literal[0, 1] = 0,
     deterministic: bool = False,
 ) -> EvaluationSet:
-    """Read a test set; `base` is the number of the first word in the gold alignment."""
-    texts = [_without_last_empty(list(read_lines(path))) for path in references]
+    """Read a test set; words of the gold alignment count from `base`."""
+    texts = [_drop_last_empty(list(read_lines(path))) for path in references]
     sentences = len(texts[0])
     files = {f"reference {n}": str(path) for n, path in enumerate(references, 1)}
     if source:
@@ -99,8 +100,8 @@ def load_evaluation_set(
         files["gold"] = str(gold)
     return EvaluationSet(
         references=texts,
-        source=_trimmed(list(read_lines(source)), sentences) if source else None,
-        gold=_trimmed(read_links(gold, base), sentences) if gold else None,
+        source=_trim(list(read_lines(source)), sentences) if source else None,
+        gold=_trim(read_links(gold, base), sentences) if gold else None,
         deterministic=deterministic,
         files=files,
     )
@@ -116,39 +117,41 @@ def load_output(
     output_links: Path | None = None,
     base: Literal[0, 1] = 0,
 ) -> SystemOutput:
-    """Read what a system made: text, or JSON lines as `covnmt translate --json` writes them,
-    whose alignment and fertility are then used too. All link files are source first, from `base`.
+    """Read the output of a system: text, or lines of `covnmt translate --json`.
+
+    JSON lines also give attention and fertility. Link files have the source first and count words
+    from `base`.
     """
     sentences = len(evaluation_set.references[0])
-    made = combine_output_lines(read_outputs(hypothesis, sentences))
+    output = combine_output_lines(read_outputs(hypothesis, sentences))
     paths = {
         "hypothesis": hypothesis,
         "reference_attention": reference_attention,
         "links": links,
         "reverse_links": reverse_links,
-        "attention": attention or (hypothesis if made.attention is not None else None),
+        "attention": attention or (hypothesis if output.attention is not None else None),
         "output_links": output_links,
-        "fertility": hypothesis if made.fertility is not None else None,
+        "fertility": hypothesis if output.fertility is not None else None,
     }
 
     def read(path: Path | None) -> list[Links] | None:
-        rows = _trimmed(read_links(path, base), sentences) if path else None
+        rows = _trim(read_links(path, base), sentences) if path else None
         return None if rows is None else [row.possible for row in rows]
 
     return SystemOutput(
-        text=made.text,
+        text=output.text,
         reference_attention=load_matrices(reference_attention) if reference_attention else None,
         links=read(links),
         reverse_links=read(reverse_links),
-        attention=load_matrices(attention) if attention else made.attention,
+        attention=load_matrices(attention) if attention else output.attention,
         output_links=read(output_links),
-        fertility=made.fertility,
+        fertility=output.fertility,
         files={name: str(path) for name, path in paths.items() if path},
     )
 
 
 def check_evaluation_inputs(evaluation_set: EvaluationSet, output: SystemOutput) -> None:
-    """Raise if the parts do not fit together, naming the first place where they do not."""
+    """Raise on the first thing that does not fit."""
     _check_counts(evaluation_set, output)
     _check_references(evaluation_set)
     _check_fertility(output)
@@ -163,14 +166,14 @@ def check_evaluation_inputs(evaluation_set: EvaluationSet, output: SystemOutput)
     ):
         raise UserError(
             f"{output.files.get('reverse_links', 'reverse_links')}: links of the opposite way "
-            "are joined with those of the usual one; give --links or --forced too"
+            "need links of the usual direction; give --links or --forced too"
         )
 
 
 def _check_words(evaluation_set: EvaluationSet, output: SystemOutput) -> None:
-    """Links and matrices of the reference must lie within the words of their sentences."""
+    """Raise on links or matrices of the reference outside the words of their sentences."""
     lengths = evaluation_set.lengths()
-    own = [
+    output_lengths = [
         (source, len(line.split())) for (source, _), line in zip(lengths, output.text, strict=True)
     ]
     if evaluation_set.gold is not None:
@@ -181,7 +184,7 @@ def _check_words(evaluation_set: EvaluationSet, output: SystemOutput) -> None:
     for part, links, fits in (
         ("links", output.links, lengths),
         ("reverse_links", output.reverse_links, lengths),
-        ("output_links", output.output_links, own),
+        ("output_links", output.output_links, output_lengths),
     ):
         rows = [GoldAlignment(row, row) for row in links] if links is not None else []
         check_links(rows, fits[: len(rows)], output.files.get(part, part))
@@ -194,7 +197,7 @@ def _check_words(evaluation_set: EvaluationSet, output: SystemOutput) -> None:
 
 
 def _check_fertility(output: SystemOutput) -> None:
-    """The source words of the output's soft matrices are those of its fertility."""
+    """Raise if fertility and attention have different numbers of source words."""
     if output.attention is None or output.fertility is None:
         return
     for number, (matrix, row) in enumerate(zip(output.attention, output.fertility, strict=True), 1):
@@ -242,12 +245,11 @@ def _check_references(evaluation_set: EvaluationSet) -> None:
                 )
 
 
-def _without_last_empty(lines: list[str]) -> list[str]:
+def _drop_last_empty(lines: list[str]) -> list[str]:
     return lines[:-1] if lines and not lines[-1].strip() else lines
 
 
-def _trimmed(rows: list[Any], sentences: int) -> list[Any]:
-    """Drop one empty line too many at the end; any other surplus is left for `check`."""
+def _trim(rows: list[Any], sentences: int) -> list[Any]:
+    """Drop one empty line too many at the end; check_evaluation_inputs finds any other."""
     empty = ("", GoldAlignment(frozenset(), frozenset()))
-    one_too_many = len(rows) == sentences + 1 and rows[-1] in empty
-    return rows[:-1] if one_too_many else rows
+    return rows[:-1] if len(rows) == sentences + 1 and rows[-1] in empty else rows
