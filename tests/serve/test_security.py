@@ -156,20 +156,20 @@ def test_only_the_page_is_served(client: httpx.Client, path: str) -> None:
 
 
 def test_rate() -> None:
-    rate = RateLimiter(rate=2.0, burst=3)
-    assert [rate.wait("a", 0.0) for _ in range(4)] == [0, 0, 0, 0.5]
-    assert rate.wait("b", 0.0) == 0
-    assert rate.wait("a", 0.5) == 0
-    assert rate.wait("a", 0.5) == pytest.approx(0.5)
-    assert [rate.wait("a", 1000.0) for _ in range(4)] == [0, 0, 0, 0.5]
+    limiter = RateLimiter(rate=2.0, burst=3)
+    assert [limiter.seconds_to_wait("a", 0.0) for _ in range(4)] == [0, 0, 0, 0.5]
+    assert limiter.seconds_to_wait("b", 0.0) == 0
+    assert limiter.seconds_to_wait("a", 0.5) == 0
+    assert limiter.seconds_to_wait("a", 0.5) == pytest.approx(0.5)
+    assert [limiter.seconds_to_wait("a", 1000.0) for _ in range(4)] == [0, 0, 0, 0.5]
 
 
 def test_rate_forgets_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("covnmt.serve.security.CLIENTS", 5)
-    rate = RateLimiter(rate=1.0, burst=1)
+    monkeypatch.setattr("covnmt.serve.security.MAX_ADDRESSES", 5)
+    limiter = RateLimiter(rate=1.0, burst=1)
     for number in range(100):
-        rate.wait(str(number), 0.0)
-    assert list(rate.buckets) == ["95", "96", "97", "98", "99"]
+        limiter.seconds_to_wait(str(number), 0.0)
+    assert list(limiter.buckets) == ["95", "96", "97", "98", "99"]
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics"])

@@ -136,7 +136,10 @@ class Batcher(Generic[W, R]):
             self.idle_threads += 1
             while True:
                 self._drop_cancelled()
-                batch = choose_batch(self._allowed(), self.batch_size)
+                allowed = self.waiting
+                if not self.long_batches_allowed:
+                    allowed = [item for item in allowed if not is_long(item)]
+                batch = choose_batch(allowed, self.batch_size)
                 if not batch and self.closed:
                     break
                 seconds = batch[0].arrived + self.max_wait - time.monotonic() if batch else None
@@ -147,12 +150,6 @@ class Batcher(Generic[W, R]):
                 self.changed.wait(seconds)
             self.idle_threads -= 1
             return batch
-
-    def _allowed(self) -> Sequence[WorkItem[W, R]]:
-        """Return what a free thread may take now."""
-        if self.long_batches_allowed:
-            return self.waiting
-        return [item for item in self.waiting if not is_long(item)]
 
     def _take(self, batch: list[WorkItem[W, R]]) -> list[WorkItem[W, R]]:
         """Take a batch, or this thread's share if other idle threads can help with it."""

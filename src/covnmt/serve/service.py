@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -20,11 +21,12 @@ P = TypeVar("P")
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
 class SubmittedTexts:
     """Texts whose sentences are being translated."""
 
-    def __init__(self, layouts: list[SplitText], futures: "list[Future[Translation]]") -> None:
-        self.layouts, self.futures = layouts, futures
+    layouts: list[SplitText]
+    futures: "list[Future[Translation]]"
 
     def join(self, translations: Sequence[Translation]) -> list[tuple[str, list[Translation]]]:
         """Return every text put together again, and the translations of its sentences."""
@@ -93,12 +95,21 @@ class TranslationService:
     ) -> T:
         """Wait for results; they are cancelled when time is up or the client has gone."""
         seconds = self.time_limit(timeout)
+        work = asyncio.ensure_future(results)
+        disconnected = asyncio.ensure_future(_disconnected(request))
         try:
-            async with asyncio.timeout(seconds):
-                return await run_while_connected(request, results)
-        except TimeoutError:
+            await asyncio.wait(
+                {work, disconnected}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if work.done():
+                return work.result()
+            if disconnected.done():
+                raise RequestRefusedError(CLIENT_CLOSED_REQUEST, "the client has gone")
             message = f"not done within {seconds:g} s; send less at once"
-            raise RequestRefusedError(408, message) from None
+            raise RequestRefusedError(408, message)
+        finally:
+            work.cancel()
+            disconnected.cancel()
 
 
 async def gather_futures(futures: "Sequence[Future[T]]") -> list[T]:
@@ -116,20 +127,7 @@ async def submit_one_by_one(submit: "Callable[[P], Future[T]]", items: Sequence[
     return [result for item in items for result in await gather_futures([submit(item)])]
 
 
-async def run_while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Await the work, or cancel it as soon as the client hangs up."""
-    task = asyncio.ensure_future(work)
-    disconnected = asyncio.ensure_future(_disconnected(request))
-    try:
-        await asyncio.wait({task, disconnected}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise RequestRefusedError(CLIENT_CLOSED_REQUEST, "the client has gone")
-        return task.result()
-    finally:
-        task.cancel()
-        disconnected.cancel()
-
-
 async def _disconnected(request: Request) -> None:
+    """Return when the client hangs up."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
