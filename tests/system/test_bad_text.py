@@ -110,7 +110,7 @@ CASES = {
     ),
     # corpus
     "a corpus nobody knows": Case(
-        "corpus get kfft new", ("no corpus is called kfft", "did you mean kftt?")
+        "corpus get kfft new", ("kfft: no such corpus", "did you mean kftt?")
     ),
 }
 

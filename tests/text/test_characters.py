@@ -20,7 +20,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("letter", "before", "unspaced", "full"), KINDS)
-def test_kinds(letter: str, before: bool, unspaced: bool, full: bool) -> None:
+def test_classes_of_characters(letter: str, before: bool, unspaced: bool, full: bool) -> None:
     assert (is_grapheme_extension(letter), is_unspaced_script(letter), is_full_width(letter)) == (
         before,
         unspaced,

@@ -55,7 +55,7 @@ def test_numbers_are_written_as_in_laws(text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("text", KEPT)
-def test_what_is_no_number_stays(text: str) -> None:
+def test_digits_that_are_not_numbers_stay(text: str) -> None:
     assert digits_to_chinese(text) == text
 
 
@@ -73,12 +73,12 @@ def read(written: str) -> int:
 
 
 @given(st.integers(0, 10**16 - 1))
-def test_every_number_can_be_read_again(number: int) -> None:
+def test_every_chinese_number_reads_as_the_same_integer(number: int) -> None:
     assert read(digits_to_chinese(f"{number}元")[:-1]) == number
     assert digits_to_chinese(f"{number:,}元") == digits_to_chinese(f"{number}元")
 
 
 @given(st.text("0123456789,.%/:-年月元第 A"))
-def test_a_second_time_changes_nothing(text: str) -> None:
+def test_replacing_numbers_twice_changes_nothing_more(text: str) -> None:
     once = digits_to_chinese(text)
     assert digits_to_chinese(once) == once

@@ -21,7 +21,7 @@ def subwords(directory: Path) -> Codec:
     settings = TokenizerSettings(kind="sentencepiece")
     path = directory / "any.spm"
     train_sentencepiece([LINE, "a cat and a small dog"] * 20, path, 30)
-    vocabulary = Vocabulary(tuple(SentencePieceTokenizer(path).pieces()))
+    vocabulary = Vocabulary(tuple(SentencePieceTokenizer(path).subwords()))
     return Codec(settings, build_tokenizer(settings, path), vocabulary, path)
 
 
@@ -34,7 +34,7 @@ def directory(tmp_path: Path) -> Path:
     return path
 
 
-def test_text_to_ids_and_back() -> None:
+def test_text_becomes_ids_and_the_same_text_again() -> None:
     codec = words("cat", "the")
     assert codec.tokenize("The CAT sat") == ["the", "cat", "sat"]
     assert codec.encode(["the", "cat", "sat"]) == [3, 2, 1]
@@ -43,7 +43,7 @@ def test_text_to_ids_and_back() -> None:
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_save_and_load(directory: Path, tmp_path: Path, side: Side) -> None:
+def test_a_saved_codec_loads_again(directory: Path, tmp_path: Path, side: Side) -> None:
     original = words("the", "small", "cat") if side == "source" else subwords(tmp_path)
     loaded = Codec.load(directory, side)
     assert loaded.settings == original.settings
@@ -51,14 +51,14 @@ def test_save_and_load(directory: Path, tmp_path: Path, side: Side) -> None:
     assert loaded.tokenize(LINE) == original.tokenize(LINE)
 
 
-def test_subword_codec_gives_its_line_back(directory: Path) -> None:
+def test_subwords_are_joined_to_the_same_line(directory: Path) -> None:
     codec = Codec.load(directory, "target")
     ids = codec.encode(codec.tokenize(LINE))
     assert 1 not in ids
     assert codec.detokenize(codec.decode([*ids, codec.vocabulary.end_id])) == LINE
 
 
-def test_copies_are_whole(directory: Path, tmp_path: Path) -> None:
+def test_copied_codecs_are_complete(directory: Path, tmp_path: Path) -> None:
     copy = tmp_path / "model"
     copy_codecs(directory, copy)
     assert sorted(path.name for path in copy.iterdir()) == [
@@ -80,7 +80,7 @@ def test_saving_over_itself_keeps_the_model(directory: Path) -> None:
     assert vocabulary_fingerprint(directory) == before
 
 
-def test_the_fingerprint_sees_every_file(directory: Path) -> None:
+def test_the_fingerprint_depends_on_every_file(directory: Path) -> None:
     seen = {vocabulary_fingerprint(directory)}
     Vocabulary(("the", "small", "dog")).save(directory / "source.vocab")
     seen.add(vocabulary_fingerprint(directory))
@@ -94,7 +94,9 @@ def test_the_fingerprint_sees_every_file(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["source.json", "source.vocab", "target.spm"])
-def test_missing_files(directory: Path, tmp_path: Path, missing: str) -> None:
+def test_missing_files_are_an_error_that_names_them(
+    directory: Path, tmp_path: Path, missing: str
+) -> None:
     (directory / missing).unlink()
     with pytest.raises(UserError, match=missing):
         Codec.load(directory, "target" if missing.startswith("target") else "source")
@@ -105,7 +107,7 @@ def test_missing_files(directory: Path, tmp_path: Path, missing: str) -> None:
 
 
 @pytest.mark.parametrize("content", ['{"kind": "none"}', '{"type": "moses"}', "[1]", "{", "null"])
-def test_damaged_settings(directory: Path, content: str) -> None:
+def test_damaged_settings_are_an_error_that_names_the_file(directory: Path, content: str) -> None:
     (directory / "source.json").write_text(content)
     with pytest.raises(UserError, match=r"source\.json"):
         Codec.load(directory, "source")

@@ -39,14 +39,14 @@ LETTERS = "aeñ가กगا\u0301\u0e49\u093f\u064e\u200d "
 
 
 @pytest.mark.parametrize(("language", "line", "tokens"), CASES)
-def test_there_and_back(language: str, line: str, tokens: str) -> None:
+def test_moses_tokens_are_joined_to_the_same_line(language: str, line: str, tokens: str) -> None:
     tokenizer = MosesTokenizer(language)
     assert tokenizer.tokenize(line) == tokens.split(" ")
     assert tokenizer.detokenize(tokens.split(" ")) == line
 
 
 @pytest.mark.parametrize("line", ["Tiếng Việt, rất đẹp.", "Zoë, café", "Ελλάδα, Åland"])
-def test_accents_of_their_own_stay_on_their_letters(line: str) -> None:
+def test_combining_accents_stay_with_their_letters(line: str) -> None:
     tokenizer, apart = MosesTokenizer("en"), unicodedata.normalize("NFD", line)
     tokens = tokenizer.tokenize(apart)
     assert not any(unicodedata.combining(token[0]) for token in tokens)
@@ -54,5 +54,5 @@ def test_accents_of_their_own_stay_on_their_letters(line: str) -> None:
 
 
 @given(st.text(st.sampled_from(LETTERS)))
-def test_words_without_punctuation_are_left_whole(line: str) -> None:
+def test_words_without_punctuation_are_not_split(line: str) -> None:
     assert MosesTokenizer("ko").tokenize(line) == line.split()

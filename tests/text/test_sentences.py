@@ -41,17 +41,17 @@ CASES = [
 
 
 @pytest.mark.parametrize(("text", "sentences"), CASES)
-def test_sentences(text: str, sentences: list[str]) -> None:
+def test_text_is_split_into_sentences(text: str, sentences: list[str]) -> None:
     assert list(split_into_sentences(text).sentences) == sentences
 
 
-def test_layout_is_kept() -> None:
+def test_joining_keeps_the_layout() -> None:
     layout = split_into_sentences("  One. Two.\n\n\tThree\n")
     assert layout.join(["Eins.", "Zwei.", "Drei"]) == "  Eins. Zwei.\n\n\tDrei\n"
     assert split_into_sentences("One. Two.").join(["Eins.", "Zwei."]) == "Eins. Zwei."
 
 
-def test_sentences_that_touched_are_set_apart_where_the_target_has_spaces() -> None:
+def test_joined_sentences_get_spaces_where_the_target_language_has_them() -> None:
     layout = split_into_sentences("今日は。明日は。")
     assert layout.join(["Today.", "Tomorrow."]) == "Today. Tomorrow."
     assert layout.join(["今天。", "明天。"]) == "今天。明天。"
@@ -62,7 +62,7 @@ def test_sentences_that_touched_are_set_apart_where_the_target_has_spaces() -> N
 
 
 @given(st.text(st.sampled_from("aB .!?。！।»」”\n\t\u2028'")))
-def test_nothing_is_lost(text: str) -> None:
+def test_joining_the_sentences_restores_the_text(text: str) -> None:
     layout = split_into_sentences(text)
     rebuilt = layout.gaps[0]
     for sentence, gap in zip(layout.sentences, layout.gaps[1:], strict=True):
@@ -72,6 +72,6 @@ def test_nothing_is_lost(text: str) -> None:
     assert rebuilt == text
 
 
-def test_a_megabyte_of_anything_takes_no_time() -> None:
+def test_splitting_a_megabyte_is_fast() -> None:
     for unit in (" ", "。", "।", ". ", " »", "\n", "a", '"', ".”"):
         split_into_sentences(unit * (1_000_000 // len(unit)))

@@ -103,17 +103,17 @@ lines = st.text(
 
 
 @pytest.mark.parametrize(("text", "expected"), CLEAN)
-def test_clean(text: str, expected: str) -> None:
+def test_control_characters_and_white_space_are_cleaned(text: str, expected: str) -> None:
     assert clean_line(text) == expected
 
 
 @given(lines)
-def test_clean_twice_changes_nothing_more(line: str) -> None:
+def test_cleaning_twice_changes_nothing_more(line: str) -> None:
     assert clean_line(clean_line(line)) == clean_line(line)
 
 
 @pytest.mark.parametrize(("text", "expected"), PLAIN)
-def test_plain_text(text: str, expected: str) -> None:
+def test_untokenized_text_is_cleaned(text: str, expected: str) -> None:
     settings = TokenizerSettings(kind="characters", nfkc=True, unspaced=True)
     assert clean_line(text, settings) == expected
     tokenizer = build_tokenizer(settings)
@@ -122,7 +122,7 @@ def test_plain_text(text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "expected"), TYPED)
-def test_what_looks_the_same_is_the_same(text: str, expected: str) -> None:
+def test_equivalent_characters_are_normalized_to_one_form(text: str, expected: str) -> None:
     for kind in get_args(Kind):
         settings = TokenizerSettings(kind=kind)
         assert clean_line(text, settings) == (text if kind == "whitespace" else expected)
@@ -130,32 +130,32 @@ def test_what_looks_the_same_is_the_same(text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("text", KEPT)
-def test_thai_lao_and_korean_letters_stay_whole(text: str) -> None:
+def test_thai_lao_and_korean_letters_are_not_taken_apart(text: str) -> None:
     assert clean_line(text + " Ａ", subword_settings("th")) == text + " A"
 
 
 @pytest.mark.parametrize(("text", "expected"), SIMPLIFIED)
-def test_simplified_characters(text: str, expected: str) -> None:
+def test_traditional_characters_become_simplified(text: str, expected: str) -> None:
     settings = TokenizerSettings(kind="characters", simplified=True)
     assert clean_line(text, settings) == expected
     assert clean_line(text) == text
 
 
 @pytest.mark.parametrize(("kind", "language", "line", "tokens"), SPLIT)
-def test_split(kind: Kind, language: str, line: str, tokens: list[str]) -> None:
+def test_each_scheme_splits_lines(kind: Kind, language: str, line: str, tokens: list[str]) -> None:
     settings = TokenizerSettings(kind=kind, language=language)
     assert build_tokenizer(settings).tokenize(line) == tokens
 
 
 @pytest.mark.parametrize(("kind", "language", "line"), ROUND_TRIP)
-def test_round_trip(kind: Kind, language: str, line: str) -> None:
+def test_each_scheme_joins_tokens_to_the_same_line(kind: Kind, language: str, line: str) -> None:
     tokenizer = build_tokenizer(TokenizerSettings(kind=kind, language=language))
     assert tokenizer.detokenize(tokenizer.tokenize(line)) == line
 
 
 @pytest.mark.parametrize("kind", ["characters", "whitespace"])
 @given(line=lines)
-def test_schemes_that_lose_nothing(kind: Kind, line: str) -> None:
+def test_lossless_schemes_restore_any_line(kind: Kind, line: str) -> None:
     settings = TokenizerSettings(kind=kind)
     tokenizer = build_tokenizer(settings)
     assert tokenizer.detokenize(tokenizer.tokenize(line)) == clean_line(line, settings)
@@ -180,13 +180,13 @@ def test_an_empty_line_has_no_tokens(kind: Kind) -> None:
     assert tokenizer.detokenize([]) == ""
 
 
-def test_lowercase() -> None:
+def test_lowercasing() -> None:
     tokenizer = build_tokenizer(TokenizerSettings(kind="whitespace", lowercase=True))
     assert tokenizer.tokenize("Ein ÄPFEL WEIẞ") == ["ein", "äpfel", "weiß"]
 
 
 @pytest.mark.parametrize("language", ["az", "tr"])
-def test_an_i_without_a_dot_stays_without(language: str) -> None:
+def test_turkish_capitals_are_lowercased_with_or_without_dot(language: str) -> None:
     tokenizer = build_tokenizer(TokenizerSettings(language=language, lowercase=True))
     assert " ".join(tokenizer.tokenize("IŞIK İyi I\u0307ç ılık in")) == "ışık iyi iç ılık in"
 
@@ -198,7 +198,7 @@ def subwords(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_sentencepiece_round_trip(subwords: Path) -> None:
+def test_sentencepiece_restores_the_line(subwords: Path) -> None:
     tokenizer = build_tokenizer(TokenizerSettings(kind="sentencepiece"), subwords)
     for line in ("the dog sat", "  a   small \x07cat", "unknown Ω letters", ""):
         tokens = tokenizer.tokenize(line)
@@ -215,15 +215,17 @@ def open_subwords(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(line=lines)
-def test_an_open_vocabulary_can_spell_everything(open_subwords: Path, line: str) -> None:
+def test_an_open_vocabulary_has_no_unknown_characters(open_subwords: Path, line: str) -> None:
     tokenizer = SentencePieceTokenizer(open_subwords)
     plain = clean_line(line)
     tokens = tokenizer.tokenize(plain)
-    assert set(tokens) <= set(tokenizer.pieces())
+    assert set(tokens) <= set(tokenizer.subwords())
     assert tokenizer.detokenize(tokens) == plain
 
 
-def test_bytes_and_digits(open_subwords: Path) -> None:
+def test_an_open_vocabulary_splits_digits_and_unknown_characters_into_bytes(
+    open_subwords: Path,
+) -> None:
     tokenizer = SentencePieceTokenizer(open_subwords)
     assert {"1", "9", "8", "4"} <= set(tokenizer.tokenize("cat 1984"))
     assert tokenizer.tokenize("猫")[-3:] == ["<0xE7>", "<0x8C>", "<0xAB>"]
@@ -231,7 +233,7 @@ def test_bytes_and_digits(open_subwords: Path) -> None:
     assert tokenizer.detokenize(["▁a", "<0x0A>", "b", "<0x20>", "c"]) == "abc"
 
 
-def test_sentencepiece_needs_its_model(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_sentencepiece_model_is_an_error(tmp_path: Path) -> None:
     settings = TokenizerSettings(kind="sentencepiece")
     with pytest.raises(ValueError, match="trained model"):
         build_tokenizer(settings)
@@ -243,7 +245,7 @@ def test_sentencepiece_needs_its_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [{"kind": "mosses"}, {"colour": "red"}, {"language": "English"}])
-def test_settings_that_do_not_exist(bad: dict[str, str]) -> None:
+def test_unknown_tokenizer_settings_are_refused(bad: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
         TokenizerSettings.model_validate(bad)
 
@@ -269,5 +271,5 @@ SPELT = [
 
 
 @pytest.mark.parametrize(("tokens", "shown"), SPELT)
-def test_bytes_are_shown_as_what_they_spell(tokens: str, shown: str) -> None:
+def test_byte_tokens_are_shown_as_their_character(tokens: str, shown: str) -> None:
     assert spell_byte_tokens(tokens.split()) == shown.split()

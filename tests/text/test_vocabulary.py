@@ -20,18 +20,18 @@ from covnmt.text.vocabulary import (
 )
 
 DAMAGED = [
-    (b"one\n\ntwo\n", "line 2: '' is not one word"),
-    (b"one\ntwo words\n", "line 2: 'two words' is not one word"),
-    (b"one\ntwo\none\n", "line 3: 'one' stands in line 1 too"),
+    (b"one\n\ntwo\n", "line 2: ''"),
+    (b"one\ntwo words\n", "line 2: 'two words'"),
+    (b"one\ntwo\none\n", "line 3: 'one'"),
     (b"one\n\xff\n", "line 2: not UTF-8"),
-    (b"", "holds no words"),
+    (b"", "has no tokens"),
 ]
 
 words = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=3)
 counters = st.dictionaries(words, st.integers(1, 5), min_size=1)
 
 
-def test_the_papers_size() -> None:
+def test_a_vocabulary_of_the_papers_size() -> None:
     counts = {f"w{number}": 1 for number in range(40_000)}
     vocabulary = Vocabulary.from_counts(counts, 30_000)
     assert len(vocabulary.tokens) == 29_998
@@ -53,7 +53,7 @@ def test_the_order_of_counting_does_not_matter(counts: dict[str, int], size: int
 
 
 @given(counters, st.integers(0, 20))
-def test_no_word_left_out_is_more_frequent(counts: dict[str, int], number: int) -> None:
+def test_no_omitted_token_is_more_frequent(counts: dict[str, int], number: int) -> None:
     chosen = most_frequent(counts, number)
     left_out = [count for word, count in counts.items() if word not in chosen]
     assert len(chosen) == min(number, len(counts))
@@ -80,14 +80,16 @@ def test_save_and_load(tmp_path_factory: pytest.TempPathFactory, listed: list[st
 
 
 @pytest.mark.parametrize(("content", "message"), DAMAGED)
-def test_damaged_files(tmp_path: Path, content: bytes, message: str) -> None:
+def test_damaged_vocabularies_are_an_error_with_the_line(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     path = tmp_path / "source.vocab"
     path.write_bytes(content)
     with pytest.raises(UserError, match=re.escape(str(path)) + ".*" + re.escape(message)):
         Vocabulary.load(path)
 
 
-def test_reservoir_keeps_short_streams_whole_and_is_bounded() -> None:
+def test_a_reservoir_sample_has_all_of_a_short_stream_and_is_bounded() -> None:
     assert reservoir_sample(range(5), 10, seed=1) == [0, 1, 2, 3, 4]
     sample = reservoir_sample(range(1000), 10, seed=1)
     assert len(set(sample)) == 10
@@ -98,7 +100,7 @@ def test_reservoir_keeps_short_streams_whole_and_is_bounded() -> None:
     )
 
 
-def test_reservoir_is_fair() -> None:
+def test_a_reservoir_sample_is_uniform() -> None:
     drawn = Counter(item for seed in range(2000) for item in reservoir_sample(range(20), 5, seed))
     # 500 expected of each, standard deviation 19
     assert all(400 < drawn[item] < 600 for item in range(20))
@@ -113,22 +115,24 @@ def test_sentencepiece_is_deterministic_and_keeps_to_its_size(tmp_path: Path, ki
     for path in paths:
         train_sentencepiece(SENTENCES, path, 30, "bpe" if kind == "bpe" else "unigram")
     assert paths[0].read_bytes() == paths[1].read_bytes()
-    pieces = SentencePieceTokenizer(paths[0]).pieces()
+    pieces = SentencePieceTokenizer(paths[0]).subwords()
     assert len(Vocabulary(tuple(pieces))) <= 30 + 1
     assert not {"<unk>", "<s>", "</s>"} & set(pieces)
     assert len(set(pieces)) == len(pieces)
 
 
-def test_sentencepiece_takes_what_a_small_corpus_has(tmp_path: Path) -> None:
+def test_sentencepiece_of_a_small_corpus_may_be_smaller_than_asked(tmp_path: Path) -> None:
     train_sentencepiece(SENTENCES, tmp_path / "large.spm", 30_000)
-    assert 20 < len(SentencePieceTokenizer(tmp_path / "large.spm").pieces()) < 1000
+    assert 20 < len(SentencePieceTokenizer(tmp_path / "large.spm").subwords()) < 1000
 
 
 IMPOSSIBLE = [(SENTENCES, "smaller than"), ([""], "of empty lines"), ([], "of empty lines")]
 
 
 @pytest.mark.parametrize(("sentences", "message"), IMPOSSIBLE)
-def test_impossible_sentencepiece(tmp_path: Path, sentences: list[str], message: str) -> None:
+def test_training_sentencepiece_on_unsuitable_text_is_an_error(
+    tmp_path: Path, sentences: list[str], message: str
+) -> None:
     with pytest.raises(UserError, match=f"size 5 can be made .*{message}"):
         train_sentencepiece(sentences, tmp_path / "none.spm", 5)
     assert not (tmp_path / "none.spm").exists()

@@ -219,7 +219,7 @@ def _dropped(tally: Counter[str]) -> dict[DropReason, int]:
 def _build_vocabulary(counts: Mapping[str, int], size: int, model: Path | None) -> Vocabulary:
     if model is None:
         return Vocabulary.from_counts(counts, size)
-    return Vocabulary(tuple(SentencePieceTokenizer(model).pieces()))
+    return Vocabulary(tuple(SentencePieceTokenizer(model).subwords()))
 
 
 def _write_order(output: Path, pairs: int, seed: int, work: Path) -> None:

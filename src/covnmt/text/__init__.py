@@ -1,1 +1,1 @@
-"""Raw line <-> tokens <-> ids: tokenisers, vocabularies, and corpora as arrays on disk."""
+"""Between lines of text, tokens and ids: tokenizers, vocabularies, sentence splitting."""

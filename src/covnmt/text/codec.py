@@ -1,7 +1,7 @@
-"""One side of a language pair: its tokenizer and its vocabulary, and the files they live in.
+"""The tokenizer and vocabulary of one side of a language pair, and their files.
 
-A directory holds `source.json`, `source.vocab` and, for sentencepiece, `source.spm`; and the same
-for `target`. These files travel from the data directory into every model trained on it.
+A directory has `source.json`, `source.vocab` and, for sentencepiece, `source.spm`; and the same for
+`target`. They are copied from the prepared data into every model trained on it.
 """
 
 import hashlib
@@ -18,12 +18,12 @@ from covnmt.text.vocabulary import Vocabulary
 
 Side = Literal["source", "target"]
 SIDES: tuple[Side, Side] = ("source", "target")
-REMEDY = "copy it from the data directory, or make that again with `covnmt prepare`"
+REMEDY = "copy it from the data directory, or make it again with `covnmt prepare`"
 
 
 @dataclass(frozen=True)
 class Codec:
-    """Text of one side to tokens to ids, and back."""
+    """Turns text of one side into tokens and ids, and back."""
 
     settings: TokenizerSettings
     tokenizer: Tokenizer
@@ -32,33 +32,33 @@ class Codec:
 
     @classmethod
     def load(cls, directory: Path, side: Side) -> "Codec":
-        """Read what `save` wrote."""
+        """Read the files of one side."""
         settings = read_settings(directory / f"{side}.json", TokenizerSettings, REMEDY)
         spm_path = directory / f"{side}.spm" if settings.kind == "sentencepiece" else None
         vocabulary = Vocabulary.load(directory / f"{side}.vocab")
         return cls(settings, build_tokenizer(settings, spm_path), vocabulary, spm_path)
 
     def save(self, directory: Path, side: Side) -> None:
-        """Write the files of this side."""
+        """Write the files of one side."""
         write_json(directory / f"{side}.json", self.settings.model_dump(mode="json"))
         self.vocabulary.save(directory / f"{side}.vocab")
         if self.spm_path is not None:
             _copy(self.spm_path, directory / f"{side}.spm")
 
     def tokenize(self, line: str) -> list[str]:
-        """A line of text to tokens."""
+        """Split a line of text into tokens."""
         return self.tokenizer.tokenize(line)
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
-        """Tokens to ids, without an end symbol."""
+        """Turn tokens into ids, without an end symbol."""
         return self.vocabulary.encode(tokens)
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """Ids to tokens, up to the end symbol if there is one."""
+        """Turn ids into tokens, up to the end symbol if there is one."""
         return self.vocabulary.decode(ids)
 
     def detokenize(self, tokens: Sequence[str]) -> str:
-        """Tokens to a line of text."""
+        """Join tokens to a line of text."""
         return self.tokenizer.detokenize(tokens)
 
 
@@ -69,7 +69,7 @@ def copy_codecs(from_directory: Path, to_directory: Path) -> None:
 
 
 def vocabulary_fingerprint(directory: Path) -> str:
-    """A hash of the files of both sides: equal where text becomes the same ids."""
+    """Hash the files of both sides: equal hashes turn text into the same ids."""
     digest = hashlib.sha256()
     for path in _codec_files(directory):
         content = _read_bytes(path)

@@ -1,11 +1,10 @@
-"""Lines to tokens and back: five schemes behind one protocol.
+"""Tokenizers: five schemes behind one protocol, after the same cleaning of lines.
 
-Control characters are removed, and runs of white space become one space, so a token never contains
-white space. Text that is split already is kept otherwise; of other text, marks of direction and
-hyphens that nobody sees go, and a letter with its accent is one, however it was typed (NFC). On
-request letters of full and half width become one (NFKC), traditional Chinese characters become
-simplified ones, numbers in digits become Chinese characters, and spaces go that Chinese and
-Japanese are written without, with all that nobody sees in text from the web.
+Cleaning removes control characters and turns runs of white space into one space, so that no token
+contains white space. Text that is split already stays as it is otherwise. Other text also loses
+direction marks and soft hyphens and is normalized to NFC. Settings add NFKC (one form for letters
+of full and half width), simplified for traditional Chinese characters, Chinese characters for
+digits, and the removal of spaces and invisible characters from Chinese and Japanese.
 """
 
 import re
@@ -33,57 +32,59 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufeff]")
 
 _ASCII_WORD = re.compile(r"[A-Za-z0-9]")
 
-# A space that does not stand between two such characters.
-_LOOSE_SPACE = re.compile(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])")
+# A space that is not between two ASCII letters or digits.
+_UNNEEDED_SPACE = re.compile(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])")
 
-# Hyphens and spaces without width, and directions.
-_UNSEEN = re.compile("[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069]")
+# Soft hyphens, spaces without width, and direction marks.
+_INVISIBLE = re.compile("[\u00ad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069]")
 
-# How a character is to be drawn, and joined to the next; in Chinese and Japanese nobody sees it.
-_DRAWN = re.compile("[\u200c\u200d\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+# Joiners and variation selectors, which are invisible in Chinese and Japanese.
+_RENDERING_MARK = re.compile("[\u200c\u200d\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 
-# All but what is spelt wrongly afterwards: Chinese characters become others; Thai and Lao vowels
-# and Korean letters by themselves come in pieces.
-_NORMAL = {
+# What may be normalized. The rest would be changed wrongly: compatibility forms of Chinese
+# characters, and Thai and Lao vowels and single Korean letters, which would be taken apart.
+_NORMALIZABLE = {
     "NFC": re.compile("[^\uf900-\ufaff\U0002f800-\U0002fa1f]+"),
     "NFKC": re.compile("[^\u0e33\u0eb3\u0edc\u0edd\u3131-\u318e]+"),
 }
 
-# Languages with an i without a dot, and what their capitals become.
-_DOTLESS = ("az", "tr")
-_DOTS = str.maketrans("Iİ", "ıi")
+# Languages with an i without a dot, and the lower case of their capitals.
+_DOTLESS_I = ("az", "tr")
+_DOTTED_LOWERCASE = str.maketrans("Iİ", "ıi")
 
-# A byte of a character that sentencepiece does not know.
+# A token for one byte of a character that the sentencepiece model does not have.
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-_INNER_BYTE = re.compile(r"<0x[89AB][0-9A-F]>")
-_INNER = f"\n{_INNER_BYTE.pattern}"
-_IN_BYTES = re.compile(
+_CONTINUATION_BYTE = re.compile(r"<0x[89AB][0-9A-F]>")
+_NEXT_BYTE = f"\n{_CONTINUATION_BYTE.pattern}"
+_CHARACTER_IN_BYTES = re.compile(
     r"<0x(?:2[1-9A-F]|[3-6][0-9A-F]|7[0-9A-E])>"
-    rf"|<0x[CD][0-9A-F]>{_INNER}|<0xE[0-9A-F]>(?:{_INNER}){{2}}|<0xF[0-7]>(?:{_INNER}){{3}}"
+    rf"|<0x[CD][0-9A-F]>{_NEXT_BYTE}|<0xE[0-9A-F]>(?:{_NEXT_BYTE}){{2}}|<0xF[0-7]>(?:{_NEXT_BYTE}){{3}}"
 )
 
 
 class TokenizerSettings(Settings):
-    """How the text of one side is split."""
+    """How the text of one side is split into tokens."""
 
     kind: Literal["moses", "jieba", "characters", "whitespace", "sentencepiece"] = Field(
         "moses", description="whitespace is for text that is already split"
     )
     language: str = Field("en", pattern="^[a-z]{2,3}$", description="code such as en, zh (moses)")
-    lowercase: bool = Field(False, description="before splitting")
-    nfkc: bool = Field(False, description="full and half width, ligatures: one form of each letter")
-    unspaced: bool = Field(False, description="drop spaces, but for those between ASCII words")
-    # came later: what was prepared without these keeps the digest that runs know it by
+    lowercase: bool = Field(False, description="lowercase the text")
+    nfkc: bool = Field(False, description="normalize to NFKC: full and half width, ligatures")
+    unspaced: bool = Field(False, description="drop spaces, except between ASCII words")
+    # added later: left out by default, so that older corpora keep the digest that runs store
     simplified: bool = Field(
-        False, exclude_if=not_, description="traditional Chinese characters become simplified"
+        False,
+        exclude_if=not_,
+        description="turn traditional Chinese characters into simplified ones",
     )
     numerals: bool = Field(
-        False, exclude_if=not_, description="numbers in digits become (simplified) Chinese"
+        False, exclude_if=not_, description="write numbers in digits as (simplified) Chinese"
     )
 
 
 WHITESPACE_SETTINGS = TokenizerSettings(kind="whitespace")
-CHINESE_AND_JAPANESE = ("ja", "zh")  # languages
+CHINESE_AND_JAPANESE = ("ja", "zh")
 UNSPACED_LANGUAGES = (
     "bo",
     "dz",
@@ -96,23 +97,23 @@ UNSPACED_LANGUAGES = (
 
 
 def subword_settings(language: str) -> TokenizerSettings:
-    """Subwords of text as people type it, in this language."""
+    """Return settings for subwords of untokenized text in this language."""
     unspaced = language in CHINESE_AND_JAPANESE
     return TokenizerSettings(kind="sentencepiece", language=language, nfkc=True, unspaced=unspaced)
 
 
 class Tokenizer(Protocol):
-    """Splits a line and puts it together again."""
+    """Splits lines into tokens and joins them again."""
 
     def tokenize(self, line: str) -> list[str]:
-        """The tokens of a line; none contains white space."""
+        """Split a line into tokens without white space."""
 
     def detokenize(self, tokens: Sequence[str]) -> str:
-        """The line that these tokens come from, as nearly as the scheme can tell."""
+        """Join tokens to the line they probably came from."""
 
 
 def build_tokenizer(settings: TokenizerSettings, spm_path: Path | None = None) -> Tokenizer:
-    """The tokenizer of these settings; sentencepiece also needs its trained model."""
+    """Build a tokenizer; sentencepiece also needs its trained model."""
     return CleanTokenizer(_build_scheme(settings, spm_path), settings)
 
 
@@ -133,33 +134,33 @@ def _build_scheme(settings: TokenizerSettings, spm_path: Path | None) -> Tokeniz
 
 
 def clean_line(line: str, settings: TokenizerSettings = WHITESPACE_SETTINGS) -> str:
-    """Remove control characters, make every run of white space one space, and what is asked for."""
+    """Clean a line as the settings say (see the top of this module)."""
     plain = _CONTROL.sub("", line)
     if settings.kind != "whitespace" or settings.unspaced:
-        plain = _UNSEEN.sub("", plain)
+        plain = _INVISIBLE.sub("", plain)
     if settings.unspaced:
-        plain = _DRAWN.sub("", plain)
+        plain = _RENDERING_MARK.sub("", plain)
     if settings.kind != "whitespace" or settings.nfkc:
-        plain = _normal(plain, "NFKC" if settings.nfkc else "NFC")
+        plain = _normalize(plain, "NFKC" if settings.nfkc else "NFC")
     plain = " ".join(plain.split())
     if settings.unspaced:
-        plain = _LOOSE_SPACE.sub("", plain)
+        plain = _UNNEEDED_SPACE.sub("", plain)
     if settings.simplified:
         plain = _simplifier()(plain)
     if settings.numerals:
         plain = digits_to_chinese(plain)
-    return _lowered(plain, settings.language) if settings.lowercase else plain
+    return _lowercase(plain, settings.language) if settings.lowercase else plain
 
 
-def _normal(line: str, form: Literal["NFC", "NFKC"]) -> str:
-    """One form of what looks the same."""
+def _normalize(line: str, form: Literal["NFC", "NFKC"]) -> str:
+    """Normalize all but the characters that normalization would change wrongly."""
     if unicodedata.is_normalized(form, line):
         return line
-    return _NORMAL[form].sub(lambda part: unicodedata.normalize(form, part[0]), line)
+    return _NORMALIZABLE[form].sub(lambda match: unicodedata.normalize(form, match[0]), line)
 
 
-def _lowered(line: str, language: str) -> str:
-    return (line.translate(_DOTS) if language in _DOTLESS else line).lower()
+def _lowercase(line: str, language: str) -> str:
+    return (line.translate(_DOTTED_LOWERCASE) if language in _DOTLESS_I else line).lower()
 
 
 @cache
@@ -171,7 +172,7 @@ def _simplifier() -> Callable[[str], str]:
 
 
 class CleanTokenizer:
-    """Cleans each line, and leaves the rest to another scheme."""
+    """Cleans each line before another tokenizer splits it."""
 
     def __init__(self, scheme: Tokenizer, settings: TokenizerSettings) -> None:
         self._scheme, self._settings = scheme, settings
@@ -184,7 +185,7 @@ class CleanTokenizer:
 
 
 class WhitespaceTokenizer:
-    """For text that is already split: tokens stand between spaces."""
+    """Splits at spaces, for text that is tokenized already."""
 
     def tokenize(self, line: str) -> list[str]:
         return line.split()
@@ -194,7 +195,7 @@ class WhitespaceTokenizer:
 
 
 class CharacterTokenizer:
-    """Every character is a token, with the marks on it; a space is the token U+2581."""
+    """Makes every character a token, with the marks on it; a space is the token U+2581."""
 
     def tokenize(self, line: str) -> list[str]:
         tokens: list[str] = []
@@ -210,7 +211,7 @@ class CharacterTokenizer:
 
 
 class JiebaTokenizer:
-    """Chinese words by jieba's rules; spaces are dropped, and come back between Latin words."""
+    """Splits Chinese words with jieba; spaces are dropped, and restored between Latin words."""
 
     def __init__(self) -> None:
         import rjieba
@@ -229,13 +230,15 @@ class JiebaTokenizer:
 
 
 class SentencePieceTokenizer:
-    """Subwords of a trained sentencepiece model."""
+    """Splits into the subwords of a trained sentencepiece model."""
 
     def __init__(self, path: Path) -> None:
         import sentencepiece
 
         if not path.is_file():
-            raise UserError(f"{path}: no such file; it belongs to the vocabulary beside it")
+            raise UserError(
+                f"{path}: no such file; it belongs to the vocabulary in the same directory"
+            )
         try:
             self._model = sentencepiece.SentencePieceProcessor(model_file=str(path))
         except (RuntimeError, OSError) as error:
@@ -246,39 +249,38 @@ class SentencePieceTokenizer:
 
     def detokenize(self, tokens: Sequence[str]) -> str:
         runs = groupby(tokens, lambda token: _BYTE.fullmatch(token) is not None)
-        parts = [_characters(run) if in_bytes else "".join(run) for in_bytes, run in runs]
-        return "".join(parts).replace(SPACE_SYMBOL, " ").strip()
+        texts = [_decode_bytes(run) if is_bytes else "".join(run) for is_bytes, run in runs]
+        return "".join(texts).replace(SPACE_SYMBOL, " ").strip()
 
-    def pieces(self) -> list[str]:
-        """Every subword of the model, in its order, without its special symbols."""
-        numbers = range(self._model.get_piece_size())
+    def subwords(self) -> list[str]:
+        """Return the subwords of the model in its order, without special symbols."""
         return [
-            self._model.id_to_piece(number)
-            for number in numbers
-            if not (self._model.is_unknown(number) or self._model.is_control(number))
+            self._model.id_to_piece(i)
+            for i in range(self._model.get_piece_size())
+            if not (self._model.is_unknown(i) or self._model.is_control(i))
         ]
 
 
 def is_continuation_byte(token: str) -> bool:
-    """Whether a token is a byte of a character that begins in one before it."""
-    return _INNER_BYTE.fullmatch(token) is not None
+    """Tell whether a token is a byte of a character that an earlier token begins."""
+    return _CONTINUATION_BYTE.fullmatch(token) is not None
 
 
 def spell_byte_tokens(tokens: Sequence[str]) -> list[str]:
-    """Bytes as the character that they spell, numbered where there are several: 驫₁ 驫₂ 驫₃.
+    """Replace byte tokens by the character they spell, numbered if several: 驫₁ 驫₂ 驫₃.
 
-    For people to read, one for each token; the page does the same.
+    The result has one string per token, for display. The server's page does the same.
     """
-    return _IN_BYTES.sub(_numbered, "\n".join(tokens)).split("\n") if tokens else []
+    return _CHARACTER_IN_BYTES.sub(_number_bytes, "\n".join(tokens)).split("\n") if tokens else []
 
 
-def _numbered(found: re.Match[str]) -> str:
-    tokens = found[0].split()
-    character = bytes.fromhex("".join(_BYTE.findall(found[0]))).decode("utf-8", errors="replace")
+def _number_bytes(match: re.Match[str]) -> str:
+    tokens = match[0].split()
+    character = bytes.fromhex("".join(_BYTE.findall(match[0]))).decode("utf-8", errors="replace")
     return "\n".join(character + "₁₂₃₄"[k] for k in range(len(tokens))) if tokens[1:] else character
 
 
-def _characters(tokens: Iterable[str]) -> str:
-    """What tokens of one byte each spell; bytes that make no character are shown as U+FFFD."""
-    spelt = bytes.fromhex("".join(_BYTE.sub(r"\1", token) for token in tokens))
-    return clean_line(spelt.decode("utf-8", errors="replace"))
+def _decode_bytes(tokens: Iterable[str]) -> str:
+    """Decode byte tokens; bytes that are not UTF-8 become U+FFFD."""
+    content = bytes.fromhex("".join(_BYTE.sub(r"\1", token) for token in tokens))
+    return clean_line(content.decode("utf-8", errors="replace"))

@@ -1,11 +1,11 @@
-"""Tokens <-> ids (SPEC 1.1), and the training of sentencepiece models.
+"""Vocabularies (docs/paper-to-code.md, section 1.1), and training of sentencepiece models.
 
-    id 0          padding, never a word
+    id 0          padding
     id 1          UNK, every token that is not in the vocabulary
-    id 2 ...      words, the most frequent first
+    id 2 ...      tokens, the most frequent first
     the last id   the end symbol
 
-A vocabulary of the paper's size 30,000 holds 29,998 words and has 30,001 rows.
+A vocabulary of the paper's size 30,000 has 29,998 tokens and 30,001 ids.
 """
 
 import io
@@ -23,49 +23,50 @@ T = TypeVar("T")
 
 PAD_ID = 0
 UNK_ID = 1
-SPECIAL_TOKENS = ("PAD", "UNK")  # how these two look in decoded text
+SPECIAL_TOKENS = ("PAD", "UNK")  # how ids 0 and 1 are decoded
 
-# Sentences that a sentencepiece model is trained on: enough for any usual size, and small
-# enough that its suffix array stays below half a GiB for text without spaces.
+# Sample size for training a sentencepiece model: enough for any usual vocabulary, and small enough
+# that the suffix array stays below half a GiB for text without spaces.
 SPM_SENTENCES = 200_000
 
-# Characters of a subword. Where no spaces end words, whole phrases would become one, numbers in
-# them and all, and a sentence that is only a little different would share nothing with them.
+# Characters per subword. Without spaces between words, whole phrases with numbers in them would
+# become one subword, and slightly different sentences would share none.
 MAX_SUBWORD_LENGTH, MAX_SUBWORD_LENGTH_UNSPACED = 16, 5
 
-# The result depends on the number of threads, so it must not depend on the machine.
+# A constant, not the number of cores: the trained model depends on it.
 SPM_THREADS = 8
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words of one side; `len` is the number of embedding rows."""
+    """The tokens of one side; `len` is the vocabulary size, with special ids."""
 
     tokens: tuple[str, ...]
 
     @classmethod
     def from_counts(cls, counts: Mapping[str, int], size: int) -> "Vocabulary":
-        """The `size - 2` most frequent words; ties are broken alphabetically."""
+        """Take the `size - 2` most frequent tokens; ties are broken alphabetically."""
         return cls(tuple(most_frequent(counts, size - len(SPECIAL_TOKENS))))
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
-        """Read one word per line."""
-        words: dict[str, int] = {}
-        for number, word in enumerate(read_lines(path), 1):
-            if not word or word.split() != [word]:
-                raise UserError(f"{path}, line {number}: {word!r} is not one word; {_REMEDY}")
-            if word in words:
+        """Read one token per line."""
+        line_numbers: dict[str, int] = {}
+        for number, token in enumerate(read_lines(path), 1):
+            if not token or token.split() != [token]:
+                raise UserError(f"{path}, line {number}: {token!r} is not one token; {_REMEDY}")
+            if token in line_numbers:
                 raise UserError(
-                    f"{path}, line {number}: {word!r} stands in line {words[word]} too; {_REMEDY}"
+                    f"{path}, line {number}: {token!r} is in line {line_numbers[token]} too; "
+                    f"{_REMEDY}"
                 )
-            words[word] = number
-        if not words:
-            raise UserError(f"{path}: holds no words; {_REMEDY}")
-        return cls(tuple(words))
+            line_numbers[token] = number
+        if not line_numbers:
+            raise UserError(f"{path}: has no tokens; {_REMEDY}")
+        return cls(tuple(line_numbers))
 
     def save(self, path: Path) -> None:
-        """Write one word per line."""
+        """Write one token per line."""
         write_lines(path, self.tokens)
 
     def __len__(self) -> int:
@@ -73,16 +74,16 @@ class Vocabulary:
 
     @property
     def end_id(self) -> int:
-        """The id of the end symbol."""
+        """Return the id of the end symbol."""
         return len(self) - 1
 
     def encode(self, tokens: Iterable[str]) -> list[int]:
-        """One id per token, without an end symbol."""
+        """Return one id per token, without an end symbol."""
         index = self._index
         return [index.get(token, UNK_ID) for token in tokens]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """One token per id, up to the end symbol if there is one."""
+        """Return one token per id, up to the end symbol if there is one."""
         tokens = []
         for i in ids:
             if i == self.end_id:
@@ -96,14 +97,14 @@ class Vocabulary:
 
     @cached_property
     def _index(self) -> dict[str, int]:
-        return {word: i for i, word in enumerate(self.tokens, len(SPECIAL_TOKENS))}
+        return {token: i for i, token in enumerate(self.tokens, len(SPECIAL_TOKENS))}
 
 
 _REMEDY = "the vocabulary is damaged: make it again with `covnmt prepare`"
 
 
 def most_frequent(counts: Mapping[str, int], number: int) -> dict[str, int]:
-    """The most frequent types with their counts, in that order, then alphabetically."""
+    """Return the most frequent tokens with their counts; ties are in alphabetic order."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return dict(ranked[:number])
 
@@ -117,10 +118,10 @@ def train_sentencepiece(
     open_vocabulary: bool = False,
     longest: int = MAX_SUBWORD_LENGTH,
 ) -> None:
-    """Train subwords on a sample of the sentences, so that their vocabulary has at most `size`.
+    """Train subwords on a sample of the sentences, at most `size` of them with reserved ids.
 
-    The same sentences and seed give the same model, byte for byte. An open
-    vocabulary has pieces for all bytes, hence no unknown characters, and numbers in digits.
+    The same sentences and seed give the same model, byte for byte. An open vocabulary has subwords
+    for all bytes, so no character is unknown, and splits numbers into digits.
     """
     import sentencepiece
 
@@ -139,7 +140,7 @@ def train_sentencepiece(
             max_sentencepiece_length=longest,
             byte_fallback=open_vocabulary,
             split_digits=open_vocabulary,
-            hard_vocab_limit=False,  # a small corpus may not have that many
+            hard_vocab_limit=False,  # a small corpus may have fewer
             normalization_rule_name="identity",
             bos_id=-1,
             eos_id=-1,
@@ -147,7 +148,7 @@ def train_sentencepiece(
             minloglevel=2,
         )
     except RuntimeError as error:
-        reason = str(error).rpartition("] ")[2]  # less the place in its source
+        reason = str(error).rpartition("] ")[2]  # without the line of its source
         raise UserError(
             f"no sentencepiece vocabulary of size {size} can be made from this text ({reason}); "
             "try another size"
@@ -157,12 +158,12 @@ def train_sentencepiece(
 
 
 def reservoir_sample(items: Iterable[T], size: int, seed: int) -> Sequence[T]:
-    """At most `size` items, every one with the same chance, in one pass over the stream."""
+    """Sample at most `size` items uniformly, in one pass over the stream."""
     draw = random.Random(seed)
     kept: list[T] = []
     for number, item in enumerate(items):
         if number < size:
             kept.append(item)
-        elif (place := draw.randrange(number + 1)) < size:
-            kept[place] = item
+        elif (position := draw.randrange(number + 1)) < size:
+            kept[position] = item
     return kept
