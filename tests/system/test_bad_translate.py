@@ -102,12 +102,12 @@ CASES = {
     ),
     "a damaged vocabulary": Case(
         TRANSLATE,
-        ("model: its vocabularies or tokenizers are not those",),
+        ("model/source.vocab, line 1: 'a b'", "damaged"),
         put("model/source.vocab", "a b\n"),
     ),
     "a missing vocabulary": Case(
         TRANSLATE,
-        ("model/source.vocab: cannot be read (No such file", "from the data directory"),
+        ("model/source.vocab: no such file", "from the data directory"),
         remove("model/source.vocab"),
     ),
     "a missing tokenizer": Case(

@@ -35,8 +35,11 @@ class Codec:
         """Read the files of one side."""
         settings = read_settings(directory / f"{side}.json", TokenizerSettings, REMEDY)
         spm_path = directory / f"{side}.spm" if settings.kind == "sentencepiece" else None
-        vocabulary = Vocabulary.load(directory / f"{side}.vocab")
-        return cls(settings, build_tokenizer(settings, spm_path), vocabulary, spm_path)
+        path = directory / f"{side}.vocab"
+        if not path.exists():
+            raise UserError(f"{path}: no such file; {REMEDY}")
+        tokenizer = build_tokenizer(settings, spm_path)
+        return cls(settings, tokenizer, Vocabulary.load(path), spm_path)
 
     def save(self, directory: Path, side: Side) -> None:
         """Write the files of one side."""
