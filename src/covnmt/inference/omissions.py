@@ -75,7 +75,7 @@ class OmissionReport:
         return {
             "source_tokens": list(self.source_tokens),
             "own": self.model_translation,
-            "left_out": [asdict(each) | {"gain": round(each.gain, 4)} for each in self.omissions],
+            "left_out": [asdict(row) | {"gain": round(row.gain, 4)} for row in self.omissions],
         }
 
 
@@ -151,7 +151,7 @@ def find_units(tokens: Sequence[str], codec: Codec) -> list[range]:
     """Return words and numbers as ranges of tokens, without punctuation.
 
     Subwords form words where spaces separate them. Elsewhere each is a unit of its own, together
-    with the marks on its last letter; so is a character that is spelled in bytes.
+    with the marks on its last letter; so is a character that is spelled as bytes.
     """
     starts = [j for j, pair in enumerate(pairwise(tokens), 1) if _starts_unit(*pair, codec)]
     ranges = [range(*pair) for pair in pairwise([0, *starts, len(tokens)])]
@@ -319,9 +319,10 @@ class OmissionChecker:
     def _losses(self, ablations: Sequence[Ablation]) -> list[DoubleArray]:
         """Return log P(y | x) - log P(y | x without u) for all candidates u of each ablation."""
         rows = [(x, ablation.target) for ablation in ablations for x in ablation.variants()]
-        ends = np.cumsum([1 + len(each.candidates) for each in ablations], dtype=np.int64)
+        sizes = [1 + len(ablation.candidates) for ablation in ablations]
+        ends = np.cumsum(sizes, dtype=np.int64)
         scores = np.split(self._log_probs(rows), ends[:-1]) if ablations else []
-        return [each[0] - each[1:] for each in scores]
+        return [row[0] - row[1:] for row in scores]
 
     def _log_probs(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> DoubleArray:
         """Return log P(y | x) of all rows (x, y), decoded in batches of similar length."""
@@ -382,5 +383,5 @@ def format_reports(reports: Iterable[OmissionReport | SkippedPair], as_json: boo
         if as_json:
             yield json.dumps(report.to_json(), ensure_ascii=False)
         elif isinstance(report, OmissionReport) and report.omissions:
-            omissions = (f"{each.text} ({each.gain:.1f})" for each in report.omissions)
+            omissions = (f"{omission.text} ({omission.gain:.1f})" for omission in report.omissions)
             yield "\t".join([str(number), *omissions])

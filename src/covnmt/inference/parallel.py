@@ -285,7 +285,7 @@ def plan_shards(inputs: Sequence[Path], directory: Path) -> list[Shard]:
 def check_output_settings(job: TranslationJob, directory: Path) -> None:
     """Refuse a directory that holds translations made with other settings."""
     path, settings = directory / SETTINGS_FILE, job.identity()
-    if not path.exists() or all(each.name.startswith(".") for each in directory.iterdir()):
+    if not path.exists() or all(entry.name.startswith(".") for entry in directory.iterdir()):
         write_json(path, settings)  # nothing is translated yet
         return
     before = read_json(path)

@@ -135,7 +135,7 @@ class PartialLines:
             self.tokens[segments[row]] = tuple(self.target.decode(token_ids))
             line = self.lines[segments[row]]
             siblings = range(bisect_left(self.lines, line), bisect_right(self.lines, line))
-            self.on_step(line, tuple(chain(*(self.tokens.get(each, ()) for each in siblings))))
+            self.on_step(line, tuple(chain(*(self.tokens.get(k, ()) for k in siblings))))
 
         return report
 
@@ -172,7 +172,7 @@ def join_translations(line: str, segments: Sequence[Translation], target: Codec)
     The joined list is as long as the longest of them, and holds the best combinations.
     """
     if len(segments) == 1:
-        alternatives = (replace(each, source=line) for each in segments[0].alternatives)
+        alternatives = (replace(other, source=line) for other in segments[0].alternatives)
         return replace(segments[0], source=line, alternatives=tuple(alternatives))
     size = max((1 + len(segment.alternatives) for segment in segments), default=1)
     combinations: list[tuple[Translation, ...]] = [()]
@@ -182,14 +182,14 @@ def join_translations(line: str, segments: Sequence[Translation], target: Codec)
             for combination in combinations
             for translation in (segment, *segment.alternatives)
         ]
-        combinations = sorted(extended, key=lambda c: -sum(each.score for each in c))[:size]
+        combinations = sorted(extended, key=lambda c: -sum(segment.score for segment in c))[:size]
     best, *others = [_concatenate(line, combination, target) for combination in combinations]
     return replace(best, alternatives=tuple(others))
 
 
 def _concatenate(line: str, segments: Sequence[Translation], target: Codec) -> Translation:
     tokens = tuple(token for segment in segments for token in segment.tokens)
-    fertilities = [each.fertility for each in segments if each.fertility is not None]
+    fertilities = [s.fertility for s in segments if s.fertility is not None]
     empty = np.zeros(0, dtype=np.float32)
     return Translation(
         source=line,
