@@ -43,10 +43,10 @@ SHORT = SystemOutput([" ".join(line.split()[:-1]) for line in REFERENCES])
 def value(
     output: SystemOutput,
     name: str,
-    on: EvaluationSet = SET,
+    test_set: EvaluationSet = SET,
     options: EvaluationOptions | None = None,
 ) -> float:
-    return evaluate(output, on, options).scores[name].value
+    return evaluate(output, test_set, options).scores[name].value
 
 
 def test_perfect_output_has_perfect_scores() -> None:

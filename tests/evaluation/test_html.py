@@ -171,7 +171,7 @@ def test_numbers_of_sentences_and_heat_maps_are_limited(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("on", "systems", "message"),
+    ("test_set", "systems", "message"),
     [
         (EvaluationSet([REFERENCE]), SYSTEMS, "needs the source"),
         (PLAIN, {}, "at least one system"),
@@ -179,8 +179,8 @@ def test_numbers_of_sentences_and_heat_maps_are_limited(tmp_path: Path) -> None:
     ],
 )
 def test_bad_reports_are_errors_before_anything_is_written(
-    tmp_path: Path, on: EvaluationSet, systems: dict[str, list[OutputLine]], message: str
+    tmp_path: Path, test_set: EvaluationSet, systems: dict[str, list[OutputLine]], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        write_report(tmp_path, "t", on, systems, options=FAST)
+        write_report(tmp_path, "t", test_set, systems, options=FAST)
     assert list(tmp_path.iterdir()) == []

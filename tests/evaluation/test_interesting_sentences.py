@@ -52,10 +52,11 @@ def with_attention(lines: list[str]) -> list[OutputLine]:
     return outputs
 
 
-def comparison(systems: dict[str, list[OutputLine]], on: EvaluationSet) -> Comparison:
+def comparison(systems: dict[str, list[OutputLine]], test_set: EvaluationSet) -> Comparison:
     options = EvaluationOptions(samples=2, ter=False)
     scored = {
-        name: evaluate(combine_output_lines(rows), on, options) for name, rows in systems.items()
+        name: evaluate(combine_output_lines(rows), test_set, options)
+        for name, rows in systems.items()
     }
     return Comparison(scored, (), {}, (), ())
 

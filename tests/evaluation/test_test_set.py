@@ -45,10 +45,10 @@ def ones(*shape: int) -> FloatArray:
 
 
 def load(paths: dict[str, Path], **options: Any) -> tuple[EvaluationSet, SystemOutput]:
-    on = load_evaluation_set([paths["reference"]], paths["source"], paths["gold"], **options)
-    output = load_output(paths["hypothesis"], on)
-    check_evaluation_inputs(on, output)
-    return on, output
+    test_set = load_evaluation_set([paths["reference"]], paths["source"], paths["gold"], **options)
+    output = load_output(paths["hypothesis"], test_set)
+    check_evaluation_inputs(test_set, output)
+    return test_set, output
 
 
 @pytest.mark.parametrize("name", ["source", "reference", "hypothesis", "gold"])
@@ -68,8 +68,8 @@ def test_files_may_be_compressed_or_have_other_line_ends(
     expected = load(paths)
     lines = paths[name].read_text().splitlines()
     paths[name] = write(paths[name].with_name(name + "-odd" + suffix), lines, end, extra)
-    on, output = load(paths)
-    assert replace(on, files={}) == replace(expected[0], files={})
+    test_set, output = load(paths)
+    assert replace(test_set, files={}) == replace(expected[0], files={})
     assert replace(output, files={}) == replace(expected[1], files={})
 
 
@@ -128,25 +128,25 @@ def test_reverse_links_alone_are_an_error() -> None:
 
 
 def test_gold_without_source_is_an_error() -> None:
-    on = EvaluationSet([["a"]], gold=[GoldAlignment(frozenset({(0, 0)}), frozenset())])
+    test_set = EvaluationSet([["a"]], gold=[GoldAlignment(frozenset({(0, 0)}), frozenset())])
     with pytest.raises(UserError, match="source"):
-        check_evaluation_inputs(on, SystemOutput(["a"]))
+        check_evaluation_inputs(test_set, SystemOutput(["a"]))
 
 
 def test_links_and_matrices_of_a_system_are_loaded(paths: dict[str, Path], tmp_path: Path) -> None:
-    on, _ = load(paths)
+    test_set, _ = load(paths)
     links = write(tmp_path / "links", ["0-0", "1p1"])
     own = write(tmp_path / "own", ["0-0", "1-0"])
     save_matrices(tmp_path / "forced.npz", [ones(2, 2), ones(2, 3)])
     output = load_output(
         paths["hypothesis"],
-        on,
+        test_set,
         reference_attention=tmp_path / "forced.npz",
         links=links,
         reverse_links=links,
         output_links=own,
     )
-    check_evaluation_inputs(on, output)
+    check_evaluation_inputs(test_set, output)
     assert output.links == output.reverse_links == [frozenset({(0, 0)}), frozenset({(1, 1)})]
     assert output.output_links == [frozenset({(0, 0)}), frozenset({(1, 0)})]
     assert output.reference_attention is not None
@@ -157,28 +157,28 @@ def test_links_and_matrices_of_a_system_are_loaded(paths: dict[str, Path], tmp_p
 def test_system_links_outside_the_sentence_name_file_and_line(
     paths: dict[str, Path], tmp_path: Path, part: str
 ) -> None:
-    on, output = load(paths)
+    test_set, output = load(paths)
     bad = write(tmp_path / "bad", ["0-0", "1-2"])
     wrong = load_output(
         paths["hypothesis"],
-        on,
+        test_set,
         links=bad if part == "links" else None,
         reverse_links=bad if part == "reverse_links" else None,
         output_links=bad if part == "output_links" else None,
     )
-    check_evaluation_inputs(on, output)
+    check_evaluation_inputs(test_set, output)
     with pytest.raises(UserError, match=r"bad, line 2: link 1-2"):
-        check_evaluation_inputs(on, wrong)
+        check_evaluation_inputs(test_set, wrong)
 
 
 def test_reference_matrices_of_other_words_name_file_and_sentence(
     paths: dict[str, Path], tmp_path: Path
 ) -> None:
-    on, _ = load(paths)
+    test_set, _ = load(paths)
     save_matrices(tmp_path / "forced.npz", [ones(2, 2), ones(3, 3)])
-    output = load_output(paths["hypothesis"], on, reference_attention=tmp_path / "forced.npz")
+    output = load_output(paths["hypothesis"], test_set, reference_attention=tmp_path / "forced.npz")
     with pytest.raises(UserError, match=r"forced\.npz, sentence 2: "):
-        check_evaluation_inputs(on, output)
+        check_evaluation_inputs(test_set, output)
 
 
 def translation(text: str, words: int, fertility: list[float] | None) -> dict[str, Any]:
@@ -198,16 +198,16 @@ def translation(text: str, words: int, fertility: list[float] | None) -> dict[st
 def test_json_lines_give_attention_and_fertility(paths: dict[str, Path], tmp_path: Path) -> None:
     rows = [translation("a b", 2, [1.0, 0.5]), translation("", 3, [1.0, 1.0, 1.0])]
     path = write(tmp_path / "out.jsonl.gz", [json.dumps(row) for row in rows])
-    on, _ = load(paths)
-    output = load_output(path, on)
-    check_evaluation_inputs(on, output)
+    test_set, _ = load(paths)
+    output = load_output(path, test_set)
+    check_evaluation_inputs(test_set, output)
     assert output.text == ["a b", ""]
     assert output.fertility == [[1.0, 0.5], [1.0, 1.0, 1.0]]
     assert output.attention is not None
     assert [soft.shape for soft in output.attention] == [(2, 2), (0, 3)]
     rows[1]["fertility"] = None
     write(path, [json.dumps(row) for row in rows])
-    assert load_output(path, on).fertility is None
+    assert load_output(path, test_set).fertility is None
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "{}", '"a"', '{"text": "a", "alignment": [[1, 2]]}'])
@@ -221,9 +221,9 @@ def test_bad_json_lines_name_file_and_line(
 
 def test_fertility_of_other_words_names_the_sentence() -> None:
     soft = [ones(1, 2)]
-    on = EvaluationSet([["a"]])
-    check_evaluation_inputs(on, SystemOutput(["a"], attention=soft, fertility=[[1.0, 1.0]]))
+    test_set = EvaluationSet([["a"]])
+    check_evaluation_inputs(test_set, SystemOutput(["a"], attention=soft, fertility=[[1.0, 1.0]]))
     with pytest.raises(UserError, match="fertility, sentence 1: "):
         check_evaluation_inputs(
-            on, SystemOutput(["a"], attention=soft, fertility=[[1.0, 1.0, 1.0]])
+            test_set, SystemOutput(["a"], attention=soft, fertility=[[1.0, 1.0, 1.0]])
         )

@@ -109,7 +109,7 @@ def load_evaluation_set(
 
 def load_output(
     hypothesis: Path,
-    evaluation_set: EvaluationSet,
+    test_set: EvaluationSet,
     reference_attention: Path | None = None,
     links: Path | None = None,
     reverse_links: Path | None = None,
@@ -122,7 +122,7 @@ def load_output(
     JSON lines also give attention and fertility. Link files have the source first and count words
     from `base`.
     """
-    sentences = len(evaluation_set.references[0])
+    sentences = len(test_set.references[0])
     output = combine_output_lines(read_outputs(hypothesis, sentences))
     paths = {
         "hypothesis": hypothesis,
@@ -150,14 +150,14 @@ def load_output(
     )
 
 
-def check_evaluation_inputs(evaluation_set: EvaluationSet, output: SystemOutput) -> None:
+def check_evaluation_inputs(test_set: EvaluationSet, output: SystemOutput) -> None:
     """Raise on the first thing that does not fit."""
-    _check_counts(evaluation_set, output)
-    _check_references(evaluation_set)
+    _check_counts(test_set, output)
+    _check_references(test_set)
     _check_fertility(output)
-    if evaluation_set.source is not None:
-        _check_words(evaluation_set, output)
-    elif evaluation_set.gold is not None:
+    if test_set.source is not None:
+        _check_words(test_set, output)
+    elif test_set.gold is not None:
         raise UserError("a gold alignment needs the source text too, to check its links against")
     if (
         output.reverse_links is not None
@@ -170,16 +170,16 @@ def check_evaluation_inputs(evaluation_set: EvaluationSet, output: SystemOutput)
         )
 
 
-def _check_words(evaluation_set: EvaluationSet, output: SystemOutput) -> None:
+def _check_words(test_set: EvaluationSet, output: SystemOutput) -> None:
     """Raise on links or matrices of the reference outside the words of their sentences."""
-    lengths = evaluation_set.lengths()
+    lengths = test_set.lengths()
     output_lengths = [
         (source, len(line.split())) for (source, _), line in zip(lengths, output.text, strict=True)
     ]
-    if evaluation_set.gold is not None:
-        name = evaluation_set.files.get("gold", "gold alignment")
-        check_links(evaluation_set.gold, lengths, name)
-        if not any(alignment.possible for alignment in evaluation_set.gold):
+    if test_set.gold is not None:
+        name = test_set.files.get("gold", "gold alignment")
+        check_links(test_set.gold, lengths, name)
+        if not any(alignment.possible for alignment in test_set.gold):
             raise UserError(f"{name}: no links in it")
     for part, links, fits in (
         ("links", output.links, lengths),
@@ -209,11 +209,11 @@ def _check_fertility(output: SystemOutput) -> None:
             )
 
 
-def _check_counts(evaluation_set: EvaluationSet, output: SystemOutput) -> None:
+def _check_counts(test_set: EvaluationSet, output: SystemOutput) -> None:
     parts: dict[str, Sequence[Any] | None] = {
-        **{f"reference {n}": lines for n, lines in enumerate(evaluation_set.references, 1)},
-        "source": evaluation_set.source,
-        "gold": evaluation_set.gold,
+        **{f"reference {n}": lines for n, lines in enumerate(test_set.references, 1)},
+        "source": test_set.source,
+        "gold": test_set.gold,
         "hypothesis": output.text,
         "reference_attention": output.reference_attention,
         "links": output.links,
@@ -222,9 +222,9 @@ def _check_counts(evaluation_set: EvaluationSet, output: SystemOutput) -> None:
         "output_links": output.output_links,
         "fertility": output.fertility,
     }
-    files = {**evaluation_set.files, **output.files}
+    files = {**test_set.files, **output.files}
     first = files.get("reference 1", "reference 1")
-    expected = len(evaluation_set.references[0])
+    expected = len(test_set.references[0])
     if not expected:
         raise UserError(f"{first}: empty; there is nothing to compare with")
     for name, rows in parts.items():
@@ -235,11 +235,11 @@ def _check_counts(evaluation_set: EvaluationSet, output: SystemOutput) -> None:
             )
 
 
-def _check_references(evaluation_set: EvaluationSet) -> None:
-    for n, lines in enumerate(evaluation_set.references, 1):
+def _check_references(test_set: EvaluationSet) -> None:
+    for n, lines in enumerate(test_set.references, 1):
         for number, line in enumerate(lines, 1):
             if not line.strip():
-                name = evaluation_set.files.get(f"reference {n}", f"reference {n}")
+                name = test_set.files.get(f"reference {n}", f"reference {n}")
                 raise UserError(
                     f"{name}, line {number}: empty reference; remove the sentence from all files"
                 )
