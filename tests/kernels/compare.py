@@ -1,8 +1,8 @@
-"""How the fast path is held to the reference: forward and every gradient, in three precisions.
+"""Compare Triton kernels with the reference: outputs and every gradient, in three precisions.
 
-The truth is the reference in float64. The fast path may be at most twice as far from it as the
-reference is in the precision of the fast path, plus a floor of a few roundings: where the
-reference happens to hit the truth, twice nothing would be nothing.
+The truth is the reference in float64. The kernels may be at most twice as far from it as the
+reference in the same precision, plus a floor of a few roundings: where the reference happens to
+hit the truth, twice nothing would be nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ON_GPU = DEVICE.type == "cuda"
 
-# Roundings of size 1 that the fast path may be off by, whatever the reference does. For some seeds
-# too few in the interpreter, which cuts bfloat16 off where a GPU rounds.
+# Roundings of size 1 that the kernels may be off by, whatever the reference does. For some seeds
+# too few in the interpreter, which truncates bfloat16 where a GPU rounds.
 FLOOR = {torch.float32: 32 * 2.0**-24, torch.bfloat16: 2.0**-8}
 
 Results = dict[str, Tensor]
@@ -60,18 +60,18 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uninitialised memory holds NaN, so that reading it is noticed."""
 
     def poisoned(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def made(*args: object, **options: object) -> Tensor:
+        def make_poisoned(*args: object, **options: object) -> Tensor:
             x = make(*args, **options)
             return x.fill_(float("nan")) if x.is_floating_point() else x
 
-        return made
+        return make_poisoned
 
     monkeypatch.setattr(torch, "empty_like", poisoned(torch.empty_like))
     monkeypatch.setattr(torch.Tensor, "new_empty", poisoned(torch.Tensor.new_empty))
 
 
 def check_against_reference(run: Run, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hold the fast path to the rule above."""
+    """Compare the kernels with the reference by the rule above."""
     monkeypatch.setenv("COVNMT_OPS", "reference")
     truth, plain = run(torch.float64), run(dtype)
     monkeypatch.setenv("COVNMT_OPS", "triton")
@@ -81,8 +81,8 @@ def check_against_reference(run: Run, dtype: torch.dtype, monkeypatch: pytest.Mo
     missing = {name for name in truth.keys() - fast.keys() if truth[name].any()}
     assert not missing
     for name, expected in truth.items():
-        found = fast.get(name, torch.zeros_like(expected))
+        output = fast.get(name, torch.zeros_like(expected))
         allowed = 2 * (plain[name] - expected).norm()
         size = torch.maximum(expected.norm(), torch.tensor(expected.numel()).sqrt())
-        error = (found - expected).norm()
+        error = (output - expected).norm()
         assert error <= allowed + FLOOR[dtype] * size, f"{name}: {error:.2e}, {allowed:.2e} allowed"

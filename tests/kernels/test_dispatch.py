@@ -1,4 +1,4 @@
-"""Which implementation is used: the environment, the precision and the model decide."""
+"""Environment, precision and model decide whether Triton or plain PyTorch computes."""
 
 import pytest
 import torch
@@ -14,8 +14,8 @@ from covnmt.model.decoder import Decoder
 
 from .compare import random_weights
 
-# What the kernels do not know, so that the reference answers whatever was asked for.
-UNKNOWN = {
+# Settings without kernels: plain PyTorch computes whatever was asked for.
+WITHOUT_KERNELS = {
     "energies": CoverageConfig(kind="gru", size=2, energies=True),
     "previous context": CoverageConfig(kind="tanh", size=2, previous_context=True),
     "current context": CoverageConfig(kind="tanh", size=2, current_context=True),
@@ -34,7 +34,7 @@ def decode(coverage: CoverageConfig, dtype: torch.dtype = torch.float32) -> Deco
 
 @pytest.fixture
 def references(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
-    """The precision of every call of the reference."""
+    """The precision of every call of plain PyTorch."""
     calls: list[torch.dtype] = []
     original = Decoder.decode_stepwise
 
@@ -46,13 +46,13 @@ def references(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
     return calls
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
+@pytest.mark.parametrize("name", WITHOUT_KERNELS)
 def test_settings_without_kernels_use_plain_pytorch(
     name: str, references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton", reason="the fast path needs Triton")
     monkeypatch.setenv("COVNMT_OPS", "triton")
-    decode(UNKNOWN[name])
+    decode(WITHOUT_KERNELS[name])
     assert references == [torch.float32]
 
 
@@ -67,7 +67,7 @@ def test_long_sentences_use_plain_pytorch(
 
 
 class LastAttention(Coverage):
-    """A coverage model as somebody may add it: C_i = alpha_i."""
+    """A coverage model as a user may add it: C_i = alpha_i."""
 
     size = 1
 

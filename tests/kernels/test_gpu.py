@@ -1,7 +1,6 @@
 """Which GPUs get the kernels, and that what is chosen for small ones fits there.
 
-There is no GPU in most places where this runs: what `gpu.describe` tells is made up, and tensors
-have no content.
+Most machines that run this have no GPU: `gpu.describe_gpu` is replaced, and tensors are fake.
 """
 
 import json
@@ -40,8 +39,8 @@ GPUS = {
 
 
 @pytest.fixture(autouse=True)
-def nothing_known() -> Iterator[None]:
-    """No answer about one GPU is given for another."""
+def clear_gpu_cache() -> Iterator[None]:
+    """Forget the answers about the GPU of another test."""
     gpu.supports_kernels.cache_clear()
     yield
     gpu.supports_kernels.cache_clear()
@@ -49,16 +48,16 @@ def nothing_known() -> Iterator[None]:
 
 @pytest.fixture(params=GPUS)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of the GPU that there seems to be."""
+    """The name of a pretended GPU."""
     pretend(request.param, monkeypatch)
     return str(request.param)
 
 
 def pretend(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch keeps telling the truth: it checks the GPU that it finds."""
+    """Replace what the package knows of the GPU; PyTorch checks the real one."""
     capability, amd, *_ = GPUS[name]
-    found = gpu.Gpu(name, amd, capability, 99 * KIB)
-    monkeypatch.setattr(gpu, "describe_gpu", lambda _: found)
+    properties = gpu.Gpu(name, amd, capability, 99 * KIB)
+    monkeypatch.setattr(gpu, "describe_gpu", lambda _: properties)
     monkeypatch.setattr(dispatch, "_triton_installed", lambda: True)
     monkeypatch.delenv("COVNMT_OPS", raising=False)
 
@@ -74,9 +73,10 @@ def test_kernels_run_on_supported_gpus_and_warn_once_on_others(
     (major, minor), amd, kernels, _ = GPUS[device]
     assert [uses_triton() for _ in range(3)] == [kernels] * 3
     kind = "an AMD GPU" if amd else f"compute capability {major}.{minor}"
-    told = capsys.readouterr().err.splitlines()
-    assert [line.partition(": ")[0] for line in told] == ([] if kernels else [f"{device} ({kind})"])
-    assert kernels or "compute capability 8.0 or later" in told[0]
+    warnings = capsys.readouterr().err.splitlines()
+    subjects = [line.partition(": ")[0] for line in warnings]
+    assert subjects == ([] if kernels else [f"{device} ({kind})"])
+    assert kernels or "compute capability 8.0 or later" in warnings[0]
 
 
 @pytest.mark.parametrize(("choice", "used"), [("triton", True), ("reference", False)])
@@ -91,8 +91,8 @@ def test_forced_choice_prints_no_warning(
 
 def test_auto_precision_is_bf16_if_the_gpu_supports_it(device: str) -> None:
     *_, bf16 = GPUS[device]
-    found = {precision: uses_bf16(precision, CUDA) for precision in ("fp32", "bf16", "auto")}
-    assert found == {"fp32": False, "bf16": True, "auto": bf16}
+    chosen = {precision: uses_bf16(precision, CUDA) for precision in ("fp32", "bf16", "auto")}
+    assert chosen == {"fp32": False, "bf16": True, "auto": bf16}
     assert not uses_bf16("auto", torch.device("cpu"))
 
 
@@ -109,8 +109,8 @@ def test_bf16_without_hardware_support_prints_a_warning(
         TrainStep(
             model, TorchOptimizerStep(model, build_optimizer(model, config), {}, config), config
         )
-    told = "train.precision=auto takes fp32 here" in capsys.readouterr().err
-    assert told == (precision == "bf16" and not bf16)
+    warned = "train.precision=auto takes fp32 here" in capsys.readouterr().err
+    assert warned == (precision == "bf16" and not bf16)
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,9 @@ def test_gpu_is_described_by_its_opt_in_shared_memory(
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
     monkeypatch.setattr(torch.version, "hip", None)
-    found = gpu.describe_gpu.__wrapped__(CUDA)
-    assert found == gpu.Gpu("RTX 3090", False, (8, 6), 99 * KIB)
-    monkeypatch.setattr(gpu, "describe_gpu", lambda _: found)
+    properties = gpu.describe_gpu.__wrapped__(CUDA)
+    assert properties == gpu.Gpu("RTX 3090", False, (8, 6), 99 * KIB)
+    monkeypatch.setattr(gpu, "describe_gpu", lambda _: properties)
     assert gpu.shared_memory(CUDA) == 99 * KIB
     assert gpu.shared_memory(torch.device("cpu")) == 227 * KIB
 
@@ -174,7 +174,7 @@ def test_tuned_tilings_are_kept_if_they_fit(monkeypatch: pytest.MonkeyPatch) -> 
 def test_heaviest_kernels_compile_for_99_kib_of_shared_memory(tmp_path: Path) -> None:
     """In 99 KiB of shared memory; tilings for the H200 would take up to 160.
 
-    Before 3.9 Triton takes 130 for a look back over more than 256 words (docs/kernels.md).
+    Before 3.9 Triton takes 130 for attention backward over more than 256 tokens (docs/kernels.md).
     """
     pytest.importorskip("triton.backends.nvidia", reason="Triton cannot compile for NVIDIA's GPUs")
     old = tuple(map(int, version("triton").split(".")[:2])) < (3, 9)
@@ -195,5 +195,5 @@ def test_heaviest_kernels_compile_for_99_kib_of_shared_memory(tmp_path: Path) ->
     } <= {row["kernel"] for row in kernels}
     for row in kernels:
         assert not row["errors"]
-        wanting = {(row["kernel"], one["words"]) for one in row["over"]}
-        assert wanting <= ({("attention_backward_kernel", 400)} if old else set())
+        too_large = {(row["kernel"], one["words"]) for one in row["over"]}
+        assert too_large <= ({("attention_backward_kernel", 400)} if old else set())

@@ -1,7 +1,7 @@
-"""Which GPUs the Triton kernels are for, and how much of their work those can have at hand.
+"""Which GPUs the Triton kernels support, and how many tiles fit into their shared memory.
 
-Tilings were chosen on an H200. Other GPUs have less shared memory, so that a kernel there has fewer
-tiles on their way at a time where it would not have started at all.
+Tilings were tuned on an H200. On a GPU with less shared memory fewer tiles are in flight at a time;
+as tuned, a kernel would not start there.
 """
 
 from functools import cache
@@ -11,13 +11,13 @@ import torch
 
 from covnmt.base.console import warn
 
-OLDEST = (8, 0)  # compute capability; Triton supports no older one, nor do tensor cores know bf16
-H200 = 227 * 1024  # bytes of shared memory for one program
-BESIDE = 24 * 1024  # bytes of it that the kernels want besides the tiles on their way
+MIN_CAPABILITY = (8, 0)  # Triton supports no older one, nor do tensor cores know bf16
+H200_SHARED_MEMORY = 227 * 1024  # bytes for one program
+RESERVED_MEMORY = 24 * 1024  # bytes of shared memory for other things than tiles in flight
 
 
 class Gpu(NamedTuple):
-    """What the choices here go by."""
+    """The properties that decide which kernels run, and how."""
 
     name: str
     amd: bool
@@ -27,46 +27,46 @@ class Gpu(NamedTuple):
 
 @cache
 def describe_gpu(device: torch.device) -> Gpu:
-    """The GPU that this is."""
-    found = torch.cuda.get_device_properties(device)
-    memory = getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block)
-    return Gpu(found.name, torch.version.hip is not None, (found.major, found.minor), memory)
+    """Ask PyTorch for the properties of a GPU."""
+    gpu = torch.cuda.get_device_properties(device)
+    memory = getattr(gpu, "shared_memory_per_block_optin", gpu.shared_memory_per_block)
+    return Gpu(gpu.name, torch.version.hip is not None, (gpu.major, gpu.minor), memory)
 
 
 @cache
 def supports_kernels(device: torch.device) -> bool:
-    """Whether the kernels are for this GPU; a person is told, once, where they are not."""
-    found = describe_gpu(device)
-    if not found.amd and found.capability >= OLDEST:
+    """Return whether the kernels run on this GPU; warn once if they do not."""
+    gpu = describe_gpu(device)
+    if not gpu.amd and gpu.capability >= MIN_CAPABILITY:
         return True
-    of = "an AMD GPU" if found.amd else "compute capability {}.{}".format(*found.capability)
+    kind = "an AMD GPU" if gpu.amd else "compute capability {}.{}".format(*gpu.capability)
     warn(
-        f"{found.name} ({of}): the Triton kernels need an NVIDIA GPU of "
-        "compute capability {}.{} or later; ".format(*OLDEST)
-        + "going on with plain PyTorch, which is slower. COVNMT_OPS=triton tries them all the same",
+        f"{gpu.name} ({kind}): the Triton kernels need an NVIDIA GPU of "
+        "compute capability {}.{} or later; ".format(*MIN_CAPABILITY)
+        + "using plain PyTorch, which is slower. COVNMT_OPS=triton tries the kernels anyway",
     )
     return False
 
 
 def has_bf16(device: torch.device) -> bool:
-    """Whether this is a GPU that computes in bf16 itself; PyTorch emulates it on older ones."""
+    """Return whether this GPU computes in bf16 itself; PyTorch emulates it on older ones."""
     if device.type != "cuda":
         return False
-    found = describe_gpu(device)
-    return found.amd or found.capability >= OLDEST
+    gpu = describe_gpu(device)
+    return gpu.amd or gpu.capability >= MIN_CAPABILITY
 
 
 def shared_memory(device: torch.device) -> int:
-    """Bytes that one program may have; where there is no GPU, as on the H200."""
-    return describe_gpu(device).shared_memory if device.type == "cuda" else H200
+    """Return the bytes that one program may have; on a CPU those of the H200."""
+    return describe_gpu(device).shared_memory if device.type == "cuda" else H200_SHARED_MEMORY
 
 
 def has_tensor_memory(device: torch.device) -> bool:
-    """Whether products have a memory of their own (B200); shared memory must feed it."""
+    """Return whether products have their own memory (B200), which shared memory must feed."""
     return device.type == "cuda" and describe_gpu(device).capability[0] in (10, 11)
 
 
-def fitting_stages(most: int, tile: int, device: torch.device) -> int:
-    """How many tiles of so many bytes can be in progress: one is worked on, the others arrive."""
-    arriving = (shared_memory(device) - BESIDE) // tile
-    return max(1, min(most, arriving + 1))
+def fitting_stages(most: int, tile_bytes: int, device: torch.device) -> int:
+    """Return how many tiles fit, at most `most`: one is worked on, the others are in flight."""
+    in_flight = (shared_memory(device) - RESERVED_MEMORY) // tile_bytes
+    return max(1, min(most, in_flight + 1))

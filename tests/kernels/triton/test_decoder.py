@@ -1,4 +1,4 @@
-"""The decoder's fast path: all outputs and every gradient against the float64 reference."""
+"""Compare the decoder's kernels with the float64 reference, every gradient included."""
 
 from typing import NamedTuple
 
@@ -214,5 +214,5 @@ def test_decoder_kernels_run_in_a_cuda_graph(monkeypatch: pytest.MonkeyPatch) ->
     with torch.cuda.graph(graph):
         captured = step()
     graph.replay()
-    for found, eager in zip(captured, expected, strict=True):
-        torch.testing.assert_close(found, eager)
+    for replayed, eager in zip(captured, expected, strict=True):
+        torch.testing.assert_close(replayed, eager)

@@ -1,4 +1,4 @@
-"""The encoder's fast path: annotations and every gradient against the float64 reference."""
+"""Compare the encoder's kernels with the float64 reference, every gradient included."""
 
 from typing import NamedTuple
 
@@ -51,10 +51,10 @@ def test_encoder_kernels_equal_reference(
     def run(dtype: torch.dtype) -> Results:
         module = Encoder(3, n, cell, dropout=0.0).to(DEVICE, storage(dtype))
         module.load_state_dict(weights)
-        words = x.to(DEVICE, storage(dtype), copy=True).requires_grad_()
+        embedded = x.to(DEVICE, storage(dtype), copy=True).requires_grad_()
         with precision(dtype):
-            h = module(words, mask.to(DEVICE))
+            h = module(embedded, mask.to(DEVICE))
         (h * weight.to(h)).sum().backward()
-        return gather({"h": h}, module, {"x": words})
+        return gather({"h": h}, module, {"x": embedded})
 
     check_against_reference(run, dtype, monkeypatch)

@@ -1,4 +1,4 @@
-"""Output layer and loss in one: values and every gradient against the float64 reference."""
+"""Compare output layer and loss in one with the float64 reference, gradients included."""
 
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ GPU_SHAPES = [Shape(7, 17, 33, 1001), Shape(80, 28, 620, 30_001)]
 def test_loss_kernel_equals_reference(
     shape: Shape, smoothing: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In chunks of a few rows and blocks of a few words, so that several are summed up."""
+    """Chunks of a few rows and blocks of a few logits make sure that several are summed."""
     B, I, q, V = shape
     torch.manual_seed(sum(shape))
     output = nn.Linear(q, V)
@@ -80,17 +80,16 @@ def test_loss_gives_padding_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None
 def test_padded_products_equal_plain_products(
     inner: int, outer: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the sizes are padded to, values and gradients are those of the plain product."""
     torch.manual_seed(0)
     x = torch.randn(2, 3, inner, device=DEVICE, requires_grad=True)
     layer = nn.Linear(inner, outer).to(DEVICE)
-    found = {}
+    results = {}
     for choice in ("reference", "triton"):
         monkeypatch.setenv("COVNMT_OPS", choice)
         with precision(torch.bfloat16):
             y = select_kernels(DEVICE).linear(x, layer.weight, layer.bias)
         assert y.shape == (2, 3, outer)
         gradients = torch.autograd.grad(y.float().square().sum(), (x, *layer.parameters()))
-        found[choice] = (y, *gradients)
-    for plain, fast in zip(*found.values(), strict=True):
+        results[choice] = (y, *gradients)
+    for plain, fast in zip(*results.values(), strict=True):
         torch.testing.assert_close(fast, plain, rtol=2e-2, atol=2e-2)

@@ -25,7 +25,7 @@ SETTINGS = [
 ]
 
 
-def made(
+def build_step(
     kind: type[TritonOptimizerStep] | type[TorchOptimizerStep], config: TrainConfig
 ) -> tuple[Seq2Seq, Any]:
     torch.manual_seed(0)
@@ -48,8 +48,8 @@ def gradients(model: Seq2Seq, update: int, spoil: float | None = None) -> None:
             g.view(-1)[3] = spoil
 
 
-def assert_close(found: Tensor, expected: Tensor, name: str) -> None:
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6, msg=name)
+def assert_close(actual: Tensor, expected: Tensor, name: str) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6, msg=name)
 
 
 # the interpreter warns of inf * 0, which is thrown away
@@ -59,10 +59,13 @@ def assert_close(found: Tensor, expected: Tensor, name: str) -> None:
 def test_triton_update_equals_plain_update(
     settings: dict[str, Any], spoil: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Five updates; in one of them the norm is no number, where asked."""
+    """Make five updates, optionally one of them with a norm that is not finite."""
     monkeypatch.setattr(triton_optimiser, "BLOCK", 128)  # some weights need two programs
     config = TrainConfig.model_validate(settings)
-    (plain, a), (fused, b) = made(TorchOptimizerStep, config), made(TritonOptimizerStep, config)
+    (plain, a), (fused, b) = (
+        build_step(TorchOptimizerStep, config),
+        build_step(TritonOptimizerStep, config),
+    )
     for update in range(5):
         for model, (step, _, _) in ((plain, a), (fused, b)):
             gradients(model, update, spoil if update == 2 else None)
@@ -77,10 +80,10 @@ def test_triton_update_equals_plain_update(
 
 
 def test_optimizer_state_resumes_after_a_checkpoint() -> None:
-    """The moments and the count of updates travel through the optimiser's own state."""
+    """The moments and the count of updates are kept in the optimizer's own state."""
     config = TrainConfig.model_validate(ADAMW)
-    whole, (step, _, _) = made(TritonOptimizerStep, config)
-    parts, (first, optimizer, _) = made(TritonOptimizerStep, config)
+    whole, (step, _, _) = build_step(TritonOptimizerStep, config)
+    parts, (first, optimizer, _) = build_step(TritonOptimizerStep, config)
     for update in range(4):
         for model, one in ((whole, step), (parts, first)):
             if model is parts and update == 2:

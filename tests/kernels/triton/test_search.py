@@ -1,4 +1,4 @@
-"""The kernels of the device search against its plain form, on coarse logits with many ties."""
+"""Compare the Triton choice of a beam search with the plain one, on logits with many ties."""
 
 import math
 
@@ -24,7 +24,7 @@ from tests.model.small import COVERAGES, END, small_batch, small_config, small_m
 SHAPES = [(128, 1, 1, 1), (250, 2, 2, 3), (700, 6, 3, 10), (2500, 20, 2, 5), (400, 4, 1, 16)]
 
 
-def buffers_of(S: int, K: int, end: int, generator: torch.Generator) -> SearchBuffers:
+def random_buffers(S: int, K: int, end: int, generator: torch.Generator) -> SearchBuffers:
     """A beam in the middle of a search, some of its slots empty."""
 
     def integers(low: int, high: int, *shape: int) -> torch.Tensor:
@@ -52,7 +52,7 @@ def buffers_of(S: int, K: int, end: int, generator: torch.Generator) -> SearchBu
     )
 
 
-def logits_of(words: int, blocks: int, rows: int, end: int, seed: int) -> torch.Tensor:
+def coarse_logits(words: int, blocks: int, rows: int, end: int, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randint(-8, 5, (rows, blocks * BLOCK), generator=generator) / 4
     logits[:, end] += 1.5
@@ -60,8 +60,8 @@ def logits_of(words: int, blocks: int, rows: int, end: int, seed: int) -> torch.
     return logits.to(DEVICE)
 
 
-def copied(buffers: SearchBuffers) -> SearchBuffers:
-    """With its own copy of everything that a choice writes to."""
+def copy_written(buffers: SearchBuffers) -> SearchBuffers:
+    """Copy every tensor that a choice writes to."""
     return buffers._replace(
         token_ids=buffers.token_ids.clone(),
         log_probs=buffers.log_probs.clone(),
@@ -73,18 +73,18 @@ def copied(buffers: SearchBuffers) -> SearchBuffers:
 
 
 def assert_same_choice(buffers: SearchBuffers, logits: torch.Tensor, end: int) -> None:
-    ours, theirs = copied(buffers), copied(buffers)
+    ours, theirs = copy_written(buffers), copy_written(buffers)
     rows = triton_search.select_continuations(ours, logits, end)
-    wanted = select_continuations(theirs, logits, end)
+    expected = select_continuations(theirs, logits, end)
     torch.testing.assert_close(ours.log_probs, theirs.log_probs)
     torch.testing.assert_close(ours.ended, theirs.ended)
-    for part in ("widths", "live"):
-        assert torch.equal(getattr(ours, part), getattr(theirs, part)), part
+    for name in ("widths", "live"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
     # what empty slots hold is of no consequence
     used = (theirs.log_probs > -math.inf) | (theirs.ended[2] > -math.inf)
     assert torch.equal(ours.choices[2][used], theirs.choices[2][used])
     assert torch.equal(ours.token_ids.view_as(used)[used], theirs.token_ids.view_as(used)[used])
-    assert torch.equal(rows.view_as(used)[used], wanted.view_as(used)[used])
+    assert torch.equal(rows.view_as(used)[used], expected.view_as(used)[used])
     assert int(rows.max()) < logits.shape[0] * logits.shape[1]
     assert int(ours.token_ids.max()) <= end
 
@@ -97,9 +97,9 @@ def test_choice_equals_plain_choice_at_fixed_shapes(
     end = words - 1
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
-        buffers = buffers_of(S, K, end, generator)
+        buffers = random_buffers(S, K, end, generator)
         slots = 1 if first else K
-        logits = logits_of(words, blocks, S * slots, end, seed).view(S, slots, -1)
+        logits = coarse_logits(words, blocks, S * slots, end, seed).view(S, slots, -1)
         assert_same_choice(buffers, logits, end)
 
 
@@ -108,15 +108,15 @@ def test_choice_equals_plain_choice_at_fixed_shapes(
 def test_choice_equals_plain_choice_at_random_shapes(S: int, K: int, words: int, seed: int) -> None:
     seed %= 2**32
     end = words - 1
-    buffers = buffers_of(S, K, end, torch.Generator().manual_seed(seed))
-    logits = logits_of(words, -(-words // BLOCK), S * K, end, seed).view(S, K, -1)
+    buffers = random_buffers(S, K, end, torch.Generator().manual_seed(seed))
+    logits = coarse_logits(words, -(-words // BLOCK), S * K, end, seed).view(S, K, -1)
     assert_same_choice(buffers, logits.bfloat16(), end)
 
 
 def test_empty_beam_stays_empty() -> None:
-    buffers = buffers_of(2, 3, 99, torch.Generator().manual_seed(0))
+    buffers = random_buffers(2, 3, 99, torch.Generator().manual_seed(0))
     buffers.log_probs.fill_(-math.inf)
-    assert_same_choice(buffers, logits_of(100, 1, 6, 99, 0).view(2, 3, -1), 99)
+    assert_same_choice(buffers, coarse_logits(100, 1, 6, 99, 0).view(2, 3, -1), 99)
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -133,10 +133,10 @@ def test_whole_search_with_triton_choice_equals_reference(
     config = DecodeConfig(beam=beam, nbest=beam, coverage_penalty=0.2)
 
     reference = TorchEngine([model], END).search_stepwise
-    found = GpuBeamSearch(model, END, UNK_ID).search(words, mask, reference, config)
+    result = GpuBeamSearch(model, END, UNK_ID).search(words, mask, reference, config)
     with torch.no_grad():
-        wanted = reference(words, mask, config).hypotheses
-    for ours, theirs in zip(found.hypotheses, wanted, strict=True):
+        expected = reference(words, mask, config).hypotheses
+    for ours, theirs in zip(result.hypotheses, expected, strict=True):
         assert [mine.token_ids for mine in ours] == [other.token_ids for other in theirs]
         scores = [other.score for other in theirs]
         assert [mine.score for mine in ours] == pytest.approx(scores, abs=1e-4)
