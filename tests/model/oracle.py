@@ -1,7 +1,7 @@
-"""An independent oracle in plain NumPy: one sentence at a time, one word at a time, no padding.
+"""An independent oracle in plain NumPy: one sentence, one token at a time, without padding.
 
-Written from the equations of the specification (sections 1.2 and 2.1), with loops where the model
-has tensors. It shares nothing with the package but the names of the weights.
+Written from the equations of docs/paper-to-code.md, sections 1.2 and 2.1, with loops where the
+model has tensors. It shares nothing with the package but the names of the weights.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ def inputs(x: Vector, w: Weights, p: str) -> list[Vector]:
 
 
 def encode(source: list[int], w: Weights, config: ModelConfig) -> Vector:
-    xs = [w["source.E"][word] + w["source.b"] for word in source]
+    xs = [w["source.E"][token] + w["source.b"] for token in source]
     ahead, back = [np.zeros(config.hidden)], [np.zeros(config.hidden)]
     for x in xs:
         ahead.append(
@@ -57,7 +57,7 @@ def cover(
     C: Vector, a: float, e: float, h_j: Vector, t: Vector, s_before: Vector, s: Vector, w: Weights,
     config: ModelConfig,
 ) -> Vector:  # fmt: skip
-    """The new coverage of one source word."""
+    """Compute the new coverage of one source token."""
     kind, p = config.coverage.kind, "decoder.coverage."
     if kind == "none":
         return C
@@ -85,7 +85,7 @@ def cover(
 
 
 def forced(source: list[int], target: list[int], w: Weights, config: ModelConfig) -> dict[str, Any]:
-    """Log-probability of every target word, attention, and the coverage after every step."""
+    """Score every target token; attention and coverage of every step."""
     h = encode(source, w, config)
     J, n, d = len(source), config.hidden, config.coverage.size
     start = 1.0 if config.coverage.accumulate == "subtract" else 0.0
@@ -94,19 +94,19 @@ def forced(source: list[int], target: list[int], w: Weights, config: ModelConfig
     s = np.zeros(2 * n)
     y = np.zeros(config.embedding)
     log_probs, alphas, coverages = [], [], []
-    for word in target:
-        looked_with = t
+    for token in target:
+        t_before = t
         e = np.array([energy(t, h_j, c, w) for h_j, c in zip(h, C, strict=True)])
         alpha = np.exp(e - e.max()) / np.exp(e - e.max()).sum()
         s_before, s = s, alpha @ h
         rows = zip(C, alpha, e, h, strict=True)
         C = np.array(
-            [cover(c, a, x, h_j, looked_with, s_before, s, w, config) for c, a, x, h_j in rows]
+            [cover(c, a, x, h_j, t_before, s_before, s, w, config) for c, a, x, h_j in rows]
         )
         if config.order == "paper":
             t = advance(t, y, s, w, config)
-        log_probs.append(predict(t, s, y, w, config)[word])
-        y = w["target.E"][word] + w["target.b"]
+        log_probs.append(predict(t, s, y, w, config)[token])
+        y = w["target.E"][token] + w["target.b"]
         if config.order == "code":
             t = advance(t, y, s, w, config)
         alphas.append(alpha)
@@ -124,8 +124,8 @@ def energy(t: Vector, h_j: Vector, c: Vector, w: Weights) -> float:
 
 def advance(t: Vector, y: Vector, s: Vector, w: Weights, config: ModelConfig) -> Vector:
     contexts = np.split(w["decoder.Cx"] @ s, 3)
-    words = inputs(y, w, "decoder.cell.")
-    sums = [a + b for a, b in zip(words, contexts, strict=True)]
+    token_inputs = inputs(y, w, "decoder.cell.")
+    sums = [a + b for a, b in zip(token_inputs, contexts, strict=True)]
     return gru(sums, t, w, "decoder.cell.", config.cell)
 
 

@@ -60,11 +60,11 @@ def other_tensors(path: Path) -> None:
     save_file({"a": torch.ones(2)}, path)
 
 
-def note_of_another_kind(path: Path) -> None:
+def metadata_of_another_kind(path: Path) -> None:
     save_file({"a": torch.ones(2)}, path, metadata={"about": "[1]"})
 
 
-def note_without_end(path: Path) -> None:
+def metadata_without_end(path: Path) -> None:
     save_file({"a": torch.ones(2)}, path, metadata={"about": "[" * 100_000})
 
 
@@ -80,7 +80,7 @@ def reshaped_tensor(path: Path) -> None:
     save_tensors(path, tensors, about)
 
 
-def gone(path: Path) -> None:
+def missing(path: Path) -> None:
     path.unlink()
 
 
@@ -90,15 +90,15 @@ DAMAGE: dict[Callable[[Path], None], str] = {
     empty: "damaged or not a safetensors file",
     random_bytes: "damaged or not a safetensors file",
     json_instead: "damaged or not a safetensors file",
-    note_without_end: "damaged or not a safetensors file",
-    note_of_another_kind: "damaged or not a safetensors file",
+    metadata_without_end: "damaged or not a safetensors file",
+    metadata_of_another_kind: "damaged or not a safetensors file",
     other_tensors: "these weights are of another model: a is unknown",
     renamed_tensor: "readout.Q is unknown; readout.b is missing",
     reshaped_tensor: r"readout.b is \[",
-    gone: "no such file",
+    missing: "no such file",
 }
 
-# What config.json holds instead, and what is said about it.
+# Contents of config.json that are refused, and the reason in the message.
 FOREIGN: dict[str, tuple[str, str]] = {
     "no JSON": ("{", "config.json: not valid JSON"),
     "a list": ("[1, 2]", "not made by `covnmt train`"),
@@ -131,10 +131,10 @@ def test_tensors_and_metadata_survive_a_round_trip(tmp_path: Path) -> None:
     tensors = {"a": torch.arange(6.0).reshape(2, 3).T, "b": torch.tensor(3), "c": torch.zeros(0)}
     about = {"update": 3, "best": 0.1 + 0.2, "text": "ä\u2028"}
     save_tensors(path, tensors, about)
-    found, note = load_tensors(path)
-    assert note == about
-    assert found.keys() == tensors.keys()
-    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    loaded, metadata = load_tensors(path)
+    assert metadata == about
+    assert loaded.keys() == tensors.keys()
+    assert all(torch.equal(loaded[name], tensors[name]) for name in tensors)
     assert [p.name for p in path.parent.iterdir()] == ["x.safetensors"]
 
 
@@ -286,7 +286,7 @@ def test_average_of_damaged_weights_is_refused(
 def test_run_directory_is_not_overwritten(
     write: Callable[[Path, Path], None], tiny_model: Path, tmp_path: Path
 ) -> None:
-    """One that has not saved anything yet looks like any other."""
+    """A run without a checkpoint has nothing but its lock."""
     run = tmp_path / "run"
     with lock_directory(run):
         (tmp_path / "link").symlink_to(run)
@@ -301,7 +301,7 @@ def test_run_directory_is_not_overwritten(
 def test_file_system_without_locks_is_written_without_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def flock(place: int, operation: int) -> None:
+    def flock(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)

@@ -1,4 +1,4 @@
-"""Weights tell what they were made with, and other settings beside them are refused."""
+"""Weights are signed with the settings they need, and refused beside other settings."""
 
 import json
 import re
@@ -30,14 +30,18 @@ from covnmt.training.loop import train
 
 CPU = torch.device("cpu")
 
-# What changes no shape, and what it becomes.
-SILENT: dict[str, object] = {
+# Settings that change no shape, and other values of them.
+SHAPELESS: dict[str, object] = {
     "model.order": "paper",
     "model.cell": "reset_after",
     "model.coverage.accumulate": "subtract",
     "model.coverage.max_fertility": 3.0,
 }
-HARMLESS: dict[str, object] = {"model.dropout": 0.3, "model.init": "paper", "decode.beam": 2}
+TRAINING_SETTINGS: dict[str, object] = {
+    "model.dropout": 0.3,
+    "model.init": "paper",
+    "decode.beam": 2,
+}
 
 
 def load(directory: Path) -> None:
@@ -45,15 +49,15 @@ def load(directory: Path) -> None:
 
 
 def average(directory: Path) -> None:
-    average_checkpoints(directory, directory.with_name("made"), 2)
+    average_checkpoints(directory, directory.with_name("derived"), 2)
 
 
 def keep_last(directory: Path) -> None:
-    write_last_weights(directory, directory.with_name("made"))
+    write_last_weights(directory, directory.with_name("derived"))
 
 
 def export(directory: Path) -> None:
-    export_model(directory, directory.with_name("made"), "fp32")
+    export_model(directory, directory.with_name("derived"), "fp32")
 
 
 def resume(directory: Path) -> None:
@@ -64,8 +68,8 @@ def open_export(directory: Path) -> None:
     load_exported(directory, load_config(directory), threads=1)
 
 
-# Who opens a model, and the file whose weights it reads first.
-OPENED: dict[Callable[[Path], None], str] = {
+# Functions that open a model, and the file whose weights each reads first.
+OPENERS: dict[Callable[[Path], None], str] = {
     load: BEST_WEIGHTS,
     export: BEST_WEIGHTS,
     average: "recent/00000030.safetensors",
@@ -75,24 +79,24 @@ OPENED: dict[Callable[[Path], None], str] = {
 }
 
 
-Copied = Callable[[Callable[[Path], None]], Path]
+ModelCopier = Callable[[Callable[[Path], None]], Path]
 
 
 @pytest.fixture
-def copied(tiny_model: Path, tmp_path: Path) -> Copied:
-    """A model directory that a test may change, exported where that is what is opened."""
+def copy_model(tiny_model: Path, tmp_path: Path) -> ModelCopier:
+    """Copy a model directory so that a test may change it; export it for `open_export`."""
 
-    def copied(opened: Callable[[Path], None]) -> Path:
-        if opened is open_export:
+    def copy_model(open_model: Callable[[Path], None]) -> Path:
+        if open_model is open_export:
             export_model(tiny_model, tmp_path / "model", "fp32")
             return tmp_path / "model"
         return shutil.copytree(tiny_model, tmp_path / "model")
 
-    return copied
+    return copy_model
 
 
 def set_key(directory: Path, key: str, value: object) -> Any:
-    """Change config.json; gives what was there."""
+    """Change a key of config.json; return its old value."""
     tree = branch = read_json(directory / "config.json")
     *groups, last = key.split(".")
     for group in groups:
@@ -102,8 +106,8 @@ def set_key(directory: Path, key: str, value: object) -> Any:
     return before
 
 
-def forget(directory: Path) -> None:
-    """Make the weights those of an older covnmt, which told nothing of their settings."""
+def remove_signatures(directory: Path) -> None:
+    """Make the weights those of an older covnmt, without a signature."""
     for path in directory.rglob("*.safetensors"):
         tensors, about = load_tensors(path)
         del about["settings"]
@@ -114,50 +118,52 @@ def forget(directory: Path) -> None:
         write_json(path, about)
 
 
-@pytest.mark.parametrize("key", SILENT)
-@pytest.mark.parametrize("opened", OPENED)
+@pytest.mark.parametrize("key", SHAPELESS)
+@pytest.mark.parametrize("open_model", OPENERS)
 def test_weights_of_other_settings_are_refused_though_shapes_agree(
-    opened: Callable[[Path], None], key: str, copied: Copied
+    open_model: Callable[[Path], None], key: str, copy_model: ModelCopier
 ) -> None:
-    directory = copied(opened)
-    before = set_key(directory, key, SILENT[key])
-    told = rf"{key}: {before!r} for them, {SILENT[key]!r} there"
-    with pytest.raises(UserError, match=told) as caught:
-        opened(directory)
-    assert str(caught.value).startswith(str(directory / OPENED[opened]))
-    assert not directory.with_name("made").exists()
+    directory = copy_model(open_model)
+    before = set_key(directory, key, SHAPELESS[key])
+    difference = rf"{key}: {before!r} for them, {SHAPELESS[key]!r} there"
+    with pytest.raises(UserError, match=difference) as caught:
+        open_model(directory)
+    assert str(caught.value).startswith(str(directory / OPENERS[open_model]))
+    assert not directory.with_name("derived").exists()
 
 
 # a run knows its data by a digest of their own
-@pytest.mark.parametrize("opened", [each for each in OPENED if each is not resume])
+@pytest.mark.parametrize("open_model", [opener for opener in OPENERS if opener is not resume])
 def test_vocabularies_of_another_model_are_refused_though_sizes_agree(
-    opened: Callable[[Path], None], copied: Copied
+    open_model: Callable[[Path], None], copy_model: ModelCopier
 ) -> None:
-    directory = copied(opened)
+    directory = copy_model(open_model)
     path = directory / "source.vocab"
     first, second, *rest = path.read_text("utf-8").splitlines(keepends=True)
     path.write_text("".join([second, first, *rest]), "utf-8")
     set_key(directory, "fingerprint", vocabulary_fingerprint(directory))
-    with pytest.raises(UserError, match=re.escape(OPENED[opened]) + ": .*vocabularies: "):
-        opened(directory)
+    with pytest.raises(UserError, match=re.escape(OPENERS[open_model]) + ": .*vocabularies: "):
+        open_model(directory)
 
 
-@pytest.mark.parametrize("opened", OPENED)
-def test_weights_without_signature_open(opened: Callable[[Path], None], copied: Copied) -> None:
-    directory = copied(opened)
-    forget(directory)
-    set_key(directory, "model.order", "paper")
-    opened(directory)
-
-
-@pytest.mark.parametrize("opened", [load, export, average, keep_last, open_export])
-@pytest.mark.parametrize("key", HARMLESS)
-def test_training_only_settings_may_differ(
-    opened: Callable[[Path], None], key: str, copied: Copied
+@pytest.mark.parametrize("open_model", OPENERS)
+def test_weights_without_signature_open(
+    open_model: Callable[[Path], None], copy_model: ModelCopier
 ) -> None:
-    directory = copied(opened)
-    set_key(directory, key, HARMLESS[key])
-    opened(directory)
+    directory = copy_model(open_model)
+    remove_signatures(directory)
+    set_key(directory, "model.order", "paper")
+    open_model(directory)
+
+
+@pytest.mark.parametrize("open_model", [load, export, average, keep_last, open_export])
+@pytest.mark.parametrize("key", TRAINING_SETTINGS)
+def test_training_only_settings_may_differ(
+    open_model: Callable[[Path], None], key: str, copy_model: ModelCopier
+) -> None:
+    directory = copy_model(open_model)
+    set_key(directory, key, TRAINING_SETTINGS[key])
+    open_model(directory)
 
 
 def test_derived_models_keep_the_signature(tiny_model: Path, tmp_path: Path) -> None:
@@ -165,14 +171,14 @@ def test_derived_models_keep_the_signature(tiny_model: Path, tmp_path: Path) -> 
     write_last_weights(tiny_model, tmp_path / "last")
     export_model(tmp_path / "mean", tmp_path / "exported", "fp32")
     written = [load_tensors(tmp_path / name / BEST_WEIGHTS)[1] for name in ("mean", "last")]
-    told = [metadata["settings"] for metadata in written]
-    told.append(read_json(tmp_path / "exported" / MANIFEST_FILE)["settings"])
-    known = model_signature(load_config(tiny_model))
-    assert told == [json.loads(json.dumps(known))] * 3
-    assert {*SILENT, "model.hidden", "vocabularies"} <= known.keys()
-    assert not HARMLESS.keys() & known.keys()
+    signatures = [metadata["settings"] for metadata in written]
+    signatures.append(read_json(tmp_path / "exported" / MANIFEST_FILE)["settings"])
+    expected = model_signature(load_config(tiny_model))
+    assert signatures == [json.loads(json.dumps(expected))] * 3
+    assert {*SHAPELESS, "model.hidden", "vocabularies"} <= expected.keys()
+    assert not TRAINING_SETTINGS.keys() & expected.keys()
 
 
-@pytest.mark.parametrize("told", [None, [], "x", {}, {"model.colour": "red"}])
-def test_missing_signature_keys_are_not_compared(told: object, tiny_model: Path) -> None:
-    check_model_signature(told, load_config(tiny_model), tiny_model)
+@pytest.mark.parametrize("signature", [None, [], "x", {}, {"model.colour": "red"}])
+def test_missing_signature_keys_are_not_compared(signature: object, tiny_model: Path) -> None:
+    check_model_signature(signature, load_config(tiny_model), tiny_model)

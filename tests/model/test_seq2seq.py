@@ -16,9 +16,9 @@ from . import oracle
 from .small import COVERAGES, END, WORDS, small_batch, small_config, small_model
 
 
-def meta_model(config: ModelConfig, words: int = 30_001) -> Seq2Seq:
+def meta_model(config: ModelConfig, vocabulary_size: int = 30_001) -> Seq2Seq:
     with torch.device("meta"):
-        return Seq2Seq(config, words, words)
+        return Seq2Seq(config, vocabulary_size, vocabulary_size)
 
 
 @pytest.mark.parametrize("system", PAPER_SYSTEMS)
@@ -29,7 +29,7 @@ def test_paper_parameter_counts(system: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words", "total"),
+    ("changes", "vocabulary_size", "total"),
     [
         ({}, 30_000, 84_347_240),
         ({"output": "full"}, 30_001, None),
@@ -37,15 +37,15 @@ def test_paper_parameter_counts(system: str) -> None:
     ],
 )
 def test_parameter_counts_of_variants(
-    changes: dict[str, object], words: int, total: int | None
+    changes: dict[str, object], vocabulary_size: int, total: int | None
 ) -> None:
     config = ModelConfig.model_validate(changes)
-    found = sum(count_parameters(meta_model(config, words)).values())
-    if config.output == "full":  # 500 straight to the words instead of 500 to 620 to the words
+    count = sum(count_parameters(meta_model(config, vocabulary_size)).values())
+    if config.output == "full":  # 500 to V instead of 500 to 620 to V
         total = paper.TOTAL - 310_000 - 30_001 * 120
     if config.tie_target:
         total = paper.TOTAL - 30_001 * 620
-    assert found == total
+    assert count == total
 
 
 def oracle_weights(model: Seq2Seq) -> oracle.Weights:
@@ -74,9 +74,9 @@ def test_model_equals_numpy_oracle(coverage: str, changes: dict[str, object]) ->
         source, target = unpadded(batch, k)
         expected = oracle.forced(source, target, oracle_weights(model), config)
         rows = range(len(target))
-        found = log_probs[k, rows, target].detach().numpy()
+        actual = log_probs[k, rows, target].detach().numpy()
         alpha = forced.alpha[k, : len(target), : len(source)].detach().numpy()
-        np.testing.assert_allclose(found, expected["log_probs"], atol=1e-12)
+        np.testing.assert_allclose(actual, expected["log_probs"], atol=1e-12)
         np.testing.assert_allclose(alpha, expected["alpha"], atol=1e-12)
 
 
@@ -88,13 +88,13 @@ def test_step_by_step_equals_teacher_forced(coverage: str, order: str) -> None:
     forced = model(batch)
     expected = torch.log_softmax(model.readout.logits(forced.features), dim=-1)
     memory = model.encode(batch.source, batch.source_mask)
-    state, words = model.decoder.initial_state(memory), None
+    state, token_ids = model.decoder.initial_state(memory), None
     for i in range(batch.target.shape[1]):
-        log_probs, alpha, state = model.step(memory, state, words)
+        log_probs, alpha, state = model.step(memory, state, token_ids)
         # step() gives float32 log-probabilities for the search
         torch.testing.assert_close(log_probs.double(), expected[:, i], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(alpha, forced.alpha[:, i])
-        words = batch.target[:, i]
+        token_ids = batch.target[:, i]
 
 
 @pytest.mark.parametrize("coverage", COVERAGES)
@@ -104,9 +104,9 @@ def test_hypotheses_of_a_sentence_share_its_memory(coverage: str) -> None:
     memory = model.encode(batch.source, batch.source_mask)
     _, _, state = model.step(memory, model.decoder.initial_state(memory), None)
     rows = torch.tensor([0, 0, 0, 1, 1, 1])  # three hypotheses each
-    words = torch.tensor([1, 2, 3, 4, 5, 6])
-    shared = model.step(memory, state.select(rows), words)
-    alone = model.step(memory.select(rows), state.select(rows), words)
+    token_ids = torch.tensor([1, 2, 3, 4, 5, 6])
+    shared = model.step(memory, state.select(rows), token_ids)
+    alone = model.step(memory.select(rows), state.select(rows), token_ids)
     torch.testing.assert_close(shared.log_probs, alone.log_probs)
     torch.testing.assert_close(shared.state.C, alone.state.C)
 
@@ -142,10 +142,10 @@ def test_linguistic_coverage_sums_to_the_step_number() -> None:
     model = small_model(small_config(PAPER_SYSTEMS["linguistic"]))
     batch = small_batch([(4, 6), (9, 3)])
     memory = model.encode(batch.source, batch.source_mask)
-    state, words = model.decoder.initial_state(memory), None
+    state, token_ids = model.decoder.initial_state(memory), None
     for i in range(1, batch.target.shape[1] + 1):
-        _, _, state = model.step(memory, state, words)
-        words = batch.target[:, i - 1]
+        _, _, state = model.step(memory, state, token_ids)
+        token_ids = batch.target[:, i - 1]
         total = (state.C.squeeze(-1) * batch.source_mask).sum(dim=1)
         torch.testing.assert_close(total, torch.full_like(total, i))
 
@@ -153,7 +153,7 @@ def test_linguistic_coverage_sums_to_the_step_number() -> None:
 @pytest.mark.parametrize("changes", [{}, {"order": "paper"}, {"cell": "reset_after"}], ids=str)
 @pytest.mark.parametrize("coverage", COVERAGES)
 def test_gradients_equal_finite_differences(coverage: str, changes: dict[str, object]) -> None:
-    """Every weight's gradient, by finite differences in float64."""
+    """Check every weight in float64."""
     model = small_model(small_config(COVERAGES[coverage], **changes))
     batch = small_batch([(2, 2), (3, 1)])
     names, weights = zip(*model.named_parameters(), strict=True)
@@ -163,7 +163,7 @@ def test_gradients_equal_finite_differences(coverage: str, changes: dict[str, ob
         squares = (forced.features[batch.target_mask] ** 2).sum() + (forced.alpha**2).sum()
         return cast(torch.Tensor, squares)
 
-    found = torch.autograd.grad(loss(*weights), weights, allow_unused=True)
+    gradients = torch.autograd.grad(loss(*weights), weights, allow_unused=True)
     generator = torch.Generator().manual_seed(1)
     directions = [torch.randn(w.shape, generator=generator, dtype=w.dtype) for w in weights]
     step = 1e-6
@@ -172,7 +172,7 @@ def test_gradients_equal_finite_differences(coverage: str, changes: dict[str, ob
         values = [w + by * (k == m) * directions[m] for m, w in enumerate(weights)]
         return loss(*values).item()
 
-    for k, (name, gradient) in enumerate(zip(names, found, strict=True)):
+    for k, (name, gradient) in enumerate(zip(names, gradients, strict=True)):
         numeric = (moved(k, step) - moved(k, -step)) / (2 * step)
         exact = 0.0 if gradient is None else (gradient * directions[k]).sum().item()
         assert numeric == pytest.approx(exact, rel=1e-5, abs=1e-6), name
