@@ -1,4 +1,4 @@
-"""Files of links and of soft matrices: what goes in comes out; what is damaged is named."""
+"""Files of links and of soft matrices are read back unchanged; errors name file and line."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""All scores of a system, and of several side by side."""
+"""Evaluate one system and compare several."""
 
 import json
 import os
@@ -116,7 +116,6 @@ def test_drop_needs_the_same_aligner_for_output_and_reference() -> None:
 
 
 def test_attention_over_subwords_gives_no_drop() -> None:
-    """Its links are not over the words of the reference's matrices; the rest stays."""
     pieces = [np.pad(matrix, ((0, 0), (0, 1))) for matrix in MATRICES]
     result = evaluate(replace(PERFECT, attention=pieces), SET)
     assert "DROP" not in result.scores
@@ -192,7 +191,7 @@ def test_comparison_tests_every_pair_of_systems() -> None:
 
 
 def test_marks_need_p_below_one_percent() -> None:
-    """In 8 of 8 sentences better: p = 1/128, enough; in 7 of 7: 1/64, too little."""
+    """8 ups and no down have p = 1/128, 7 ups and no down 1/64."""
     for better, mark in ((8, "†"), (7, "")):
         mixed = SystemOutput([*REFERENCES[:better], *SHORT.text[better:]])
         assert compare({"short": SHORT, "mixed": mixed}, SET).marks("mixed") == mark

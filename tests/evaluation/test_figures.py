@@ -1,4 +1,4 @@
-"""Figures: the right cell lights up, labels stay apart and inside, SVG for pages is safe."""
+"""Heat maps and curves: cells and labels are in their places, and SVG for pages is safe."""
 
 import json
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def panel(I: int, J: int, hot: tuple[int, int] | None = None, title: str = "syst
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Figures are kept here instead of being written."""
+    """Keep figures instead of writing them."""
     kept: list[Figure] = []
 
     def keep(figure: Figure, _: Path) -> None:
@@ -55,13 +55,13 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 @pytest.fixture(autouse=True)
 def same_fonts_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the font that comes with matplotlib, whatever the machine has."""
+    """Use only the font that is part of matplotlib."""
     monkeypatch.setattr(fonts, "_candidates", lambda missing: iter(()))
     monkeypatch.setattr(fonts, "_warned", set())
 
 
 def labels(figure: Figure) -> list[list[Text]]:
-    """Words along each axis that are not empty."""
+    """Return the labels of each axis that are not empty."""
     rows = [
         list(row)
         for axes in figure.axes
@@ -278,7 +278,6 @@ def test_training_curves_show_the_log(drawn: list[Figure], tmp_path: Path) -> No
 
 
 def test_axes_of_scores_start_at_zero(drawn: list[Figure], tmp_path: Path) -> None:
-    """A model that has learnt little has BLEU 0 for long; updates are whole numbers."""
     entries = [{"update": k, "loss": 5.0, "validation": {"loss": 5.0, "bleu": 0.0}} for k in (1, 3)]
     draw_training_curves({"run": log(tmp_path / "log.jsonl", *entries)}, Path("x.png"))
     draw_length_curves(
@@ -302,11 +301,11 @@ def test_legend_is_above_the_panels(drawn: list[Figure], systems: int) -> None:
 
 def test_line_styles_of_many_systems_differ(drawn: list[Figure]) -> None:
     draw_length_curves({f"system {k}": buckets([k, k, k]) for k in range(9)}, Path("x.png"))
-    looks = {
+    styles = {
         (str(line.get_color()), str(line.get_marker()), str(line.get_linestyle()))
         for line in drawn[0].axes[0].lines
     }
-    assert len(looks) == 9
+    assert len(styles) == 9
 
 
 MATRIX = np.array([[0.9, 0.05, 0.0], [0.0, 0.004, 1.0]], dtype=np.float32)
@@ -316,7 +315,7 @@ HOSTILE = HeatMap(
 
 
 def tooltips(svg: ElementTree.Element) -> dict[str, ElementTree.Element]:
-    """The rectangles with a title, by their titles."""
+    """Return the rectangles with a title by their titles."""
     return {
         title.text or "": rect
         for rect in svg.iter("rect")

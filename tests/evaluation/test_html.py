@@ -1,4 +1,4 @@
-"""The report: one page that stands alone, with every text escaped and every figure written."""
+"""The report is one self-contained page with escaped texts, and figures beside it."""
 
 import json
 import re
@@ -28,7 +28,7 @@ VOID = {"br", "hr", "img", "meta"}
 
 
 class Page(HTMLParser):
-    """A page as a browser takes it; unbalanced tags are an error."""
+    """Parse a page; unbalanced tags are an error."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -137,11 +137,11 @@ def test_curves_have_a_label(report: Path) -> None:
 
 def test_exact_omissions_and_repetitions_are_marked(report: Path) -> None:
     text = report.read_text("utf-8")
-    lost = text[text.index('id="lost"') : text.index('id="twice"')]
-    assert "source words omitted (exact)" in lost
-    assert 'ka <mark class="lost">mo</mark> ti <mark class="lost">su</mark>' in lost
-    assert "(nothing)" in lost
-    assert "proxy" not in lost
+    section = text[text.index('id="lost"') : text.index('id="twice"')]
+    assert "source words omitted (exact)" in section
+    assert 'ka <mark class="lost">mo</mark> ti <mark class="lost">su</mark>' in section
+    assert "(nothing)" in section
+    assert "proxy" not in section
     assert '<mark class="twice">ti</mark>' in text[text.index('id="twice"') :]
 
 

@@ -63,7 +63,7 @@ def fill(
     answers: dict[str, tuple[str, str, str, str]],
     delimiter: str = ",",
 ) -> Path:
-    """Fill the sheet: answers by the first word of the output, which is the system."""
+    """Fill a sheet with answers by the first word of the output, which names the system."""
     filled = rows(sheets.sheet)
     for row in filled:
         given = answers.get(row["output"].split()[0], ("", "", "", ""))
@@ -81,17 +81,17 @@ def save(path: Path, filled: list[dict[str, str]], delimiter: str = ",") -> Path
 
 def test_sheet_and_form_do_not_name_the_systems(tmp_path: Path) -> None:
     neutral = {"base": ["x"] * 12, "gru": ["x"] * 12}
-    made = make_rating_sheets(neutral, SOURCE, 5, 7, tmp_path)
-    for path in (made.sheet, made.form):
+    sheets = make_rating_sheets(neutral, SOURCE, 5, 7, tmp_path)
+    for path in (sheets.sheet, sheets.form):
         text = path.read_text("utf-8").casefold()
         assert not re.search(r"\b(base|gru)\b", text)
-    assert "gru" in made.key.read_text("utf-8")
+    assert "gru" in sheets.key.read_text("utf-8")
 
 
 def test_every_sentence_has_every_system_in_changing_order(tmp_path: Path) -> None:
-    made = make_rating_sheets(SYSTEMS, SOURCE, 12, 7, tmp_path)
+    sheets = make_rating_sheets(SYSTEMS, SOURCE, 12, 7, tmp_path)
     orders: Counter[tuple[str, str]] = Counter()
-    for first, second in zip(rows(made.sheet)[::2], rows(made.sheet)[1::2], strict=True):
+    for first, second in zip(rows(sheets.sheet)[::2], rows(sheets.sheet)[1::2], strict=True):
         assert first["source"] == second["source"]
         orders[first["output"].split()[0], second["output"].split()[0]] += 1
     assert set(orders) == {("base", "gru"), ("gru", "base")}
@@ -99,9 +99,9 @@ def test_every_sentence_has_every_system_in_changing_order(tmp_path: Path) -> No
 
 def test_sheet_opens_in_spreadsheets(tmp_path: Path) -> None:
     outputs = ["=1+1", "-3 degrees", "@home", "+x", "'quoted, really'", "日本"]
-    made = make_rating_sheets({"a": outputs}, ["s"] * 6, 6, 1, tmp_path)
-    assert made.sheet.read_bytes().startswith(b"\xef\xbb\xbf")
-    texts = [row["output"] for row in rows(made.sheet)]
+    sheets = make_rating_sheets({"a": outputs}, ["s"] * 6, 6, 1, tmp_path)
+    assert sheets.sheet.read_bytes().startswith(b"\xef\xbb\xbf")
+    texts = [row["output"] for row in rows(sheets.sheet)]
     assert texts == ["'=1+1", "'-3 degrees", "'@home", "'+x", "'quoted, really'", "日本"]
 
 
@@ -114,8 +114,8 @@ def test_seed_determines_the_sample(tmp_path: Path) -> None:
 
 
 def test_empty_source_lines_are_not_drawn(tmp_path: Path) -> None:
-    made = make_rating_sheets({"a": ["x"] * 4}, ["one", "", "two", "  "], 2, 1, tmp_path)
-    assert [row["source"] for row in rows(made.sheet)] == ["1:one", "1:two"]
+    sheets = make_rating_sheets({"a": ["x"] * 4}, ["one", "", "two", "  "], 2, 1, tmp_path)
+    assert [row["source"] for row in rows(sheets.sheet)] == ["1:one", "1:two"]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_bad_samples_are_errors(
 
 
 class Scripts(HTMLParser):
-    """The scripts of a page, and every address it refers to."""
+    """Collect the scripts of a page, and every address it refers to."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -160,8 +160,8 @@ class Scripts(HTMLParser):
 
 def test_form_is_self_contained_and_keeps_text_as_text(tmp_path: Path) -> None:
     hostile = "</script><script>alert(1)</script><!-- $data ${x}"
-    made = make_rating_sheets({"a": [hostile]}, [hostile], 1, 1, tmp_path)
-    page = Scripts(made.form.read_text("utf-8"))
+    sheets = make_rating_sheets({"a": [hostile]}, [hostile], 1, 1, tmp_path)
+    page = Scripts(sheets.form.read_text("utf-8"))
     assert len(page.scripts) == 2
     assert page.addresses == []
     data = json.loads(page.scripts[0])
@@ -279,7 +279,6 @@ def test_bad_sheets_and_keys_are_errors(sheets: RatingSheets, tmp_path: Path) ->
 def test_open_quotation_mark_gives_a_short_error(
     sheets: RatingSheets, after: int, message: str
 ) -> None:
-    """It swallows the rest of the sheet; what is told is short however much that is."""
     first, second, *_ = sheets.sheet.read_text("utf-8-sig").splitlines()
     sheets.sheet.write_text(f'{first}\n"{second}\n{"x" * after}', "utf-8")
     with pytest.raises(UserError, match=message) as raised:
@@ -304,20 +303,20 @@ def test_raters_are_averaged_and_compared(sheets: RatingSheets) -> None:
     ratings = two_raters(sheets)
     base = ratings.systems[0]
     assert (base.ratings, base.adequacy, base.left_out) == (10, 2.5, 37.5)
-    found = {row.question: row for row in ratings.agreement}
-    assert (found["adequacy"].answers, found["adequacy"].same) == (10, 50.0)
+    agreement = {row.question: row for row in ratings.agreement}
+    assert (agreement["adequacy"].answers, agreement["adequacy"].same) == (10, 50.0)
     # half the items one apart: observed 0.5; a varies by 1, b by 0.25, means 0.5 apart
-    assert found["adequacy"].kappa == pytest.approx(1 - 0.5 / 1.5)
-    assert (found["fluency"].same, found["fluency"].kappa) == (100.0, None)
-    assert found["left out, by word"].answers == 40
-    assert found["left out, by word"].same == pytest.approx(87.5)
+    assert agreement["adequacy"].kappa == pytest.approx(1 - 0.5 / 1.5)
+    assert (agreement["fluency"].same, agreement["fluency"].kappa) == (100.0, None)
+    assert agreement["left out, by word"].answers == 40
+    assert agreement["left out, by word"].same == pytest.approx(87.5)
     # 5 and 10 of 40 words marked, 5 of them by one rater only
     expected = 1 / 8 * 7 / 8 + 1 / 4 * 3 / 4 + (1 / 4 - 1 / 8) ** 2
-    assert found["left out, by word"].kappa == pytest.approx(1 - 1 / 8 / expected)
+    assert agreement["left out, by word"].kappa == pytest.approx(1 - 1 / 8 / expected)
 
 
 def slow_kappa(pairs: list[tuple[int, int]]) -> float:
-    """The textbook's way, from the two tables of observed and expected counts."""
+    """Compute kappa from the tables of observed and expected counts."""
     values = sorted({value for pair in pairs for value in pair})
     n = len(pairs)
     firsts, seconds, both = (

@@ -1,4 +1,4 @@
-"""The right sentences are picked, by exact counts where there are some."""
+"""Sentences are ranked by exact counts, or else by proxies."""
 
 import math
 
@@ -42,7 +42,7 @@ def plain(lines: list[str]) -> list[OutputLine]:
 
 
 def with_attention(lines: list[str]) -> list[OutputLine]:
-    """Every output word looks at the source word in its place, the last word at none."""
+    """Let each output word attend to the source word at its position."""
     outputs = []
     for source, line in zip(SOURCE, lines, strict=True):
         matrix = np.eye(len(line.split()), len(source.split()), dtype=np.float32)
@@ -65,46 +65,46 @@ SYSTEMS = {"perfect": plain(PERFECT), "lossy": plain(LOSSY)}
 
 
 def test_most_different_sentences_come_first_and_equal_ones_never() -> None:
-    found = most_different(comparison(SYSTEMS, PLAIN), 10)
-    assert found == [0, 2]
+    chosen = most_different(comparison(SYSTEMS, PLAIN), 10)
+    assert chosen == [0, 2]
     assert most_different(comparison(SYSTEMS, PLAIN), 1) == [0]
     assert most_different(comparison({"only": plain(LOSSY)}, PLAIN), 10) == []
 
 
 def test_exact_counts_are_preferred() -> None:
     scored = comparison(SYSTEMS, EXACT)
-    lost = under_translated(scored, SYSTEMS, EXACT, 10)
-    assert lost.measure == OMITTED
-    (finding,) = lost.sentences
-    assert (finding.system, finding.sentence, finding.amount) == ("lossy", 0, 2)
-    assert {finding.source[j] for j in finding.marked} == {"mo", "su"}
-    twice = over_translated(scored, SYSTEMS, EXACT, 10)
-    assert twice.measure == REPEATED
-    (finding,) = twice.sentences
-    assert (finding.sentence, [finding.source[j] for j in finding.marked]) == (2, ["su"])
+    under = under_translated(scored, SYSTEMS, EXACT, 10)
+    assert under.measure == OMITTED
+    (ranked,) = under.sentences
+    assert (ranked.system, ranked.sentence, ranked.amount) == ("lossy", 0, 2)
+    assert {ranked.source[j] for j in ranked.marked} == {"mo", "su"}
+    over = over_translated(scored, SYSTEMS, EXACT, 10)
+    assert over.measure == REPEATED
+    (ranked,) = over.sentences
+    assert (ranked.sentence, [ranked.source[j] for j in ranked.marked]) == (2, ["su"])
 
 
 def test_attention_is_the_proxy_without_exact_counts() -> None:
     systems = {"lossy": with_attention(LOSSY)}
-    lost = under_translated(comparison(systems, PLAIN), systems, PLAIN, 10)
-    assert lost.measure == LOW_ATTENTION_PROXY
-    assert [(f.sentence, f.amount, sorted(f.marked)) for f in lost.sentences] == [(0, 2, [2, 3])]
+    under = under_translated(comparison(systems, PLAIN), systems, PLAIN, 10)
+    assert under.measure == LOW_ATTENTION_PROXY
+    assert [(f.sentence, f.amount, sorted(f.marked)) for f in under.sentences] == [(0, 2, [2, 3])]
 
 
 def test_length_is_the_proxy_if_one_system_has_no_attention() -> None:
     systems = {"soft": with_attention(PERFECT), "plain": plain(LOSSY)}
-    lost = under_translated(comparison(systems, PLAIN), systems, PLAIN, 10)
-    assert lost.measure == LENGTH_PROXY
-    assert [(f.system, f.sentence, f.amount) for f in lost.sentences] == [("plain", 0, 2)]
+    under = under_translated(comparison(systems, PLAIN), systems, PLAIN, 10)
+    assert under.measure == LENGTH_PROXY
+    assert [(f.system, f.sentence, f.amount) for f in under.sentences] == [("plain", 0, 2)]
 
 
 def test_rep_is_the_proxy_for_repetitions() -> None:
     lines = ["big house big house now here", "big big big house", "now here big"]
     systems = {"loop": plain(lines)}
-    twice = over_translated(comparison(systems, PLAIN), systems, PLAIN, 10)
-    assert twice.measure == REP_PROXY
+    over = over_translated(comparison(systems, PLAIN), systems, PLAIN, 10)
+    assert over.measure == REP_PROXY
     # one bigram too many that is also a word at once (1 + 2), then one bigram (1)
-    assert [(f.sentence, f.amount) for f in twice.sentences] == [(1, 3), (0, 1)]
+    assert [(f.sentence, f.amount) for f in over.sentences] == [(1, 3), (0, 1)]
     assert len(over_translated(comparison(systems, PLAIN), systems, PLAIN, 1).sentences) == 1
 
 

@@ -1,4 +1,4 @@
-"""Reading what systems wrote: JSON lines, plain text, and what is wrong with a file."""
+"""Outputs are read from JSON lines and plain text; errors name file, line and key."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Tables: every figure in its place, the best one bold, marks and captions explained."""
+"""Tables have every score in its place, the best in bold, and captions that explain marks."""
 
 import pytest
 from rich.console import Console

@@ -1,4 +1,4 @@
-"""Files as people bring them: what is read as it is, and what is refused with its place."""
+"""Files of other toolkits are read as they are; what does not fit names file and line."""
 
 import gzip
 import json
@@ -136,7 +136,7 @@ def test_gold_without_source_is_an_error() -> None:
 def test_links_and_matrices_of_a_system_are_loaded(paths: dict[str, Path], tmp_path: Path) -> None:
     test_set, _ = load(paths)
     links = write(tmp_path / "links", ["0-0", "1p1"])
-    own = write(tmp_path / "own", ["0-0", "1-0"])
+    output_links = write(tmp_path / "own", ["0-0", "1-0"])
     save_matrices(tmp_path / "forced.npz", [ones(2, 2), ones(2, 3)])
     output = load_output(
         paths["hypothesis"],
@@ -144,7 +144,7 @@ def test_links_and_matrices_of_a_system_are_loaded(paths: dict[str, Path], tmp_p
         reference_attention=tmp_path / "forced.npz",
         links=links,
         reverse_links=links,
-        output_links=own,
+        output_links=output_links,
     )
     check_evaluation_inputs(test_set, output)
     assert output.links == output.reverse_links == [frozenset({(0, 0)}), frozenset({(1, 1)})]

@@ -1,4 +1,4 @@
-"""Words left out and said twice: cases by hand, and laws that hold for any text."""
+"""Omitted and repeated words: cases by hand, and properties that hold for any text."""
 
 from collections import Counter
 from itertools import pairwise
@@ -24,7 +24,7 @@ from covnmt.metrics.alignment import parse_links
 # Source of four words: 0 makes "a b", 1 makes "c", 2 makes nothing, 3 makes "a".
 REFERENCE, LINKS, SOURCE_LENGTH = "a b c a", "0-0 0-1 1-2 3-3", 4
 
-# output, source words left out, source words said twice
+# output, omitted source words, repeated source words
 EXACT: list[tuple[str, set[int], set[int]]] = [
     ("a b c a", set(), set()),
     ("a c b a", set(), set()),  # order does not matter
@@ -33,7 +33,7 @@ EXACT: list[tuple[str, set[int], set[int]]] = [
     ("b c a", {0}, set()),
     ("", {0, 1, 3}, set()),
     ("a b c c a", set(), {1}),
-    ("a b c c c c a", set(), {1}),  # a word is said twice or not, however often
+    ("a b c c c c a", set(), {1}),  # a word counts as repeated once, however often
     ("a b c a a", set(), {0}),
     ("a b c a a a", set(), {0, 3}),
     ("a b a b c a", set(), {0}),  # both words of source word 0
@@ -46,15 +46,15 @@ token = st.sampled_from("abcd")
 tokens = st.lists(token, max_size=9)
 
 
-@pytest.mark.parametrize(("output", "left_out", "said_twice"), EXACT)
+@pytest.mark.parametrize(("output", "omitted", "repeated"), EXACT)
 def test_omitted_and_repeated_source_words(
-    output: str, left_out: set[int], said_twice: set[int]
+    output: str, omitted: set[int], repeated: set[int]
 ) -> None:
     result = source_word_errors(
         output.split(), REFERENCE.split(), parse_links(LINKS), SOURCE_LENGTH
     )
-    assert result.omitted == left_out
-    assert result.repeated == said_twice
+    assert result.omitted == omitted
+    assert result.repeated == repeated
     assert result.source_length == SOURCE_LENGTH
 
 
@@ -83,7 +83,7 @@ def test_matching_is_as_large_as_word_counts_allow(output: list[str], reference:
 
 
 def longest(first: list[str], second: list[str]) -> int:
-    """Length of a longest common subsequence, by the plain recursion."""
+    """Return the length of a longest common subsequence by plain recursion."""
     if not first or not second:
         return 0
     if first[0] == second[0]:

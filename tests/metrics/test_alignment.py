@@ -1,4 +1,4 @@
-"""Links, matrices, AER and SAER: cases by hand, an oracle, and what must not change them."""
+"""Links, AER and SAER: cases by hand, slow rewrites, and invariances."""
 
 from random import Random
 
@@ -47,15 +47,15 @@ BY_HAND = [
 ]
 
 
-@pytest.mark.parametrize(("found", "sure", "possible", "expected"), BY_HAND)
+@pytest.mark.parametrize(("links", "sure", "possible", "expected"), BY_HAND)
 def test_quality_by_hand(
-    found: set[tuple[int, int]],
+    links: set[tuple[int, int]],
     sure: set[tuple[int, int]],
     possible: set[tuple[int, int]],
     expected: tuple[float, float, float],
 ) -> None:
     result = alignment_quality(
-        [frozenset(found)], [GoldAlignment(frozenset(sure), frozenset(possible))]
+        [frozenset(links)], [GoldAlignment(frozenset(sure), frozenset(possible))]
     )
     assert (result.aer, result.precision, result.recall) == pytest.approx(expected)
 
@@ -80,9 +80,9 @@ def test_saer_by_hand() -> None:
 
 @given(pairs)
 def test_saer_equals_aer_on_zeros_and_ones(rows: list[tuple[Links, GoldAlignment]]) -> None:
-    found, golds = [list(column) for column in zip(*rows, strict=True)]
-    hard = [link_matrix(row, (WORDS, WORDS)) for row in found]
-    assert saer(hard, golds) == pytest.approx(aer(found, golds))
+    links, golds = [list(column) for column in zip(*rows, strict=True)]
+    hard = [link_matrix(row, (WORDS, WORDS)) for row in links]
+    assert saer(hard, golds) == pytest.approx(aer(links, golds))
 
 
 @given(pairs, st.randoms(use_true_random=False), st.integers(0, 3), st.integers(0, 3))
@@ -94,8 +94,8 @@ def test_order_and_padding_do_not_matter(
     order = random.sample(range(len(rows)), len(rows))
     padded = [np.pad(soft[k], ((0, below), (0, beside))) for k in order]
     assert saer(padded, [golds[k] for k in order]) == pytest.approx(saer(soft, golds))
-    found = [row[0] for row in rows]
-    assert aer([found[k] for k in order], [golds[k] for k in order]) == aer(found, golds)
+    links = [row[0] for row in rows]
+    assert aer([links[k] for k in order], [golds[k] for k in order]) == aer(links, golds)
 
 
 # line, first word, sure, possible beyond the sure
@@ -167,18 +167,18 @@ def test_grow_diag_final_rejects_links_between_linked_words() -> None:
 
 
 def grow_diag_final_oracle(forward: Links, backward: Links) -> Links:
-    """The published pseudo-code over the full grid, line by line."""
-    found = forward & backward
+    """Follow the published pseudo-code over the full grid line by line."""
+    links = forward & backward
     grew = True
 
     def bare(j: int, i: int) -> bool:
-        return j not in {a for a, _ in found} or i not in {b for _, b in found}
+        return j not in {a for a, _ in links} or i not in {b for _, b in links}
 
     while grew:
         grew = False
         for i in range(WORDS):
             for j in range(WORDS):
-                if (j, i) not in found:
+                if (j, i) not in links:
                     continue
                 for di, dj in (
                     (-1, 0),
@@ -191,15 +191,15 @@ def grow_diag_final_oracle(forward: Links, backward: Links) -> Links:
                     (1, 1),
                 ):
                     new = (j + dj, i + di)
-                    if new in forward | backward and new not in found and bare(*new):
-                        found |= {new}
+                    if new in forward | backward and new not in links and bare(*new):
+                        links |= {new}
                         grew = True
     for direction in (forward, backward):
         for i in range(WORDS):
             for j in range(WORDS):
                 if (j, i) in direction and bare(j, i):
-                    found |= {(j, i)}
-    return found
+                    links |= {(j, i)}
+    return links
 
 
 @given(links, links)

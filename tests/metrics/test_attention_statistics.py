@@ -1,4 +1,4 @@
-"""Diagnostics of attention, by hand and where the answer is known."""
+"""Attention statistics of small matrices by hand."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""BLEU against sacreBLEU where the rules agree, and against a slow rewrite where they do not."""
+"""BLEU equals sacreBLEU where the definitions agree, and a slow rewrite where they differ."""
 
 import math
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ def test_statistics_by_hand(hypothesis: str, references: list[str], expected: li
 
 
 def slow_bleu(hypotheses: Sequence[list[str]], references: Sequence[Sequence[list[str]]]) -> float:
-    """From the definition, sentence by sentence: shortest reference, no smoothing."""
+    """Compute BLEU from its definition: shortest reference, no smoothing."""
     output = sum(map(len, hypotheses))
     shortest = sum(min(len(r) for r in refs) for refs in references)
     logs = 0.0
@@ -118,8 +118,8 @@ def test_signatures_name_every_choice() -> None:
     assert score.signature.startswith(
         "nrefs:2|case:lc|eff:no|tok:13a|smooth:none|len:shortest|version:covnmt-"
     )
-    for made in (sacre_bleu, chrf, ter):
-        assert "nrefs:1" in made(["a b"], [["a b"]]).signature
+    for metric in (sacre_bleu, chrf, ter):
+        assert "nrefs:1" in metric(["a b"], [["a b"]]).signature
 
 
 def test_scores_of_perfect_and_hopeless_output() -> None:

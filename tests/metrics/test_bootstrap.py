@@ -1,4 +1,4 @@
-"""Bands of bootstrap samples: what they hold, and how wide they are."""
+"""Bootstrap confidence intervals: their bounds and widths."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ WORDS = [f"w{number}" for number in range(12)]
 
 
 def counts(wrong: float, seed: int, sentences: int = SENTENCES) -> NDArray[np.int64]:
-    """Of outputs in which this share of the reference's words is another one."""
+    """Return statistics of outputs in which this share of the words is wrong."""
     rng = np.random.default_rng(1)
     references = [rng.choice(WORDS, size=9).tolist() for _ in range(sentences)]
     rng = np.random.default_rng(seed)
@@ -31,7 +31,7 @@ def counts(wrong: float, seed: int, sentences: int = SENTENCES) -> NDArray[np.in
 def slow_band(
     base: NDArray[np.int64], system: NDArray[np.int64], samples: int = 2000
 ) -> ConfidenceInterval:
-    """One sample after the other, by sentence numbers."""
+    """Draw one sample after the other by sentence numbers."""
     rng = np.random.default_rng(99)
     gains = []
     for _ in range(samples):

@@ -1,4 +1,4 @@
-"""Groups by source length: who goes where, what each group shows, and its bands."""
+"""Buckets by source length, their scores and confidence intervals."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_intervals_contain_the_score_and_are_reproducible() -> None:
 
 @pytest.mark.parametrize(("words", "mean"), [((9, 0, 0), 3), ((9, 9, 0), 6)])
 def test_lengths_are_means_with_95_percent_intervals(words: tuple[int, ...], mean: int) -> None:
-    """Three draws are all of one sentence in 1 of 27 samples, 3.7%: more than a band leaves out."""
+    """All three draws are one sentence in 1 of 27 samples: more than the 2.5% left out."""
     counts = bleu_statistics(["a " * n for n in words], [["a"] * 3])
     (bucket,) = scores_by_length(counts, [1] * 3, samples=20_000)
     assert bucket.output_length == mean

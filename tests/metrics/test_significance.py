@@ -1,4 +1,4 @@
-"""The sign test against brute force and scipy; sacreBLEU's tests as it runs them."""
+"""The sign test equals brute force and scipy; sacreBLEU's tests are bounded from below."""
 
 from random import Random
 from typing import get_args
@@ -26,7 +26,7 @@ sentence = st.lists(st.sampled_from("abc"), min_size=1, max_size=8).map(" ".join
 
 
 def corpus(sentences: int, errors: float, seed: int) -> tuple[list[str], list[str]]:
-    """References, and output with this share of words replaced."""
+    """Return references, and an output with this share of words replaced."""
     random = Random(seed)
     vocabulary = [f"w{k}" for k in range(50)]
     references = [random.choices(vocabulary, k=random.randint(4, 40)) for _ in range(sentences)]
@@ -90,7 +90,7 @@ def test_better_worse_and_equal_systems() -> None:
 
 
 def test_changes_by_rounding_do_not_count() -> None:
-    """The same precisions, of other n-grams: the product is the same but for its last digit."""
+    """The precisions are the same in another order, so their product differs in the last digit."""
     before, after = (np.array([[10, 10, *matched, *[10] * 4]]) for matched in ROUNDED)
     assert corpus_bleu(before[0]) != corpus_bleu(after[0])
     assert sign_test(before, after).same == 1
@@ -108,7 +108,6 @@ def test_different_numbers_of_sentences_are_an_error() -> None:
 
 
 def test_sign_test_of_five_thousand_sentences() -> None:
-    """A size at which recomputing BLEU for every swap would not come back; see benchmarks/."""
     references, baseline = corpus(5000, 0.3, seed=2)
     _, system = corpus(5000, 0.25, seed=2)
     result = sign_test(
@@ -137,7 +136,6 @@ def test_paired_tests_separate_good_from_bad(method: ResamplingMethod) -> None:
 def test_few_differing_lines_have_a_large_p_value(
     method: ResamplingMethod, differing: int, least: float
 ) -> None:
-    """As many ways to share them out are as uneven; sacreBLEU alone finds p < 0.01."""
     references, output = corpus(60, 0.2, seed=4)
     other = [*references[:differing], *output[differing:]]
     results = paired_tests({"a": output, "b": other}, [references], method, samples=200)
