@@ -70,20 +70,20 @@ def main() -> None:
     arguments = parser.parse_args()
     corpus = Corpus.open(arguments.data)
     runs = {"fast": ("fast", 1), "other_seed": ("fast", 2), "reference": ("reference", 1)}
-    found: dict[str, Any] = {
+    curves: dict[str, Any] = {
         name: curve(corpus, path, seed, arguments.updates, arguments.every)
         for name, (path, seed) in runs.items()
     }
-    later = len(found["fast"]) // 5  # the first stretches fall too steeply to compare
+    later = len(curves["fast"]) // 5  # the first points fall too steeply to compare
 
     def gap(one: str, other: str) -> float:
-        pairs = zip(found[one][later:], found[other][later:], strict=True)
+        pairs = zip(curves[one][later:], curves[other][later:], strict=True)
         return float(statistics.mean(abs(a - b) for a, b in pairs))
 
     gaps = {f"{one} to {other}": gap(one, other) for one, other in combinations(runs, 2)}
     print("mean gaps:", ", ".join(f"{pair} {value:.4f}" for pair, value in gaps.items()))
-    found["mean_gaps"] = gaps
-    save("convergence", {"every": arguments.every, **found}, arguments)
+    curves["mean_gaps"] = gaps
+    save("convergence", {"every": arguments.every, **curves}, arguments)
 
 
 if __name__ == "__main__":

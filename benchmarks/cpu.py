@@ -102,29 +102,31 @@ class Worker:
 
 def measure(workers: Sequence[Worker], beam: int, batch: int, repeats: int) -> list[dict[str, Any]]:
     """Return one row for every engine. They take turns."""
-    found: dict[str, list[dict[str, float]]] = {worker.engine: [] for worker in workers}
+    answers_of: dict[str, list[dict[str, float]]] = {worker.engine: [] for worker in workers}
     for number in range(repeats):
         for worker in workers:
             request = {"beam": beam, "batch": batch, "seed": number, "warm": number == 0}
-            found[worker.engine].append(worker.ask(request))
-    return [row(engine, beam, batch, answers) for engine, answers in found.items()]
+            answers_of[worker.engine].append(worker.ask(request))
+    return [row(engine, beam, batch, answers) for engine, answers in answers_of.items()]
 
 
 def row(engine: str, beam: int, batch: int, answers: list[dict[str, float]]) -> dict[str, Any]:
     """Return and print the rates of an engine over all rounds."""
-    made: dict[str, Any] = {
+    result: dict[str, Any] = {
         "engine": engine,
         "beam": beam,
         "batch": batch,
         "words_per_sentence": answers[0]["words"] / answers[0]["sentences"],
-        "words_per_cpu_second": summary([each["words"] / each["cpu"] for each in answers]),
-        "words_per_second": summary([each["words"] / each["wall"] for each in answers]),
-        "sentences_per_second": summary([each["sentences"] / each["wall"] for each in answers]),
+        "words_per_cpu_second": summary([answer["words"] / answer["cpu"] for answer in answers]),
+        "words_per_second": summary([answer["words"] / answer["wall"] for answer in answers]),
+        "sentences_per_second": summary(
+            [answer["sentences"] / answer["wall"] for answer in answers]
+        ),
     }
-    rates = made["words_per_cpu_second"], made["words_per_second"]
+    rates = result["words_per_cpu_second"], result["words_per_second"]
     shown = "".join(f"{rate['median']:14,.1f}" for rate in rates)
-    print(f"{engine:12} {beam:4} {batch:5} {made['words_per_sentence']:6.1f}{shown}", flush=True)
-    return made
+    print(f"{engine:12} {beam:4} {batch:5} {result['words_per_sentence']:6.1f}{shown}", flush=True)
+    return result
 
 
 def main() -> None:
@@ -173,7 +175,7 @@ def main() -> None:
 def about(worker: Worker) -> dict[str, Any]:
     """Return what does not depend on beam and batch: start-up time, memory, disk."""
     last = worker.ask({"beam": 1, "batch": 1, "seed": 0, "warm": False})
-    made = {
+    result = {
         "engine": worker.engine,
         "version": worker.version,
         "ready_seconds": worker.ready_seconds,
@@ -181,8 +183,8 @@ def about(worker: Worker) -> dict[str, Any]:
         "disk_mib": worker.disk_mib(),
     }
     worker.close()
-    print({key: round(v, 2) if isinstance(v, float) else v for key, v in made.items()})
-    return made
+    print({key: round(v, 2) if isinstance(v, float) else v for key, v in result.items()})
+    return result
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class Ours:
         from covnmt.model.directory import load_config
 
         self.end = size["words"] - 1
-        known = load_config(directory)
+        description = load_config(directory)
         if engine == "pytorch":
             import torch
 
@@ -47,21 +47,21 @@ class Ours:
             from covnmt.model.seq2seq import Seq2Seq
 
             torch.set_num_threads(threads)
-            model = Seq2Seq(known.config.model, size["words"], size["words"])
+            model = Seq2Seq(description.config.model, size["words"], size["words"])
             load_weights(model, load_tensors(directory / BEST_WEIGHTS)[0], directory)
             self.engine: Any = TorchEngine([model.eval()], self.end)
         else:
             from covnmt.decoding.onnx.runtime import OnnxEngine, OnnxModel
 
-            self.engine = OnnxEngine([OnnxModel(directory, known, threads)], self.end)
+            self.engine = OnnxEngine([OnnxModel(directory, description, threads)], self.end)
 
     def __call__(self, sentences: list[list[int]], beam: int) -> int:
         from covnmt.base.config import DecodeConfig
         from covnmt.data.padding import pad_ids
 
         decode = DecodeConfig(beam=beam, length_rules=False, max_length=STEPS, retry=False)
-        found = self.engine.search(pad_ids(sentences, self.end), decode, None)
-        return sum(len(best.token_ids) for best, *_ in found.hypotheses)
+        results = self.engine.search(pad_ids(sentences, self.end), decode, None)
+        return sum(len(best.token_ids) for best, *_ in results.hypotheses)
 
 
 class OtherToolkit:
@@ -80,8 +80,8 @@ class OtherToolkit:
 
     def __call__(self, sentences: list[list[int]], beam: int) -> int:
         with self.torch.inference_mode():
-            found = self.peer.search(self.torch.tensor(sentences), beam, STEPS)
-        return sum(len(words) for words in found)
+            results = self.peer.search(self.torch.tensor(sentences), beam, STEPS)
+        return sum(len(words) for words in results)
 
 
 class Marian:
@@ -123,8 +123,8 @@ class Marian:
                 f"--max-length-factor {(STEPS - 0.5) / (SOURCE + 1)} --workspace 512"
             )
         text = "\n".join(" ".join(f"w{word}" for word in words) for words in sentences)
-        found = self.opened[key].translate(text)
-        lines = found.split("\n") if isinstance(found, str) else found
+        results = self.opened[key].translate(text)
+        lines = results.split("\n") if isinstance(results, str) else results
         return sum(len(line.split()) for line in lines)
 
 

@@ -68,11 +68,11 @@ def timed(
         source = torch.randint(2, END, (batch, SOURCE), generator=generator).cuda()
         torch.cuda.synchronize()
         began = time.perf_counter()
-        found = decode(source)
+        outputs = decode(source)
         taken = time.perf_counter() - began
         if number >= 3:  # compile, capture, replay
             rates.append(batch / taken)
-            steps.append(sum(len(words) for words in found) / batch)
+            steps.append(sum(len(words) for words in outputs) / batch)
     return {"sentences_per_second": summary(rates), "steps": sum(steps) / len(steps)}
 
 
@@ -105,16 +105,16 @@ def main() -> None:
         for system in arguments.system:
             decode = Decoder(system, path, arguments.precision)
             for batch in arguments.batch:
-                found = measure(decode, batch, arguments.beam, arguments.repeats)
-                add_row(rows, {"system": system, "path": path, "batch": batch, **found})
+                row = measure(decode, batch, arguments.beam, arguments.repeats)
+                add_row(rows, {"system": system, "path": path, "batch": batch, **row})
     for name in arguments.peer:
         peer = peers.build(name, torch.device("cuda"), arguments.precision)
         for batch in arguments.batch:
-            found = timed(
+            row = timed(
                 partial(peer.decode, beam=arguments.beam, steps=STEPS), batch, arguments.repeats
             )
-            found |= peers.describe(name, peer)
-            add_row(rows, {"system": name, "path": "peer", "batch": batch, **found})
+            row |= peers.describe(name, peer)
+            add_row(rows, {"system": name, "path": "peer", "batch": batch, **row})
     save("decode", {"settings": argument_values(arguments), "rows": rows}, arguments)
 
 

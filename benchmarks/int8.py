@@ -74,7 +74,7 @@ def row(name: str, model: Path, figures: dict[str, Any], reference: list[str]) -
     """Score one format and beam."""
     output = figures.pop("output")
     cased, paper = (score(output, [reference]) for score in (sacre_bleu, paper_bleu))
-    made = {
+    scores = {
         "form": name,
         "bleu": cased.value,
         "bleu_signature": cased.signature,
@@ -83,9 +83,9 @@ def row(name: str, model: Path, figures: dict[str, Any], reference: list[str]) -
         "disk_mib": disk_mib(model),
         **figures,
     }
-    shown = (f"{made[key]:9.2f}" for key in ("bleu", "words_per_cpu_second", "peak_mib"))
-    print(f"{name:20} {made['beam']:4}", *shown, made["changed_lines"], flush=True)
-    return made
+    shown = (f"{scores[key]:9.2f}" for key in ("bleu", "words_per_cpu_second", "peak_mib"))
+    print(f"{name:20} {scores['beam']:4}", *shown, scores["changed_lines"], flush=True)
+    return scores
 
 
 def main() -> None:

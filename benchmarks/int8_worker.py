@@ -26,15 +26,15 @@ def main() -> None:
     decode = translator.decode.model_copy(update={"beam": int(beam), "batch_size": 32})
     translator.translate(lines[:4], decode)
     started, used = time.perf_counter(), cpu_seconds()
-    found = translator.translate(lines, decode)
+    translations = translator.translate(lines, decode)
     answer = {
         "beam": int(beam),
-        "words": sum(len(each.tokens) for each in found),
+        "words": sum(len(translation.tokens) for translation in translations),
         "cpu_seconds": cpu_seconds() - used,
         "wall_seconds": time.perf_counter() - started,
         "ready_seconds": ready - began,
         "peak_mib": peak_mib(),
-        "output": [each.text for each in found],
+        "output": [translation.text for translation in translations],
     }
     print(json.dumps(answer, ensure_ascii=False))
 

@@ -26,68 +26,68 @@ from covnmt.inference.omissions import OmissionReport
 from covnmt.paper.experiments import GOLD_FILES, VISIBLE_SPACE
 
 LENGTHS = range(5, 61)  # source words
-LONGEST = 3  # source words left out
-SHORTEST = 4  # letters of at least one of the target words that are cut out
+LONGEST = 3  # omitted source words
+SHORTEST = 4  # letters of the longest target word that is cut
 MOST = 0.4  # of the target words
 
 
 class Cut(NamedTuple):
-    """A pair as text, with all of the translation and with a part."""
+    """A pair with its complete translation and with one from which words were cut."""
 
     words: list[str]  # of the source
-    gone: frozenset[int]  # those that are left out
+    omitted: frozenset[int]  # indices of source words whose translation was cut
     source: str
-    whole: str
+    complete: str
     part: str
 
 
 def cuts(data: Path, unspaced: bool, seed: int) -> Iterator[Cut]:
-    """One cut for each pair that allows one."""
-    chance, moses = random.Random(seed), MosesDetokenizer("en")
+    """Yield one random cut for each pair that has one."""
+    rng, moses = random.Random(seed), MosesDetokenizer("en")
     texts = read_parallel_lines(data / GOLD_FILES[0], data / GOLD_FILES[1])
     for (source, target), gold in zip(texts, read_links(data / GOLD_FILES[2]), strict=True):
         words = source.replace(VISIBLE_SPACE, "").split()
         words = [normalize("NFKC", word) for word in words] if unspaced else words
-        ways = list(possible_cuts(source.split(), target.split(), gold.possible))
-        if len(source.split()) not in LENGTHS or not ways or len(words) != len(source.split()):
+        choices = list(possible_cuts(source.split(), target.split(), gold.possible))
+        if len(source.split()) not in LENGTHS or not choices or len(words) != len(source.split()):
             continue
-        gone, away = chance.choice(ways)
-        left = [word for i, word in enumerate(target.split()) if i not in away]
+        omitted, cut = rng.choice(choices)
+        left = [word for i, word in enumerate(target.split()) if i not in cut]
         join = moses.detokenize if unspaced else " ".join
         text = "".join(words) if unspaced else source
-        yield Cut(words, gone, text, join(target.split()), join(left))
+        yield Cut(words, omitted, text, join(target.split()), join(left))
 
 
 def possible_cuts(
     source: Sequence[str], target: Sequence[str], links: frozenset[tuple[int, int]]
 ) -> Iterator[tuple[frozenset[int], set[int]]]:
-    """Source words, and the target words that say them and nothing else."""
+    """Yield source words and the target words that are linked to them and to nothing else."""
     for length in range(1, LONGEST + 1):
         for start in range(len(source) - length + 1):
-            gone = frozenset(range(start, start + length))
-            away = {i for j, i in links if j in gone}
-            own = all(j in gone for j, i in links if i in away)
-            said = gone <= {j for j, _ in links}
-            long = any(sum(map(str.isalpha, target[i])) >= SHORTEST for i in away)
-            if own and said and long and len(away) <= MOST * len(target):
-                yield gone, away
+            omitted = frozenset(range(start, start + length))
+            cut = {i for j, i in links if j in omitted}
+            exclusive = all(j in omitted for j, i in links if i in cut)
+            linked = omitted <= {j for j, _ in links}
+            long = any(sum(map(str.isalpha, target[i])) >= SHORTEST for i in cut)
+            if exclusive and linked and long and len(cut) <= MOST * len(target):
+                yield omitted, cut
 
 
 def truth(cut: Cut, check: OmissionReport) -> list[bool] | None:
-    """Whether each unit is of the words that are gone; nothing where letters were changed."""
+    """Return whether each unit contains an omitted word; None if the tokenizer changed letters."""
     owners = [number for number, word in enumerate(cut.words) for _ in word]
     tokens = [token.lstrip("▁") for token in check.source_tokens]
     if "".join(tokens) != "".join(cut.words):
         return None
     ends = np.cumsum([0, *map(len, tokens)])
     return [
-        any(owners[at] in cut.gone for at in range(ends[unit.start], ends[unit.stop]))
+        any(owners[at] in cut.omitted for at in range(ends[unit.start], ends[unit.stop]))
         for unit in check.units
     ]
 
 
 def area(scores: Sequence[float], true: Sequence[bool]) -> float:
-    """Under the ROC curve: how often a word that is gone stands before one that is not."""
+    """Return the area under the ROC curve: how often an omitted word scores above another."""
     order = np.argsort(np.argsort(scores)) + 1
     positive = np.array(true)
     p, n = positive.sum(), (~positive).sum()
@@ -95,48 +95,48 @@ def area(scores: Sequence[float], true: Sequence[bool]) -> float:
 
 
 def flagged(check: OmissionReport) -> list[bool]:
-    """Units that are told to be left out."""
+    """Return whether each unit is reported as omitted."""
     return [any(f.start <= unit.start < f.end for f in check.omissions) for unit in check.units]
 
 
 def measure(model: str, chosen: Sequence[Cut], threads: int) -> dict[str, Any]:
     """Return precision, recall and area under the ROC curve."""
     opened = Model.load(model, device="cpu", threads=threads)
-    part = opened.check((cut.source, cut.part) for cut in chosen)
-    whole = opened.check((cut.source, cut.whole) for cut in chosen)
-    looks = opened.align((cut.source, cut.part) for cut in chosen)
+    partial = opened.check((cut.source, cut.part) for cut in chosen)
+    complete = opened.check((cut.source, cut.complete) for cut in chosen)
+    alignments = opened.align((cut.source, cut.part) for cut in chosen)
     true: list[bool] = []
-    told: list[bool] = []
+    flags: list[bool] = []
     gains: list[float] = []
     attention: list[float] = []
-    hits = []
-    for cut, check, look in zip(chosen, part, looks, strict=True):
-        if (gone := truth(cut, check)) is None:
+    found_pairs = []
+    for cut, check, alignment in zip(chosen, partial, alignments, strict=True):
+        if (omitted := truth(cut, check)) is None:
             continue
-        said = flagged(check)
-        received = look.matrix.sum(axis=0)
+        reported = flagged(check)
+        received = alignment.matrix.sum(axis=0)
         attention += [-float(received[list(unit)].mean()) for unit in check.units]
         gains += check.gain.tolist()
-        true, told = true + gone, told + said
-        hits.append(any(a and b for a, b in zip(gone, said, strict=True)))
-    found = sum(a and b for a, b in zip(true, told, strict=True))
+        true, flags = true + omitted, flags + reported
+        found_pairs.append(any(a and b for a, b in zip(omitted, reported, strict=True)))
+    true_positives = sum(a and b for a, b in zip(true, flags, strict=True))
     return {
-        "pairs": len(hits),
+        "pairs": len(found_pairs),
         "units": len(true),
         "gone": sum(true),
-        "precision": found / sum(told),
-        "recall": found / sum(true),
-        "pairs_found": sum(hits) / len(hits),
+        "precision": true_positives / sum(flags),
+        "recall": true_positives / sum(true),
+        "pairs_found": sum(found_pairs) / len(found_pairs),
         "area": area(gains, true),
         "area_of_attention": area(attention, true),
-        "whole_pairs_flagged": sum(bool(each.omissions) for each in whole) / len(whole),
-        "whole_units_flagged": sum(map(sum, map(flagged, whole)))
-        / sum(len(each.units) for each in whole),
+        "whole_pairs_flagged": sum(bool(report.omissions) for report in complete) / len(complete),
+        "whole_units_flagged": sum(map(sum, map(flagged, complete)))
+        / sum(len(report.units) for report in complete),
     }
 
 
 def main() -> None:
-    """Measure, and write a result file."""
+    """Measure and write the result file."""
     parser = argument_parser(__doc__)
     parser.add_argument("--model", required=True, help="model name or directory")
     parser.add_argument("--data", type=Path, required=True, help="directory of the gold files")

@@ -2,10 +2,10 @@
 
     python benchmarks/omitted_sentences.py --model ja-en --data DATA --files test.ja test.en
 
-DATA holds the two files, with a sentence in each line. Short ones that follow each other are put
-together, two to four to a line, and one of their translations, chosen at random, is left out. A
-sentence counts as reported when findings hold at least half of its letters. What is reported of a
-whole translation may really be missing: translations in a corpus are free.
+DATA holds the two files, one sentence per line. Two to four consecutive short sentences are joined
+into a line, and the translation of one of them, chosen at random, is omitted. A sentence counts as
+reported if reports cover at least half of its letters. What is reported of a complete translation
+may really be missing: translations in a corpus are free.
 """
 
 import random
@@ -28,31 +28,31 @@ FULL_STOP = "。"
 
 
 class Line(NamedTuple):
-    """Sentences, the translation of each, and which of these is left out."""
+    """Sentences, the translation of each, and the index of the omitted one."""
 
     source: list[str]
     target: list[str]
-    gone: int
+    omitted: int
 
     def pair(self, whole: bool) -> tuple[str, str]:
-        """To be checked, with all of the translation or with a part."""
-        said = [text for k, text in enumerate(self.target) if whole or k != self.gone]
-        return "".join(self.source), " ".join(said)
+        """Return source and translation, complete or with the omission."""
+        kept = [text for k, text in enumerate(self.target) if whole or k != self.omitted]
+        return "".join(self.source), " ".join(kept)
 
 
 def lines(pairs: Sequence[tuple[str, str]], seed: int) -> Iterator[Line]:
-    """All sentences in their order, again and again, put together otherwise each time."""
-    chance = random.Random(seed)
+    """Join all sentences in order into lines; then again, with other lengths, without end."""
+    rng = random.Random(seed)
     while True:
         start = 0
-        while (many := chance.choice(SENTENCES)) <= len(pairs) - start:
-            source, target = zip(*pairs[start : start + many], strict=True)
-            yield Line([*source], [*target], chance.randrange(many))
-            start += many
+        while (size := rng.choice(SENTENCES)) <= len(pairs) - start:
+            source, target = zip(*pairs[start : start + size], strict=True)
+            yield Line([*source], [*target], rng.randrange(size))
+            start += size
 
 
 def short_sentences(source: Path, target: Path) -> list[tuple[str, str]]:
-    """Lines with one full stop, at their end, and words on the other side."""
+    """Return pairs of one short sentence that ends with the only full stop, and a translation."""
     texts = [("".join(x.split()), y) for x, y in read_parallel_lines(source, target)]
     return [
         (normalize("NFKC", x), y)
@@ -62,18 +62,20 @@ def short_sentences(source: Path, target: Path) -> list[tuple[str, str]]:
 
 
 def shares(line: Line, check: OmissionReport | SkippedPair) -> list[float] | None:
-    """Of the letters of each sentence, those that are reported; nothing where some were changed."""
+    """Return the reported share of each sentence's letters; None if the tokenizer changed some."""
     if isinstance(check, SkippedPair):
         return None
     tokens = [token.replace("▁", "") for token in check.source_tokens]
     if "".join(tokens) != "".join(line.source):
         return None
     ends = list(accumulate(map(len, tokens), initial=0))
-    told = {at for found in check.omissions for at in range(ends[found.start], ends[found.end])}
+    covered = {
+        at for omission in check.omissions for at in range(ends[omission.start], ends[omission.end])
+    }
     rows, start = [], 0
     for text in line.source:
         letters = {start + k for k, letter in enumerate(text) if letter.isalnum()}
-        rows.append(len(letters & told) / len(letters))
+        rows.append(len(letters & covered) / len(letters))
         start += len(text)
     return rows
 
@@ -84,7 +86,7 @@ def measure(checker: Model, chosen: Sequence[Line]) -> dict[str, Any]:
         checker.check_stream([line.pair(whole) for line in chosen], MIN_GAIN, MAX_TOKENS)
         for whole in (False, True)
     )
-    gone: list[float] = []
+    omitted: list[float] = []
     kept: list[float] = []
     whole: list[list[float]] = []
     as_one: list[bool] = []
@@ -92,17 +94,17 @@ def measure(checker: Model, chosen: Sequence[Line]) -> dict[str, Any]:
         cut, uncut = shares(line, part), shares(line, full)
         if isinstance(part, SkippedPair) or cut is None or uncut is None:
             continue
-        as_one.append(line.source[line.gone] in [found.text for found in part.omissions])
-        gone.append(cut.pop(line.gone))
+        as_one.append(line.source[line.omitted] in [omission.text for omission in part.omissions])
+        omitted.append(cut.pop(line.omitted))
         kept += cut
         whole.append(uncut)
     flat = [share for row in whole for share in row]
     return {
-        "lines": len(gone),
+        "lines": len(omitted),
         "sentences": len(flat),
-        "gone_reported": mean(map(reported, gone)),
+        "gone_reported": mean(map(reported, omitted)),
         "gone_reported_as_one": mean(as_one),
-        "gone_letters": mean(gone),
+        "gone_letters": mean(omitted),
         "kept_reported": mean(map(reported, kept)),
         "kept_letters": mean(kept),
         "whole_reported": mean(map(reported, flat)),
@@ -113,12 +115,12 @@ def measure(checker: Model, chosen: Sequence[Line]) -> dict[str, Any]:
 
 
 def reported(share: float) -> bool:
-    """Whether it counts."""
+    """Return whether a sentence counts as reported."""
     return share >= 0.5
 
 
 def main() -> None:
-    """Measure, and write a result file."""
+    """Measure and write the result file."""
     parser = argument_parser(__doc__)
     parser.add_argument("--model", required=True, help="model name or directory")
     parser.add_argument("--data", type=Path, required=True, help="directory of the files")

@@ -4,11 +4,10 @@
     python benchmarks/other_gpus.py --arch 86        # for some
     python benchmarks/other_gpus.py --arch 86 --heaviest
 
-Training and search run as on a GPU, on tensors without content and with a driver that only says
-which GPU it would be; every launch ends when its kernel is compiled, ptxas included. So the tilings
-are those that the launch code chooses there. Compared with the GPU's limits is what a launch would
-ask for: shared memory, and on some GPUs tensor memory. Whether results are right, or fast, it
-cannot tell.
+Training and beam search run as on a GPU, but on meta tensors and with a driver that only names the
+GPU; a launch ends when its kernel is compiled, ptxas included. So the tilings are those that the
+launch code chooses for that GPU. What each launch would need, shared memory and on some GPUs tensor
+memory, is compared with the GPU's limits. Correctness and speed are not tested.
 """
 
 import os
@@ -36,7 +35,7 @@ from covnmt.kernels.tensors import EncodedSource
 from covnmt.kernels.triton import decoder as triton_decoder
 from covnmt.kernels.triton import encoder as triton_encoder
 from covnmt.kernels.triton import loss as triton_loss
-from covnmt.kernels.triton import optimizer as triton_optimiser
+from covnmt.kernels.triton import optimizer as triton_optimizer
 from covnmt.kernels.triton import search as triton_search
 from covnmt.kernels.triton.step import TritonDecoderStep
 from covnmt.model.seq2seq import Seq2Seq
@@ -59,7 +58,7 @@ COVERAGES = {
 
 
 class Case(NamedTuple):
-    """A model, what it computes in, and the shape of a batch."""
+    """A model, its precision, and the shape of a batch."""
 
     coverage: str
     precision: str  # bf16, fp32, or tf32: fp32 with shorter products
@@ -70,16 +69,16 @@ class Case(NamedTuple):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of keys, states and annotations."""
+        """Return the type of keys, states and annotations."""
         return torch.bfloat16 if self.precision == "bf16" else torch.float32
 
 
-LENGTHS = (10, 25, 60, 128, 200, 400)  # one for each power of two that a program can hold
+LENGTHS = (10, 25, 60, 128, 200, 400)  # one for each power of two of a tile
 PRECISIONS = ("bf16", "fp32")
 
 
 def cases() -> Iterator[Case]:
-    """All lengths without coverage and with the largest network; some of whatever else changes."""
+    """Yield all lengths for two models, and some lengths for what else changes tilings."""
     for precision in PRECISIONS:
         for coverage, words in product(("none", "gru10"), LENGTHS):
             yield Case(coverage, precision, words=words)
@@ -103,7 +102,7 @@ HEAVIEST = [Case("none", "fp32", words=128), Case("tanh10", "fp32", words=400)]
 
 
 class Driver:
-    """Says which GPU it is; devices are numbered by their kind, as kernels are kept by device."""
+    """A driver that only names the GPU. Triton caches kernels by device, so its number is arch."""
 
     def __init__(self, arch: int) -> None:
         self.arch = arch
@@ -119,7 +118,7 @@ class Driver:
 
 
 class Compiled(NamedTuple):
-    """What one kernel would ask for, with these choices."""
+    """What one compiled kernel needs, and the tiling it was compiled with."""
 
     kernel: str
     case: Case
@@ -129,7 +128,7 @@ class Compiled(NamedTuple):
 
 
 class Record:
-    """Launches that end when their kernel is compiled."""
+    """Compiles every launched kernel instead of running it."""
 
     def __init__(self) -> None:
         self.compiled: dict[int, Compiled] = {}  # by kernel, each of which has many launches
@@ -137,25 +136,28 @@ class Record:
         self.case = HEAVIEST[0]
 
     def launch(self, kernel: JITFunction, *args: object, grid: object, **options: Any) -> None:
-        """In the place of `JITFunction.run`."""
+        """Replace `JITFunction.run`."""
         name = kernel.fn.__name__
         try:
-            made = RUN(kernel, *args, grid=grid, **{**options, "warmup": True})
+            compiled = RUN(kernel, *args, grid=grid, **{**options, "warmup": True})
         except Exception as error:
             self.failed.append((name, self.case, f"{type(error).__name__}: {error}"[:300]))
             return
         choices = {key: value for key, value in options.items() if isinstance(value, int)}
         del choices["warmup"]
-        shared, columns = made.metadata.shared, getattr(made.metadata, "tmem_size", None) or 0
-        self.compiled.setdefault(id(made), Compiled(name, self.case, choices, shared, columns))
+        shared, columns = (
+            compiled.metadata.shared,
+            getattr(compiled.metadata, "tmem_size", None) or 0,
+        )
+        self.compiled.setdefault(id(compiled), Compiled(name, self.case, choices, shared, columns))
 
 
 RUN = JITFunction.run
 
 
 @contextmanager
-def pretended(arch: int) -> Iterator[Record]:
-    """As if there were such a GPU, but that kernels are compiled and not run."""
+def pretend_gpu(arch: int) -> Iterator[Record]:
+    """Pretend to have such a GPU, on which kernels are compiled and not run."""
     record = Record()
     driver.set_active(Driver(arch))
 
@@ -166,7 +168,7 @@ def pretended(arch: int) -> Iterator[Record]:
         stack.enter_context(patch.object(JITFunction, "run", run))
         stack.enter_context(patch.object(gpu, "shared_memory", lambda _: LIMITS[arch] * 1024))
         stack.enter_context(patch.object(gpu, "has_tensor_memory", lambda _: arch == 100))
-        # tensors without content know no autocast; all that runs here is told its precision
+        # meta tensors have no autocast; the precision is passed explicitly here
         stack.enter_context(patch.object(torch, "autocast", lambda *_, **__: nullcontext()))
         stack.enter_context(patch.object(torch, "is_autocast_enabled", lambda _: False))
         yield record
@@ -177,7 +179,7 @@ def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def build(case: Case) -> Seq2Seq:
-    """The model, without content."""
+    """Build the model on the meta device."""
     config = ModelConfig.model_validate(
         {"hidden": case.hidden, "cell": case.cell, "coverage": COVERAGES[case.coverage]}
     )
@@ -185,23 +187,23 @@ def build(case: Case) -> Seq2Seq:
         return Seq2Seq(config, WORDS, WORDS)
 
 
-def remember(case: Case, model: Seq2Seq) -> EncodedSource:
-    """A source that was read."""
+def encoded_source(case: Case, model: Seq2Seq) -> EncodedSource:
+    """Return an encoded source."""
     h = empty(case.sentences, case.words, 2 * case.hidden, dtype=model.readout.W_2.dtype)
     return model.decoder.encode_source(h, empty(*h.shape[:2], dtype=torch.bool))
 
 
-def look(case: Case) -> None:
-    """Decode a given target, and back: all kernels whose tiles depend on the case."""
+def decode(case: Case) -> None:
+    """Run teacher-forced decoding forward and backward: all kernels whose tiles depend on it."""
     model = build(case)
-    memory = remember(case, model)
+    memory = encoded_source(case, model)
     y = empty(case.sentences, 2, model.config.embedding)
-    found = triton_decoder.decode_teacher_forced(model.decoder.weights(), memory, y, case.dtype)
-    (found.t.sum() + found.s.sum() + found.alpha.sum()).backward()
+    result = triton_decoder.decode_teacher_forced(model.decoder.weights(), memory, y, case.dtype)
+    (result.t.sum() + result.s.sum() + result.alpha.sum()).backward()
 
 
 def update(case: Case) -> None:
-    """The rest of an update: encoder, loss and optimiser."""
+    """Run the rest of an update: encoder, loss and optimizer."""
     model = build(case)
     x, mask = empty(case.sentences, 2, model.config.embedding), empty(case.sentences, 2)
     ahead, back = model.encoder.ahead.weights(), model.encoder.back.weights()
@@ -210,16 +212,16 @@ def update(case: Case) -> None:
     target = empty(4, 2, dtype=torch.long)
     W, b = model.readout.W_2, model.readout.b
     triton_loss.cross_entropy(rows, W, b, target, target == 0, 0.1, case.dtype)
-    scalars = triton_optimiser.UpdateScalars(empty(), empty(), empty(), empty())
-    kinds = triton_optimiser.AdamW(0.9, 0.98, 1e-8, 0.01), triton_optimiser.Adadelta(0.95, 1e-6)
+    scalars = triton_optimizer.UpdateScalars(empty(), empty(), empty(), empty())
+    kinds = triton_optimizer.AdamW(0.9, 0.98, 1e-8, 0.01), triton_optimizer.Adadelta(0.95, 1e-6)
     for number, average in product((0, 1), (None, b)):
-        triton_optimiser.update_weights([b], [b], [b], [b], [average], scalars, 1.0, kinds[number])
+        triton_optimizer.update_weights([b], [b], [b], [b], [average], scalars, 1.0, kinds[number])
 
 
 def search(case: Case, beam: int = 10) -> None:
-    """A step of a beam search."""
+    """Run a step of beam search."""
     model = copy_in_precision(build(case), case.dtype)
-    memory = remember(case, model)
+    memory = encoded_source(case, model)
     step, output = (
         TritonDecoderStep(model.decoding_weights(), case.dtype),
         PaddedOutputLayer.of(model.readout),
@@ -235,13 +237,13 @@ def search(case: Case, beam: int = 10) -> None:
 
 
 def compile_for(arch: int, cases: list[Case], rest: list[Case]) -> Record:
-    """All that these cases launch on such a GPU, and for some the rest of training and search."""
-    with pretended(arch) as record:
+    """Compile all that these cases launch on such a GPU, and for `rest` everything else too."""
+    with pretend_gpu(arch) as record:
         for number, case in enumerate(cases, 1):
             record.case = case
             tf32 = case.precision == "tf32"
             torch.backends.cuda.matmul.fp32_precision = "tf32" if tf32 else "ieee"
-            look(case)
+            decode(case)
             if case in rest:
                 update(case)
                 search(case)
@@ -250,24 +252,27 @@ def compile_for(arch: int, cases: list[Case], rest: list[Case]) -> Record:
 
 
 def rows(arch: int, record: Record) -> list[dict[str, Any]]:
-    """For each kernel what it asks for at most, where, and where it does not fit."""
-    made, limit = list(record.compiled.values()), LIMITS[arch] * 1024
-    found = []
-    for kernel in sorted({one.kernel for one in made} | {name for name, *_ in record.failed}):
-        mine = sorted((one for one in made if one.kernel == kernel), key=lambda one: one.shared)
-        over = [one for one in mine if one.shared > limit or one.tensor_memory > TENSOR_MEMORY]
-        found.append({
+    """Return for each kernel the most it needs, in which case, and where it does not fit."""
+    compiled, limit = list(record.compiled.values()), LIMITS[arch] * 1024
+    result = []
+    for kernel in sorted({c.kernel for c in compiled} | {name for name, *_ in record.failed}):
+        of_kernel = sorted(
+            (c for c in compiled if c.kernel == kernel),
+            key=lambda c: c.shared,
+        )
+        over = [c for c in of_kernel if c.shared > limit or c.tensor_memory > TENSOR_MEMORY]
+        result.append({
             "arch": f"sm_{arch}",
             "kernel": kernel,
-            "compiled": len(mine),
+            "compiled": len(of_kernel),
             "limit": limit,
-            "shared": {one.case.precision: one.shared for one in mine},  # the last is the most
-            "at": {**mine[-1].case._asdict(), **mine[-1].choices} if mine else None,
-            "tensor_memory": max((one.tensor_memory for one in mine), default=0),
-            "over": [{**one.case._asdict(), "shared": one.shared} for one in over],
+            "shared": {c.case.precision: c.shared for c in of_kernel},  # the last: the most
+            "at": {**of_kernel[-1].case._asdict(), **of_kernel[-1].choices} if of_kernel else None,
+            "tensor_memory": max((c.tensor_memory for c in of_kernel), default=0),
+            "over": [{**c.case._asdict(), "shared": c.shared} for c in over],
             "errors": dict(Counter(error for name, _, error in record.failed if name == kernel)),
         })  # fmt: skip
-    return found
+    return result
 
 
 def main() -> None:
