@@ -132,7 +132,7 @@ def main() -> None:
     options = parser.parse_args()
     pairs = short_sentences(*(options.data / name for name in options.files))
     chosen = list(islice(lines(pairs, options.seed), options.lines))
-    row = measure(Model.load(options.model, "cpu", options.threads), chosen)
+    row = measure(Model.load(options.model, device="cpu", threads=options.threads), chosen)
     for key, value in row.items():
         print(f"{key:22} {value:,.3f}" if isinstance(value, float) else f"{key:22} {value:,}")
     settings = {k: str(v) for k, v in vars(options).items() if k in ("model", "lines", "seed")}
