@@ -25,7 +25,7 @@ def test_a_fault_of_ours_is_told_without_details_and_counted(
         with running.client() as client:
             answer = client.post("/v1/translate", json={"text": "a"})
         assert answer.status_code == 500
-        assert answer.json() == {"error": "something failed here; the server's log tells what"}
+        assert answer.json() == {"error": "something failed here; see the server's log"}
         with running.client() as client:  # the connection ends with a fault
             wait_until(lambda: 'path="/v1/translate",status="500"} 1' in metrics(client))
             assert 'status="499"' not in metrics(client)

@@ -14,7 +14,7 @@ CASES = {
     "left out": ("x", [[0.95, 0.05]], None, [("source", 1, "left out")]),
     "twice in a row": ("x x", [[0.9, 0.1], [0.8, 0.2]], None, [("target", 1, "said twice")]),
     "the same word from elsewhere": ("x x", [[0.9, 0.1], [0.1, 0.9]], None, []),
-    "hardly looked at": ("x x", [[0.35, 0.3], [0.35, 0.3]], None, []),
+    "hardly attended to": ("x x", [[0.35, 0.3], [0.35, 0.3]], None, []),
     "more than expected": (
         "x y z",
         [[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]],

@@ -1,1 +1,1 @@
-"""Translation over HTTP, and a page on which one sees what became of every word."""
+"""Translation over HTTP, with a web page that shows alignment, coverage and omissions."""

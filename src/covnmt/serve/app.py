@@ -24,7 +24,7 @@ from covnmt.serve.access_log import CLIENT_CLOSED_REQUEST, AccessLogMiddleware
 from covnmt.serve.batching import ClosedError, QueueFullError
 from covnmt.serve.model_pool import ModelSpec, ServedModel
 from covnmt.serve.prometheus import ServerMetrics
-from covnmt.serve.schemas import first_problem
+from covnmt.serve.schemas import first_error_message
 from covnmt.serve.security import RequestRefusedError, SecurityMiddleware
 from covnmt.serve.service import TranslationService
 from covnmt.serve.settings import ServeSettings
@@ -153,7 +153,7 @@ def _add_error_handlers(app: FastAPI) -> None:
     answer(ClosedError, 503, lambda error: "the server is stopping")
     answer(WorkerDiedError, 503, lambda error: f"{error}; try again, or send less at once")
     answer(ClientDisconnect, CLIENT_CLOSED_REQUEST, lambda error: "the client has gone")
-    answer(Exception, 500, lambda error: "something failed here; the server's log tells what")
+    answer(Exception, 500, lambda error: "something failed here; see the server's log")
     answer(HTTPException, 400, _http_message)
     answer(RequestValidationError, 422, _validation_message)
 
@@ -165,4 +165,4 @@ def _http_message(error: Exception) -> str:
 
 def _validation_message(error: Exception) -> str:
     assert isinstance(error, RequestValidationError)
-    return first_problem(error.errors())
+    return first_error_message(error.errors())

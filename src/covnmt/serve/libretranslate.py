@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from covnmt.base.errors import UserError
 from covnmt.serve.model_pool import ServedModel
 from covnmt.serve.routes import ERROR_RESPONSES
-from covnmt.serve.schemas import MAX_TEXTS, Text, first_problem
+from covnmt.serve.schemas import MAX_TEXTS, Text, first_error_message
 from covnmt.serve.security import RequestRefusedError, api_key_from_headers, check_api_key
 from covnmt.serve.service import TranslationService, gather_futures
 
@@ -46,7 +46,9 @@ async def read_request(request: Request) -> LibreRequest:
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=20)
         return LibreRequest.model_validate({key: values[-1] for key, values in fields.items()})
     except ValidationError as error:
-        raise RequestRefusedError(400, first_problem(error.errors(include_input=False))) from None
+        raise RequestRefusedError(
+            400, first_error_message(error.errors(include_input=False))
+        ) from None
     except ValueError:
         raise RequestRefusedError(400, "the body is neither JSON nor a form in UTF-8") from None
 

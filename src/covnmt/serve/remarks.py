@@ -1,7 +1,7 @@
-"""What became of every word: source words left out, and words said twice, with the reason.
+"""Remarks on a translation: source words with too little or too much attention, repetitions.
 
-The attention only hints at the truth, so a remark says what was seen, not what is the case.
-`alignment` is [I, J]; a source word's attention is the sum of its column.
+Attention is only a hint, so the reason of a remark says what was measured. `alignment` is [I, J];
+the attention that a source token received is the sum of its column.
 """
 
 from collections import defaultdict
@@ -12,15 +12,15 @@ from covnmt.inference.translate import Translation
 from covnmt.metrics.adequacy import LOW_ATTENTION
 from covnmt.text.tokenize import SPACE_SYMBOL, spell_byte_tokens
 
-# More than a word's due: attention over its fertility or, where that is unknown, attention.
-MUCH_OF_FERTILITY, MUCH_ATTENTION = 1.75, 4.0
-# A repeated target word is remarked on where both copies look at one source word this much.
-CLEARLY = 0.4
+# Too much for a source token: attention over its fertility or, if that is unknown, attention.
+MAX_OF_FERTILITY, MAX_ATTENTION = 1.75, 4.0
+# A token is a repetition if both copies attend to one source token by at least this much.
+MIN_REPEATED_ATTENTION = 0.4
 
 
 @dataclass(frozen=True)
 class Remark:
-    """Something a reader should look at."""
+    """A token that a reader should look at, by its position, and why."""
 
     side: Literal["source", "target"]
     position: int
@@ -28,43 +28,43 @@ class Remark:
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return JSON values."""
         return asdict(self)
 
 
 def find_remarks(translation: Translation) -> list[Remark]:
-    """All remarks on one sentence, source words first."""
+    """Return all remarks on a sentence, source tokens first."""
     return [*_source_remarks(translation), *_repetitions(translation)]
 
 
 def _source_remarks(translation: Translation) -> list[Remark]:
-    found, fertility = [], translation.fertility
+    remarks, fertility = [], translation.fertility
     received = translation.alignment.sum(axis=0)  # [J]
-    much = MUCH_ATTENTION if fertility is None else MUCH_OF_FERTILITY
+    limit = MAX_ATTENTION if fertility is None else MAX_OF_FERTILITY
     for j, (attention, coverage) in enumerate(zip(received, translation.coverage, strict=True)):
         if attention < LOW_ATTENTION:
-            reason = f"attention {attention:.2f} in all: the translation hardly looked at it"
-            found.append(Remark("source", j, "left out", reason))
-        elif coverage > much:
+            reason = f"attention {attention:.2f} in all: the translation hardly attended to it"
+            remarks.append(Remark("source", j, "left out", reason))
+        elif coverage > limit:
             expected = "" if fertility is None else f", {fertility[j]:.2f} expected"
             reason = f"attention {attention:.2f} in all{expected}: more than its share"
-            found.append(Remark("source", j, "too much", reason))
-    return found
+            remarks.append(Remark("source", j, "too much", reason))
+    return remarks
 
 
 def _repetitions(translation: Translation) -> list[Remark]:
-    """Target words said again while looking at the same source word."""
-    found = []
+    """Remark on target tokens that repeat an earlier one while attending to the same source."""
+    remarks = []
     earlier: dict[tuple[str, int], list[int]] = defaultdict(list)
-    origins = [
+    source_words = [
         token.strip(SPACE_SYMBOL) or "␣" for token in spell_byte_tokens(translation.source_tokens)
     ]
     for i, (token, row) in enumerate(zip(translation.tokens, translation.alignment, strict=True)):
-        j = int(row.argmax())  # what has a translation has source words
-        if row[j] < CLEARLY:
+        j = int(row.argmax())  # there are source tokens if there are target tokens
+        if row[j] < MIN_REPEATED_ATTENTION:
             continue
         if before := earlier[token, j]:
-            reason = f"word {before[-1] + 1} is the same and comes from “{origins[j]}” too"
-            found.append(Remark("target", i, "said twice", reason))
+            reason = f"word {before[-1] + 1} is the same and comes from “{source_words[j]}” too"
+            remarks.append(Remark("target", i, "said twice", reason))
         earlier[token, j].append(i)
-    return found
+    return remarks

@@ -29,7 +29,9 @@ def sentence_json(translation: Translation, parts: Sequence[str]) -> dict[str, A
     if "remarks" in parts:
         answer["remarks"] = [remark.to_json() for remark in find_remarks(translation)]
     if translation.alternatives:
-        answer["nbest"] = [sentence_json(each, parts) for each in translation.alternatives]
+        answer["nbest"] = [
+            sentence_json(alternative, parts) for alternative in translation.alternatives
+        ]
     return answer
 
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import time
+from concurrent.futures import Future
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from covnmt.inference.omissions import OmissionReport
 from covnmt.serve.model_pool import numbered_prefixes
 from covnmt.serve.responses import alignment_json, model_json, sentence_json
 from covnmt.serve.schemas import (
@@ -46,7 +48,10 @@ def build_router(service: TranslationService) -> APIRouter:
         submitted = service.submit_texts(request, model, body.texts(), body.beam, body.nbest)
         done = await service.finish(request, body.timeout, gather_futures(submitted.futures))
         texts = [
-            {"text": text, "sentences": [sentence_json(each, body.parts) for each in sentences]}
+            {
+                "text": text,
+                "sentences": [sentence_json(sentence, body.parts) for sentence in sentences],
+            }
             for text, sentences in submitted.join(done)
         ]
         return JSONResponse({"model": model.spec.name, "translations": texts})
@@ -57,7 +62,7 @@ def build_router(service: TranslationService) -> APIRouter:
         responses={200: {"content": {"text/event-stream": {}}, "description": "events"}},
     )
     async def stream(body: TranslateRequest, request: Request) -> Response:
-        """The same while it comes: events `partial`, `sentence`, at last `done` or `error`."""
+        """The same as a stream of events: `partial`, `sentence`, at the end `done` or `error`."""
         model = service.model(body.model)
         partial = PartialTranslations(asyncio.get_running_loop())
         submitted = service.submit_texts(
@@ -69,7 +74,7 @@ def build_router(service: TranslationService) -> APIRouter:
 
     @router.post("/align", response_model=AlignResponse)
     async def align(body: AlignRequest, request: Request) -> Response:
-        """Where does the model look while it says a given translation?"""
+        """Align given translations by forced decoding."""
         model = service.model(body.model)
         service.accept(request, model, len(body.pairs))
         work = [AlignWork((pair.source, pair.target), body.tokenized) for pair in body.pairs]
@@ -80,18 +85,25 @@ def build_router(service: TranslationService) -> APIRouter:
 
     @router.post("/check", response_model=CheckResponse)
     async def check(body: CheckRequest, request: Request) -> Response:
-        """Which source words does a given translation, by whomever, probably leave out?"""
+        """Find source words that given translations probably leave out."""
         model = service.model(body.model)
         service.accept(request, model, len(body.pairs))
         work = [CheckWork((pair.source, pair.target)) for pair in body.pairs]
-        prefixed = list(zip(work, numbered_prefixes("pair", len(work)), strict=True))
-        reports = submit_one_by_one(lambda each: model.submit([each[0]], [each[1]])[0], prefixed)
+        prefixes = numbered_prefixes("pair", len(work))
+
+        def submit(index: int) -> Future[OmissionReport]:
+            [future] = model.submit([work[index]], [prefixes[index]])
+            return future
+
+        reports = submit_one_by_one(submit, range(len(work)))
         done = await service.finish(request, body.timeout, reports)
-        return JSONResponse({"model": model.spec.name, "checks": [each.to_json() for each in done]})
+        return JSONResponse(
+            {"model": model.spec.name, "checks": [report.to_json() for report in done]}
+        )
 
     @router.get("/models", response_model=ModelsResponse)
     async def models() -> Response:
-        """The models that can be asked for, the default first."""
+        """The models that requests can name, the default first."""
         return JSONResponse({"models": [model_json(model) for model in service.models.values()]})
 
     return router

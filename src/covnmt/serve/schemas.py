@@ -1,4 +1,4 @@
-"""What requests and answers look like; OpenAPI shows these with their examples."""
+"""Request and response bodies; the OpenAPI document describes them, with their examples."""
 
 import re
 from collections.abc import Sequence
@@ -9,21 +9,21 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 MAX_TEXTS = 500
 MAX_BEAM = 100
 
-Part = Literal["tokens", "alignment", "coverage", "fertility", "remarks"]
-# control characters but tab and line breaks, and halves of surrogate pairs
-FORBIDDEN = r"\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f"
-CONTROLS = re.compile(rf"[{FORBIDDEN}\ud800-\udfff]")
+ResultPart = Literal["tokens", "alignment", "coverage", "fertility", "remarks"]
+# control characters except tabs and line breaks; Python also accepts halves of surrogate pairs
+CONTROL_CLASS = r"\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f"
+CONTROL_CHARACTERS = re.compile(rf"[{CONTROL_CLASS}\ud800-\udfff]")
 
 
-def without_controls(text: str) -> str:
-    """Refuse control characters; line breaks and tabs are text."""
-    if found := CONTROLS.search(text):
-        raise ValueError(f"control character U+{ord(found[0]):04X} in the text; remove it")
+def reject_control_characters(text: str) -> str:
+    """Reject control characters; line breaks and tabs are text."""
+    if match := CONTROL_CHARACTERS.search(text):
+        raise ValueError(f"control character U+{ord(match[0]):04X} in the text; remove it")
     return text
 
 
-def with_words(text: str) -> str:
-    """Refuse what is only blanks."""
+def reject_blank(text: str) -> str:
+    """Reject text without words."""
     if not text.strip():
         raise ValueError("empty, there is nothing to align; leave the pair out")
     return text
@@ -31,44 +31,45 @@ def with_words(text: str) -> str:
 
 Text = Annotated[
     str,
-    AfterValidator(without_controls),
-    Field(json_schema_extra={"pattern": f"^[^{FORBIDDEN}]*$"}),
+    AfterValidator(reject_control_characters),
+    Field(json_schema_extra={"pattern": f"^[^{CONTROL_CLASS}]*$"}),
 ]
 Name = Annotated[str, Field(max_length=64)]
 Seconds = Annotated[float, Field(ge=0.01, le=3600, allow_inf_nan=False)]
 
 
-def first_problem(errors: Sequence[Any]) -> str:
-    """What pydantic found wrong, and where, in words that repeat little of what was sent."""
-    problem = next(filter(_in_list, errors), errors[0])
-    whole = problem["loc"] == ("body",) and problem["type"] in ("model_attributes_type", "missing")
-    if whole or problem["type"] == "json_invalid":
+def first_error_message(errors: Sequence[Any]) -> str:
+    """Return what pydantic rejects first, and in which field; repeat little of the request."""
+    error = next(filter(_in_list, errors), errors[0])
+    no_object = error["loc"] == ("body",) and error["type"] in ("model_attributes_type", "missing")
+    if no_object or error["type"] == "json_invalid":
         return "send a JSON object, with the header Content-Type: application/json"
-    where = ".".join(str(step) for step in problem["loc"] if _is_field(step))
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    # a field may have been named by the client: only what can be printed is repeated
-    return f"{where[:80].encode('ascii', 'replace').decode()}: {message}" if where else message
+    field = ".".join(str(step) for step in error["loc"] if _is_field(step))
+    message = str(error["msg"]).removeprefix("Value error, ")
+    # the client may have named the field: only what can be printed is repeated
+    return f"{field[:80].encode('ascii', 'replace').decode()}: {message}" if field else message
 
 
-def _in_list(problem: Any) -> bool:
-    """Is it one of a list of texts? Pydantic first complains that the list is not a single text."""
-    inside = any(str(step).startswith("list[") for step in problem["loc"])
-    return inside and problem["type"] != "list_type"
+def _in_list(error: Any) -> bool:
+    """Tell whether one of several texts is wrong: before that, pydantic reports that a list is not
+    a single text."""
+    inside = any(str(step).startswith("list[") for step in error["loc"])
+    return inside and error["type"] != "list_type"
 
 
 def _is_field(step: str | int) -> bool:
-    """Not where in the request it stands, nor how the schema calls a type."""
+    """Tell whether a step is a field or an index, not a part of the request or a type."""
     return step not in ("body", "str") and "[" not in str(step)
 
 
-class Message(BaseModel):
-    """Base of what is received: unknown fields are errors, types are not guessed."""
+class RequestBody(BaseModel):
+    """Base of request bodies: unknown fields are errors, and types are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class TranslateRequest(Message):
-    """One text or several; each is split into sentences, and keeps its layout."""
+class TranslateRequest(RequestBody):
+    """One text or several; each is split into sentences, and keeps its line breaks and spaces."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -87,34 +88,34 @@ class TranslateRequest(Message):
     nbest: Annotated[int, Field(ge=1, le=MAX_BEAM)] = Field(
         1, description="translations per sentence, at most `beam`"
     )
-    parts: Annotated[list[Part], Field(max_length=10)] = Field(
-        default_factory=list, alias="return", description="what else to tell about each sentence"
+    parts: Annotated[list[ResultPart], Field(max_length=10)] = Field(
+        default_factory=list, alias="return", description="what else to return for each sentence"
     )
     timeout: Seconds | None = Field(None, description="seconds after which to give up")
 
     def texts(self) -> list[str]:
-        """Return the texts, be it one or several."""
+        """Return the texts as a list."""
         return [self.text] if isinstance(self.text, str) else self.text
 
 
-class SentencePair(Message):
+class SentencePair(RequestBody):
     """A sentence and its translation."""
 
-    source: Annotated[Text, AfterValidator(with_words), Field(min_length=1)]
-    target: Annotated[Text, AfterValidator(with_words), Field(min_length=1)]
+    source: Annotated[Text, AfterValidator(reject_blank), Field(min_length=1)]
+    target: Annotated[Text, AfterValidator(reject_blank), Field(min_length=1)]
 
 
-def example_pair(source: str, target: str) -> ConfigDict:
-    """For the document that describes a request with pairs."""
+def pair_example(source: str, target: str) -> ConfigDict:
+    """Return the settings of a request with pairs: its example."""
     return ConfigDict(
         json_schema_extra={"examples": [{"pairs": [{"source": source, "target": target}]}]}
     )
 
 
-class AlignRequest(Message):
-    """Pairs that the model is made to say: where does it look?"""
+class AlignRequest(RequestBody):
+    """Pairs of a sentence and a translation to align by forced decoding."""
 
-    model_config = example_pair(
+    model_config = pair_example(
         "ze muye piro sire tuye", "tuwem hinar rodib nohab sesikor eth tunosit"
     )
 
@@ -124,17 +125,17 @@ class AlignRequest(Message):
     timeout: Seconds | None = Field(None, description="seconds after which to give up")
 
 
-class CheckPair(Message):
-    """A sentence and what is to be checked."""
+class CheckPair(RequestBody):
+    """A sentence and a translation to check."""
 
     source: Annotated[Text, Field(min_length=1)]
-    target: Text = Field(description="a translation by whomever; an empty one leaves out all")
+    target: Text = Field(description="any translation; an empty one leaves out everything")
 
 
-class CheckRequest(Message):
-    """Pairs of a sentence and a translation: what does it leave out?"""
+class CheckRequest(RequestBody):
+    """Pairs of a sentence and a translation to check for omissions."""
 
-    model_config = example_pair(
+    model_config = pair_example(
         "金閣寺は京都にある有名な寺です。", "Kinkaku-ji is a famous temple."
     )
 
@@ -144,13 +145,13 @@ class CheckRequest(Message):
 
 
 class Failure(BaseModel):
-    """What went wrong."""
+    """What is wrong, and what to do."""
 
     error: str
 
 
 class RemarkOut(BaseModel):
-    """Something a reader should look at."""
+    """A word that may be translated badly, and why."""
 
     side: Literal["source", "target"]
     position: int
@@ -159,7 +160,7 @@ class RemarkOut(BaseModel):
 
 
 class SentenceOut(BaseModel):
-    """A sentence; fields after `score` only where the request asks for them."""
+    """A translated sentence; the fields after `score` are there if the request asks for them."""
 
     source: str
     text: str
@@ -167,32 +168,34 @@ class SentenceOut(BaseModel):
     source_tokens: list[str] | None = None
     tokens: list[str] | None = None
     alignment: list[list[float]] | None = Field(
-        None, description="attention of every target word (rows) over the source words"
+        None, description="attention of every target token (rows) over the source tokens"
     )
     coverage: list[float] | None = Field(
-        None, description="attention that each source word received, over its fertility if known"
+        None, description="attention that each source token received, over its fertility if known"
     )
-    fertility: list[float] | None = Field(None, description="target words expected of each")
+    fertility: list[float] | None = Field(
+        None, description="target tokens expected of each source token"
+    )
     remarks: list[RemarkOut] | None = None
-    nbest: list["SentenceOut"] | None = Field(None, description="the translations after the best")
+    nbest: list["SentenceOut"] | None = Field(None, description="the other hypotheses, best first")
 
 
 class TextOut(BaseModel):
-    """One of the texts."""
+    """A translated text."""
 
     text: str
     sentences: list[SentenceOut]
 
 
 class TranslateResponse(BaseModel):
-    """In the order of the request."""
+    """Results in the order of the request."""
 
     model: str
     translations: list[TextOut]
 
 
 class AlignmentOut(BaseModel):
-    """One of the pairs."""
+    """An aligned pair."""
 
     source_tokens: list[str]
     tokens: list[str]
@@ -202,40 +205,40 @@ class AlignmentOut(BaseModel):
 
 
 class AlignResponse(BaseModel):
-    """In the order of the request."""
+    """Results in the order of the request."""
 
     model: str
     alignments: list[AlignmentOut]
 
 
 class LeftOutWords(BaseModel):
-    """Words in a row, or a sentence of several, that are probably left out: a hint, no proof."""
+    """Consecutive words, or a whole sentence, that are probably left out: a hint, not proof."""
 
     text: str
-    start: int = Field(description="the first of its tokens")
-    end: int = Field(description="the one after the last")
+    start: int = Field(description="first token")
+    end: int = Field(description="after the last token")
     gain: float = Field(
-        description="nats: how much more probable the translation is without one word, or all"
+        description="nats by which the translation is more probable without one of these words, or all"
     )
 
 
 class CheckOut(BaseModel):
-    """One of the pairs."""
+    """A checked pair."""
 
     source_tokens: list[str]
-    own: str = Field(description="the translation that the model would give")
+    own: Annotated[str, Field(description="the model's own translation")]
     left_out: list[LeftOutWords]
 
 
 class CheckResponse(BaseModel):
-    """In the order of the request."""
+    """Results in the order of the request."""
 
     model: str
     checks: list[CheckOut]
 
 
 class ModelOut(BaseModel):
-    """A model that can be asked for."""
+    """A model that requests can name."""
 
     name: str
     source: str

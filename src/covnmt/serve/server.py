@@ -1,4 +1,4 @@
-"""Start the server, tell where it listens, and stop it gracefully."""
+"""Start the server, log where it listens, and stop it gracefully."""
 
 import errno
 import logging
@@ -14,7 +14,7 @@ from covnmt.base.errors import UserError, install_command
 from covnmt.base.files import read_lines
 from covnmt.serve.settings import ServeSettings, bracket_ipv6
 
-GRACE = 30  # seconds to finish what was accepted
+SHUTDOWN_SECONDS = 30  # to finish what was accepted
 
 
 def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> None:
@@ -33,7 +33,7 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
 
     metrics = ServerMetrics()
     specs = [parse_spec(text) for text in models]
-    # a taken port is told before the models are loaded
+    # before the models are opened, which takes longer than to find the port taken
     listening = open_socket(settings.host, settings.port)
     check_temporary_directory()
     served = open_models(specs, device, settings, metrics.observe_batch)
@@ -45,7 +45,7 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=GRACE,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
     freeze_gc()
     host, port = listening.getsockname()[:2]
@@ -71,22 +71,22 @@ def check_temporary_directory() -> None:
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """A socket bound to this address."""
+    """Return a socket that listens on this address."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        made = socket.create_server((host, port), family=family, backlog=2048)
+        listening = socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, UnicodeError) as error:
-        taken = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
-        remedy = "try --port 0" if taken else "give --host an address of this machine"
+        port_refused = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+        remedy = "try --port 0" if port_refused else "give --host an address of this machine"
         raise UserError(f"cannot listen on {host}, port {port}: {error}; {remedy}") from None
     # connections inherit it; asyncio sets it only on sockets made another way, and without it the
     # body of every answer waits 40 ms for the client to confirm the head
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return made
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening
 
 
 def read_api_key(path: Path) -> str:
-    """The API key: the first line of a file, so that no list of processes shows it."""
+    """Read the API key from the first line of a file, so that no list of processes shows it."""
     key = next(iter(read_lines(path)), "").strip()
     if len(key) < 8 or not key.isascii():
         raise UserError(f"{path}, line 1: an API key needs at least 8 ASCII characters")

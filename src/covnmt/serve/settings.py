@@ -1,4 +1,4 @@
-"""How the server behaves; the defaults are safe on a machine that others can reach."""
+"""Settings of the server; the defaults are safe on a machine that others can reach."""
 
 import re
 from typing import Annotated
@@ -48,7 +48,7 @@ class ServeSettings(Settings):
 
 
 def parse_host(text: str) -> str:
-    """A name of this server as browsers send it: in small letters, without a port."""
+    """Return a name of this server as browsers send it: in lower case, without a port."""
     name = bracket_ipv6(text.lower()) if text.count(":") > 1 else text.lower()
     if not HOST.fullmatch(name):
         raise UserError(f"--allow-host {text}: a name alone, as in translate.example.org, or *")
@@ -56,7 +56,7 @@ def parse_host(text: str) -> str:
 
 
 def parse_origin(text: str) -> str:
-    """A site as browsers send it: in small letters, without a path."""
+    """Return a site as browsers send it: in lower case, without a path."""
     origin = text.lower().removesuffix("/")
     if not ORIGIN.fullmatch(origin):
         raise UserError(
@@ -67,5 +67,5 @@ def parse_origin(text: str) -> str:
 
 
 def bracket_ipv6(host: str) -> str:
-    """As it stands in an address, where the numbers of IPv6 have brackets."""
+    """Return a host as it is written in a URL, where IPv6 addresses have brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host

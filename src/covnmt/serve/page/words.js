@@ -4,16 +4,16 @@ import { element, languageAttributes } from "./dom.js";
 
 // Attention below this highlights nothing.
 const MIN_HIGHLIGHT = 0.05;
-// The same bounds as the server's remarks.
+// The bounds of remarks (src/covnmt/serve/remarks.py).
 const LOW_ATTENTION = 0.2;
-const MUCH_OF_FERTILITY = 1.75;
-const MUCH_ATTENTION = 4;
+const MAX_OF_FERTILITY = 1.75;
+const MAX_ATTENTION = 4;
 
 /** Whether a source word received too little attention, enough or too much. */
 export function coverageLevel(coverage, fertility) {
   const received = coverage * (fertility ?? 1);
   if (received < LOW_ATTENTION) return "little";
-  return coverage > (fertility === undefined ? MUCH_ATTENTION : MUCH_OF_FERTILITY)
+  return coverage > (fertility === undefined ? MAX_ATTENTION : MAX_OF_FERTILITY)
     ? "much"
     : "enough";
 }
