@@ -46,24 +46,24 @@ def test_the_translation_appears_while_typing(page: Page, translator: Model, lin
     expect(page.locator(".word.target")).to_have_count(len(expected.tokens))
 
 
-def test_subwords_read_like_words(page: Page) -> None:
+def test_subwords_are_shown_as_words(page: Page) -> None:
     show(page, "▁ ▁cat s")
     expect(page.locator(f"{DONE} .word.source .token")).to_have_text(["␣", "cat", "s"])
 
 
-def test_characters_in_bytes_can_be_read(page: Page) -> None:
+def test_byte_tokens_are_shown_as_characters(page: Page) -> None:
     show(page, "▁ <0xE9> <0xA9> <0xAB> <0x24> <0xAB>")
     shown = ["␣", "驫₁", "驫₂", "驫₃", "$", "<0xAB>"]
     expect(page.locator(f"{DONE} .word.source .token")).to_have_text(shown)
 
 
-def test_nothing_is_said_about_a_line_without_words(page: Page, line: str) -> None:
+def test_a_line_without_words_has_no_panel(page: Page, line: str) -> None:
     show(page, f"{line}\n***\n{line}")
     expect(page.locator(f"{DONE} .translation")).to_contain_text("***")
     expect(page.locator(f"{DONE} h3")).to_have_text(["Sentence 1", "Sentence 3"])
 
 
-def test_what_is_typed_before_the_models_are_known_stays(
+def test_text_typed_before_the_models_are_loaded_stays(
     context: BrowserContext, running: Running, line: str
 ) -> None:
     page = context.new_page()
@@ -77,7 +77,7 @@ def test_what_is_typed_before_the_models_are_known_stays(
     expect(page.locator("#text")).to_have_value(line)
 
 
-def test_partners_light_up(page: Page, translator: Model, line: str) -> None:
+def test_aligned_words_are_highlighted(page: Page, translator: Model, line: str) -> None:
     show(page, line)
     [expected] = translator.translate([line])
     i = 1
@@ -88,7 +88,7 @@ def test_partners_light_up(page: Page, translator: Model, line: str) -> None:
     expect(page.locator(".word.highlighted")).to_have_count(0)
 
 
-def test_with_the_keyboard_alone(page: Page, line: str) -> None:
+def test_arrow_keys_move_between_words(page: Page, line: str) -> None:
     show(page, line)
     page.locator(".word.source").first.focus()
     page.keyboard.press("ArrowRight")
@@ -100,7 +100,7 @@ def test_with_the_keyboard_alone(page: Page, line: str) -> None:
     assert re.search(r"coverage \d\.\d\d, fertility \d\.\d\d", label or "")
 
 
-def test_compare_two_models_and_a_link_to_the_view(
+def test_two_models_are_compared_and_the_link_reproduces_it(
     page: Page, context: BrowserContext, line: str
 ) -> None:
     show(page, line)
@@ -135,7 +135,7 @@ def test_stepping_fills_the_coverage(page: Page, line: str) -> None:
     assert total() == full
 
 
-def test_export(page: Page, line: str) -> None:
+def test_the_heat_map_is_exported_as_svg_and_png(page: Page, line: str) -> None:
     show(page, line)
     starts = {"SVG": b"<svg", "PNG": b"\x89PNG"}
     for kind, start in starts.items():
@@ -145,7 +145,7 @@ def test_export(page: Page, line: str) -> None:
         assert download.value.path().read_bytes().startswith(start)
 
 
-def test_zoom(page: Page, line: str) -> None:
+def test_the_heat_map_zooms(page: Page, line: str) -> None:
     show(page, line)
     drawing = page.locator(".heat-box svg")
     before = int(drawing.get_attribute("width") or 0)
@@ -153,7 +153,7 @@ def test_zoom(page: Page, line: str) -> None:
     assert int(drawing.get_attribute("width") or 0) > before
 
 
-def test_eighty_words_stay_readable(page: Page, line: str) -> None:
+def test_labels_of_eighty_words_do_not_overlap(page: Page, line: str) -> None:
     show(page, " ".join((line.split() * 20)[:80]))
     boxes = page.locator(".heat-box svg text[transform]").evaluate_all(
         "all => all.map((text) => text.getBoundingClientRect()).map((box) => [box.x, box.width])"
@@ -163,18 +163,18 @@ def test_eighty_words_stay_readable(page: Page, line: str) -> None:
     assert min(gaps) >= 12, "labels run into each other"
 
 
-def test_text_stays_text(page: Page) -> None:
+def test_text_is_never_inserted_as_html(page: Page) -> None:
     show(page, "<img src=x onerror=alert(1)> <b>bold</b>")
     expect(page.locator(".word.source .token").first).to_contain_text("<img")
     assert page.locator(".result img, .result b:not(.remarks b)").count() == 0
 
 
-def test_examples(page: Page) -> None:
+def test_an_example_of_two_lines_has_two_sentences(page: Page) -> None:
     page.get_by_label("Example").select_option("Two lines")
     expect(page.locator(".sentence")).to_have_count(2)
 
 
-def test_the_usual_beam_is_that_of_the_model(page: Page, running: Running) -> None:
+def test_the_default_beam_is_shown_as_placeholder(page: Page, running: Running) -> None:
     usual = {name: str(model.decode.beam) for name, model in running.models.items()}
     assert usual["baseline"] != usual["shipped"]
     for model in ("baseline", "shipped"):
@@ -218,7 +218,7 @@ def checking(page: Page) -> Page:
     return page
 
 
-def test_what_a_translation_leaves_out(checking: Page) -> None:
+def test_omissions_of_a_checked_translation_are_marked(checking: Page) -> None:
     ask(checking, "Kinkaku-ji is a famous temple.")
     verdict, omitted = checking.locator(".verdict"), checking.locator(".word.source.omitted")
     expect(verdict).to_contain_text("Probably left out: 京都")
@@ -236,7 +236,7 @@ def test_what_a_translation_leaves_out(checking: Page) -> None:
     assert checking.locator('[aria-label*="left out"]').count() == 0
 
 
-def test_what_leaves_out_nothing(checking: Page) -> None:
+def test_a_complete_translation_has_no_marks(checking: Page) -> None:
     box, verdict = checking.get_by_label("Translation to check"), checking.locator(".verdict")
     expect(box).to_have_value(checking.locator(".translation").inner_text())
     box.press("Tab")
@@ -249,7 +249,7 @@ def test_what_leaves_out_nothing(checking: Page) -> None:
     expect(checking.locator(".omitted:visible")).to_have_count(0)
 
 
-def test_what_cannot_be_checked(checking: Page) -> None:
+def test_a_translation_that_is_too_long_shows_an_error(checking: Page) -> None:
     ask(checking, "temple " * 101)
     expect(checking.locator(".verdict")).to_contain_text("101 tokens")
     ask(checking, "<b>temple</b>")
@@ -257,7 +257,7 @@ def test_what_cannot_be_checked(checking: Page) -> None:
     assert checking.locator(".verdict b").count() == 0
 
 
-def test_an_old_answer_is_not_shown(checking: Page) -> None:
+def test_the_response_of_an_aborted_check_is_not_shown(checking: Page) -> None:
     """The first check is held up until a second one is done."""
     held: list[Route] = []
     checking.route("**/v1/check", lambda route: held.append(route), times=1)
@@ -301,7 +301,7 @@ def send(page: Page, name: str, **content: object) -> None:
     page.evaluate("([name, content]) => window.send(name, content)", [name, content])
 
 
-def test_words_appear_while_they_come(context: BrowserContext, running: Running) -> None:
+def test_partial_texts_are_shown_as_a_draft(context: BrowserContext, running: Running) -> None:
     page = slow_page(context, running, "a b. c")
     draft = page.locator(".draft")
     send(page, "partial", text_number=0, sentence_number=0, text="x")
@@ -324,7 +324,7 @@ def test_words_appear_while_they_come(context: BrowserContext, running: Running)
     expect(page.locator("#status")).to_contain_text("Done")
 
 
-def test_a_stream_that_breaks_off(context: BrowserContext, running: Running) -> None:
+def test_a_broken_stream_shows_an_error(context: BrowserContext, running: Running) -> None:
     page = slow_page(context, running, "a")
     send(page, "partial", text_number=0, sentence_number=0, text="x")
     expect(page.locator(".draft")).to_be_visible()
@@ -333,7 +333,7 @@ def test_a_stream_that_breaks_off(context: BrowserContext, running: Running) -> 
     expect(page.locator(".draft")).to_have_count(0)
 
 
-def test_a_message_where_the_text_cannot_be_translated(page: Page) -> None:
+def test_a_text_that_cannot_be_translated_shows_an_error(page: Page) -> None:
     page.get_by_label("Text to translate").fill("one\n" + "word " * 300)
     message = 'sentence 2: "word word word word word word word word…" has 300 tokens'
     expect(page.get_by_role("alert")).to_contain_text(message)
@@ -341,7 +341,7 @@ def test_a_message_where_the_text_cannot_be_translated(page: Page) -> None:
     expect(page.get_by_role("alert")).to_be_hidden()
 
 
-def test_a_message_when_the_server_is_gone(
+def test_an_unreachable_server_shows_an_error(
     context: BrowserContext, tiny_model: Path, line: str
 ) -> None:
     page = context.new_page()
@@ -352,7 +352,9 @@ def test_a_message_when_the_server_is_gone(
     expect(page.get_by_role("alert")).to_contain_text("does not answer")
 
 
-def test_the_key_is_asked_for(context: BrowserContext, tiny_model: Path, line: str) -> None:
+def test_a_missing_api_key_is_requested(
+    context: BrowserContext, tiny_model: Path, line: str
+) -> None:
     settings = ServeSettings(rate=0, api_key="a-secret-key")
     with serving({"tiny": tiny_model}, settings) as server:
         page = context.new_page()
@@ -365,7 +367,7 @@ def test_the_key_is_asked_for(context: BrowserContext, tiny_model: Path, line: s
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_fits_a_phone(browser: Browser, running: Running, line: str, scheme: str) -> None:
+def test_the_page_fits_a_phone(browser: Browser, running: Running, line: str, scheme: str) -> None:
     with browser.new_context(
         viewport={"width": 360, "height": 740},
         color_scheme="dark" if scheme == "dark" else "light",

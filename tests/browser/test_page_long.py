@@ -11,9 +11,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from .test_page import DONE, show
 
 
-def test_what_is_no_longer_shown_is_forgotten(
-    page: Page, context: BrowserContext, line: str
-) -> None:
+def test_removed_results_are_freed(page: Page, context: BrowserContext, line: str) -> None:
     """Whoever types all day makes thousands of heat maps."""
     tools = context.new_cdp_session(page)
 
@@ -32,7 +30,7 @@ def test_what_is_no_longer_shown_is_forgotten(
     assert nodes() < before + drawn
 
 
-def test_a_heat_map_follows_the_scheme(page: Page, line: str) -> None:
+def test_the_heat_map_follows_the_color_scheme(page: Page, line: str) -> None:
     show(page, line)
     paper = page.locator(".heat-box svg > rect").first
     expect(paper).to_have_attribute("fill", "#ffffff")
@@ -40,7 +38,7 @@ def test_a_heat_map_follows_the_scheme(page: Page, line: str) -> None:
     expect(paper).to_have_attribute("fill", "#15181d")
 
 
-def test_characters_have_the_shapes_of_their_language(page: Page, line: str) -> None:
+def test_text_has_the_language_of_the_model(page: Page, line: str) -> None:
     """Chinese and Japanese share them, and draw them differently."""
     text = page.get_by_label("Text to translate")
     for model, source, target in [("laws", "zh", "en"), ("kftt", "ja", "en"), ("baseline", "", "")]:
@@ -54,7 +52,7 @@ def test_characters_have_the_shapes_of_their_language(page: Page, line: str) -> 
         assert set(lang[3:]) == {source, target, ""}  # that of the bars has none
 
 
-def test_from_right_to_left(page: Page, line: str) -> None:
+def test_right_to_left_text_is_laid_out_so(page: Page, line: str) -> None:
     show(page, "שלום עולם טוב")
     text = page.get_by_label("Text to translate")
     assert text.evaluate("box => getComputedStyle(box).direction") == "rtl"
@@ -72,7 +70,7 @@ def test_from_right_to_left(page: Page, line: str) -> None:
     assert text.evaluate("box => getComputedStyle(box).direction") == "ltr"
 
 
-def test_a_foreign_word_in_front_turns_nothing(page: Page) -> None:
+def test_a_foreign_first_word_does_not_change_the_direction(page: Page) -> None:
     page.get_by_label("Model").select_option("semitic")
     expect(page.get_by_label("Example")).to_be_disabled()
     show(page, "Google שלום 1998")
@@ -84,7 +82,7 @@ def test_a_foreign_word_in_front_turns_nothing(page: Page) -> None:
     expect(page.locator(".readout bdi")).to_have_count(2)
 
 
-def test_a_label_is_cut_between_characters(page: Page) -> None:
+def test_labels_are_shortened_between_characters(page: Page) -> None:
     show(page, 40 * "👍" + "x")
     labels = page.locator(".heat-box text")
     assert labels.evaluate_all("all => all.every((each) => each.textContent.isWellFormed())")

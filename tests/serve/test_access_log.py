@@ -13,7 +13,7 @@ from covnmt.serve.settings import ServeSettings
 from .server import Running, serving, wait_until
 
 
-def test_a_fault_of_ours_is_told_without_details_and_counted(
+def test_an_unexpected_error_is_answered_without_details_and_counted_once(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*arguments: object) -> None:
@@ -36,7 +36,7 @@ def test_a_fault_of_ours_is_told_without_details_and_counted(
 REFUSED = [("/v1/translate", 401), ("/metrics", 401), ("/nothing", 404), ("/v1/secret-text", 401)]
 
 
-def test_what_is_refused_is_told_by_its_path(
+def test_refused_requests_are_logged_by_known_paths_only(
     tiny_model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Paths that are not ours are not repeated: anybody may write what they like there."""
@@ -54,7 +54,7 @@ def metrics(client: httpx.Client) -> str:
     return client.get("/metrics").text
 
 
-def test_a_client_that_leaves_while_it_asks_is_no_fault(
+def test_a_client_that_disconnects_while_sending_is_logged_as_499(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
     host, _, port = running.url.removeprefix("http://").partition(":")

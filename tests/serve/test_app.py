@@ -20,7 +20,7 @@ from .wrong import JSON, WRONG
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_bad_input(client: httpx.Client, case: str) -> None:
+def test_bad_requests_get_a_status_and_a_message(client: httpx.Client, case: str) -> None:
     path, body, status, message = WRONG[case]
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = client.post(path, content=content, headers=JSON)
@@ -28,7 +28,7 @@ def test_bad_input(client: httpx.Client, case: str) -> None:
     assert message in answer.json()["error"]
 
 
-def test_a_body_without_length_is_bounded_too(client: httpx.Client) -> None:
+def test_a_chunked_body_over_the_limit_is_refused(client: httpx.Client) -> None:
     def chunks() -> Any:
         yield b'{"text": "'
         for _ in range(30):
@@ -38,7 +38,7 @@ def test_a_body_without_length_is_bounded_too(client: httpx.Client) -> None:
     assert answer.status_code == 413
 
 
-def test_only_json_is_read(client: httpx.Client) -> None:
+def test_a_body_with_another_content_type_is_refused(client: httpx.Client) -> None:
     """A form of another site can send text/plain without asking; it must not get through."""
     answer = client.post(
         "/v1/translate", content=b'{"text": "a"}', headers={"content-type": "text/plain"}
@@ -47,19 +47,19 @@ def test_only_json_is_read(client: httpx.Client) -> None:
     assert "Content-Type: application/json" in answer.json()["error"]
 
 
-def test_an_address_opened_in_a_browser(client: httpx.Client) -> None:
+def test_a_get_request_for_a_post_route_points_to_the_document(client: httpx.Client) -> None:
     answer = client.get("/v1/translate")
     assert answer.status_code == 404
     assert "see /openapi.json" in answer.json()["error"]
 
 
-def test_probes(client: httpx.Client) -> None:
+def test_probes_answer(client: httpx.Client) -> None:
     assert client.get("/healthz").json() == {"status": "alive"}
     wait_until(lambda: client.get("/readyz").status_code == 200)
     assert 'covnmt_requests_total{path="/readyz",status="200"}' in client.get("/metrics").text
 
 
-def test_answers_do_not_wait_for_the_network(running: Running, client: httpx.Client) -> None:
+def test_sockets_send_without_delay(running: Running, client: httpx.Client) -> None:
     """Nagle's algorithm would hold the body back until the client has confirmed the head."""
     client.get("/healthz")  # and the connection stays open
     transports = [each.transport for each in running.server.server_state.connections]
@@ -68,7 +68,7 @@ def test_answers_do_not_wait_for_the_network(running: Running, client: httpx.Cli
     assert all(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for each in sockets)
 
 
-def test_a_process_that_died_is_replaced(tiny_model: Path, lines: list[str]) -> None:
+def test_readyz_fails_until_a_dead_worker_is_restarted(tiny_model: Path, lines: list[str]) -> None:
     settings = ServeSettings(rate=0, workers=1)
     with serving({"tiny": tiny_model}, settings) as running, running.client() as client:
         [worker] = running.models["tiny"].workers
@@ -80,7 +80,7 @@ def test_a_process_that_died_is_replaced(tiny_model: Path, lines: list[str]) -> 
         post(client, text=lines[0])
 
 
-def test_a_graceful_stop(
+def test_a_stop_answers_accepted_requests_first(
     tiny_model: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was accepted before the stop is answered; here by a worker that stood still for it."""

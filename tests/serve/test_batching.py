@@ -142,7 +142,9 @@ def test_a_failing_batch_fails_only_the_item_that_caused_it(
         negative.result(PATIENCE)
 
 
-def test_close_finishes_what_was_accepted(worker: Worker, batcher: NumberBatcher) -> None:
+def test_close_runs_accepted_items_and_refuses_new_ones(
+    worker: Worker, batcher: NumberBatcher
+) -> None:
     held_up(worker, batcher)
     futures = submit(batcher, *range(10))
     threading.Timer(0.05, worker.open.set).start()
@@ -152,7 +154,7 @@ def test_close_finishes_what_was_accepted(worker: Worker, batcher: NumberBatcher
         submit(batcher, 1)
 
 
-def test_many_threads_lose_nothing_and_answer_nothing_twice(worker: Worker) -> None:
+def test_many_threads_get_every_result_exactly_once(worker: Worker) -> None:
     batcher: NumberBatcher = Batcher([worker.run], 8, 0.001, 5000, lambda n, seconds: None)
     answers: Counter[int] = Counter()
 
@@ -237,7 +239,7 @@ def test_a_single_worker_takes_long_items_too(worker: Worker, batcher: NumberBat
     assert [future.result(PATIENCE) for future in futures] == [2 * n for n in range(6)]
 
 
-def test_idle_workers_share_what_waits(pair: tuple[NumberBatcher, Worker, Worker]) -> None:
+def test_idle_workers_share_a_large_batch(pair: tuple[NumberBatcher, Worker, Worker]) -> None:
     batcher, *workers = pair
     wait_until(lambda: batcher.idle_threads == 2)
     for worker in workers:

@@ -34,7 +34,7 @@ def running() -> Iterator[Running]:
         yield server
 
 
-def test_what_the_command_finds(running: Running) -> None:
+def test_the_route_finds_the_same_omissions_as_the_model(running: Running) -> None:
     pairs = [(source, target) for source, target, _ in CASES]
     body = {"pairs": [{"source": source, "target": target} for source, target in pairs]}
     with running.client() as client:
@@ -49,7 +49,7 @@ def test_what_the_command_finds(running: Running) -> None:
         assert bool(found["left_out"]) == bool(word)
 
 
-def test_so_many_tokens_can_be_checked(running: Running) -> None:
+def test_pairs_over_the_token_limit_are_refused(running: Running) -> None:
     statuses = []
     with running.client() as client:
         for tokens in (MAX_TOKENS, MAX_TOKENS + 1):
@@ -58,7 +58,7 @@ def test_so_many_tokens_can_be_checked(running: Running) -> None:
     assert statuses == [200, 422]
 
 
-def test_a_check_counts_as_the_work_it_is() -> None:
+def test_the_size_of_a_check_counts_its_decodings() -> None:
     """A sentence of ten words is short; to check it is not, so it keeps no short one waiting."""
     sentence = "word " * 10
     assert len(sentence) < LONG_BYTES < CheckWork((sentence, "")).size
@@ -83,7 +83,7 @@ async def wait_for(queue: Queue, number: int) -> "Future[int]":
     return queue.futures[-1]
 
 
-def test_the_next_is_queued_when_one_is_done() -> None:
+def test_pairs_are_queued_one_after_the_other() -> None:
     async def scenario() -> None:
         queue = Queue()
         work = asyncio.ensure_future(submit_one_by_one(queue.submit, [1, 2, 3]))
@@ -95,7 +95,7 @@ def test_the_next_is_queued_when_one_is_done() -> None:
     asyncio.run(scenario())
 
 
-def test_whoever_leaves_leaves_the_rest_undone() -> None:
+def test_cancelling_leaves_the_remaining_pairs_unqueued() -> None:
     async def scenario() -> None:
         queue = Queue()
         work = asyncio.ensure_future(submit_one_by_one(queue.submit, [1, 2, 3]))

@@ -24,19 +24,21 @@ def translated(client: httpx.Client, text: str | list[str]) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["json", "data"])
-def test_translate(client: httpx.Client, lines: list[str], kind: str) -> None:
+def test_json_and_forms_are_translated(client: httpx.Client, lines: list[str], kind: str) -> None:
     body = {"q": lines[0], "source": "aa", "target": "bb", "format": "text", "api_key": ""}
     answer = client.post("/translate", **{kind: body})  # type: ignore[arg-type]
     assert answer.json() == {"translatedText": translated(client, lines[0])}
 
 
-def test_kinds_of_content_have_no_case(client: httpx.Client) -> None:
+def test_the_content_type_is_case_insensitive(client: httpx.Client) -> None:
     headers = {"content-type": "Application/JSON; charset=UTF-8"}
     answer = client.post("/translate", content=b'{"q": "a", "target": "bb"}', headers=headers)
     assert answer.status_code == 200
 
 
-def test_several(client: httpx.Client, lines: list[str]) -> None:
+def test_a_list_of_texts_gives_a_list_of_translations(
+    client: httpx.Client, lines: list[str]
+) -> None:
     body = {"q": lines[:3], "source": "auto", "target": "target", "alternatives": 0}
     answer = client.post("/translate", json=body)
     assert answer.json() == {"translatedText": translated(client, lines[:3])}
@@ -61,7 +63,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("source", "target", "name"), PAIRS)
-def test_the_model_of_a_pair(source: str, target: str, name: str | None) -> None:
+def test_the_model_is_chosen_by_the_languages(source: str, target: str, name: str | None) -> None:
     """A text of one language is never given to a model of another."""
     specs = [ModelSpec(each, Path(each), x, y) for each, x, y in MODELS]
     models = {spec.name: SimpleNamespace(spec=spec) for spec in specs}
@@ -73,14 +75,16 @@ def test_the_model_of_a_pair(source: str, target: str, name: str | None) -> None
         find_model_for_languages(service, source, target)
 
 
-def test_languages(client: httpx.Client) -> None:
+def test_languages_lists_the_models(client: httpx.Client) -> None:
     assert client.get("/languages").json() == [
         {"code": "source", "name": "source", "targets": ["target"]},
         {"code": "aa", "name": "aa", "targets": ["bb"]},
     ]
 
 
-def test_their_own_client(running: Running, client: httpx.Client, lines: list[str]) -> None:
+def test_the_libretranslate_client_works(
+    running: Running, client: httpx.Client, lines: list[str]
+) -> None:
     theirs = LibreTranslateAPI(running.url)
     assert theirs.languages() == client.get("/languages").json()
     assert theirs.translate(lines[0], "aa", "bb") == translated(client, lines[0])
@@ -88,7 +92,7 @@ def test_their_own_client(running: Running, client: httpx.Client, lines: list[st
     assert theirs.translate(text, "auto", "bb", timeout=PATIENCE) == translated(client, text)
 
 
-def test_their_own_client_with_a_key(tiny_model: Path, lines: list[str]) -> None:
+def test_the_libretranslate_client_sends_its_key(tiny_model: Path, lines: list[str]) -> None:
     settings = ServeSettings(rate=0, api_key="a-secret-key")
     with serving({"tiny:aa-bb": tiny_model}, settings) as guarded:
         with pytest.raises(OSError, match="401"):
@@ -108,7 +112,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_bad_input(client: httpx.Client, case: str) -> None:
+def test_bad_requests_get_400_and_a_message(client: httpx.Client, case: str) -> None:
     body, message = WRONG[case]
     answer = client.post("/translate", json=body)
     assert answer.status_code == 400
@@ -116,13 +120,13 @@ def test_bad_input(client: httpx.Client, case: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"q=%ff", b"\xff", b"&" * 100, b"{"])
-def test_bad_bodies(client: httpx.Client, body: bytes) -> None:
+def test_unreadable_bodies_get_400(client: httpx.Client, body: bytes) -> None:
     for kind in ("application/json", "application/x-www-form-urlencoded", ""):
         headers = {"content-type": kind}
         assert client.post("/translate", content=body, headers=headers).status_code == 400
 
 
-def test_a_form_of_several_parts_is_told_from_an_empty_one(client: httpx.Client) -> None:
+def test_multipart_forms_are_refused_with_a_message(client: httpx.Client) -> None:
     answer = client.post("/translate", files={"q": (None, "a"), "target": (None, "bb")})
     assert answer.status_code == 400
     assert "application/x-www-form-urlencoded" in answer.json()["error"]

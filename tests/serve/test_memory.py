@@ -24,7 +24,9 @@ def resident_mib(running: Running) -> float:
     return sum(pages) / PAGES_PER_MIB
 
 
-def test_memory_stays_flat(running: Running, client: httpx.Client, lines: list[str]) -> None:
+def test_memory_stays_flat_under_good_and_bad_requests(
+    running: Running, client: httpx.Client, lines: list[str]
+) -> None:
     wrong = [
         (path, body if isinstance(body, bytes) else json.dumps(body).encode())
         for path, body, _, _ in WRONG.values()

@@ -44,7 +44,7 @@ def test_many_clients_get_their_own_answers(tiny_model: Path, lines: list[str]) 
     assert agree >= 0.8 * len(texts)
 
 
-def test_align_check_and_stream(tiny_model: Path, lines: list[str]) -> None:
+def test_align_check_and_stream_work_on_a_gpu(tiny_model: Path, lines: list[str]) -> None:
     with serving({"tiny": tiny_model}, PATIENT, device="cuda") as running:
         body = {"pairs": [{"source": lines[0], "target": lines[1]}]}
         answer = httpx.post(f"{running.url}/v1/align", json=body, timeout=300)

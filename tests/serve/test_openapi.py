@@ -5,7 +5,7 @@ import httpx
 from covnmt.serve.settings import ServeSettings
 
 
-def test_the_document_knows_this_server(client: httpx.Client) -> None:
+def test_the_document_has_the_models_and_limits_of_the_server(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
     for kind in ("TranslateRequest", "AlignRequest", "CheckRequest"):
         schema = document["components"]["schemas"][kind]

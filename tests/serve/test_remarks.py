@@ -50,20 +50,20 @@ def translation(target: str, attention: object, fertility: list[float] | None) -
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_remarks(case: str) -> None:
+def test_remarks_follow_attention_and_fertility(case: str) -> None:
     target, attention, fertility, expected = CASES[case]
     found = find_remarks(translation(target, attention, fertility))
     assert [(each.side, each.position, each.kind) for each in found] == expected
 
 
-def test_reasons_name_what_was_seen() -> None:
+def test_reasons_give_the_measured_attention() -> None:
     [twice] = find_remarks(translation("x x", [[0.9, 0.1], [0.8, 0.2]], None))
     assert twice.reason == "word 1 is the same and comes from “a” too"
     [much] = find_remarks(translation("x y z", [[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]], [1.0, 1.0]))
     assert much.reason == "attention 2.00 in all, 1.00 expected: more than its share"
 
 
-def test_reasons_read_like_words() -> None:
+def test_reasons_show_subwords_as_words() -> None:
     made = translation("x x", [[0.9, 0.1], [0.8, 0.2]], None)
     [space] = find_remarks(replace(made, source_tokens=("▁cat", "b")))
     assert "comes from “cat” too" in space.reason
@@ -71,6 +71,6 @@ def test_reasons_read_like_words() -> None:
     assert "comes from “$” too" in byte.reason
 
 
-def test_an_empty_sentence_has_none() -> None:
+def test_an_empty_sentence_has_no_remarks() -> None:
     empty = Translation("", (), "", (), 0.0, (), np.zeros(0, dtype=np.float32), None)
     assert find_remarks(empty) == []

@@ -18,7 +18,7 @@ from covnmt.serve.settings import ServeSettings
 from .server import PATIENCE, Running, post, serving, wait_until
 
 
-def test_translates_like_the_command(
+def test_translations_are_those_of_the_model(
     client: httpx.Client, translator: Model, lines: list[str]
 ) -> None:
     parts = ["tokens", "alignment", "coverage", "fertility"]
@@ -34,14 +34,16 @@ def test_translates_like_the_command(
         np.testing.assert_allclose(sentence["alignment"], wanted["alignment"], atol=1e-3)
 
 
-def test_only_what_was_asked_for(client: httpx.Client, lines: list[str]) -> None:
+def test_sentences_have_only_the_requested_parts(client: httpx.Client, lines: list[str]) -> None:
     [text] = post(client, text=lines[0])["translations"]
     assert set(text["sentences"][0]) == {"source", "text", "score"}
     [text] = post(client, text=lines[0], **{"return": ["remarks"]})["translations"]
     assert set(text["sentences"][0]) == {"source", "text", "score", "remarks"}
 
 
-def test_beam_nbest_and_model(client: httpx.Client, translator: Model, lines: list[str]) -> None:
+def test_beam_nbest_and_model_can_be_chosen(
+    client: httpx.Client, translator: Model, lines: list[str]
+) -> None:
     body = post(client, text=lines[1], beam=4, nbest=3, model="twin")
     assert body["model"] == "twin"
     [sentence] = body["translations"][0]["sentences"]
@@ -53,14 +55,14 @@ def test_beam_nbest_and_model(client: httpx.Client, translator: Model, lines: li
     ]
 
 
-def test_a_text_keeps_its_layout(client: httpx.Client, lines: list[str]) -> None:
+def test_a_text_keeps_its_spaces_and_line_breaks(client: httpx.Client, lines: list[str]) -> None:
     [text] = post(client, text=f"  {lines[0]}\n\n\t{lines[1]}\n")["translations"]
     first, second = (sentence["text"] for sentence in text["sentences"])
     assert text["text"] == f"  {first}\n\n\t{second}\n"
 
 
 @pytest.mark.parametrize("text", ["", " \n "])
-def test_nothing_stays_nothing(client: httpx.Client, text: str) -> None:
+def test_an_empty_text_has_no_sentences(client: httpx.Client, text: str) -> None:
     assert post(client, text=text)["translations"] == [{"text": text, "sentences": []}]
 
 
@@ -76,7 +78,7 @@ def stream(client: httpx.Client, **body: Any) -> list[tuple[str, dict[str, Any]]
     ]
 
 
-def test_events(client: httpx.Client, lines: list[str]) -> None:
+def test_a_stream_has_every_sentence_then_the_texts(client: httpx.Client, lines: list[str]) -> None:
     texts = [f"{lines[0]}\n{lines[1]}", lines[2]]
     events = stream(client, text=texts, **{"return": ["tokens"]})
     *sentences, done = [event for event in events if event[0] != "partial"]
@@ -87,7 +89,7 @@ def test_events(client: httpx.Client, lines: list[str]) -> None:
     assert done == ("done", {"model": "tiny", "texts": [text["text"] for text in whole]})
 
 
-def test_words_come_before_their_sentence(client: httpx.Client, lines: list[str]) -> None:
+def test_partial_texts_come_before_their_sentence(client: httpx.Client, lines: list[str]) -> None:
     long = " ".join(lines)
     events = stream(client, text=f"{long}\n{lines[0]}")
     names = [name for name, _ in events]
@@ -101,7 +103,7 @@ def test_words_come_before_their_sentence(client: httpx.Client, lines: list[str]
         assert all(before != after for before, after in pairwise(words))
 
 
-def test_a_stream_that_fails_says_so(client: httpx.Client) -> None:
+def test_a_stream_reports_a_sentence_that_is_too_long(client: httpx.Client) -> None:
     answer = client.post("/v1/translate/stream", json={"text": "a\n" + "b " * 300})
     assert answer.status_code == 200
     assert "event: error\ndata: " in answer.text
@@ -109,7 +111,9 @@ def test_a_stream_that_fails_says_so(client: httpx.Client) -> None:
     assert "has 300 tokens" in answer.text
 
 
-def test_align(client: httpx.Client, tiny_model: Path, tiny_text: Path, lines: list[str]) -> None:
+def test_alignments_are_those_of_the_model(
+    client: httpx.Client, tiny_model: Path, tiny_text: Path, lines: list[str]
+) -> None:
     targets = (tiny_text / "test.tgt").read_text("utf-8").splitlines()
     pairs = list(zip(lines[:5], targets, strict=False))
     body = {"pairs": [{"source": source, "target": target} for source, target in pairs]}
@@ -122,7 +126,7 @@ def test_align(client: httpx.Client, tiny_model: Path, tiny_text: Path, lines: l
         np.testing.assert_allclose(row["alignment"], expected.matrix, atol=1e-3)
 
 
-def test_models(client: httpx.Client) -> None:
+def test_models_lists_properties_of_every_model(client: httpx.Client) -> None:
     first, second = client.get("/v1/models").json()["models"]
     assert (first["name"], first["coverage"], first["fertility"]) == ("tiny", "fertility", True)
     assert (second["name"], second["source"], second["target"]) == ("twin", "aa", "bb")
@@ -132,7 +136,7 @@ def test_models(client: httpx.Client) -> None:
 PATIENT = ServeSettings(rate=0, wait=10.0 * PATIENCE, timeout=10.0 * PATIENCE, batch_size=4)
 
 
-def test_a_deadline(tiny_model: Path, lines: list[str]) -> None:
+def test_requests_over_their_timeout_get_408(tiny_model: Path, lines: list[str]) -> None:
     with serving({"tiny": tiny_model}, PATIENT) as running, running.client() as client:
         body = {"text": lines[0], "timeout": 0.05}
         answer = client.post("/v1/translate", json=body)
@@ -160,7 +164,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("path", CALLS)
-def test_a_client_that_hangs_up_is_forgotten(tiny_model: Path, path: str) -> None:
+def test_waiting_work_of_a_disconnected_client_is_cancelled(tiny_model: Path, path: str) -> None:
     with serving({"tiny": tiny_model}, PATIENT) as running:
         host, _, port = running.url.removeprefix("http://").partition(":")
         body = json.dumps(CALLS[path]).encode()
@@ -171,7 +175,7 @@ def test_a_client_that_hangs_up_is_forgotten(tiny_model: Path, path: str) -> Non
         wait_until(lambda: all(job.future.cancelled() for job in waiting(running)))
 
 
-def test_a_full_queue(tiny_model: Path, lines: list[str]) -> None:
+def test_a_full_queue_refuses_requests_with_429(tiny_model: Path, lines: list[str]) -> None:
     """There is room for four: three wait, two more are refused, the fourth sets all to work."""
     with serving({"tiny": tiny_model}, PATIENT.model_copy(update={"queue": 4})) as running:
         with running.client() as client, ThreadPoolExecutor() as thread:
@@ -184,7 +188,7 @@ def test_a_full_queue(tiny_model: Path, lines: list[str]) -> None:
         assert first.result()["translations"] == last["translations"] * 3
 
 
-def test_a_short_text_does_not_wait_for_long_ones(tiny_model: Path, lines: list[str]) -> None:
+def test_a_short_text_overtakes_long_ones(tiny_model: Path, lines: list[str]) -> None:
     """Sent last, while many long sentences wait, and yet among the first to be done."""
     long = " ".join(" ".join(lines).split()[:150])
     order: list[str] = []

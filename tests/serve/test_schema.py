@@ -45,7 +45,9 @@ def test_no_input_is_a_server_error(running: Running, method: str, path: str) ->
 
 
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
-def test_what_the_document_allows_is_done(running: Running, method: str, path: str) -> None:
+def test_requests_that_the_document_allows_succeed(
+    running: Running, method: str, path: str
+) -> None:
     """Not all of it: no schema says that nbest is at most beam, or that 2.0 is no whole number."""
     found = statuses(running, method, path, schemathesis.GenerationMode.POSITIVE)
     assert max(found) < 500

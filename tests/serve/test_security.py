@@ -44,7 +44,7 @@ def test_page_and_probes_need_no_key(guest: httpx.Client, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", CLOSED)
-def test_the_rest_needs_the_key(guest: httpx.Client, path: str) -> None:
+def test_other_routes_need_the_key(guest: httpx.Client, path: str) -> None:
     answer = guest.get(path)
     assert answer.status_code == 401
     assert "API key" in answer.json()["error"]
@@ -54,7 +54,7 @@ def test_the_rest_needs_the_key(guest: httpx.Client, path: str) -> None:
         assert guest.get(path, headers=headers).status_code == 200
 
 
-def test_keys_of_other_alphabets_are_just_wrong(guest: httpx.Client) -> None:
+def test_a_key_that_is_not_ascii_is_refused(guest: httpx.Client) -> None:
     answer = guest.get("/v1/models", headers={b"x-api-key": "é".encode("latin-1")})
     assert answer.status_code == 401
 
@@ -66,7 +66,7 @@ def test_libretranslate_takes_the_key_from_the_body(guest: httpx.Client) -> None
     assert answer.status_code == 200
 
 
-def test_other_sites_may_call_only_where_allowed(
+def test_only_allowed_origins_may_call(
     running: Running, client: httpx.Client, guest: httpx.Client
 ) -> None:
     def ask(server: httpx.Client, origin: str) -> httpx.Response:
@@ -82,11 +82,11 @@ def test_other_sites_may_call_only_where_allowed(
 
 
 @pytest.mark.parametrize("origin", ["http://[", "http://[::1", "://", "http://[::1]:x"])
-def test_a_site_without_sense_is_just_another_site(client: httpx.Client, origin: str) -> None:
+def test_a_malformed_origin_is_refused(client: httpx.Client, origin: str) -> None:
     assert client.get("/v1/models", headers={"origin": origin}).status_code == 403
 
 
-def test_a_page_behind_a_proxy_tells_what_is_wrong(client: httpx.Client) -> None:
+def test_a_foreign_host_header_is_explained(client: httpx.Client) -> None:
     """One that changes the Host header: scripts come, though browsers say whose they are."""
     other = {"origin": "https://translate.example.org"}
     script = client.get("/main.js", headers=other)
@@ -97,7 +97,7 @@ def test_a_page_behind_a_proxy_tells_what_is_wrong(client: httpx.Client) -> None
     assert "let the proxy before it pass the Host header on" in answer.json()["error"]
 
 
-def test_an_allowed_site_may_read_why_it_was_refused(guest: httpx.Client) -> None:
+def test_an_allowed_origin_can_read_error_responses(guest: httpx.Client) -> None:
     def refused(origin: str) -> httpx.Response:
         return guest.get("/v1/models", headers={"origin": origin, "x-api-key": "wrong"})
 
@@ -108,12 +108,12 @@ def test_an_allowed_site_may_read_why_it_was_refused(guest: httpx.Client) -> Non
     assert "access-control-allow-origin" not in refused("https://evil.example").headers
 
 
-def test_no_cors_unless_asked_for(client: httpx.Client) -> None:
+def test_there_are_no_cors_headers_by_default(client: httpx.Client) -> None:
     assert "access-control-allow-origin" not in client.get("/v1/models").headers
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "", "127.0.0.1.evil"])
-def test_foreign_names_are_refused(client: httpx.Client, host: str) -> None:
+def test_foreign_host_names_are_refused(client: httpx.Client, host: str) -> None:
     assert client.get("/", headers={"host": host}).status_code == 421
 
 
@@ -121,12 +121,12 @@ OWN = ["localhost", "LocalHost:1", "127.0.0.1:8000", "[::1]", "192.0.2.7:8000", 
 
 
 @pytest.mark.parametrize("host", OWN)
-def test_own_names_and_addresses_are_not(client: httpx.Client, host: str) -> None:
+def test_addresses_and_localhost_are_accepted_as_host(client: httpx.Client, host: str) -> None:
     """One that listens on 0.0.0.0 is asked by whichever it has; no site can pose as those."""
     assert client.get("/healthz", headers={"host": host}).status_code == 200
 
 
-def test_the_name_it_listens_on_is_one_of_them() -> None:
+def test_the_name_it_listens_on_is_accepted_as_host() -> None:
     gate = SecurityMiddleware(PlainTextResponse("in"), ServeSettings(host="Translator"))
     transport = httpx.ASGITransport(gate)
 
@@ -139,7 +139,7 @@ def test_the_name_it_listens_on_is_one_of_them() -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/models", "/nothing"])
-def test_headers_that_protect_the_reader(client: httpx.Client, path: str) -> None:
+def test_responses_have_security_headers(client: httpx.Client, path: str) -> None:
     headers = client.get(path).headers
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -151,11 +151,11 @@ def test_headers_that_protect_the_reader(client: httpx.Client, path: str) -> Non
 @pytest.mark.parametrize(
     "path", ["/../pyproject.toml", "/%2e%2e/app.py", "/..%2fapp.py", "/page/../../app.py"]
 )
-def test_only_the_page_is_served(client: httpx.Client, path: str) -> None:
+def test_files_outside_the_page_are_not_served(client: httpx.Client, path: str) -> None:
     assert client.get(path).status_code == 404
 
 
-def test_rate() -> None:
+def test_the_rate_limiter_refills_each_address() -> None:
     limiter = RateLimiter(rate=2.0, burst=3)
     assert [limiter.seconds_to_wait("a", 0.0) for _ in range(4)] == [0, 0, 0, 0.5]
     assert limiter.seconds_to_wait("b", 0.0) == 0
@@ -164,7 +164,7 @@ def test_rate() -> None:
     assert [limiter.seconds_to_wait("a", 1000.0) for _ in range(4)] == [0, 0, 0, 0.5]
 
 
-def test_rate_forgets_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rate_limiter_forgets_the_oldest_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("covnmt.serve.security.MAX_ADDRESSES", 5)
     limiter = RateLimiter(rate=1.0, burst=1)
     for number in range(100):
@@ -173,12 +173,12 @@ def test_rate_forgets_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/metrics"])
-def test_monitors_may_ask_without_wanting_the_answer(client: httpx.Client, path: str) -> None:
+def test_get_routes_answer_head_requests(client: httpx.Client, path: str) -> None:
     answer = client.head(path)
     assert (answer.status_code, answer.content) == (200, b"")
 
 
-def test_too_many_requests(tiny_model: Path) -> None:
+def test_requests_over_the_rate_get_429(tiny_model: Path) -> None:
     settings = ServeSettings(rate=0.001, burst=2)
     with serving({"tiny": tiny_model}, settings) as running, running.client() as client:
         answers = [client.get("/v1/models") for _ in range(3)]
@@ -187,14 +187,14 @@ def test_too_many_requests(tiny_model: Path) -> None:
         assert client.get("/healthz").status_code == 200
 
 
-def test_keys_cannot_be_tried_out_at_any_rate(tiny_model: Path) -> None:
+def test_wrong_keys_count_against_the_rate(tiny_model: Path) -> None:
     settings = ServeSettings(rate=0.001, burst=2, api_key=KEY)
     with serving({"tiny": tiny_model}, settings) as running, running.client() as client:
         answers = [client.get("/v1/models", headers={"x-api-key": f"{n}"}) for n in range(3)]
     assert [answer.status_code for answer in answers] == [401, 401, 429]
 
 
-def test_the_journal_has_no_text_unless_asked_for(
+def test_the_access_log_has_text_only_with_log_text(
     running: Running,
     guarded: Running,
     client: httpx.Client,

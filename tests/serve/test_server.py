@@ -31,19 +31,17 @@ SPECS = {
 
 
 @pytest.mark.parametrize("text", SPECS)
-def test_specs(text: str) -> None:
+def test_model_specs_are_parsed(text: str) -> None:
     assert parse_spec(text) == SPECS[text]
 
 
-def test_a_model_is_looked_for_among_the_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_looked_for_in_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "runs/mine").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert parse_spec("mine") == ModelSpec("mine", Path("runs/mine"))
 
 
-def test_languages_of_a_model_that_comes_along() -> None:
+def test_a_bundled_model_has_its_languages_by_default() -> None:
     """Its own, unless others are told: clients may have other codes for them."""
     found = [parse_spec(text) for text in ("ja-en", "kyoto=ja-en", "kyoto:jpn-eng=ja-en")]
     told = [(spec.name, spec.source, spec.target) for spec in found]
@@ -51,12 +49,12 @@ def test_languages_of_a_model_that_comes_along() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "my name=models/x", "models/a=b", "=x"])
-def test_bad_specs(text: str) -> None:
+def test_bad_model_specs_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="--model"):
         parse_spec(text)
 
 
-def test_a_temporary_directory_with_a_long_path(
+def test_a_temporary_directory_with_a_long_path_is_refused(
     run_cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers are started through a socket in it, whose path has some hundred bytes at most."""
@@ -69,19 +67,19 @@ def test_a_temporary_directory_with_a_long_path(
     assert "TMPDIR=" in done.stderr
 
 
-def test_two_models_of_one_name(tiny_model: Path) -> None:
+def test_two_models_of_one_name_are_refused(tiny_model: Path) -> None:
     specs = [parse_spec(str(tiny_model))] * 2
     with pytest.raises(UserError, match="two models are named tiny"):
         open_models(specs, "cpu", ServeSettings(), ServerMetrics().observe_batch)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid", "a..b"])
-def test_an_address_of_another_machine(host: str) -> None:
+def test_an_address_of_another_machine_is_refused(host: str) -> None:
     with pytest.raises(UserError, match=f"cannot listen on {host}.* give --host an address"):
         open_socket(host, 0)
 
 
-def test_a_port_that_is_taken() -> None:
+def test_a_port_in_use_is_refused() -> None:
     with open_socket("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=f"port {port}.*--port 0"):
@@ -91,14 +89,14 @@ def test_a_port_that_is_taken() -> None:
 
 
 @pytest.mark.parametrize("content", ["", "short\n", "schlüssel-schlüssel\n"])
-def test_bad_keys(tmp_path: Path, content: str) -> None:
+def test_short_or_non_ascii_api_keys_are_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "key"
     path.write_text(content, "utf-8")
     with pytest.raises(UserError, match="line 1"):
         read_api_key(path)
 
 
-def test_a_key(tmp_path: Path) -> None:
+def test_the_api_key_is_the_first_line_of_its_file(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("a-secret-key\nanother line\n", "utf-8")
     assert read_api_key(tmp_path / "key") == "a-secret-key"
 
@@ -116,19 +114,19 @@ ORIGINS = {
 }
 
 
-def test_names_and_sites_are_read_as_browsers_send_them() -> None:
+def test_hosts_and_origins_are_normalized_like_browsers_do() -> None:
     assert {text: parse_host(text) for text in HOSTS} == HOSTS
     assert {text: parse_origin(text) for text in ORIGINS} == ORIGINS
 
 
 @pytest.mark.parametrize("text", ["", "example.org:8000", "https://example.org", "a b", "*.org"])
-def test_names_that_no_browser_would_send(text: str) -> None:
+def test_bad_hosts_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="--allow-host"):
         parse_host(text)
 
 
 @pytest.mark.parametrize("text", ["", "*", "null", "example.org", "https://example.org/page"])
-def test_sites_that_no_browser_would_send(text: str) -> None:
+def test_bad_origins_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="--allow-origin"):
         parse_origin(text)
 
@@ -158,7 +156,7 @@ def command(model: Path, *options: str) -> Iterator[tuple["subprocess.Popen[str]
             process.kill()
 
 
-def test_the_command(tiny_model: Path) -> None:
+def test_the_command_serves_until_sigterm(tiny_model: Path) -> None:
     """Starts, tells where, listens on this machine only, and ends well when asked to."""
     with command(tiny_model) as (process, url):
         assert process.stderr is not None
@@ -175,7 +173,7 @@ def test_the_command(tiny_model: Path) -> None:
         socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), PATIENCE)
 
 
-def test_a_signal_while_it_translates(tiny_model: Path, lines: list[str]) -> None:
+def test_ctrl_c_answers_accepted_requests_first(tiny_model: Path, lines: list[str]) -> None:
     """What was accepted is answered, though Ctrl-C reaches the workers too."""
     with command(tiny_model, "--wait", "500") as (process, url):
         with httpx.Client(base_url=url, timeout=PATIENCE) as client, ThreadPoolExecutor() as thread:

@@ -49,7 +49,7 @@ def place(text: int, sentence: int) -> dict[str, int]:
     return {"text_number": text, "sentence_number": sentence}
 
 
-def test_words_come_before_sentences_and_sentences_in_order() -> None:
+def test_partial_texts_come_first_and_sentences_in_order() -> None:
     async def scenario() -> None:
         stream = Stream()
         threading.Thread(target=stream.partial.update, args=(0, "Un")).start()
@@ -75,7 +75,7 @@ def test_words_come_before_sentences_and_sentences_in_order() -> None:
     asyncio.run(scenario())
 
 
-def test_a_slow_reader_gets_the_newest_words() -> None:
+def test_a_slow_reader_gets_the_newest_partial_text() -> None:
     async def scenario() -> None:
         stream = Stream()
         for text in ("U", "Un", "Une"):
@@ -87,7 +87,7 @@ def test_a_slow_reader_gets_the_newest_words() -> None:
     asyncio.run(scenario())
 
 
-def test_the_first_failure_ends_the_stream_and_the_work() -> None:
+def test_the_first_error_ends_the_stream_and_cancels_the_rest() -> None:
     async def scenario() -> None:
         stream = Stream()
         stream.futures[0].set_exception(UserError("too long"))

@@ -36,7 +36,7 @@ def texts(worker: WorkerProcess, lines: list[str], translator: Model) -> list[st
     return [done.text for done in worker.run(items)]
 
 
-def test_it_introduces_itself_and_translates(
+def test_a_worker_reports_its_model_and_translates(
     worker: WorkerProcess, translator: Model, lines: list[str]
 ) -> None:
     properties = worker.wait_until_ready()
@@ -45,7 +45,7 @@ def test_it_introduces_itself_and_translates(
     assert texts(worker, lines, translator) == expected
 
 
-def test_a_model_that_cannot_be_opened(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_opened_raises_its_error(tmp_path: Path) -> None:
     worker = WorkerProcess(tmp_path, "cpu", threads=1)
     with pytest.raises(UserError, match=str(tmp_path)):
         worker.wait_until_ready()
@@ -57,7 +57,7 @@ def kill(process: BaseProcess) -> None:
     process.join()
 
 
-def test_nobody_notices_that_one_died_while_idle(
+def test_a_worker_that_died_idle_is_restarted_for_the_next_batch(
     worker: WorkerProcess, translator: Model, lines: list[str]
 ) -> None:
     worker.wait_until_ready()
@@ -65,7 +65,7 @@ def test_nobody_notices_that_one_died_while_idle(
     assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
 
 
-def test_one_that_died_while_idle_is_replaced_without_work(
+def test_a_worker_that_died_idle_is_restarted_without_a_batch(
     worker: WorkerProcess, translator: Model, lines: list[str]
 ) -> None:
     """A server that is not ready may be given no work at all, and would stay so."""
@@ -85,7 +85,7 @@ def is_another(worker: WorkerProcess, last: BaseProcess) -> bool:
     return worker.process is not last
 
 
-def test_one_that_cannot_be_replaced_is_tried_again(
+def test_a_failed_restart_is_repeated(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("covnmt.serve.worker.RESTART_PAUSE", 0.01)
@@ -106,7 +106,7 @@ def test_one_that_cannot_be_replaced_is_tried_again(
         worker.close()
 
 
-def test_the_next_one_takes_over_from_one_that_died_at_work(
+def test_a_worker_that_died_at_work_is_restarted(
     worker: WorkerProcess, translator: Model, lines: list[str]
 ) -> None:
     worker.wait_until_ready()
@@ -125,7 +125,7 @@ def test_the_next_one_takes_over_from_one_that_died_at_work(
     assert texts(worker, lines[:1], translator) == [translator.translate(lines[:1])[0].text]
 
 
-def test_a_single_sentence_is_tried_a_second_time(
+def test_a_single_sentence_is_tried_twice(
     worker: WorkerProcess, translator: Model, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker.wait_until_ready()
@@ -145,7 +145,7 @@ def test_a_single_sentence_is_tried_a_second_time(
         texts(worker, lines[:1], translator)
 
 
-def test_closed_while_it_is_heard(
+def test_closing_the_pipe_while_it_is_read_raises_an_error(
     worker: WorkerProcess, translator: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What reading from a pipe ends with in one thread when another one closes it meanwhile."""
@@ -163,7 +163,7 @@ def test_closed_while_it_is_heard(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_are_for_the_server(
+def test_workers_ignore_signals(
     worker: WorkerProcess, translator: Model, lines: list[str], number: int
 ) -> None:
     """Ctrl-C reaches all processes; they must finish what was accepted."""
@@ -173,13 +173,13 @@ def test_signals_are_for_the_server(
     assert len(texts(worker, lines[:3], translator)) == 3
 
 
-def test_it_ends_when_nobody_is_there_any_more(worker: WorkerProcess) -> None:
+def test_a_worker_ends_when_the_pipe_closes(worker: WorkerProcess) -> None:
     worker.wait_until_ready()
     worker.pipe.close()
     wait_until(lambda: worker.process.exitcode == 0)
 
 
-def test_an_error_of_one_batch_does_not_end_it(
+def test_a_failed_batch_does_not_end_the_worker(
     worker: WorkerProcess, translator: Model, lines: list[str]
 ) -> None:
     worker.wait_until_ready()
@@ -189,7 +189,7 @@ def test_an_error_of_one_batch_does_not_end_it(
     assert len(texts(worker, lines[:1], translator)) == 1
 
 
-def test_the_garbage_collector_skips_what_was_there_at_the_start() -> None:
+def test_frozen_objects_are_not_collected() -> None:
     here: list[list[int]] = [[] for _ in range(1000)]
     freeze_gc()
     try:

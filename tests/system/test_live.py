@@ -74,7 +74,9 @@ def test_every_line_is_answered_before_the_next(option: str) -> None:
         assert ends(process) == (0, "", "")
 
 
-def test_a_trained_model_answers_too(tiny_model: Path, lines: list[str], translator: Model) -> None:
+def test_a_trained_model_answers_line_by_line(
+    tiny_model: Path, lines: list[str], translator: Model
+) -> None:
     with talking("--model", tiny_model, "--device", "cpu") as process:
         for line in lines[:3]:
             told(process.stdin, f"{line}\n")
@@ -83,7 +85,7 @@ def test_a_trained_model_answers_too(tiny_model: Path, lines: list[str], transla
         assert ends(process) == (0, "", "")
 
 
-def test_a_flood_and_a_drop_by_several_processes() -> None:
+def test_several_processes_answer_a_burst_and_then_single_lines() -> None:
     """What they have done is told though the text goes on."""
     lines = [f"これは{number}です。" for number in range(40)]
     wanted = [each.text for each in Model.load("ja-en").translate(lines)]
@@ -97,7 +99,7 @@ def test_a_flood_and_a_drop_by_several_processes() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_ctrl_c_ends_it_quietly(workers: int) -> None:
+def test_ctrl_c_ends_the_command_without_a_message(workers: int) -> None:
     options = ("--model", "ja-en", "--workers", workers, "--batch-size", 1)
     with talking(*options) as process:
         told(process.stdin, "これは寺です。\n" * 40)
@@ -107,7 +109,7 @@ def test_ctrl_c_ends_it_quietly(workers: int) -> None:
         assert ends(process)[1:] == ("", "")
 
 
-def test_a_terminal() -> None:
+def test_ctrl_d_at_a_terminal_ends_a_line_or_the_input() -> None:
     """Ctrl-D within a line hands over what is typed, at its beginning it ends the text."""
     keyboard, terminal = os.openpty()
     with talking("--model", "ja-en", stdin=terminal) as process:

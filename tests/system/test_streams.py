@@ -21,7 +21,7 @@ NO_STREAMS = {
 
 
 @pytest.mark.parametrize("command", NO_STREAMS)
-def test_streams_that_are_full_or_closed(command: str, desk: Path) -> None:
+def test_full_or_closed_streams_are_errors(command: str, desk: Path) -> None:
     done = subprocess.run(
         ["bash", "-c", f"'{sys.executable}' -m covnmt {command}"],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -43,7 +43,7 @@ main()
 """
 
 
-def test_what_is_not_the_fault_of_standard_output(desk: Path) -> None:
+def test_a_missing_temporary_directory_is_not_reported_as_standard_output(desk: Path) -> None:
     """A server in a container that can write nowhere."""
     pytest.importorskip("uvicorn")
     done = subprocess.run(
@@ -57,14 +57,14 @@ def test_what_is_not_the_fault_of_standard_output(desk: Path) -> None:
     assert done.stderr.startswith("error: the system: No usable temporary directory")
 
 
-def test_a_reader_that_has_seen_enough() -> None:
+def test_a_closed_pipe_ends_the_command_silently() -> None:
     """Neither a message nor a traceback."""
     command = f"'{sys.executable}' -m covnmt recipe keys | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
 
 
-def test_long_paths_stay_whole(run_cli: RunCli, tmp_path: Path) -> None:
+def test_long_paths_in_messages_are_not_wrapped(run_cli: RunCli, tmp_path: Path) -> None:
     """A path in a message can be copied, however long it is."""
     directory = tmp_path / "/".join(["[a-long-name]"] * 12)
     done = run_cli("recipe", "show", directory)

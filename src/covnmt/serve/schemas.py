@@ -218,7 +218,7 @@ class LeftOutWords(BaseModel):
     start: int = Field(description="first token")
     end: int = Field(description="after the last token")
     gain: float = Field(
-        description="nats by which the translation is more probable without one of these words, or all"
+        description="nats by which the translation is more probable without these words, or one"
     )
 
 
