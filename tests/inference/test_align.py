@@ -80,7 +80,9 @@ def assert_same(one: Alignment, other: Alignment) -> None:
 
 
 @pytest.mark.parametrize("system", PAPER_SYSTEMS)
-def test_equals_leading_the_model(system: str, make: Make, pairs: list[Pair]) -> None:
+def test_forced_decoding_equals_stepping_the_model_by_hand(
+    system: str, make: Make, pairs: list[Pair]
+) -> None:
     aligner = make(PAPER_SYSTEMS[system])
     for (source, target), found in zip(pairs, aligner.align(pairs), strict=True):
         matrix, log_prob = led(aligner, source, target)
@@ -91,7 +93,7 @@ def test_equals_leading_the_model(system: str, make: Make, pairs: list[Pair]) ->
         assert found.log_prob == pytest.approx(log_prob, abs=1e-3)
 
 
-def test_rows_are_shares(make: Make, pairs: list[Pair]) -> None:
+def test_attention_rows_sum_to_at_most_one(make: Make, pairs: list[Pair]) -> None:
     for found in make(PAPER_SYSTEMS["gru10"]).align(pairs):
         assert found.matrix.shape == (len(found.target_tokens), len(found.source_tokens))
         assert (found.matrix >= 0).all()
@@ -99,7 +101,9 @@ def test_rows_are_shares(make: Make, pairs: list[Pair]) -> None:
 
 
 @pytest.mark.parametrize("system", PAPER_SYSTEMS)
-def test_fertility(system: str, make: Make, pairs: list[Pair]) -> None:
+def test_only_fertility_models_return_a_fertility(
+    system: str, make: Make, pairs: list[Pair]
+) -> None:
     """One number per source word, between 0 and N = 2, where the model has it."""
     for found in make(PAPER_SYSTEMS[system]).align(pairs[:3]):
         assert (found.fertility is None) == (system != "fertility")
@@ -108,7 +112,7 @@ def test_fertility(system: str, make: Make, pairs: list[Pair]) -> None:
             assert ((found.fertility > 0) & (found.fertility < 2)).all()
 
 
-def test_batches_and_windows_change_nothing(
+def test_alignment_does_not_depend_on_batches_and_windows(
     make: Make, pairs: list[Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aligner = make(PAPER_SYSTEMS["fertility"])
@@ -122,7 +126,7 @@ def test_batches_and_windows_change_nothing(
         assert_same(one, three)
 
 
-def test_only_a_window_is_read_ahead(
+def test_only_one_window_of_pairs_is_read_ahead(
     make: Make, pairs: list[Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(align_module, "WINDOW_PAIRS", 6)
@@ -172,7 +176,7 @@ def folded(matrix: NDArray[np.float32], source: list[int], target: list[int]) ->
 
 
 @pytest.mark.parametrize("kind", ["whitespace", "characters", "sentencepiece", "moses"])
-def test_given_words_are_kept(
+def test_tokenized_alignment_keeps_the_words_between_spaces(
     kind: str, make: Make, pairs: list[Pair], tiny_text: Path, tmp_path: Path
 ) -> None:
     """However a model splits them, alignments are over the words of the line."""
@@ -197,7 +201,7 @@ def test_given_words_are_kept(
     assert (finest > 1) == (kind != "whitespace")
 
 
-def test_given_words_are_read_as_the_model_reads_text(make: Make) -> None:
+def test_tokenized_words_are_lowercased_like_training_text(make: Make) -> None:
     """In lower case, where it was trained so."""
     plain = make(PAPER_SYSTEMS["baseline"])
     settings = TokenizerSettings(kind="whitespace", lowercase=True)
@@ -210,7 +214,9 @@ def test_given_words_are_read_as_the_model_reads_text(make: Make) -> None:
     assert found.log_prob == pytest.approx(expected.log_prob)
 
 
-def test_likelier_translations_score_higher(tiny_model: Path, pairs: list[Pair]) -> None:
+def test_a_reversed_translation_scores_lower_than_the_true_one(
+    tiny_model: Path, pairs: list[Pair]
+) -> None:
     """A trained model prefers the true translation to the same words backwards."""
     aligner = Model.load(tiny_model, device="cpu")
     turned = [(source, " ".join(target.split()[::-1])) for source, target in pairs]
@@ -220,17 +226,19 @@ def test_likelier_translations_score_higher(tiny_model: Path, pairs: list[Pair])
 
 
 @pytest.mark.parametrize(("rows", "number"), HALF_EMPTY)
-def test_nothing_to_align(make: Make, rows: list[Pair], number: int) -> None:
+def test_an_empty_side_is_an_error_with_the_number_of_the_pair(
+    make: Make, rows: list[Pair], number: int
+) -> None:
     aligner = make(PAPER_SYSTEMS["baseline"])
     with pytest.raises(UserError, match=f"^pair {number}: one side is empty"):
         aligner.align(rows)
 
 
-def test_no_pairs(make: Make) -> None:
+def test_no_pairs_give_no_alignments(make: Make) -> None:
     assert make(PAPER_SYSTEMS["baseline"]).align([]) == []
 
 
-def test_links_come_from_the_matrix(make: Make, pairs: list[Pair]) -> None:
+def test_argmax_links_are_the_largest_weights_of_the_matrix(make: Make, pairs: list[Pair]) -> None:
     """Each target word has one link, to the source word it looks at most."""
     for found in make(PAPER_SYSTEMS["tanh1"]).align(pairs[:5]):
         links = parse_links(format_links(links_from_attention(found.matrix))).sure

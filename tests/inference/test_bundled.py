@@ -1,4 +1,4 @@
-"""Models that come along: found by name; and those there are, small, at work without PyTorch."""
+"""Bundled models: found by name, small, and working without PyTorch."""
 
 import os
 import subprocess
@@ -56,8 +56,8 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; from covnmt.cli import
 
 
 @pytest.fixture
-def along(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A tiny model that comes along as xx-en; the test runs in an empty directory."""
+def bundled(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Bundle a tiny model as xx-en; the test runs in an empty directory."""
     folder, here = tmp_path / "shipped", tmp_path / "here"
     export_model(tiny_model, folder / "xx-en", "int8")
     write_lines(folder / "xx-en" / MODEL_CARD, ["# Xish to English, tiny"])
@@ -68,17 +68,17 @@ def along(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return folder / "xx-en"
 
 
-def test_names(along: Path) -> None:
+def test_a_bundled_model_is_found_by_name(bundled: Path) -> None:
     assert bundled_models() == ["xx-en"]
-    assert bundled_model_rows() == [("xx-en", "Xish to English, tiny", str(along))]
-    assert find_model("xx-en") == along
+    assert bundled_model_rows() == [("xx-en", "Xish to English, tiny", str(bundled))]
+    assert find_model("xx-en") == bundled
     assert find_model("other/xx-en") == Path("other/xx-en")
     assert Model.load("xx-en").translate(["anything"])[0].source == "anything"
     assert Model.load("xx-en").align([("a b", "c")])[0].source_tokens == ("a", "b")
     assert model_info("xx-en", vocabulary_size=0).config.data.directory == Path("data")
 
 
-def test_a_directory_of_that_name_comes_first(along: Path) -> None:
+def test_a_directory_hides_the_bundled_model_of_the_same_name(bundled: Path) -> None:
     Path("xx-en").mkdir()
     assert find_model("xx-en") == Path("xx-en")
     with pytest.raises(UserError, match=r"^xx-en: not a model .* hides the bundled model"):
@@ -87,12 +87,12 @@ def test_a_directory_of_that_name_comes_first(along: Path) -> None:
         Model.load("fr-en")
 
 
-def test_the_server_knows_its_languages(along: Path) -> None:
+def test_the_server_knows_the_languages_of_a_bundled_model(bundled: Path) -> None:
     for text, name in (("xx-en", "xx-en"), ("law=xx-en", "law")):
-        assert parse_spec(text) == ModelSpec(name, along, "xx", "en")
+        assert parse_spec(text) == ModelSpec(name, bundled, "xx", "en")
 
 
-def test_without_any(
+def test_commands_work_without_bundled_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(directory, "BUNDLED_MODELS", tmp_path)
@@ -104,18 +104,20 @@ def test_without_any(
     assert "covnmt train" in capsys.readouterr().err
 
 
-def test_the_demo_shows_those_there_are(along: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_translates_with_the_bundled_models_there_are(
+    bundled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(demo, "example_sentences", lambda language: [f"a {language}", *"bcde"])
     shown = [str(text) for text in demo.translate_examples()]
     assert len(shown) == demo.EXAMPLES
     assert shown[0].startswith("xx-en  axx\n")
 
 
-# Those there are
+# The models of this version
 
 
 @pytest.mark.parametrize("name", bundled_models())
-def test_a_model_is_small_and_whole(name: str) -> None:
+def test_a_bundled_model_is_small_and_complete(name: str) -> None:
     files = [path for path in (BUNDLED_MODELS / name).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= MOST_BYTES
     assert read_manifest(BUNDLED_MODELS / name).precision == "int8"
@@ -128,7 +130,7 @@ def test_a_model_is_small_and_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", bundled_models())
-def test_it_says_what_matters(name: str) -> None:
+def test_bundled_models_translate_key_words(name: str) -> None:
     translator = Model.load(name, threads=1)
     mine = [(line, words) for model, line, words in SAID if model == name]
     for (line, words), found in zip(mine, translator.translate([l for l, _ in mine]), strict=True):
@@ -139,7 +141,7 @@ def test_it_says_what_matters(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", bundled_models())
-def test_it_finds_what_others_left_out(name: str) -> None:
+def test_bundled_models_find_omissions(name: str) -> None:
     checker = Model.load(name)
     mine = [(line, text, words) for model, line, text, words in LEFT_OUT if model == name]
     found = checker.check((line, text) for line, text, _ in mine)
@@ -194,7 +196,7 @@ def test_several_processes_align_like_one(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 @pytest.mark.parametrize("name", bundled_models())
-def test_the_command_needs_no_torch(name: str) -> None:
+def test_bundled_models_translate_without_torch(name: str) -> None:
     line = next(line for model, line, _ in SAID if model == name)
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH, "translate", "--model", name],

@@ -14,7 +14,9 @@ from tests.paper.worked_example import ADDED, BLOCKS, TOTAL
 
 
 @pytest.mark.parametrize("system", ADDED)
-def test_paper_recipes(system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parameter_counts_of_paper_recipes(
+    system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)  # where there is no data
     found = json.loads(json.dumps(model_info(f"paper/{system}", 30_001).to_json()))
     counts = found["parameters"]
@@ -24,7 +26,7 @@ def test_paper_recipes(system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found["settings"]["model"]["hidden"] == 1000
 
 
-def test_model_directory(tiny_model: Path, tiny_config: Config) -> None:
+def test_info_of_a_model_directory(tiny_model: Path, tiny_config: Config) -> None:
     found = model_info(str(tiny_model), 30_001)
     assert found.config == tiny_config
     assert found.vocabulary_sizes == {"source": 23, "target": 33}
@@ -33,7 +35,7 @@ def test_model_directory(tiny_model: Path, tiny_config: Config) -> None:
     assert found.to_json()["parameters"]["total"] == sum(found.parameters.values())
 
 
-def test_the_widest_model_can_be_counted(tiny_model: Path, tmp_path: Path) -> None:
+def test_counting_parameters_takes_no_memory(tiny_model: Path, tmp_path: Path) -> None:
     tree = read_json(tiny_model / "config.json")
     tree["words"] = {"source": 10**9, "target": 10**9}
     tree["model"] |= {"embedding": 10**6, "hidden": 10**6, "rank": 10**6}
@@ -43,7 +45,9 @@ def test_the_widest_model_can_be_counted(tiny_model: Path, tmp_path: Path) -> No
     assert found["coverage"] == 3 * 10**6
 
 
-def test_recipe_with_its_data(tiny_corpus: Path, tmp_path: Path) -> None:
+def test_a_recipe_takes_vocabulary_sizes_from_its_prepared_data(
+    tiny_corpus: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(f"[data]\ndirectory = '{tiny_corpus}'\n", "utf-8")
     found = model_info(str(path), 30_001)
@@ -51,7 +55,7 @@ def test_recipe_with_its_data(tiny_corpus: Path, tmp_path: Path) -> None:
     assert found.config == load_recipe(path)
 
 
-def test_rows_for_people(tiny_model: Path) -> None:
+def test_table_rows_of_info(tiny_model: Path) -> None:
     found = model_info(str(tiny_model), 30_001)
     settings = dict(found.settings_rows())
     assert settings["model.coverage.kind"] == '"fertility"'
@@ -61,7 +65,7 @@ def test_rows_for_people(tiny_model: Path) -> None:
     assert [name for name, _ in blocks] == list(BLOCKS)
 
 
-def test_neither_recipe_nor_model(tmp_path: Path) -> None:
+def test_an_unknown_name_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"neither a model nor a recipe.*covnmt models"):
         model_info(str(tmp_path / "gone"), 30_001)
     with pytest.raises(UserError, match="not a model directory"):

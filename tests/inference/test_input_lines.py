@@ -33,35 +33,35 @@ def writer(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.FileIO]:
 @given(st.lists(st.binary(max_size=9).map(lambda chunk: chunk.replace(b"x", b"\n"))))
 def test_lines_do_not_depend_on_chunks(chunks: list[bytes]) -> None:
     reader, writer = os.pipe()
-    arriving, found = LineReader(reader), list[bytes]()
+    line_reader, lines = LineReader(reader), list[bytes]()
     for chunk in filter(None, chunks):
         os.write(writer, chunk)
-        while arriving.is_ready(0):
-            found.append(next(iter(arriving)))
+        while line_reader.is_ready(0):
+            lines.append(next(iter(line_reader)))
     os.close(writer)
-    found += arriving
+    lines += line_reader
     os.close(reader)
-    assert found == list(io.BytesIO(b"".join(chunks)))
+    assert lines == list(io.BytesIO(b"".join(chunks)))
 
 
-def test_a_piece_ends_where_the_input_pauses(writer: io.FileIO) -> None:
-    pieces = input_chunks(None, 3)
+def test_a_chunk_ends_when_the_input_pauses(writer: io.FileIO) -> None:
+    found = input_chunks(None, 3)
     writer.write(b"a\nb\nbeg")
-    assert next(pieces) == Chunk(0, ["a", "b"], paused=True)
+    assert next(found) == Chunk(0, ["a", "b"], paused=True)
     writer.write(b"un\n")
-    assert next(pieces) == Chunk(2, ["begun"], paused=True)
+    assert next(found) == Chunk(2, ["begun"], paused=True)
     writer.write(b"c\nd\ne\nf\n")
-    assert next(pieces) == Chunk(3, ["c", "d", "e"])
-    assert next(pieces) == Chunk(6, ["f"], paused=True)
+    assert next(found) == Chunk(3, ["c", "d", "e"])
+    assert next(found) == Chunk(6, ["f"], paused=True)
     writer.write(b"c\nd\ne\n")
-    assert next(pieces) == Chunk(7, ["c", "d", "e"], paused=True)
+    assert next(found) == Chunk(7, ["c", "d", "e"], paused=True)
     writer.write(b"the end")
     writer.close()
-    assert list(pieces) == [Chunk(10, ["the end"])]
+    assert list(found) == [Chunk(10, ["the end"])]
 
 
 @pytest.mark.parametrize("kind", ["file", "gz", "dash", "pipe", "memory"])
-def test_what_is_there_fills_its_pieces(
+def test_available_lines_fill_chunks(
     kind: str, writer: io.FileIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = {"file": tmp_path / "text", "gz": tmp_path / "text.gz", "dash": Path("-")}
@@ -75,16 +75,14 @@ def test_what_is_there_fills_its_pieces(
     assert found == [Chunk(0, LINES[:3]), Chunk(3, LINES[3:])]
 
 
-def test_bad_bytes_are_told_with_their_line(writer: io.FileIO) -> None:
+def test_invalid_utf8_is_an_error_with_its_line(writer: io.FileIO) -> None:
     writer.write(b"good\nb\xff\n")
     with pytest.raises(UserError, match=r"standard input, line 2: not UTF-8 \(byte 1"):
         next(input_chunks(None, 3))
 
 
-def test_what_cannot_be_read_is_told_with_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Though it is met while a piece waits for more."""
+def test_a_read_error_names_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it occurs while a chunk waits for more lines."""
     (tmp_path / "text").write_bytes(TEXT)
     chunks = [b"one\ntwo\n"]
 

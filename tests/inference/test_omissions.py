@@ -133,7 +133,9 @@ def checker() -> Model:
 
 
 @pytest.mark.parametrize(("source", "target", "left_out"), CASES)
-def test_what_is_left_out(checker: Model, source: str, target: str, left_out: list[str]) -> None:
+def test_omitted_words_are_found(
+    checker: Model, source: str, target: str, left_out: list[str]
+) -> None:
     [found] = checker.check([(source, target)])
     assert [each.text for each in found.omissions] == left_out
     for each in found.omissions:
@@ -142,7 +144,7 @@ def test_what_is_left_out(checker: Model, source: str, target: str, left_out: li
 
 
 @pytest.mark.parametrize(("source", "target", "left_out"), SENTENCES)
-def test_whole_sentences_that_are_left_out(
+def test_omitted_sentences_are_found_as_a_whole(
     checker: Model, source: str, target: str, left_out: list[tuple[str, float]]
 ) -> None:
     """Each is one finding, and its words are none."""
@@ -154,25 +156,25 @@ def test_whole_sentences_that_are_left_out(
     assert len(found.units) == len(found.need) == len(found.gain)
 
 
-def test_of_two_sentences_that_are_alike_one_is_left_out() -> None:
+def test_only_one_of_two_identical_sentences_is_omitted() -> None:
     [found] = StandIn(WordForWord()).check([("a b 。 a b 。 c 。", "A B C")])
     assert [(each.text, each.gain) for each in found.omissions] == [("a b 。", 6.0)]
 
 
-def test_one_sentence_may_hide_that_another_is_left_out() -> None:
+def test_omitted_sentences_that_hide_each_other_are_both_found() -> None:
     """The gain of each is what it is when the others are out."""
     [found] = StandIn(Hiding()).check([("a 。 b 。 c 。", "A")])
     assert [(each.text, each.gain) for each in found.omissions] == [("b 。", 3.0), ("c 。", 3.0)]
 
 
-def test_a_higher_bound_counts_for_sentences_too(checker: Model) -> None:
+def test_min_gain_applies_to_sentences(checker: Model) -> None:
     pair = ("a b 。 c d 。", "A B")
     assert checker.check([pair], min_gain=6.9)[0].omissions
     assert not checker.check([pair], min_gain=7.1)[0].omissions
     assert not checker.check([("a b 。 c d 。", "")], min_gain=8.1)[0].omissions
 
 
-def test_a_line_of_one_sentence_costs_two_decodings_for_each_word() -> None:
+def test_one_sentence_takes_two_decodings_per_word() -> None:
     class Counting(WordByWord):
         rows = 0
 
@@ -185,7 +187,9 @@ def test_a_line_of_one_sentence_costs_two_decodings_for_each_word() -> None:
     assert engine.rows == 2 * (1 + 4)
 
 
-def test_many_are_checked_like_one(checker: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checks_do_not_depend_on_batches_and_windows(
+    checker: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pairs = [(source, target) for source, target, *_ in [*CASES, *SENTENCES]]
     alone = [checker.check([pair])[0].to_json() for pair in pairs]
     monkeypatch.setattr(omissions, "BATCH_SIZE", 3)
@@ -194,12 +198,12 @@ def test_many_are_checked_like_one(checker: Model, monkeypatch: pytest.MonkeyPat
     assert [each.to_json() for each in checker.check(iter(pairs))] == alone
 
 
-def test_a_higher_bound_finds_less(checker: Model) -> None:
+def test_min_gain_applies_to_words(checker: Model) -> None:
     assert checker.check([("a b", "A")], min_gain=2.9)[0].omissions
     assert not checker.check([("a b", "A")], min_gain=3.1)[0].omissions
 
 
-def test_lines_to_print(checker: Model) -> None:
+def test_formatted_reports(checker: Model) -> None:
     found = checker.check([("a b", "A B"), ("a b c d", "B"), ("a b", "A")])
     assert list(format_reports(found, as_json=False)) == ["2\ta (3.0)\tc d (3.0)", "3\tb (3.0)"]
     rows = [json.loads(line) for line in format_reports(found, as_json=True)]
@@ -219,7 +223,7 @@ def test_a_pair_with_a_long_side_is_skipped_and_the_others_are_checked(
     assert [row.get("skipped") for row in rows] == [None, "4 tokens", "4 tokens", None, None]
 
 
-def test_every_sentence_of_a_line_is_in_the_models_own_translation() -> None:
+def test_the_model_translation_contains_every_sentence_of_a_line() -> None:
     """Of lines with several a model leaves out much, which then could not be missed."""
     checker = Model.load("ja-en")
     sentences = ["清水寺は東山にある。", "本尊は千手観音である。", "彼は寺で茶の湯を学んだ。"]

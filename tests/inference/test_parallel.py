@@ -64,7 +64,7 @@ def expected(job: TranslationJob, shards: Path) -> dict[str, list[str]]:
     }
 
 
-def test_every_worker_has_a_gpu_and_its_share_of_the_threads(
+def test_every_worker_gets_a_gpu_and_its_share_of_threads(
     job: TranslationJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[tuple[str, int]] = []
@@ -89,7 +89,7 @@ def results(directory: Path) -> dict[str, list[str]]:
     }
 
 
-def test_every_line_once_and_in_order(
+def test_shards_are_translated_line_by_line_in_order(
     job: TranslationJob, shards: Path, expected: dict[str, list[str]], tmp_path: Path
 ) -> None:
     done = translate_files(job, [shards], tmp_path, 1)
@@ -98,7 +98,7 @@ def test_every_line_once_and_in_order(
     assert (done.files, done.lines, done.skipped) == (6, lines, 0)
 
 
-def test_what_is_there_is_not_done_again(
+def test_finished_shards_are_not_translated_again(
     job: TranslationJob, shards: Path, expected: dict[str, list[str]], tmp_path: Path
 ) -> None:
     translate_files(job, [shards / "0.txt", shards / "5.txt.gz"], tmp_path, 1)
@@ -109,7 +109,9 @@ def test_what_is_there_is_not_done_again(
     assert results(tmp_path) == expected | {"0.txt": ["mine"]}
 
 
-def test_other_settings_are_refused(job: TranslationJob, shards: Path, tmp_path: Path) -> None:
+def test_an_output_directory_of_other_settings_is_refused(
+    job: TranslationJob, shards: Path, tmp_path: Path
+) -> None:
     translate_files(job, [shards / "4.txt"], tmp_path, 1)
     other = replace(job, overlong="split")
     with pytest.raises(UserError, match=r"made with other settings \(overlong: 'cut' before"):
@@ -119,7 +121,7 @@ def test_other_settings_are_refused(job: TranslationJob, shards: Path, tmp_path:
         translate_files(job, [shards], tmp_path, 1)
 
 
-def test_settings_of_a_call_that_made_nothing_bind_nobody(
+def test_settings_of_a_call_without_results_are_replaced(
     job: TranslationJob, shards: Path, tmp_path: Path
 ) -> None:
     stopped = replace(job, overlong="split")
@@ -131,7 +133,7 @@ def test_settings_of_a_call_that_made_nothing_bind_nobody(
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "step.onnx", "shortlist.json", "dictionary"])
-def test_what_translations_depend_on(name: str, tmp_path: Path) -> None:
+def test_identity_changes_with_weights_and_dictionary(name: str, tmp_path: Path) -> None:
     (tmp_path / "dictionary").write_text("a\tb\n")
     loader = ModelLoader((tmp_path,), (), dictionary=tmp_path / "dictionary")
     job = TranslationJob(loader, DecodeConfig())
@@ -142,7 +144,7 @@ def test_what_translations_depend_on(name: str, tmp_path: Path) -> None:
     assert known[0] != known[1]
 
 
-def test_several_translations_need_json(job: TranslationJob, shards: Path, tmp_path: Path) -> None:
+def test_nbest_of_shards_requires_json(job: TranslationJob, shards: Path, tmp_path: Path) -> None:
     several = replace(job, decode=job.decode.model_copy(update={"nbest": 2}))
     with pytest.raises(UserError, match="with --nbest say --json"):
         translate_files(several, [shards], tmp_path, 1)
@@ -151,7 +153,7 @@ def test_several_translations_need_json(job: TranslationJob, shards: Path, tmp_p
     assert len(results(tmp_path)["5.txt"]) == 5
 
 
-def test_where_translations_go(tmp_path: Path) -> None:
+def test_shards_keep_their_file_names(tmp_path: Path) -> None:
     inputs, other, out = tmp_path / "in", tmp_path / "other", tmp_path / "out"
     for path in (inputs / "a", inputs / "b.xz", other / "c", other / "a"):
         path.parent.mkdir(exist_ok=True)
@@ -173,7 +175,7 @@ def test_where_translations_go(tmp_path: Path) -> None:
         plan_shards([tmp_path / "empty"], out)
 
 
-def test_the_command(
+def test_translate_command_with_shards(
     shards: Path, expected: dict[str, list[str]], tiny_model: Path, tmp_path: Path, run_cli: RunCli
 ) -> None:
     words = ("translate", "--model", tiny_model, "--beam", 2, "--device", "cpu", "--out", tmp_path)
@@ -221,7 +223,7 @@ def killed(
     return done
 
 
-def test_a_worker_is_killed(
+def test_shards_of_a_killed_worker_are_translated_by_another(
     job: TranslationJob, shards: Path, expected: dict[str, list[str]], tmp_path: Path
 ) -> None:
     """One of two processes; another takes over, nothing is lost, nothing doubled."""
@@ -231,7 +233,7 @@ def test_a_worker_is_killed(
     assert results(tmp_path / "out") == expected
 
 
-def test_everything_is_killed_and_goes_on(
+def test_translation_of_shards_resumes_after_a_kill(
     job: TranslationJob,
     shards: Path,
     expected: dict[str, list[str]],
@@ -271,7 +273,7 @@ def text_job(model: Path, **changes: int) -> TranslationJob:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_a_file_in_pieces(
+def test_a_file_is_translated_in_order_by_several_processes(
     workers: int, exported: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHUNK_BATCHES", 2)
@@ -285,9 +287,7 @@ def test_a_file_in_pieces(
     assert [t.tokens for t in found] == [t.tokens for t in wanted]
 
 
-def test_a_model_is_opened_anew_by_every_call(
-    exported: Path, tiny_text: Path, tmp_path: Path
-) -> None:
+def test_every_call_opens_the_model_anew(exported: Path, tiny_text: Path, tmp_path: Path) -> None:
     """It may have been trained on, or replaced, under the same name."""
     model, text = tmp_path / "model", tiny_text / "test.src"
     shutil.copytree(exported, model)
@@ -301,12 +301,14 @@ def test_a_model_is_opened_anew_by_every_call(
         list(translate_input(job, text, 1))
 
 
-def test_nothing_in_nothing_out(exported: Path, tmp_path: Path) -> None:
+def test_an_empty_file_has_no_translations(exported: Path, tmp_path: Path) -> None:
     (tmp_path / "text").touch()
     assert list(translate_input(text_job(exported), tmp_path / "text", 2)) == []
 
 
-def test_a_dash_is_a_pipe(exported: Path, tiny_text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_translated_in_one_process(
+    exported: Path, tiny_text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has one process unless told."""
     monkeypatch.setattr("covnmt.base.processes._start_executor", None)
     with (tiny_text / "test.src").open() as stream:
@@ -314,7 +316,7 @@ def test_a_dash_is_a_pipe(exported: Path, tiny_text: Path, monkeypatch: pytest.M
         assert len(list(translate_input(text_job(exported), Path("-"), 0))) == 20
 
 
-def test_warnings_count_the_lines_of_the_file(
+def test_warnings_of_workers_give_line_numbers_of_the_file(
     exported: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -326,7 +328,7 @@ def test_warnings_count_the_lines_of_the_file(
     assert "line 5: 5 tokens" in capfd.readouterr().err
 
 
-def test_trouble_in_a_process_is_told(
+def test_an_error_in_a_worker_is_raised_in_the_parent(
     exported: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHUNK_BATCHES", 1)

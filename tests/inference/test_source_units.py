@@ -26,7 +26,9 @@ NO_WORDS = Vocabulary(())
 
 
 @pytest.mark.parametrize(("settings", "tokens", "words"), UNITS)
-def test_units(settings: dict[str, str], tokens: str, words: str | list[str]) -> None:
+def test_units_are_words_and_numbers(
+    settings: dict[str, str], tokens: str, words: str | list[str]
+) -> None:
     tokenizer: Tokenizer = WhitespaceTokenizer()
     codec = Codec(TokenizerSettings.model_validate(settings), tokenizer, NO_WORDS)
     row = tokens.split()
@@ -34,7 +36,7 @@ def test_units(settings: dict[str, str], tokens: str, words: str | list[str]) ->
     assert units == (words.split() if isinstance(words, str) else words)
 
 
-def test_characters_in_bytes_are_words_unless_they_are_punctuation() -> None:
+def test_a_character_spelled_in_bytes_is_a_unit_unless_punctuation() -> None:
     codec = Codec.load(find_model("ja-en"), "source")
     tokens = codec.tokenize("驫木神社◎鼉太鼓")
     assert "<0xE9>" in tokens
@@ -42,7 +44,7 @@ def test_characters_in_bytes_are_words_unless_they_are_punctuation() -> None:
     assert units == ["驫", "木", "神社", "鼉", "太鼓"]
 
 
-def test_sentences_of_a_line() -> None:
+def test_sentences_are_ranges_of_the_tokens_of_a_line() -> None:
     """By themselves, as the tokenizer ends a sentence; all of them are ranges of one line."""
     codec = Codec(TokenizerSettings(), MosesTokenizer("en"), NO_WORDS)
     line = SourceUnits.from_line("The dog barks. ... It is late.", codec)
@@ -54,7 +56,7 @@ def test_sentences_of_a_line() -> None:
 
 
 @pytest.mark.parametrize("model", ["ja-en", "zh-en"])
-def test_what_follows_a_full_stop_without_space_is_read_as_it_stands(model: str) -> None:
+def test_unspaced_sentences_are_tokenized_as_in_the_line(model: str) -> None:
     """By itself it would begin with a space, and be taken for something else."""
     codec = Codec.load(find_model(model), "source")
     text = "彼は寺で学んだ。しかし「月」を得た。其他有关事项。"
@@ -66,7 +68,7 @@ def test_what_follows_a_full_stop_without_space_is_read_as_it_stands(model: str)
 
 
 @pytest.mark.parametrize(("unspaced", "tokens"), [(True, "▁今。明。"), (False, "▁今。▁明。")])
-def test_a_language_with_spaces_has_one_after_a_full_stop(unspaced: bool, tokens: str) -> None:
+def test_spaced_sentences_begin_with_a_space_symbol(unspaced: bool, tokens: str) -> None:
     class Subwords(WhitespaceTokenizer):
         def tokenize(self, line: str) -> list[str]:
             return list(f"▁{line}")
@@ -77,7 +79,7 @@ def test_a_language_with_spaces_has_one_after_a_full_stop(unspaced: bool, tokens
     ).tokens == tuple(tokens)
 
 
-def test_a_piece_that_holds_a_full_stop_and_more_is_no_trouble() -> None:
+def test_a_subword_across_a_sentence_end_changes_no_tokens() -> None:
     class Greedy(WhitespaceTokenizer):
         def tokenize(self, line: str) -> list[str]:
             return list(line.replace("。「", "@"))

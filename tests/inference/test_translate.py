@@ -65,12 +65,12 @@ BAD_DICTIONARIES = [
 
 
 @pytest.mark.parametrize(("text", "limit", "pieces"), SPLITS)
-def test_split(text: str, limit: int, pieces: list[str]) -> None:
+def test_long_lines_are_split_after_punctuation(text: str, limit: int, pieces: list[str]) -> None:
     assert [" ".join(piece) for piece in split_tokens(tuple(text.split()), limit)] == pieces
 
 
 @given(st.lists(st.sampled_from(["a", "b", ",", "c.", "。"])), st.integers(1, 6))
-def test_split_loses_nothing(tokens: list[str], limit: int) -> None:
+def test_splitting_loses_no_tokens(tokens: list[str], limit: int) -> None:
     pieces = split_tokens(tuple(tokens), limit)
     assert [token for piece in pieces for token in piece] == tokens
     assert all(1 <= len(piece) <= limit for piece in pieces)
@@ -81,7 +81,7 @@ def test_split_loses_nothing(tokens: list[str], limit: int) -> None:
 
 
 @pytest.mark.parametrize(("said", "looks", "dictionary", "result"), REPLACEMENTS)
-def test_unknown_words_are_replaced(
+def test_unk_is_replaced_by_the_aligned_word_or_its_dictionary_entry(
     said: str, looks: list[list[float]], dictionary: dict[str, str], result: str
 ) -> None:
     tokens = said.split()
@@ -96,19 +96,21 @@ def test_dictionary_keeps_the_first_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("rows", "place"), BAD_DICTIONARIES)
-def test_bad_dictionary(rows: list[str], place: str, tmp_path: Path) -> None:
+def test_a_bad_dictionary_is_an_error_with_its_line(
+    rows: list[str], place: str, tmp_path: Path
+) -> None:
     write_lines(tmp_path / "d", rows)
     with pytest.raises(UserError, match=f"d, {place}: write a source word, a tab"):
         read_dictionary(tmp_path / "d")
 
 
-def test_options_are_checked() -> None:
+def test_overridden_settings_are_validated() -> None:
     assert override_decoding(DecodeConfig(), {"beam": 3, "nbest": None}).beam == 3
     with pytest.raises(UserError, match="nbest = 5 is more than beam = 3"):
         override_decoding(DecodeConfig(), {"beam": 3, "nbest": 5})
 
 
-def test_order_is_kept(translator: Model, lines: list[str]) -> None:
+def test_translations_are_in_the_order_of_lines(translator: Model, lines: list[str]) -> None:
     """Lines are sorted by length inside; each still gets its own translation."""
     together = translator.translate(lines)
     assert [t.source for t in together] == lines
@@ -116,13 +118,15 @@ def test_order_is_kept(translator: Model, lines: list[str]) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
-def test_batch_size_changes_nothing(translator: Model, lines: list[str], batch_size: int) -> None:
+def test_translation_does_not_depend_on_batch_composition(
+    translator: Model, lines: list[str], batch_size: int
+) -> None:
     changed = change(translator, batch_size=batch_size)
     assert_same(translator.translate(lines), translator.translate(lines, changed))
 
 
 @pytest.mark.parametrize("line", ["──────", "* * *", "。", "……！？", "😀"])
-def test_what_has_no_words_stays_as_it_is(line: str) -> None:
+def test_a_line_without_words_is_copied(line: str) -> None:
     """A model would invent a sentence for it."""
     rule, said = Model.load("zh-en").translate([f" {line} ", f"{line}三十日"])
     assert (rule.source, rule.text, rule.tokens) == (f" {line} ", line, ())
@@ -141,7 +145,7 @@ def test_empty_lines_stay_empty(translator: Model, lines: list[str], empty: str)
         assert translation.coverage.shape == (0,)
 
 
-def test_nothing_in_nothing_out(translator: Model) -> None:
+def test_no_lines_give_no_translations(translator: Model) -> None:
     assert translator.translate([]) == []
 
 
@@ -199,7 +203,7 @@ def test_overlong_lines_are_split(
     assert not outside.any()
 
 
-def test_a_line_of_many_pieces_takes_no_more_room_than_they(translator: Model) -> None:
+def test_a_split_line_stores_only_the_blocks_of_its_alignment(translator: Model) -> None:
     """All pairs of its words would be 1.6 GB."""
     tokens, block = ("w",) * 200, np.ones((200, 200), dtype=np.float32)
     part = Translation("", tokens, "", tokens, -1.0, (block,), block[0], None)
@@ -211,7 +215,7 @@ def test_a_line_of_many_pieces_takes_no_more_room_than_they(translator: Model) -
     assert len(whole.blocks) == 100
 
 
-def test_sentences_of_a_line_are_translated_one_by_one(
+def test_split_sentences_are_translated_separately(
     translator: Model, lines: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each with the limit of a line; a message names the line."""
@@ -228,7 +232,7 @@ def test_sentences_of_a_line_are_translated_one_by_one(
     assert_same([alone], translator.translate([" ".join(lines[2].split()[:5])]))
 
 
-def test_only_a_window_is_read_ahead(
+def test_only_one_window_of_lines_is_read_ahead(
     translator: Model, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So memory does not grow with the input."""
@@ -246,7 +250,7 @@ def test_only_a_window_is_read_ahead(
     assert [t.source for t in found] == [lines[number % 4] for number in range(13)]
 
 
-def test_nbest(translator: Model, lines: list[str]) -> None:
+def test_nbest_lists_are_sorted_and_distinct(translator: Model, lines: list[str]) -> None:
     """The list is sorted, has no doubles, and begins with what comes without it."""
     lists = translator.translate(lines, change(translator, nbest=3))
     for best, plain in zip(lists, translator.translate(lines), strict=True):
@@ -258,7 +262,7 @@ def test_nbest(translator: Model, lines: list[str]) -> None:
         assert all(not t.alternatives for t in best.alternatives)
 
 
-def test_nbest_of_several_sentences(translator: Model, lines: list[str]) -> None:
+def test_nbest_lists_of_sentences_are_combined(translator: Model, lines: list[str]) -> None:
     """The best sums of what the sentences can be, found by trying all."""
     settings = change(translator, nbest=3)
     parts = [" ".join(line.split()[:4]) + " 。" for line in lines[:2]]
@@ -273,12 +277,12 @@ def test_nbest_of_several_sentences(translator: Model, lines: list[str]) -> None
         assert len(one.alignment) == len(one.tokens)
 
 
-def test_a_text_in_place_of_lines_is_refused(translator: Model) -> None:
+def test_a_string_instead_of_lines_is_refused(translator: Model) -> None:
     with pytest.raises(TypeError, match=r"\[text\]"):
         translator.translate("not its letters")
 
 
-def test_json(translator: Model, lines: list[str]) -> None:
+def test_json_of_a_translation(translator: Model, lines: list[str]) -> None:
     """Plain values under the documented keys; numbers to four places."""
     for translation in translator.translate([*lines, ""]):
         form = translation.to_json()
@@ -304,7 +308,7 @@ def test_json_of_nbest(translator: Model, lines: list[str]) -> None:
     assert best.source == best.alternatives[0].source == line
 
 
-def test_output_lines(translator: Model, lines: list[str]) -> None:
+def test_output_formats(translator: Model, lines: list[str]) -> None:
     found = translator.translate(["", lines[0]], change(translator, nbest=2))
     assert list(format_translations(found, as_json=False, nbest=1)) == texts(found)
     assert [json.loads(row) for row in format_translations(found, as_json=True, nbest=1)] == [
@@ -333,7 +337,9 @@ def watched(
     return translator.translate(lines, decode, overlong, watch), told
 
 
-def test_watched_greedy_translations_grow_word_by_word(translator: Model, lines: list[str]) -> None:
+def test_on_step_reports_greedy_translations_word_by_word(
+    translator: Model, lines: list[str]
+) -> None:
     decode = change(translator, beam=1, retry=False, batch_size=3)
     found, told = watched(translator, ["", *lines], decode, "cut")
     assert sorted(told) == list(range(1, len(lines) + 1))
@@ -343,7 +349,7 @@ def test_watched_greedy_translations_grow_word_by_word(translator: Model, lines:
         assert steps[-1] == tokens
 
 
-def test_watched_line_in_several_pieces(translator: Model, lines: list[str]) -> None:
+def test_on_step_reports_whole_lines_of_split_lines(translator: Model, lines: list[str]) -> None:
     decode = change(translator, beam=1, retry=False, max_source=3)
     [found], told = watched(translator, [lines[0]], decode, "split")
     assert told[0][-1] == found.tokens

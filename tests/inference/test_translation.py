@@ -92,7 +92,9 @@ def greedy_words(translator: Model, line: str) -> list[int]:
 
 
 @pytest.mark.parametrize("system", PAPER_SYSTEMS)
-def test_account_is_that_of_the_model(system: str, make: Make, lines: list[str]) -> None:
+def test_score_alignment_and_fertility_equal_forced_decoding(
+    system: str, make: Make, lines: list[str]
+) -> None:
     """Score, alignment and fertility are what forced decoding of the same words gives."""
     translator = make(PAPER_SYSTEMS[system])
     aligner = Model(translator.networks, translator.source, translator.target, translator.decode)
@@ -109,7 +111,7 @@ def test_account_is_that_of_the_model(system: str, make: Make, lines: list[str])
 
 
 @pytest.mark.parametrize("system", PAPER_SYSTEMS)
-def test_alignment_rows_are_shares(system: str, make: Make, lines: list[str]) -> None:
+def test_alignment_rows_sum_to_at_most_one(system: str, make: Make, lines: list[str]) -> None:
     for translation in make(PAPER_SYSTEMS[system]).translate(lines):
         I, J = len(translation.tokens), len(translation.source_tokens)
         assert translation.alignment.shape == (I, J)
@@ -119,7 +121,7 @@ def test_alignment_rows_are_shares(system: str, make: Make, lines: list[str]) ->
 
 
 @pytest.mark.parametrize("kind", ["linguistic", "fertility"])
-def test_coverage_is_that_of_the_model(kind: str, make: Make, lines: list[str]) -> None:
+def test_coverage_equals_that_of_the_model(kind: str, make: Make, lines: list[str]) -> None:
     translator = make(PAPER_SYSTEMS[kind])
     for translation in filter(is_finished, translator.translate(lines)):
         C = forced_coverage(translator, translation).squeeze(-1).numpy()
@@ -145,7 +147,7 @@ def test_beam_of_one_is_greedy(system: str, make: Make, lines: list[str]) -> Non
         assert translation.tokens == tuple(translator.target.decode(words))
 
 
-def test_ensemble_of_a_model_with_itself(
+def test_an_ensemble_of_one_model_twice_equals_the_model(
     tiny_model: Path, translator: Model, lines: list[str]
 ) -> None:
     twice = Model.load(tiny_model, str(tiny_model), device="cpu")
@@ -153,7 +155,9 @@ def test_ensemble_of_a_model_with_itself(
     assert_same(twice.translate(lines), translator.translate(lines))
 
 
-def test_ensemble_has_no_order_and_is_no_member(make: Make, lines: list[str]) -> None:
+def test_an_ensemble_does_not_depend_on_order_and_differs_from_its_members(
+    make: Make, lines: list[str]
+) -> None:
     both = make(PAPER_SYSTEMS["gru10"], PAPER_SYSTEMS["fertility"])
     members = [Model([model], both.source, both.target, both.decode) for model in both.networks]
     turned = Model(both.networks[::-1], both.source, both.target, both.decode)
@@ -162,7 +166,9 @@ def test_ensemble_has_no_order_and_is_no_member(make: Make, lines: list[str]) ->
     assert all(texts(found) != texts(member.translate(lines)) for member in members)
 
 
-def test_fertility_of_ensembles(make: Make, lines: list[str]) -> None:
+def test_an_ensemble_has_a_fertility_only_if_all_members_have_one(
+    make: Make, lines: list[str]
+) -> None:
     """The mean, where all predict one."""
     fertility = PAPER_SYSTEMS["fertility"]
     assert make(fertility, PAPER_SYSTEMS["gru1"]).translate(lines[:1])[0].fertility is None
@@ -186,7 +192,7 @@ def ignorant(make: Make) -> Model:
     return translator
 
 
-def test_unk_is_said(ignorant: Model, lines: list[str]) -> None:
+def test_unknown_words_are_translated_as_unk(ignorant: Model, lines: list[str]) -> None:
     for translation in ignorant.translate(lines):
         assert set(translation.tokens) == {"UNK"}
 

@@ -63,7 +63,7 @@ def exported(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.mark.parametrize("kind", ["trained", "exported"])
 @pytest.mark.parametrize("beam", [3, 8])
-def test_a_trial_is_a_translation_with_its_settings(
+def test_a_trial_scores_like_translating_with_its_settings(
     tiny_model: Path, exported: Path, tiny_text: Path, kind: str, beam: int
 ) -> None:
     """Translated once and ranked anew, or translated under every setting: it is the same."""
@@ -95,7 +95,7 @@ def test_a_trial_is_a_translation_with_its_settings(
     st.floats(0, 3),
     st.floats(0, 3),
 )
-def test_a_candidate_is_scored_by_the_rules(
+def test_candidate_scores_equal_search_scores(
     log_prob: float, rows: list[list[float]], fertile: bool, length: float, coverage: float
 ) -> None:
     """Of attention [I + 1, J + 1] a translation tells less, and it is enough."""
@@ -116,7 +116,9 @@ def test_a_candidate_is_scored_by_the_rules(
 
 
 @pytest.mark.parametrize(("scores", "best"), BEST)
-def test_the_best(scores: dict[float, float], best: float) -> None:
+def test_best_trial_prefers_smaller_penalties_on_ties(
+    scores: dict[float, float], best: float
+) -> None:
     """Of equal ones that nearer to 0."""
     for order in (list(scores), list(scores)[::-1]):
         found = tuning({penalty: scores[penalty] for penalty in order})
@@ -124,11 +126,11 @@ def test_the_best(scores: dict[float, float], best: float) -> None:
         assert found.best_is_last == (best == 1.0)
 
 
-def test_one_value_is_not_the_edge_of_anything() -> None:
+def test_a_single_length_penalty_gives_no_advice_to_try_larger_ones() -> None:
     assert not tuning({1.0: 20.0}).best_is_last
 
 
-def test_what_is_tried() -> None:
+def test_penalty_grid_combines_all_values() -> None:
     decode = DecodeConfig(beam=4, length_penalty=0.3, coverage_penalty=0.1)
     usual = penalty_grid(decode)
     assert [each.length_penalty for each in usual] == list(LENGTH_PENALTIES)
@@ -142,17 +144,21 @@ def test_what_is_tried() -> None:
 
 
 @pytest.mark.parametrize(("lengths", "coverages", "message"), REFUSED)
-def test_values_out_of_range(lengths: list[float], coverages: list[float], message: str) -> None:
+def test_penalties_out_of_range_are_refused(
+    lengths: list[float], coverages: list[float], message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         penalty_grid(DecodeConfig(), lengths, coverages)
 
 
-def test_a_beam_of_one_leaves_no_choice() -> None:
+def test_a_beam_of_one_is_refused() -> None:
     with pytest.raises(UserError, match="a beam of 1"):
         penalty_grid(DecodeConfig(beam=1))
 
 
-def test_files(tiny_model: Path, tiny_text: Path, tmp_path: Path) -> None:
+def test_tuning_on_files_equals_tuning_on_translations(
+    tiny_model: Path, tiny_text: Path, tmp_path: Path
+) -> None:
     translator = Model.load(tiny_model)
     decode, settings = translator.decode, penalty_grid(translator.decode)
     source, reference = tiny_text / "dev.src", tiny_text / "dev.tgt"
@@ -176,7 +182,9 @@ def test_files(tiny_model: Path, tiny_text: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["trained", "exported"])
-def test_what_is_kept(tiny_model: Path, exported: Path, kind: str, tmp_path: Path) -> None:
+def test_saved_decoding_becomes_the_default_of_the_model(
+    tiny_model: Path, exported: Path, kind: str, tmp_path: Path
+) -> None:
     """Nothing else changes, and the directory still opens."""
     directory = tmp_path / "model"
     shutil.copytree(tiny_model if kind == "trained" else exported, directory)
@@ -190,14 +198,14 @@ def test_what_is_kept(tiny_model: Path, exported: Path, kind: str, tmp_path: Pat
     assert replace(after, config=own) == before
 
 
-def test_what_comes_along_stays_as_it_is() -> None:
+def test_bundled_models_cannot_be_changed() -> None:
     name = bundled_models()[0]
     remedy = f"^{name}: .* copy {BUNDLED_MODELS / name} and tune"
     with pytest.raises(UserError, match=remedy):
         check_can_save_decoding(Path(name))
 
 
-def test_what_is_told() -> None:
+def test_rows_advice_and_json_of_tuning() -> None:
     found = tuning({0.0: 20.0, 0.5: 21.0, 1.0: 20.5})
     assert [row[0] for row in found.rows()] == ["0", "0.5", "1"]
     assert [row[-1] for row in found.rows()] == ["", "best", ""]
@@ -212,7 +220,7 @@ def test_what_is_told() -> None:
 
 
 @pytest.mark.parametrize("beam", [2, 10, 99, 300])
-def test_all_that_a_search_finds_is_asked_for(beam: int) -> None:
+def test_tuning_keeps_the_hypotheses_of_the_widest_retry(beam: int) -> None:
     """Also where nothing ended at first, and the beam was doubled."""
     decode = DecodeConfig(beam=beam)
     assert decoding_for_tuning(decode).nbest >= max(

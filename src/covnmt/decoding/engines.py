@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Union, cast
 
-from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError, install_command
 from covnmt.base.processes import available_cpus
 from covnmt.decoding.onnx.format import is_exported
 from covnmt.decoding.onnx.runtime import OnnxEngine, OnnxModel, load_exported
 from covnmt.decoding.protocol import Engine
-from covnmt.model.directory import ModelDescription, check_vocabularies, load_config
+from covnmt.model.directory import ModelDescription
 
 if TYPE_CHECKING:
     from covnmt.model.seq2seq import Seq2Seq
@@ -25,25 +24,10 @@ __all__ = [
     "build_engine",
     "default_processes",
     "is_exported",
-    "load_models",
     "load_networks",
 ]
 
 Network = Union["Seq2Seq", OnnxModel]
-
-
-def load_models(
-    directories: Sequence[Path], device: str, threads: int
-) -> tuple[list[Network], DecodeConfig]:
-    """Open model directories of one kind; return the networks and the first one's settings.
-
-    For callers that open no vocabularies; the others call `load_networks`.
-    """
-    descriptions = [load_config(directory) for directory in directories]
-    for directory, description in zip(directories, descriptions, strict=True):
-        check_vocabularies(directory, description)
-    networks = load_networks(directories, descriptions, device, threads)
-    return networks, descriptions[0].config.decode
 
 
 def load_networks(
