@@ -55,29 +55,29 @@ class Decoder(KernelModule):
         """Compute from the annotations h [S, J, 2n] all that does not change while decoding."""
         return EncodedSource(h, self.attention.keys(h), self.coverage.prepare(h), mask)
 
-    def initial_state(self, memory: EncodedSource) -> DecoderState:
+    def initial_state(self, source: EncodedSource) -> DecoderState:
         """Start with t_0 from the backward state at the first token, a zero context, and C_0."""
-        h = memory.h
+        h = source.h
         t = reference.initial_state(h, self.W_init.weight, self.W_init.bias)
         return DecoderState(t, torch.zeros_like(h[:, 0]), self.coverage.initial(h).squeeze(1))
 
     def step(
-        self, memory: EncodedSource, state: DecoderState, y: Tensor, first: bool
+        self, source: EncodedSource, state: DecoderState, y: Tensor, first: bool
     ) -> tuple[DecoderState, Tensor]:
         """Take one step on the last token's projection y [S*K, 3n]; return alpha [S*K, J] too."""
-        return self._step(self, memory, state, y, first)
+        return self._step(self, source, state, y, first)
 
-    def decode_teacher_forced(self, memory: EncodedSource, y: Tensor) -> DecoderSteps:
+    def decode_teacher_forced(self, source: EncodedSource, y: Tensor) -> DecoderSteps:
         """Decode on embedded previous tokens y [B, I, m], of which the first is zero."""
-        steps = self.kernels.decode_teacher_forced(self.weights(), memory, y)
-        return self.decode_stepwise(memory, y) if steps is None else steps
+        steps = self.kernels.decode_teacher_forced(self.weights(), source, y)
+        return self.decode_stepwise(source, y) if steps is None else steps
 
-    def decode_stepwise(self, memory: EncodedSource, y: Tensor) -> DecoderSteps:
+    def decode_stepwise(self, source: EncodedSource, y: Tensor) -> DecoderSteps:
         """Decode in the same steps that a search takes: the reference for the kernels."""
-        state = self.initial_state(memory)
+        state = self.initial_state(source)
         states, alphas = [], []
         for i, projected in enumerate(self.cell.project(y).unbind(1)):
-            state, alpha = self.step(memory, state, projected, first=i == 0)
+            state, alpha = self.step(source, state, projected, first=i == 0)
             states.append(state)
             alphas.append(alpha)
         return DecoderSteps(
@@ -103,29 +103,29 @@ class Decoder(KernelModule):
         )
 
     def _code_order(
-        self, memory: EncodedSource, state: DecoderState, y: Tensor, first: bool
+        self, source: EncodedSource, state: DecoderState, y: Tensor, first: bool
     ) -> tuple[DecoderState, Tensor]:
         t = state.t if first else self._update(state.t, y, state.s)
-        attended, C = self._attend(memory, t, state)
+        attended, C = self._attend(source, t, state)
         return DecoderState(t, attended.s.flatten(0, 1), C), attended.alpha.flatten(0, 1)
 
     def _paper_order(
-        self, memory: EncodedSource, state: DecoderState, y: Tensor, first: bool
+        self, source: EncodedSource, state: DecoderState, y: Tensor, first: bool
     ) -> tuple[DecoderState, Tensor]:
-        attended, C = self._attend(memory, state.t, state)
+        attended, C = self._attend(source, state.t, state)
         s = attended.s.flatten(0, 1)
         return DecoderState(self._update(state.t, y, s), s, C), attended.alpha.flatten(0, 1)
 
     def _attend(
-        self, memory: EncodedSource, t: Tensor, state: DecoderState
+        self, source: EncodedSource, t: Tensor, state: DecoderState
     ) -> tuple[AttentionStep, Tensor]:
         """Attend, then update the coverage; the new coverage counts from the next step on."""
-        by_sentence = (memory.h.shape[0], -1)
+        by_sentence = (source.h.shape[0], -1)
         t = t.unflatten(0, by_sentence)  # [S, K, n]
         C = state.C.unflatten(0, by_sentence)  # [S, K, J, d]
-        attended = self.attention(t, C, memory.h, memory.keys, memory.mask)
+        attended = self.attention(t, C, source.h, source.keys, source.mask)
         inputs = CoverageInputs(t, state.s.unflatten(0, by_sentence), attended.s, attended.energies)
-        C = self.coverage.step(C, attended.alpha, memory.Phi, inputs)
+        C = self.coverage.step(C, attended.alpha, source.Phi, inputs)
         return attended, C.flatten(0, 1)
 
     def _update(self, t: Tensor, y: Tensor, s: Tensor) -> Tensor:

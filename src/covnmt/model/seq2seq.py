@@ -82,19 +82,19 @@ class Seq2Seq(nn.Module):
             self.readout.W_2 = self.target.E
         self.dropout = nn.Dropout(config.dropout)
 
-    def encode(self, source: Tensor, mask: Tensor) -> EncodedSource:
-        """Encode source ids [S, J]; the mask is true on real positions."""
-        x = self.dropout(self.source(source))
+    def encode(self, source_ids: Tensor, mask: Tensor) -> EncodedSource:
+        """Encode ids [S, J]; the mask is true on real positions."""
+        x = self.dropout(self.source(source_ids))
         return self.decoder.encode_source(self.encoder(x, mask), mask)
 
     def forward(self, batch: Batch) -> TeacherForcedOutput:
         """Decode the targets of the batch, teacher-forced."""
-        memory = self.encode(batch.source, batch.source_mask)
+        source = self.encode(batch.source, batch.source_mask)
         y = self.dropout(self.target(batch.target[:, :-1]))
         y = nn.functional.pad(y, (0, 0, 1, 0))  # y_0 is exactly zero
-        steps = self.decoder.decode_teacher_forced(memory, y)
+        steps = self.decoder.decode_teacher_forced(source, y)
         features = self.readout(steps.t, steps.s, y)
-        fertility = self.decoder.coverage.fertility(memory.Phi)
+        fertility = self.decoder.coverage.fertility(source.Phi)
         return TeacherForcedOutput(features, steps.alpha, fertility)
 
     def decoding_weights(self) -> DecodingWeights:
@@ -112,15 +112,15 @@ class Seq2Seq(nn.Module):
         )
 
     def step(
-        self, memory: EncodedSource, state: DecoderState, token_ids: Tensor | None
+        self, source: EncodedSource, state: DecoderState, token_ids: Tensor | None
     ) -> Prediction:
         """Predict the token after `token_ids` [S*K], which are None at the first step."""
-        features, alpha, state = self.step_features(memory, state, token_ids)
+        features, alpha, state = self.step_features(source, state, token_ids)
         logits = self.readout.logits(features)
         return Prediction(torch.log_softmax(logits.float(), dim=-1), alpha, state)
 
     def step_features(
-        self, memory: EncodedSource, state: DecoderState, token_ids: Tensor | None
+        self, source: EncodedSource, state: DecoderState, token_ids: Tensor | None
     ) -> tuple[Tensor, Tensor, DecoderState]:
         """Take the same step up to the layer before the logits [S*K, q]; alpha and state follow."""
         if token_ids is None:
@@ -128,7 +128,7 @@ class Seq2Seq(nn.Module):
         else:
             y = self.target(token_ids)
         projected = self.decoder.cell.project(y)
-        state, alpha = self.decoder.step(memory, state, projected, first=token_ids is None)
+        state, alpha = self.decoder.step(source, state, projected, first=token_ids is None)
         return self.readout(state.t, state.s, y), alpha, state
 
 

@@ -116,7 +116,7 @@ def score_with_kernels(model: Seq2Seq, now: SearchMoment, dtype: torch.dtype) ->
         y = step.weights.table[now.token_ids]
         rows = torch.cat([now.state.t.to(dtype), now.state.s.to(dtype), y], dim=1)
         C = now.state.C
-    rows, C, alpha = step.advance(step.source(memory), rows, C, now.token_ids is None)
+    rows, C, alpha = step.advance(step.attention_source(memory), rows, C, now.token_ids is None)
     output = PaddedOutputLayer.of(model.readout)
     logits = PaddedOutputLayer(output.W.to(dtype), output.b.to(dtype)).logits(step.features(rows))
     log_probs = torch.log_softmax(logits.float(), dim=-1)[:, :WORDS]

@@ -256,7 +256,7 @@ def supports(coverage: CoverageKernel | None, J: int) -> bool:
 
 
 def decode_teacher_forced(
-    weights: DecoderWeights, memory: EncodedSource, y: Tensor, dtype: torch.dtype
+    weights: DecoderWeights, source: EncodedSource, y: Tensor, dtype: torch.dtype
 ) -> DecoderSteps:
     """Decode on embedded previous tokens y [B, I, m]; products and states in `dtype`."""
     cell, coverage = weights.cell, weights.coverage
@@ -270,22 +270,23 @@ def decode_teacher_forced(
     # code: the token of step i + 1 goes into the update after attention step i; paper: of step i
     first = 1 if weights.order == "code" else 0
     x = linear(y.transpose(0, 1)[first:], cell.W, cell.bias, dtype)  # [updates, B, 3n]
-    source = AttentionSource(
-        h=memory.h.to(dtype).contiguous(),
-        keys=memory.keys.to(dtype).contiguous(),
-        Phi=memory.Phi.contiguous(),
-        mask=memory.mask.to(torch.uint8).contiguous(),
+    attention_source = AttentionSource(
+        h=source.h.to(dtype).contiguous(),
+        keys=source.keys.to(dtype).contiguous(),
+        Phi=source.Phi.contiguous(),
+        mask=source.mask.to(torch.uint8).contiguous(),
         v=weights.v,
         V=None if weights.V_a is None else weights.V_a.T.contiguous(),
         P=coverage.P,
         gates=coverage.gates,
         candidate=coverage.candidate,
     )
-    t0 = reference.initial_state(memory.h, weights.W_init, weights.b_init)
+    t0 = reference.initial_state(source.h, weights.W_init, weights.b_init)
     with torch.autocast(y.device.type, enabled=False):
         t, s, alpha, C = _TeacherForcedDecoding.apply(
             kind, y.shape[1], t0, x.to(dtype).contiguous(), torch.cat(reading).to(dtype),
-            None if cell.reset_after else cell.candidate.to(dtype), weights.Cx.to(dtype), *source,
+            None if cell.reset_after else cell.candidate.to(dtype), weights.Cx.to(dtype),
+            *attention_source,
         )  # type: ignore[no-untyped-call]  # fmt: skip
     t = t if weights.order == "code" else t[1:]
     return DecoderSteps(t.transpose(0, 1), s.transpose(0, 1), alpha.transpose(0, 1), C)

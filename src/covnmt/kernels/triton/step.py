@@ -195,22 +195,22 @@ class TritonDecoderStep:
         self, buffers: BeamBuffers, first: bool, select: Callable[[Tensor], Tensor]
     ) -> None:
         """Score the rows, let `select` turn features into parent rows, and extend the beam."""
-        source = self.source(buffers.source)
+        source = self.attention_source(buffers.source)
         rows, C = self.start(buffers.source) if first else (buffers.rows, buffers.C)
         rows, C, alpha = self.advance(source, rows, C, first)
         self.extend_beam(buffers, rows, C, alpha, select(self.features(rows)))
 
-    def source(self, memory: EncodedSource) -> AttentionSource:
+    def attention_source(self, source: EncodedSource) -> AttentionSource:
         """Collect what attention reads besides the rows."""
-        mask = memory.mask.view(torch.uint8)
-        return AttentionSource(memory.h, memory.keys, memory.Phi, mask, *self.small_weights)
+        mask = source.mask.view(torch.uint8)
+        return AttentionSource(source.h, source.keys, source.Phi, mask, *self.small_weights)
 
-    def start(self, memory: EncodedSource) -> tuple[Tensor, Tensor]:
+    def start(self, source: EncodedSource) -> tuple[Tensor, Tensor]:
         """Rows and coverage before the first step, one row for each sentence; y is zero."""
-        S, J = memory.mask.shape
-        rows = memory.h.new_zeros(S, 3 * self.n + self.embedded)
+        S, J = source.mask.shape
+        rows = source.h.new_zeros(S, 3 * self.n + self.embedded)
         W_init, b_init = self.decoder.W_init, self.decoder.b_init
-        rows[:, : self.n] = reference.initial_state(memory.h, W_init, b_init)
+        rows[:, : self.n] = reference.initial_state(source.h, W_init, b_init)
         rows[:, self.one] = 1
         C = rows.new_full((S, J, self.kind.d), self.kind.start, dtype=torch.float32)
         return rows, C
