@@ -72,7 +72,7 @@ def test_every_key_of_result_files_is_documented() -> None:
 
 
 def test_keys_that_may_change_between_runs_are_documented() -> None:
-    told = read("docs/recipes.md").partition("## Going on")[2].partition("##")[0]
+    told = read("docs/recipes.md").partition("## Resume")[2].partition("##")[0]
     assert [key for key in state.MAY_CHANGE if f"`{key}`" not in told] == []
 
 
