@@ -20,12 +20,12 @@ from covnmt.data.batching import (
     Batch,
     BatchPosition,
     PlannedBatch,
-    _fitting,
     build_batching,
     collate,
     evaluation_batches,
     prefetch,
     read_batch,
+    select_short_pairs,
     train_batches,
 )
 from covnmt.data.corpus import SentenceIds, Split
@@ -74,8 +74,8 @@ def same(left: list[PlannedBatch], right: list[PlannedBatch]) -> bool:
     ]
 
 
-def test_collate_pads_and_ends_both_sides() -> None:
-    batch = collate([([5, 6], [7]), ([], [8, 9, 4])], source_end=50, target_end=60)
+def test_collate_adds_end_symbols_and_padding_on_both_sides() -> None:
+    batch = collate([([5, 6], [7]), ([], [8, 9, 4])], source_end_id=50, target_end_id=60)
     assert batch.source.tolist() == [[5, 6, 50], [50, 0, 0]]
     assert batch.source_mask.tolist() == [[True, True, True], [True, False, False]]
     assert batch.target.tolist() == [[7, 60, 0, 0], [8, 9, 4, 60]]
@@ -89,7 +89,7 @@ def test_to_moves_every_tensor() -> None:
     assert all(tensor.device.type == "meta" for tensor in vars(moved).values())
 
 
-def test_read_batch_takes_the_pairs_asked_for() -> None:
+def test_read_batch_reads_the_pairs_of_the_indices() -> None:
     split = make_split([(2, 3), (4, 1), (1, 1)])
     batch = read_batch(split, np.array([2, 1]))
     assert batch.source[0, :1].tolist() == split.source(2).tolist()
@@ -98,7 +98,7 @@ def test_read_batch_takes_the_pairs_asked_for() -> None:
 
 
 def slow_paper_batch(split: Split, pairs: Lengths, config: DataConfig, number: int) -> list[int]:
-    """SPEC 1.1 word by word: read a pool, sort it, cut it, take one batch."""
+    """Follow docs/paper-to-code.md, section 1.1: read a pool, sort it, cut it, take one batch."""
     fitting = [int(i) for i in split.order if max(pairs[i]) <= config.max_length]
     pool, place = divmod(number, config.pool)
     size = config.pool * config.batch_size
@@ -108,7 +108,7 @@ def slow_paper_batch(split: Split, pairs: Lengths, config: DataConfig, number: i
 
 
 @given(lengths)
-def test_paper_batches_are_those_of_the_specification(pairs: Lengths) -> None:
+def test_paper_batches_follow_the_specification(pairs: Lengths) -> None:
     pairs = [*pairs, (1, 1)]
     split = make_split(pairs)
     for number, batch in enumerate(take(split, SCHEMES[0], 20)):
@@ -116,7 +116,7 @@ def test_paper_batches_are_those_of_the_specification(pairs: Lengths) -> None:
         assert batch.indices.tolist() == slow_paper_batch(split, pairs, SCHEMES[0], number)
 
 
-def test_the_paper_reads_the_corpus_as_a_ring() -> None:
+def test_the_last_pool_of_an_epoch_continues_with_the_first_pairs() -> None:
     pairs = [(5, 5)] * 10
     split = make_split(pairs)
     config = DataConfig(batch_size=3, pool=4)
@@ -126,7 +126,7 @@ def test_the_paper_reads_the_corpus_as_a_ring() -> None:
 
 
 @given(lengths, st.integers(5, 60))
-def test_token_batches_hold_every_pair_once_per_epoch(pairs: Lengths, budget: int) -> None:
+def test_token_batches_have_every_pair_once_per_epoch(pairs: Lengths, budget: int) -> None:
     pairs = [*pairs, (1, 1)]
     config = DataConfig(batching="tokens", batch_tokens=budget, max_length=9)
     split = make_split(pairs)
@@ -139,7 +139,7 @@ def test_token_batches_hold_every_pair_once_per_epoch(pairs: Lengths, budget: in
 
 
 @given(lengths, st.integers(5, 60))
-def test_token_batches_keep_to_their_budget(pairs: Lengths, budget: int) -> None:
+def test_token_batches_do_not_exceed_batch_tokens(pairs: Lengths, budget: int) -> None:
     pairs = [*pairs, (1, 1)]
     config = DataConfig(batching="tokens", batch_tokens=budget, max_length=9)
     split = make_split(pairs)
@@ -156,7 +156,7 @@ def many_pairs(number: int) -> Lengths:
     return list(zip(source.tolist(), target.tolist(), strict=True))
 
 
-def test_token_batches_waste_little() -> None:
+def test_token_batches_have_little_padding() -> None:
     split = make_split(many_pairs(20_000))
     config = DataConfig(batching="tokens", batch_tokens=2000)
     batches = take(split, config, len(build_batching(split, config, seed=7).block(0)))
@@ -171,7 +171,7 @@ def test_token_batches_waste_little() -> None:
     assert sum(padded) / len(padded) > 0.85 * 2000
 
 
-def test_token_batches_change_from_epoch_to_epoch() -> None:
+def test_token_batches_differ_between_epochs() -> None:
     split = make_split(many_pairs(2000))
     config = DataConfig(batching="tokens", batch_tokens=400)
     per_epoch = len(build_batching(split, config, seed=7).block(0))
@@ -204,10 +204,10 @@ def test_resuming_gives_the_same_batches(config: DataConfig, pairs: Lengths, sta
 
 
 @given(pairs=lengths, section=st.integers(1, 30), start=st.integers(0, 40))
-def test_sections_hold_every_pair_once_per_epoch(pairs: Lengths, section: int, start: int) -> None:
+def test_sections_have_every_pair_once_per_epoch(pairs: Lengths, section: int, start: int) -> None:
     split, config = make_split([*pairs, (1, 1)]), SCHEMES[1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("covnmt.data.batching.SECTION", section)
+        patch.setattr("covnmt.data.batching.SECTION_PAIRS", section)
         plans = train_batches(split, config, seed=7)
         batches = list(takewhile(lambda batch: batch.epoch < 2, plans))
         whole = take(split, config, start + 5)[start:]
@@ -219,11 +219,11 @@ def test_sections_hold_every_pair_once_per_epoch(pairs: Lengths, section: int, s
     assert len(blocks) == 2 * -(-len(usable([*pairs, (1, 1)])) // section)
 
 
-def test_pairs_are_not_looked_at_where_all_are_known_to_fit() -> None:
+def test_lengths_are_not_read_where_all_pairs_are_known_to_fit() -> None:
     """Reading the lengths of all pairs would make the beginning of a run grow with the corpus."""
     split = replace(make_split([(2, 3)] * 20), max_length=3)
-    assert _fitting(split, 3) is split.order
-    assert _fitting(split, 2).tolist() == []
+    assert select_short_pairs(split, 3) is split.order
+    assert select_short_pairs(split, 2).tolist() == []
 
 
 @pytest.mark.parametrize("config", SCHEMES)
@@ -236,13 +236,13 @@ def test_long_pairs_are_skipped(config: DataConfig, pairs: Lengths) -> None:
 
 
 @pytest.mark.parametrize("config", SCHEMES)
-def test_nothing_left_to_train_on(config: DataConfig) -> None:
+def test_a_corpus_of_only_long_pairs_is_an_error(config: DataConfig) -> None:
     with pytest.raises(UserError, match="max_length = 9"):
         take(make_split([(10, 1), (1, 20)]), config, 1)
 
 
 @pytest.mark.parametrize("batching", ["paper", "tokens"])
-def test_a_run_goes_on_far_into_a_million_pairs(batching: str) -> None:
+def test_starting_far_into_a_million_pairs_is_fast(batching: str) -> None:
     offsets = np.cumsum(np.random.default_rng(0).integers(1, 60, 1_000_001))
     side = SentenceIds(np.zeros(0, np.uint16), offsets)
     split = Split("train", Path("d"), side, side, np.arange(1_000_000), 1, 1)
@@ -251,7 +251,7 @@ def test_a_run_goes_on_far_into_a_million_pairs(batching: str) -> None:
 
 
 @given(lengths, st.integers(1, 7))
-def test_eval_batches_hold_every_pair_once_shortest_first(pairs: Lengths, size: int) -> None:
+def test_evaluation_batches_have_every_pair_once_shortest_first(pairs: Lengths, size: int) -> None:
     batches = list(evaluation_batches(make_split(pairs), size))
     order = [int(i) for batch in batches for i in batch]
     assert sorted(order) == list(range(len(pairs)))
@@ -260,17 +260,17 @@ def test_eval_batches_hold_every_pair_once_shortest_first(pairs: Lengths, size: 
     assert all(len(batch) == size for batch in batches[:-1])
 
 
-def test_eval_batches_of_nothing() -> None:
+def test_an_empty_split_has_no_evaluation_batches() -> None:
     assert list(evaluation_batches(make_split([]), 3)) == []
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_prefetch_passes_everything_on(depth: int) -> None:
+def test_prefetch_yields_all_items(depth: int) -> None:
     assert list(prefetch(iter(range(20)), depth)) == list(range(20))
     assert list(prefetch([], depth)) == []
 
 
-def test_prefetch_works_ahead_but_not_too_far() -> None:
+def test_prefetch_takes_at_most_depth_items_ahead() -> None:
     made = []
 
     def items() -> Iterator[int]:

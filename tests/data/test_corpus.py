@@ -28,7 +28,7 @@ def test_joint_sides_must_agree(tmp_path: Path, changes: dict[str, object]) -> N
 
 
 @pytest.mark.parametrize("later", [(), ("open_vocabulary",), ("joint", "max_ratio")])
-def test_settings_that_came_later_leave_the_identity_alone(
+def test_settings_added_later_do_not_change_the_identity(
     tmp_path: Path, later: tuple[str, ...]
 ) -> None:
     """It is that of the version which did not know them: a digest of all that corpus.json says."""
@@ -46,7 +46,7 @@ def test_settings_that_came_later_leave_the_identity_alone(
     assert corpus.identity() == hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_data_prepared_again_are_the_same_to_a_run(tmp_path: Path) -> None:
+def test_the_identity_of_prepared_data_never_changes(tmp_path: Path) -> None:
     """Runs know their data by this digest. If a new setting changes it, leave the setting out of
     corpus.json, and of source.json and target.json, while it has its default."""
     prepare_corpus(make_settings(tmp_path), tmp_path / "out")
@@ -59,7 +59,9 @@ DAMAGE = ["train.source.ids", "train.target.offsets.npy", "train.order.npy"]
 
 @pytest.mark.parametrize("name", DAMAGE)
 @pytest.mark.parametrize("keep", [0, 0.5, None])
-def test_damaged_arrays(tmp_path: Path, name: str, keep: float | None) -> None:
+def test_damaged_arrays_are_an_error_that_names_them(
+    tmp_path: Path, name: str, keep: float | None
+) -> None:
     plan = make_settings(tmp_path)
     prepare_corpus(plan, tmp_path / "out")
     path = tmp_path / "out" / name
@@ -73,7 +75,7 @@ def test_damaged_arrays(tmp_path: Path, name: str, keep: float | None) -> None:
         prepare_corpus(plan, tmp_path / "out")
 
 
-def test_text_that_was_cut_off(tmp_path: Path) -> None:
+def test_truncated_text_is_an_error(tmp_path: Path) -> None:
     prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     write(tmp_path / "out" / "dev.target.txt", ["x q"])
     dev = Corpus.open(tmp_path / "out").split("dev")
@@ -82,7 +84,7 @@ def test_text_that_was_cut_off(tmp_path: Path) -> None:
         dev.target_text()
 
 
-def test_another_vocabulary(tmp_path: Path) -> None:
+def test_a_changed_vocabulary_is_refused(tmp_path: Path) -> None:
     prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     write(tmp_path / "out" / "source.vocab", ["other", "words"])
     with pytest.raises(UserError, match="vocabularies are not those of its ids"):
@@ -90,7 +92,7 @@ def test_another_vocabulary(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"version": 99}, {"splits": 3}, {"colour": "red"}])
-def test_damaged_report(tmp_path: Path, change: dict[str, object]) -> None:
+def test_a_damaged_report_is_an_error(tmp_path: Path, change: dict[str, object]) -> None:
     prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     path = tmp_path / "out" / "corpus.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
@@ -98,7 +100,7 @@ def test_damaged_report(tmp_path: Path, change: dict[str, object]) -> None:
         Corpus.open(tmp_path / "out")
 
 
-def test_a_split_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_split_is_an_error(tmp_path: Path) -> None:
     prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     with pytest.raises(UserError, match="without test files"):
         Corpus.open(tmp_path / "out").split("test")

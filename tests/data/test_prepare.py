@@ -11,13 +11,13 @@ import pytest
 from covnmt.base.errors import UserError
 from covnmt.data import prepare as prepare_module
 from covnmt.data.corpus import Corpus
-from covnmt.data.prepare import prepare_corpus, shuffled
+from covnmt.data.prepare import prepare_corpus, shuffled_numbers
 from covnmt.text.tokenize import TokenizerSettings
 
 from .pairs import DEV, SUBWORDS, TRAIN, decoded, make_settings, write_pairs
 
 
-def test_what_is_kept_and_why_the_rest_is_not(tmp_path: Path) -> None:
+def test_unsuitable_training_pairs_are_dropped_and_counted_by_reason(tmp_path: Path) -> None:
     report = prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     train = report.splits["train"]
     assert (train.read, train.kept) == (7, 3)
@@ -38,7 +38,7 @@ def test_dev_pairs_are_never_dropped(tmp_path: Path) -> None:
     assert dev.order.tolist() == [0, 1, 2]
 
 
-def test_a_dev_set_of_empty_lines(tmp_path: Path) -> None:
+def test_a_dev_set_may_have_empty_lines(tmp_path: Path) -> None:
     plan = make_settings(tmp_path, dev=write_pairs(tmp_path / "blank", [("", "x"), ("", "")]))
     prepare_corpus(plan, tmp_path / "out")
     dev = Corpus.open(tmp_path / "out").split("dev")
@@ -62,7 +62,7 @@ def test_only_kept_pairs_count_for_the_vocabulary(tmp_path: Path) -> None:
     assert corpus.codec("target").vocabulary.tokens == ("x",)
 
 
-def test_sizes_and_end_symbols(tmp_path: Path) -> None:
+def test_vocabulary_sizes_count_the_end_symbol(tmp_path: Path) -> None:
     report = prepare_corpus(make_settings(tmp_path, source_size=3, target_size=4), tmp_path / "out")
     corpus = Corpus.open(tmp_path / "out")
     assert corpus.codec("source").vocabulary.tokens == ("a",)
@@ -84,7 +84,7 @@ def test_the_order_is_a_shuffle_fixed_by_the_seed(tmp_path: Path) -> None:
     assert sorted(orders[0]) == list(range(50)) != orders[0]
 
 
-def test_several_files_plain_and_compressed(tmp_path: Path) -> None:
+def test_training_files_plain_or_compressed_are_concatenated(tmp_path: Path) -> None:
     plain = write_pairs(tmp_path / "one", [("a", "x")])
     with gzip.open(tmp_path / "two.s.gz", "wt") as stream:
         stream.write("b\n")
@@ -96,7 +96,7 @@ def test_several_files_plain_and_compressed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("joint", [False, True])
-def test_sentencepiece(tmp_path: Path, joint: bool) -> None:
+def test_sentencepiece_models_are_trained_per_side_or_jointly(tmp_path: Path, joint: bool) -> None:
     pairs = [("the small cat sat", "die kleine katze sass"), ("a dog ran", "ein hund lief")] * 30
     plan = make_settings(
         tmp_path,
@@ -118,14 +118,14 @@ def test_sentencepiece(tmp_path: Path, joint: bool) -> None:
     assert all(rows <= 61 for rows in report.vocabulary_sizes.values())
 
 
-def test_joint_words_share_one_vocabulary(tmp_path: Path) -> None:
+def test_joint_sides_share_one_vocabulary(tmp_path: Path) -> None:
     prepare_corpus(make_settings(tmp_path, joint=True), tmp_path / "out")
     corpus = Corpus.open(tmp_path / "out")
     assert corpus.codec("source").vocabulary == corpus.codec("target").vocabulary
     assert set(corpus.codec("source").vocabulary.tokens) == set("abcxyz")
 
 
-def test_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_no_working_files_remain(tmp_path: Path) -> None:
     output = tmp_path / "out"
     output.mkdir()
     (output / "mine.txt").write_text("stays")
@@ -139,7 +139,7 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     assert {path.name for path in output.iterdir()} == files
 
 
-def test_the_same_settings_are_reused(tmp_path: Path) -> None:
+def test_preparing_again_with_the_same_settings_does_nothing(tmp_path: Path) -> None:
     first = prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     stamp = (tmp_path / "out" / "train.source.ids").stat().st_mtime_ns
     second = prepare_corpus(make_settings(tmp_path), tmp_path / "out")
@@ -149,7 +149,7 @@ def test_the_same_settings_are_reused(tmp_path: Path) -> None:
     assert "already prepared" in second.lines()[0]
 
 
-def test_the_same_text_elsewhere_is_reused(tmp_path: Path) -> None:
+def test_the_same_text_at_another_path_is_reused(tmp_path: Path) -> None:
     prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     elsewhere = tmp_path / "copy"
     elsewhere.mkdir()
@@ -183,15 +183,15 @@ def test_other_text_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [1, 5, 100])
 @pytest.mark.parametrize("at_once", [3, 7, 1000])
-def test_large_shuffles(
+def test_shuffles_larger_than_memory_are_complete_and_seeded(
     number: int, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In piles on disk where there are many; every number once, the seed decides."""
-    monkeypatch.setattr(prepare_module, "SHUFFLED_AT_ONCE", at_once)
-    monkeypatch.setattr(prepare_module, "ENDS_AT_A_TIME", 10)
+    monkeypatch.setattr(prepare_module, "SHUFFLED_IN_MEMORY", at_once)
+    monkeypatch.setattr(prepare_module, "NUMBERS_PER_CHUNK", 10)
 
     def order(seed: int) -> list[int]:
-        return [int(i) for part in shuffled(number, seed, tmp_path) for i in part]
+        return [int(i) for part in shuffled_numbers(number, seed, tmp_path) for i in part]
 
     assert sorted(order(1)) == list(range(number))
     assert order(1) == order(1)
@@ -199,22 +199,26 @@ def test_large_shuffles(
     assert not list(tmp_path.iterdir())
 
 
-def test_large_shuffles_are_fair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shuffles_larger_than_memory_are_uniform(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All 24 orders of four numbers come about equally often."""
-    monkeypatch.setattr(prepare_module, "SHUFFLED_AT_ONCE", 2)
-    orders = Counter(tuple(np.concatenate(list(shuffled(4, k, tmp_path)))) for k in range(2400))
+    monkeypatch.setattr(prepare_module, "SHUFFLED_IN_MEMORY", 2)
+    orders = Counter(
+        tuple(np.concatenate(list(shuffled_numbers(4, k, tmp_path)))) for k in range(2400)
+    )
     assert len(orders) == 24
     # a hundred each; a chi-squared of 23 degrees of freedom is above 60 once in 30,000 times
     assert sum((times - 100) ** 2 / 100 for times in orders.values()) < 60
 
 
-def test_a_failed_run_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
+def test_a_failed_call_leaves_no_complete_directory(tmp_path: Path) -> None:
     prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     plan = make_settings(tmp_path)
     (tmp_path / "train.t").write_bytes(b"x\n\xff\n")
     with pytest.raises(UserError, match="not UTF-8"):
         prepare_corpus(plan, tmp_path / "out", overwrite=True)
-    with pytest.raises(UserError, match="no prepared corpus"):
+    with pytest.raises(UserError, match="not a prepared corpus"):
         Corpus.open(tmp_path / "out")
 
 
@@ -231,7 +235,7 @@ BAD_INPUT = [
 
 
 @pytest.mark.parametrize(("contents", "message"), BAD_INPUT)
-def test_bad_input(tmp_path: Path, contents: list[bytes], message: str) -> None:
+def test_unsuitable_text_is_an_error(tmp_path: Path, contents: list[bytes], message: str) -> None:
     paths = (tmp_path / "bad.s", tmp_path / "bad.t")
     for path, content in zip(paths, contents, strict=True):
         path.write_bytes(content)
@@ -239,13 +243,13 @@ def test_bad_input(tmp_path: Path, contents: list[bytes], message: str) -> None:
         prepare_corpus(make_settings(tmp_path, train=(paths,)), tmp_path / "out")
 
 
-def test_missing_input(tmp_path: Path) -> None:
+def test_missing_text_is_an_error(tmp_path: Path) -> None:
     missing = (tmp_path / "none.s", tmp_path / "none.t")
     with pytest.raises(UserError, match=r"none\.s: cannot be read"):
         prepare_corpus(make_settings(tmp_path, train=(missing,)), tmp_path / "out")
 
 
-def test_an_output_that_is_a_file(tmp_path: Path) -> None:
+def test_a_file_as_output_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     with pytest.raises(UserError, match="cannot be written to"):
         prepare_corpus(make_settings(tmp_path), tmp_path / "out")

@@ -1,4 +1,4 @@
-"""Training text by parts: in chunks, by several processes, gone on with after a stop."""
+"""Tokenizing by file pairs: in chunks, in several processes, continued after an interrupt."""
 
 from collections import Counter
 from pathlib import Path
@@ -20,7 +20,7 @@ tokens = st.lists(st.sampled_from("abcdefg"), max_size=6).map(" ".join)
 
 @settings(max_examples=25)  # it writes many files
 @given(pairs=st.lists(st.tuples(tokens, tokens), min_size=1, max_size=40), chunk=st.integers(1, 7))
-def test_every_pair_comes_back(
+def test_prepared_ids_decode_to_the_pairs_that_were_kept(
     tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, str]], chunk: int
 ) -> None:
     directory = tmp_path_factory.mktemp("corpus")
@@ -28,8 +28,8 @@ def test_every_pair_comes_back(
     plan = make_settings(directory, max_length=4, max_ratio=0)
     plan = plan.model_copy(update={"train": (write_pairs(directory / "p", [*pairs, ("a", "b")]),)})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenize_files, "LINES_AT_A_TIME", chunk)
-        patch.setattr(prepare_module, "ENDS_AT_A_TIME", chunk)
+        patch.setattr(tokenize_files, "LINES_PER_CHUNK", chunk)
+        patch.setattr(prepare_module, "NUMBERS_PER_CHUNK", chunk)
         prepare_corpus(plan, directory / "out")
     corpus = Corpus.open(directory / "out")
     assert decoded(corpus, "train") == [*keep, ("a", "b")]
@@ -39,12 +39,12 @@ def test_every_pair_comes_back(
     assert target.tolist() == [len(split.target(i)) for i in range(len(split))]
 
 
-def test_a_bounded_counter_keeps_the_frequent_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenize_files, "TYPES_IN_MEMORY", 20)
+def test_a_bounded_counter_keeps_frequent_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenize_files, "MAX_COUNTED_TOKENS", 20)
     counts: Counter[str] = Counter()
     largest = 0
     for number in range(500):
-        tokenize_files.count(counts, ["often", f"rare{number}", "also"])
+        tokenize_files.count_tokens(counts, ["often", f"rare{number}", "also"])
         largest = max(largest, len(counts))
     assert (counts["often"], counts["also"]) == (500, 500)
     assert largest <= 20
@@ -62,7 +62,9 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
-def test_workers_and_parts_make_no_difference(tmp_path: Path) -> None:
+def test_the_result_depends_neither_on_workers_nor_on_the_division_into_files(
+    tmp_path: Path,
+) -> None:
     """Three files, by one process or by two, or as one file: the same directory."""
     train = parts_of(tmp_path, 3, 20)
     lines = [
@@ -78,13 +80,15 @@ def test_workers_and_parts_make_no_difference(tmp_path: Path) -> None:
     assert a == c
 
 
-def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_call_continues_with_the_missing_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Parts that were done are not done again, unless their text has changed."""
     plan = make_settings(tmp_path, train=parts_of(tmp_path, 4, 5))
     whole = tmp_path / "whole"
     prepare_corpus(plan, whole)
     read: list[str] = []
-    plain = tokenize_files._token_pairs
+    plain = tokenize_files._tokenize
 
     def watched(paths: tuple[Path, Path], *tokenizers: Any) -> Any:
         read.append(paths[0].stem)
@@ -92,7 +96,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             raise KeyboardInterrupt
         return plain(paths, *tokenizers)
 
-    monkeypatch.setattr(tokenize_files, "_token_pairs", watched)
+    monkeypatch.setattr(tokenize_files, "_tokenize", watched)
     with pytest.raises(KeyboardInterrupt):
         prepare_corpus(plan, tmp_path / "out")
     write_pairs(tmp_path / "part1", [("b9 c", "y1")] * 5)

@@ -82,7 +82,7 @@ CASES = {
     ),
     "data made with other settings": Case(
         "prepare data --train s t --max-length 70",
-        ("data: already holds a corpus", "max_length", "directory, or say --overwrite"),
+        ("data: already contains a corpus", "max_length", "directory, or say --overwrite"),
     ),
     "prepare into a file": Case("prepare s --train s t", ("s: cannot be written",)),
     "prepare over the text that is read": Case(
@@ -91,11 +91,11 @@ CASES = {
     ),
     "prepare into a model": Case(
         "prepare model --train s t --overwrite",
-        ("model: holds a model, with its vocabularies", "another directory"),
+        ("model: contains a model", "another directory"),
     ),
     "prepare into text that was fetched": Case(
         "prepare . --train s t",
-        (".: holds text that `covnmt corpus get` brought", "needs another directory"),
+        (".: holds text downloaded by `covnmt corpus get`", "another directory"),
         put("corpus.json", '{"corpus": "kftt"}'),
     ),
     "subwords of nothing but blank lines": Case(

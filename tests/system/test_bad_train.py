@@ -59,10 +59,10 @@ CASES = {
     ),
     "a recipe that is a directory": Case("train model", ("model: ", "recipe")),
     "a data directory that is a model": Case(
-        f"{TRAIN[:-4]}model", ("model: holds no prepared corpus", "covnmt prepare"), alone=True
+        f"{TRAIN[:-4]}model", ("model: not a prepared corpus", "covnmt prepare"), alone=True
     ),
     "a data directory that does not exist": Case(
-        f"{TRAIN[:-4]}nowhere", ("nowhere: holds no prepared corpus", "covnmt prepare")
+        f"{TRAIN[:-4]}nowhere", ("nowhere: not a prepared corpus", "covnmt prepare")
     ),
     "a damaged corpus.json": Case(
         TRAIN, ("data/corpus.json: not valid JSON",), change("data/corpus.json", half)

@@ -121,7 +121,7 @@ def test_ctrl_c_and_going_on(tiny_corpus: Path, run_cli: RunCli, tmp_path: Path)
 
 
 WRONG = {
-    "smt train nowhere model": "nowhere: holds no prepared corpus",
+    "smt train nowhere model": "nowhere: not a prepared corpus",
     "smt tune nowhere": "nowhere: holds no phrase-based model",
     "smt translate nowhere": "nowhere: holds no phrase-based model",
     "words align nowhere.a nowhere.b": "nowhere.a: no such file",

@@ -1,10 +1,10 @@
-"""Id arrays -> batches, in an order that depends on nothing but settings, seed and batch number.
+"""Make batches in an order that depends only on settings, seed and batch number.
 
-So a resumed run goes on with the batch it would have seen. Training batches come in blocks: the
-paper's pools (SPEC 1.1), or sections of the shuffled corpus, sorted into token buckets. A block is
-a pure function of its number and is made from its own pairs alone, so neither the beginning of a
-run nor its memory depends on the size of the corpus. Letters: B pairs, J source and I target
-positions, both with the end symbol.
+So a resumed run continues with the batch that would have come next. Training batches come in
+blocks: the paper's pools (docs/paper-to-code.md, section 1.1), or sections of the shuffled corpus
+sorted into buckets of similar length. A block is a pure function of its number, made from its own
+pairs alone, so neither the start of a run nor its memory depends on the size of the corpus.
+Letters: B pairs, J source and I target positions, both with the end symbol.
 """
 
 import queue
@@ -29,58 +29,57 @@ from covnmt.text.vocabulary import PAD_ID
 
 T = TypeVar("T")
 
-# Batches of a token bucket that exchange pairs between epochs: enough to mix, few enough that
-# the shorter sides of the pairs stay alike too.
+# Batches that exchange pairs between epochs: enough to mix, few enough that the shorter sides of
+# the pairs have similar lengths too.
 BATCHES_PER_CELL = 16
-# Most pairs that are sorted into buckets together.
-SECTION = 1 << 20
+SECTION_PAIRS = 1 << 20  # at most; they are sorted into buckets together
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Pairs side by side; both sides end with the end symbol and are padded with 0."""
+    """Pairs of sentences; both sides have an end symbol and are padded with 0."""
 
     source: Tensor  # [B, J] int64
-    source_mask: Tensor  # [B, J] bool, true on words and end symbols
+    source_mask: Tensor  # [B, J] bool, false on padding
     target: Tensor  # [B, I] int64
     target_mask: Tensor  # [B, I] bool
 
     @property
     def size(self) -> int:
-        """Pairs."""
+        """Return the number of pairs."""
         return self.source.shape[0]
 
     @property
     def target_tokens(self) -> int:
-        """Target words with their end symbols, without padding."""
+        """Count target tokens with end symbols, without padding."""
         return int(self.target_mask.sum())
 
     def to(self, device: torch.device | str) -> "Batch":
-        """A copy on the device; from pinned memory it does not wait."""
+        """Copy to a device, asynchronously from pinned memory."""
         pinned = self.source.is_pinned()
         return self._map(lambda tensor: tensor.to(device, non_blocking=pinned))
 
     def pin_memory(self) -> "Batch":
-        """A copy in memory that a GPU reads directly."""
+        """Copy to memory that a GPU reads directly."""
         return self._map(Tensor.pin_memory)
 
     def clone(self) -> "Batch":
-        """A copy of its own."""
+        """Copy all tensors."""
         return self._map(Tensor.clone)
 
     def copy_(self, other: "Batch") -> None:
-        """Take over another batch of the same shape, in place."""
+        """Overwrite this batch by another of the same shape."""
         for name in ("source", "source_mask", "target", "target_mask"):
             getattr(self, name).copy_(getattr(other, name), non_blocking=True)
 
-    def pad_to_multiples(self, rows: int, columns: int) -> "Batch":
-        """The same padded to multiples of so many pairs and words on both sides: fewer shapes.
+    def pad_to_multiples(self, pairs: int, tokens: int) -> "Batch":
+        """Pad to multiples of `pairs` and of `tokens` on both sides, so that fewer shapes occur.
 
-        Rows that are added have one source position to look at and no target words.
+        Added pairs have one source position to attend to and no target tokens.
         """
 
         def padded(tensor: Tensor, value: int) -> Tensor:
-            missing = (0, -tensor.shape[1] % columns, 0, -self.size % rows)
+            missing = (0, -tensor.shape[1] % tokens, 0, -self.size % pairs)
             return nn.functional.pad(tensor, missing, value=value)
 
         source_mask = padded(self.source_mask, False)
@@ -92,14 +91,17 @@ class Batch:
             padded(self.target_mask, False),
         )
 
-    def _map(self, move: Callable[[Tensor], Tensor]) -> "Batch":
+    def _map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
         return Batch(
-            move(self.source), move(self.source_mask), move(self.target), move(self.target_mask)
+            function(self.source),
+            function(self.source_mask),
+            function(self.target),
+            function(self.target_mask),
         )
 
 
 class BatchPosition(NamedTuple):
-    """Where a batch stands in the endless sequence of them."""
+    """The position of a batch in the endless sequence of training batches."""
 
     block: int
     batch: int  # within the block
@@ -109,7 +111,7 @@ FIRST_POSITION = BatchPosition(0, 0)
 
 
 class PlannedBatch(NamedTuple):
-    """Which pairs of a split form a training batch."""
+    """The pairs of a split that form a training batch."""
 
     position: BatchPosition
     epoch: int
@@ -118,17 +120,17 @@ class PlannedBatch(NamedTuple):
 
 def collate(
     pairs: Sequence[tuple[TokenIds | Sequence[int], TokenIds | Sequence[int]]],
-    source_end: int,
-    target_end: int,
+    source_end_id: int,
+    target_end_id: int,
 ) -> Batch:
-    """Put pairs of ids side by side, adding the end symbols."""
-    source = pad_ids([source for source, _ in pairs], source_end)
-    target = pad_ids([target for _, target in pairs], target_end)
+    """Add end symbols to pairs of ids and pad them to a batch."""
+    source = pad_ids([source for source, _ in pairs], source_end_id)
+    target = pad_ids([target for _, target in pairs], target_end_id)
     return Batch(*map(torch.from_numpy, (*source, *target)))
 
 
 def read_batch(split: Split, indices: IntArray, shape: tuple[int, int] = (1, 1)) -> Batch:
-    """Read these pairs, rounded up to `shape`; into pinned memory where a GPU takes them."""
+    """Read pairs, padded to multiples of `shape`; into pinned memory if there is a GPU."""
     pairs = [(split.source(i), split.target(i)) for i in indices.tolist()]
     batch = collate(pairs, split.source_end_id, split.target_end_id) if pairs else empty_batch()
     batch = batch.pad_to_multiples(*shape)
@@ -136,16 +138,16 @@ def read_batch(split: Split, indices: IntArray, shape: tuple[int, int] = (1, 1))
 
 
 def empty_batch() -> Batch:
-    """A batch without words, whose gradient is zero: for a worker that has nothing to do.
+    """Make a batch whose gradient is zero, for a rank without a share of the global batch.
 
-    It has a source position to look at and two target steps, so that every weight takes part.
+    It has a source position to attend to and two target steps, so that every weight takes part.
     """
     source, target = torch.full((1, 1), PAD_ID), torch.full((1, 2), PAD_ID)
     return Batch(source, torch.ones_like(source, dtype=torch.bool), target, target != PAD_ID)
 
 
 def evaluation_batches(split: Split, batch_size: int) -> Iterator[IntArray]:
-    """Every pair once, those of similar length together, shortest first."""
+    """Yield every pair once, shortest first."""
     for batch in by_length(_longer_side(split, slice(None)).tolist(), batch_size):
         yield np.array(batch)
 
@@ -153,30 +155,30 @@ def evaluation_batches(split: Split, batch_size: int) -> Iterator[IntArray]:
 def train_batches(
     split: Split, config: DataConfig, seed: int, start: BatchPosition = FIRST_POSITION
 ) -> Iterator[PlannedBatch]:
-    """Training batches from `start` on, without end; a place beyond its block counts on."""
+    """Yield training batches from `start` on, endlessly; past a block, counting continues."""
     batching = build_batching(split, config, seed)
     skip = start.batch
     for number in count(start.block):
         block = batching.block(number)
         for batch in range(skip, len(block)):
-            place = BatchPosition(number, batch)
-            yield PlannedBatch(place, batching.epoch(place), block[batch])
+            position = BatchPosition(number, batch)
+            yield PlannedBatch(position, batching.epoch(position), block[batch])
         skip = max(skip - len(block), 0)
 
 
 class Batching(Protocol):
-    """An endless sequence of batches, cut into blocks."""
+    """An endless sequence of batches in blocks."""
 
     def block(self, number: int) -> list[IntArray]:
-        """The batches of one block: indices of pairs."""
+        """Return the batches of one block, as indices of pairs."""
 
-    def epoch(self, place: BatchPosition) -> int:
-        """How often the whole corpus was read before this batch."""
+    def epoch(self, position: BatchPosition) -> int:
+        """Count the passes over the corpus before this batch."""
 
 
 def build_batching(split: Split, config: DataConfig, seed: int) -> Batching:
-    """The scheme that the settings name, over the pairs that are not too long."""
-    pairs = _fitting(split, config.max_length)
+    """Build the batching of the settings, over the pairs that are not too long."""
+    pairs = select_short_pairs(split, config.max_length)
     if not len(pairs):
         raise UserError(
             f"{split.directory}: no pair of {split.name} has at most data.max_length = "
@@ -187,8 +189,8 @@ def build_batching(split: Split, config: DataConfig, seed: int) -> Batching:
     return TokenBatching(split, pairs, config.batch_tokens, seed)
 
 
-def _fitting(split: Split, max_length: int) -> IntArray:
-    """The pairs that are not too long, shuffled; looks at them only if some might be."""
+def select_short_pairs(split: Split, max_length: int) -> IntArray:
+    """Return the shuffled pairs that are not too long; reads lengths only if some might be."""
     if split.max_length is not None and split.max_length <= max_length:
         return split.order
     return split.order[_longer_side(split, slice(None))[split.order] <= max_length]
@@ -199,9 +201,10 @@ def _longer_side(split: Split, pairs: IntArray | slice) -> IntArray:
 
 
 class PaperBatching:
-    """Pools of pairs in corpus order, each sorted by length and cut into batches (SPEC 1.1).
+    """Pools of pairs in corpus order, each sorted by length and cut into batches.
 
-    The corpus is read as a ring: the last pool of an epoch goes on with the first pairs.
+    See docs/paper-to-code.md, section 1.1. The last pool of an epoch continues with the first
+    pairs.
     """
 
     def __init__(self, split: Split, pairs: IntArray, batch_size: int, pool: int) -> None:
@@ -214,24 +217,24 @@ class PaperBatching:
         shortest_first = np.argsort(_longer_side(self._split, pairs), kind="stable")
         return np.split(pairs[shortest_first], self._pool)
 
-    def epoch(self, place: BatchPosition) -> int:
-        number = place.block * self._pool + place.batch
+    def epoch(self, position: BatchPosition) -> int:
+        number = position.block * self._pool + position.batch
         return number * self._batch_size // len(self._pairs)
 
 
 class TokenBatching:
     """Batches of pairs of similar length with at most `batch_tokens` on either side.
 
-    The shuffled corpus is read in sections, one a block. The pairs of a section are divided into
-    cells of similar length; every epoch shuffles the pairs within each cell, cuts it into batches
-    and shuffles those. All cuts are the same in every epoch.
+    The shuffled corpus is read in sections, one per block. The pairs of a section are divided into
+    cells of similar length. Every epoch shuffles the pairs within each cell, cuts it into batches
+    and shuffles those. The cuts are the same in every epoch.
     """
 
     def __init__(self, split: Split, pairs: IntArray, batch_tokens: int, seed: int) -> None:
         self._split, self._pairs = split, pairs
         self._batch_tokens, self._seed = batch_tokens, seed
-        self._sections = -(-len(pairs) // SECTION)
-        self._held: tuple[int, Section] | None = None
+        self._sections = -(-len(pairs) // SECTION_PAIRS)
+        self._cached: tuple[int, Section] | None = None
 
     def block(self, number: int) -> list[IntArray]:
         section = self._section(number % self._sections)
@@ -241,22 +244,22 @@ class TokenBatching:
         batches = np.split(section.pairs[by_cell], section.cuts)
         return [batches[i] for i in random.permutation(len(batches))]
 
-    def epoch(self, place: BatchPosition) -> int:
-        return place.block // self._sections
+    def epoch(self, position: BatchPosition) -> int:
+        return position.block // self._sections
 
     def _section(self, number: int) -> "Section":
-        if self._held is None or self._held[0] != number:
+        if self._cached is None or self._cached[0] != number:
             first, end = (k * len(self._pairs) // self._sections for k in (number, number + 1))
             section = divide_into_cells(self._split, self._pairs[first:end], self._batch_tokens)
-            self._held = (number, section)
-        return self._held[1]
+            self._cached = (number, section)
+        return self._cached[1]
 
 
 class Section(NamedTuple):
-    """Pairs sorted into cells, and where their batches begin."""
+    """Pairs sorted into cells, and the boundaries of their batches."""
 
     pairs: IntArray
-    cells: npt.NDArray[np.int32]  # of each pair
+    cells: npt.NDArray[np.int32]  # the cell of each pair
     cuts: IntArray
 
 
@@ -268,47 +271,47 @@ def divide_into_cells(split: Split, pairs: IntArray, batch_tokens: int) -> Secti
     # within a bucket by the difference, so that the shorter sides are alike as well
     order = np.lexsort((target - source, buckets))
     bucket_starts = np.flatnonzero(np.diff(buckets[order])) + 1
-    cells, batches = _cut(np.split(longer[order], bucket_starts), batch_tokens)
+    cells, batches = _cut_buckets(np.split(longer[order], bucket_starts), batch_tokens)
     numbers = np.repeat(np.arange(len(cells), dtype=np.int32), cells)
     return Section(pairs[order], numbers, np.cumsum(batches)[:-1])
 
 
 def _bucket_edges(longest: int) -> list[int]:
-    """The greatest length of each bucket: a tenth, or one, more than that before."""
+    """Return the greatest length of each bucket: 10% more than the one before, at least 1."""
     edges = [1]
     while edges[-1] < longest:
         edges.append(edges[-1] + 1 + edges[-1] // 10)
     return edges
 
 
-def _cut(buckets: Iterable[IntArray], batch_tokens: int) -> tuple[list[int], list[int]]:
-    """The number of pairs in each cell and in each batch, given the lengths in each bucket."""
+def _cut_buckets(buckets: Iterable[IntArray], batch_tokens: int) -> tuple[list[int], list[int]]:
+    """Return the number of pairs in each cell and batch, from the lengths in each bucket."""
     cells, batches = [], []
     for lengths in buckets:
-        most = max(1, batch_tokens // int(lengths.max()))
-        for cell in _parts(len(lengths), most * BATCHES_PER_CELL):
+        batch_size = max(1, batch_tokens // int(lengths.max()))
+        for cell in _split_evenly(len(lengths), batch_size * BATCHES_PER_CELL):
             cells.append(cell)
-            batches += _parts(cell, most)
+            batches += _split_evenly(cell, batch_size)
     return cells, batches
 
 
-def _parts(total: int, most: int) -> list[int]:
-    """The fewest parts that are no more than `most`, as even as possible."""
-    number = -(-total // most)
+def _split_evenly(total: int, limit: int) -> list[int]:
+    """Split into as few parts as possible of at most `limit`, as equal as possible."""
+    number = -(-total // limit)
     return [(i + 1) * total // number - i * total // number for i in range(number)]
 
 
 def prefetch(items: Iterable[T], depth: int) -> Iterator[T]:
-    """The same items, made up to `depth` ahead in a background thread.
+    """Yield items that a background thread takes up to `depth` ahead.
 
-    An exception there is raised here. When the consumer stops, so does the thread.
+    Its exceptions are raised here. It ends when the consumer stops.
     """
-    ready: queue.Queue[T | _Done] = queue.Queue(depth)
+    ready: queue.Queue[T | _EndOfItems] = queue.Queue(depth)
     stop = threading.Event()
     thread = threading.Thread(target=_produce, args=(items, ready, stop), daemon=True)
     thread.start()
     try:
-        while not isinstance(item := ready.get(), _Done):
+        while not isinstance(item := ready.get(), _EndOfItems):
             yield item
         if item.error is not None:
             raise item.error
@@ -317,25 +320,27 @@ def prefetch(items: Iterable[T], depth: int) -> Iterator[T]:
         thread.join()
 
 
-class _Done(NamedTuple):
-    """Comes after the last item."""
+class _EndOfItems(NamedTuple):
+    """Follows the last item in the queue."""
 
     error: BaseException | None
 
 
-def _produce(items: Iterable[T], ready: "queue.Queue[T | _Done]", stop: threading.Event) -> None:
+def _produce(
+    items: Iterable[T], ready: "queue.Queue[T | _EndOfItems]", stop: threading.Event
+) -> None:
     try:
         for item in items:
             if not _put(item, ready, stop):
                 return
-        end = _Done(None)
-    except BaseException as error:  # the consumer's to handle
-        end = _Done(error)
+        end = _EndOfItems(None)
+    except BaseException as error:  # the consumer raises it
+        end = _EndOfItems(error)
     _put(end, ready, stop)
 
 
 def _put(item: T, ready: "queue.Queue[T]", stop: threading.Event) -> bool:
-    """Wait for room; false if the consumer stopped instead."""
+    """Wait for room in the queue; returns false if the consumer stopped."""
     while not stop.is_set():
         try:
             ready.put(item, timeout=0.1)

@@ -1,14 +1,14 @@
 """A prepared corpus: its report (`PrepareReport`) and memory-mapped ids (`Corpus`).
 
-A prepared directory holds, for each split (train, dev, test) and each side:
+A prepared directory has, for each split (train, dev, test) and each side:
 
     train.source.ids           all sentences end to end: uint16, or uint32 for large vocabularies
     train.source.offsets.npy   int64; sentence i is ids[offsets[i] : offsets[i + 1]]
-    train.order.npy            the shuffle, made once and for all (SPEC 1.1)
-    dev.source.txt             the raw lines, for scoring (not for train)
+    train.order.npy            the one shuffle (docs/paper-to-code.md, section 1.1)
+    dev.source.txt             the lines before tokenization, for scoring (dev and test)
 
-next to the tokenizers and vocabularies (see `codec`), and `corpus.json`: what was done and what
-came out. It is written last, so a directory that has it is complete. Ids carry no end symbol.
+and also the tokenizers and vocabularies (see `codec`) and `corpus.json`, the report. That is
+written last, so a directory that has it is complete. The ids have no end symbols.
 """
 
 import hashlib
@@ -36,12 +36,12 @@ DROP_REASONS: dict[DropReason, str] = {
     "too_long": "too long",
     "ratio": "of too different lengths",
 }
-CORPUS_FORMAT = 1  # of the directory's layout
+CORPUS_FORMAT = 1  # version of the files in a prepared directory
 REMEDY = "make it again with `covnmt prepare`"
 
 
 class SplitReport(Settings):
-    """What became of one split."""
+    """What `prepare` did with one split."""
 
     read: int
     kept: int
@@ -51,11 +51,11 @@ class SplitReport(Settings):
 
     def __str__(self) -> str:
         dropped = f"dropped: {format_dropped(self.dropped) or 'none'}"
-        text = [
+        sides = [
             f"{self.tokens[side]:,} {side} tokens, {self.coverage[side]}% in the vocabulary"
             for side in SIDES
         ]
-        return "; ".join([f"{self.kept:,} of {self.read:,} pairs", dropped, *text])
+        return "; ".join([f"{self.kept:,} of {self.read:,} pairs", dropped, *sides])
 
 
 class PrepareReport(Settings):
@@ -69,32 +69,32 @@ class PrepareReport(Settings):
     splits: dict[SplitName, SplitReport]
     vocabulary_sizes: dict[Side, int] = Field(alias="rows", description="with the end symbol")
     fingerprint: str = Field(description="of the tokenizers and vocabularies")
-    reused: bool = Field(False, exclude=True, description="all was there already")
+    reused: bool = Field(False, exclude=True, description="the directory was complete already")
 
     def lines(self) -> list[str]:
-        """The report in words."""
+        """Format the report for the terminal."""
         source, target = (self.vocabulary_sizes[side] for side in SIDES)
         sizes = f"vocabulary sizes: {source:,} source, {target:,} target"
-        state = ["already prepared with these settings; nothing to do"] * self.reused
-        return [*state, *(f"{name}: {split}" for name, split in self.splits.items()), sizes]
+        reused = ["already prepared with these settings; nothing to do"] * self.reused
+        return [*reused, *(f"{name}: {split}" for name, split in self.splits.items()), sizes]
 
 
 def format_dropped(dropped: Mapping[DropReason, int]) -> str:
-    """What was dropped and why."""
-    return ", ".join(f"{number:,} {DROP_REASONS[fault]}" for fault, number in dropped.items())
+    """Say how many pairs were dropped, and why."""
+    return ", ".join(f"{number:,} {DROP_REASONS[reason]}" for reason, number in dropped.items())
 
 
 def id_dtype(vocabulary_size: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """The smallest type on disk that holds every id of a vocabulary."""
+    """Return the smallest type on disk for the ids of a vocabulary."""
     return np.dtype("<u2" if vocabulary_size <= 2**16 else "<u4")
 
 
-ALL = slice(None)  # sentences
+ALL_SENTENCES = slice(None)
 
 
 @dataclass(frozen=True)
 class SentenceIds:
-    """One side of a split: ragged rows of ids, mapped from disk."""
+    """The ids of one side of a split, memory-mapped; sentence i is between two offsets."""
 
     ids: TokenIds
     offsets: IntArray
@@ -102,48 +102,48 @@ class SentenceIds:
     def __getitem__(self, i: int) -> TokenIds:
         return self.ids[self.offsets[i] : self.offsets[i + 1]]
 
-    def lengths(self, rows: IntArray | slice = ALL) -> IntArray:
-        """Tokens of these sentences, known without reading them."""
-        return self.offsets[1:][rows] - self.offsets[:-1][rows]
+    def lengths(self, sentences: IntArray | slice = ALL_SENTENCES) -> IntArray:
+        """Count the tokens of sentences without reading them."""
+        return self.offsets[1:][sentences] - self.offsets[:-1][sentences]
 
 
 @dataclass(frozen=True)
 class Split:
-    """The pairs of train, dev or test. Ids come without the end symbols, given by their ids."""
+    """The pairs of train, dev or test; their ids have no end symbols."""
 
     name: SplitName
     directory: Path
     source_sentences: SentenceIds
     target_sentences: SentenceIds
-    order: IntArray
+    order: IntArray  # indices of all pairs, shuffled for train
     source_end_id: int
     target_end_id: int
-    max_length: int | None = None  # no side has more tokens, where that is known
+    max_length: int | None = None  # tokens of the longest side, where known
 
     def __len__(self) -> int:
         return len(self.order)
 
     def source(self, i: int) -> TokenIds:
-        """The source ids of pair i."""
+        """Return the source ids of pair i."""
         return self.source_sentences[i]
 
     def target(self, i: int) -> TokenIds:
-        """The target ids of pair i."""
+        """Return the target ids of pair i."""
         return self.target_sentences[i]
 
     def lengths(self, pairs: IntArray | slice) -> tuple[IntArray, IntArray]:
-        """Source and target tokens of these pairs."""
+        """Count source and target tokens of pairs."""
         return self.source_sentences.lengths(pairs), self.target_sentences.lengths(pairs)
 
     def source_text(self) -> list[str]:
-        """The raw source lines (dev and test)."""
-        return self._text("source")
+        """Read the untokenized source lines (dev and test)."""
+        return self._read_text("source")
 
     def target_text(self) -> list[str]:
-        """The raw target lines (dev and test)."""
-        return self._text("target")
+        """Read the untokenized target lines (dev and test)."""
+        return self._read_text("target")
 
-    def _text(self, side: Side) -> list[str]:
+    def _read_text(self, side: Side) -> list[str]:
         path = self.directory / f"{self.name}.{side}.txt"
         lines = list(files.read_lines(path))
         if len(lines) != len(self):
@@ -160,15 +160,15 @@ class Corpus:
 
     @classmethod
     def open(cls, directory: Path) -> "Corpus":
-        """Open what `prepare` wrote; vocabularies that were changed since are an error."""
+        """Open a prepared directory; vocabularies that were changed since are an error."""
         path = directory / "corpus.json"
         if not path.exists():
-            raise UserError(f"{directory}: holds no prepared corpus; {REMEDY}")
-        said = files.read_json(path)
-        if isinstance(said, dict) and "corpus" in said:  # a record of the same name
+            raise UserError(f"{directory}: not a prepared corpus; {REMEDY}")
+        content = files.read_json(path)
+        if isinstance(content, dict) and "corpus" in content:  # of `open_corpora`, same file name
             raise UserError(
-                f"{directory}: holds text that `covnmt corpus get` brought; what `covnmt prepare` "
-                "makes of it needs another directory"
+                f"{directory}: holds text downloaded by `covnmt corpus get`; give `covnmt prepare` "
+                "another directory"
             )
         corpus = cls(directory, read_settings(path, PrepareReport))
         if corpus.report.version != CORPUS_FORMAT:
@@ -180,20 +180,20 @@ class Corpus:
         return corpus
 
     def identity(self) -> str:
-        """A digest of what was prepared and how, wherever its files lie.
+        """Hash what corpus.json says, without paths: text, settings and results of `prepare`.
 
-        Of what corpus.json says, so that a setting which came later changes nothing.
+        Settings added by later versions are not in that file, and so do not change the hash.
         """
-        places = {"settings": {"train", "dev", "test"}}
-        said = self.report.model_dump_json(exclude=places, exclude_unset=True)
-        return hashlib.sha256(said.encode()).hexdigest()
+        paths = {"settings": {"train", "dev", "test"}}
+        content = self.report.model_dump_json(exclude=paths, exclude_unset=True)
+        return hashlib.sha256(content.encode()).hexdigest()
 
     def codec(self, side: Side) -> Codec:
-        """The tokenizer and vocabulary of one side."""
+        """Load the tokenizer and vocabulary of one side."""
         return Codec.load(self.directory, side)
 
     def split(self, name: SplitName) -> Split:
-        """The pairs of train, dev or test."""
+        """Open the pairs of train, dev or test."""
         if name not in self.report.splits:
             raise UserError(f"{self.directory}: was prepared without {name} files; {REMEDY}")
         pairs, sizes = self.report.splits[name].kept, self.report.vocabulary_sizes
@@ -218,16 +218,13 @@ class Corpus:
 def _open_sentences(stem: Path, number: int, vocabulary_size: int) -> SentenceIds:
     offsets = _open_array(Path(f"{stem}.offsets.npy"), number + 1)
     path = Path(f"{stem}.ids")
-    expected = int(offsets[-1]) * id_dtype(vocabulary_size).itemsize
-    found = path.stat().st_size if path.exists() else 0
-    if found != expected:
-        raise UserError(f"{path}: has {found} bytes instead of {expected}; {REMEDY}")
+    dtype = id_dtype(vocabulary_size)
+    expected = int(offsets[-1]) * dtype.itemsize
+    size = path.stat().st_size if path.exists() else 0
+    if size != expected:
+        raise UserError(f"{path}: has {size} bytes instead of {expected}; {REMEDY}")
     # an empty file cannot be mapped
-    ids = (
-        np.memmap(path, id_dtype(vocabulary_size), "r")
-        if expected
-        else np.zeros(0, id_dtype(vocabulary_size))
-    )
+    ids = np.memmap(path, dtype, "r") if expected else np.zeros(0, dtype)
     return SentenceIds(ids, offsets)
 
 

@@ -1,44 +1,44 @@
-"""Sentences of different lengths side by side."""
+"""Pad sentences of different lengths to one array, and choose which share a batch."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from covnmt.base.arrays import BoolArray, IntArray
 from covnmt.data.corpus import TokenIds
 from covnmt.text.vocabulary import PAD_ID
 
 T = TypeVar("T")
 
-LONG = 400  # tokens; sentences up to here are put side by side as many as there may be
+LONG_SENTENCE = 400  # tokens; longer sentences share a batch with fewer others
 
 
 class PaddedIds(NamedTuple):
-    """S sentences as one array; J is the longest, with its end symbol."""
+    """S sentences as one array; J is the longest length, with the end symbol."""
 
-    ids: NDArray[np.int64]  # [S, J]
-    mask: NDArray[np.bool_]  # [S, J] true on words and end symbols
+    ids: IntArray  # [S, J]
+    mask: BoolArray  # [S, J] false on padding
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Real positions of each [S]."""
-        lengths: NDArray[np.int64] = self.mask.sum(axis=1)
+    def lengths(self) -> IntArray:
+        """Count the tokens of each sentence, with its end symbol [S]."""
+        lengths: IntArray = self.mask.sum(axis=1)
         return lengths
 
 
 def length_sorted_batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
-    """The numbers of all sentences, so many at a time, shortest first: little to fill up.
+    """Yield the indices of all sentences in batches of `size`, shortest first to save padding.
 
-    Fewer at a time where one is so long that the others would cost far too much beside it.
+    Batches of very long sentences are smaller, so that memory stays bounded.
     """
     batch: list[int] = []
-    for number in sorted(range(len(lengths)), key=lengths.__getitem__):
-        tokens = (len(batch) + 1) * lengths[number]
-        if len(batch) == size or (batch and tokens > size * LONG):
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        padded_tokens = (len(batch) + 1) * lengths[index]
+        if len(batch) == size or (batch and padded_tokens > size * LONG_SENTENCE):
             yield batch
             batch = []
-        batch.append(number)
+        batch.append(index)
     if batch:
         yield batch
 
@@ -56,11 +56,11 @@ def map_in_batches(
     return [results[index] for index in range(len(lengths))]
 
 
-def pad_ids(rows: Sequence[TokenIds | Sequence[int]], end: int) -> PaddedIds:
-    """Put sentences side by side, each with its end symbol."""
-    lengths = np.array([len(row) for row in rows])  # [S]
-    ids = np.full((len(rows), lengths.max() + 1), PAD_ID, dtype=np.int64)  # [S, J]
-    for padded, row in zip(ids, rows, strict=True):
-        padded[: len(row)] = row
-        padded[len(row)] = end
+def pad_ids(sentences: Sequence[TokenIds | Sequence[int]], end_id: int) -> PaddedIds:
+    """Add the end symbol to each sentence, and padding up to the longest."""
+    lengths = np.array([len(sentence) for sentence in sentences])  # [S]
+    ids = np.full((len(sentences), lengths.max() + 1), PAD_ID, dtype=np.int64)  # [S, J]
+    for row, sentence in zip(ids, sentences, strict=True):
+        row[: len(sentence)] = sentence
+        row[len(sentence)] = end_id
     return PaddedIds(ids, np.arange(ids.shape[1]) <= lengths[:, None])

@@ -1,7 +1,7 @@
-"""Parallel text files -> a prepared directory (see `corpus` for what it holds).
+"""Turn parallel text files into a prepared directory (see `corpus` for its files).
 
-Every pair of files is a part of its own (see `parts`); several processes work on them. Memory
-stays flat, however large the corpus is, and an interrupted call goes on where it was.
+Several processes work on the pairs of files (see `tokenize_files`). Memory does not grow with the
+corpus, and an interrupted call continues where it was.
 """
 
 import shutil
@@ -46,16 +46,16 @@ from covnmt.text.vocabulary import (
     train_sentencepiece,
 )
 
-SHUFFLED_AT_ONCE = 1 << 21  # pairs; more of them are dealt to piles on disk first
-ENDS_AT_A_TIME = 1 << 20
+SHUFFLED_IN_MEMORY = 1 << 21  # pairs; more of them are first distributed to files
+NUMBERS_PER_CHUNK = 1 << 20
 
 
 def prepare_corpus(
     settings: PrepareSettings, output: Path, overwrite: bool = False, workers: int = 1
 ) -> PrepareReport:
-    """Tokenise, build vocabularies and write id arrays; streams, whatever the size of the text.
+    """Tokenize, build vocabularies and write id arrays.
 
-    So many processes work on the training files. What they make does not depend on their number.
+    The training files are shared among `workers` processes; the result does not depend on them.
     """
     inputs = {
         name: tuple(files.file_digest(path) for pair in pairs for path in pair)
@@ -64,12 +64,13 @@ def prepare_corpus(
     if (output / "corpus.json").exists() and not overwrite:
         return _reuse(output, settings, inputs)
     if (output / "config.json").exists():
-        raise UserError(f"{output}: holds a model, with its vocabularies; choose another directory")
-    read = chain.from_iterable(chain(*settings.files().values()))
-    files.check_distinct_paths((text for text, _ in _texts(settings, output)), read)
+        raise UserError(f"{output}: contains a model; choose another directory")
+    inputs_read = chain.from_iterable(chain(*settings.files().values()))
+    outputs = (output_path for output_path, _ in _untokenized_texts(settings, output))
+    files.check_distinct_paths(outputs, inputs_read)
     work = output / ".prepare"
-    _clear(output)
-    splits, sizes = _fill(settings, inputs, output, work, workers)
+    _mark_incomplete(output)
+    splits, sizes = _write_all(settings, inputs, output, work, workers)
     report = PrepareReport(
         version=CORPUS_FORMAT,
         settings=settings,
@@ -86,12 +87,12 @@ def prepare_corpus(
 def _reuse(
     output: Path, settings: PrepareSettings, inputs: Mapping[SplitName, tuple[str, ...]]
 ) -> PrepareReport:
-    """The report of a directory made with the same settings from the same text."""
+    """Return the report of a directory if it was made with the same settings from the same text."""
     corpus = Corpus.open(output)
     require_same_settings(
         _identity(corpus.report.settings, corpus.report.inputs),
         _identity(settings, inputs),
-        f"{output}: already holds a corpus made",
+        f"{output}: already contains a corpus made",
         "choose another directory, or say --overwrite",
     )
     for name in corpus.report.splits:
@@ -106,8 +107,8 @@ def _identity(
     return settings.model_dump(mode="json") | {name: inputs.get(name) for name in SPLIT_NAMES}
 
 
-def _clear(output: Path) -> None:
-    """Take away the mark of completeness and the half-written files of a killed run."""
+def _mark_incomplete(output: Path) -> None:
+    """Remove corpus.json, and temporary files of a killed process."""
     try:
         output.mkdir(parents=True, exist_ok=True)
         (output / "corpus.json").unlink(missing_ok=True)
@@ -117,62 +118,62 @@ def _clear(output: Path) -> None:
         raise UserError(f"{output}: cannot be written to ({error.strerror})") from None
 
 
-def _fill(
+def _write_all(
     settings: PrepareSettings,
     inputs: Mapping[SplitName, tuple[str, ...]],
     output: Path,
     work: Path,
     workers: int,
 ) -> tuple[dict[SplitName, SplitReport], dict[Side, int]]:
-    """Write everything but corpus.json; `work` holds what was made of each part."""
+    """Write everything but corpus.json; `work` has the results of each file pair."""
     models = _train_subwords(settings, work)
-    parts = {
+    pairs = {
         name: [
             FilePair(name, k, paths, inputs[name][2 * k : 2 * k + 2], settings, models, work)
-            for k, paths in enumerate(pairs)
+            for k, paths in enumerate(split_paths)
         ]
-        for name, pairs in settings.files().items()
+        for name, split_paths in settings.files().items()
     }
-    # dev and test are too small to start a process for
-    many = {name: workers if name == "train" else 1 for name in parts}
-    tallies = {name: _tokenise(some, many[name]) for name, some in parts.items()}
+    # dev and test are too small to start processes for
+    processes = {name: workers if name == "train" else 1 for name in pairs}
+    tallies = {name: _tokenize(pairs[name], processes[name]) for name in pairs}
     if not tallies["train"]["kept"]:
-        faults = format_dropped(_dropped(tallies["train"]))
+        reasons = format_dropped(_dropped(tallies["train"]))
         raise UserError(
-            f"no training pair is left ({faults}): check the text, max_length and max_ratio"
+            f"no training pair is left ({reasons}): check the text, max_length and max_ratio"
         )
-    vocabularies = _write_codecs(settings, parts["train"], output)
+    vocabularies = _write_codecs(settings, pairs["train"], output)
     _write_order(output, tallies["train"]["kept"], settings.seed, work)
-    for text, path in _texts(settings, output):
-        files.write_lines(text, files.read_lines(path))
+    for output_path, path in _untokenized_texts(settings, output):
+        files.write_lines(output_path, files.read_lines(path))
     splits = {
-        name: _encode(some, vocabularies, tallies[name], output, many[name])
-        for name, some in parts.items()
+        name: _encode(pairs[name], vocabularies, tallies[name], output, processes[name])
+        for name in pairs
     }
     return splits, {side: len(vocabularies[side]) for side in SIDES}
 
 
-def _tokenise(parts: Sequence[FilePair], workers: int) -> Counter[str]:
-    """Tokenise all parts of a split; the pairs that are kept and dropped."""
+def _tokenize(pairs: Sequence[FilePair], workers: int) -> Counter[str]:
+    """Tokenize a split; returns how many pairs are kept and dropped."""
     tally: Counter[str] = Counter()
-    made = map_unordered(tokenize_file_pair, parts, workers)
-    for found in track(made, len(parts), f"tokenising {parts[0].name}", "files"):
-        tally.update(found)
+    tallies = map_unordered(tokenize_file_pair, pairs, workers)
+    for pair_tally in track(tallies, len(pairs), f"tokenizing {pairs[0].split}", "files"):
+        tally.update(pair_tally)
     return tally
 
 
 def _write_codecs(
-    settings: PrepareSettings, parts: Sequence[FilePair], output: Path
+    settings: PrepareSettings, pairs: Sequence[FilePair], output: Path
 ) -> dict[Side, Vocabulary]:
-    """Add up the counts of all parts, and write tokenizers and vocabularies."""
+    """Add up the counts of all file pairs, and write tokenizers and vocabularies."""
     counts: dict[Side, Counter[str]] = {side: Counter() for side in SIDES}
     if settings.joint:
         counts["target"] = counts["source"]
-    for part in parts:
+    for pair in pairs:
         for side in SIDES:
-            add_token_counts(counts[side], part.file(f"{side}.counts"))
+            add_token_counts(counts[side], pair.file(f"{side}.counts"))
     vocabularies = {}
-    for side, model in parts[0].models.items():
+    for side, model in pairs[0].spm_models.items():
         vocabularies[side] = _build_vocabulary(counts[side], settings.vocabulary_size(side), model)
         tokenizer = build_tokenizer(settings.tokenizer(side), model)
         Codec(settings.tokenizer(side), tokenizer, vocabularies[side], model).save(output, side)
@@ -180,7 +181,7 @@ def _write_codecs(
 
 
 def _train_subwords(settings: PrepareSettings, work: Path) -> dict[Side, Path | None]:
-    """A sentencepiece model for each side that wants one; joint sides share it."""
+    """Train a sentencepiece model for each side that needs one; joint sides share it."""
     models: dict[Side, Path | None] = {"source": None, "target": None}
     for side in SIDES:
         if settings.tokenizer(side).kind != "sentencepiece":
@@ -189,7 +190,7 @@ def _train_subwords(settings: PrepareSettings, work: Path) -> dict[Side, Path | 
             models[side] = models["source"]
             continue
         models[side] = path = work / f"{side}.spm"
-        text = _train_lines(settings, SIDES if settings.joint else (side,))
+        text = _read_training_lines(settings, SIDES if settings.joint else (side,))
         text = track(text, None, f"reading {side} for sentencepiece")
         train_sentencepiece(
             text,
@@ -205,7 +206,7 @@ def _train_subwords(settings: PrepareSettings, work: Path) -> dict[Side, Path | 
     return models
 
 
-def _train_lines(settings: PrepareSettings, sides: Iterable[Side]) -> Iterator[str]:
+def _read_training_lines(settings: PrepareSettings, sides: Iterable[Side]) -> Iterator[str]:
     for side in sides:
         for pair in settings.train:
             for line in files.read_lines(pair[SIDES.index(side)]):
@@ -213,7 +214,7 @@ def _train_lines(settings: PrepareSettings, sides: Iterable[Side]) -> Iterator[s
 
 
 def _dropped(tally: Counter[str]) -> dict[DropReason, int]:
-    return {fault: tally[fault] for fault in DROP_REASONS if tally[fault]}
+    return {reason: tally[reason] for reason in DROP_REASONS if tally[reason]}
 
 
 def _build_vocabulary(counts: Mapping[str, int], size: int, model: Path | None) -> Vocabulary:
@@ -224,42 +225,42 @@ def _build_vocabulary(counts: Mapping[str, int], size: int, model: Path | None) 
 
 def _write_order(output: Path, pairs: int, seed: int, work: Path) -> None:
     with files.atomic_write(output / "train.order.npy") as stream:
-        _write_header(stream, pairs)
-        for part in shuffled(pairs, seed, work):
-            stream.write(part.astype("<i8", copy=False).tobytes())
+        _write_npy_header(stream, pairs)
+        for chunk in shuffled_numbers(pairs, seed, work):
+            stream.write(chunk.astype("<i8", copy=False).tobytes())
 
 
-def _write_header(stream: IO[bytes], length: int) -> None:
+def _write_npy_header(stream: IO[bytes], length: int) -> None:
     header = {"descr": "<i8", "fortran_order": False, "shape": (length,)}
     np.lib.format.write_array_header_1_0(stream, header)
 
 
-def shuffled(number: int, seed: int, work: Path) -> Iterator[IntArray]:
-    """All numbers below `number` in random order, some at a time.
+def shuffled_numbers(total: int, seed: int, work: Path) -> Iterator[IntArray]:
+    """Yield all numbers below `total` in random order, in chunks.
 
-    Too many for memory are first dealt to piles at random, and the piles are shuffled one by one:
-    every order is then as likely as any other.
+    More than fit in memory are first distributed to files at random, which are then shuffled one
+    by one: every order is equally likely.
     """
     random = np.random.default_rng(seed)
-    piles = -(-number // SHUFFLED_AT_ONCE)
+    piles = -(-total // SHUFFLED_IN_MEMORY)
     if piles == 1:
-        yield random.permutation(number)
+        yield random.permutation(total)
         return
     paths = [work / f"pile.{k}" for k in range(piles)]
     with ExitStack() as stack:
         streams = [stack.enter_context(path.open("wb")) for path in paths]
-        for start in range(0, number, ENDS_AT_A_TIME):
-            some = np.arange(start, min(start + ENDS_AT_A_TIME, number))
-            dealt = random.integers(piles, size=len(some))
+        for start in range(0, total, NUMBERS_PER_CHUNK):
+            numbers = np.arange(start, min(start + NUMBERS_PER_CHUNK, total))
+            pile = random.integers(piles, size=len(numbers))
             for k, stream in enumerate(streams):
-                some[dealt == k].tofile(stream)
+                numbers[pile == k].tofile(stream)
     for path in paths:
         yield random.permutation(np.fromfile(path, np.int64))
         path.unlink()
 
 
-def _texts(settings: PrepareSettings, output: Path) -> Iterator[tuple[Path, Path]]:
-    """The raw lines of dev and test: where they go, and where they come from."""
+def _untokenized_texts(settings: PrepareSettings, output: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield output and input paths of the untokenized lines of dev and test."""
     for name, pairs in settings.files().items():
         if name != "train":
             for side, path in zip(SIDES, pairs[0], strict=True):
@@ -267,24 +268,23 @@ def _texts(settings: PrepareSettings, output: Path) -> Iterator[tuple[Path, Path
 
 
 def _encode(
-    parts: Sequence[FilePair],
+    pairs: Sequence[FilePair],
     vocabularies: Mapping[Side, Vocabulary],
     tally: Counter[str],
     output: Path,
     workers: int,
 ) -> SplitReport:
-    """Turn the tokens of a split into id arrays."""
-    name = parts[0].name
+    """Write the id arrays of a split."""
+    name = pairs[0].split
     tokens: Counter[Side] = Counter()
     unknown: Counter[Side] = Counter()
-    jobs = [EncodingTask(part, side, vocabularies[side]) for side in SIDES for part in parts]
-    for side, ids, unks in track(
-        map_unordered(encode_file, jobs, workers), len(jobs), f"encoding {name}", "files"
-    ):
+    tasks = [EncodingTask(pair, side, vocabularies[side]) for side in SIDES for pair in pairs]
+    encoded = map_unordered(encode_file, tasks, workers)
+    for side, ids, unks in track(encoded, len(tasks), f"encoding {name}", "files"):
         tokens[side] += ids
         unknown[side] += unks
     for side in SIDES:
-        _assemble(parts, side, tally["kept"], output / f"{name}.{side}")
+        _concatenate(pairs, side, tally["kept"], output / f"{name}.{side}")
     return SplitReport(
         read=tally.total(),
         kept=tally["kept"],
@@ -294,20 +294,20 @@ def _encode(
     )
 
 
-def _assemble(parts: Iterable[FilePair], side: Side, number: int, stem: Path) -> None:
-    """Put the parts of one side together: the ids of all sentences, and where each begins."""
+def _concatenate(pairs: Iterable[FilePair], side: Side, number: int, stem: Path) -> None:
+    """Write the ids of all sentences of one side, and where each begins."""
     end = 0
     with (
         files.atomic_write(Path(f"{stem}.ids")) as ids_file,
         files.atomic_write(Path(f"{stem}.offsets.npy")) as offsets_file,
     ):
-        _write_header(offsets_file, number + 1)
+        _write_npy_header(offsets_file, number + 1)
         offsets_file.write(np.zeros(1, "<i8").tobytes())
-        for part in parts:
-            with part.file(f"{side}.ids").open("rb") as stream:
+        for pair in pairs:
+            with pair.file(f"{side}.ids").open("rb") as stream:
                 shutil.copyfileobj(stream, ids_file, 1 << 20)
             start = end
-            with part.file(f"{side}.ends").open("rb") as stream:
-                while len(ends := np.fromfile(stream, "<i8", ENDS_AT_A_TIME)):
+            with pair.file(f"{side}.ends").open("rb") as stream:
+                while len(ends := np.fromfile(stream, "<i8", NUMBERS_PER_CHUNK)):
                     offsets_file.write((start + ends).tobytes())
                     end = start + int(ends[-1])

@@ -15,13 +15,17 @@ PathPair = tuple[Path, Path]
 
 
 class PrepareSettings(Settings):
-    """What to prepare, and how."""
+    """The text to prepare, and how."""
 
     source: TokenizerSettings
     target: TokenizerSettings
-    train: tuple[PathPair, ...] = Field(min_length=1, description="parallel files, put together")
-    dev: PathPair | None = Field(None, description="for validation; no pair is ever dropped")
-    test: PathPair | None = Field(None, description="for the last score; none is dropped either")
+    train: tuple[PathPair, ...] = Field(min_length=1, description="parallel files, concatenated")
+    dev: PathPair | None = Field(
+        None, description="parallel files for validation; no pair is dropped"
+    )
+    test: PathPair | None = Field(
+        None, description="parallel files for the final score; no pair is dropped"
+    )
     source_size: Annotated[int, Field(ge=3)] = Field(
         30_000, description="vocabulary size: words or subwords, 2 of them reserved"
     )
@@ -37,7 +41,7 @@ class PrepareSettings(Settings):
     )
     sentencepiece: Literal["unigram", "bpe"] = Field("unigram", description="kind of subwords")
     open_vocabulary: bool = Field(
-        False, description="subwords of any text: unknown characters in bytes, numbers in digits"
+        False, description="subwords for any text: unknown characters in bytes, numbers in digits"
     )
     joint: bool = Field(False, description="one vocabulary (and subword model) for both sides")
 
@@ -50,15 +54,15 @@ class PrepareSettings(Settings):
         return self
 
     def tokenizer(self, side: Side) -> TokenizerSettings:
-        """How the text of one side is split."""
+        """Return the tokenizer settings of one side."""
         return self.source if side == "source" else self.target
 
     def vocabulary_size(self, side: Side) -> int:
-        """The size of one side's vocabulary."""
+        """Return the vocabulary size of one side."""
         return self.source_size if side == "source" else self.target_size
 
     def files(self) -> dict[SplitName, tuple[PathPair, ...]]:
-        """The parallel files of each split there is."""
+        """Return the parallel files of each split."""
         splits: dict[SplitName, tuple[PathPair, ...]] = {"train": self.train}
         if self.dev:
             splits["dev"] = (self.dev,)

@@ -1,12 +1,12 @@
-"""One pair of files of a corpus, by itself: tokenised and counted, then turned into ids.
+"""Tokenize, count and encode one pair of parallel files of a corpus.
 
-Parts share nothing, so several processes work on them at once. What was made of a part stays in a
-working directory with a key of all that it depends on, so an interrupted `prepare` goes on with
-the parts that are missing.
+File pairs are independent, so several processes work on them at once. Their results stay in a
+working directory with a record of all that they depend on, so that an interrupted `prepare`
+continues with the missing ones.
 
     train.3.source, train.3.target    the tokens of the pairs that are kept
-    train.3.source.counts, .target    the words of these pairs and how often they come
-    train.3.json                      key, and how many pairs were kept and dropped; written last
+    train.3.source.counts, .target    the tokens of these pairs and how often they occur
+    train.3.json                      the record, with the number of pairs kept and dropped
     train.3.source.ids, .ends         the ids end to end, and where each sentence ends
 """
 
@@ -31,70 +31,71 @@ from covnmt.text.vocabulary import UNK_ID, Vocabulary, most_frequent
 
 TokenPair = tuple[list[str], list[str]]
 
-TYPES_IN_MEMORY = 1_000_000  # of each side, while counting; the rarest go when there are more
-LINES_AT_A_TIME = 10_000
+MAX_COUNTED_TOKENS = 1_000_000  # different tokens per side; the rarer half is forgotten
+LINES_PER_CHUNK = 10_000
 
 
 @dataclass(frozen=True)
 class FilePair:
-    """One pair of files of a split, and where to work on it."""
+    """A pair of parallel files of a split, and where to work on it."""
 
-    name: SplitName
+    split: SplitName
     number: int
     paths: PathPair
     digests: tuple[str, ...]  # SHA-256 of the files
     settings: PrepareSettings
-    models: dict[Side, Path | None]  # of sentencepiece
+    spm_models: dict[Side, Path | None]
     work: Path
 
     def __str__(self) -> str:
         return " and ".join(map(str, self.paths))
 
     def file(self, ending: str) -> Path:
-        """A file of this part in the working directory."""
-        return self.work / f"{self.name}.{self.number}.{ending}"
+        """Return a path in the working directory."""
+        return self.work / f"{self.split}.{self.number}.{ending}"
 
     def made_from(self) -> dict[str, Any]:
         """Return everything that the tokens depend on."""
         return {
             "files": list(self.digests),
-            "models": {side: files.file_digest(path) for side, path in self.models.items() if path},
+            "models": {side: files.file_digest(p) for side, p in self.spm_models.items() if p},
             **self.settings.model_dump(mode="json", include={*SIDES, "max_length", "max_ratio"}),
         }
 
 
-def tokenize_file_pair(part: FilePair) -> dict[str, int]:
-    """Write the tokens and counts of a part, unless they are there; tallies its pairs.
+def tokenize_file_pair(pair: FilePair) -> dict[str, int]:
+    """Write tokens and counts unless they are there; returns how many pairs are kept and dropped.
 
-    Only training pairs are dropped, and only those that stay count for the vocabulary.
+    Only training pairs are dropped, and only tokens of kept pairs are counted.
     """
-    record, made_from = part.file("json"), part.made_from()
-    if found := read_if_made_from(record, made_from):
-        return dict(found["tally"])
+    record, made_from = pair.file("json"), pair.made_from()
+    if content := read_if_made_from(record, made_from):
+        return dict(content["tally"])
     tokenizers = {
-        side: build_tokenizer(part.settings.tokenizer(side), part.models[side]) for side in SIDES
+        side: build_tokenizer(pair.settings.tokenizer(side), pair.spm_models[side])
+        for side in SIDES
     }
     tally: Counter[str] = Counter()
     counts: dict[Side, Counter[str]] = {side: Counter() for side in SIDES}
-    pairs = track(_token_pairs(part.paths, tokenizers), None, f"tokenising {part.name}")
-    if part.name == "train":
-        pairs = _counted(_filtered(pairs, part.settings, tally), counts)
+    sentences = track(_tokenize(pair.paths, tokenizers), None, f"tokenizing {pair.split}")
+    if pair.split == "train":
+        sentences = _count_pairs(_drop_unsuitable(sentences, pair.settings, tally), counts)
     with (
-        files.atomic_write_text(part.file("source")) as source_file,
-        files.atomic_write_text(part.file("target")) as target_file,
+        files.atomic_write_text(pair.file("source")) as source_file,
+        files.atomic_write_text(pair.file("target")) as target_file,
     ):
-        for source, target in pairs:
+        for source, target in sentences:
             source_file.write(" ".join(source) + "\n")
             target_file.write(" ".join(target) + "\n")
             tally["kept"] += 1
-    for side, found_words in counts.items():
-        lines = (f"{word} {times}" for word, times in found_words.items())
-        files.write_lines(part.file(f"{side}.counts"), lines)
+    for side, token_counts in counts.items():
+        lines = (f"{token} {count}" for token, count in token_counts.items())
+        files.write_lines(pair.file(f"{side}.counts"), lines)
     files.write_json(record, {"made_from": made_from, "tally": tally})
     return tally
 
 
-def _token_pairs(paths: PathPair, tokenizers: Mapping[Side, Tokenizer]) -> Iterator[TokenPair]:
+def _tokenize(paths: PathPair, tokenizers: Mapping[Side, Tokenizer]) -> Iterator[TokenPair]:
     empty = True
     for source, target in files.read_parallel_lines(*paths):
         empty = False
@@ -105,18 +106,18 @@ def _token_pairs(paths: PathPair, tokenizers: Mapping[Side, Tokenizer]) -> Itera
         )
 
 
-def _filtered(
+def _drop_unsuitable(
     pairs: Iterable[TokenPair], settings: PrepareSettings, tally: Counter[str]
 ) -> Iterator[TokenPair]:
     for source, target in pairs:
-        if fault := _fault(len(source), len(target), settings):
-            tally[fault] += 1
+        if reason := _drop_reason(len(source), len(target), settings):
+            tally[reason] += 1
         else:
             yield source, target
 
 
-def _fault(source: int, target: int, settings: PrepareSettings) -> DropReason | None:
-    """Why a pair of these lengths is of no use for training, if it is not."""
+def _drop_reason(source: int, target: int, settings: PrepareSettings) -> DropReason | None:
+    """Say why a pair of these lengths is unsuitable for training, if it is."""
     shorter, longer = sorted((source, target))
     if not shorter:
         return "empty"
@@ -127,59 +128,59 @@ def _fault(source: int, target: int, settings: PrepareSettings) -> DropReason | 
     return None
 
 
-def _counted(
+def _count_pairs(
     pairs: Iterable[TokenPair], counts: Mapping[Side, Counter[str]]
 ) -> Iterator[TokenPair]:
     for source, target in pairs:
-        count(counts["source"], source)
-        count(counts["target"], target)
+        count_tokens(counts["source"], source)
+        count_tokens(counts["target"], target)
         yield source, target
 
 
 def add_token_counts(counts: Counter[str], path: Path) -> None:
-    """Add what was counted in a part."""
+    """Add the counts of one file pair."""
     for line in files.read_lines(path):
-        word, times = line.split(" ")
-        counts[word] += int(times)
-    count(counts, ())
+        token, count = line.split(" ")
+        counts[token] += int(count)
+    count_tokens(counts, ())
 
 
-def count(counts: Counter[str], tokens: Iterable[str]) -> None:
-    """Count, forgetting the rarer half of the types whenever there are too many of them."""
+def count_tokens(counts: Counter[str], tokens: Iterable[str]) -> None:
+    """Count tokens, and forget the rarer half of them whenever there are too many."""
     counts.update(tokens)
-    if len(counts) > TYPES_IN_MEMORY:
-        frequent = most_frequent(counts, TYPES_IN_MEMORY // 2)
+    if len(counts) > MAX_COUNTED_TOKENS:
+        frequent = most_frequent(counts, MAX_COUNTED_TOKENS // 2)
         counts.clear()
         counts.update(frequent)
 
 
 @dataclass(frozen=True)
 class EncodingTask:
-    """One side of a part that waits to be turned into ids."""
+    """One side of a file pair, to be turned into ids."""
 
-    part: FilePair
+    pair: FilePair
     side: Side
     vocabulary: Vocabulary
 
     def __str__(self) -> str:
-        return str(self.part.file(self.side))
+        return str(self.pair.file(self.side))
 
 
-def encode_file(job: EncodingTask) -> tuple[Side, int, int]:
-    """Write the ids of one side, and where each sentence ends; counts ids and UNKs."""
+def encode_file(task: EncodingTask) -> tuple[Side, int, int]:
+    """Write the ids of one side and the ends of its sentences; returns counts of ids and UNKs."""
     end = unknown = 0
-    tokens = job.part.file(job.side)
+    tokens = task.pair.file(task.side)
     lines = track(files.read_lines(tokens), None, f"encoding {tokens.name}")
     with (
-        files.atomic_write(job.part.file(f"{job.side}.ids")) as ids_file,
-        files.atomic_write(job.part.file(f"{job.side}.ends")) as ends_file,
+        files.atomic_write(task.pair.file(f"{task.side}.ids")) as ids_file,
+        files.atomic_write(task.pair.file(f"{task.side}.ends")) as ends_file,
     ):
-        while chunk := list(islice(lines, LINES_AT_A_TIME)):
-            rows = [job.vocabulary.encode(line.split()) for line in chunk]
-            ids = np.fromiter(chain.from_iterable(rows), id_dtype(len(job.vocabulary)))
+        while chunk := list(islice(lines, LINES_PER_CHUNK)):
+            rows = [task.vocabulary.encode(line.split()) for line in chunk]
+            ids = np.fromiter(chain.from_iterable(rows), id_dtype(len(task.vocabulary)))
             ends = end + np.cumsum([len(row) for row in rows], dtype="<i8")
             ids_file.write(ids.tobytes())
             ends_file.write(ends.tobytes())
             end = int(ends[-1])
             unknown += int(np.count_nonzero(ids == UNK_ID))
-    return job.side, end, unknown
+    return task.side, end, unknown
