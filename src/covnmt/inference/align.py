@@ -99,25 +99,21 @@ def force_align(
 
     rows = (read_pair(index, pair) for index, pair in enumerate(pairs))
     while window := list(islice(rows, WINDOW_PAIRS)):
-
-        def align_batch(
-            chosen: list[int], window: Sequence[SubwordPair] = window
-        ) -> list[Alignment]:
-            return _align_batch(engine, source, target, [window[k] for k in chosen])
-
-        lengths = [len(x.ids) + len(y.ids) for x, y in window]
-        yield from map_in_batches(align_batch, lengths, BATCH_SIZE)
+        yield from _align_window(engine, source, target, window)
 
 
-def _align_batch(
+def _align_window(
     engine: Engine, source: Codec, target: Codec, pairs: Sequence[SubwordPair]
 ) -> list[Alignment]:
-    x = pad_ids([side.ids for side, _ in pairs], source.vocabulary.end_id)
-    y = pad_ids([side.ids for _, side in pairs], target.vocabulary.end_id)
-    alpha, log_probs, fertility = engine.force_decode(x, y)
-    fertilities = [None] * len(pairs) if fertility is None else list(fertility)
-    rows = zip(pairs, alpha, log_probs.tolist(), fertilities, strict=True)
-    return [_fold_pair(*pair, *rest) for pair, *rest in rows]
+    def align_batch(indices: list[int]) -> list[Alignment]:
+        x = pad_ids([pairs[k][0].ids for k in indices], source.vocabulary.end_id)
+        y = pad_ids([pairs[k][1].ids for k in indices], target.vocabulary.end_id)
+        alpha, log_probs, fertility = engine.force_decode(x, y)
+        fertilities = [None] * len(indices) if fertility is None else list(fertility)
+        rows = zip(indices, alpha, log_probs.tolist(), fertilities, strict=True)
+        return [_fold_pair(*pairs[k], *row) for k, *row in rows]
+
+    return map_in_batches(align_batch, [len(x.ids) + len(y.ids) for x, y in pairs], BATCH_SIZE)
 
 
 def _fold_pair(

@@ -41,9 +41,7 @@ from covnmt.text.codec import SIDES, Codec, Side
 from covnmt.text.sentences import split_into_sentences
 
 WINDOW_BATCHES = 50  # lines are sorted by length within this many batches
-
-
-Overlong = Literal["cut", "split", "raise"]
+Overlong = Literal["cut", "split", "raise"]  # what to do with a line of too many tokens
 
 
 class OverlongTextError(UserError):
@@ -87,7 +85,7 @@ class ModelLoader:
         return self.descriptions[0].config.decode
 
     def load(self) -> "Model":
-        """Open vocabularies and weights; raise a UserError where they do not belong together."""
+        """Open vocabularies and weights; raise a UserError if they do not belong together."""
         source, target = self._load_codecs()
         networks = load_networks(self.directories, self.descriptions, self.device, self.threads)
         entries = read_dictionary(self.dictionary) if self.dictionary else None
@@ -260,24 +258,18 @@ class Model:
         progress: PartialLines | None,
     ) -> list[Translation]:
         """Translate segments in batches of similar length; return them in the given order."""
-        end_id, dictionary = self.source.vocabulary.end_id, self.dictionary
+        end_id = self.source.vocabulary.end_id
+        dictionary = self.dictionary if decode.replace_unk else None
 
         def translate_batch(indices: list[int]) -> list[Translation]:
             ids = [self.source.encode(segments[k]) for k in indices]
             on_step = progress.callback(indices) if progress else None
             result = self.engine.search(pad_ids(ids, end_id), decode, on_step)
             fertility = [None] * len(ids) if result.fertility is None else list(result.fertility)
+            rows = zip(indices, result.hypotheses, fertility, strict=True)
             return [
-                make_translation(
-                    segments[k],
-                    hypotheses,
-                    expected,
-                    self.target,
-                    dictionary if decode.replace_unk else None,
-                )
-                for k, hypotheses, expected in zip(
-                    indices, result.hypotheses, fertility, strict=True
-                )
+                make_translation(segments[k], hypotheses, expected, self.target, dictionary)
+                for k, hypotheses, expected in rows
             ]
 
         lengths = [len(segment) for segment in segments]
