@@ -142,10 +142,10 @@ def saved(run: Path, times: int) -> Callable[[], bool]:
 
 def identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def update_of(run: Path) -> int:
@@ -216,7 +216,7 @@ def test_run_stopped_by_signals_resumes_bit_identically(
         code, errors = interrupt(command(recipe, run), number, saved(run, 1))
         assert code == 130
         assert f"stopped by {number.name}" in errors
-        assert "give the same command again to go on" in errors
+        assert "resume" in errors
         assert "Traceback" not in errors
     assert 2 * SAVE_EVERY <= update_of(run) < UPDATES
     assert run_cli(*command(recipe, run)).returncode == 0

@@ -123,8 +123,8 @@ def test_run_of_two_ranks_resumes_with_one_or_four(
 ) -> None:
     """The signal reaches the ranks at different moments; they stop after the same update."""
     run = tmp_path / "run"
-    words = ["train", recipe(config, run), "--run", run, "--device", "cpu", "--gpus", "2"]
-    process = subprocess.Popen([sys.executable, "-m", "covnmt", *map(str, words)])
+    arguments = ["train", recipe(config, run), "--run", run, "--device", "cpu", "--gpus", "2"]
+    process = subprocess.Popen([sys.executable, "-m", "covnmt", *map(str, arguments)])
     until(lambda: (run / LAST_CHECKPOINT).exists(), process)
     process.send_signal(signal.SIGTERM)
     assert process.wait(300) == 130

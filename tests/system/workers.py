@@ -25,17 +25,17 @@ def recipe(config: Config, directory: Path) -> Path:
     return path
 
 
-def torchrun(workers: int, *words: object) -> subprocess.Popen[bytes]:
+def torchrun(workers: int, *arguments: object) -> subprocess.Popen[bytes]:
     """Start torchrun; its own options come first, then what the workers run."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(workers), *map(str, words)]
+    command += ["--nproc-per-node", str(workers), *map(str, arguments)]
     return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 def training(config: Config, run: Path, device: str = "cpu") -> list[object]:
     """Return the arguments that make torchrun train with these settings."""
-    words = ["-m", "--", "covnmt", "train", recipe(config, run), "--run", run]
-    return [*words, "--device", device, "--threads", 1]
+    arguments = ["-m", "--", "covnmt", "train", recipe(config, run), "--run", run]
+    return [*arguments, "--device", device, "--threads", 1]
 
 
 def until(condition: Callable[[], bool], process: subprocess.Popen[Any]) -> None:

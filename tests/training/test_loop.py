@@ -29,7 +29,7 @@ from covnmt.training.validation import ValidationResult
 from tests.training.runs import CPU, assert_same, at_update, changed, log_of, stop_at, train_changed
 
 # Limits, and the number of updates after which they end the run.
-ENDS: list[tuple[dict[str, object], int]] = [
+LIMITS: list[tuple[dict[str, object], int]] = [
     ({"train__updates": 3}, 3),
     ({"train__minutes": 1e-9}, 1),
     ({"train__epochs": 1, "data__batching": "paper", "data__batch_size": 100}, 3),
@@ -39,22 +39,22 @@ ENDS: list[tuple[dict[str, object], int]] = [
 def test_log_has_every_report_and_validation(tiny_model: Path) -> None:
     log = log_of(tiny_model)
     assert [e["update"] for e in log if "loss" in e] == [10, 20, 30, 40]
-    checks = [e for e in log if "validation" in e]
-    assert [e["update"] for e in checks] == [20, 40]
+    validations = [e for e in log if "validation" in e]
+    assert [e["update"] for e in validations] == [20, 40]
     assert all(e["words_per_second"] > 0 for e in log if "loss" in e)
     losses = [e["loss"] for e in log if "loss" in e]
     assert losses[-1] < 0.8 * losses[0]
-    assert [len(e["validation"]["samples"]) for e in checks] == [3, 3]
+    assert [len(e["validation"]["samples"]) for e in validations] == [3, 3]
     assert sorted(log, key=lambda e: e["words"]) == log
 
 
 def test_best_weights_have_the_lowest_dev_loss(tiny_config: Config, tmp_path: Path) -> None:
     train_changed(tiny_config, tmp_path, train__select="loss", train__validate_every=8)
-    checks = [entry for entry in log_of(tmp_path) if "validation" in entry]
-    best = min(checks, key=lambda entry: entry["validation"]["loss"])
+    validations = [entry for entry in log_of(tmp_path) if "validation" in entry]
+    best = min(validations, key=lambda entry: entry["validation"]["loss"])
     _, about = load_tensors(tmp_path / BEST_WEIGHTS)
     assert (about["update"], about["loss"]) == (best["update"], best["validation"]["loss"])
-    assert [entry["best"] for entry in checks if entry["update"] == best["update"]] == [True]
+    assert [entry["best"] for entry in validations if entry["update"] == best["update"]] == [True]
 
 
 def test_ema_weights_are_validated_and_kept(short: Config, tmp_path: Path) -> None:
@@ -159,27 +159,27 @@ def test_equal_bleu_prefers_lower_loss(
     short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """BLEU 0 is common at the start. Lower BLEU never wins."""
-    found = iter([(3.0, 0.0), (2.0, 0.0), (2.5, 0.0), (9.0, 1.0), (9.0, 1.0), (1.0, 0.5)])
-    monkeypatch.setattr(training, "validate", lambda *_: ValidationResult(*next(found), ()))
+    scores = iter([(3.0, 0.0), (2.0, 0.0), (2.5, 0.0), (9.0, 1.0), (9.0, 1.0), (1.0, 0.5)])
+    monkeypatch.setattr(training, "validate", lambda *_: ValidationResult(*next(scores), ()))
     outcome = train_changed(short, tmp_path, train__validate_every=1)
     log = [entry["best"] for entry in log_of(tmp_path) if "validation" in entry]
     assert log == [True, True, False, True, False, False]
     assert (outcome.counters.best_update, outcome.counters.validations_since_best) == (4, 2)
 
 
-@pytest.mark.parametrize(("limit", "made"), ENDS)
+@pytest.mark.parametrize(("limit", "updates"), LIMITS)
 def test_last_update_is_validated_once(
-    limit: dict[str, object], made: int, short: Config, tmp_path: Path
+    limit: dict[str, object], updates: int, short: Config, tmp_path: Path
 ) -> None:
-    for every in (100, made):  # not before, and just then: once in either case
+    for every in (100, updates):  # the schedule does not or does include the last update
         directory = tmp_path / str(every)
         assert (
             train_changed(short, directory, train__validate_every=every, **limit).counters.update
-            == made
+            == updates
         )
-        checks = [entry["update"] for entry in log_of(directory) if "validation" in entry]
-        assert checks == [made]
-        assert load_tensors(directory / BEST_WEIGHTS)[1]["update"] == made
+        validations = [entry["update"] for entry in log_of(directory) if "validation" in entry]
+        assert validations == [updates]
+        assert load_tensors(directory / BEST_WEIGHTS)[1]["update"] == updates
 
 
 @pytest.mark.parametrize("moment", ["in the last update", "in its validation", "in both calls"])
@@ -364,12 +364,12 @@ def test_accumulation_equals_one_large_batch(loss: str, short: Config, tmp_path:
 def test_token_mean_is_the_sum_divided_by_target_tokens(short: Config, tmp_path: Path) -> None:
     config = changed(short, train__clip=0)
     with open_run(config, tmp_path / "a", CPU) as run:
-        batches, words = next(batches_by_update(run))
-    assert words == sum(int(batch.target_mask.sum()) for batch in batches)
+        batches, target_tokens = next(batches_by_update(run))
+    assert target_tokens == sum(int(batch.target_mask.sum()) for batch in batches)
     mean = first_update(config, tmp_path / "b")
     total = first_update(changed(config, train__loss="sum"), tmp_path / "c")
     for name, gradient in total.items():
-        np.testing.assert_allclose(gradient / words, mean[name], rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(gradient / target_tokens, mean[name], rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "auto"])
@@ -391,7 +391,7 @@ def test_bf16_gradients_are_close_to_fp32(
 
 def test_tensorboard_curves_continue_after_resuming(tiny_config: Config, tmp_path: Path) -> None:
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    for updates in (15, 25):  # in two parts, to see that the second goes on
+    for updates in (15, 25):  # the second call resumes the first
         train_changed(tiny_config, tmp_path, train__tensorboard=True, train__updates=updates)
     events = reading.EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()

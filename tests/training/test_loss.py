@@ -23,8 +23,8 @@ def fertility_model() -> Seq2Seq:
 
 def gradient(loss: Tensor, model: Seq2Seq) -> dict[str, Tensor | None]:
     names, parameters = zip(*model.named_parameters(), strict=True)
-    found = torch.autograd.grad(loss, parameters, allow_unused=True)
-    return dict(zip(names, found, strict=True))
+    actual = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return dict(zip(names, actual, strict=True))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
@@ -33,12 +33,12 @@ def test_token_loss_equals_cross_entropy_of_torch(smoothing: float) -> None:
     features = model(batch).features
     loss, nll = token_loss(model.readout, features, batch.target, batch.target_mask, smoothing)
     logits = model.readout.logits(features).reshape(-1, WORDS).float()
-    words = torch.where(batch.target_mask, batch.target, -100).reshape(-1)  # -100: left out
-    for found, epsilon in ((loss, smoothing), (nll, 0.0)):
+    target = torch.where(batch.target_mask, batch.target, -100).reshape(-1)  # -100: ignored
+    for actual, epsilon in ((loss, smoothing), (nll, 0.0)):
         expected = torch.nn.functional.cross_entropy(
-            logits, words, reduction="sum", label_smoothing=epsilon
+            logits, target, reduction="sum", label_smoothing=epsilon
         )
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(actual, expected)
     assert not nll.requires_grad
 
 
@@ -92,8 +92,8 @@ def test_detached_fertility_objective_has_no_gradient_in_the_attention() -> None
     model, batch = fertility_model(), small_batch(LENGTHS)
     moved = {}
     for detach in (False, True):
-        found = gradient(fertility_loss(model(batch), batch, detach), model)
-        moved[detach] = {name for name, g in found.items() if g is not None and g.abs().sum() > 0}
+        actual = gradient(fertility_loss(model(batch), batch, detach), model)
+        moved[detach] = {name for name, g in actual.items() if g is not None and g.abs().sum() > 0}
     assert {name for name in moved[True] if name.startswith(("decoder", "target", "readout"))} == {
         "decoder.coverage.U_f"
     }
@@ -107,6 +107,6 @@ def test_detached_fertility_objective_does_nothing_without_fertility() -> None:
     assert not fertility_loss(model(batch), batch, detach=True).requires_grad
     plain = gradient(batch_loss(model, batch, settings())[0], model)
     detached = settings(fertility_weight=2.0, fertility_detach=True)
-    for name, found in gradient(batch_loss(model, batch, detached)[0], model).items():
-        assert found is not None
-        torch.testing.assert_close(found, plain[name], msg=name)
+    for name, actual in gradient(batch_loss(model, batch, detached)[0], model).items():
+        assert actual is not None
+        torch.testing.assert_close(actual, plain[name], msg=name)

@@ -59,8 +59,8 @@ def norm(arrays: list[np.ndarray[Any, Any]]) -> float:
 @pytest.mark.parametrize(("changes", "expected"), SCHEDULES)
 def test_learning_rate_schedules(changes: dict[str, object], expected: dict[int, float]) -> None:
     config = settings(**changes)
-    found = {update: learning_rate_factor(update, config) for update in expected}
-    assert found == pytest.approx(expected, abs=1e-12)
+    factors = {update: learning_rate_factor(update, config) for update in expected}
+    assert factors == pytest.approx(expected, abs=1e-12)
 
 
 IN_TIME = [  # update (from 0), share of the time spent, factor

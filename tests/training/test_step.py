@@ -57,9 +57,9 @@ def test_padding_rows_and_positions_do_not_change_the_update(system: str) -> Non
     plain, padded = train_step(system=system), train_step(system=system)
     for number, lengths in enumerate(([(3, 4), (5, 2), (1, 1)], [(6, 3)])):
         batch = small_batch(lengths, seed=number).to(DEVICE)
-        words = batch.target_tokens
-        plain([batch], words, number)
-        padded([batch.pad_to_multiples(4, 4)], words, number)
+        target_tokens = batch.target_tokens
+        plain([batch], target_tokens, number)
+        padded([batch.pad_to_multiples(4, 4)], target_tokens, number)
     assert padded.take_nll() == pytest.approx(plain.take_nll(), rel=1e-5)
     for a, b in zip(weights(plain), weights(padded), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
@@ -153,12 +153,12 @@ def test_replay_reads_the_current_batch(monkeypatch: pytest.MonkeyPatch) -> None
 def test_accumulated_gradients_are_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     step, plain = train_step(), train_step()
     batches = [small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE) for number in range(2)]
-    words = sum(batch.target_tokens for batch in batches)
-    plain(batches, words, 0)
+    target_tokens = sum(batch.target_tokens for batch in batches)
+    plain(batches, target_tokens, 0)
     captured: list[Batch] = []
     step.uses_graphs = True
     monkeypatch.setattr(step.graphs, "run", captured.append)
-    step(batches, words, 0)
+    step(batches, target_tokens, 0)
     assert not captured
     for a, b in zip(weights(step), weights(plain), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)

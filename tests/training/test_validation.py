@@ -25,28 +25,28 @@ from tests.training.runs import CPU, changed
 
 
 def validated(model: Seq2Seq, data: Path, config: Config) -> ValidationResult:
-    found = validate(model, DevSet.open(Corpus.open(data)), config, CPU)
-    assert found is not None
-    return found
+    result = validate(model, DevSet.open(Corpus.open(data)), config, CPU)
+    assert result is not None
+    return result
 
 
 def mean_loss(model: Seq2Seq, data: Path) -> float:
     split = Corpus.open(data).split("dev")
-    nll, words = total_nll(model, split, CPU, SINGLE_PROCESS, lambda: None)
-    return nll / words
+    nll, target_tokens = total_nll(model, split, CPU, SINGLE_PROCESS, lambda: None)
+    return nll / target_tokens
 
 
 def test_dev_loss_by_hand(tiny_model: Path, tiny_corpus: Path) -> None:
     model, _ = load_model(tiny_model, CPU)
     dev = Corpus.open(tiny_corpus).split("dev")
-    total, words = 0.0, 0
+    total, target_tokens = 0.0, 0
     for k in range(len(dev)):
         batch = collate([(dev.source(k), dev.target(k))], dev.source_end_id, dev.target_end_id)
         with torch.no_grad():
             log_probs = model.readout.logits(model(batch).features[0]).log_softmax(-1)
         total -= sum(float(row[word]) for row, word in zip(log_probs, batch.target[0], strict=True))
-        words += len(dev.target(k)) + 1
-    assert mean_loss(model, tiny_corpus) == pytest.approx(total / words, rel=1e-5)
+        target_tokens += len(dev.target(k)) + 1
+    assert mean_loss(model, tiny_corpus) == pytest.approx(total / target_tokens, rel=1e-5)
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -59,19 +59,19 @@ def test_bleu_equals_that_of_the_translator(
         model.readout.b.data[-1] = -100
     config = changed(config, train__validate_beam=2, train__validate_lines=7)
     corpus = Corpus.open(tiny_corpus)
-    found = validated(model.train(), tiny_corpus, config)
+    result = validated(model.train(), tiny_corpus, config)
     assert not model.training
     dev = corpus.split("dev")
     decode = config.decode.model_copy(update={"beam": 2, "retry": False})
     translator = Model([model], corpus.codec("source"), corpus.codec("target"), decode)
     outputs = translator.translate(dev.source_text()[:7])
     expected = paper_bleu([output.text for output in outputs], [dev.target_text()[:7]])
-    assert found.bleu == expected.value
-    assert found.loss == mean_loss(model, tiny_corpus)  # of all lines
-    assert [sample.output for sample in found.samples] == [
+    assert result.bleu == expected.value
+    assert result.loss == mean_loss(model, tiny_corpus)  # of all lines
+    assert [sample.output for sample in result.samples] == [
         " ".join(output.tokens) for output in outputs[:SAMPLES]
     ]
-    assert [sample.reference for sample in found.samples] == dev.target_text()[:SAMPLES]
+    assert [sample.reference for sample in result.samples] == dev.target_text()[:SAMPLES]
 
 
 def test_samples_link_each_output_token(tiny_model: Path, tiny_corpus: Path) -> None:
@@ -88,10 +88,10 @@ def test_validate_bleu_false_translates_nothing(
     model, config = load_model(tiny_model, CPU)
     monkeypatch.delattr(Model, "translate")
     config = changed(config, train__validate_bleu=False, train__select="loss")
-    found = validated(model, tiny_corpus, config)
-    assert found.bleu is None
-    assert found.samples == ()
-    assert math.isfinite(found.loss)
+    result = validated(model, tiny_corpus, config)
+    assert result.bleu is None
+    assert result.samples == ()
+    assert math.isfinite(result.loss)
 
 
 def test_validation_leaves_the_random_state(tiny_model: Path, tiny_corpus: Path) -> None:
@@ -136,9 +136,9 @@ def test_validation_can_be_interrupted_between_gpu_batches(
         begin(engine, models, end)
         engine.device = "cuda"
 
-    def count(device_search: GpuBeamSearch, words: torch.Tensor, *others: Any) -> SearchResult:
-        searched.append(len(words))
-        return search(device_search, words, *others)
+    def count(device_search: GpuBeamSearch, source_ids: torch.Tensor, *others: Any) -> SearchResult:
+        searched.append(len(source_ids))
+        return search(device_search, source_ids, *others)
 
     monkeypatch.setattr(TorchEngine, "__init__", pretend)
     monkeypatch.setattr(GpuBeamSearch, "search", count)

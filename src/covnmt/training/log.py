@@ -54,8 +54,8 @@ class TrainingLog:
         """Add the negative log-likelihood of some updates; infinity or NaN ends the run."""
         self.nll += nll
         if not math.isfinite(self.nll):
-            made = f"update {self.run.counters.update}"
-            raise divergence_error(self.run, f"by {made} the loss has become {self.nll}")
+            update = self.run.counters.update
+            raise divergence_error(self.run, f"by update {update} the loss has become {self.nll}")
 
     def report(self, statistics: dict[str, float]) -> None:
         """Log loss and speed since the last report."""

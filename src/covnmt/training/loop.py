@@ -88,7 +88,7 @@ def train(
                 log.report(step.graphs.statistics())
             with log.pause():
                 if due.validation and not stop.signal:
-                    if not run.has_checkpoint:
+                    if not run.has_checkpoint:  # best weights alone could not be resumed
                         save_checkpoint(run)
                     validate_and_keep_best(run, log, stop)
                 if stop or due.checkpoint:
@@ -161,9 +161,9 @@ def ema_weights(run: TrainingRun) -> Iterator[None]:
 
 
 def batches_by_update(run: TrainingRun) -> Generator[tuple[list[Batch], int], None, None]:
-    """Yield this rank's batches of each update, and the target tokens of all ranks' together.
+    """Yield this rank's batches of each update, and the number of target tokens of all ranks.
 
-    They begin where the counters stand and are always the same, whatever the world size.
+    The sequence starts at the counters' position, and is the same for any world size.
     """
     split = run.corpus.split("train")
     multiples = PADDED_MULTIPLES if dispatch.uses_triton(run.device) else (1, 1)
@@ -175,7 +175,7 @@ def batches_by_update(run: TrainingRun) -> Generator[tuple[list[Batch], int], No
         rows = plan.indices[run.world.rows_of_rank(source + target)]
         return read_batch(split, rows, multiples), int((target + 1).sum())
 
-    # each batch with the place of the one after it, where a resumed run begins
+    # each batch with the position of the next, where a resumed run would start
     loaded = prefetch(((after, *load(plan)) for plan, after in pairwise(planned)), depth=4)
     while group := list(islice(loaded, run.config.train.accumulate)):
         after = group[-1][0]

@@ -101,10 +101,10 @@ def validate(
             raise ValidationInterruptedError
 
     model.eval()
-    own: RankResult | None = None
+    result: RankResult | None = None
     with suppress(ValidationInterruptedError):
-        own = validate_shard(model, dev, config, device, world, watch)
-    results = [result for result in world.all_gather(own) if result is not None]
+        result = validate_shard(model, dev, config, device, world, watch)
+    results = [result for result in world.all_gather(result) if result is not None]
     if len(results) < world.size:
         return None
     loss = sum(result.nll for result in results) / sum(result.target_tokens for result in results)
