@@ -63,19 +63,27 @@ def tape_row(rows, skip):
 
 
 @triton.jit
-def input_share(x, context, gate: tl.constexpr, col, inside, place, N: tl.constexpr):
+def input_share(x, context, gate: tl.constexpr, col, inside, row, N: tl.constexpr):
     """Sum the share of one gate that does not come from the state."""
-    total = load(x + place * 3 * N + gate * N + col, inside)
+    total = load(x + row * 3 * N + gate * N + col, inside)
     if context is not None:
         total += load(context + tl.program_id(0).to(tl.int64) * 3 * N + gate * N + col, inside)
     return total
 
 
 @triton.jit
-def next_state(z, c, h, keep, place):
+def reset_and_update(x, context, at, col, inside, row, N: tl.constexpr):
+    """Gates r and z; their share from the state is stored at `at`."""
+    r = sigmoid(load(at, inside) + input_share(x, context, 0, col, inside, row, N))
+    z = sigmoid(load(at + N, inside) + input_share(x, context, 1, col, inside, row, N))
+    return r, z
+
+
+@triton.jit
+def next_state(z, c, h, keep, row):
     new = h + z * (c - h)
     if keep is not None:
-        new = tl.where(tl.load(keep + place) != 0, new, h)
+        new = tl.where(tl.load(keep + row) != 0, new, h)
     return new
 
 
@@ -86,14 +94,13 @@ def gates_forward(
 ):  # fmt: skip
     """exact, before the product with U: r and z in place of their pre-activations, and r * h."""
     col, inside = unit_block(N, BLOCK)
-    place = tape_row(rows, skip)
-    at = gates + place * WIDTH + col
-    r = sigmoid(load(at, inside) + input_share(x, context, 0, col, inside, place, N))
-    z = sigmoid(load(at + N, inside) + input_share(x, context, 1, col, inside, place, N))
+    row = tape_row(rows, skip)
+    at = gates + row * WIDTH + col
+    r, z = reset_and_update(x, context, at, col, inside, row, N)
     state = load(h + tl.program_id(0).to(tl.int64) * N + col, inside)
     tl.store(at, r, mask=inside)
     tl.store(at + N, z, mask=inside)
-    tl.store(rh + place * N + col, r * state, mask=inside)
+    tl.store(rh + row * N + col, r * state, mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows", "skip"])
@@ -103,14 +110,14 @@ def candidate_forward(
 ):  # fmt: skip
     """exact, after the product U (r * h): the candidate and the new state."""
     col, inside = unit_block(N, BLOCK)
-    place = tape_row(rows, skip)
+    row = tape_row(rows, skip)
     dense = tl.program_id(0).to(tl.int64) * N + col
-    new = tanh(load(product + dense, inside) + input_share(x, context, 2, col, inside, place, N))
-    z = load(gates + place * WIDTH + N + col, inside)
-    state = next_state(z, new, load(h + dense, inside), keep, place)
-    tl.store(c + place * N + col, new, mask=inside)
+    new = tanh(load(product + dense, inside) + input_share(x, context, 2, col, inside, row, N))
+    z = load(gates + row * WIDTH + N + col, inside)
+    state = next_state(z, new, load(h + dense, inside), keep, row)
+    tl.store(c + row * N + col, new, mask=inside)
     tl.store(h + dense, state, mask=inside)
-    tl.store(stored + place * N + col, state, mask=inside)
+    tl.store(stored + row * N + col, state, mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows", "skip"])
@@ -120,27 +127,26 @@ def reset_after_forward(
 ):  # fmt: skip
     """reset_after: the whole step."""
     col, inside = unit_block(N, BLOCK)
-    place = tape_row(rows, skip)
-    at = gates + place * WIDTH + col
+    row = tape_row(rows, skip)
+    at = gates + row * WIDTH + col
     dense = tl.program_id(0).to(tl.int64) * N + col
-    r = sigmoid(load(at, inside) + input_share(x, context, 0, col, inside, place, N))
-    z = sigmoid(load(at + N, inside) + input_share(x, context, 1, col, inside, place, N))
-    product = load(Uh + place * WIDTH + col, inside)
-    new = tanh(input_share(x, context, 2, col, inside, place, N) + r * product)
-    state = next_state(z, new, load(h + dense, inside), keep, place)
+    r, z = reset_and_update(x, context, at, col, inside, row, N)
+    product = load(Uh + row * WIDTH + col, inside)
+    new = tanh(input_share(x, context, 2, col, inside, row, N) + r * product)
+    state = next_state(z, new, load(h + dense, inside), keep, row)
     tl.store(at, r, mask=inside)
     tl.store(at + N, z, mask=inside)
-    tl.store(c + place * N + col, new, mask=inside)
+    tl.store(c + row * N + col, new, mask=inside)
     tl.store(h + dense, state, mask=inside)
-    tl.store(stored + place * N + col, state, mask=inside)
+    tl.store(stored + row * N + col, state, mask=inside)
 
 
 @triton.jit
-def through_candidate(d_state, z, c, h, keep, place):
+def through_candidate(d_state, z, c, h, keep, row):
     """Gradients of z's and c's pre-activations, and of h as far as h' = ... + (1 - z) h."""
     d_new = d_state
     if keep is not None:
-        d_new = tl.where(tl.load(keep + place) != 0, d_state, 0.0)
+        d_new = tl.where(tl.load(keep + row) != 0, d_state, 0.0)
     return d_new * (c - h) * z * (1 - z), d_new * z * (1 - c * c), d_state - d_new * z
 
 
@@ -151,15 +157,15 @@ def candidate_backward(
 ):  # fmt: skip
     """exact, before the product with U: d_pre of z and c, and what h gets directly."""
     col, inside = unit_block(N, BLOCK)
-    place = tape_row(rows, skip)
+    row = tape_row(rows, skip)
     dense = tl.program_id(0).to(tl.int64) * N + col
-    d_state = load(carried + dense, inside) + load(d_h + place * N + col, inside)
-    z = load(gates + place * WIDTH + N + col, inside)
-    new = load(c + place * N + col, inside)
+    d_state = load(carried + dense, inside) + load(d_h + row * N + col, inside)
+    z = load(gates + row * WIDTH + N + col, inside)
+    new = load(c + row * N + col, inside)
     h = load(before + tape_row(rows, skip_before) * N + col, inside)
-    d_z, d_c, d_direct = through_candidate(d_state, z, new, h, keep, place)
-    tl.store(d_pre + place * D_WIDTH + N + col, d_z, mask=inside)
-    tl.store(d_pre + place * D_WIDTH + 2 * N + col, d_c, mask=inside)
+    d_z, d_c, d_direct = through_candidate(d_state, z, new, h, keep, row)
+    tl.store(d_pre + row * D_WIDTH + N + col, d_z, mask=inside)
+    tl.store(d_pre + row * D_WIDTH + 2 * N + col, d_c, mask=inside)
     tl.store(carried + dense, d_direct, mask=inside)
 
 
@@ -170,12 +176,12 @@ def gates_backward(
 ):  # fmt: skip
     """exact, after the product with U: d_pre of r, and what h gets through r * h."""
     col, inside = unit_block(N, BLOCK)
-    place = tape_row(rows, skip)
+    row = tape_row(rows, skip)
     dense = tl.program_id(0).to(tl.int64) * N + col
     d_rh = load(product + dense, inside)
-    r = load(gates + place * WIDTH + col, inside)
+    r = load(gates + row * WIDTH + col, inside)
     h = load(before + tape_row(rows, skip_before) * N + col, inside)
-    tl.store(d_pre + place * D_WIDTH + col, d_rh * h * r * (1 - r), mask=inside)
+    tl.store(d_pre + row * D_WIDTH + col, d_rh * h * r * (1 - r), mask=inside)
     tl.store(carried + dense, load(carried + dense, inside) + d_rh * r, mask=inside)
 
 
@@ -186,20 +192,20 @@ def reset_after_backward(
 ):  # fmt: skip
     """reset_after: d_pre of r, z and c, of U h, and what h gets directly."""
     col, inside = unit_block(N, BLOCK)
-    place = tape_row(rows, skip)
+    row = tape_row(rows, skip)
     dense = tl.program_id(0).to(tl.int64) * N + col
-    d_state = load(carried + dense, inside) + load(d_h + place * N + col, inside)
-    r = load(gates + place * WIDTH + col, inside)
-    z = load(gates + place * WIDTH + N + col, inside)
-    new = load(c + place * N + col, inside)
+    d_state = load(carried + dense, inside) + load(d_h + row * N + col, inside)
+    r = load(gates + row * WIDTH + col, inside)
+    z = load(gates + row * WIDTH + N + col, inside)
+    new = load(c + row * N + col, inside)
     h = load(before + tape_row(rows, skip_before) * N + col, inside)
-    d_z, d_c, d_direct = through_candidate(d_state, z, new, h, keep, place)
-    d_r = d_c * load(Uh + place * WIDTH + col, inside) * r * (1 - r)
-    at = d_pre + place * D_WIDTH + col
+    d_z, d_c, d_direct = through_candidate(d_state, z, new, h, keep, row)
+    d_r = d_c * load(Uh + row * WIDTH + col, inside) * r * (1 - r)
+    at = d_pre + row * D_WIDTH + col
     tl.store(at, d_r, mask=inside)
     tl.store(at + N, d_z, mask=inside)
     tl.store(at + 2 * N, d_c, mask=inside)
-    tl.store(d_Uh + place * D_WIDTH + col, d_c * r, mask=inside)
+    tl.store(d_Uh + row * D_WIDTH + col, d_c * r, mask=inside)
     tl.store(carried + dense, d_direct, mask=inside)
 
 

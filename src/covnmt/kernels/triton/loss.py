@@ -106,7 +106,7 @@ class CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *scales: Tensor) -> tuple[Tensor | None, ...]:
         gradients = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        d_features, d_W, d_b = ((part * scales[0]).to(dtype) for part, dtype in gradients)
+        d_features, d_W, d_b = ((gradient * scales[0]).to(dtype) for gradient, dtype in gradients)
         return d_features, d_W, d_b, None, None, None, None
 
 

@@ -55,6 +55,18 @@ def clipped(gradient, weight, norm, limit):
 
 
 @triton.jit
+def load_weight(weights, gradients, first, second, norm, limit, size, BLOCK: tl.constexpr):
+    """Load a block: its place, weights, clipped gradients and the two moments."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    w = tl.load(weights + at, mask=inside, other=0.0)
+    g = clipped(tl.load(gradients + at, mask=inside, other=0.0), w, tl.load(norm), limit)
+    m = tl.load(first + at, mask=inside, other=0.0)
+    v = tl.load(second + at, mask=inside, other=0.0)
+    return at, inside, w, g, m, v
+
+
+@triton.jit
 def store_weight(weights, average, new, towards, at, inside):
     tl.store(weights + at, new, mask=inside)
     if average is not None:
@@ -68,12 +80,9 @@ def adamw(
     beta1, beta2, epsilon, decay, size, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Update m and v, correct their bias; the weight decay is decoupled."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < size
-    w = tl.load(weights + at, mask=inside, other=0.0)
-    g = clipped(tl.load(gradients + at, mask=inside, other=0.0), w, tl.load(norm), limit)
-    m = tl.load(first + at, mask=inside, other=0.0)
-    v = tl.load(second + at, mask=inside, other=0.0)
+    at, inside, w, g, m, v = load_weight(
+        weights, gradients, first, second, norm, limit, size, BLOCK
+    )
     m += (1 - beta1) * (g - m)
     v = beta2 * v + (1 - beta2) * g * g
     t = tl.load(updates).to(tl.float32)
@@ -92,12 +101,9 @@ def adadelta(
     rho, epsilon, size, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Average squared gradients in `first` and squared steps in `second`."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < size
-    w = tl.load(weights + at, mask=inside, other=0.0)
-    g = clipped(tl.load(gradients + at, mask=inside, other=0.0), w, tl.load(norm), limit)
-    square = tl.load(first + at, mask=inside, other=0.0)
-    moved = tl.load(second + at, mask=inside, other=0.0)
+    at, inside, w, g, square, moved = load_weight(
+        weights, gradients, first, second, norm, limit, size, BLOCK
+    )
     square = rho * square + (1 - rho) * g * g
     step = tl.sqrt(moved + epsilon) / tl.sqrt(square + epsilon) * g
     moved = rho * moved + (1 - rho) * step * step

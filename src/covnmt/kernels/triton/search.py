@@ -50,9 +50,9 @@ def scan_kernel(
     x = tl.load(logits + row * V + token, mask=token < V, other=float("-inf")).to(tl.float32)
     peak = tl.max(x)
     total = tl.sum(tl.exp(x - tl.where(peak > float("-inf"), peak, 0.0)))
-    part = row * tl.num_programs(1) + chunk
-    tl.store(peaks + part, peak)
-    tl.store(sums + part, total)
+    at = row * tl.num_programs(1) + chunk
+    tl.store(peaks + at, peak)
+    tl.store(sums + at, total)
     x = mask_banned(x, token, banned, before_minimum_length(without_end, clock, row // slots), END)
     tl.store(maxima + row * (V // BLOCK) + block, tl.max(x, axis=1), mask=block < V // BLOCK)
 
@@ -82,14 +82,14 @@ def first_best(scores, positions):
 @triton.jit
 def best_of(scores, positions, slot, K: tl.constexpr, WIDE_K: tl.constexpr):
     """The K highest scores, one in each slot, and their positions; nowhere if there are fewer."""
-    found = tl.full([WIDE_K], float("-inf"), tl.float32)
-    places = tl.full([WIDE_K], NOWHERE, tl.int32)
+    top_scores = tl.full([WIDE_K], float("-inf"), tl.float32)
+    top_positions = tl.full([WIDE_K], NOWHERE, tl.int32)
     for k in range(K):
         score, at = first_best(scores, positions)
-        found = tl.where(slot == k, score, found)
-        places = tl.where(slot == k, at, places)
+        top_scores = tl.where(slot == k, score, top_scores)
+        top_positions = tl.where(slot == k, at, top_positions)
         scores = tl.where(positions == at, float("-inf"), scores)
-    return found, places
+    return top_scores, top_positions
 
 
 @triton.jit(do_not_specialize=["slots"])
@@ -120,16 +120,16 @@ def choose_kernel(
     _, blocks = best_of(best, number, slot, K, WIDE_K)
 
     # the best of their tokens
-    found = blocks < NOWHERE
-    parent = tl.where(found, blocks // (V // BLOCK), 0)
+    exists = blocks < NOWHERE
+    parent = tl.where(exists, blocks // (V // BLOCK), 0)
     is_parent = parent[:, None] == slot[None, :]
     behind = tl.sum(tl.where(is_parent, beam[None, :], 0.0), axis=1)
     lse = tl.sum(tl.where(is_parent, lse[None, :], 0.0), axis=1)
-    position = tl.where(found, blocks, 0)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
-    x = tl.load(logits + first * V + position, mask=found[:, None], other=float("-inf"))
+    position = tl.where(exists, blocks, 0)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    x = tl.load(logits + first * V + position, mask=exists[:, None], other=float("-inf"))
     early = before_minimum_length(without_end, clock, sentence)
     x = mask_banned(x.to(tl.float32), position - parent[:, None] * V, banned, early, END)
-    x = tl.where(found[:, None], behind[:, None] + (x - lse[:, None]), float("-inf"))
+    x = tl.where(exists[:, None], behind[:, None] + (x - lse[:, None]), float("-inf"))
     scores, choice = best_of(x, position, slot, K, WIDE_K)
     choice = tl.where(choice < NOWHERE, choice, 0)
 

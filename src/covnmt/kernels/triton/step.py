@@ -95,9 +95,9 @@ def extend_beam_kernel(
         covered = tl.load(C_attended + parent * J * D + unit, mask=unit < J * D)
         tl.store(C + row_index() * J * D + unit, covered, mask=unit < J * D)
     # J is less than a block, so only the first program of a row has these
-    place = tl.load(clock + 1) * tl.num_programs(0) + row_index()
+    row = tl.load(clock + 1) * tl.num_programs(0) + row_index()
     attention = tl.load(alpha + row_index() // slots_before * J + col, mask=col < J)
-    tl.store(record + place * J + col, attention, mask=col < J)
+    tl.store(record + row * J + col, attention, mask=col < J)
 
 
 def _pad_columns(matrix: Tensor) -> Tensor:
