@@ -44,9 +44,9 @@ def read(name: str) -> str:
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The contents of the fenced blocks of this language ("" for none)."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    return [content for name, content in found if name == language]
+    """Return the contents of the fenced blocks of this language ("" for none)."""
+    matches = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    return [content for name, content in matches if name == language]
 
 
 def prose(page: str) -> str:
@@ -65,15 +65,17 @@ def test_every_generated_table_stands_on_one_page() -> None:
 
 
 def test_every_key_of_result_files_is_documented() -> None:
-    page = read("docs/reproduce.md")
+    section = (
+        read("docs/reproduce.md").partition("## What a result file holds")[2].partition("## ")[0]
+    )
     files = ROOT.glob("docs/results/*/*-seed*.json")
     keys = {key for path in files for key in json.loads(path.read_text("utf-8"))}
-    assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
+    assert [key for key in sorted(keys) if f"`{key}`" not in section] == []
 
 
 def test_keys_that_may_change_between_runs_are_documented() -> None:
-    told = read("docs/recipes.md").partition("## Resume")[2].partition("##")[0]
-    assert [key for key in state.MAY_CHANGE if f"`{key}`" not in told] == []
+    section = read("docs/recipes.md").partition("## Resume")[2].partition("##")[0]
+    assert [key for key in state.MAY_CHANGE if f"`{key}`" not in section] == []
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ def test_citation_has_the_version() -> None:
 
 
 def anchors(path: Path) -> set[str]:
-    """What the headings of a page are called in links."""
+    """Return the anchors of the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", prose(path.read_text("utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -106,16 +108,16 @@ def test_links_resolve(name: str) -> None:
 
 
 def named_files(page: str) -> Iterator[tuple[str, str]]:
-    """Files of the project in backticks, each with the name after ::, if there is one."""
+    """Yield the files of the project in backticks, each with the name after ::, if any."""
     for text in re.findall(r"`([^`\n]+)`", prose(page)):
-        if found := re.fullmatch(
+        if match := re.fullmatch(
             r"([\w./-]+\.(?:py|toml|md)|[\w-]+/[\w./-]+/)(?:::([\w.]+))?", text
         ):
-            yield found[1], found[2] or ""
+            yield match[1], match[2] or ""
 
 
 def defined_in(path: Path) -> set[str]:
-    """Functions, classes, Class.method and constants of a module."""
+    """Return the functions, classes, Class.method and constants of a module."""
     names: set[str] = set()
     for node in ast.parse(path.read_text("utf-8")).body:
         match node:
@@ -142,7 +144,7 @@ def test_named_files_and_functions_exist(name: str) -> None:
 
 
 def shell_lines(page: str) -> Iterator[list[str]]:
-    """The words of every `covnmt` command in a page."""
+    """Yield the arguments of every `covnmt` command of a page."""
     for block in blocks(page, "console"):
         for line in block.replace("\\\n", " ").splitlines():
             if line.startswith("$ ") and "covnmt" in line:
@@ -153,7 +155,7 @@ def shell_lines(page: str) -> Iterator[list[str]]:
 
 
 def check_command(words: list[str]) -> None:
-    """Do what the command line does before it runs a command; raises where it would complain."""
+    """Parse a command as the command line does, without running it; raise on errors."""
     command, group = typer.main.get_command(app), ""
     while isinstance(command, TyperGroup) and words and not words[0].startswith("-"):
         assert words[0] in command.commands, f"no command {words[0]}"
@@ -173,7 +175,7 @@ def test_commands_parse(name: str) -> None:
 
 
 def options(command: Any, name: str) -> Iterator[tuple[str, list[str]]]:
-    """Of every command: its name, and the names of each option it has."""
+    """Yield the name of every command with the names of each of its options."""
     if isinstance(command, TyperGroup):
         for part in command.commands.values():
             yield from options(part, f"{name} {part.name}")
@@ -184,21 +186,20 @@ def options(command: Any, name: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def test_every_option_is_documented() -> None:
-    """By one of its names, on a page that also has its command."""
     pages = [read(name) for name in NAMES if name not in HISTORY]
-    untold = [
+    undocumented = [
         f"{command} {names[0]}"
         for command, names in options(typer.main.get_command(app), "covnmt")
         if not any(command in page and has_word(page, names) for page in pages)
     ]
-    assert untold == []
+    assert undocumented == []
 
 
 def test_documented_options_exist() -> None:
-    known = {each for _, names in options(typer.main.get_command(app), "") for each in names}
+    existing = {o for _, names in options(typer.main.get_command(app), "") for o in names}
     for name in NAMES:
-        told = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", prose(read(name))))
-        assert name in HISTORY or told <= known | OTHER_OPTIONS, name
+        documented = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", prose(read(name))))
+        assert name in HISTORY or documented <= existing | OTHER_OPTIONS, name
 
 
 def test_every_field_of_the_server_is_documented() -> None:
