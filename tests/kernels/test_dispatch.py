@@ -12,7 +12,7 @@ from covnmt.model import decoder as model_decoder
 from covnmt.model.coverage import Coverage, CoverageInputs
 from covnmt.model.decoder import Decoder
 
-from .compare import random_weights
+from .compare import DEVICE, random_weights
 
 # Settings without kernels: plain PyTorch computes whatever was asked for.
 WITHOUT_KERNELS = {
@@ -112,6 +112,17 @@ def test_triton_kernels_run_on_request(
     monkeypatch.setenv("COVNMT_OPS", "triton")
     decode(CoverageConfig())
     assert references == []
+
+
+def test_module_keeps_its_kernels_until_it_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="the kernels need Triton")
+    decoder = Decoder(ModelConfig(embedding=3, hidden=4)).to(DEVICE)
+    monkeypatch.setenv("COVNMT_OPS", "reference")
+    chosen = decoder.kernels
+    assert type(chosen) is dispatch.Kernels
+    monkeypatch.setenv("COVNMT_OPS", "triton")
+    assert decoder.kernels is chosen
+    assert type(decoder.to(DEVICE).kernels).__name__ == "TritonKernels"
 
 
 def test_unknown_choice_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
