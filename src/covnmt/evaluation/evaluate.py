@@ -6,10 +6,10 @@ carries a signature that names the choices needed to reproduce it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import permutations
-from typing import Any
+from typing import Any, TypeVar
 
 from covnmt import __version__
 from covnmt.base.arrays import FloatArray, IntArray
@@ -30,6 +30,8 @@ from covnmt.metrics.significance import (
     paired_tests,
     sign_test,
 )
+
+T = TypeVar("T")
 
 SIGNIFICANCE_MARKS = "†‡§¶"
 SIGNIFICANCE_LEVEL = 0.01
@@ -134,22 +136,8 @@ def evaluate(
     output: SystemOutput, test_set: EvaluationSet, options: EvaluationOptions | None = None
 ) -> Evaluation:
     """Compute all scores that the output and the test set allow."""
-    options = options or EvaluationOptions()
     check_evaluation_inputs(test_set, output)
-    statistics = bleu.bleu_statistics(output.text, test_set.references, options.tokenize)
-    word_errors = _find_word_errors(output, test_set)
-    links = _reference_links(output, options)
-    return Evaluation(
-        sentences=len(output.text),
-        translation=_translation_scores(output, test_set, statistics, options),
-        alignment=_alignment_scores(output, test_set, links, options),
-        adequacy=_adequacy_scores(word_errors),
-        proxies=_proxy_scores(output, test_set, links, options),
-        diagnostics=_attention_scores(output),
-        by_length=_scores_by_length(output, test_set, statistics, links, word_errors, options),
-        statistics=statistics,
-        word_errors=word_errors,
-    )
+    return _Evaluator(output, test_set, options or EvaluationOptions()).evaluate()
 
 
 def compare(
@@ -193,22 +181,193 @@ def compare(
     )
 
 
-def _translation_scores(
-    output: SystemOutput,
-    test_set: EvaluationSet,
-    statistics: IntArray,
-    options: EvaluationOptions,
-) -> tuple[Score, ...]:
-    references = test_set.references
-    scores = [
-        bleu.paper_bleu_from_statistics(statistics, len(references), options.tokenize),
-        bleu.sacre_bleu(output.text, references, options.tokenize),
-        bleu.chrf(output.text, references),
-    ]
-    if options.ter:
-        map_lines = partial(_map_lines, len(output.text), options.workers)
-        scores.append(bleu.ter(output.text, references, map_lines))
-    return tuple(scores)
+class _Evaluator:
+    """Scores one system; `links` are its links with the first reference."""
+
+    def __init__(
+        self, output: SystemOutput, test_set: EvaluationSet, options: EvaluationOptions
+    ) -> None:
+        self.output, self.test_set, self.options = output, test_set, options
+        references = test_set.references
+        self.statistics = bleu.bleu_statistics(output.text, references, options.tokenize)
+        self.word_errors = self._find_word_errors()
+        self.links = self._reference_links()
+
+    def evaluate(self) -> Evaluation:
+        return Evaluation(
+            sentences=len(self.output.text),
+            translation=self._translation_scores(),
+            alignment=self._alignment_scores(),
+            adequacy=self._adequacy_scores(),
+            proxies=self._proxy_scores(),
+            diagnostics=self._attention_scores(),
+            by_length=self._scores_by_length(),
+            statistics=self.statistics,
+            word_errors=self.word_errors,
+        )
+
+    def _translation_scores(self) -> tuple[Score, ...]:
+        text, references = self.output.text, self.test_set.references
+        tokenize = self.options.tokenize
+        scores = [
+            bleu.paper_bleu_from_statistics(self.statistics, len(references), tokenize),
+            bleu.sacre_bleu(text, references, tokenize),
+            bleu.chrf(text, references),
+        ]
+        if self.options.ter:
+            map_lines = partial(_map_lines, len(text), self.options.workers)
+            scores.append(bleu.ter(text, references, map_lines))
+        return tuple(scores)
+
+    def _reference_links(self) -> list[Links] | None:
+        """Return links with the first reference, symmetrized if both directions are given."""
+        if self.output.links is not None:
+            links = list(self.output.links)
+        elif self.output.reference_attention is not None:
+            links = self._extract_links(self.output.reference_attention)
+        else:
+            return None
+        if self.output.reverse_links is None:
+            return links
+        return [
+            alignment.symmetrize(forward, backward, self.options.symmetry)
+            for forward, backward in zip(links, self.output.reverse_links, strict=True)
+        ]
+
+    def _output_links(self) -> Sequence[Links] | None:
+        """Return links with the system's output by the same aligner as those with the reference.
+
+        None if attention is over subwords but the reference's over words.
+        """
+        output = self.output
+        if output.output_links is not None or output.links is not None:
+            return output.output_links
+        if output.attention is None or output.reference_attention is None:
+            return None
+        pairs = zip(output.attention, output.reference_attention, strict=True)
+        if any(ours.shape[1] != reference.shape[1] for ours, reference in pairs):
+            return None
+        return self._extract_links(output.attention)
+
+    def _extract_links(self, matrices: Sequence[FloatArray]) -> list[Links]:
+        method, threshold = self.options.extraction, self.options.threshold
+        return [alignment.links_from_attention(m, method, threshold) for m in matrices]
+
+    def _links_signature(self) -> str:
+        links = "file" if self.output.links is not None else self._extraction_signature()
+        symmetry = self.options.symmetry if self.output.reverse_links is not None else "none"
+        return f"links:{links}|sym:{symmetry}|pooled:corpus|{VERSION}"
+
+    def _extraction_signature(self) -> str:
+        method, threshold = self.options.extraction, self.options.threshold
+        return f"{method}({threshold:g})" if method == "threshold" else method
+
+    def _alignment_scores(self) -> tuple[Score, ...]:
+        gold, attention = self.test_set.gold, self.output.reference_attention
+        if gold is None or self.links is None:
+            return ()
+        quality = alignment.alignment_quality(self.links, gold)
+        signature = self._links_signature()
+        scores = [
+            Score(name, 100 * value, signature)
+            for name, value in (
+                ("AER", quality.aer),
+                ("alignment precision", quality.precision),
+                ("alignment recall", quality.recall),
+                ("alignment F1", quality.f1),
+            )
+        ]
+        if attention is not None:
+            saer = alignment.saer(attention, gold, self.options.renormalize)
+            rows = "renormalised" if self.options.renormalize else "as-is"
+            scores.insert(1, Score("SAER", 100 * saer, f"rows:{rows}|pooled:corpus|{VERSION}"))
+        return tuple(scores)
+
+    def _find_word_errors(self) -> tuple[SourceWordErrors, ...]:
+        test_set = self.test_set
+        if not test_set.deterministic:
+            return ()
+        if test_set.gold is None or test_set.source is None:
+            raise UserError("--deterministic needs the source and a gold alignment too")
+        rows = zip(
+            self.output.text, test_set.references[0], test_set.gold, test_set.source, strict=True
+        )
+        return tuple(
+            adequacy.source_word_errors(
+                hypothesis.split(), reference.split(), gold, len(source.split())
+            )
+            for hypothesis, reference, gold, source in rows
+        )
+
+    def _adequacy_scores(self) -> tuple[Score, ...]:
+        if not self.word_errors:
+            return ()
+        signature = f"match:lcs+left-to-right|links:sure|per:source-word|pooled:corpus|{VERSION}"
+        return (
+            Score("left out", adequacy.omission_rate(self.word_errors), signature),
+            Score("said twice", adequacy.repetition_rate(self.word_errors), signature),
+        )
+
+    def _proxy_scores(self) -> tuple[Score, ...]:
+        hypotheses = [line.split() for line in self.output.text]
+        references = [line.split() for line in self.test_set.references[0]]
+        order = 4
+        rep = adequacy.rep_score(hypotheses, references)
+        repeated = adequacy.repeated_ngram_rate(hypotheses, order)
+        scores = [
+            Score("REP", rep, f"n:2|w:1,2|ref:1|tok:none|{VERSION}"),
+            Score(f"repeated {order}-grams", repeated, f"n:{order}|tok:none|{VERSION}"),
+        ]
+        output_links = self._output_links()
+        if output_links is not None and self.links is not None:
+            from_file = self.output.output_links is not None
+            origin = "file" if from_file else self._extraction_signature()
+            signature = f"output-links:{origin}|{self._links_signature()}"
+            scores.append(Score("DROP", adequacy.drop_score(output_links, self.links), signature))
+        if self.output.attention is not None:
+            low = adequacy.low_attention_rate(self.output.attention)
+            scores.append(Score("little attention", low, f"below:{LOW_ATTENTION:g}|{VERSION}"))
+        return tuple(scores)
+
+    def _attention_scores(self) -> tuple[Score, ...]:
+        attention, fertility = self.output.attention, self.output.fertility
+        if attention is None:
+            return ()
+        correlation = attention_statistics.coverage_correlation(attention)
+        entropy = attention_statistics.attention_entropy(attention)
+        scores = [
+            Score("coverage-attention correlation", correlation, f"r:pearson|lag:1|{VERSION}"),
+            Score("attention entropy", entropy, f"unit:bits|end:counted|{VERSION}"),
+        ]
+        if fertility is not None:
+            fit = asdict(attention_statistics.fertility_fit(fertility, attention))
+            name, signature = "fertility-attention correlation", f"r:pearson|{VERSION}"
+            scores.append(Score(name, fit.pop("correlation"), signature, fit))
+        return tuple(scores)
+
+    def _scores_by_length(self) -> tuple[LengthBucket, ...]:
+        if self.test_set.source is None:
+            return ()
+        lengths = [len(line.split()) for line in self.test_set.source]
+        measures: dict[str, SubsetMeasure] = {}
+        gold, links, attention = self.test_set.gold, self.links, self.output.reference_attention
+        errors, renormalize = self.word_errors, self.options.renormalize
+        if gold is not None and links is not None:
+            measures["AER"] = lambda subset: (
+                100 * alignment.aer(_pick(links, subset), _pick(gold, subset))
+            )
+        if gold is not None and attention is not None:
+            measures["SAER"] = lambda subset: (
+                100 * alignment.saer(_pick(attention, subset), _pick(gold, subset), renormalize)
+            )
+        if errors:
+            measures["left out"] = lambda subset: adequacy.omission_rate(_pick(errors, subset))
+            measures["said twice"] = lambda subset: adequacy.repetition_rate(_pick(errors, subset))
+        return scores_by_length(self.statistics, lengths, measures, self.options.samples)
+
+
+def _pick(rows: Sequence[T], subset: Sequence[int]) -> list[T]:
+    return [rows[n] for n in subset]
 
 
 def _map_lines(
@@ -221,189 +380,3 @@ def _map_lines(
 
 def _map_chunk(function: Callable[[Any], Any], chunk: Chunk[Any]) -> list[Any]:
     return [function(line) for line in chunk.lines]
-
-
-def _reference_links(output: SystemOutput, options: EvaluationOptions) -> list[Links] | None:
-    """Return the system's links with the first reference, symmetrized if both directions exist."""
-    if output.links is not None:
-        links = list(output.links)
-    elif output.reference_attention is not None:
-        links = _extract_links(output.reference_attention, options)
-    else:
-        return None
-    if output.reverse_links is None:
-        return links
-    return [
-        alignment.symmetrize(forward, backward, options.symmetry)
-        for forward, backward in zip(links, output.reverse_links, strict=True)
-    ]
-
-
-def _extract_links(matrices: Sequence[FloatArray], options: EvaluationOptions) -> list[Links]:
-    return [
-        alignment.links_from_attention(matrix, options.extraction, options.threshold)
-        for matrix in matrices
-    ]
-
-
-def _alignment_scores(
-    output: SystemOutput,
-    test_set: EvaluationSet,
-    links: list[Links] | None,
-    options: EvaluationOptions,
-) -> tuple[Score, ...]:
-    if test_set.gold is None or links is None:
-        return ()
-    quality = alignment.alignment_quality(links, test_set.gold)
-    signature = _links_signature(output, options)
-    scores = [
-        Score(name, 100 * value, signature)
-        for name, value in (
-            ("AER", quality.aer),
-            ("alignment precision", quality.precision),
-            ("alignment recall", quality.recall),
-            ("alignment F1", quality.f1),
-        )
-    ]
-    if output.reference_attention is not None:
-        saer = alignment.saer(output.reference_attention, test_set.gold, options.renormalize)
-        rows = "renormalised" if options.renormalize else "as-is"
-        scores.insert(1, Score("SAER", 100 * saer, f"rows:{rows}|pooled:corpus|{VERSION}"))
-    return tuple(scores)
-
-
-def _links_signature(output: SystemOutput, options: EvaluationOptions) -> str:
-    links = "file" if output.links is not None else _extraction_signature(options)
-    symmetry = options.symmetry if output.reverse_links is not None else "none"
-    return f"links:{links}|sym:{symmetry}|pooled:corpus|{VERSION}"
-
-
-def _extraction_signature(options: EvaluationOptions) -> str:
-    threshold = f"({options.threshold:g})" if options.extraction == "threshold" else ""
-    return options.extraction + threshold
-
-
-def _find_word_errors(
-    output: SystemOutput, test_set: EvaluationSet
-) -> tuple[SourceWordErrors, ...]:
-    if not test_set.deterministic:
-        return ()
-    if test_set.gold is None or test_set.source is None:
-        raise UserError("--deterministic needs the source and a gold alignment too")
-    return tuple(
-        adequacy.source_word_errors(
-            hypothesis.split(), reference.split(), gold, len(source.split())
-        )
-        for hypothesis, reference, gold, source in zip(
-            output.text, test_set.references[0], test_set.gold, test_set.source, strict=True
-        )
-    )
-
-
-def _adequacy_scores(word_errors: Sequence[SourceWordErrors]) -> tuple[Score, ...]:
-    if not word_errors:
-        return ()
-    signature = f"match:lcs+left-to-right|links:sure|per:source-word|pooled:corpus|{VERSION}"
-    return (
-        Score("left out", adequacy.omission_rate(word_errors), signature),
-        Score("said twice", adequacy.repetition_rate(word_errors), signature),
-    )
-
-
-def _proxy_scores(
-    output: SystemOutput,
-    test_set: EvaluationSet,
-    links: list[Links] | None,
-    options: EvaluationOptions,
-) -> tuple[Score, ...]:
-    hypotheses = [line.split() for line in output.text]
-    references = [line.split() for line in test_set.references[0]]
-    order = 4
-    repeated = adequacy.repeated_ngram_rate(hypotheses, order)
-    scores = [
-        Score(
-            "REP",
-            adequacy.rep_score(hypotheses, references),
-            f"n:2|w:1,2|ref:1|tok:none|{VERSION}",
-        ),
-        Score(f"repeated {order}-grams", repeated, f"n:{order}|tok:none|{VERSION}"),
-    ]
-    output_links = _output_links(output, options)
-    if output_links is not None and links is not None:
-        origin = "file" if output.output_links is not None else _extraction_signature(options)
-        signature = f"output-links:{origin}|{_links_signature(output, options)}"
-        scores.append(Score("DROP", adequacy.drop_score(output_links, links), signature))
-    if output.attention is not None:
-        low = adequacy.low_attention_rate(output.attention)
-        scores.append(Score("little attention", low, f"below:{LOW_ATTENTION:g}|{VERSION}"))
-    return tuple(scores)
-
-
-def _output_links(output: SystemOutput, options: EvaluationOptions) -> Sequence[Links] | None:
-    """Return links with the system's output by the same aligner as those with the reference.
-
-    None if attention is over subwords but the reference's over words.
-    """
-    if output.output_links is not None or output.links is not None:
-        return output.output_links
-    if output.attention is None or output.reference_attention is None:
-        return None
-    pairs = zip(output.attention, output.reference_attention, strict=True)
-    if any(ours.shape[1] != reference.shape[1] for ours, reference in pairs):
-        return None
-    return _extract_links(output.attention, options)
-
-
-def _attention_scores(output: SystemOutput) -> tuple[Score, ...]:
-    if output.attention is None:
-        return ()
-    correlation = attention_statistics.coverage_correlation(output.attention)
-    entropy = attention_statistics.attention_entropy(output.attention)
-    scores = [
-        Score("coverage-attention correlation", correlation, f"r:pearson|lag:1|{VERSION}"),
-        Score("attention entropy", entropy, f"unit:bits|end:counted|{VERSION}"),
-    ]
-    if output.fertility is not None:
-        fit = attention_statistics.fertility_fit(output.fertility, output.attention)
-        details = {
-            "mean_predicted": fit.mean_predicted,
-            "mean_received": fit.mean_received,
-            "mean_absolute_difference": fit.mean_absolute_difference,
-        }
-        name, signature = "fertility-attention correlation", f"r:pearson|{VERSION}"
-        scores.append(Score(name, fit.correlation, signature, details))
-    return tuple(scores)
-
-
-def _scores_by_length(
-    output: SystemOutput,
-    test_set: EvaluationSet,
-    statistics: IntArray,
-    links: list[Links] | None,
-    word_errors: Sequence[SourceWordErrors],
-    options: EvaluationOptions,
-) -> tuple[LengthBucket, ...]:
-    if test_set.source is None:
-        return ()
-    gold, soft = test_set.gold, output.reference_attention
-    measures: dict[str, SubsetMeasure] = {}
-    if gold is not None and links is not None:
-        measures["AER"] = lambda chosen: (
-            100 * alignment.aer([links[n] for n in chosen], [gold[n] for n in chosen])
-        )
-    if gold is not None and soft is not None:
-        measures["SAER"] = lambda chosen: (
-            100
-            * alignment.saer(
-                [soft[n] for n in chosen], [gold[n] for n in chosen], options.renormalize
-            )
-        )
-    if word_errors:
-        measures["left out"] = lambda chosen: adequacy.omission_rate(
-            [word_errors[n] for n in chosen]
-        )
-        measures["said twice"] = lambda chosen: adequacy.repetition_rate(
-            [word_errors[n] for n in chosen]
-        )
-    lengths = [len(line.split()) for line in test_set.source]
-    return scores_by_length(statistics, lengths, measures, samples=options.samples)
