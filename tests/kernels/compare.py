@@ -57,7 +57,7 @@ def gather(outputs: Results, module: nn.Module, inputs: Results) -> Results:
 
 
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Uninitialised memory holds NaN, so that reading it is noticed."""
+    """Uninitialized memory holds NaN, so that reading it is noticed."""
 
     def poisoned(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def make_poisoned(*args: object, **options: object) -> Tensor:

@@ -60,7 +60,7 @@ def test_long_sentences_use_plain_pytorch(
     references: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attention = pytest.importorskip("covnmt.kernels.triton.attention", reason="Triton is needed")
-    monkeypatch.setattr(attention, "LONGEST", 2)
+    monkeypatch.setattr(attention, "MAX_TOKENS", 2)
     monkeypatch.setenv("COVNMT_OPS", "triton")
     decode(CoverageConfig())
     assert references == [torch.float32]

@@ -20,7 +20,7 @@ from covnmt.kernels import dispatch, gpu
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.training.optimizer import TorchOptimizerStep, build_optimizer
 from covnmt.training.step import TrainStep, uses_bf16
-from tests.model.small import WORDS, small_config
+from tests.model.small import VOCABULARY_SIZE, small_config
 
 CUDA = torch.device("cuda", 0)
 KIB = 1024
@@ -103,7 +103,7 @@ def test_bf16_without_hardware_support_prints_a_warning(
     *_, bf16 = GPUS[device]
     config = TrainConfig.model_validate({"precision": precision})
     with torch.device("meta"):
-        model = Seq2Seq(small_config(PAPER_SYSTEMS["gru1"]), WORDS, WORDS)
+        model = Seq2Seq(small_config(PAPER_SYSTEMS["gru1"]), VOCABULARY_SIZE, VOCABULARY_SIZE)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model.to_empty(device=CUDA)
         TrainStep(

@@ -9,8 +9,8 @@ from covnmt.base.config import PAPER_SYSTEMS, CoverageConfig, ModelConfig
 from covnmt.data.batching import Batch, collate
 from covnmt.model.seq2seq import Seq2Seq
 
-WORDS = 11
-END = WORDS - 1
+VOCABULARY_SIZE = 11
+END = VOCABULARY_SIZE - 1
 
 # The paper's systems, with more than one unit where that tests more, and every option.
 COVERAGES = {
@@ -39,7 +39,7 @@ def small_config(coverage: CoverageConfig, **changes: object) -> ModelConfig:
 def small_model(config: ModelConfig, seed: int = 0) -> Seq2Seq:
     """A model with weights large enough that everything matters."""
     torch.manual_seed(seed)
-    model = Seq2Seq(config, WORDS, WORDS).double()
+    model = Seq2Seq(config, VOCABULARY_SIZE, VOCABULARY_SIZE).double()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.6)
     return model.eval()

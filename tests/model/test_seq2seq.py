@@ -13,7 +13,7 @@ from covnmt.model.seq2seq import Seq2Seq, count_parameters
 from tests.paper import worked_example as paper
 
 from . import oracle
-from .small import COVERAGES, END, WORDS, small_batch, small_config, small_model
+from .small import COVERAGES, END, VOCABULARY_SIZE, small_batch, small_config, small_model
 
 
 def meta_model(config: ModelConfig, vocabulary_size: int = 30_001) -> Seq2Seq:
@@ -197,4 +197,4 @@ def test_attention_gradient_reaches_earlier_steps_through_coverage() -> None:
 
 def test_small_batch_ids_are_in_range() -> None:
     batch = small_batch([(4, 3)])
-    assert batch.source.max() == END == WORDS - 1
+    assert batch.source.max() == END == VOCABULARY_SIZE - 1

@@ -8,7 +8,7 @@ from torch import Tensor
 from covnmt.base.config import CoverageConfig, TrainConfig
 from covnmt.model.seq2seq import Seq2Seq, TeacherForcedOutput
 from covnmt.training.loss import batch_loss, fertility_loss, token_loss
-from tests.model.small import WORDS, small_batch, small_config, small_model
+from tests.model.small import VOCABULARY_SIZE, small_batch, small_config, small_model
 
 LENGTHS = [(3, 4), (6, 2), (1, 1), (5, 7)]
 
@@ -32,7 +32,7 @@ def test_token_loss_equals_cross_entropy_of_torch(smoothing: float) -> None:
     model, batch = fertility_model(), small_batch(LENGTHS)
     features = model(batch).features
     loss, nll = token_loss(model.readout, features, batch.target, batch.target_mask, smoothing)
-    logits = model.readout.logits(features).reshape(-1, WORDS).float()
+    logits = model.readout.logits(features).reshape(-1, VOCABULARY_SIZE).float()
     target = torch.where(batch.target_mask, batch.target, -100).reshape(-1)  # -100: ignored
     for actual, epsilon in ((loss, smoothing), (nll, 0.0)):
         expected = torch.nn.functional.cross_entropy(

@@ -14,7 +14,7 @@ from covnmt.model.seq2seq import Seq2Seq
 from covnmt.training.distributed import SINGLE_PROCESS, World
 from covnmt.training.optimizer import build_optimizer, build_optimizer_step
 from covnmt.training.step import CudaGraphCache, TrainStep, build_train_step
-from tests.model.small import WORDS, small_batch, small_config
+from tests.model.small import VOCABULARY_SIZE, small_batch, small_config
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 CONFIG = TrainConfig.model_validate(
@@ -30,7 +30,7 @@ def train_step(
 ) -> TrainStep:
     """The step of a small model; of the given kind, or of the one chosen for these ranks."""
     torch.manual_seed(1)
-    model = Seq2Seq(small_config(PAPER_SYSTEMS[system]), WORDS, WORDS)
+    model = Seq2Seq(small_config(PAPER_SYSTEMS[system]), VOCABULARY_SIZE, VOCABULARY_SIZE)
     initialize_weights(model, "modern")
     model.to(DEVICE)
     optimizer_step = build_optimizer_step(model, build_optimizer(model, config), {}, config)
@@ -46,7 +46,7 @@ def test_loss_is_summed_until_it_is_taken() -> None:
     batch = small_batch([(3, 4), (5, 2)]).to(DEVICE)
     step([batch], batch.target_tokens, 0)
     first = step.take_nll()
-    assert first == pytest.approx(batch.target_tokens * math.log(WORDS), rel=0.2)
+    assert first == pytest.approx(batch.target_tokens * math.log(VOCABULARY_SIZE), rel=0.2)
     assert step.take_nll() == 0
     step([batch], batch.target_tokens, 1)
     assert step.take_nll() < first

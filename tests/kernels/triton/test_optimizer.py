@@ -1,4 +1,4 @@
-"""Clipping, step and average in one pass against PyTorch's optimisers and the plain rules."""
+"""Clipping, step and average in one pass against the optimizers of PyTorch and the plain rules."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor
 pytest.importorskip("triton", reason="the fast path needs Triton")
 
 from covnmt.base.config import ModelConfig, TrainConfig
-from covnmt.kernels.triton import optimizer as triton_optimiser
+from covnmt.kernels.triton import optimizer as triton_optimizer
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.training.optimizer import TorchOptimizerStep, TritonOptimizerStep, build_optimizer
 from tests.kernels.compare import DEVICE, random_weights
@@ -60,7 +60,7 @@ def test_triton_update_equals_plain_update(
     settings: dict[str, Any], spoil: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Make five updates, optionally one of them with a norm that is not finite."""
-    monkeypatch.setattr(triton_optimiser, "BLOCK", 128)  # some weights need two programs
+    monkeypatch.setattr(triton_optimizer, "BLOCK", 128)  # some weights need two programs
     config = TrainConfig.model_validate(settings)
     (plain, a), (fused, b) = (
         build_step(TorchOptimizerStep, config),

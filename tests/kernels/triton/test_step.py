@@ -52,7 +52,7 @@ OTHER_SIZES: list[dict[str, object]] = [
     {"embedding": 6, "hidden": 4, "rank": 6, "tie_target": True},
 ]
 PAPER: dict[str, object] = {"embedding": 620, "hidden": 1000, "rank": 620}
-WORDS, END = 11, 10
+VOCABULARY_SIZE, END = 11, 10
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2}
 
 
@@ -67,7 +67,7 @@ def build_model(
     torch.manual_seed(0)
     settings = {"coverage": coverage, "order": order, "cell": cell, **sizes}
     config = ModelConfig.model_validate(settings)
-    model = Seq2Seq(config, WORDS, WORDS)
+    model = Seq2Seq(config, VOCABULARY_SIZE, VOCABULARY_SIZE)
     random_weights(model)
     return model.to(DEVICE).eval()
 
@@ -88,7 +88,7 @@ def random_moment(model: Seq2Seq, S: int, K: int, J: int, first: bool) -> Search
         return SearchMoment(memory, model.decoder.initial_state(memory), None)
     shapes = (S * K, n), (S * K, 2 * n), (S * K, J, d)
     state = DecoderState(*(torch.rand(shape).to(DEVICE) for shape in shapes))
-    return SearchMoment(memory, state, torch.randint(WORDS, (S * K,)).to(DEVICE))
+    return SearchMoment(memory, state, torch.randint(VOCABULARY_SIZE, (S * K,)).to(DEVICE))
 
 
 class StepOutput(NamedTuple):
@@ -119,7 +119,7 @@ def score_with_kernels(model: Seq2Seq, now: SearchMoment, dtype: torch.dtype) ->
     rows, C, alpha = step.advance(step.attention_source(memory), rows, C, now.token_ids is None)
     output = PaddedOutputLayer.of(model.readout)
     logits = PaddedOutputLayer(output.W.to(dtype), output.b.to(dtype)).logits(step.features(rows))
-    log_probs = torch.log_softmax(logits.float(), dim=-1)[:, :WORDS]
+    log_probs = torch.log_softmax(logits.float(), dim=-1)[:, :VOCABULARY_SIZE]
     return StepOutput(log_probs, alpha, rows[:, :n], rows[:, n : 3 * n], C)
 
 
@@ -207,8 +207,8 @@ def test_fused_step_extends_the_beam_like_the_plain_step(
     )
     memory = model.decoder.encode_source(torch.randn(S, J, 2 * n).to(DEVICE), mask)
     parents = torch.randint(S if first else S * K, (S * K,)).to(DEVICE)
-    words = torch.randint(WORDS, (S * K,)).to(DEVICE)
-    before = torch.randint(WORDS, (S * K,)).to(DEVICE)
+    words = torch.randint(VOCABULARY_SIZE, (S * K,)).to(DEVICE)
+    before = torch.randint(VOCABULARY_SIZE, (S * K,)).to(DEVICE)
     results: list[SearchBuffers] = []
     for decoding_step in (step, PlainDecodingStep(model)):
         buffers = SearchBuffers.allocate(model, memory, S, K, J, decoding_step.embedded)

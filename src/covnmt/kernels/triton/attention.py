@@ -31,7 +31,7 @@ from covnmt.kernels.triton.coverage import (
 )
 from covnmt.kernels.triton.gru import load, tanh
 
-LONGEST = 512  # source tokens that one program can hold
+MAX_TOKENS = 512  # source tokens that one program can hold
 
 
 class Tiling(NamedTuple):
@@ -45,7 +45,7 @@ class Tiling(NamedTuple):
 
 # Few rows are fastest with large programs, one for each multiprocessor; many rows with small
 # programs, several of which share one. Backward, long sentences are always faster with two.
-MANY = 256
+FEW_ROWS_LIMIT = 256
 FEW_ROWS = Tiling(4096, warps=8, stages=3, wide=16384)
 LONG_BACK = Tiling(4096, warps=4, stages=3, wide=8192)
 MANY_ROWS = Tiling(2048, warps=4, stages=3, wide=8192)
@@ -311,7 +311,7 @@ def attend(
     """
     _, J, n = source.keys.shape
     many = MANY_UNITS if kind.d > 1 else MANY_ROWS
-    tiling = FEW_ROWS if len(q) <= MANY else many
+    tiling = FEW_ROWS if len(q) <= FEW_ROWS_LIMIT else many
     attention_forward_kernel[(len(q),)](
         q, S_t, source.keys, source.h, source.mask, source.v, source.V, source.Phi, source.P,
         source.gates, source.candidate, C, alpha, s, C_next, kind.sign, J, n, q.stride(0), kind.d,
@@ -329,7 +329,7 @@ def attend_backward(
     B, J, n = source.keys.shape
     block_j = _block_j(J, kind.d)
     few = LONG_BACK if block_j == 64 else FEW_ROWS
-    tiling = _fit_stages(few if B <= MANY else MANY_ROWS, source.keys)
+    tiling = _fit_stages(few if B <= FEW_ROWS_LIMIT else MANY_ROWS, source.keys)
     attention_backward_kernel[(B,)](
         q, S_t, source.keys, source.h, source.v, source.V, source.Phi, source.P, source.gates,
         source.candidate, C, alpha, d_s, d_alpha, d_C, d_q, d_S_t, d_e, d_x, kind.sign, J, n,

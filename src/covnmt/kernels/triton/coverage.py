@@ -19,7 +19,7 @@ from covnmt.kernels import gpu
 from covnmt.kernels.tensors import CoverageKernel
 from covnmt.kernels.triton.gru import load, sigmoid, tanh
 
-WIDEST = 16  # coverage units
+MAX_UNITS = 16  # coverage units
 STAGES = 3  # steps of the sums in progress at a time
 
 

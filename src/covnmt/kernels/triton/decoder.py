@@ -250,8 +250,8 @@ def supports(coverage: CoverageKernel | None, J: int) -> bool:
     """Whether there are kernels for this coverage model and for sentences of J tokens."""
     return (
         coverage is not None
-        and coverage.size <= triton_coverage.WIDEST
-        and J <= triton_attention.LONGEST
+        and coverage.size <= triton_coverage.MAX_UNITS
+        and J <= triton_attention.MAX_TOKENS
     )
 
 

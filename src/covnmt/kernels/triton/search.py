@@ -21,8 +21,8 @@ from torch import Tensor
 BLOCK = 128  # tokens
 CHUNK = 16  # blocks that one program of `scan_kernel` reads
 SCAN_WARPS, CHOOSE_WARPS = 4, 4
-LARGEST = 2**14  # maxima of a sentence that one program of `choose_kernel` can hold
-NOWHERE = tl.constexpr(2**30)  # a position behind all others
+MAX_BLOCK_MAXIMA = 2**14  # maxima of a sentence that one program of `choose_kernel` can hold
+NO_POSITION = tl.constexpr(2**30)  # a position behind all others
 
 
 @triton.jit
@@ -75,15 +75,15 @@ def log_normalizers(peaks, sums, first, slot, slots, CHUNKS: tl.constexpr, WIDE:
 def first_best(scores, positions):
     """The highest score and the lowest position that has it; nowhere if there is none."""
     score = tl.max(scores)
-    at = tl.min(tl.where(scores == score, positions, NOWHERE))
-    return score, tl.where(score > float("-inf"), at, NOWHERE)
+    at = tl.min(tl.where(scores == score, positions, NO_POSITION))
+    return score, tl.where(score > float("-inf"), at, NO_POSITION)
 
 
 @triton.jit
 def best_of(scores, positions, slot, K: tl.constexpr, WIDE_K: tl.constexpr):
     """The K highest scores, one in each slot, and their positions; nowhere if there are fewer."""
     top_scores = tl.full([WIDE_K], float("-inf"), tl.float32)
-    top_positions = tl.full([WIDE_K], NOWHERE, tl.int32)
+    top_positions = tl.full([WIDE_K], NO_POSITION, tl.int32)
     for k in range(K):
         score, at = first_best(scores, positions)
         top_scores = tl.where(slot == k, score, top_scores)
@@ -120,7 +120,7 @@ def choose_kernel(
     _, blocks = best_of(best, number, slot, K, WIDE_K)
 
     # the best of their tokens
-    exists = blocks < NOWHERE
+    exists = blocks < NO_POSITION
     parent = tl.where(exists, blocks // (V // BLOCK), 0)
     is_parent = parent[:, None] == slot[None, :]
     behind = tl.sum(tl.where(is_parent, beam[None, :], 0.0), axis=1)
@@ -131,7 +131,7 @@ def choose_kernel(
     x = mask_banned(x.to(tl.float32), position - parent[:, None] * V, banned, early, END)
     x = tl.where(exists[:, None], behind[:, None] + (x - lse[:, None]), float("-inf"))
     scores, choice = best_of(x, position, slot, K, WIDE_K)
-    choice = tl.where(choice < NOWHERE, choice, 0)
+    choice = tl.where(choice < NO_POSITION, choice, 0)
 
     # which of them end
     parent = choice // V
@@ -179,7 +179,7 @@ class BeamState(Protocol):
 def fits_beam(K: int, V: int) -> bool:
     """Return whether a program can hold a beam of K over a vocabulary of V."""
     wide: int = triton.next_power_of_2(max(BLOCK, V // BLOCK))
-    return V % BLOCK == 0 and wide * int(triton.next_power_of_2(K)) <= LARGEST
+    return V % BLOCK == 0 and wide * int(triton.next_power_of_2(K)) <= MAX_BLOCK_MAXIMA
 
 
 def select_continuations(buffers: BeamState, logits: Tensor, end: int) -> Tensor:

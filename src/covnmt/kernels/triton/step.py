@@ -189,7 +189,7 @@ class TritonDecoderStep:
 
     def supports_length(self, J: int) -> bool:
         """Return whether sentences may have J tokens."""
-        return J <= triton_attention.LONGEST
+        return J <= triton_attention.MAX_TOKENS
 
     def __call__(
         self, buffers: BeamBuffers, first: bool, select: Callable[[Tensor], Tensor]
