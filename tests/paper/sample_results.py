@@ -8,7 +8,7 @@ from typing import Any
 from covnmt.base.files import write_lines
 from covnmt.evaluation.evaluate import Comparison
 from covnmt.paper.experiments import find_experiment
-from covnmt.paper.jobs import ExperimentJob, ExperimentPlan, choose_jobs
+from covnmt.paper.plan import ExperimentJob, ExperimentPlan, choose_jobs
 from covnmt.paper.results import Result
 
 KFTT, TINY = find_experiment("kftt"), find_experiment("embedded", "tiny")

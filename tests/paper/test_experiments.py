@@ -72,7 +72,7 @@ def test_every_experiment_has_its_own_folder_and_a_recipe() -> None:
     assert len({each.name for each in EXPERIMENTS}) == len(EXPERIMENTS)
     for each in EXPERIMENTS:
         assert find_experiment(each.corpus, each.scale) == each
-        assert set(each.again) <= set(each.systems)
+        assert set(each.second_seed) <= set(each.systems)
         load_recipe(find_recipe(each.recipe), recipe_overrides(each.systems[-1]))
 
 

@@ -10,19 +10,12 @@ from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.errors import UserError
 from covnmt.base.files import write_lines
 from covnmt.evaluation.evaluate import Comparison
-from covnmt.paper import jobs
+from covnmt.paper import jobs, neural
 from covnmt.paper.experiments import find_experiment
-from covnmt.paper.jobs import (
-    TRAINED,
-    ExperimentJob,
-    ExperimentPlan,
-    choose_jobs,
-    run_jobs,
-    train_system,
-    training_minutes_left,
-)
+from covnmt.paper.jobs import run_jobs
+from covnmt.paper.neural import TRAINED, train_system, training_minutes_left
+from covnmt.paper.plan import ExperimentJob, ExperimentPlan, choose_jobs
 from covnmt.paper.results import write_result
-from covnmt.training import loop
 from covnmt.training.loop import TrainingOutcome
 from covnmt.training.state import Counters
 from tests.paper.sample_results import (
@@ -83,7 +76,7 @@ def test_a_stopped_list_goes_on(
     monkeypatch.setattr(jobs, "run_job", second.run_job)
     list(run_jobs(three_jobs))
     assert first.done + second.done == names(list(three_jobs.jobs))
-    assert three_jobs.left() == []
+    assert three_jobs.open_jobs() == []
 
 
 @pytest.mark.parametrize(("finished", "stopped"), [(True, False), (True, True), (False, True)])
@@ -92,11 +85,22 @@ def test_no_measuring_begins_after_a_signal(
 ) -> None:
     """Though the training was at its end when it came; that is not made again."""
     outcome = TrainingOutcome("it says why", Counters(), finished, stopped)
-    monkeypatch.setattr(loop, "train", lambda *_: outcome)
+    monkeypatch.setattr(neural, "train", lambda *_: outcome)
     plan, job = tiny_plan(tmp_path), ExperimentJob("baseline", 1)
     with pytest.raises(KeyboardInterrupt) if stopped else nullcontext():
         assert train_system(plan, job).reason == "it says why"
-    assert (plan.run(job) / TRAINED).exists() == finished
+    assert (plan.model_directory(job) / TRAINED).exists() == finished
+
+
+def test_reason_names_the_time_of_the_whole_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit that training was given is shorter: measuring needs time too."""
+    outcome = TrainingOutcome("0.85 minutes are over", Counters(), True, False, limit="minutes")
+    monkeypatch.setattr(neural, "train", lambda *_: outcome)
+    ended = train_system(tiny_plan(tmp_path, minutes=1.0), ExperimentJob("baseline", 1))
+    assert ended.reason == "its time was over (1 minutes, measuring included)"
+    assert ended.minutes == 1.0
 
 
 def test_results_from_elsewhere_are_not_made_again(
@@ -120,7 +124,7 @@ def test_results_that_cannot_be_written_are_told_before_any_work(tmp_path: Path)
 def test_the_list_says_what_is_done_and_left(tmp_path: Path, comparison: Comparison) -> None:
     plan = tiny_plan(tmp_path)
     write_result(plan.result_directory, sample_result(sample_content(comparison, "gru10", 1)))
-    assert list(jobs.progress_rows(plan)) == [
+    assert list(plan.progress_rows()) == [
         ("baseline", "1", "left", ""),
         ("gru10", "1", "done", "100.00"),
     ]
@@ -136,7 +140,7 @@ def test_a_stopped_training_has_only_the_time_that_is_left(tmp_path: Path) -> No
 
 
 def test_commands_name_no_directory(tmp_path: Path) -> None:
-    told = jobs.reproduce_command(tiny_plan(tmp_path), ExperimentJob("gru10", 3), 2.5)
+    told = tiny_plan(tmp_path).command(ExperimentJob("gru10", 3), 2.5)
     assert told == ("covnmt reproduce embedded --scale tiny --system gru10 --seed 3 --minutes 2.5")
 
 
@@ -149,7 +153,7 @@ def test_the_sheet_stays_out_of_the_results(prepared: Path, tmp_path: Path) -> N
     prepared.rename(plan.prepared)
     for system in ("baseline", "gru10"):
         lines = [json.dumps({"text": f"{system} {k}", "source_tokens": WORDS}) for k in range(5)]
-        write_lines(plan.run(ExperimentJob(system, 1)) / "test.jsonl", lines)
+        write_lines(plan.model_directory(ExperimentJob(system, 1)) / "test.jsonl", lines)
     directory = jobs.write_rating_sheets(plan, ["baseline", "gru10"], 1)
     key = json.loads((directory / "key.json").read_text("utf-8"))
     assert [item["words"] for item in key["items"]] == [len(WORDS)] * 10

@@ -9,7 +9,13 @@ import pytest
 from covnmt.base.errors import UserError
 from covnmt.evaluation.evaluate import Comparison
 from covnmt.paper.experiments import find_experiment
-from covnmt.paper.markdown_report import count_coverage_errors, one_result_per_system, write_page
+from covnmt.paper.markdown_report import (
+    choose_pictures,
+    count_attention_errors,
+    examples_section,
+    one_result_per_system,
+    write_page,
+)
 from covnmt.paper.results import Example, Result, write_result
 from covnmt.paper.systems import PHRASE_BASED
 from tests.paper.sample_results import (
@@ -27,10 +33,10 @@ def test_the_page(results: list[Result], tmp_path: Path, comparison: Comparison)
     for part in (
         "# KFTT, Japanese to English",
         "## Translation (Table 1)",
-        "On 3 made-up pairs;",
+        "On 3 made-up pairs: force-decoded",
         "a proxy cannot confirm",
         "| `gru4` | d = 4 |",
-        "- `baseline`: a b a b",
+        "   - `baseline`: a b a b",
         "![Sentence 1](example-1.png)",
         "Not run yet: `linguistic-seed1`, `gru1-seed1`, `fertility-seed2`.",
         "0.833 | 0.833 |",
@@ -69,7 +75,7 @@ def test_a_page_of_one_result(tmp_path: Path, comparison: Comparison) -> None:
     assert "No gold alignments were given" in page
     assert "Example sentences" not in page
     shipped = write_page(find_experiment("kftt", "shipped"), tmp_path).read_text("utf-8")
-    assert "There is no AER: these subwords" in shipped
+    assert "There is no AER: the subwords" in shipped
     with pytest.raises(UserError, match="no result files yet"):
         write_page(KFTT, tmp_path / "empty")
 
@@ -101,8 +107,47 @@ def test_systems_are_shown_with_one_seed(
     assert {name: result.seed for name, result in one_result_per_system(results).items()} == shown
 
 
+def with_example(result: Result, tokens: str) -> Result:
+    """Give a result one example sentence, with attention to all source words."""
+    words = tokens.split()
+    example = Example(
+        source_tokens=["x", "y"],
+        text=tokens,
+        tokens=words,
+        alignment=[[0.5, 0.5]] * len(words),
+        coverage=[len(words) / 2] * 2,
+    )
+    return result.model_copy(update={"examples": [example]})
+
+
+@pytest.mark.parametrize(
+    ("baseline", "coverage", "captions"),
+    [
+        ("a b a b", "a b c d", ["Where gru10 gains most over the baseline"]),
+        ("a b c d", "a b a b", ["Where gru10 loses most to the baseline"]),
+        ("a b c d", "a b d c", []),
+    ],
+)
+def test_pictures_are_of_sentences_that_gain_or_lose(
+    baseline: str, coverage: str, captions: list[str], comparison: Comparison
+) -> None:
+    results = [sample_result(sample_content(comparison, n, 1)) for n in ("baseline", "gru10")]
+    pair = with_example(results[0], baseline), with_example(results[1], coverage)
+    pictures = choose_pictures(*pair)
+    assert [picture.caption.partition(" (")[0] for picture in pictures] == captions
+    assert all(picture.number == 1 for picture in pictures)
+
+
+def test_equal_translations_are_shown_once(comparison: Comparison) -> None:
+    results = [sample_result(sample_content(comparison, n, 1)) for n in ("baseline", "gru10")]
+    same = with_example(results[0], "a b"), with_example(results[1], "a b")
+    assert "   - both: a b" in examples_section(same, [])
+    different = with_example(results[0], "a b"), with_example(results[1], "a c")
+    assert "both" not in examples_section(different, [])
+
+
 # translation, attention to "x" and "y", source words hardly seen and target words said again
-TROUBLES = [
+ATTENTION_ERRORS = [
     ("a b", [[1.0, 0.0], [0.9, 0.1]], 1),
     ("a b a b", [[0.5, 0.5]] * 4, 2),
     ("a a a", [[1.0, 0.0]] * 3, 3),
@@ -110,8 +155,10 @@ TROUBLES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "alignment", "expected"), TROUBLES)
-def test_trouble(text: str, alignment: list[list[float]], expected: int) -> None:
+@pytest.mark.parametrize(("text", "alignment", "expected"), ATTENTION_ERRORS)
+def test_attention_errors_are_counted(
+    text: str, alignment: list[list[float]], expected: int
+) -> None:
     example = Example(
         source_tokens=["x", "y"],
         text=text,
@@ -119,4 +166,4 @@ def test_trouble(text: str, alignment: list[list[float]], expected: int) -> None
         alignment=alignment,
         coverage=[0.0, 0.0],
     )
-    assert count_coverage_errors(example) == expected
+    assert count_attention_errors(example) == expected

@@ -14,8 +14,8 @@ from covnmt.base.files import write_lines
 from covnmt.data.corpus import Split
 from covnmt.metrics.bleu import chrf, sacre_bleu
 from covnmt.model.directory import load_config
-from covnmt.paper.jobs import describe_run
 from covnmt.paper.measure import score_text, sign_as_lowercased
+from covnmt.paper.neural import describe_run
 
 
 def test_case_insensitive_scores_are_those_of_sacrebleu() -> None:

@@ -16,8 +16,9 @@ from covnmt.inference.tune_penalties import LENGTH_PENALTIES
 from covnmt.metrics.bleu import paper_bleu
 from covnmt.paper import tables
 from covnmt.paper.experiments import OpenCorpusText, find_experiment, tunes_length_penalty
-from covnmt.paper.jobs import ExperimentJob, ExperimentPlan, run_jobs, write_rating_sheets
+from covnmt.paper.jobs import run_jobs, write_rating_sheets
 from covnmt.paper.markdown_report import write_page
+from covnmt.paper.plan import ExperimentJob, ExperimentPlan
 from covnmt.paper.results import read_result, read_results
 from covnmt.paper.summary import differing_settings
 from covnmt.paper.systems import recipe_overrides, training_system
@@ -57,7 +58,7 @@ def plan(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Experimen
     write_lines(recipe, [f'extends = "{TINY}"', *modern])
     kftt = find_experiment("kftt", "modern")
     assert isinstance(kftt.text, OpenCorpusText)
-    tiny = replace(kftt, recipe=str(recipe), text=replace(kftt.text, pieces=60))
+    tiny = replace(kftt, recipe=str(recipe), text=replace(kftt.text, subwords=60))
     made = ExperimentPlan(tiny, directory / "work", directory / "results", raw, device="cpu")
     list(run_jobs(replace(made, jobs=[ExperimentJob(system, 1) for system in SYSTEMS])))
     return made
@@ -77,13 +78,15 @@ def test_one_training_serves_all_that_use_it_otherwise(plan: ExperimentPlan) -> 
     assert training_system("gru10-no-dropout") == "gru10-no-dropout"
     assert [path.parent.name for path in plan.work.rglob("last.safetensors")] == ["gru10-seed1"]
     results = [
-        json.loads(plan.result(ExperimentJob(system, 1)).read_text("utf-8")) for system in SYSTEMS
+        json.loads(plan.result_file(ExperimentJob(system, 1)).read_text("utf-8"))
+        for system in SYSTEMS
     ]
     assert all(each["training"] == results[0]["training"] for each in results)
     assert [each["recipe"]["decode"]["length_penalty"] for each in results[2:]] == [0, 1]
     assert [each["recipe"]["train"]["ema"] for each in results] == [0.9, 0, 0.9, 0.9]
     texts = {
-        (plan.run(ExperimentJob(system, 1)) / "test.jsonl").read_text("utf-8") for system in SYSTEMS
+        (plan.model_directory(ExperimentJob(system, 1)) / "test.jsonl").read_text("utf-8")
+        for system in SYSTEMS
     }
     assert len(texts) >= 3  # the one chosen may be another's
 
@@ -95,7 +98,9 @@ def test_who_is_tuned(corpus: str, scale: str, system: str, tuned: bool) -> None
 
 def test_the_length_penalty_is_chosen_on_the_dev_set(plan: ExperimentPlan) -> None:
     """It is the best of those tried, and what the model directory has from then on."""
-    results = [read_result(plan.result(ExperimentJob(system, 1)), system, 1) for system in SYSTEMS]
+    results = [
+        read_result(plan.result_file(ExperimentJob(system, 1)), system, 1) for system in SYSTEMS
+    ]
     assert [bool(result.tuning) for result in results] == [True, True, False, False]
     dev = Corpus.open(plan.prepared).split("dev")
     references = [line.lower() for line in dev.target_text()]
@@ -103,7 +108,7 @@ def test_the_length_penalty_is_chosen_on_the_dev_set(plan: ExperimentPlan) -> No
         assert [value for value, *_ in result.tuning] == list(LENGTH_PENALTIES)
         most = max(bleu for _, bleu, _ in result.tuning)
         best = next([value, bleu] for value, bleu, _ in result.tuning if bleu == most)
-        translator = Model.load(plan.run(ExperimentJob(result.system, 1)), device="cpu")
+        translator = Model.load(plan.model_directory(ExperimentJob(result.system, 1)), device="cpu")
         assert best[0] == result.length_penalty == translator.decode.length_penalty
         texts = [each.text for each in translator.translate(dev.source_text())]
         assert round(paper_bleu(texts, [references]).value, 2) == best[1]
@@ -111,18 +116,18 @@ def test_the_length_penalty_is_chosen_on_the_dev_set(plan: ExperimentPlan) -> No
 
 def test_the_page_tells_what_was_tried(plan: ExperimentPlan) -> None:
     page = write_page(plan.experiment, plan.result_directory).read_text("utf-8")
-    section = page.partition("## Length normalisation, chosen on the dev set")[2].partition("##")[0]
+    section = page.partition("## Length normalization, chosen on the dev set")[2].partition("##")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == ["gru10", "gru10-no-average"]
     assert "Not one recipe" not in page
     results = read_results(plan.result_directory)
     older = [result.model_copy(update={"tuning": []}) for result in results]
-    assert tables.tuning_table(older) == ""
+    assert tables.length_penalty_table(older) == ""
 
 
 def test_what_is_chosen_by_one_rule_is_one_setting(plan: ExperimentPlan) -> None:
     """But not beside what was not chosen so."""
-    first = read_result(plan.result(ExperimentJob("gru10", 1)), "gru10", 1)
+    first = read_result(plan.result_file(ExperimentJob("gru10", 1)), "gru10", 1)
     other = first.model_copy(deep=True)
     other.recipe["decode"]["length_penalty"] = 9.0
     fixed = first.model_copy(update={"tuning": []})
@@ -150,7 +155,7 @@ def test_measured_elsewhere_it_still_names_where_and_how_long_it_was_trained(
     monkeypatch.setenv("COVNMT_COMMIT", "another")
     list(run_jobs(replace(plan, results=tmp_path, jobs=[ExperimentJob("gru10", 1)], minutes=0.2)))
     (again,) = read_results(tmp_path / plan.experiment.name)
-    before = json.loads(plan.result(ExperimentJob("gru10", 1)).read_text("utf-8"))
+    before = json.loads(plan.result_file(ExperimentJob("gru10", 1)).read_text("utf-8"))
     assert again.commit == before["commit"] != "another"
     assert again.command == before["command"]
     assert again.scores.model_dump(exclude_unset=True) == before["scores"]
@@ -165,7 +170,7 @@ def test_beside_other_work_no_speed_is_told(plan: ExperimentPlan, tmp_path: Path
 
 def test_the_page_needs_no_proxies(plan: ExperimentPlan) -> None:
     page = write_page(plan.experiment, plan.result_directory).read_text("utf-8")
-    assert "without length normalisation" in page
+    assert "without length normalization" in page
     assert "## Over- and under-translation" not in page
 
 
@@ -188,7 +193,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> ExperimentPlan:
             write_lines(directory / f"raw/{part}.{ending}", lines)
     kftt = find_experiment("kftt", "shipped")
     assert isinstance(kftt.text, OpenCorpusText)
-    text = replace(kftt.text, pieces=310)
+    text = replace(kftt.text, subwords=310)
     tiny = replace(kftt, recipe="reproduce/embedded-tiny", text=text)
     where = directory / "work", directory / "results", directory / "raw"
     made = ExperimentPlan(tiny, *where, device="cpu", jobs=[ExperimentJob("gru10", 1)])

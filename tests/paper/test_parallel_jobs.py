@@ -10,7 +10,6 @@ import torch
 
 from covnmt.paper import parallel_jobs
 from covnmt.paper.experiments import find_experiment
-from covnmt.paper.jobs import ExperimentJob, ExperimentPlan, reproduce_command
 from covnmt.paper.parallel_jobs import (
     JobProcesses,
     group_by_training,
@@ -18,6 +17,7 @@ from covnmt.paper.parallel_jobs import (
     reproduce_arguments,
     run_jobs_in_parallel,
 )
+from covnmt.paper.plan import ExperimentJob, ExperimentPlan
 
 
 def plan(device: str = "auto", minutes: float | None = None) -> ExperimentPlan:
@@ -62,9 +62,9 @@ def test_devices_are_taken_in_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    crew = JobProcesses(plan(device), number)
-    assert [crew.free.get() for _ in range(number)] == places
-    assert crew.shared is shared
+    processes = JobProcesses(plan(device), number)
+    assert [processes.free_devices.get() for _ in range(number)] == places
+    assert processes.shared is shared
     assert set(list_devices(device)) == set(places)
 
 
@@ -75,7 +75,7 @@ def test_a_process_is_given_what_its_results_will_tell() -> None:
         "reproduce embedded --scale tiny --work w --results r --device cuda:1 --seed 7 "
         "--minutes 3.5 --system gru10 --system gru10-no-average --no-report --shared"
     )
-    for word in reproduce_command(plan(), jobs[0], 3.5).split()[1:]:
+    for word in plan().command(jobs[0], 3.5).split()[1:]:
         assert word in words.split()
     assert "--shared" not in reproduce_arguments(plan(), jobs, "cpu", shared=False)
 
@@ -85,23 +85,25 @@ def test_a_place_is_free_again_whatever_happens(monkeypatch: pytest.MonkeyPatch)
         raise OSError("too many processes")
 
     monkeypatch.setattr("subprocess.Popen", refuse)
-    crew = JobProcesses(plan("cpu"), 2)
+    processes = JobProcesses(plan("cpu"), 2)
     with pytest.raises(OSError, match="too many"):
-        crew.run([ExperimentJob("gru10", 1)])
-    assert crew.free.qsize() == 2
+        processes.run([ExperimentJob("gru10", 1)])
+    assert processes.free_devices.qsize() == 2
 
 
-def test_trouble_of_its_own_stops_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_attention_errors_are_counted_of_its_own_stops_all(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Such as nobody to tell any more: then no process works on unseen."""
     stopped: list[str] = []
 
-    def run(crew: JobProcesses, jobs: Sequence[ExperimentJob]) -> None:
+    def run(processes: JobProcesses, jobs: Sequence[ExperimentJob]) -> None:
         if jobs[0].system == "baseline":
             raise SystemExit(1)
         deadline = time.monotonic() + 20
-        while not crew.stopped and time.monotonic() < deadline:
+        while not processes.stopped and time.monotonic() < deadline:
             time.sleep(0.01)
-        if crew.stopped:
+        if processes.stopped:
             stopped.append(jobs[0].system)
 
     monkeypatch.setattr(ExperimentPlan, "prepare", lambda plan: None)
@@ -119,9 +121,9 @@ def test_a_process_that_starts_after_the_stop_is_told_of_it(
     patient = "import signal, sys; signal.alarm(60); sys.stdin.read(); print('told')"
     monkeypatch.setattr(parallel_jobs, "CHILD", patient)
     monkeypatch.setattr(parallel_jobs, "log", told.append)
-    crew = JobProcesses(plan("cpu"), 2)
-    crew.stop()
-    crew.run([ExperimentJob("gru10", 1)])
+    processes = JobProcesses(plan("cpu"), 2)
+    processes.stop()
+    processes.run([ExperimentJob("gru10", 1)])
     assert told == ["gru10-seed1: told"]
 
 

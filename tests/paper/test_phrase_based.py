@@ -9,7 +9,8 @@ import pytest
 from covnmt.base.files import read_lines, write_lines
 from covnmt.paper import phrase_based
 from covnmt.paper.experiments import GOLD_FILES, EmbeddedPairText, Experiment
-from covnmt.paper.jobs import ExperimentJob, ExperimentPlan, run_jobs
+from covnmt.paper.jobs import run_jobs
+from covnmt.paper.plan import ExperimentJob, ExperimentPlan
 from covnmt.paper.results import read_results
 from covnmt.paper.systems import PHRASE_BASED
 from covnmt.phrase_based.settings import StackSearchSettings, WeightTuningSettings
@@ -57,7 +58,7 @@ def test_the_job(plan: ExperimentPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (training.seconds or 0) > 0
     assert (training.cpu_seconds or 0) > 0
     assert (training.tuning or {})["phrase_pairs"] > 0
-    text = plan.result(plan.jobs[0]).read_text("utf-8")
+    text = plan.result_file(plan.jobs[0]).read_text("utf-8")
     assert str(plan.work) not in text
     assert json.loads(text)["command"].endswith("--system pbsmt --seed 1")
     assert list(run_jobs(plan)) == []

@@ -15,7 +15,7 @@ def test_marks_are_those_of_compare(results: list[Result], comparison: Compariso
     for each in summary.systems[1:]:
         expected = comparison.sign_tests["baseline", each.system]
         assert set(each.sign_tests.values()) == {expected}
-        assert (each.better() > 0) == bool(comparison.marks(each.system))
+        assert (each.seeds_better_than_baseline() > 0) == bool(comparison.marks(each.system))
     assert [tables.significance_marks(each) for each in summary.systems] == [
         "",
         "†",
@@ -31,8 +31,8 @@ def test_gains_ratios_and_spreads(results: list[Result], comparison: Comparison)
     assert fertility is not None
     bleu = {name: found.translation[0].value for name, found in comparison.systems.items()}
     assert gru10.gain == pytest.approx(bleu["gru10"] - bleu["baseline"])
-    assert gru10.gain_band is not None
-    low, high = gru10.gain_band
+    assert gru10.gain_interval is not None
+    low, high = gru10.gain_interval
     assert low < bleu["gru10"] - bleu["baseline"] < high
     assert gru10.speed_ratio == pytest.approx(800 / 960)
     aer = gru10.scores["AER"]
@@ -58,7 +58,7 @@ def test_only_equals_are_compared(comparison: Comparison) -> None:
     assert found["gru1"].speed_ratio is None
     assert found["tanh1"].speed_ratio is not None
     assert found["gru10"].gain is not None
-    assert (found["fertility"].gain, found["fertility"].gain_band) == (None, None)
+    assert (found["fertility"].gain, found["fertility"].gain_interval) == (None, None)
     assert found["fertility"].sign_tests == {}
     assert summary.unequal == ("model.hidden: 16 or 8",)
     assert summary.machines == ("A GPU", "Another GPU")

@@ -8,7 +8,8 @@ import pytest
 from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.paper.experiments import find_experiment, tunes_length_penalty
-from covnmt.paper.jobs import ExperimentJob, ExperimentPlan, job_config
+from covnmt.paper.neural import job_config
+from covnmt.paper.plan import ExperimentJob, ExperimentPlan
 from covnmt.paper.systems import VARIANTS
 from tests.paper.sample_results import KFTT
 

@@ -153,7 +153,7 @@ def test_a_signal_stops_cleanly(done: Path, run_cli: RunCli, tmp_path: Path) -> 
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert "give the same command again" in told
+    assert "run the same command again to resume" in told
     assert not (tmp_path / "results").exists()
     assert run_cli(*command).returncode == 0
     assert result(tmp_path, "baseline-seed1")["scores"] == result(done, "baseline-seed1")["scores"]

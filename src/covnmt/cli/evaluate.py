@@ -250,8 +250,10 @@ def plot_training(
 ) -> None:
     """Draw loss and BLEU during training."""
     from covnmt.evaluation.figures import draw_training_curves
+    from covnmt.evaluation.training_log import read_training_log
 
-    logs = {name: path / "log.jsonl" for name, path in _named_files(runs).items()}
+    directories = _named_files(runs).items()
+    logs = {name: read_training_log(path / "log.jsonl") for name, path in directories}
     draw_training_curves(logs, figure)
 
 

@@ -15,7 +15,7 @@ from covnmt.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from covnmt.paper.jobs import ExperimentPlan
+    from covnmt.paper.plan import ExperimentPlan
 
 app = typer.Typer()
 
@@ -62,31 +62,32 @@ def reproduce(
     unpack: Annotated[Path | None, typer.Option(help="take prepared data from such a file")] = None,
 ) -> None:
     """Run the paper's experiment. Run the same command again to resume."""
-    from covnmt.paper import jobs
     from covnmt.paper.experiments import find_experiment
-    from covnmt.paper.pack import pack_prepared_data as write_pack
-    from covnmt.paper.pack import unpack_prepared_data as read_pack
+    from covnmt.paper.pack import pack_prepared_data, unpack_prepared_data
+    from covnmt.paper.plan import FIRST_SEED, ExperimentPlan, choose_jobs
 
     experiment = find_experiment(corpus, scale)
-    chosen = jobs.choose_jobs(experiment, system or (), seed or ())
+    chosen = choose_jobs(experiment, system or (), seed or ())
     time = minutes or experiment.minutes
-    plan = jobs.ExperimentPlan(experiment, work, results, data, time, device, chosen, shared)
+    plan = ExperimentPlan(experiment, work, results, data, time, device, chosen, shared)
     if list_jobs:
-        for row in jobs.progress_rows(plan):
+        for row in plan.progress_rows():
             print("\t".join(row))
         return
     if page:
         _write_page(plan)
         return
     if unpack:
-        read_pack(unpack, experiment.name, plan.prepared)
+        unpack_prepared_data(unpack, experiment.name, plan.prepared)
     if pack:
         experiment.text.prepare(data, plan.prepared)
-        write_pack(plan.prepared, experiment.name, pack)
+        pack_prepared_data(plan.prepared, experiment.name, pack)
         log(f"wrote {pack} ({pack.stat().st_size / 2**20:.1f} MiB)")
     elif sheet:
+        from covnmt.paper.jobs import write_rating_sheets
+
         pair = system or ["baseline", "gru10"]
-        sheets = jobs.write_rating_sheets(plan, pair, (seed or [jobs.FIRST_SEED])[0])
+        sheets = write_rating_sheets(plan, pair, (seed or [FIRST_SEED])[0])
         log(f"rating sheets: {sheets}")
     else:
         _run(plan, at_once, report)

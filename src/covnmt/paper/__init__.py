@@ -1,16 +1,18 @@
-"""The paper's experiment as one command that can be stopped and continued anywhere.
+"""The paper's experiment as one command that can be interrupted and resumed at any point.
 
-    systems.py       the six, the phrase-based one, and variants of our own
-    experiments.py   which corpora, which systems, how the text is prepared
-    pack.py          prepared data as one file, for a machine without the corpus
-    jobs.py          the list of jobs, and what is done and left
-    at_once.py       several jobs at the same time
-    measure.py       a trained system -> everything that is known about it
-    results.py       a result file: written, read, checked
-    summary.py       results -> mean and spread, gains, sign tests, speed
-    tables.py        that -> tables in Markdown, with the paper's figures beside ours
-    page.py          results -> README.md, figures and summary.json
+    systems.py          the paper's six systems, the phrase-based one, and our own variants
+    experiments.py      corpora, scales, and how the text is prepared
+    pack.py             prepared data as one file, for a machine without the corpus
+    plan.py             the jobs of an experiment, their files, and which are finished
+    jobs.py             run the jobs one after the other; parallel_jobs.py runs several at a time
+    neural.py           train, tune and describe a neural system; phrase_based.py the other one
+    measure.py          everything that is measured of a trained system
+    results.py          result files
+    summary.py          mean and spread over seeds, gains, sign tests, speed
+    tables.py           Markdown tables, with the paper's figures next to ours
+    markdown_report.py  README.md, figures and summary.json from result files
+    demo.py             two small systems compared, on a laptop
 
-A job is done when its result file exists. Result files hold figures and our own example sentences,
-never a line of a corpus, so they can be shared.
+Result files hold figures and our own example sentences, never a line of a corpus, so they can be
+published.
 """

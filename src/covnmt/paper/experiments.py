@@ -1,8 +1,8 @@
-"""What is reproduced: on which text, prepared how, with which systems (paper, section 5.1).
+"""Experiments: on which text, prepared how, with which systems (paper, section 5.1).
 
-The paper's corpora cannot be passed on, so its experiment is run on two open ones, and on the
-embedded pair, where mistakes can be counted exactly. A prepared directory also holds the pairs with
-a gold alignment: gold.source.txt, gold.target.txt and gold.links.
+The paper's corpora cannot be redistributed, so its experiment is run on two open ones, and on the
+embedded pair, where errors can be counted exactly. A prepared directory also holds the pairs with a
+gold alignment: gold.source.txt, gold.target.txt and gold.links.
 """
 
 from dataclasses import dataclass, replace
@@ -26,97 +26,98 @@ PARTS = ("train", "dev", "test")
 GOLD_FILES = ("gold.source.txt", "gold.target.txt", "gold.links")
 WORDS = TokenizerSettings(kind="whitespace")
 SUBWORDS = {"kind": "sentencepiece"}
-WORDS_A_SIDE = 30_000
-LONGEST_WORDS, LONGEST_PIECES, LONGEST_PLAIN = 80, 100, 150  # of a training sentence
+VOCABULARY_WORDS = 30_000  # of either side
+MAX_WORDS, MAX_SUBWORDS, MAX_PLAIN_SUBWORDS = 80, 100, 150  # of a training sentence
 FULL_STOPS = "。."
-BARE = 10  # one in so many plain pairs that end in full stops is read without them too
-# A word by itself in the Japanese gold pairs; at white space of any kind it would be lost.
+# Of the plain pairs that end in full stops, one in this many is also read without them.
+WITHOUT_FULL_STOP = 10
+# A word of its own in the Japanese gold pairs; splitting at white space would lose it.
 IDEOGRAPHIC_SPACE, VISIBLE_SPACE = "\u3000", "␣"
-# Example sentences of the embedded pair: long enough to get lost in, short enough to picture.
-PICTURE_LENGTHS = range(12, 26)
+# Example sentences of the embedded pair: long enough for errors, short enough for a heat map.
+EXAMPLE_LENGTHS = range(12, 26)
 
 
 class ExperimentText(Protocol):
-    """Where the sentences come from."""
+    """The text of an experiment."""
 
     @property
     def deterministic(self) -> bool:
-        """Whether the reference is the only right translation."""
+        """Whether the reference is the only correct translation."""
 
     @property
     def gold(self) -> str:
-        """What the gold alignments are, for the reader."""
+        """Description of the gold alignments, for the page."""
 
     @property
-    def pieces(self) -> int:
-        """Subwords of a side's vocabulary; 0 where systems read words."""
+    def subwords(self) -> int:
+        """Vocabulary size of either side in subwords; 0 where systems read words."""
 
     @property
     def plain(self) -> bool:
-        """Whether systems read and write text as people do: with capitals, not split into words."""
+        """Whether systems read and write text as people do: cased, not split into words."""
 
     def prepare(self, raw: Path | None, prepared: Path) -> None:
-        """Fill a prepared directory; what is there already is left as it is."""
+        """Fill a prepared directory, unless it is complete."""
 
     def examples(self, prepared: Path) -> list[str]:
-        """Sentences of our own, to be translated by every system."""
+        """Return sentences of our own, to be translated by every system."""
 
 
 @dataclass(frozen=True)
 class OpenCorpusText:
     """An open corpus: parallel files as they are published, English on the target side."""
 
-    folder: str  # where its archive unpacks to
-    source: str  # ending of the source files
+    folder: str  # inside its archive
+    source: str  # suffix of the source files
     language: str
-    fetch: str  # how to get it
+    how_to_get: str
     gold_folder: str
     gold: str
-    pieces: int = 0
+    subwords: int = 0
     plain: bool = False
-    rewritten: tuple[str, ...] = ()  # what plain text is rewritten by, as the tokenizer calls it
+    normalization: tuple[str, ...] = ()  # tokenizer settings that normalize plain text
     deterministic: bool = False
 
     def prepare(self, raw: Path | None, prepared: Path) -> None:
-        """Words, 30,000 a side, at most 80 in a sentence, or subwords, with English lower-cased; or
-        subwords of plain text."""
+        """Prepare words with English lowercased, subwords of these, or subwords of plain text."""
         if raw is None:
             if not (prepared / "corpus.json").exists():
                 raise UserError(f"{prepared}: no prepared data; give --data, or --unpack FILE")
             return
         files = {part: self._files(raw, part) for part in PARTS}
-        prepare_corpus(self._plain(files, prepared) if self.plain else self._split(files), prepared)
-        if not self.plain:  # whose subwords do not end where those words do
+        settings = self._plain(files, prepared) if self.plain else self._split_into_words(files)
+        prepare_corpus(settings, prepared)
+        if not self.plain:  # subwords of plain text do not end where words of gold pairs do
             self._copy_gold(raw, prepared)
 
-    def _split(self, files: dict[str, PathPair]) -> PrepareSettings:
-        """Words as the corpus has them, or subwords of these."""
+    def _split_into_words(self, files: dict[str, PathPair]) -> PrepareSettings:
+        """Take words as the corpus has them, or subwords of these."""
         source = WORDS.model_copy(update={"language": self.language})
         target = TokenizerSettings(kind="moses", language="en", lowercase=True)
         return PrepareSettings(
-            source=source.model_copy(update=SUBWORDS) if self.pieces else source,
-            target=target.model_copy(update=SUBWORDS) if self.pieces else target,
+            source=source.model_copy(update=SUBWORDS) if self.subwords else source,
+            target=target.model_copy(update=SUBWORDS) if self.subwords else target,
             train=(files["train"],),
             dev=files["dev"],
             test=files["test"],
-            source_size=self.pieces or WORDS_A_SIDE,
-            target_size=self.pieces or WORDS_A_SIDE,
-            max_length=LONGEST_PIECES if self.pieces else LONGEST_WORDS,
+            source_size=self.subwords or VOCABULARY_WORDS,
+            target_size=self.subwords or VOCABULARY_WORDS,
+            max_length=MAX_SUBWORDS if self.subwords else MAX_WORDS,
         )
 
     def _plain(self, files: dict[str, PathPair], prepared: Path) -> PrepareSettings:
-        """Subwords of whatever a person may type; some training pairs also without full stop."""
-        bare = write_pairs_without_full_stop(files["train"], prepared.parent)
-        rewritten = dict.fromkeys(self.rewritten, True)
+        """Take subwords of plain text; some training pairs also without their full stop."""
+        without_full_stop = write_pairs_without_full_stop(files["train"], prepared.parent)
+        normalization = dict.fromkeys(self.normalization, True)
         return PrepareSettings(
-            source=subword_settings(self.language).model_copy(update=rewritten),
+            source=subword_settings(self.language).model_copy(update=normalization),
             target=subword_settings("en"),
-            train=(files["train"], *bare),
+            train=(files["train"], *without_full_stop),
             dev=files["dev"],
             test=files["test"],
-            source_size=self.pieces,
-            target_size=self.pieces,
-            max_length=LONGEST_PLAIN,
+            source_size=self.subwords,
+            target_size=self.subwords,
+            max_length=MAX_PLAIN_SUBWORDS,
             open_vocabulary=True,
         )
 
@@ -128,60 +129,61 @@ class OpenCorpusText:
         return self._find(raw, f"{part}.{self.source}"), self._find(raw, f"{part}.en")
 
     def _find(self, raw: Path, name: str) -> Path:
-        places = [raw / name, raw / self.folder / name]
-        for place in places:
-            if place.exists():
-                return place
-        raise UserError(f"{places[0]}: no such file (nor {places[1]}); {self.fetch}")
+        paths = [raw / name, raw / self.folder / name]
+        for path in paths:
+            if path.exists():
+                return path
+        raise UserError(f"{paths[0]}: no such file (nor {paths[1]}); {self.how_to_get}")
 
     def _copy_gold(self, raw: Path, prepared: Path) -> None:
-        """The hand alignments, where they are; without them there is no AER."""
+        """Copy the hand alignments, if there are any; without them there is no AER."""
         folder = raw / "gold-align" / self.gold_folder
         if folder.exists():
             names = (f"test.{self.language}", "test.en", "test.talp")
-            for name, own in zip(names, GOLD_FILES, strict=True):
+            for name, copy in zip(names, GOLD_FILES, strict=True):
                 lines = (
                     line.replace(IDEOGRAPHIC_SPACE, VISIBLE_SPACE)
                     for line in read_lines(folder / name)
                 )
-                write_lines(prepared / own, lines)
+                write_lines(prepared / copy, lines)
 
 
 def write_pairs_without_full_stop(pair: PathPair, folder: Path) -> list[PathPair]:
-    """Files of every tenth pair in which both sides end in a full stop, without it, if any do.
+    """Write every tenth pair that ends in full stops without them; returns the files, if any.
 
-    People leave it out, and a system that never saw that may answer with anything.
+    People leave the full stop out, and a system that never saw that may answer with anything.
     """
-    ends = tuple(FULL_STOPS)
-    both = ((a, b) for a, b in read_parallel_lines(*pair) if a.endswith(ends) and b.endswith(ends))
-    kept = list(islice(both, 0, None, BARE))
+    stops = tuple(FULL_STOPS)
+    pairs = ((a, b) for a, b in read_parallel_lines(*pair) if a.endswith(stops))
+    with_stops = ((a, b) for a, b in pairs if b.endswith(stops))
+    chosen = list(islice(with_stops, 0, None, WITHOUT_FULL_STOP))
     source, target = folder / "bare.source", folder / "bare.target"
-    write_lines(source, (a.rstrip(f"{FULL_STOPS} ") for a, _ in kept))
-    write_lines(target, (b.rstrip(f"{FULL_STOPS} ") for _, b in kept))
-    return [(source, target)] if kept else []
+    write_lines(source, (a.rstrip(f"{FULL_STOPS} ") for a, _ in chosen))
+    write_lines(target, (b.rstrip(f"{FULL_STOPS} ") for _, b in chosen))
+    return [(source, target)] if chosen else []
 
 
 @dataclass(frozen=True)
 class EmbeddedPairText:
-    """The embedded pair, written on the spot; its test set is aligned by construction."""
+    """The embedded pair, generated; its test set is aligned by construction."""
 
     train: int
     dev: int
     test: int
     example_count: int = 6
     gold: str = "pairs of the test set, aligned by construction"
-    pieces: int = 0
+    subwords: int = 0
     plain: bool = False
     deterministic: bool = True
 
     def prepare(self, raw: Path | None, prepared: Path) -> None:
-        """Write and prepare it; there is nothing to be fetched."""
+        """Generate and prepare the pair."""
         if (prepared / "corpus.json").exists():
             return
         text = prepared.parent / "text"
         write_synthetic_corpus(text, train=self.train, dev=self.dev, test=self.test)
-        for ending, own in zip(("src", "tgt", "align"), GOLD_FILES, strict=True):
-            write_lines(prepared / own, read_lines(text / f"test.{ending}"))
+        for ending, copy in zip(("src", "tgt", "align"), GOLD_FILES, strict=True):
+            write_lines(prepared / copy, read_lines(text / f"test.{ending}"))
         pairs = {part: (text / f"{part}.src", text / f"{part}.tgt") for part in PARTS}
         settings = PrepareSettings(
             source=WORDS,
@@ -193,15 +195,15 @@ class EmbeddedPairText:
         prepare_corpus(settings, prepared)
 
     def examples(self, prepared: Path) -> list[str]:
-        """The first test sentences of a length to look at: no corpus text, they are generated."""
+        """Return the first test sentences of a good length; they are generated, no corpus text."""
         lines = read_lines(prepared / "test.source.txt")
-        fit = [line for line in lines if len(line.split()) in PICTURE_LENGTHS]
-        return fit[: self.example_count]
+        fitting = (line for line in lines if len(line.split()) in EXAMPLE_LENGTHS)
+        return list(islice(fitting, self.example_count))
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One corpus at one scale; `name` is its folder of results."""
+    """One corpus at one scale; `name` is its directory of results."""
 
     name: str
     corpus: CorpusName
@@ -210,18 +212,18 @@ class Experiment:
     recipe: str
     text: ExperimentText
     systems: tuple[str, ...] = tuple(PAPER_SYSTEMS)
-    again: tuple[str, ...] = ()  # systems with a second seed
+    second_seed: tuple[str, ...] = ()  # systems that are run with a second seed too
     minutes: float | None = None  # of one job; None: as long as the recipe says
-    tuned: bool = False  # the length penalty of every system is chosen on the dev set
+    tunes_length_penalty: bool = False  # on the dev set, for every system
 
 
 SECOND_SEED_SYSTEMS = ("baseline", "fertility", "gru10")
-JOB_MINUTES = 9.5  # minutes
+JOB_MINUTES = 9.5
 KFTT = OpenCorpusText(
     folder="kftt-ja-en",
     source="ja",
     language="ja",
-    fetch="fetch it with `covnmt corpus get kftt DIR` and say --data DIR",
+    how_to_get="fetch it with `covnmt corpus get kftt DIR` and give --data DIR",
     gold_folder="ja-en-kftt",
     gold="hand-aligned pairs of the same corpus",
 )
@@ -229,7 +231,7 @@ TWLAW = OpenCorpusText(
     folder="twlaw-zh-en",
     source="seg.zh",
     language="zh",
-    fetch="unpack twlaw-zh-en.tar.xz in DIR and say --data DIR",
+    how_to_get="unpack twlaw-zh-en.tar.xz in DIR and give --data DIR",
     gold_folder="zh-en-tsinghua",
     gold="hand-aligned newswire pairs, OUT OF DOMAIN for these systems",
 )
@@ -238,7 +240,7 @@ TWLAW = OpenCorpusText(
 def open_corpus_experiments(
     corpus: CorpusName, title: str, words: OpenCorpusText, plain: OpenCorpusText
 ) -> tuple[Experiment, ...]:
-    """An open corpus: as in the paper, trained today's way, and for the model that is shipped."""
+    """List the scales of an open corpus: as in the paper, a modern recipe, the bundled model."""
     return (
         Experiment(
             corpus,
@@ -247,30 +249,30 @@ def open_corpus_experiments(
             title,
             f"reproduce/{corpus}",
             words,
-            again=SECOND_SEED_SYSTEMS,
+            second_seed=SECOND_SEED_SYSTEMS,
             minutes=JOB_MINUTES,
         ),
         Experiment(
             f"{corpus}-modern",
             corpus,
             "modern",
-            f"{title}, today's way of training",
+            f"{title}, modern recipe",
             f"reproduce/{corpus}-modern",
-            replace(words, pieces=16_000),
+            replace(words, subwords=16_000),
             systems=("baseline", "gru10"),
             minutes=JOB_MINUTES,
-            tuned=True,
+            tunes_length_penalty=True,
         ),
         Experiment(
             f"{corpus}-shipped",
             corpus,
             "shipped",
-            f"{title}, the model that is shipped",
+            f"{title}, the bundled model",
             f"reproduce/{corpus}-shipped",
-            replace(plain, pieces=9_500, plain=True),
+            replace(plain, subwords=9_500, plain=True),
             systems=("gru10",),
             minutes=JOB_MINUTES,
-            tuned=True,
+            tunes_length_penalty=True,
         ),
     )
 
@@ -281,7 +283,7 @@ EXPERIMENTS = (
         "twlaw",
         "Laws of Taiwan, Chinese to English",
         TWLAW,
-        replace(TWLAW, source="zh", rewritten=("simplified", "numerals")),
+        replace(TWLAW, source="zh", normalization=("simplified", "numerals")),
     ),
     Experiment(
         "embedded",
@@ -295,7 +297,7 @@ EXPERIMENTS = (
         "embedded-tiny",
         "embedded",
         "tiny",
-        "The embedded pair, a trial of the machinery",
+        "The embedded pair, a test of every step",
         "reproduce/embedded-tiny",
         EmbeddedPairText(train=300, dev=20, test=40, example_count=2),
         systems=("baseline", "gru10"),
@@ -304,25 +306,26 @@ EXPERIMENTS = (
 
 
 def find_experiment(corpus: str, scale: str | None = None) -> Experiment:
-    """An experiment by corpus and scale; the first scale of a corpus is its usual one."""
-    known = [each for each in EXPERIMENTS if each.corpus == corpus]
-    if not known:
-        names = ", ".join(dict.fromkeys(each.corpus for each in EXPERIMENTS))
+    """Find an experiment by corpus and scale; the first scale of a corpus is its default."""
+    candidates = [experiment for experiment in EXPERIMENTS if experiment.corpus == corpus]
+    if not candidates:
+        names = ", ".join(dict.fromkeys(experiment.corpus for experiment in EXPERIMENTS))
         raise UserError(f"{corpus}: no such corpus; choose from {names}")
-    for each in known:
-        if scale in (None, each.scale):
-            return each
-    scales = " or ".join(each.scale for each in known)
+    for experiment in candidates:
+        if scale in (None, experiment.scale):
+            return experiment
+    scales = " or ".join(experiment.scale for experiment in candidates)
     raise UserError(f"{corpus} has no scale {scale!r}; it is run at scale {scales}")
 
 
 def tunes_length_penalty(experiment: Experiment, system: str) -> bool:
-    """Whether its length penalty is chosen on the dev set: not where it is what the system is."""
+    """Tell whether a system's length penalty is chosen on the dev set: not if it defines it."""
     variant = VARIANTS.get(system)
     if variant is None:
-        return experiment.tuned
-    own = any(change.startswith("decode.length_penalty=") for change in variant.changes)
-    return (experiment.tuned or variant.tuned) and not own
+        return experiment.tunes_length_penalty
+    if any(change.startswith("decode.length_penalty=") for change in variant.changes):
+        return False
+    return experiment.tunes_length_penalty or variant.tunes_length_penalty
 
 
 def example_sentences(language: str) -> list[str]:

@@ -154,7 +154,7 @@ def measure_system(
     write_lines(outputs, (json.dumps(t.to_json(), ensure_ascii=False) for t in translations))
     source = [" ".join(t.source_tokens) for t in translations]
     scored = score_text([t.text for t in translations], source if text.plain else None, test)
-    of_gold, of_test = system.align(gold, None if text.pieces else test, translations)
+    of_gold, of_test = system.align(gold, None if text.subwords else test, translations)
     scores, by_length = {"translation": scored.translation}, scored.by_length
     if gold.pairs:
         scores["alignment"] = score_gold_alignment(of_gold, gold)

@@ -1,7 +1,7 @@
-"""Prepared data as one file, so that training can run where the corpus is not.
+"""Pack prepared data into one file, so that training can run where the corpus is not.
 
-A pack holds ids, vocabularies, dev and test text and the gold pairs: corpus text, not to be
-published. It is an ordinary .tar.xz with one folder, named after the experiment.
+A pack is an ordinary .tar.xz with one folder, named after the experiment. It holds ids,
+vocabularies, dev and test text and the gold pairs: corpus text, not to be published.
 """
 
 import lzma
@@ -30,16 +30,16 @@ def pack_prepared_data(prepared: Path, name: str, file: Path) -> None:
 
 
 def unpack_prepared_data(file: Path, name: str, prepared: Path) -> None:
-    """Fill the prepared directory from a pack, unless it is complete already."""
+    """Fill the prepared directory from a pack, unless it is complete."""
     if (prepared / "corpus.json").exists():
         return
     prepared.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=prepared.parent, prefix=".unpack"))
     try:
         _extract(file, temporary)
-        found = sorted(path.name for path in temporary.iterdir())
-        if found != [name] or not (temporary / name / "corpus.json").exists():
-            raise UserError(f"{file}: holds {', '.join(found) or 'nothing'}, not a pack of {name}")
+        names = sorted(path.name for path in temporary.iterdir())
+        if names != [name] or not (temporary / name / "corpus.json").exists():
+            raise UserError(f"{file}: holds {', '.join(names) or 'nothing'}, not a pack of {name}")
         shutil.rmtree(prepared, ignore_errors=True)
         (temporary / name).rename(prepared)
     finally:

@@ -1,8 +1,7 @@
-"""Several jobs at the same time, each in a process of its own, on one GPU or on several.
+"""Run several jobs at the same time, each in a process of its own, on one GPU or on several.
 
-One training leaves much of a large GPU idle. A process is told to stop by the end of its standard
-input, which also comes when this one dies: then it saves what it trains, and the same command goes
-on from there.
+One training leaves much of a large GPU idle. A child process stops at the end of its standard
+input, which also comes when the parent dies: it saves its training, and the same command resumes.
 """
 
 import os
@@ -15,10 +14,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
+import torch
+
 from covnmt.base.console import log
 from covnmt.base.errors import UserError
 from covnmt.base.processes import available_cpus
-from covnmt.paper.jobs import ExperimentJob, ExperimentPlan
+from covnmt.paper.plan import ExperimentJob, ExperimentPlan
 from covnmt.paper.systems import training_system
 
 CHILD = """
@@ -30,29 +31,31 @@ main()
 
 
 def run_jobs_in_parallel(plan: ExperimentPlan, number: int) -> Iterator[str]:
-    """Do what is left, so many jobs at a time; the failure of one leaves the others alone."""
+    """Run the open jobs, `number` at a time; if one fails, the others continue."""
     plan.prepare()
-    crew = JobProcesses(plan, number)
+    processes = JobProcesses(plan, number)
     try:
-        with ThreadPoolExecutor(number) as places:
+        with ThreadPoolExecutor(number) as threads:
             try:
-                chores = [places.submit(crew.run, jobs) for jobs in group_by_training(plan.left())]
-                for chore in as_completed(chores):
-                    chore.result()
-                    yield f"{len(plan.jobs) - len(plan.left())} of {len(plan.jobs)} jobs are done"
-            except BaseException:  # a stop, or nobody to tell any more
-                places.shutdown(wait=False, cancel_futures=True)
-                crew.stop()
+                groups = group_by_training(plan.open_jobs())
+                futures = [threads.submit(processes.run, jobs) for jobs in groups]
+                for future in as_completed(futures):
+                    future.result()
+                    finished = len(plan.jobs) - len(plan.open_jobs())
+                    yield f"{finished} of {len(plan.jobs)} jobs are done"
+            except BaseException:  # an interruption, or a caller that reads no more messages
+                threads.shutdown(wait=False, cancel_futures=True)
+                processes.stop()
                 raise
     finally:
-        crew.kill()  # whoever is left: a second Ctrl-C did not wait
-    if left := plan.left():
-        names = ", ".join(job.name for job in left)
-        raise UserError(f"not done: {names}; the reason is told above. The same command goes on")
+        processes.kill()  # those that remain: a second Ctrl-C did not wait for them
+    if jobs := plan.open_jobs():
+        names = ", ".join(job.name for job in jobs)
+        raise UserError(f"not done: {names}; see the errors above. The same command resumes")
 
 
 def group_by_training(jobs: Sequence[ExperimentJob]) -> list[list[ExperimentJob]]:
-    """Jobs that one training serves, together."""
+    """Group the jobs that one training serves."""
     groups: dict[ExperimentJob, list[ExperimentJob]] = {}
     for job in jobs:
         groups.setdefault(ExperimentJob(training_system(job.system), job.seed), []).append(job)
@@ -61,30 +64,30 @@ def group_by_training(jobs: Sequence[ExperimentJob]) -> list[list[ExperimentJob]
 
 @dataclass
 class JobProcesses:
-    """The processes that work, and the devices that are free for others."""
+    """The running child processes, and the devices that are free for others."""
 
     plan: ExperimentPlan
     number: int
-    working: list[subprocess.Popen[str]] = field(default_factory=list)
+    running: list[subprocess.Popen[str]] = field(default_factory=list)
     stopped: bool = False
 
     def __post_init__(self) -> None:
-        names = list_devices(self.plan.device)
-        self.shared = self.plan.shared or self.number > len(names)
-        self.free: SimpleQueue[str] = SimpleQueue()
-        for place in range(self.number):
-            self.free.put(names[place % len(names)])
+        devices = list_devices(self.plan.device)
+        self.shared = self.plan.shared or self.number > len(devices)
+        self.free_devices: SimpleQueue[str] = SimpleQueue()
+        for k in range(self.number):
+            self.free_devices.put(devices[k % len(devices)])
 
     def run(self, jobs: Sequence[ExperimentJob]) -> None:
-        """Do jobs of one training on a device that is free."""
-        device = self.free.get()
+        """Run the jobs of one training on a free device."""
+        device = self.free_devices.get()
         try:
-            self._run(jobs, device)
+            self._run_on(device, jobs)
         finally:
-            self.free.put(device)
+            self.free_devices.put(device)
 
-    def _run(self, jobs: Sequence[ExperimentJob], device: str) -> None:
-        """In a process, telling what it tells."""
+    def _run_on(self, device: str, jobs: Sequence[ExperimentJob]) -> None:
+        """Run jobs in a child process, and forward its output."""
         threads = str(max(1, available_cpus() // self.number))
         with subprocess.Popen(
             [
@@ -100,9 +103,9 @@ class JobProcesses:
             encoding="utf-8",
             errors="replace",
             env={"OMP_NUM_THREADS": threads, **os.environ},
-            start_new_session=True,  # Ctrl-C is for us
+            start_new_session=True,  # Ctrl-C is handled by the parent
         ) as process:
-            self.working.append(process)
+            self.running.append(process)
             if self.stopped:
                 self.stop()
             for line in process.stdout or ():
@@ -112,22 +115,20 @@ class JobProcesses:
             log(f"{jobs[0].name}: its process died ({name})", style="red")
 
     def stop(self) -> None:
-        """Have all of them save what they do, and end."""
+        """Have all child processes save their training and end."""
         self.stopped = True
-        for process in self.working:
+        for process in self.running:
             if process.stdin:
                 process.stdin.close()
 
     def kill(self) -> None:
-        """At once."""
-        for process in self.working:
+        """Kill all child processes."""
+        for process in self.running:
             process.kill()
 
 
 def list_devices(name: str) -> list[str]:
-    """The devices that a name means; every GPU, unless one is asked for."""
-    import torch
-
+    """List the devices of an option --device: every GPU, unless one is named."""
     count = torch.cuda.device_count() if name == "auto" else 0
     return [f"cuda:{k}" for k in range(count)] if count > 1 else [name]
 
@@ -135,8 +136,8 @@ def list_devices(name: str) -> list[str]:
 def reproduce_arguments(
     plan: ExperimentPlan, jobs: Sequence[ExperimentJob], device: str, shared: bool
 ) -> list[str]:
-    """The command that does some jobs of a plan, one after the other."""
-    given = {
+    """Return the command line of some jobs of a plan."""
+    values = {
         "--scale": plan.experiment.scale,
         "--work": plan.work,
         "--results": plan.results,
@@ -144,17 +145,17 @@ def reproduce_arguments(
         "--seed": jobs[0].seed,
         **({"--minutes": plan.minutes} if plan.minutes else {}),
     }
-    options = [str(each) for option in given.items() for each in option]
-    systems = [each for job in jobs for each in ("--system", job.system)]
+    options = [str(item) for option in values.items() for item in option]
+    systems = [item for job in jobs for item in ("--system", job.system)]
     flags = ["--no-report", *(["--shared"] if shared else [])]
     return ["reproduce", plan.experiment.corpus, *options, *systems, *flags]
 
 
 def stop_when_stdin_closes() -> None:
-    """In such a process: the end of its standard input is as good as a signal to stop."""
+    """Send this process SIGTERM at the end of its standard input."""
 
     def wait_and_stop() -> None:
-        os.read(sys.stdin.fileno(), 1)  # not sys.stdin.read(), whose lock an exit would wait for
+        os.read(sys.stdin.fileno(), 1)  # not sys.stdin.read(), whose lock would block an exit
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait_and_stop, daemon=True).start()

@@ -1,0 +1,170 @@
+"""A neural system as a job: trained within its time, tuned on the dev set, measured.
+
+Interrupted training resumes from its last checkpoint, with the time that it has left.
+"""
+
+import json
+import statistics
+import time
+from pathlib import Path
+
+from covnmt.base.config import Config, DecodeConfig
+from covnmt.base.files import read_json, read_lines, write_json
+from covnmt.base.provenance import collect_provenance
+from covnmt.base.recipe import find_recipe, load_recipe, toml_string
+from covnmt.data.corpus import Corpus
+from covnmt.decoding.torch import pick_device
+from covnmt.inference.info import model_info
+from covnmt.inference.tune_penalties import save_decoding
+from covnmt.model.checkpoint import write_last_weights
+from covnmt.paper.experiments import tunes_length_penalty
+from covnmt.paper.measure import NeuralSystem, measure_system, tune_on_dev, without_length_limit
+from covnmt.paper.plan import ExperimentJob, ExperimentPlan
+from covnmt.paper.results import (
+    FinishedTraining,
+    Measurements,
+    ReportPoint,
+    SystemDescription,
+    Training,
+    TriedPenalty,
+    ValidationPoint,
+)
+from covnmt.paper.systems import recipe_overrides, training_system
+from covnmt.training.loop import train
+
+# Share of a job's time for the last validation, translation, alignment and scores.
+MEASURING_SHARE = 0.15
+TRAINED = "trained.json"
+WARM_UP = 1  # reports of speed that do not count
+
+
+def run_neural_job(
+    plan: ExperimentPlan, job: ExperimentJob, outputs: Path
+) -> tuple[FinishedTraining, SystemDescription, Measurements]:
+    """Train a system, unless its training was done for another one, and measure it."""
+    training_job = ExperimentJob(training_system(job.system), job.seed)
+    run = model = plan.model_directory(training_job)
+    ended = train_system(plan, training_job)
+    config = job_config(plan, job, 0.0)
+    began = time.monotonic()
+    if config.train.ema != job_config(plan, training_job, 0.0).train.ema:
+        model = plan.model_directory(job)
+        write_last_weights(run, model)
+    decode, penalties = tune_length_penalty(plan, job, model, config.decode)
+    limits = without_length_limit(decode, Corpus.open(plan.prepared).split("test"))
+    system = NeuralSystem.load(model, plan.device, limits)
+    measured = measure_system(system, plan.experiment, plan.prepared, outputs)
+    seconds = round(time.monotonic() - began, 1)
+    measured_config = config.model_copy(update={"decode": decode})
+    description = describe_run(run, measured_config, ended.reason, speed=not plan.shared)
+    fields = {**description.set_fields(), "measuring_seconds": seconds}
+    if penalties:
+        fields["tuning"] = penalties
+    return ended, SystemDescription(**fields), measured
+
+
+def describe_run(run: Path, config: Config, reason: str, speed: bool = True) -> SystemDescription:
+    """Describe settings, size and training from the files of a model directory.
+
+    `config` has the decoding settings and the weight averaging that the system is measured with.
+    Without `speed` the machine did other work too.
+    """
+    about = model_info(str(run), vocabulary_size=0)
+    recipe = about.config.model_dump(mode="json", exclude={"data": {"directory"}})  # a local path
+    recipe["decode"] = config.decode.model_dump(mode="json")
+    recipe["train"]["ema"] = config.train.ema
+    log = [json.loads(line) for line in read_lines(run / "log.jsonl")]
+    reports = [entry for entry in log if "loss" in entry]
+    validations = [entry for entry in log if "validation" in entry]
+    speeds = [entry["words_per_second"] for entry in reports[WARM_UP:]]
+    last = log[-1]
+    return SystemDescription(
+        recipe=recipe,
+        words=about.vocabulary_sizes,
+        parameters=about.to_json()["parameters"],
+        training=Training(
+            reason=reason,
+            **{key: last[key] for key in ("update", "epoch", "words", "seconds")},
+            best_update=max((e["update"] for e in validations if e["best"]), default=0),
+            words_per_second=statistics.median(speeds) if speeds and speed else None,
+            curve=[
+                ReportPoint(e["update"], round(e["loss"], 4), e["words_per_second"])
+                for e in reports
+            ],
+            validations=[
+                ValidationPoint(
+                    e["update"], round(e["validation"]["loss"], 4), e["validation"]["bleu"]
+                )
+                for e in validations
+            ],
+        ),
+    )
+
+
+def tune_length_penalty(
+    plan: ExperimentPlan, job: ExperimentJob, model: Path, decode: DecodeConfig
+) -> tuple[DecodeConfig, list[TriedPenalty]]:
+    """Choose the length penalty on the dev set, where the experiment does; else try nothing.
+
+    A model directory of the job's own keeps the choice, so that an export has it too.
+    """
+    if not tunes_length_penalty(plan.experiment, job.system):
+        return decode, []
+    tuning = tune_on_dev(plan.experiment, model, plan.prepared, plan.device, decode)
+    best = tuning.best.decode
+    if model == plan.model_directory(job):
+        save_decoding(model, best)
+    return best, [
+        TriedPenalty(
+            trial.decode.length_penalty, round(trial.bleu, 2), round(trial.length_ratio, 3)
+        )
+        for trial in tuning.trials
+    ]
+
+
+def train_system(plan: ExperimentPlan, job: ExperimentJob) -> FinishedTraining:
+    """Train or resume; of a finished training only the record is read."""
+    run = plan.model_directory(job)
+    if (run / TRAINED).exists():
+        return FinishedTraining.model_validate(read_json(run / TRAINED))
+    config = job_config(plan, job, training_minutes_left(plan.minutes, run))
+    outcome = train(config, run, pick_device(plan.device))
+    reason = outcome.reason
+    if plan.minutes and outcome.limit == "minutes":
+        reason = f"its time was over ({plan.minutes:g} minutes, measuring included)"
+    ended = FinishedTraining(reason=reason, minutes=plan.minutes, **collect_provenance())
+    if outcome.finished:
+        write_json(run / TRAINED, ended.model_dump(mode="json"))
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    return ended
+
+
+def job_config(plan: ExperimentPlan, job: ExperimentJob, minutes: float) -> Config:
+    """Load the recipe that all systems share, with what makes this one."""
+    overrides = [
+        *recipe_overrides(job.system),
+        f"data.directory={toml_string(plan.prepared)}",
+        f"train.seed={job.seed}",
+        f"train.minutes={minutes:.3f}",
+    ]
+    return load_recipe(find_recipe(plan.experiment.recipe), overrides)
+
+
+def training_minutes_left(minutes: float | None, run: Path) -> float:
+    """Compute the training minutes left of a job's time after an interruption; 0 is no limit."""
+    if minutes is None:
+        return 0.0
+    spent = training_minutes_spent(run / "log.jsonl")
+    return max((1 - MEASURING_SHARE) * minutes - spent, 0.01)
+
+
+def training_minutes_spent(log: Path) -> float:
+    """Read the training time from the log of a run; 0 before there is one."""
+    minutes = 0.0
+    for line in read_lines(log) if log.exists() else ():
+        try:
+            minutes = json.loads(line)["seconds"] / 60
+        except (ValueError, KeyError):
+            break  # a line that a crash cut off
+    return minutes
