@@ -1,4 +1,4 @@
-"""The embedded pair: what occurs in it, how often, and that its alignments tell the truth."""
+"""The synthetic pair: its phenomena, their frequencies, and the correctness of its alignments."""
 
 import re
 from collections import Counter
@@ -52,7 +52,7 @@ def test_the_first_hundred_pairs_never_change() -> None:
     assert digest.hexdigest() == FIRST_HUNDRED
 
 
-def test_the_example_of_the_documentation() -> None:
+def test_the_example_in_the_documentation_is_generated() -> None:
     *_, pair = generate_pairs(84, seed=1)
     assert (" ".join(pair.source), " ".join(pair.target), pair.pharaoh()) == EXAMPLE
 
@@ -73,7 +73,7 @@ def test_the_target_is_a_function_of_the_source() -> None:
     assert met_again > 1_000
 
 
-def test_no_sentence_comes_twice() -> None:
+def test_no_sentence_occurs_twice() -> None:
     sources = [pair.source for pair in generate_pairs(3_000, 1, SMALL)]
     assert len(set(sources)) == len(sources)
 
@@ -82,7 +82,7 @@ def test_settings_with_too_few_sentences_end_with_an_error() -> None:
     never = dict.fromkeys(["past", "determiner", "adjective", "relative", "adverb", "place"], 0.0)
     tiny = SyntheticSettings(nouns=2, verbs=2, mean_clauses=1, **never)
     assert len(list(generate_pairs(8, 1, tiny))) == 8
-    with pytest.raises(UserError, match="after 8 sentences"):
+    with pytest.raises(UserError, match="after the first 8"):
         list(generate_pairs(9, 1, tiny))
 
 
@@ -130,7 +130,7 @@ def test_sure_links_of_a_source_word_are_as_many_as_its_fertility(
     assert min(shares.values()) > 0.04
 
 
-def test_every_target_word_has_one_sure_link_but_the_marker_has_two_possible_ones(
+def test_target_words_have_one_sure_link_and_the_marker_two_possible_ones(
     pairs: list[SyntheticPair],
 ) -> None:
     for pair in pairs:
@@ -144,14 +144,14 @@ def test_every_target_word_has_one_sure_link_but_the_marker_has_two_possible_one
                 assert len(sure) == 1
 
 
-def test_a_target_word_type_comes_from_one_source_word_type(pairs: list[SyntheticPair]) -> None:
+def test_each_target_word_translates_one_source_word(pairs: list[SyntheticPair]) -> None:
     origin: dict[str, str] = {}
     for pair in pairs:
         for j, i in pair.sure:
             assert origin.setdefault(pair.target[i], pair.source[j]) == pair.source[j]
 
 
-def test_what_decides_a_form_is_possibly_linked_to_it(pairs: list[SyntheticPair]) -> None:
+def test_words_that_decide_a_form_are_possible_links(pairs: list[SyntheticPair]) -> None:
     deciders = {"adjective": {"noun"}, "verb": {"past"}, "noun": {"determiner", "verb"}}
     for pair in pairs:
         origin = {i: j for j, i in pair.sure}
@@ -257,7 +257,7 @@ def test_word_order_differs_locally_and_at_a_distance(pairs: list[SyntheticPair]
 
 
 @pytest.mark.parametrize("kind", ["adjective", "verb"])
-def test_both_forms_are_common(pairs: list[SyntheticPair], kind: str) -> None:
+def test_both_forms_of_inflected_words_are_common(pairs: list[SyntheticPair], kind: str) -> None:
     inflected = [{word.forms[k][-1] for word in build_lexicon()[kind]} for k in (0, 1)]
     targets = Counter(chain(*(pair.target for pair in pairs)))
     first, second = (sum(targets[text] for text in forms) for forms in inflected)
@@ -312,7 +312,7 @@ def read(directory: Path, name: str) -> list[str]:
     return (directory / name).read_text("utf-8").splitlines()
 
 
-def test_a_corpus_is_written_whole(tmp_path: Path) -> None:
+def test_a_written_corpus_has_all_files(tmp_path: Path) -> None:
     write_synthetic_corpus(tmp_path / "new", seed=5, train=300, dev=20, test=30)
     pairs = list(generate_pairs(350, seed=5))
     parts = {"test": pairs[:30], "dev": pairs[30:50], "train": pairs[50:]}
@@ -343,7 +343,7 @@ def test_test_and_dev_do_not_change_with_the_size_of_train(tmp_path: Path) -> No
         assert read(tmp_path / "small", name) == read(tmp_path / "large", name)
 
 
-def test_the_lexicon_file_tells_every_word(tmp_path: Path) -> None:
+def test_the_lexicon_file_has_every_word(tmp_path: Path) -> None:
     write_synthetic_corpus(tmp_path, train=1, dev=1, test=1)
     header, *rows = (line.split("\t") for line in read(tmp_path, "lexicon.tsv"))
     assert header == ["word", "translations", "fertility", "class", "group"]
@@ -355,16 +355,16 @@ def test_the_lexicon_file_tells_every_word(tmp_path: Path) -> None:
         assert group == (str(word.group) if kind in ("noun", "verb") else "-")
 
 
-def test_the_readme_says_how_to_make_the_corpus_again(tmp_path: Path) -> None:
+def test_the_readme_has_seed_and_settings(tmp_path: Path) -> None:
     write_synthetic_corpus(tmp_path, seed=12, train=3, dev=2, test=1, settings=SMALL)
     text = (tmp_path / "README.txt").read_text("utf-8")
     seed, settings = re.findall(r"Seed (\d+), settings (.*)", text)[0]
     assert int(seed) == 12
     assert SyntheticSettings.model_validate_json(settings) == SMALL
-    assert "3 sentences to train on, 2 to develop on, 1 to test on" in text
+    assert "3 training sentences, 2 development, 1 test" in text
 
 
-def test_an_empty_part_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_an_empty_split_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="dev and train: ask for at least one"):
         write_synthetic_corpus(tmp_path / "new", train=0, dev=-1, test=5)
     assert not (tmp_path / "new").exists()

@@ -153,7 +153,7 @@ CASES = {
     ),
     "a Ray cluster that is not there": Case(
         "translate --model model --shards s --out new --ray localhost:1",
-        ("localhost:1: no Ray cluster answers there", "ray start --head"),
+        ("localhost:1: no Ray cluster found", "ray start --head"),
     ),
     "a Ray cluster for a single file": Case(f"{TRANSLATE} --ray auto", ("--ray", "--shards")),
     "a beam of 0": Case(f"{TRANSLATE} --beam 0", ("--beam",)),
