@@ -1,4 +1,4 @@
-"""A scorer for searches that knows all its answers: a table for each sentence.
+"""A scorer for searches whose answers are all known: a table for each sentence.
 
 A hypothesis is hashed to a row of log-probabilities and a row of attention.
 """

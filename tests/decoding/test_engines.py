@@ -1,4 +1,4 @@
-"""Opening model directories: what is chosen where nothing is said."""
+"""Opening model directories: default threads."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The rules of a search: limits, second tries, penalties."""
+"""The rules that all searches share: limits, retries, penalties."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The device search against `search.search`: the same hypotheses, scores and attention.
+"""The GPU search against the CPU search: the same hypotheses, scores and attention.
 
 The models are small and random, in float64, so that rounding cannot change a choice. Tables with
 many ties are tried on `best` alone. On a machine with a GPU the same tests run there, in graphs.

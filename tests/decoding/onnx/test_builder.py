@@ -1,4 +1,4 @@
-"""Writing graphs: bytes for numbers, and the order of units that maxout compares."""
+"""Building graphs: int8 rounding, and the order of units that maxout compares."""
 
 import numpy as np
 import onnx
@@ -14,7 +14,7 @@ from covnmt.decoding.onnx.format import Precision
 
 
 @given(arrays(np.float32, (4, 5), elements=st.floats(-1e3, 1e3, width=32)))
-def test_bytes_are_within_half_a_step(W: NDArray[np.float32]) -> None:
+def test_int8_rounding_is_within_half_a_step(W: NDArray[np.float32]) -> None:
     whole, scale = quantize(W)
     assert whole.dtype == np.int8
     assert np.abs(whole.astype(int)).max() <= 127
@@ -22,13 +22,13 @@ def test_bytes_are_within_half_a_step(W: NDArray[np.float32]) -> None:
     assert (np.abs(whole * step - W) <= step * 0.501 + 1e-30).all()
 
 
-def test_rows_of_zeros_stay_zero() -> None:
+def test_quantized_rows_of_zeros_stay_zero() -> None:
     whole, scale = quantize(np.zeros((2, 3), np.float32))
     assert not (whole * scale[:, None]).any()
 
 
 @pytest.mark.parametrize("n", [2, 6])
-def test_halves_put_the_pairs_of_maxout_apart(n: int) -> None:
+def test_deinterleaved_rows_put_maxout_pairs_into_two_halves(n: int) -> None:
     o = np.random.default_rng(0).normal(size=(n, 3)).astype(np.float32)
     one, other = np.split(deinterleave_rows(o), 2)
     np.testing.assert_array_equal(np.maximum(one, other), o.reshape(n // 2, 2, 3).max(axis=1))
@@ -38,7 +38,7 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_graphs_are_valid(precision: Precision) -> None:
+def test_built_graph_is_valid(precision: Precision) -> None:
     graph = GraphBuilder("small", precision, WeightStore("weights.bin"))
     x = graph.input("x", FLOAT, ["R", 3])
     first, second = graph.split(graph.product(x, np.ones((4, 3), np.float32)), 1, 3)

@@ -1,4 +1,4 @@
-"""Matrices of bytes: with a bit less where products of them could overflow."""
+"""Int8 matrices have 7 bits where products of them could overflow."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from tests.decoding.exported import exported
 from tests.model.small import small_config, small_model
 
 
-def test_a_bit_less_keeps_two_products_within_16_bits(tmp_path: Path) -> None:
+def test_seven_bit_matrices_keep_two_products_within_16_bits(tmp_path: Path) -> None:
     exported(small_model(small_config(PAPER_SYSTEMS["gru10"])).float(), tmp_path, "int8")
     manifest = read_manifest(tmp_path)
     half = seven_bit_matrices(tmp_path, manifest)
@@ -38,7 +38,7 @@ def test_a_bit_less_keeps_two_products_within_16_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", ["rows", "scale"])
-def test_places_that_are_not_told(gone: str, tmp_path: Path) -> None:
+def test_missing_or_impossible_offsets_are_an_error(gone: str, tmp_path: Path) -> None:
     exported(small_model(small_config(PAPER_SYSTEMS["gru10"])).float(), tmp_path, "int8")
     about = read_manifest(tmp_path).model_dump()
     name = next(iter(about["matrices"]))
@@ -49,7 +49,7 @@ def test_places_that_are_not_told(gone: str, tmp_path: Path) -> None:
             seven_bit_matrices(tmp_path, read_manifest(tmp_path))
 
 
-def test_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_int8_products_are_exact_on_processors_with_vnni(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert has_exact_int8_products()
     for flags, exact in [("sse2 avx2", False), ("avx2 avx512_vnni", True), ("avx_vnni", True)]:

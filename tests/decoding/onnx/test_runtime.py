@@ -79,7 +79,7 @@ def assert_same(found: SearchResult, wanted: SearchResult, ties: int) -> None:
 
 @pytest.mark.parametrize(("order", "cell"), VARIANTS)
 @pytest.mark.parametrize("system", PAPER_SYSTEMS)
-def test_translates_like_pytorch(system: str, order: str, cell: str, tmp_path: Path) -> None:
+def test_translations_equal_pytorch(system: str, order: str, cell: str, tmp_path: Path) -> None:
     """Token for token on 500 sentences, in one batch from which the finished ones leave."""
     one, other = engines(tmp_path, model_of(PAPER_SYSTEMS[system], order=order, cell=cell))
     source = sentences(SENTENCES)
@@ -89,7 +89,7 @@ def test_translates_like_pytorch(system: str, order: str, cell: str, tmp_path: P
 
 @pytest.mark.parametrize(("order", "cell"), VARIANTS)
 @pytest.mark.parametrize("kind", COVERAGES)
-def test_forced_like_pytorch(kind: str, order: str, cell: str, tmp_path: Path) -> None:
+def test_forced_decoding_equals_pytorch(kind: str, order: str, cell: str, tmp_path: Path) -> None:
     """Every coverage model with every option: attention, probabilities and fertility."""
     one, other = engines(tmp_path, model_of(COVERAGES[kind], order=order, cell=cell))
     source, target = sentences(20), sentences(20, seed=1)
@@ -106,7 +106,9 @@ def test_forced_like_pytorch(kind: str, order: str, cell: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     "changes", [{"output": "full"}, {"rank": 2}, {"tie_target": True, "rank": 5}]
 )
-def test_other_output_layers(changes: dict[str, object], tmp_path: Path) -> None:
+def test_translations_equal_pytorch_with_other_output_layers(
+    changes: dict[str, object], tmp_path: Path
+) -> None:
     one, other = engines(tmp_path, model_of(PAPER_SYSTEMS["gru1"], 0, **changes))
     source = sentences(50)
     decode = DecodeConfig(beam=3, nbest=3)
@@ -123,13 +125,13 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting(name: str, tmp_path: Path) -> None:
+def test_translations_equal_pytorch_with_every_setting(name: str, tmp_path: Path) -> None:
     one, other = engines(tmp_path, model_of(PAPER_SYSTEMS["fertility"]))
     source, decode = sentences(30), SETTINGS[name]
     assert_same(other.search(source, decode, None), one.search(source, decode, None), ties=2)
 
 
-def test_what_does_not_end_is_tried_again(tmp_path: Path) -> None:
+def test_unfinished_sentences_are_retried(tmp_path: Path) -> None:
     model = model_of(PAPER_SYSTEMS["gru10"])
     model.readout.b.data[END] = -1000
     one, other = engines(tmp_path, model)
@@ -137,7 +139,7 @@ def test_what_does_not_end_is_tried_again(tmp_path: Path) -> None:
     assert_same(other.search(source, decode, None), one.search(source, decode, None), ties=1)
 
 
-def test_ensemble_like_pytorch(tmp_path: Path) -> None:
+def test_ensemble_equals_pytorch(tmp_path: Path) -> None:
     models = [model_of(PAPER_SYSTEMS["fertility"], seed) for seed in range(3)]
     one, other = engines(tmp_path, *models)
     source, decode = sentences(60), DecodeConfig(beam=4, nbest=2)
@@ -150,17 +152,17 @@ def test_ensemble_like_pytorch(tmp_path: Path) -> None:
     )
 
 
-def test_ensemble_of_one_kind_that_predicts_fertility_and_one_that_does_not(tmp_path: Path) -> None:
+def test_ensemble_has_no_fertility_unless_all_models_predict_it(tmp_path: Path) -> None:
     _, other = engines(
         tmp_path, model_of(PAPER_SYSTEMS["fertility"]), model_of(PAPER_SYSTEMS["gru1"])
     )
     assert other.search(sentences(2), DecodeConfig(beam=1), None).fertility is None
 
 
-def test_a_state_stays_what_it_was(tmp_path: Path) -> None:
+def test_step_does_not_change_its_state(tmp_path: Path) -> None:
     """A step from a state gives the same twice, whatever happened between."""
     model = exported(model_of(PAPER_SYSTEMS["gru10"]), tmp_path)
-    scorer, state = OnnxScorer.read([model], sentences(3), END, beam=3, every_word=False)
+    scorer, state = OnnxScorer.encode([model], sentences(3), END, beam=3, all_tokens=False)
     after = scorer.step(state, None, 3).state.select(np.array([0, 0, 1, 2, 2, 1]))
     words = np.array([2, 3, 4, 5, 6, 7])
     first = scorer.step(after, words, 3)
@@ -193,14 +195,14 @@ def realistic(coverage: CoverageConfig, seed: int = 0, **changes: object) -> Seq
         ("gru10", {"order": "paper"}),
     ],
 )
-def test_int8_stays_near(
+def test_int8_stays_near_float32(
     system: str,
     changes: dict[str, object],
     exact_bytes: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Much nearer than another model, also with a bit less for older processors."""
+    """Much nearer than another model, also with 7 bits on older processors."""
     monkeypatch.setattr(directories, "has_exact_int8_products", lambda: exact_bytes)
     model = realistic(PAPER_SYSTEMS[system], 0, **changes)
     model.target.b.data.normal_(std=0.1)
@@ -235,16 +237,16 @@ ALONE: list[tuple[str, dict[str, object]]] = [
 
 @pytest.mark.parametrize("beam", [1, 5])
 @pytest.mark.parametrize(("system", "changes"), ALONE)
-def test_int8_does_not_depend_on_neighbours(
+def test_int8_translation_does_not_depend_on_batch_composition(
     system: str, changes: dict[str, object], beam: int, tmp_path: Path
 ) -> None:
-    """Alone, beside three others and beside many: the same words and scores."""
+    """Alone, with three others and with many: the same tokens and scores."""
     model = realistic(PAPER_SYSTEMS[system], 0, **changes)
     for weights in (model.source.E, model.target.E, model.readout.C_o):
         weights.data *= 3  # so that sentences differ more
     engine = OnnxEngine([exported(model, tmp_path, "int8")], END)
     decode = DecodeConfig(beam=beam, nbest=beam, length_rules=False, max_length=12, retry=False)
-    many = sentences(runtime.MANY + 5, longest=30)
+    many = sentences(runtime.NARROW_SENTENCES + 5, longest=30)
     few = PaddedIds(many.ids[:4], many.mask[:4])
     alone = [engine.search(one, decode, None).hypotheses[0] for one in each_alone(many)]
     for source in (many, few):
@@ -257,7 +259,7 @@ def test_int8_does_not_depend_on_neighbours(
 
 
 @pytest.mark.parametrize("length", range(1, 10))
-def test_sources_are_filled_to_what_is_added_up_at_once(length: int) -> None:
+def test_sources_are_padded_to_the_stride_of_the_runtime(length: int) -> None:
     """Sums over the last few positions, taken in another order, would differ in the last bit."""
     source = pad_ids([[2] * length, [3]], END)
     words, mask = runtime.pad_to_stride(source)
@@ -268,7 +270,7 @@ def test_sources_are_filled_to_what_is_added_up_at_once(length: int) -> None:
     assert not mask[:, J:].any()
 
 
-def test_words_that_go_in_and_out_are_stored_once(tmp_path: Path) -> None:
+def test_tied_embeddings_are_stored_once(tmp_path: Path) -> None:
     sizes = {}
     for tied in (True, False):
         torch.manual_seed(0)
@@ -301,16 +303,16 @@ def test_groups_are_small_and_equal(sentences: int, beam: int, size: int) -> Non
 
 @pytest.mark.parametrize("order", ["code", "paper"])
 @pytest.mark.parametrize("kind", COVERAGES)
-def test_groups_and_products_change_nothing(
+def test_translation_does_not_depend_on_groups_or_narrow_contexts(
     kind: str, order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many sentences are looked at together, and whatever the mean is taken of."""
+    """However many sentences attend together, and whatever the mean is taken of."""
     engine = OnnxEngine([exported(model_of(COVERAGES[kind], order=order), tmp_path)], END)
     source, target = sentences(12), sentences(12, seed=1)
     found = []
     for together, many in [(1, 1), (1, 100), (3, 1), (100, 100)]:
-        monkeypatch.setattr(runtime, "TOGETHER", together)
-        monkeypatch.setattr(runtime, "MANY", many)
+        monkeypatch.setattr(runtime, "GROUP_ROWS", together)
+        monkeypatch.setattr(runtime, "NARROW_SENTENCES", many)
         group_size.cache_clear()
         found.append(engine.force_decode(source, target))
     group_size.cache_clear()
@@ -330,7 +332,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("system", OTHERS)
-def test_settings_of_another_model(system: str, tmp_path: Path) -> None:
+def test_config_of_another_model_is_an_error(system: str, tmp_path: Path) -> None:
     exported(model_of(COVERAGES[system]), tmp_path)
     words: dict[Side, int] = {"source": END + 1, "target": END + 1}
     other = ModelDescription(Config(model=OTHERS[system]), words, fingerprint="")

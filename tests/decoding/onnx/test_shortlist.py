@@ -1,4 +1,4 @@
-"""Short lists: what is in them, and that a search keeps to them."""
+"""Shortlists: what is in them, and that a search keeps to them."""
 
 from pathlib import Path
 
@@ -38,8 +38,8 @@ LISTS = [
 
 
 @pytest.mark.parametrize(("words", "always", "expected"), LISTS)
-def test_list_of_a_sentence(words: list[int], always: list[int], expected: list[int]) -> None:
-    found = Shortlist(always, PARTNERS).of(np.array([words, words]))
+def test_shortlist_of_a_sentence(words: list[int], always: list[int], expected: list[int]) -> None:
+    found = Shortlist(always, PARTNERS).for_source(np.array([words, words]))
     assert found.tolist() == expected
 
 
@@ -53,8 +53,8 @@ PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_list_of_everything_changes_nothing(precision: Precision, tmp_path: Path) -> None:
-    """But for the reserved word, which has no part in the probabilities then."""
+def test_shortlist_of_all_tokens_changes_nothing(precision: Precision, tmp_path: Path) -> None:
+    """Except for padding, which then has no probability."""
     everything = search(tmp_path / "list", EVERYTHING, precision)
     plain = search(tmp_path / "plain", None, precision)
     for ours, theirs in zip(everything.hypotheses, plain.hypotheses, strict=True):
@@ -62,15 +62,15 @@ def test_a_list_of_everything_changes_nothing(precision: Precision, tmp_path: Pa
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_only_words_of_the_list(precision: Precision, tmp_path: Path) -> None:
-    allowed = set(FEW.of(np.array([2, 3, 4])).tolist())
+def test_only_shortlisted_tokens_are_generated(precision: Precision, tmp_path: Path) -> None:
+    allowed = set(FEW.for_source(np.array([2, 3, 4])).tolist())
     for hypotheses in search(tmp_path, FEW, precision).hypotheses:
         for hypothesis in hypotheses:
             assert set(hypothesis.token_ids) <= allowed
             assert hypothesis.finished
 
 
-def test_given_targets_know_no_list(tmp_path: Path) -> None:
+def test_forced_decoding_uses_no_shortlist(tmp_path: Path) -> None:
     model = model_of(PAPER_SYSTEMS["gru10"])
     target = pad_ids([[8, 9, 3]], END)
     plain, listed = (
@@ -81,8 +81,8 @@ def test_given_targets_know_no_list(tmp_path: Path) -> None:
     np.testing.assert_allclose(one.log_probs, other.log_probs, rtol=1e-6)
 
 
-def test_several_models_use_all_words(tmp_path: Path) -> None:
-    """Whether one of them has a list or not."""
+def test_ensemble_uses_no_shortlist(tmp_path: Path) -> None:
+    """Whether one of them has a shortlist or not."""
     model, source = model_of(PAPER_SYSTEMS["gru10"]), pad_ids([[2, 3], [4]], END)
     plain, listed = (
         exported(model, tmp_path / str(n), "fp32", each) for n, each in enumerate([None, FEW])
@@ -94,7 +94,9 @@ def test_several_models_use_all_words(tmp_path: Path) -> None:
     assert [each[0].token_ids for each in one] == [each[0].token_ids for each in other]
 
 
-def test_a_bit_less_for_older_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_layer_has_seven_bits_on_older_processors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     exported(model_of(PAPER_SYSTEMS["gru10"]), tmp_path, "int8", FEW)
     layers = []
     for exact in (True, False):
@@ -105,11 +107,11 @@ def test_a_bit_less_for_older_processors(tmp_path: Path, monkeypatch: pytest.Mon
     np.testing.assert_allclose(less, whole, atol=1.01 * layers[0]["output.scale"].max())
 
 
-def test_kept_on_disk(tmp_path: Path) -> None:
+def test_saved_shortlist_loads_again(tmp_path: Path) -> None:
     FEW.save(tmp_path / "list.json")
     assert Shortlist.load(tmp_path / "list.json") == FEW
     write_json(tmp_path / "list.json", {"always": [7]})
-    with pytest.raises(UserError, match="not a short list; export the model anew"):
+    with pytest.raises(UserError, match="not a shortlist; export the model anew"):
         Shortlist.load(tmp_path / "list.json")
 
 
@@ -140,7 +142,7 @@ COUNTED = [
 
 
 @pytest.mark.parametrize(("frequent", "most", "partners"), COUNTED)
-def test_links_are_counted(
+def test_most_linked_tokens_become_partners(
     frequent: int,
     most: int,
     partners: dict[int, list[int]],
@@ -162,9 +164,11 @@ def test_links_are_counted(
 
 
 @pytest.mark.parametrize(
-    ("line", "reason"), [("0-9", "a link to a word that is not there"), ("x", "'x' is not a link")]
+    ("line", "reason"), [("0-9", "a link to a token beyond the end"), ("x", "'x' is not a link")]
 )
-def test_wrong_links(line: str, reason: str, tiny_model: Path, tmp_path: Path) -> None:
+def test_wrong_link_names_file_and_line(
+    line: str, reason: str, tiny_model: Path, tmp_path: Path
+) -> None:
     write_lines(tmp_path / "s", ["a"])
     write_lines(tmp_path / "l", [line])
     text = AlignedText(tmp_path / "s", tmp_path / "s", tmp_path / "l")
@@ -173,8 +177,8 @@ def test_wrong_links(line: str, reason: str, tiny_model: Path, tmp_path: Path) -
         build_shortlist(text, codecs(tiny_model))
 
 
-def test_no_links(tiny_model: Path, tmp_path: Path) -> None:
-    """A list without partners would leave only frequent words to say."""
+def test_text_without_links_is_an_error(tiny_model: Path, tmp_path: Path) -> None:
+    """A shortlist without partners would leave only frequent tokens."""
     write_lines(tmp_path / "s", ["a"])
     write_lines(tmp_path / "l", [""])
     text = AlignedText(tmp_path / "s", tmp_path / "s", tmp_path / "l")
@@ -182,10 +186,10 @@ def test_no_links(tiny_model: Path, tmp_path: Path) -> None:
         build_shortlist(text, codecs(tiny_model))
 
 
-def test_whole_export(
+def test_export_with_shortlist_translates(
     tiny_model: Path, tiny_text: Path, linked: AlignedText, tmp_path: Path
 ) -> None:
-    """The vocabulary is small, so the list has everything and the translations are the same."""
+    """The vocabulary is small, so the shortlist has everything and translations are the same."""
     export_model(tiny_model, tmp_path / "list", "fp32", linked)
     lines = list(read_lines(tiny_text / "test.src"))
     found = Model.load(tmp_path / "list").translate(lines)

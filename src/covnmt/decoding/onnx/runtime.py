@@ -1,10 +1,11 @@
-"""ONNX Runtime as the engine: exported models, on a CPU, without PyTorch.
+"""The ONNX Runtime engine: exported models on a CPU, without PyTorch.
 
-A model is two graphs (see `export`): one reads the source, the other makes a step of the
-search and proposes words. States stay inside the runtime: a state is the values that the last
-step left, and the rows of them that the next step begins with.
+A model is two graphs (see `encoder` and `step`): one encodes the source, the other computes a step
+of the search and proposes tokens. States stay inside the runtime: a state is the values that the
+last step left, and the rows of them that the next step begins with.
 
-Letters: S sentences, R rows, V words, J source positions.
+Letters: S sentences, R rows, V vocabulary size, I target and J source positions; G groups of c
+sentences with K hypotheses each.
 """
 
 import math
@@ -37,31 +38,28 @@ from covnmt.decoding.onnx.format import (
 )
 from covnmt.decoding.onnx.shortlist import Shortlist
 from covnmt.decoding.protocol import ForcedDecoding, SearchResult, StepCallback
-from covnmt.model.directory import (
-    ModelDescription,
-    check_model_signature,
-)
+from covnmt.model.directory import ModelDescription, check_model_signature
 from covnmt.text.vocabulary import PAD_ID, UNK_ID
 
-# Nothing about our users leaves their machines; it must be said before the import.
+# Nothing about our users leaves their machines; it must be set before the import.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import onnxruntime as ort
 
-MANY = 16  # sentences, from which on greedy search takes products of contexts, not of annotations
+NARROW_SENTENCES = 16  # from here on greedy search takes products of contexts, not of annotations
 STRIDE = 4  # source positions that the runtime adds up at once; the last few it adds in other order
-TOGETHER = 8  # hypotheses that look at the source at once
+GROUP_ROWS = 8  # hypotheses that attend at once
 
 OrtValues = dict[str, ort.OrtValue]  # by name, inside the runtime
 
 
 def to_ort_value(array: NDArray[Any]) -> ort.OrtValue:
-    """An array as the runtime sees it, where it lies."""
+    """Wrap an array for the runtime, without copying it."""
     return ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
 
 
 @lru_cache(typed=True)
 def scalar_ort_value(number: int | bool, *shape: int) -> ort.OrtValue:
-    """One number as the runtime sees it."""
+    """Make a value of one number."""
     return to_ort_value(np.full(shape, number))
 
 
@@ -69,127 +67,130 @@ class OnnxMemory(NamedTuple):
     """What one model knows of S sentences; shared by all hypotheses of each."""
 
     arrays: dict[str, FloatArray]  # [S, ..., J, *]: keys, values, bias, and Phi where there is one
-    output: dict[str, NDArray[Any]]  # the part of the output layer that is used, if not all
-    words: IntArray | None  # the words of that part
+    output: dict[str, NDArray[Any]]  # the rows of the output layer that a shortlist selects
+    shortlist: IntArray | None  # ids of those rows
 
     def select(self, sentences: IntArray) -> "OnnxMemory":
-        """Only these sentences."""
-        chosen = {name: array[sentences] for name, array in self.arrays.items()}
-        return OnnxMemory(chosen, self.output, self.words)
+        """Keep only these sentences."""
+        selected = {name: array[sentences] for name, array in self.arrays.items()}
+        return OnnxMemory(selected, self.output, self.shortlist)
 
-    def values(self, size: int) -> OrtValues:
-        """As the runtime sees it, in groups of so many sentences."""
+    def ort_values(self, size: int) -> OrtValues:
+        """Wrap the arrays for the runtime, in groups of so many sentences."""
         groups = {name: a.reshape(-1, size, *a.shape[1:]) for name, a in self.arrays.items()}
         return {name: to_ort_value(array) for name, array in (groups | self.output).items()}
 
 
 class OnnxStates(NamedTuple):
-    """What every model carries from step to step, and the rows of it that are still of interest."""
+    """What every model carries from step to step, and which rows of it the next step reads."""
 
-    each: tuple[OrtValues, ...]
+    carried: tuple[OrtValues, ...]
     rows: IntArray  # [R]
 
     def select(self, rows: IntArray) -> "OnnxStates":
-        """Only these rows; the next step picks them."""
-        return OnnxStates(self.each, self.rows[rows])
+        """Keep only these rows; the next step picks them."""
+        return OnnxStates(self.carried, self.rows[rows])
 
 
 class OnnxModel:
-    """The two graphs of a model, ready to run."""
+    """The two graphs of a model, opened."""
 
     def __init__(
         self,
         directory: Path,
-        known: ModelDescription,
+        description: ModelDescription,
         threads: int,
         manifest: Manifest | None = None,
     ) -> None:
         manifest = manifest or read_manifest(directory)
-        # kept for as long as the runtime, which does not copy them, may look at them
+        # kept for as long as the runtime, which does not copy them, may read them
         self.matrices = matrices_for_this_cpu(directory, manifest)
         self.encoder = open_session(directory / ENCODER_FILE, threads, self.matrices)
         self.steps = open_session(directory / STEP_FILE, threads, self.matrices)
-        self.config = known.config.model
-        self.has_narrow = "narrow" in {each.name for each in self.encoder.get_inputs()}
-        self.before_first = known.vocabulary_sizes["target"]  # the table has a row of zeros there
-        shapes = {each.name: each.shape for each in self.steps.get_inputs()}
+        self.config = description.config.model
+        self.has_narrow = "narrow" in {node.name for node in self.encoder.get_inputs()}
+        # at the first step the last token is this id, a row of zeros behind the embeddings
+        self.start_id = description.vocabulary_sizes["target"]
+        shapes = {node.name: node.shape for node in self.steps.get_inputs()}
         self.carried = [name for name in ("t", "s", "C") if name in shapes]
         sizes = {name: int(shapes[name][-1]) for name in self.carried}
         self.context = sizes.get("s", 0)  # products of the last context
         self.coverage = sizes.get("C", 0)
-        found = (sizes["t"], self.coverage, "Phi" in shapes)
-        if found != _sizes(self.config):
+        if (sizes["t"], self.coverage, "Phi" in shapes) != _expected_sizes(self.config):
             raise UserError(
                 f"{directory / 'config.json'}: of another model than {STEP_FILE}; {REEXPORT_HINT}"
             )
         self.has_first = "first" in shapes
-        listed = "output.W" in shapes
-        self.output = OutputLayer.load(directory, manifest) if listed else None
-        self.shortlist = Shortlist.load(directory / SHORTLIST_FILE) if listed else None
+        has_shortlist = "output.W" in shapes
+        self.output = OutputLayer.load(directory, manifest) if has_shortlist else None
+        self.shortlist = Shortlist.load(directory / SHORTLIST_FILE) if has_shortlist else None
 
-    def read(self, source: PaddedIds, beam: int, every_word: bool) -> tuple[OnnxMemory, OrtValues]:
-        """Read sentences: what steps need of them, and what the first one begins with.
+    def encode(
+        self, source: PaddedIds, beam: int, all_tokens: bool
+    ) -> tuple[OnnxMemory, OrtValues]:
+        """Encode sentences; return what steps need of them, and the state of the first one.
 
-        A short list is not used where every word is asked for.
+        With `all_tokens` no shortlist is used.
         """
         source = pad_to_stride(source)
         S, J = source.ids.shape
-        names = [each.name for each in self.encoder.get_outputs()]
-        narrow = {"narrow": np.array(beam == 1 and S >= MANY)} if self.has_narrow else {}
-        inputs = {"words": source.ids, "mask": source.mask, **narrow}
-        arrays = self.encoder.run(names, inputs)
-        found = dict(zip(names, arrays, strict=True))
-        nothing = float(self.config.coverage.accumulate == "subtract")
-        begin = {
-            "t": found.pop("t").reshape(1, S, 1, -1),
+        names = [node.name for node in self.encoder.get_outputs()]
+        inputs = {"words": source.ids, "mask": source.mask}
+        if self.has_narrow:
+            inputs["narrow"] = np.array(beam == 1 and S >= NARROW_SENTENCES)
+        outputs = dict(zip(names, self.encoder.run(names, inputs), strict=True))
+        no_coverage = float(self.config.coverage.accumulate == "subtract")
+        first_state = {
+            "t": outputs.pop("t").reshape(1, S, 1, -1),
             "s": np.zeros((1, S, 1, self.context), np.float32),
-            "C": np.full((1, S, 1, J, self.coverage), nothing, np.float32),
+            "C": np.full((1, S, 1, J, self.coverage), no_coverage, np.float32),
         }
-        found["bias"] = np.where(source.mask, np.float32(0), np.float32(-math.inf))
-        shared = {name: a if name == "values" else a[:, None] for name, a in found.items()}
-        words, output = self._listed(None if every_word else source.ids)
-        memory = OnnxMemory(shared, output, words)
-        return memory, {name: to_ort_value(begin[name]) for name in self.carried}
+        outputs["bias"] = np.where(source.mask, np.float32(0), np.float32(-math.inf))
+        arrays = {name: a if name == "values" else a[:, None] for name, a in outputs.items()}
+        memory = OnnxMemory(arrays, *self._shortlisted(None if all_tokens else source.ids))
+        return memory, {name: to_ort_value(first_state[name]) for name in self.carried}
 
-    def _listed(self, source: IntArray | None) -> tuple[IntArray | None, dict[str, NDArray[Any]]]:
-        """The words that may follow these, and their part of the output layer."""
+    def _shortlisted(
+        self, source_ids: IntArray | None
+    ) -> tuple[dict[str, NDArray[Any]], IntArray | None]:
+        """Return the output layer's rows for this source, or all of them, and their ids."""
         if self.output is None or self.shortlist is None:
-            return None, {}
-        words = None if source is None else self.shortlist.of(source)
-        return words, self.output.inputs(words)
+            return {}, None
+        token_ids = None if source_ids is None else self.shortlist.for_source(source_ids)
+        return self.output.inputs(token_ids), token_ids
 
     def bind(self, memory: OrtValues) -> ort.IOBinding:
-        """Tell the runtime what stays the same for several steps."""
+        """Bind what stays the same for several steps."""
         binding = self.steps.io_binding()
-        for name, each in memory.items():
-            binding.bind_ortvalue_input(name, each)
+        for name, value in memory.items():
+            binding.bind_ortvalue_input(name, value)
         return binding
 
     def step(
         self, binding: ort.IOBinding, inputs: OrtValues, names: Sequence[str]
     ) -> tuple[list[NDArray[Any]], OrtValues]:
-        """Some outputs of a step as arrays, and what it carries to the next."""
-        for name, each in inputs.items():
-            binding.bind_ortvalue_input(name, each)
+        """Run a step; return these outputs [R, *] as arrays, and what it carries to the next."""
+        for name, value in inputs.items():
+            binding.bind_ortvalue_input(name, value)
         for name in (*names, *(f"{name}.next" for name in self.carried)):
             binding.bind_output(name)
         self.steps.run_with_iobinding(binding)
-        # by number: walking over this vector takes the runtime longer than a small product
+        # by number: iterating over this vector takes the runtime longer than a small product
         vector = binding.get_outputs_as_ortvaluevector()
-        found = [ort.OrtValue(vector[number]) for number in range(len(names) + len(self.carried))]
-        arrays = [_by_row(each.numpy()) for each in found[: len(names)]]
-        return arrays, dict(zip(self.carried, found[len(names) :], strict=True))
+        values = [ort.OrtValue(vector[number]) for number in range(len(names) + len(self.carried))]
+        arrays = [_flatten_rows(value.numpy()) for value in values[: len(names)]]
+        return arrays, dict(zip(self.carried, values[len(names) :], strict=True))
 
     def fertility(self, memory: OnnxMemory, J: int) -> FloatArray | None:
-        """Target words expected of each source word [S, J], where the model predicts them."""
-        predicts = self.config.coverage.kind == "fertility"
-        return memory.arrays["Phi"][:, 0, :J, 0] if predicts else None
+        """Return the expected number of target tokens [S, J], where the model predicts it."""
+        has_fertility = self.config.coverage.kind == "fertility"
+        return memory.arrays["Phi"][:, 0, :J, 0] if has_fertility else None
 
 
 class OnnxScorer:
-    """Models that have read certain sentences, as the search sees them.
+    """One model or an ensemble that has encoded certain sentences: a `Scorer`.
 
-    Of several, the mean of their probabilities and of their attention counts.
+    The members of an ensemble vote with the mean of their probabilities and of their attention.
     """
 
     def __init__(
@@ -197,108 +198,116 @@ class OnnxScorer:
     ) -> None:
         self.models, self.memories, self.end_id, self.unk_id = models, memories, end_id, UNK_ID
         self.sentences = len(memories[0].arrays["keys"])
-        # the memories in groups of this size, and as the runtime was told of them
+        # the memories in groups of this size, as they are bound
         self._size, self._values, self._bindings = 0, [OrtValues()], list[ort.IOBinding]()
 
     @classmethod
-    def read(
+    def encode(
         cls,
         models: Sequence[OnnxModel],
         source: PaddedIds,
         end_id: int,
         beam: int,
-        every_word: bool,
+        all_tokens: bool,
     ) -> tuple["OnnxScorer", OnnxStates]:
-        """Let every model read the source; the scorer and its first state."""
-        read = (model.read(source, beam, every_word) for model in models)
-        memories, begin = zip(*read, strict=True)
-        return cls(models, memories, end_id), OnnxStates(begin, np.arange(len(source.ids)))
+        """Let every model encode the source; return the scorer and its first state."""
+        encoded = (model.encode(source, beam, all_tokens) for model in models)
+        memories, states = zip(*encoded, strict=True)
+        return cls(models, memories, end_id), OnnxStates(states, np.arange(len(source.ids)))
 
-    def step(self, state: OnnxStates, words: IntArray | None, k: int) -> Proposal[OnnxStates]:
-        """Propose the k best next words of every row."""
-        outputs = ["best", "numbers", "alpha"] if len(self.models) == 1 else ["log_probs", "alpha"]
-        listed = self.memories[0].words
-        found, after = self.run(state, words, k if listed is None else min(k, len(listed)), outputs)
-        if len(found) == 1:
-            log_probs, numbers, attention = found[0]
-            numbers = numbers if listed is None else listed[numbers]
-        else:
-            # behind the end symbol some have words that nobody says, to fill blocks
-            known = [each[0][:, : self.end_id + 1] for each in found]
-            log_probs, numbers = top_k(mean_log_probs(known), k)
-            attention = mean([each[1] for each in found])
-        return Proposal(log_probs, numbers, attention, after)
+    def step(self, state: OnnxStates, token_ids: IntArray | None, k: int) -> Proposal[OnnxStates]:
+        """Propose the k best next tokens of every row."""
+        if len(self.models) == 1:
+            return self._step_of_one(state, token_ids, k)
+        outputs, next_state = self.run(state, token_ids, k, ["log_probs", "alpha"])
+        # behind the end symbol some models have padding that fills blocks
+        members = [log_probs[:, : self.end_id + 1] for log_probs, _ in outputs]
+        log_probs, best_ids = top_k(mean_log_probs(members), k)
+        attention = mean([alpha for _, alpha in outputs])
+        return Proposal(log_probs, best_ids, attention, next_state)
+
+    def _step_of_one(
+        self, state: OnnxStates, token_ids: IntArray | None, k: int
+    ) -> Proposal[OnnxStates]:
+        shortlist = self.memories[0].shortlist
+        k = k if shortlist is None else min(k, len(shortlist))
+        [outputs], next_state = self.run(state, token_ids, k, ["best", "numbers", "alpha"])
+        log_probs, best_ids, attention = outputs
+        best_ids = best_ids if shortlist is None else shortlist[best_ids]
+        return Proposal(log_probs, best_ids, attention, next_state)
 
     def run(
-        self, state: OnnxStates, words: IntArray | None, k: int, outputs: Sequence[str]
+        self, state: OnnxStates, token_ids: IntArray | None, k: int, names: Sequence[str]
     ) -> tuple[list[list[NDArray[Any]]], OnnxStates]:
-        """One step of every model: these outputs of each, and the state after it."""
+        """Run a step of every model; return these outputs of each, and the next state."""
         size = group_size(self.sentences, len(state.rows) // self.sentences)
         if size != self._size:
-            self._group(size)
+            self._bind_groups(size)
         shape = (self.sentences // size, size, -1)  # [G, c, K]
-        given = {"parents": to_ort_value(state.rows.reshape(shape)), "k": scalar_ort_value(k, 1)}
-        found, after = [], []
-        for model, binding, carried in zip(self.models, self._bindings, state.each, strict=True):
-            last = np.full(len(state.rows), model.before_first) if words is None else words
-            inputs = {**given, **carried, "words": to_ort_value(last.reshape(shape))}
+        shared = {"parents": to_ort_value(state.rows.reshape(shape)), "k": scalar_ort_value(k, 1)}
+        outputs, next_states = [], []
+        for model, binding, carried in zip(self.models, self._bindings, state.carried, strict=True):
+            last = np.full(len(state.rows), model.start_id) if token_ids is None else token_ids
+            inputs = {**shared, **carried, "words": to_ort_value(last.reshape(shape))}
             if model.has_first:
-                inputs["first"] = scalar_ort_value(words is None)
-            arrays, carries = model.step(binding, inputs, outputs)
-            found.append(arrays)
-            after.append(carries)
-        return found, OnnxStates(tuple(after), np.arange(len(state.rows)))
+                inputs["first"] = scalar_ort_value(token_ids is None)
+            arrays, next_state = model.step(binding, inputs, names)
+            outputs.append(arrays)
+            next_states.append(next_state)
+        return outputs, OnnxStates(tuple(next_states), np.arange(len(state.rows)))
 
-    def _group(self, size: int) -> None:
-        """Look at so many sentences together from now on."""
-        self._size, self._values = size, [memory.values(size) for memory in self.memories]
+    def _bind_groups(self, size: int) -> None:
+        """Let so many sentences attend together from now on."""
+        self._size, self._values = size, [memory.ort_values(size) for memory in self.memories]
         pairs = zip(self.models, self._values, strict=True)
         self._bindings = [model.bind(values) for model, values in pairs]
 
     def keep(self, sentences: IntArray) -> "OnnxScorer":
-        """The same for fewer sentences."""
+        """Return a scorer for only these sentences."""
         if len(sentences) == self.sentences:
             return self
-        return OnnxScorer(self.models, [m.select(sentences) for m in self.memories], self.end_id)
+        memories = [memory.select(sentences) for memory in self.memories]
+        return OnnxScorer(self.models, memories, self.end_id)
 
     def fertility(self, J: int) -> FloatArray | None:
-        """Expected target words [S, J]; the mean where several models predict them."""
+        """Return the expected number of target tokens [S, J], if all models predict it."""
         pairs = zip(self.models, self.memories, strict=True)
         return mean_or_none([model.fertility(memory, J) for model, memory in pairs])
 
 
-def _sizes(config: ModelConfig) -> tuple[int, int, bool]:
-    """Of the state and of the coverage, and whether that knows something of each source word."""
+def _expected_sizes(config: ModelConfig) -> tuple[int, int, bool]:
+    """Return hidden size, coverage units, and whether steps read Phi."""
     kind, size = config.coverage.kind, config.coverage.size
     units = {"none": 0, "tanh": size, "gru": size}.get(kind, 1)
     return config.hidden, units, kind in ("fertility", "tanh", "gru")
 
 
 def pad_to_stride(source: PaddedIds) -> PaddedIds:
-    """The same with so much padding that no sentence depends on how long the others are."""
+    """Pad so that no translation depends on how long the other sentences are."""
     missing = ((0, 0), (0, -source.ids.shape[1] % STRIDE))
     return PaddedIds(
         np.pad(source.ids, missing, constant_values=PAD_ID), np.pad(source.mask, missing)
     )
 
 
-def _by_row(array: NDArray[Any]) -> NDArray[Any]:
-    """[G, c, K, ...] as [R, ...]."""
+def _flatten_rows(array: NDArray[Any]) -> NDArray[Any]:
+    """Reshape [G, c, K, *] to [R, *]."""
     return array.reshape(-1, array.shape[-1])
 
 
 @lru_cache
 def group_size(sentences: int, beam: int) -> int:
-    """How many sentences a step looks at together.
+    """Return how many sentences attend together.
 
-    Few, so that the arrays of attention stay in the processor's cache; enough to be worth a round.
+    Few, so that the arrays of attention stay in the processor's cache; enough to be worth a loop
+    over groups.
     """
     sizes = (size for size in range(1, sentences) if sentences % size == 0)
-    return next((size for size in sizes if size * beam >= TOGETHER), sentences)
+    return next((size for size in sizes if size * beam >= GROUP_ROWS), sentences)
 
 
 class OnnxEngine:
-    """Exported models at work."""
+    """Exported models, opened for translation."""
 
     device = "cpu"
 
@@ -308,50 +317,54 @@ class OnnxEngine:
     def search(
         self, source: PaddedIds, decode: DecodeConfig, on_step: StepCallback | None
     ) -> SearchResult:
-        """Translate."""
-        alone = len(self.models) == 1  # several would each have a list of their own
-        scorer, start = OnnxScorer.read(
-            self.models, source, self.end_id, decode.beam, every_word=not alone
+        """Translate; an ensemble uses no shortlists, as each model would have its own."""
+        scorer, state = OnnxScorer.encode(
+            self.models, source, self.end_id, decode.beam, all_tokens=len(self.models) > 1
         )
-        found = beam_search(scorer, start, source.lengths, decode, on_step)
-        return SearchResult(found, scorer.fertility(source.ids.shape[1]))
+        hypotheses = beam_search(scorer, state, source.lengths, decode, on_step)
+        return SearchResult(hypotheses, scorer.fertility(source.ids.shape[1]))
 
     def force_decode(self, source: PaddedIds, target: PaddedIds) -> ForcedDecoding:
         """Decode these targets with the first model."""
-        scorer, state = OnnxScorer.read(self.models[:1], source, self.end_id, 1, every_word=True)
+        scorer, state = OnnxScorer.encode(
+            self.models[:1], source, self.end_id, beam=1, all_tokens=True
+        )
         rows, J = np.arange(len(source.ids)), source.ids.shape[1]
-        alphas, said = [], np.zeros(len(rows), np.float32)
-        last: IntArray | None = None
-        for words, real in zip(target.ids.T, target.mask.T, strict=True):
-            [[log_probs, alpha]], state = scorer.run(state, last, 1, ["log_probs", "alpha"])
-            said += np.where(real, log_probs[rows, words], 0)
+        alphas, target_log_probs = [], np.zeros(len(rows), np.float32)
+        last_ids: IntArray | None = None
+        for token_ids, is_real in zip(target.ids.T, target.mask.T, strict=True):
+            [outputs], state = scorer.run(state, last_ids, 1, ["log_probs", "alpha"])
+            log_probs, alpha = outputs
+            target_log_probs += np.where(is_real, log_probs[rows, token_ids], 0)
             alphas.append(alpha[:, :J])
-            last = words
-        return ForcedDecoding(np.stack(alphas, axis=1), said, scorer.fertility(J))
+            last_ids = token_ids
+        return ForcedDecoding(np.stack(alphas, axis=1), target_log_probs, scorer.fertility(J))
 
 
 def open_session(
     path: Path, threads: int, matrices: Mapping[str, NDArray[Any]]
 ) -> ort.InferenceSession:
-    """Open one graph for so many threads. Some matrices may be replaced."""
+    """Open a graph; some of its matrices may be replaced."""
     options = ort.SessionOptions()
-    own = {
-        name: to_ort_value(each) for name, each in matrices.items() if name.startswith(path.stem)
+    replacements = {
+        name: to_ort_value(matrix)
+        for name, matrix in matrices.items()
+        if name.startswith(path.stem)
     }
-    if own:
-        options.add_external_initializers(list(own), list(own.values()))
+    if replacements:
+        options.add_external_initializers(list(replacements), list(replacements.values()))
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3  # errors; they come as exceptions too
+    options.log_severity_level = 3  # errors; they are raised too
     try:
         return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # whatever the runtime raises, it is about this file
         raise UserError(f"{path}: damaged ({error}); {REEXPORT_HINT}") from None
 
 
-def load_exported(directory: Path, known: ModelDescription, threads: int) -> OnnxModel:
+def load_exported(directory: Path, description: ModelDescription, threads: int) -> OnnxModel:
     """Open an exported model whose config.json has been read already."""
     manifest = read_manifest(directory)
     check_digests(directory, manifest)
-    check_model_signature(manifest.settings, known, directory / MANIFEST_FILE)
-    return OnnxModel(directory, known, threads, manifest)
+    check_model_signature(manifest.settings, description, directory / MANIFEST_FILE)
+    return OnnxModel(directory, description, threads, manifest)

@@ -1,9 +1,9 @@
-"""Which target words a sentence can need: a short list for the output layer, from alignments.
+"""Which target tokens a sentence can need: a shortlist for the output layer, from alignments.
 
-The output layer is the largest product of a step, and of its 30,000 words a sentence needs few.
-The list of a sentence has the most frequent target words, and for each source word those of the
-others that it was most often linked to; sentences of a batch share theirs. Probabilities are then
-over the list alone.
+The output layer is the largest product of a step, and of its 30,000 tokens a sentence needs few.
+The shortlist of a sentence has the most frequent target tokens, and for each source token those of
+the others that it was aligned to most often; sentences of a batch share theirs. Probabilities are
+then over the shortlist alone.
 """
 
 from collections import Counter, defaultdict
@@ -22,21 +22,21 @@ from covnmt.metrics.alignment import parse_links
 from covnmt.text.codec import Codec
 from covnmt.text.vocabulary import UNK_ID
 
-MAX_FREQUENT = 500  # target words that every list has
-MAX_PARTNERS = 20  # further target words of each source word
+MAX_FREQUENT = 500  # target tokens that every shortlist has
+MAX_PARTNERS = 20  # further target tokens of each source token
 
 
 @dataclass(frozen=True)
 class Shortlist:
-    """By number: target words that every list has, and the partners of every source word."""
+    """Ids of target tokens that every shortlist has, and the partners of every source id."""
 
     always: list[int]
     partners: dict[int, list[int]]
 
-    def of(self, words: IntArray) -> IntArray:
-        """The list for these source words, in ascending order."""
-        linked = [t for s in np.unique(words).tolist() for t in self.partners.get(s, [])]
-        return np.unique(np.array([*self.always, *linked], dtype=np.int64))
+    def for_source(self, source_ids: IntArray) -> IntArray:
+        """Return the shortlist for these source ids, in ascending order."""
+        partners = [t for s in np.unique(source_ids).tolist() for t in self.partners.get(s, [])]
+        return np.unique(np.array([*self.always, *partners], dtype=np.int64))
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
@@ -47,14 +47,14 @@ class Shortlist:
         """Read what `save` wrote."""
         tree: Any = read_json(path)
         try:
-            partners = {int(s): [int(t) for t in each] for s, each in tree["partners"].items()}
+            partners = {int(s): [int(t) for t in ids] for s, ids in tree["partners"].items()}
             return cls([int(t) for t in tree["always"]], partners)
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise UserError(f"{path}: not a short list; export the model anew") from None
+            raise UserError(f"{path}: not a shortlist; export the model anew") from None
 
 
 class AlignedText(NamedTuple):
-    """Parallel files: two texts and the links between the model's own tokens of them."""
+    """Files of parallel text, and the links between the model's own tokens of each pair."""
 
     source: Path
     target: Path
@@ -62,31 +62,33 @@ class AlignedText(NamedTuple):
 
 
 def build_shortlist(text: AlignedText, codecs: tuple[Codec, Codec]) -> Shortlist:
-    """The short list that these links give."""
-    said: Counter[int] = Counter()
-    counts: dict[int, Counter[int]] = defaultdict(Counter)
+    """Build the shortlist that these links give."""
+    target_counts: Counter[int] = Counter()
+    link_counts: dict[int, Counter[int]] = defaultdict(Counter)
     rows = track(read_parallel_lines(*text), None, "counting links", "pairs")
-    for number, (left, right, line) in enumerate(rows, 1):
-        s_ids, t_ids = (
-            codec.encode(codec.tokenize(each))
-            for codec, each in zip(codecs, (left, right), strict=True)
+    for number, (source, target, line) in enumerate(rows, 1):
+        source_ids, target_ids = (
+            codec.encode(codec.tokenize(side))
+            for codec, side in zip(codecs, (source, target), strict=True)
         )
-        said.update(t_ids)
+        target_counts.update(target_ids)
         try:
             for s, t in parse_links(line).sure:
-                counts[s_ids[s]][t_ids[t]] += 1
+                link_counts[source_ids[s]][target_ids[t]] += 1
         except (UserError, IndexError) as error:
-            reason = error if isinstance(error, UserError) else "a link to a word that is not there"
+            reason = error if isinstance(error, UserError) else "a link to a token beyond the end"
             raise UserError(
                 f"{text.links}, line {number}: {reason}; "
                 "make the links with `covnmt align` and this model"
             ) from None
-    if not counts:
+    if not link_counts:
         raise UserError(f"{text.links}: no links in it; make them with `covnmt align`")
-    always = {UNK_ID, codecs[1].vocabulary.end_id, *(t for t, _ in said.most_common(MAX_FREQUENT))}
-    return Shortlist(sorted(always), {s: most_linked(counts[s], always) for s in sorted(counts)})
+    frequent = (t for t, _ in target_counts.most_common(MAX_FREQUENT))
+    always = {UNK_ID, codecs[1].vocabulary.end_id, *frequent}
+    partners = {s: most_linked(link_counts[s], always) for s in sorted(link_counts)}
+    return Shortlist(sorted(always), partners)
 
 
-def most_linked(counts: Counter[int], besides: Set[int]) -> list[int]:
-    """The words counted most often, other than these."""
-    return sorted(counts.keys() - besides, key=lambda t: (-counts[t], t))[:MAX_PARTNERS]
+def most_linked(counts: Counter[int], excluded: Set[int]) -> list[int]:
+    """Return the ids counted most often, other than the excluded ones."""
+    return sorted(counts.keys() - excluded, key=lambda t: (-counts[t], t))[:MAX_PARTNERS]

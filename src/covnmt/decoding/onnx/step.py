@@ -1,11 +1,11 @@
-"""The graph that makes a step of the search.
+"""The graph of one step of beam search.
 
-The equations are those of `ops.reference`, arranged for speed: matrices that meet the same vector
-are stacked into one product, hypotheses of one sentence share its annotations, and a step begins
-with picking the rows of its parents, so that states never leave the runtime.
+The equations are those of `kernels.reference`, arranged for speed: matrices that multiply the same
+vector are stacked into one product, hypotheses of one sentence share its annotations, and a step
+begins with picking the rows of its parents, so that states never leave the runtime.
 
-Letters: K hypotheses of each sentence, c sentences of a group (see `attention`), G groups; J source
-positions, V words, n hidden, d coverage units.
+Letters: K hypotheses of each sentence, c sentences of a group (see `layers`), G groups; J source
+positions, V vocabulary size, n hidden, d coverage units.
 """
 
 from dataclasses import replace
@@ -16,9 +16,7 @@ import onnx
 
 from covnmt.base.arrays import FloatArray
 from covnmt.base.config import ModelConfig
-from covnmt.decoding.onnx.attention import AttentionInputs, OnnxAttentionStep
 from covnmt.decoding.onnx.builder import BOOL, FLOAT, INT64, GraphBuilder, WeightStore
-from covnmt.decoding.onnx.cells import NamedWeights, OnnxCell
 from covnmt.decoding.onnx.encoder import (
     context_weights,
     deinterleave_rows,
@@ -26,10 +24,11 @@ from covnmt.decoding.onnx.encoder import (
     max_embedding_value,
 )
 from covnmt.decoding.onnx.format import Precision
-from covnmt.decoding.onnx.topk import pad_output_layer, top_k_ids
+from covnmt.decoding.onnx.layers import AttentionInputs, NamedWeights, OnnxAttentionStep, OnnxCell
 
 ROWS = ("G", "c", "K")  # the axes of all that hypotheses have of their own
-BEFORE = ("G before", "c before", "K before")
+ROWS_BEFORE = ("G before", "c before", "K before")
+BLOCK = 64  # tokens whose best is found first
 
 
 class ActivationRanges(NamedTuple):
@@ -40,7 +39,7 @@ class ActivationRanges(NamedTuple):
 
 
 class StepGraph:
-    """A step, being written."""
+    """Builds the graph of a step; with a shortlist, rows of the output layer are inputs."""
 
     def __init__(
         self,
@@ -49,177 +48,199 @@ class StepGraph:
         precision: Precision,
         store: WeightStore,
         ranges: ActivationRanges,
-        listed: bool,
+        has_shortlist: bool,
     ) -> None:
-        self.ranges, self.listed = ranges, listed  # whether words come from a short list
-        self.graph, self.weights, self.config = (
-            GraphBuilder("step", precision, store),
-            weights,
-            config,
-        )
-        self.n = config.hidden
-        # words that are heard and said are stored once
-        self.shared = config.tie_target and precision == "int8" and not listed
-        self.cell = OnnxCell.of(weights, "decoder.cell", config.cell)
+        self.graph = GraphBuilder("step", precision, store)
+        self.weights, self.config, self.n = weights, config, config.hidden
+        self.ranges, self.has_shortlist = ranges, has_shortlist
+        # embeddings that are also output weights are stored once
+        self.is_tied = config.tie_target and precision == "int8" and not has_shortlist
+        self.cell = OnnxCell.named(weights, "decoder.cell", config.cell)
         self.attention = OnnxAttentionStep(weights, config)
-        # what the coverage network has of a context at the next step, and at once
-        self.extra = len(weights.get("decoder.coverage.from_context", ()))
-        self.now = len(weights.get("decoder.coverage.from_current", ()))
+        # products of a context for the coverage network of the next step, and of this one
+        self.from_context = len(weights.get("decoder.coverage.from_context", ()))
+        self.from_current = len(weights.get("decoder.coverage.from_current", ()))
 
     def build(self) -> onnx.ModelProto:
-        """Words and parents, what was carried and the source to the k best next words."""
-        graph = self.graph
-        words = graph.input("words", INT64, ROWS)
+        """Build the graph from last tokens, parents, carried state and source to the k best."""
+        graph, weights = self.graph, self.weights
+        token_ids = graph.input("words", INT64, ROWS)
         self.parents = graph.input("parents", INT64, ROWS)
-        y = self._last(words)
-        W = np.concatenate(
-            [self.weights["decoder.cell.W"], deinterleave_rows(self.weights["readout.V_o"])]
-        )
+        y = self._last_embedding(token_ids)
+        W = np.concatenate([weights["decoder.cell.W"], deinterleave_rows(weights["readout.V_o"])])
         zero = np.zeros(2 * self.n, dtype=np.float32)
-        b = [
-            zero,
-            self.weights["decoder.cell.b"],
-            deinterleave_rows(self.weights["readout.U_o.bias"]),
-        ]
-        known = graph.product(y, W, np.concatenate(b), max_embedding_value(self.weights, "target"))
-        word, shown = graph.split(known, 3 * self.n, self.n)
+        b_o = deinterleave_rows(weights["readout.U_o.bias"])
+        b = np.concatenate([zero, weights["decoder.cell.b"], b_o])
+        from_y = graph.product(y, W, b, max_embedding_value(weights, "target"))
+        cell_input, readout_input = graph.split(from_y, 3 * self.n, self.n)
         t = self._carried("t", self.n)
         order = self._code_order if self.config.order == "code" else self._paper_order
-        self._say(order(word, shown, t))
+        self._predict(order(cell_input, readout_input, t))
         return graph.build()
 
-    def _last(self, words: str) -> str:
-        """The last word's E + b; behind the table is the word before the first: zeros."""
+    def _last_embedding(self, token_ids: str) -> str:
+        """Add the last token's E + b; behind the table is the row of the first step: zeros."""
         graph, E, b = self.graph, self.weights["target.E"], self.weights["target.b"]
-        if not self.shared:
-            return graph.table(np.pad(E + b, ((0, 1), (0, 0))), words)
-        last = graph.constant(np.array(len(E) - 1))
-        real = graph.op("LessOrEqual", words, last)
-        y = graph.columns(self._output()[1], graph.op("Min", words, last))
+        if not self.is_tied:
+            return graph.embed(np.pad(E + b, ((0, 1), (0, 0))), token_ids)
+        last_id = graph.constant(np.array(len(E) - 1))
+        is_token = graph.op("LessOrEqual", token_ids, last_id)
+        y = graph.embed_from_product(self._output()[1], graph.op("Min", token_ids, last_id))
         y = graph.op("Add", y, graph.constant(b))
-        real = graph.op("Unsqueeze", real, graph.ints(-1))
-        return graph.op("Where", real, y, graph.constant(np.zeros(1, np.float32)))
+        is_token = graph.op("Unsqueeze", is_token, graph.ints(-1))
+        return graph.op("Where", is_token, y, graph.constant(np.zeros(1, np.float32)))
 
-    def _code_order(self, word: str, shown: str, t: str) -> str:
-        """The layer before maxout; the state absorbs the last word before it looks."""
+    def _code_order(self, cell_input: str, readout_input: str, t: str) -> str:
+        """Add the layer before maxout; the state reads the last token before it attends."""
         graph, n = self.graph, self.n
         first = graph.input("first", BOOL, [])
-        before = self._carried("s", 3 * n + self.extra)
-        s, context = graph.split(before, 3 * n, self.extra) if self.extra else (before, "")
-        updated = self.cell.advance(graph, *self._inputs(word, s), t)
+        before = self._carried("s", 3 * n + self.from_context)
+        s, context = before, ""
+        if self.from_context:
+            s, context = graph.split(before, 3 * n, self.from_context)
+        updated = self.cell.advance(graph, *self._gate_inputs(cell_input, s), t)
         t = graph.op("Where", first, t, updated)
-        W = [
-            self.weights["decoder.attention.W_a"],
-            deinterleave_rows(self.weights["readout.U_o.weight"]),
-        ]
-        query, own, state = self._with_coverage(t, np.concatenate(W), n, n)
-        read, rest = self._look(query, state, context)
+        U_o = deinterleave_rows(self.weights["readout.U_o.weight"])
+        W = np.concatenate([self.weights["decoder.attention.W_a"], U_o])
+        query, from_state, state = self._state_products(t, W, n, n)
+        from_read, carried = self._attend(query, state, context)
         self._carry("t", t, n)
-        self._carry("s", rest, 3 * n + self.extra)
-        return graph.op("Sum", read, own, shown)
+        self._carry("s", carried, 3 * n + self.from_context)
+        return graph.op("Sum", from_read, from_state, readout_input)
 
-    def _paper_order(self, word: str, shown: str, t: str) -> str:
-        """The layer before maxout; the state absorbs the last word after it looked."""
+    def _paper_order(self, cell_input: str, readout_input: str, t: str) -> str:
+        """Add the layer before maxout; the state reads the last token after it attended."""
         graph, n = self.graph, self.n
-        context = self._carried("s", self.extra) if self.extra else ""
-        W = np.concatenate([self.weights["decoder.attention.W_a"], self.cell.recurrent()])
-        query, recurrent, state = self._with_coverage(t, W, n, len(W) - n)
-        read, s = self._look(query, state, context)
-        if self.extra:
-            s, rest = graph.split(s, 3 * n, self.extra)
-            self._carry("s", rest, self.extra)
-        t = self.cell.advance(graph, *self._inputs(word, s), t, recurrent)
+        context = self._carried("s", self.from_context) if self.from_context else ""
+        recurrent_weights = self.cell.recurrent_weights()
+        W = np.concatenate([self.weights["decoder.attention.W_a"], recurrent_weights])
+        query, recurrent, state = self._state_products(t, W, n, len(W) - n)
+        from_read, s = self._attend(query, state, context)
+        if self.from_context:
+            s, carried = graph.split(s, 3 * n, self.from_context)
+            self._carry("s", carried, self.from_context)
+        t = self.cell.advance(graph, *self._gate_inputs(cell_input, s), t, recurrent)
         self._carry("t", t, n)
-        own = graph.product(t, deinterleave_rows(self.weights["readout.U_o.weight"]))
-        return graph.op("Sum", read, own, shown)
+        from_state = graph.product(t, deinterleave_rows(self.weights["readout.U_o.weight"]))
+        return graph.op("Sum", from_read, from_state, readout_input)
 
-    def _inputs(self, word: str, s: str) -> tuple[str, str]:
-        """What word and context give to the gates, and to the candidate."""
-        rz, c = self.graph.split(self.graph.op("Add", word, s), 2 * self.n, self.n)
+    def _gate_inputs(self, cell_input: str, s: str) -> tuple[str, str]:
+        """Add what token and context contribute to the gates, and to the candidate."""
+        rz, c = self.graph.split(self.graph.op("Add", cell_input, s), 2 * self.n, self.n)
         return rz, c
 
-    def _with_coverage(self, t: str, W: FloatArray, *sizes: int) -> tuple[str, str, str]:
-        """W t in two parts, and the coverage network's product with t where there is one."""
+    def _state_products(self, t: str, W: FloatArray, *sizes: int) -> tuple[str, str, str]:
+        """Add W t in two parts, and the coverage network's product with t where there is one."""
         S = self.weights.get("decoder.coverage.S")
         if S is None:
             first, second = self.graph.split(self.graph.product(t, W), *sizes)
             return first, second, ""
-        stacked = self.graph.product(t, np.concatenate([W, S]))
-        first, second, third = self.graph.split(stacked, *sizes, len(S))
+        product = self.graph.product(t, np.concatenate([W, S]))
+        first, second, third = self.graph.split(product, *sizes, len(S))
         return first, second, third
 
-    def _look(self, query: str, state: str, context: str) -> tuple[str, str]:
-        """The products of the context, C_o s and the others; attention and coverage go out."""
+    def _attend(self, query: str, state: str, context: str) -> tuple[str, str]:
+        """Add attention and coverage; return the context's product C_o s, and its others."""
         graph, n, d = self.graph, self.n, self.attention.d
         C = graph.reshape(self._carried("C", "J", d), 0, 0, 0, -1, d) if d else ""
-        knows = has_source_features(self.config)
-        given = AttentionInputs(
+        has_phi = has_source_features(self.config)
+        inputs = AttentionInputs(
             query=query,
             state=state,
             context=context,
             C=C,
             keys=graph.input("keys", FLOAT, ["G", "c", 1, "J", n]),
             values=graph.input("values", FLOAT, ["G", "c", "J", "*"]),
-            Phi=graph.input("Phi", FLOAT, ["G", "c", 1, "J", "phi"]) if knows else "",
+            Phi=graph.input("Phi", FLOAT, ["G", "c", 1, "J", "phi"]) if has_phi else "",
             bias=graph.input("bias", FLOAT, ["G", "c", 1, "J"]),
         )
-        look = self.attention.look(graph, given)
-        graph.output("alpha", look.alpha, [*ROWS, "J"])
-        read, rest = self._products(look.means)
-        if self.now:
-            rest, now = graph.split(rest, 3 * n + self.extra, self.now)
-            given = replace(given, context=graph.op("Add", context, now) if context else now)
+        outputs = self.attention.attend(graph, inputs)
+        graph.output("alpha", outputs.alpha, [*ROWS, "J"])
+        from_read, others = self._context_products(outputs.means)
+        if self.from_current:
+            others, current = graph.split(others, 3 * n + self.from_context, self.from_current)
+            both = graph.op("Add", context, current) if context else current
+            inputs = replace(inputs, context=both)
         if d:
-            self._carry("C", self.attention.cover(graph, given, look), "J", d)
-        return read, rest
+            self._carry("C", self.attention.cover(graph, inputs, outputs), "J", d)
+        return from_read, others
 
-    def _products(self, means: str) -> tuple[str, str]:
-        """Of means of annotations their products, unless they are means of products."""
+    def _context_products(self, means: str) -> tuple[str, str]:
+        """Add the products of mean annotations, unless they are means of products already."""
         graph, n = self.graph, self.n
         W = context_weights(self.weights, self.config)
         if graph.precision == "int8":
-            read, rest = graph.split(means, n, len(W) - n)
-            return read, rest
-        taken, known = graph.inner("taken"), graph.inner("known")
-        for branch, s in ((taken, taken.product(means, W)), (known, means)):
-            for number, part in enumerate(branch.split(s, n, len(W) - n)):
+            from_read, others = graph.split(means, n, len(W) - n)
+            return from_read, others
+        taken, known = graph.subgraph("taken"), graph.subgraph("known")
+        for branch, products in ((taken, taken.product(means, W)), (known, means)):
+            for number, part in enumerate(branch.split(products, n, len(W) - n)):
                 branch.output(f"{branch.name}.{number}", part, None)
         width = graph.op("Shape", means, start=-1)
-        read, rest = graph.choose(graph.op("Equal", width, graph.ints(2 * n)), taken, known)
-        return read, rest
+        are_annotations = graph.op("Equal", width, graph.ints(2 * n))
+        from_read, others = graph.branch(are_annotations, taken, known)
+        return from_read, others
 
-    def _say(self, o: str) -> None:
-        """Maxout, words, and the best of them; of all words for whoever asks."""
+    def _predict(self, o: str) -> None:
+        """Add maxout, log-probabilities, and the k best of them."""
         graph, k = self.graph, self.graph.input("k", INT64, [1])
         p = graph.op("Max", *graph.split(o, self.n // 2, self.n // 2))
         W_1, W_2, b = self._output()
         bound = self.ranges.maxout
         if W_1 is not None:
             p, bound = graph.product(p, W_1, None, bound), self.ranges.features
-        product = graph.given_product if self.listed else graph.product
-        logits = product(p, W_2, b, bound)
-        log_probs = graph.op("LogSoftmax", logits, axis=-1)
-        if self.listed:
-            best, numbers = graph.ops("TopK", 2, log_probs, k)
+        product = graph.product_with_input if self.has_shortlist else graph.product
+        log_probs = graph.op("LogSoftmax", product(p, W_2, b, bound), axis=-1)
+        if self.has_shortlist:
+            best, token_ids = graph.ops("TopK", 2, log_probs, k)
         else:
-            best, numbers = top_k_ids(graph, log_probs, k, len(b))
+            best, token_ids = add_top_k(graph, log_probs, k, len(b))
         graph.output("best", best, [*ROWS, "best"])
-        graph.output("numbers", numbers, [*ROWS, "best"], INT64)
+        graph.output("numbers", token_ids, [*ROWS, "best"], INT64)
         graph.output("log_probs", log_probs, [*ROWS, "V"])
 
     def _output(self) -> tuple[FloatArray | None, FloatArray, FloatArray]:
-        """What is between maxout and words: W_1, W_2 and b, or W_2 W_1 where that is smaller."""
+        """Return W_1, W_2 and b, or W_2 W_1 in one where that is no larger."""
         W_1, W_2 = self.weights.get("readout.W_1"), self.weights["readout.W_2"]
         b = self.weights["readout.b"]
-        if W_1 is not None and len(W_1) >= W_1.shape[1] and not self.shared:
+        if W_1 is not None and len(W_1) >= W_1.shape[1] and not self.is_tied:
             W_2, W_1 = W_2 @ W_1, None
-        return (W_1, W_2, b) if self.listed else (W_1, *pad_output_layer(W_2, b))
+        return (W_1, W_2, b) if self.has_shortlist else (W_1, *pad_output_layer(W_2, b))
 
     def _carried(self, name: str, *sizes: int | str) -> str:
-        """What the step before left for these hypotheses [G, c, K, size]."""
-        before = self.graph.input(name, FLOAT, [*BEFORE, *sizes])
+        """Add what the step before left for these hypotheses [G, c, K, size]."""
+        before = self.graph.input(name, FLOAT, [*ROWS_BEFORE, *sizes])
         return self.graph.op("Gather", self.graph.op("Flatten", before, axis=3), self.parents)
 
     def _carry(self, name: str, value: str, *sizes: int | str) -> None:
         """Leave a row for each hypothesis to the next step."""
         self.graph.output(f"{name}.next", value, [*ROWS, *sizes])
+
+
+def pad_output_layer(W: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Pad the output layer [V, q], [V] to whole blocks with tokens of probability 0."""
+    missing = -len(b) % BLOCK
+    W = np.pad(W, ((0, missing), (0, 0)), mode="edge")
+    return W, np.pad(b, (0, missing), constant_values=-np.inf)
+
+
+def add_top_k(graph: GraphBuilder, scores: str, k: str, V: int) -> tuple[str, str]:
+    """Add the k highest scores [G, c, K, k] of V = whole blocks, best first, and their ids.
+
+    Of equal ones the lower id comes first. The runtime's own choice looks at one value after the
+    other; here, as in `array_functions.top_k`, the highest of every block is found first, several
+    values at once, and only the k best blocks are looked at closely.
+    """
+    blocks = graph.reshape(scores, 0, 0, 0, -1, BLOCK)
+    maxima = graph.op("ReduceMax", blocks, graph.ints(-1), keepdims=0)
+    few = graph.op("Min", k, graph.ints(V // BLOCK))
+    best_blocks = graph.ops("TopK", 2, maxima, few)[1]  # [G, c, K, k]
+    best_blocks = graph.ops("TopK", 2, best_blocks, few, largest=0)[0]  # so that ids ascend
+    indices = graph.op("Unsqueeze", best_blocks, graph.ints(-1))
+    candidates = graph.op("GatherND", blocks, indices, batch_dims=3)  # [G, c, K, k, BLOCK]
+    best, positions = graph.ops("TopK", 2, graph.reshape(candidates, 0, 0, 0, -1), k)
+    size = graph.constant(np.array(BLOCK))
+    place = graph.op("Div", positions, size)  # among the best blocks
+    skipped = graph.op("GatherElements", best_blocks, place, axis=-1)
+    skipped = graph.op("Sub", skipped, place)  # blocks that were left out before
+    return best, graph.op("Add", positions, graph.op("Mul", skipped, size))

@@ -1,4 +1,4 @@
-"""Choosing words by blocks: what a full sort chooses, also of equal ones."""
+"""Top-k in the graph of a step: what a full sort chooses, also of equal scores."""
 
 from functools import lru_cache
 
@@ -8,14 +8,14 @@ import pytest
 
 from covnmt.base.arrays import AnyArray, IntArray
 from covnmt.decoding.onnx.builder import FLOAT, INT64, GraphBuilder, WeightStore
-from covnmt.decoding.onnx.topk import BLOCK, pad_output_layer, top_k_ids
+from covnmt.decoding.onnx.step import BLOCK, add_top_k, pad_output_layer
 
 
 @lru_cache
 def opened(words: int) -> ort.InferenceSession:
     graph = GraphBuilder("best", "fp32", WeightStore("weights.bin"))
     scores = graph.input("scores", FLOAT, ["G", "c", "K", words])
-    best, numbers = top_k_ids(graph, scores, graph.input("k", INT64, [1]), words)
+    best, numbers = add_top_k(graph, scores, graph.input("k", INT64, [1]), words)
     graph.output("best", best, ["G", "c", "K", "k"])
     graph.output("numbers", numbers, ["G", "c", "K", "k"], INT64)
     return ort.InferenceSession(graph.build().SerializeToString())
@@ -32,7 +32,7 @@ def chosen(scores: AnyArray, k: int) -> tuple[AnyArray, IntArray]:
     ("blocks", "k"), [(1, 1), (1, BLOCK), (3, 2), (3, 5), (3, 3 * BLOCK), (40, 13)]
 )
 @pytest.mark.parametrize("different", [1, 3, 100_000])  # few: many words are equal
-def test_it_is_what_a_sort_finds(blocks: int, k: int, different: int) -> None:
+def test_top_k_in_the_graph_equals_a_stable_sort(blocks: int, k: int, different: int) -> None:
     draw = np.random.default_rng(blocks + k)
     scores = draw.integers(0, different, (50, blocks * BLOCK)).astype(np.float32)
     scores[draw.random(scores.shape) < 0.2] = -np.inf
@@ -43,7 +43,7 @@ def test_it_is_what_a_sort_finds(blocks: int, k: int, different: int) -> None:
 
 
 @pytest.mark.parametrize("words", [1, BLOCK, BLOCK + 1])
-def test_nobody_says_the_words_that_fill_a_block(words: int) -> None:
+def test_padding_tokens_have_no_probability(words: int) -> None:
     W, b = pad_output_layer(np.ones((words, 2), np.float32), np.zeros(words, np.float32))
     assert len(W) == len(b) == -(-words // BLOCK) * BLOCK
     logits = W @ np.ones(2, np.float32) + b
