@@ -168,7 +168,7 @@ class Joey:
 
     def search(self, source: Tensor, beam: int, steps: int) -> list[list[int]]:
         kind = source.device.type
-        # Its search switches mixed precision off unless told.
+        # Its search switches mixed precision off by default.
         autocast = {
             "device_type": kind,
             "dtype": torch.get_autocast_dtype(kind),

@@ -298,7 +298,7 @@ def translate(arguments: argparse.Namespace, text: Path, work: Path) -> dict[str
         "runs": {f"workers_{workers}": done for workers, done in runs.items()},
         # two workers over one, as the clock saw it
         "ratio": summary([one["wall_seconds"] / two["wall_seconds"] for one, two in pairs]),
-        # and on two cores that nobody else uses, if each worker keeps one busy
+        # the same by CPU time: on two otherwise idle cores, if each worker keeps one busy
         "ratio_by_cpu": summary(
             [2 * one["cpu_seconds"] / two["cpu_seconds"] for one, two in pairs]
         ),
