@@ -62,7 +62,7 @@ def context(browser: "Browser") -> Iterator["BrowserContext"]:
 
 @pytest.fixture
 def page(context: "BrowserContext", running: Running) -> Iterator["Page"]:
-    """The page, which must neither throw nor break its own security policy, nor ask elsewhere."""
+    """Open the page, which must not throw, break its security policy, or load from elsewhere."""
     page = context.new_page()
     troubles: list[str] = []
     page.on("pageerror", lambda error: troubles.append(str(error)))

@@ -1,4 +1,4 @@
-"""The page in a real browser: type, see, hover, compare, step, export, a server that is gone."""
+"""The page in a real browser: typing, pointing, comparing, stepping, exporting, errors."""
 
 import re
 import time
@@ -24,7 +24,7 @@ PATIENCE_MS = 1000 * PATIENCE
 
 
 def wait_for(page: Page, condition: Callable[[], object]) -> None:
-    """Let the page go on until it has come so far."""
+    """Let the page run until a condition holds."""
     end = time.monotonic() + PATIENCE_MS / 1000
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -204,14 +204,14 @@ TEMPLE = "金閣寺は京都にある有名な寺です。"
 
 
 def ask(page: Page, text: str) -> None:
-    """What does this translation leave out?"""
+    """Check a translation for omissions."""
     page.get_by_label("Translation to check").fill(text)
     page.get_by_role("button", name="What does it leave out?").click()
 
 
 @pytest.fixture
 def checking(page: Page) -> Page:
-    """The page with a sentence whose translations can be checked."""
+    """Open the page with a sentence and the box for another translation."""
     page.get_by_label("Model").select_option("shipped")
     show(page, TEMPLE)
     page.get_by_text("Check another translation").click()
@@ -258,7 +258,7 @@ def test_a_translation_that_is_too_long_shows_an_error(checking: Page) -> None:
 
 
 def test_the_response_of_an_aborted_check_is_not_shown(checking: Page) -> None:
-    """The first check is held up until a second one is done."""
+    """The first check is blocked until the second one is done."""
     held: list[Route] = []
     checking.route("**/v1/check", lambda route: held.append(route), times=1)
     ask(checking, "Temple.")
@@ -288,7 +288,7 @@ window.fetch = (path, options) => {
 
 
 def slow_page(context: BrowserContext, running: Running, text: str) -> Page:
-    """The page when it has asked for a translation, which the test then sends."""
+    """Open the page with a text whose translation the test sends, event by event."""
     page = context.new_page()
     page.add_init_script(SLOW_STREAM)
     page.goto(f"{running.url}/#{urlencode({'text': text})}")

@@ -1,4 +1,4 @@
-"""The page over a long time, in the shapes of a language, and in scripts from right to left."""
+"""The page: memory, color schemes, languages, right-to-left scripts."""
 
 import re
 
@@ -12,7 +12,7 @@ from .test_page import DONE, show
 
 
 def test_removed_results_are_freed(page: Page, context: BrowserContext, line: str) -> None:
-    """Whoever types all day makes thousands of heat maps."""
+    """Somebody who types all day creates thousands of heat maps."""
     tools = context.new_cdp_session(page)
 
     def nodes() -> int:
@@ -39,7 +39,7 @@ def test_the_heat_map_follows_the_color_scheme(page: Page, line: str) -> None:
 
 
 def test_text_has_the_language_of_the_model(page: Page, line: str) -> None:
-    """Chinese and Japanese share them, and draw them differently."""
+    """Chinese and Japanese share characters and draw them differently."""
     text = page.get_by_label("Text to translate")
     for model, source, target in [("laws", "zh", "en"), ("kftt", "ja", "en"), ("baseline", "", "")]:
         page.get_by_label("Model").select_option(model)

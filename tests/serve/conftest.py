@@ -11,13 +11,13 @@ from .server import Running, serving
 
 @pytest.fixture(scope="session")
 def running(tiny_model: Path) -> Iterator[Running]:
-    """The server."""
+    """Serve until the end of the tests."""
     with serving({"tiny": tiny_model, "twin:aa-bb": tiny_model}) as server:
         yield server
 
 
 @pytest.fixture
 def client(running: Running) -> Iterator[httpx.Client]:
-    """Asks it."""
+    """Open a client of that server."""
     with running.client() as session:
         yield session

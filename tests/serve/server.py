@@ -1,4 +1,4 @@
-"""A real server on a free port of this machine, in a thread of the test."""
+"""A real server on a free port, in a thread of the test."""
 
 import threading
 import time
@@ -19,13 +19,13 @@ from covnmt.serve.settings import ServeSettings
 
 # requests of all tests come from one address
 UNLIMITED = ServeSettings(rate=0)
-# seconds to wait for what should happen at once, on a machine that may be busy
+# seconds to wait for what should take none, on a machine that may be busy
 PATIENCE = 120
 
 
 @dataclass(frozen=True)
 class Running:
-    """Where it listens, and its insides."""
+    """A running server: its address and its parts."""
 
     url: str
     models: dict[str, ServedModel]
@@ -33,7 +33,7 @@ class Running:
     server: uvicorn.Server
 
     def client(self) -> httpx.Client:
-        """Asks it, and waits for the answer."""
+        """Open a client, which waits long for a response."""
         return httpx.Client(base_url=self.url, timeout=PATIENCE)
 
 
@@ -41,7 +41,7 @@ class Running:
 def serving(
     models: dict[str, Path], settings: ServeSettings = UNLIMITED, device: str = "cpu"
 ) -> Iterator[Running]:
-    """Serve these models; stops, gracefully, at the end."""
+    """Serve these models; stop gracefully at the end."""
     metrics = ServerMetrics()
     specs = [parse_spec(f"{name}={path}") for name, path in models.items()]
     served = open_models(specs, device, settings, metrics.observe_batch)
@@ -67,15 +67,15 @@ def serving(
 
 
 def post(client: httpx.Client, **body: Any) -> dict[str, Any]:
-    """The answer to a translation asked for, which must be a good one."""
+    """Return the response to a translation request, which must succeed."""
     answer = client.post("/v1/translate", json=body)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    content: dict[str, Any] = answer.json()
+    return content
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Wait for something that happens in another thread."""
+    """Wait for a condition that another thread or process fulfills."""
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "waited in vain"

@@ -1,4 +1,4 @@
-"""What became of a request, as the log and the counts tell it."""
+"""The access log, and the counts of requests."""
 
 import json
 import logging
@@ -39,7 +39,7 @@ REFUSED = [("/v1/translate", 401), ("/metrics", 401), ("/nothing", 404), ("/v1/s
 def test_refused_requests_are_logged_by_known_paths_only(
     tiny_model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Paths that are not ours are not repeated: anybody may write what they like there."""
+    """Unknown paths are not logged: anybody may write anything there."""
     caplog.set_level(logging.INFO, "covnmt.serve")
     settings = ServeSettings(rate=0, workers=1, api_key="a-secret-key")
     with serving({"tiny": tiny_model}, settings) as running, running.client() as client:

@@ -1,4 +1,4 @@
-"""The server as a whole: 4xx with a message for whatever is wrong, probes, a death, a stop."""
+"""The server as a whole: bad requests, probes, a dead worker, a graceful stop."""
 
 import json
 import os
@@ -15,13 +15,13 @@ import pytest
 from covnmt.inference.translate import Translation
 from covnmt.serve.settings import ServeSettings
 
+from .bad_requests import BAD_REQUESTS, JSON
 from .server import PATIENCE, Running, post, serving, wait_until
-from .wrong import JSON, WRONG
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("case", BAD_REQUESTS)
 def test_bad_requests_get_a_status_and_a_message(client: httpx.Client, case: str) -> None:
-    path, body, status, message = WRONG[case]
+    path, body, status, message = BAD_REQUESTS[case]
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = client.post(path, content=content, headers=JSON)
     assert answer.status_code == status, answer.text
@@ -39,7 +39,7 @@ def test_a_chunked_body_over_the_limit_is_refused(client: httpx.Client) -> None:
 
 
 def test_a_body_with_another_content_type_is_refused(client: httpx.Client) -> None:
-    """A form of another site can send text/plain without asking; it must not get through."""
+    """A form of another site can send text/plain without permission; it must be refused."""
     answer = client.post(
         "/v1/translate", content=b'{"text": "a"}', headers={"content-type": "text/plain"}
     )
@@ -83,7 +83,7 @@ def test_readyz_fails_until_a_dead_worker_is_restarted(tiny_model: Path, lines: 
 def test_a_stop_answers_accepted_requests_first(
     tiny_model: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was accepted before the stop is answered; here by a worker that stood still for it."""
+    """The only worker is suspended until the server is stopping."""
     settings = ServeSettings(rate=0, workers=1, timeout=10.0 * PATIENCE)
     with (
         serving({"tiny": tiny_model}, settings) as running,

@@ -39,7 +39,7 @@ NumberBatcher = Batcher[Double, int]
 
 
 class Worker:
-    """Doubles numbers; may be held up, and records every batch."""
+    """Doubles numbers; can be blocked, and records every batch."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -78,8 +78,8 @@ def submit(
     return [item.future for item in items]
 
 
-def held_up(worker: Worker, batcher: NumberBatcher) -> None:
-    """The thread is busy with an item until the worker is opened."""
+def block(worker: Worker, batcher: NumberBatcher) -> None:
+    """Keep the thread busy with an item until the worker is unblocked."""
     worker.open.clear()
     submit(batcher, 0)
     wait_until(lambda: worker.batches)
@@ -102,7 +102,7 @@ def test_items_wait_for_each_other_until_the_batch_is_full(worker: Worker) -> No
 def test_other_keys_and_sizes_are_not_batched_together(
     worker: Worker, batcher: NumberBatcher
 ) -> None:
-    held_up(worker, batcher)
+    block(worker, batcher)
     futures = submit(batcher, 1, key="a") + submit(batcher, 2, key="b")
     futures += submit(batcher, 3, key="a", size=500) + submit(batcher, 4, key="a", size=12)
     worker.open.set()
@@ -111,7 +111,7 @@ def test_other_keys_and_sizes_are_not_batched_together(
 
 
 def test_a_full_queue_takes_all_or_nothing(worker: Worker, batcher: NumberBatcher) -> None:
-    held_up(worker, batcher)
+    block(worker, batcher)
     kept = submit(batcher, *range(1, 9))
     with pytest.raises(QueueFullError) as error:
         submit(batcher, 20, 21, 22)
@@ -122,7 +122,7 @@ def test_a_full_queue_takes_all_or_nothing(worker: Worker, batcher: NumberBatche
 
 
 def test_cancelled_items_make_room_and_are_not_run(worker: Worker, batcher: NumberBatcher) -> None:
-    held_up(worker, batcher)
+    block(worker, batcher)
     gone = submit(batcher, *range(1, 11))
     assert all(future.cancel() for future in gone)
     [kept] = submit(batcher, 50)
@@ -145,7 +145,7 @@ def test_a_failing_batch_fails_only_the_item_that_caused_it(
 def test_close_runs_accepted_items_and_refuses_new_ones(
     worker: Worker, batcher: NumberBatcher
 ) -> None:
-    held_up(worker, batcher)
+    block(worker, batcher)
     futures = submit(batcher, *range(10))
     threading.Timer(0.05, worker.open.set).start()
     batcher.close()
@@ -203,7 +203,7 @@ def test_a_batch_is_the_oldest_items_that_fit_together(
 
 @pytest.fixture
 def pair() -> Iterator[tuple[NumberBatcher, Worker, Worker]]:
-    """Two workers of one queue; either may be the one that takes a batch."""
+    """Two workers of one queue; either may take a batch."""
     first, second = Worker(), Worker()
     made: NumberBatcher = Batcher(
         [first.run, second.run], batch_size=8, max_wait=0.02, capacity=50, observe=lambda n, s: None
@@ -217,7 +217,7 @@ def pair() -> Iterator[tuple[NumberBatcher, Worker, Worker]]:
 def test_short_items_do_not_wait_for_long_ones(
     pair: tuple[NumberBatcher, Worker, Worker],
 ) -> None:
-    """However many long items came before: one worker stays free of them."""
+    """One worker takes no long items, however many are waiting."""
     batcher, *workers = pair
     for worker in workers:
         worker.open.clear()
@@ -263,7 +263,7 @@ def test_a_small_batch_is_not_shared(pair: tuple[NumberBatcher, Worker, Worker])
 def test_items_of_another_key_wake_the_next_idle_worker(
     pair: tuple[NumberBatcher, Worker, Worker],
 ) -> None:
-    """Nothing arrives or ends meanwhile that would wake it."""
+    """No new item and no finished batch wakes it."""
     batcher, *workers = pair
     wait_until(lambda: batcher.idle_threads == 2)
     for worker in workers:

@@ -1,4 +1,4 @@
-"""Words left out, asked over HTTP of a model that comes along; pairs are queued one by one."""
+"""Checks for omissions over HTTP, by a bundled model; pairs are queued one by one."""
 
 import asyncio
 from collections.abc import Iterator
@@ -59,14 +59,14 @@ def test_pairs_over_the_token_limit_are_refused(running: Running) -> None:
 
 
 def test_the_size_of_a_check_counts_its_decodings() -> None:
-    """A sentence of ten words is short; to check it is not, so it keeps no short one waiting."""
+    """A sentence of ten words is short, but its check is long: it must not delay short ones."""
     sentence = "word " * 10
     assert len(sentence) < LONG_BYTES < CheckWork((sentence, "")).size
     assert decodings_per_check(sentence) == 2 * (1 + 10)
 
 
 class Queue:
-    """Keeps what it was given, and promises results."""
+    """Records what is submitted; the test sets the results."""
 
     def __init__(self) -> None:
         self.futures: list[Future[int]] = []

@@ -1,4 +1,4 @@
-"""The two routes that clients of LibreTranslate know."""
+"""The two routes that LibreTranslate's clients use."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,7 +64,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("source", "target", "name"), PAIRS)
 def test_the_model_is_chosen_by_the_languages(source: str, target: str, name: str | None) -> None:
-    """A text of one language is never given to a model of another."""
+    """A text is never translated by a model of another language."""
     specs = [ModelSpec(each, Path(each), x, y) for each, x, y in MODELS]
     models = {spec.name: SimpleNamespace(spec=spec) for spec in specs}
     service = cast(TranslationService, SimpleNamespace(models=models))
@@ -102,7 +102,7 @@ def test_the_libretranslate_client_sends_its_key(tiny_model: Path, lines: list[s
         assert theirs.translate(lines[0], "aa", "bb")
 
 
-WRONG = {
+BAD_REQUESTS = {
     "languages": ({"q": "a", "source": "aa", "target": "aa"}, "see /languages"),
     "no text": ({"source": "aa", "target": "bb"}, "q: Field required"),
     "control character": ({"q": "\x01", "target": "bb"}, "q: control character U+0001"),
@@ -111,9 +111,9 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize("case", BAD_REQUESTS)
 def test_bad_requests_get_400_and_a_message(client: httpx.Client, case: str) -> None:
-    body, message = WRONG[case]
+    body, message = BAD_REQUESTS[case]
     answer = client.post("/translate", json=body)
     assert answer.status_code == 400
     assert message in answer.json()["error"]

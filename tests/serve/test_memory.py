@@ -1,4 +1,4 @@
-"""Memory stays flat, whatever is sent; benchmarks/soak.py does the same for an hour's worth."""
+"""Memory under good and bad requests; benchmarks/soak.py sends as many as in an hour."""
 
 import json
 from itertools import cycle, islice
@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from .bad_requests import BAD_REQUESTS, JSON
 from .server import Running
-from .wrong import JSON, WRONG
 
 PROC = Path("/proc")
 PAGES_PER_MIB = 256
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not PROC.exists(), reason="memory is read from /
 
 
 def resident_mib(running: Running) -> float:
-    """What the server, in this process, and its workers hold."""
+    """Return the memory of the server, which is this process, and its workers."""
     workers = [worker for model in running.models.values() for worker in model.workers]
     owners = ["self", *(str(worker.process.pid) for worker in workers)]
     pages = [int((PROC / each / "statm").read_text("ascii").split()[1]) for each in owners]
@@ -29,7 +29,7 @@ def test_memory_stays_flat_under_good_and_bad_requests(
 ) -> None:
     wrong = [
         (path, body if isinstance(body, bytes) else json.dumps(body).encode())
-        for path, body, _, _ in WRONG.values()
+        for path, body, _, _ in BAD_REQUESTS.values()
     ]
     parts = {"return": ["tokens", "alignment", "coverage", "remarks"], "beam": 2}
     right = [

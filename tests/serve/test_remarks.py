@@ -1,4 +1,4 @@
-"""Remarks on what became of the words."""
+"""Remarks on source and target tokens."""
 
 from dataclasses import replace
 

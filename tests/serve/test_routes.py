@@ -1,4 +1,4 @@
-"""The routes under /v1, asked over HTTP: right answers, in time, to everyone."""
+"""The routes under /v1 over HTTP: results, streams, timeouts, disconnects, full queues."""
 
 import asyncio
 import json
@@ -67,7 +67,7 @@ def test_an_empty_text_has_no_sentences(client: httpx.Client, text: str) -> None
 
 
 def stream(client: httpx.Client, **body: Any) -> list[tuple[str, dict[str, Any]]]:
-    """The events of a stream: their names, and what they say."""
+    """Return the events of a stream: names and contents."""
     answer = client.post("/v1/translate/stream", json=body)
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers["x-accel-buffering"] == "no"
@@ -176,7 +176,7 @@ def test_waiting_work_of_a_disconnected_client_is_cancelled(tiny_model: Path, pa
 
 
 def test_a_full_queue_refuses_requests_with_429(tiny_model: Path, lines: list[str]) -> None:
-    """There is room for four: three wait, two more are refused, the fourth sets all to work."""
+    """The queue has room for four: three wait, two more are refused, the fourth fills the batch."""
     with serving({"tiny": tiny_model}, PATIENT.model_copy(update={"queue": 4})) as running:
         with running.client() as client, ThreadPoolExecutor() as thread:
             first = thread.submit(post, client, text=lines[:1] * 3)
@@ -189,7 +189,7 @@ def test_a_full_queue_refuses_requests_with_429(tiny_model: Path, lines: list[st
 
 
 def test_a_short_text_overtakes_long_ones(tiny_model: Path, lines: list[str]) -> None:
-    """Sent last, while many long sentences wait, and yet among the first to be done."""
+    """It is sent last, while many long sentences wait, and is among the first to be done."""
     long = " ".join(" ".join(lines).split()[:150])
     order: list[str] = []
 

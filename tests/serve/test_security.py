@@ -1,4 +1,4 @@
-"""Who is let in, and with which headers an answer leaves."""
+"""Which requests are refused, and the security headers of responses."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def guarded(tiny_model: Path) -> Iterator[Running]:
 
 @pytest.fixture
 def guest(guarded: Running) -> Iterator[httpx.Client]:
-    """Asks it without the key."""
+    """Open a client without the key."""
     with guarded.client() as session:
         yield session
 
@@ -87,7 +87,7 @@ def test_a_malformed_origin_is_refused(client: httpx.Client, origin: str) -> Non
 
 
 def test_a_foreign_host_header_is_explained(client: httpx.Client) -> None:
-    """One that changes the Host header: scripts come, though browsers say whose they are."""
+    """A proxy changes the Host header: scripts load, but requests are refused."""
     other = {"origin": "https://translate.example.org"}
     script = client.get("/main.js", headers=other)
     assert script.status_code == 200
@@ -122,7 +122,7 @@ OWN = ["localhost", "LocalHost:1", "127.0.0.1:8000", "[::1]", "192.0.2.7:8000", 
 
 @pytest.mark.parametrize("host", OWN)
 def test_addresses_and_localhost_are_accepted_as_host(client: httpx.Client, host: str) -> None:
-    """One that listens on 0.0.0.0 is asked by whichever it has; no site can pose as those."""
+    """A server on 0.0.0.0 has any of them, and no other site can pose as an address."""
     assert client.get("/healthz", headers={"host": host}).status_code == 200
 
 

@@ -1,4 +1,4 @@
-"""Starting and stopping the server, and what its options mean."""
+"""Options of the server; starting and stopping it."""
 
 import os
 import re
@@ -42,7 +42,7 @@ def test_a_model_is_looked_for_in_runs(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_bundled_model_has_its_languages_by_default() -> None:
-    """Its own, unless others are told: clients may have other codes for them."""
+    """Others can be given: clients may have other codes for them."""
     found = [parse_spec(text) for text in ("ja-en", "kyoto=ja-en", "kyoto:jpn-eng=ja-en")]
     told = [(spec.name, spec.source, spec.target) for spec in found]
     assert told == [("ja-en", "ja", "en"), ("kyoto", "ja", "en"), ("kyoto", "jpn", "eng")]
@@ -141,7 +141,7 @@ def test_defaults_are_safe() -> None:
 
 @contextmanager
 def command(model: Path, *options: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """`covnmt serve` in a process of its own, and where it listens."""
+    """Run `covnmt serve` in a process of its own; give the process and its address."""
     code = "from covnmt.cli.serve import app; app()"
     words = [sys.executable, "-c", code, "--model", str(model), "--port", "0", *options]
     with subprocess.Popen(
@@ -157,7 +157,7 @@ def command(model: Path, *options: str) -> Iterator[tuple["subprocess.Popen[str]
 
 
 def test_the_command_serves_until_sigterm(tiny_model: Path) -> None:
-    """Starts, tells where, listens on this machine only, and ends well when asked to."""
+    """It logs its address, listens on this machine only, and exits without a traceback."""
     with command(tiny_model) as (process, url):
         assert process.stderr is not None
         body = {"text": "not for the log"}
@@ -174,7 +174,7 @@ def test_the_command_serves_until_sigterm(tiny_model: Path) -> None:
 
 
 def test_ctrl_c_answers_accepted_requests_first(tiny_model: Path, lines: list[str]) -> None:
-    """What was accepted is answered, though Ctrl-C reaches the workers too."""
+    """Ctrl-C reaches the workers too, but they ignore it."""
     with command(tiny_model, "--wait", "500") as (process, url):
         with httpx.Client(base_url=url, timeout=PATIENCE) as client, ThreadPoolExecutor() as thread:
             asked = thread.submit(client.post, "/v1/translate", json={"text": lines})

@@ -1,4 +1,4 @@
-"""Events while a translation comes: which, in which order, and where they end."""
+"""The events of a stream: partial texts, sentences, errors, and their order."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ def translation(text: str) -> Translation:
 
 
 class Stream:
-    """A stream of two texts, three sentences, and those who work on them."""
+    """A stream of two texts with three sentences, whose results the test sets."""
 
     def __init__(self) -> None:
         self.partial = PartialTranslations(asyncio.get_running_loop())
@@ -40,7 +40,7 @@ class Stream:
         )
 
     async def next(self) -> tuple[str, dict[str, Any]]:
-        """The next event: its name and what it says."""
+        """Return the next event: its name and content."""
         name, data = (await anext(self.events)).rstrip("\n").split("\n")
         return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 

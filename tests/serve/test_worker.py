@@ -1,4 +1,4 @@
-"""Processes that translate: what they answer, and what becomes of them and of those who die."""
+"""Worker processes: results, signals, errors, restarts."""
 
 import gc
 import os
@@ -68,7 +68,7 @@ def test_a_worker_that_died_idle_is_restarted_for_the_next_batch(
 def test_a_worker_that_died_idle_is_restarted_without_a_batch(
     worker: WorkerProcess, translator: Model, lines: list[str]
 ) -> None:
-    """A server that is not ready may be given no work at all, and would stay so."""
+    """A server that is not ready may get no requests, and would stay so."""
     worker.wait_until_ready()
     watching = threading.Thread(target=worker.restart_when_dead, daemon=True)
     watching.start()
@@ -148,7 +148,7 @@ def test_a_single_sentence_is_tried_twice(
 def test_closing_the_pipe_while_it_is_read_raises_an_error(
     worker: WorkerProcess, translator: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What reading from a pipe ends with in one thread when another one closes it meanwhile."""
+    """Reading then raises a TypeError."""
 
     def read() -> Any:
         raise TypeError("'NoneType' object cannot be interpreted as an integer")
@@ -166,7 +166,7 @@ def test_closing_the_pipe_while_it_is_read_raises_an_error(
 def test_workers_ignore_signals(
     worker: WorkerProcess, translator: Model, lines: list[str], number: int
 ) -> None:
-    """Ctrl-C reaches all processes; they must finish what was accepted."""
+    """Ctrl-C reaches all processes of a terminal; the server decides when workers end."""
     worker.wait_until_ready()
     assert worker.process.pid is not None
     os.kill(worker.process.pid, number)

@@ -15,12 +15,12 @@ import pytest
 
 from covnmt.inference.model import Model
 
-GENEROUS = 300  # seconds: who hangs is killed, and its answer is then an empty one
+TIMEOUT_SECONDS = 300  # a process that hangs is killed, and its output is then empty
 
 
 @contextmanager
-def talking(*options: object, stdin: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
-    """A process that translates what it is told."""
+def translating(*options: object, stdin: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
+    """Run `covnmt translate` in a process of its own."""
     process = subprocess.Popen(
         [sys.executable, "-m", "covnmt", "translate", *map(str, options)],
         stdin=stdin,
@@ -29,7 +29,7 @@ def talking(*options: object, stdin: int = subprocess.PIPE) -> Iterator[subproce
         encoding="utf-8",
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    watchdog = threading.Timer(GENEROUS, process.kill)
+    watchdog = threading.Timer(TIMEOUT_SECONDS, process.kill)
     watchdog.start()
     try:
         with process:
@@ -39,19 +39,19 @@ def talking(*options: object, stdin: int = subprocess.PIPE) -> Iterator[subproce
         watchdog.cancel()
 
 
-def ends(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Its exit code, and what it still says, when it is told no more."""
+def close_input(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Close its input; return its exit code and the rest of its output."""
     out, err = process.communicate()
     return process.returncode, out, err
 
 
-def told(stream: IO[str] | None, text: str) -> None:
+def write(stream: IO[str] | None, text: str) -> None:
     assert stream
     stream.write(text)
     stream.flush()
 
 
-def said(process: subprocess.Popen[str], lines: int = 1) -> list[str]:
+def read_lines(process: subprocess.Popen[str], lines: int = 1) -> list[str]:
     assert process.stdout
     return [process.stdout.readline().rstrip("\n") for _ in range(lines)]
 
@@ -61,61 +61,61 @@ def test_every_line_is_answered_before_the_next(option: str) -> None:
     lines = ["これは寺です。", "", "京都は古い都です。", "彼は歌人です。"]
     wanted = Model.load("ja-en").translate(lines)
     several = option == "--nbest=2"
-    with talking("--model", "ja-en", *filter(None, [option])) as process:
+    with translating("--model", "ja-en", *filter(None, [option])) as process:
         for number, (line, translation) in enumerate(zip(lines, wanted, strict=True)):
-            told(process.stdin, f"{line}\n")
-            [answer, *_] = said(process, 1 + (several and line != ""))
+            write(process.stdin, f"{line}\n")
+            [answer, *_] = read_lines(process, 1 + (several and line != ""))
             if option == "--json":
                 assert json.loads(answer)["text"] == translation.text
             elif several:
                 assert answer.startswith(f"{number} ||| {translation.text} |||")
             else:
                 assert answer == translation.text
-        assert ends(process) == (0, "", "")
+        assert close_input(process) == (0, "", "")
 
 
 def test_a_trained_model_answers_line_by_line(
     tiny_model: Path, lines: list[str], translator: Model
 ) -> None:
-    with talking("--model", tiny_model, "--device", "cpu") as process:
+    with translating("--model", tiny_model, "--device", "cpu") as process:
         for line in lines[:3]:
-            told(process.stdin, f"{line}\n")
+            write(process.stdin, f"{line}\n")
             [wanted] = translator.translate([line])
-            assert said(process) == [wanted.text]
-        assert ends(process) == (0, "", "")
+            assert read_lines(process) == [wanted.text]
+        assert close_input(process) == (0, "", "")
 
 
 def test_several_processes_answer_a_burst_and_then_single_lines() -> None:
-    """What they have done is told though the text goes on."""
+    """Finished lines are printed before the input ends."""
     lines = [f"これは{number}です。" for number in range(40)]
     wanted = [each.text for each in Model.load("ja-en").translate(lines)]
-    with talking("--model", "ja-en", "--workers", 2, "--batch-size", 1) as process:
-        told(process.stdin, "".join(f"{line}\n" for line in lines))
-        assert said(process, 40) == wanted
+    with translating("--model", "ja-en", "--workers", 2, "--batch-size", 1) as process:
+        write(process.stdin, "".join(f"{line}\n" for line in lines))
+        assert read_lines(process, 40) == wanted
         for number in (3, 5):
-            told(process.stdin, f"{lines[number]}\n")
-            assert said(process) == [wanted[number]]
-        assert ends(process) == (0, "", "")
+            write(process.stdin, f"{lines[number]}\n")
+            assert read_lines(process) == [wanted[number]]
+        assert close_input(process) == (0, "", "")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_ends_the_command_without_a_message(workers: int) -> None:
     options = ("--model", "ja-en", "--workers", workers, "--batch-size", 1)
-    with talking(*options) as process:
-        told(process.stdin, "これは寺です。\n" * 40)
-        said(process, 40)
+    with translating(*options) as process:
+        write(process.stdin, "これは寺です。\n" * 40)
+        read_lines(process, 40)
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130
-        assert ends(process)[1:] == ("", "")
+        assert close_input(process)[1:] == ("", "")
 
 
 def test_ctrl_d_at_a_terminal_ends_a_line_or_the_input() -> None:
-    """Ctrl-D within a line hands over what is typed, at its beginning it ends the text."""
+    """Within a line Ctrl-D sends what is typed; at its beginning it ends the input."""
     keyboard, terminal = os.openpty()
-    with talking("--model", "ja-en", stdin=terminal) as process:
+    with translating("--model", "ja-en", stdin=terminal) as process:
         os.close(terminal)
         os.write(keyboard, "これは寺です。\n".encode())
-        assert said(process) == ["This is a temple."]
+        assert read_lines(process) == ["This is a temple."]
         os.write(keyboard, "これは寺です。".encode() + b"\x04" + b"\x04")
-        assert ends(process) == (0, "This is a temple.\n", "")
+        assert close_input(process) == (0, "This is a temple.\n", "")
     os.close(keyboard)

@@ -1,4 +1,4 @@
-"""Standard input and output as shells leave them, and what is written to them."""
+"""Standard input and output that are full, closed or cut off."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import RunCli
 
-# How a shell can leave no room for output, or no input; and what is said.
+# Redirections that leave no room for output, or no input, and the message.
 NO_STREAMS = {
     "recipe list >/dev/full": "standard output: No space left on device",
     "recipe keys >/dev/full": "standard output: No space left on device",
@@ -44,7 +44,7 @@ main()
 
 
 def test_a_missing_temporary_directory_is_not_reported_as_standard_output(desk: Path) -> None:
-    """A server in a container that can write nowhere."""
+    """A container may have no writable directory."""
     pytest.importorskip("uvicorn")
     done = subprocess.run(
         [sys.executable, "-c", NO_PLACE, "serve", "--model", "model", "--port", "0"],
@@ -58,14 +58,14 @@ def test_a_missing_temporary_directory_is_not_reported_as_standard_output(desk: 
 
 
 def test_a_closed_pipe_ends_the_command_silently() -> None:
-    """Neither a message nor a traceback."""
+    """There is neither a message nor a traceback."""
     command = f"'{sys.executable}' -m covnmt recipe keys | true"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
 
 
 def test_long_paths_in_messages_are_not_wrapped(run_cli: RunCli, tmp_path: Path) -> None:
-    """A path in a message can be copied, however long it is."""
+    """Paths can be copied from messages, however long they are."""
     directory = tmp_path / "/".join(["[a-long-name]"] * 12)
     done = run_cli("recipe", "show", directory)
     assert str(directory) in done.stderr

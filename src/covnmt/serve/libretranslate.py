@@ -89,10 +89,9 @@ def build_router(service: TranslationService) -> APIRouter:
         )
         if body.format != "text":
             raise RequestRefusedError(400, "only format=text can be translated")
-        texts = [body.q] if isinstance(body.q, str) else body.q
         model = find_model_for_languages(service, body.source, body.target)
         try:
-            submitted = service.submit_texts(request, model, texts)
+            submitted = service.submit_texts(request, model, body.q)
             done = await service.finish(request, None, gather_futures(submitted.futures))
         except UserError as error:
             raise RequestRefusedError(400, str(error)) from None

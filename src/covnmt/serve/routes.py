@@ -45,7 +45,7 @@ def build_router(service: TranslationService) -> APIRouter:
     async def translate(body: TranslateRequest, request: Request) -> Response:
         """Translate one text or several."""
         model = service.model(body.model)
-        submitted = service.submit_texts(request, model, body.texts(), body.beam, body.nbest)
+        submitted = service.submit_texts(request, model, body.text, body.beam, body.nbest)
         done = await service.finish(request, body.timeout, gather_futures(submitted.futures))
         texts = [
             {
@@ -66,7 +66,7 @@ def build_router(service: TranslationService) -> APIRouter:
         model = service.model(body.model)
         partial = PartialTranslations(asyncio.get_running_loop())
         submitted = service.submit_texts(
-            request, model, body.texts(), body.beam, body.nbest, partial.update
+            request, model, body.text, body.beam, body.nbest, partial.update
         )
         deadline = time.monotonic() + service.time_limit(body.timeout)
         events = stream_events(model.spec.name, submitted, partial, body.parts, deadline)

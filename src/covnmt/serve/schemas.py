@@ -93,10 +93,6 @@ class TranslateRequest(RequestBody):
     )
     timeout: Seconds | None = Field(None, description="seconds after which to give up")
 
-    def texts(self) -> list[str]:
-        """Return the texts as a list."""
-        return [self.text] if isinstance(self.text, str) else self.text
-
 
 class SentencePair(RequestBody):
     """A sentence and its translation."""

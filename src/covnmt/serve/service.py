@@ -57,12 +57,13 @@ class TranslationService:
         self,
         request: Request,
         model: ServedModel,
-        texts: Sequence[str],
+        texts: str | Sequence[str],
         beam: int | None = None,
         nbest: int | None = None,
         on_partial: ProgressCallback | None = None,
     ) -> SubmittedTexts:
-        """Split texts into sentences and queue these for translation."""
+        """Split one text or several into sentences and queue these for translation."""
+        texts = [texts] if isinstance(texts, str) else texts
         if (beam or 1) > self.settings.max_beam:
             raise UserError(f"beam may be {self.settings.max_beam} at most on this server")
         layouts = [split_into_sentences(text) for text in texts]

@@ -1,11 +1,11 @@
-"""Requests that cannot be granted: path, body, and the status and message of the answer."""
+"""Bad requests: path, body, and the status and message of the response."""
 
 from typing import Any
 
 JSON = {"content-type": "application/json"}
 LONG = f"{'a ' * 19}a…"  # how a sentence of many words begins
 
-WRONG: dict[str, tuple[str, bytes | dict[str, Any], int, str]] = {
+BAD_REQUESTS: dict[str, tuple[str, bytes | dict[str, Any], int, str]] = {
     "no JSON": ("/v1/translate", b'{"text": "a', 422, "send a JSON object"),
     "no body": ("/v1/translate", b"", 422, "send a JSON object"),
     "invalid UTF-8": ("/v1/translate", b'{"text": "\xff"}', 400, "UTF-8"),
