@@ -1,4 +1,4 @@
-"""Forced decoding, against a model that is led through each target one word at a time."""
+"""Forced decoding, compared with stepping the model through each target one token at a time."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
@@ -25,7 +25,7 @@ from covnmt.text.vocabulary import Vocabulary, train_sentencepiece
 Pair = tuple[str, str]
 Make = Callable[[CoverageConfig], Model]
 
-# pairs that cannot be aligned, and their number
+# pairs that cannot be aligned, and the number of the bad one
 HALF_EMPTY: list[tuple[list[Pair], int]] = [
     ([("", "a")], 1),
     ([("a", " ")], 1),
@@ -40,7 +40,7 @@ def pairs(tiny_text: Path) -> list[Pair]:
 
 @pytest.fixture(scope="session")
 def make(tiny_config: Config, tiny_corpus: Path) -> Make:
-    """An untrained model with weights large enough that everything matters."""
+    """Make an untrained model with weights so large that every input matters."""
     source, target = Codec.load(tiny_corpus, "source"), Codec.load(tiny_corpus, "target")
 
     def make(coverage: CoverageConfig) -> Model:
@@ -55,8 +55,8 @@ def make(tiny_config: Config, tiny_corpus: Path) -> Make:
 
 
 @torch.inference_mode()
-def led(aligner: Model, source: str, target: str) -> tuple[NDArray[np.float32], float]:
-    """Attention and log-probability of one target, step by step and alone."""
+def decode_by_hand(aligner: Model, source: str, target: str) -> tuple[NDArray[np.float32], float]:
+    """Return attention and log-probability of one target, step by step and without a batch."""
     ids = [*aligner.source.encode(source.split()), aligner.source.vocabulary.end_id]
     words = [*aligner.target.encode(target.split()), aligner.target.vocabulary.end_id]
     [model] = aligner.networks
@@ -85,7 +85,7 @@ def test_forced_decoding_equals_stepping_the_model_by_hand(
 ) -> None:
     aligner = make(PAPER_SYSTEMS[system])
     for (source, target), found in zip(pairs, aligner.align(pairs), strict=True):
-        matrix, log_prob = led(aligner, source, target)
+        matrix, log_prob = decode_by_hand(aligner, source, target)
         assert found.source_tokens == tuple(source.split())
         assert found.target_tokens == tuple(target.split())
         assert found.matrix.dtype == np.float32
@@ -104,7 +104,7 @@ def test_attention_rows_sum_to_at_most_one(make: Make, pairs: list[Pair]) -> Non
 def test_only_fertility_models_return_a_fertility(
     system: str, make: Make, pairs: list[Pair]
 ) -> None:
-    """One number per source word, between 0 and N = 2, where the model has it."""
+    """It is a number per source word between 0 and N = 2."""
     for found in make(PAPER_SYSTEMS[system]).align(pairs[:3]):
         assert (found.fertility is None) == (system != "fertility")
         if found.fertility is not None:
@@ -143,8 +143,8 @@ def test_only_one_window_of_pairs_is_read_ahead(
     assert found[7].source_tokens == tuple(pairs[2][0].split())
 
 
-def split_finer(aligner: Model, kind: str, text: Path, directory: Path) -> Model:
-    """The same model behind tokenizers that split words further."""
+def with_finer_tokenizers(aligner: Model, kind: str, text: Path, directory: Path) -> Model:
+    """Return the same model with tokenizers that split words further."""
     settings = TokenizerSettings.model_validate({"kind": kind})
     path = directory / "pieces.spm"
     if kind == "sentencepiece":
@@ -159,8 +159,10 @@ def split_finer(aligner: Model, kind: str, text: Path, directory: Path) -> Model
     return Model(aligner.networks, source, target, DecodeConfig())
 
 
-def folded(matrix: NDArray[np.float32], source: list[int], target: list[int]) -> list[list[float]]:
-    """A matrix over pieces as one over words of so many pieces, one entry at a time."""
+def fold_entry_by_entry(
+    matrix: NDArray[np.float32], source: list[int], target: list[int]
+) -> list[list[float]]:
+    """Fold a matrix over subwords into one over words of these many subwords, entry by entry."""
     rows = []
     for i, height in enumerate(target):
         row = []
@@ -179,8 +181,7 @@ def folded(matrix: NDArray[np.float32], source: list[int], target: list[int]) ->
 def test_tokenized_alignment_keeps_the_words_between_spaces(
     kind: str, make: Make, pairs: list[Pair], tiny_text: Path, tmp_path: Path
 ) -> None:
-    """However a model splits them, alignments are over the words of the line."""
-    aligner = split_finer(make(PAPER_SYSTEMS["fertility"]), kind, tiny_text, tmp_path)
+    aligner = with_finer_tokenizers(make(PAPER_SYSTEMS["fertility"]), kind, tiny_text, tmp_path)
     given = [*pairs[:4], ("one, two's", "three (four) \x00")]
     finest = 0
     for (source, target), found in zip(given, aligner.align(given, tokenized=True), strict=True):
@@ -192,8 +193,8 @@ def test_tokenized_alignment_keeps_the_words_between_spaces(
         ]
         sizes = [[len(word) for word in side] for side in pieces]
         finest = max(finest, *chain(*sizes))
-        matrix, log_prob = led(aligner, *(" ".join(chain(*side)) for side in pieces))
-        np.testing.assert_allclose(found.matrix, folded(matrix, *sizes), atol=1e-5)
+        matrix, log_prob = decode_by_hand(aligner, *(" ".join(chain(*side)) for side in pieces))
+        np.testing.assert_allclose(found.matrix, fold_entry_by_entry(matrix, *sizes), atol=1e-5)
         assert found.log_prob == pytest.approx(log_prob, abs=1e-3)
         assert found.fertility is not None
         assert found.fertility.shape == (len(source.split()),)
@@ -202,7 +203,6 @@ def test_tokenized_alignment_keeps_the_words_between_spaces(
 
 
 def test_tokenized_words_are_lowercased_like_training_text(make: Make) -> None:
-    """In lower case, where it was trained so."""
     plain = make(PAPER_SYSTEMS["baseline"])
     settings = TokenizerSettings(kind="whitespace", lowercase=True)
     lower = Codec(settings, build_tokenizer(settings), plain.source.vocabulary)
@@ -217,7 +217,6 @@ def test_tokenized_words_are_lowercased_like_training_text(make: Make) -> None:
 def test_a_reversed_translation_scores_lower_than_the_true_one(
     tiny_model: Path, pairs: list[Pair]
 ) -> None:
-    """A trained model prefers the true translation to the same words backwards."""
     aligner = Model.load(tiny_model, device="cpu")
     turned = [(source, " ".join(target.split()[::-1])) for source, target in pairs]
     true, false = aligner.align(pairs), aligner.align(turned)
@@ -239,7 +238,6 @@ def test_no_pairs_give_no_alignments(make: Make) -> None:
 
 
 def test_argmax_links_are_the_largest_weights_of_the_matrix(make: Make, pairs: list[Pair]) -> None:
-    """Each target word has one link, to the source word it looks at most."""
     for found in make(PAPER_SYSTEMS["tanh1"]).align(pairs[:5]):
         links = parse_links(format_links(links_from_attention(found.matrix))).sure
         assert links == {(int(row.argmax()), i) for i, row in enumerate(found.matrix)}

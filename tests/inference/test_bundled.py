@@ -31,7 +31,7 @@ from covnmt.serve import model_pool
 from covnmt.serve.model_pool import ModelSpec, parse_spec
 
 MOST_BYTES = 16 * 2**20
-# Sentences of our own, as a person may type them, and what their translations cannot do without.
+# Sentences as a person may type them, and words that their translations must contain.
 SAID = [
     ("zh-en", "申请人应于三十日内补正。", ["applicant", "thirty|30", "days"]),
     ("zh-en", "申請人應於三十日內補正。", ["applicant", "thirty|30", "days"]),
@@ -43,7 +43,7 @@ SAID = [
     ("ja-en", "この 橋 は 江戸 時代 に 作ら れ た", ["bridge", "Edo"]),
     ("ja-en", "彼は１８６８年に生まれた。", ["1868"]),
 ]
-# Translations by others, and what they leave out.
+# Translations by others, and their omissions.
 LEFT_OUT = [
     ("ja-en", "金閣寺は京都にある有名な寺です。", "Kinkaku-ji is a famous temple.", "京都"),
     ("ja-en", "彼は1868年に江戸で生まれた。", "He was born in Edo.", "1868"),
@@ -123,7 +123,7 @@ def test_a_bundled_model_is_small_and_complete(name: str) -> None:
     assert read_manifest(BUNDLED_MODELS / name).precision == "int8"
     info = model_info(name, vocabulary_size=0)
     assert info.config.model.coverage.kind == "gru"
-    assert str(info.config.data.directory) == "data"  # not a place on the machine of its training
+    assert str(info.config.data.directory) == "data"  # not a path on the machine of its training
     card = (BUNDLED_MODELS / name / MODEL_CARD).read_text("utf-8")
     for part in ("## Learnt from", "## Scores", "## Limits", "## Licence"):
         assert part in card

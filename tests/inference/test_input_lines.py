@@ -1,4 +1,4 @@
-"""Text as it comes: large pieces of what is there, small ones where it pauses."""
+"""Input lines: full chunks of available lines, smaller ones when the input pauses."""
 
 import errno
 import gzip
@@ -22,7 +22,7 @@ LINES = ["one", "", "two", "no end"]
 
 @pytest.fixture
 def writer(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.FileIO]:
-    """The other end of standard input."""
+    """Connect standard input to a pipe; return its other end."""
     reader, writer = os.pipe()
     with os.fdopen(reader) as stdin, os.fdopen(writer, "wb", buffering=0) as stream:
         monkeypatch.setattr(sys, "stdin", stdin)

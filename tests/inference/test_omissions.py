@@ -1,4 +1,4 @@
-"""Words left out, found by a model that translates word by word and knows what is missing."""
+"""Omissions, found with a stand-in model that translates word by word."""
 
 import json
 from collections import Counter
@@ -18,7 +18,7 @@ from covnmt.text.codec import Codec
 from covnmt.text.tokenize import TokenizerSettings, WhitespaceTokenizer
 from covnmt.text.vocabulary import Vocabulary
 
-# Source, a translation, and what it leaves out; `wa` and `.` are never said.
+# Source, a translation, and its omissions; `wa` and `.` are never translated.
 CASES = [
     ("a wa b c .", "A B C", []),
     ("a wa b c .", "A C", ["b"]),
@@ -29,16 +29,16 @@ CASES = [
     ("a wa b", "", ["a", "b"]),
     ("", "A", []),
     ("wa .", "", []),
-    ("a x", "A", []),  # a word that the model itself leaves out, and is better off without
+    ("a x", "A", []),  # the model itself omits it, and scores better without it
 ]
 
-# Lines with several sentences: what is left out, and the gains.
+# Lines with several sentences: omissions and their gains.
 SENTENCES = [
     ("a b 。 c d 。", "A B C D", []),
     ("a b 。 c d 。", "A B", [("c d 。", 6.0)]),
     ("a b 。 c d 。", "A C D", [("b", 3.0)]),
     ("a 。 b 。 c 。", "B", [("a 。", 3.0), ("c 。", 3.0)]),
-    ("a b 。 c d 。", "D", [("a b 。", 6.0), ("c", 3.0)]),  # neighbours, but not one
+    ("a b 。 c d 。", "D", [("a b 。", 6.0), ("c", 3.0)]),  # neighbors in different sentences
     ("a b 。 c d 。", "A D", [("b", 3.0), ("c", 3.0)]),  # as above
     ("wa 。 a b 。 。 c 。", "A", [("b", 3.0), ("c 。", 3.0)]),
     ("a 。 x 。", "A", []),
@@ -48,14 +48,14 @@ SENTENCES = [
 ]
 
 SOURCE, TARGET = Vocabulary(("a", "b", "c", "d", "x", "wa", ".")), Vocabulary(tuple("ABCD"))
-[DOUBTFUL] = SOURCE.encode(["x"])
-SAID = {SOURCE.encode([word.lower()])[0]: TARGET.encode([word])[0] for word in "ABCD"}
+[IMPROBABLE] = SOURCE.encode(["x"])
+TRANSLATED = {SOURCE.encode([word.lower()])[0]: TARGET.encode([word])[0] for word in "ABCD"}
 
 
 class WordByWord:
-    """Says each word it knows, at little cost; dear are words without source, and missing ones.
+    """Scores targets: each word costs little, an unfounded or a missing one costs much.
 
-    `x` makes it doubt whatever it says.
+    The source word `x` makes every target less probable.
     """
 
     device = "cpu"
@@ -78,33 +78,33 @@ class WordByWord:
         raise AssertionError("the stand-in translates")
 
     def log_prob(self, x: Sequence[int], y: Sequence[int]) -> float:
-        meant = [SAID[word] for word in x if word in SAID]
+        meant = [TRANSLATED[word] for word in x if word in TRANSLATED]
         unfounded = sum(word not in meant for word in y)
         missing = sum(word not in y for word in meant)
-        return -0.1 * len(y) - 8.0 * unfounded - 3.0 * missing - 5.0 * x.count(DOUBTFUL)
+        return -0.1 * len(y) - 8.0 * unfounded - 3.0 * missing - 5.0 * x.count(IMPROBABLE)
 
 
-class WordForWord(WordByWord):
-    """Misses a word that is said less often than it is meant."""
+class CountingWords(WordByWord):
+    """Also counts how often a word is translated."""
 
     def log_prob(self, x: Sequence[int], y: Sequence[int]) -> float:
-        meant = Counter(SAID[word] for word in x if word in SAID)
+        meant = Counter(TRANSLATED[word] for word in x if word in TRANSLATED)
         said = Counter(y)
         return -8.0 * (said - meant).total() - 3.0 * (meant - said).total()
 
 
-class Hiding(WordByWord):
-    """Leaves sentences out itself: the first to go is taken amiss a little, the next one is not."""
+class HidingOmissions(WordByWord):
+    """Penalizes the first missing word more than the second one."""
 
     def log_prob(self, x: Sequence[int], y: Sequence[int]) -> float:
-        meant = [SAID[word] for word in x if word in SAID]
+        meant = [TRANSLATED[word] for word in x if word in TRANSLATED]
         missing = sum(word not in y for word in meant)
         unfounded = sum(word not in meant for word in y)
         return -8.0 * unfounded - {0: 0.0, 1: 3.0, 2: 2.5}.get(missing, 9.0)
 
 
 class StandIn(Model):
-    """Translates with that model."""
+    """Translates word by word, and scores with the stand-in engine."""
 
     def __init__(self, engine: WordByWord | None = None) -> None:
         settings, plain = TokenizerSettings(kind="whitespace"), WhitespaceTokenizer()
@@ -119,7 +119,10 @@ class StandIn(Model):
         on_step: translate.LineCallback | None = None,
         split_sentences: bool = False,
     ) -> list[Translation]:
-        known = [[SAID[w] for w in SOURCE.encode(line.split()) if w in SAID] for line in lines]
+        known = [
+            [TRANSLATED[w] for w in SOURCE.encode(line.split()) if w in TRANSLATED]
+            for line in lines
+        ]
         texts = [" ".join(TARGET.decode(words)) for words in known]
         nothing = np.zeros(0, np.float32)
         return [
@@ -147,7 +150,6 @@ def test_omitted_words_are_found(
 def test_omitted_sentences_are_found_as_a_whole(
     checker: Model, source: str, target: str, left_out: list[tuple[str, float]]
 ) -> None:
-    """Each is one finding, and its words are none."""
     [found] = checker.check([(source, target)])
     assert [(each.text, round(each.gain, 3)) for each in found.omissions] == left_out
     assert list(found.source_tokens) == source.split()
@@ -157,13 +159,13 @@ def test_omitted_sentences_are_found_as_a_whole(
 
 
 def test_only_one_of_two_identical_sentences_is_omitted() -> None:
-    [found] = StandIn(WordForWord()).check([("a b 。 a b 。 c 。", "A B C")])
+    [found] = StandIn(CountingWords()).check([("a b 。 a b 。 c 。", "A B C")])
     assert [(each.text, each.gain) for each in found.omissions] == [("a b 。", 6.0)]
 
 
 def test_omitted_sentences_that_hide_each_other_are_both_found() -> None:
-    """The gain of each is what it is when the others are out."""
-    [found] = StandIn(Hiding()).check([("a 。 b 。 c 。", "A")])
+    """The gain of each is measured with the others removed."""
+    [found] = StandIn(HidingOmissions()).check([("a 。 b 。 c 。", "A")])
     assert [(each.text, each.gain) for each in found.omissions] == [("b 。", 3.0), ("c 。", 3.0)]
 
 
@@ -224,7 +226,7 @@ def test_a_pair_with_a_long_side_is_skipped_and_the_others_are_checked(
 
 
 def test_the_model_translation_contains_every_sentence_of_a_line() -> None:
-    """Of lines with several a model leaves out much, which then could not be missed."""
+    """A model omits much of long lines, and could not miss what it omits itself."""
     checker = Model.load("ja-en")
     sentences = ["清水寺は東山にある。", "本尊は千手観音である。", "彼は寺で茶の湯を学んだ。"]
     [found] = checker.check([("".join(sentences), "Kiyomizu-dera is in Higashiyama.")])

@@ -1,7 +1,4 @@
-"""Many files: which go where, one line for each line, and going on after whatever happens.
-
-And one file by several processes: what one would make of it, in the same order.
-"""
+"""Many files: their translations, and resuming after failures; one file in several processes."""
 
 import gzip
 import shutil
@@ -54,7 +51,7 @@ def job(tiny_model: Path) -> TranslationJob:
 
 @pytest.fixture(scope="module")
 def expected(job: TranslationJob, shards: Path) -> dict[str, list[str]]:
-    """What one process makes of each file by itself."""
+    """Translate each file by itself in this process."""
     translator = job.loader.load()
     texts = {path.name: path.read_text("utf-8") for path in shards.glob("?.txt")}
     texts["5.txt"] = gzip.decompress((shards / "5.txt.gz").read_bytes()).decode()
@@ -81,7 +78,7 @@ def test_every_worker_gets_a_gpu_and_its_share_of_threads(
 
 
 def results(directory: Path) -> dict[str, list[str]]:
-    """The lines of every file that a person sees there."""
+    """Return the lines of every file that is not hidden."""
     return {
         path.name: path.read_text("utf-8").split("\n")[:-1]
         for path in sorted(directory.iterdir())
@@ -188,7 +185,7 @@ def test_translate_command_with_shards(
     assert results(tmp_path) == {name: expected[name] for name in ("0.txt", "1.txt")}
 
 
-KILLED_IN = """
+KILLED_SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 from covnmt.inference import parallel as shards
@@ -210,11 +207,11 @@ if __name__ == "__main__":
 """
 
 
-def killed(
+def translate_and_kill(
     job: TranslationJob, shards: Path, here: Path, workers: int
 ) -> subprocess.CompletedProcess[str]:
-    """Translate into `out` with so many workers, of which the first to open 2.txt is killed."""
-    (here / "script.py").write_text(KILLED_IN)
+    """Translate into `out` with workers of which the first to open 2.txt is killed."""
+    (here / "script.py").write_text(KILLED_SCRIPT)
     (here / "marks").mkdir()
     paths = [here / "script.py", job.loader.directories[0], shards, here / "marks", here / "out"]
     command = [sys.executable, *map(str, paths), str(workers)]
@@ -226,8 +223,7 @@ def killed(
 def test_shards_of_a_killed_worker_are_translated_by_another(
     job: TranslationJob, shards: Path, expected: dict[str, list[str]], tmp_path: Path
 ) -> None:
-    """One of two processes; another takes over, nothing is lost, nothing doubled."""
-    done = killed(job, shards, tmp_path, workers=2)
+    done = translate_and_kill(job, shards, tmp_path, workers=2)
     assert done.returncode == 0, done.stderr
     assert "6 files, 91 lines" in done.stdout
     assert results(tmp_path / "out") == expected
@@ -240,7 +236,7 @@ def test_translation_of_shards_resumes_after_a_kill(
     tmp_path: Path,
     run_cli: RunCli,
 ) -> None:
-    assert killed(job, shards, tmp_path, workers=1).returncode == -signal.SIGKILL
+    assert translate_and_kill(job, shards, tmp_path, workers=1).returncode == -signal.SIGKILL
     out = tmp_path / "out"
     assert results(out) == {"3.txt": expected["3.txt"]}  # the largest comes first
     words = (
@@ -288,7 +284,7 @@ def test_a_file_is_translated_in_order_by_several_processes(
 
 
 def test_every_call_opens_the_model_anew(exported: Path, tiny_text: Path, tmp_path: Path) -> None:
-    """It may have been trained on, or replaced, under the same name."""
+    """It may have been trained further, or replaced, in the same directory."""
     model, text = tmp_path / "model", tiny_text / "test.src"
     shutil.copytree(exported, model)
     job = text_job(model)
@@ -309,7 +305,6 @@ def test_an_empty_file_has_no_translations(exported: Path, tmp_path: Path) -> No
 def test_standard_input_is_translated_in_one_process(
     exported: Path, tiny_text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has one process unless told."""
     monkeypatch.setattr("covnmt.base.processes._start_executor", None)
     with (tiny_text / "test.src").open() as stream:
         monkeypatch.setattr("sys.stdin", stream)

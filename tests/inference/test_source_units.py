@@ -9,7 +9,7 @@ from covnmt.text.moses import MosesTokenizer
 from covnmt.text.tokenize import Tokenizer, TokenizerSettings, WhitespaceTokenizer
 from covnmt.text.vocabulary import Vocabulary
 
-# Settings, tokens, and which of them stand together.
+# Tokenizer settings, tokens, and the units that they form.
 UNITS = [
     ({"kind": "whitespace"}, "18 68 , a", ["18", "68", "a"]),
     ({"kind": "sentencepiece"}, "▁He ▁was ▁bor n ▁in ▁1 8 68 .", "▁He ▁was ▁born ▁in ▁1868."),
@@ -45,7 +45,6 @@ def test_a_character_spelled_in_bytes_is_a_unit_unless_punctuation() -> None:
 
 
 def test_sentences_are_ranges_of_the_tokens_of_a_line() -> None:
-    """By themselves, as the tokenizer ends a sentence; all of them are ranges of one line."""
     codec = Codec(TokenizerSettings(), MosesTokenizer("en"), NO_WORDS)
     line = SourceUnits.from_line("The dog barks. ... It is late.", codec)
     assert line.tokens == ("The", "dog", "barks", ".", "...", "It", "is", "late", ".")
@@ -57,7 +56,7 @@ def test_sentences_are_ranges_of_the_tokens_of_a_line() -> None:
 
 @pytest.mark.parametrize("model", ["ja-en", "zh-en"])
 def test_unspaced_sentences_are_tokenized_as_in_the_line(model: str) -> None:
-    """By itself it would begin with a space, and be taken for something else."""
+    """A sentence by itself would begin with a space symbol and be read differently."""
     codec = Codec.load(find_model(model), "source")
     text = "彼は寺で学んだ。しかし「月」を得た。其他有关事项。"
     line = SourceUnits.from_line(text, codec)

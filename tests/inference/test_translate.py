@@ -1,4 +1,4 @@
-"""Translating lines: what comes out for each, in which order, and in which form."""
+"""Translating lines: segments, order, n-best lists, output formats."""
 
 import json
 import tracemalloc
@@ -30,7 +30,7 @@ from covnmt.inference.translate import (
 from covnmt.text.vocabulary import UNK_ID
 from tests.inference.translations import assert_same, change, texts
 
-# tokens, limit, pieces
+# tokens, limit, segments
 SPLITS = [
     ("", 3, []),
     ("a b c", 3, ["a b c"]),
@@ -45,7 +45,7 @@ SPLITS = [
     ("a b", 1, ["a", "b"]),
 ]
 
-# target words, where they look, dictionary, result
+# target tokens, aligned source positions, dictionary, result
 REPLACEMENTS = [
     ("x UNK", [[0.9, 0.1], [0.2, 0.7]], {}, "x b"),
     ("x UNK", [[0.9, 0.1], [0.2, 0.7]], {"b": "y"}, "x y"),
@@ -55,7 +55,7 @@ REPLACEMENTS = [
     ("", np.zeros((0, 2)), {}, ""),
 ]
 
-# lines of a dictionary, and what is wrong with them
+# lines of a dictionary, and the place of the error
 BAD_DICTIONARIES = [
     (["a\tb", "c d"], "line 2"),
     (["\tb"], "line 1"),
@@ -111,7 +111,6 @@ def test_overridden_settings_are_validated() -> None:
 
 
 def test_translations_are_in_the_order_of_lines(translator: Model, lines: list[str]) -> None:
-    """Lines are sorted by length inside; each still gets its own translation."""
     together = translator.translate(lines)
     assert [t.source for t in together] == lines
     assert_same(together, [translator.translate([line])[0] for line in lines])
@@ -127,7 +126,7 @@ def test_translation_does_not_depend_on_batch_composition(
 
 @pytest.mark.parametrize("line", ["──────", "* * *", "。", "……！？", "😀"])
 def test_a_line_without_words_is_copied(line: str) -> None:
-    """A model would invent a sentence for it."""
+    """A model would make up a sentence for it."""
     rule, said = Model.load("zh-en").translate([f" {line} ", f"{line}三十日"])
     assert (rule.source, rule.text, rule.tokens) == (f" {line} ", line, ())
     assert rule.alignment.shape == (0, 0)
@@ -180,7 +179,7 @@ def test_overlong_lines_raise_an_error_that_names_them_all(
 def test_overlong_lines_are_split(
     translator: Model, lines: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The pieces are translated alone, and no word of one looks at another."""
+    """Segments are translated separately, without attention between them."""
     first, second, third = (" ".join(line.split()[:4]) for line in lines[:3])
     long, limit = f"{first} , {second} , {third}", change(translator, max_source=6)
     [whole] = translator.translate([long], limit, overlong="split")
@@ -204,7 +203,7 @@ def test_overlong_lines_are_split(
 
 
 def test_a_split_line_stores_only_the_blocks_of_its_alignment(translator: Model) -> None:
-    """All pairs of its words would be 1.6 GB."""
+    """The whole matrix would take 1.6 GB."""
     tokens, block = ("w",) * 200, np.ones((200, 200), dtype=np.float32)
     part = Translation("", tokens, "", tokens, -1.0, (block,), block[0], None)
     tracemalloc.start()
@@ -218,7 +217,7 @@ def test_a_split_line_stores_only_the_blocks_of_its_alignment(translator: Model)
 def test_split_sentences_are_translated_separately(
     translator: Model, lines: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each with the limit of a line; a message names the line."""
+    """The limit applies to each sentence; the warning names the line."""
     first, second = (" ".join(line.split()[:4]) + " 。" for line in lines[:2])
     many, limit = [lines[2], f"{first} {second}", " "], change(translator, max_source=5)
     alone, whole, empty = translator.translate(many, limit, split_sentences=True)
@@ -235,7 +234,6 @@ def test_split_sentences_are_translated_separately(
 def test_only_one_window_of_lines_is_read_ahead(
     translator: Model, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So memory does not grow with the input."""
     monkeypatch.setattr(model_module, "WINDOW_BATCHES", 2)
     read = 0
 
@@ -251,7 +249,7 @@ def test_only_one_window_of_lines_is_read_ahead(
 
 
 def test_nbest_lists_are_sorted_and_distinct(translator: Model, lines: list[str]) -> None:
-    """The list is sorted, has no doubles, and begins with what comes without it."""
+    """The first one is the translation without a list."""
     lists = translator.translate(lines, change(translator, nbest=3))
     for best, plain in zip(lists, translator.translate(lines), strict=True):
         every = (best, *best.alternatives)
@@ -263,7 +261,7 @@ def test_nbest_lists_are_sorted_and_distinct(translator: Model, lines: list[str]
 
 
 def test_nbest_lists_of_sentences_are_combined(translator: Model, lines: list[str]) -> None:
-    """The best sums of what the sentences can be, found by trying all."""
+    """The best sums of scores, found by trying all combinations."""
     settings = change(translator, nbest=3)
     parts = [" ".join(line.split()[:4]) + " 。" for line in lines[:2]]
     [best] = translator.translate([" ".join(parts)], settings, split_sentences=True)
@@ -283,7 +281,6 @@ def test_a_string_instead_of_lines_is_refused(translator: Model) -> None:
 
 
 def test_json_of_a_translation(translator: Model, lines: list[str]) -> None:
-    """Plain values under the documented keys; numbers to four places."""
     for translation in translator.translate([*lines, ""]):
         form = translation.to_json()
         assert json.loads(json.dumps(form)) == form
@@ -302,7 +299,7 @@ def test_json_of_a_translation(translator: Model, lines: list[str]) -> None:
 
 
 def test_json_of_nbest(translator: Model, lines: list[str]) -> None:
-    line = f"  {lines[0]} "  # as it is, whatever the tokenizer makes of it
+    line = f"  {lines[0]} "  # kept as it is, whatever the tokenizer does
     [best] = translator.translate([line], change(translator, nbest=2))
     assert best.to_json()["nbest"] == [best.alternatives[0].to_json()]
     assert best.source == best.alternatives[0].source == line
@@ -323,27 +320,27 @@ def test_output_formats(translator: Model, lines: list[str]) -> None:
     assert float(listed[1][2]) >= float(listed[2][2])
 
 
-def watched(
+def translate_with_progress(
     translator: Model,
     lines: list[str],
     decode: DecodeConfig,
     overlong: Literal["cut", "split"],
 ) -> tuple[list[Translation], dict[int, list[tuple[str, ...]]]]:
-    told: dict[int, list[tuple[str, ...]]] = {}
+    reports: dict[int, list[tuple[str, ...]]] = {}
 
     def watch(line: int, tokens: tuple[str, ...]) -> None:
-        told.setdefault(line, []).append(tokens)
+        reports.setdefault(line, []).append(tokens)
 
-    return translator.translate(lines, decode, overlong, watch), told
+    return translator.translate(lines, decode, overlong, watch), reports
 
 
 def test_on_step_reports_greedy_translations_word_by_word(
     translator: Model, lines: list[str]
 ) -> None:
     decode = change(translator, beam=1, retry=False, batch_size=3)
-    found, told = watched(translator, ["", *lines], decode, "cut")
-    assert sorted(told) == list(range(1, len(lines) + 1))
-    for number, steps in told.items():
+    found, reports = translate_with_progress(translator, ["", *lines], decode, "cut")
+    assert sorted(reports) == list(range(1, len(lines) + 1))
+    for number, steps in reports.items():
         tokens = found[number].tokens
         assert steps[: len(tokens)] == [tokens[:i] for i in range(1, len(tokens) + 1)]
         assert steps[-1] == tokens
@@ -351,6 +348,6 @@ def test_on_step_reports_greedy_translations_word_by_word(
 
 def test_on_step_reports_whole_lines_of_split_lines(translator: Model, lines: list[str]) -> None:
     decode = change(translator, beam=1, retry=False, max_source=3)
-    [found], told = watched(translator, [lines[0]], decode, "split")
-    assert told[0][-1] == found.tokens
+    [found], reports = translate_with_progress(translator, [lines[0]], decode, "split")
+    assert reports[0][-1] == found.tokens
     assert len(found.source_tokens) > 3

@@ -25,7 +25,7 @@ Make = Callable[..., Model]
 
 @pytest.fixture(scope="session")
 def make(tiny_config: Config, tiny_corpus: Path) -> Make:
-    """Untrained models of these kinds of coverage, one or an ensemble."""
+    """Make an untrained model of one kind of coverage, or an ensemble of several."""
     source, target = Codec.load(tiny_corpus, "source"), Codec.load(tiny_corpus, "target")
 
     def make(*coverages: CoverageConfig) -> Model:
@@ -37,7 +37,7 @@ def make(tiny_config: Config, tiny_corpus: Path) -> Make:
             for parameter in model.parameters():
                 torch.nn.init.normal_(parameter, std=0.5)
             with torch.no_grad():
-                # the end is always about as likely as the best word, else it talks for ever
+                # the end is about as probable as the best token, or translations would never end
                 model.readout.W_2[-1] = 0
                 model.readout.b[-1] = 8
             models.append(model.eval())
@@ -48,7 +48,7 @@ def make(tiny_config: Config, tiny_corpus: Path) -> Make:
 
 
 def is_finished(translation: Translation) -> bool:
-    """Whether the end symbol was said before the steps ran out."""
+    """Tell whether the end symbol came before the steps were used up."""
     return len(translation.tokens) < 3 * (len(translation.source_tokens) + 1)
 
 
@@ -60,7 +60,7 @@ def network(translator: Model) -> Seq2Seq:
 
 @torch.inference_mode()
 def forced_coverage(translator: Model, translation: Translation) -> torch.Tensor:
-    """The coverage vectors of the model itself [J, d], after it was made to say the translation."""
+    """Return the coverage vectors of the network [J, d] after it force-decoded the translation."""
     model = network(translator)
     source = translator.source.encode(translation.source_tokens)
     target = translator.target.encode(translation.tokens)
@@ -73,7 +73,7 @@ def forced_coverage(translator: Model, translation: Translation) -> torch.Tensor
 
 @torch.inference_mode()
 def greedy_words(translator: Model, line: str) -> list[int]:
-    """Always the best word that is allowed, one sentence at a time."""
+    """Decode one sentence: always the best allowed token."""
     model = network(translator)
     ids = [*translator.source.encode(line.split()), translator.source.vocabulary.end_id]
     end = translator.target.vocabulary.end_id
@@ -95,7 +95,6 @@ def greedy_words(translator: Model, line: str) -> list[int]:
 def test_score_alignment_and_fertility_equal_forced_decoding(
     system: str, make: Make, lines: list[str]
 ) -> None:
-    """Score, alignment and fertility are what forced decoding of the same words gives."""
     translator = make(PAPER_SYSTEMS[system])
     aligner = Model(translator.networks, translator.source, translator.target, translator.decode)
     lists = translator.translate(lines, change(translator, nbest=3))
@@ -129,7 +128,7 @@ def test_coverage_equals_that_of_the_model(kind: str, make: Make, lines: list[st
 
 
 def test_coverage_is_received_attention_over_fertility(make: Make, lines: list[str]) -> None:
-    """The end symbol looks too, so the words' own rows give at most the coverage."""
+    """The end symbol attends too, so the rows of tokens sum to at most the coverage."""
     for translation in make(PAPER_SYSTEMS["fertility"]).translate(lines):
         assert translation.fertility is not None
         received = translation.coverage * translation.fertility
@@ -169,7 +168,7 @@ def test_an_ensemble_does_not_depend_on_order_and_differs_from_its_members(
 def test_an_ensemble_has_a_fertility_only_if_all_members_have_one(
     make: Make, lines: list[str]
 ) -> None:
-    """The mean, where all predict one."""
+    """It is the mean of theirs."""
     fertility = PAPER_SYSTEMS["fertility"]
     assert make(fertility, PAPER_SYSTEMS["gru1"]).translate(lines[:1])[0].fertility is None
     both = make(fertility, fertility)
@@ -184,34 +183,33 @@ def test_an_ensemble_has_a_fertility_only_if_all_members_have_one(
 
 
 @pytest.fixture(scope="session")
-def ignorant(make: Make) -> Model:
-    """A translator that would rather say UNK than anything else."""
+def unk_model(make: Make) -> Model:
+    """Make a model whose most probable token is always UNK."""
     translator = make(PAPER_SYSTEMS["gru10"])
     with torch.no_grad():
         network(translator).readout.b[UNK_ID] += 20
     return translator
 
 
-def test_unknown_words_are_translated_as_unk(ignorant: Model, lines: list[str]) -> None:
-    for translation in ignorant.translate(lines):
+def test_unknown_words_are_translated_as_unk(unk_model: Model, lines: list[str]) -> None:
+    for translation in unk_model.translate(lines):
         assert set(translation.tokens) == {"UNK"}
 
 
-def test_unk_can_be_forbidden(ignorant: Model, lines: list[str]) -> None:
-    decode = change(ignorant, forbid_unk=True)
-    found = ignorant.translate(lines, decode)
+def test_unk_can_be_forbidden(unk_model: Model, lines: list[str]) -> None:
+    decode = change(unk_model, forbid_unk=True)
+    found = unk_model.translate(lines, decode)
     assert not any("UNK" in t.tokens for t in found)
     assert all(t.tokens for t in found)
 
 
-def test_unk_can_be_replaced(ignorant: Model, lines: list[str]) -> None:
-    """By the source word it looks at most, or by what the dictionary says of that."""
-    decode = change(ignorant, replace_unk=True)
-    [plain] = ignorant.translate(lines[:1], decode)
+def test_unk_can_be_replaced(unk_model: Model, lines: list[str]) -> None:
+    decode = change(unk_model, replace_unk=True)
+    [plain] = unk_model.translate(lines[:1], decode)
     looked_at = tuple(plain.source_tokens[j] for j in plain.alignment.argmax(axis=1))
     assert plain.tokens == looked_at
     entries = {looked_at[0]: "word"}
-    models, sides = ignorant.networks, (ignorant.source, ignorant.target)
+    models, sides = unk_model.networks, (unk_model.source, unk_model.target)
     [found] = Model(models, *sides, decode, entries).translate(lines[:1])
     assert found.tokens == tuple(entries.get(word, word) for word in looked_at)
     assert found.text == " ".join(found.tokens)

@@ -1,4 +1,4 @@
-"""Penalties chosen on a dev set: what is tried, what it scores, what is kept."""
+"""Tuning penalties on a dev set: trials, scores, and saved settings."""
 
 import json
 import shutil
@@ -34,14 +34,14 @@ from covnmt.metrics.bleu import paper_bleu
 from covnmt.model.directory import BUNDLED_MODELS, bundled_models, load_config
 
 LENGTHS, COVERAGES = (0.0, 0.7, 3.0), (0.0, 0.3)
-# length penalties with their BLEU, and the best of them
+# BLEU by length penalty, and the best penalty
 BEST: list[tuple[dict[float, float], float]] = [
     ({0.0: 20.0, 0.5: 21.0, 1.0: 20.5}, 0.5),
     ({0.0: 20.0, 0.5: 21.0, 1.0: 21.0}, 0.5),
     ({0.0: 0.0, 0.5: 0.0, 1.0: 0.0}, 0.0),
     ({0.0: 20.0, 0.5: 21.0, 1.0: 22.0}, 1.0),
 ]
-# length penalties, coverage penalties, and what is wrong with them
+# length penalties, coverage penalties, and the error
 REFUSED: list[tuple[list[float], list[float], str]] = [
     ([-1.0], [], "length_penalty: .* greater than or equal to 0"),
     ([1.0, 11.0], [], "length_penalty: .* less than or equal to 10"),
@@ -66,7 +66,6 @@ def exported(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_a_trial_scores_like_translating_with_its_settings(
     tiny_model: Path, exported: Path, tiny_text: Path, kind: str, beam: int
 ) -> None:
-    """Translated once and ranked anew, or translated under every setting: it is the same."""
     translator = Model.load(tiny_model if kind == "trained" else exported)
     decode = translator.decode.model_copy(update={"beam": beam})
     lines = [*read_lines(tiny_text / "dev.src"), ""]
@@ -74,7 +73,7 @@ def test_a_trial_scores_like_translating_with_its_settings(
     settings = penalty_grid(decode, LENGTHS, COVERAGES)
     assert len(settings) == 6
     whole = translator.translate_stream(lines, decoding_for_tuning(decode))
-    # by characters, for the tiny model gets too few words right
+    # by characters, because the tiny model gets too few words right
     found = score_penalties(whole, references, settings, tokenize="char")
     outputs = set()
     for trial, setting in zip(found.trials, settings, strict=True):
@@ -98,7 +97,7 @@ def test_a_trial_scores_like_translating_with_its_settings(
 def test_candidate_scores_equal_search_scores(
     log_prob: float, rows: list[list[float]], fertile: bool, length: float, coverage: float
 ) -> None:
-    """Of attention [I + 1, J + 1] a translation tells less, and it is enough."""
+    """A translation holds less than the attention [I + 1, J + 1] of the search, but enough."""
     attention = np.array(rows, dtype=np.float32)
     J, tokens = attention.shape[1] - 1, ("w",) * (len(rows) - 1)
     fertility = np.array([0.5, 2.0], dtype=np.float32) if fertile else None
@@ -119,7 +118,6 @@ def test_candidate_scores_equal_search_scores(
 def test_best_trial_prefers_smaller_penalties_on_ties(
     scores: dict[float, float], best: float
 ) -> None:
-    """Of equal ones that nearer to 0."""
     for order in (list(scores), list(scores)[::-1]):
         found = tuning({penalty: scores[penalty] for penalty in order})
         assert found.best.decode.length_penalty == best
@@ -162,7 +160,7 @@ def test_tuning_on_files_equals_tuning_on_translations(
     translator = Model.load(tiny_model)
     decode, settings = translator.decode, penalty_grid(translator.decode)
     source, reference = tiny_text / "dev.src", tiny_text / "dev.tgt"
-    # pieces of four lines: each is a batch of one, four times
+    # chunks of four lines: four batches of one line
     job = TranslationJob(
         ModelLoader.find([tiny_model]), decode.model_copy(update={"batch_size": 1})
     )
@@ -221,7 +219,7 @@ def test_rows_advice_and_json_of_tuning() -> None:
 
 @pytest.mark.parametrize("beam", [2, 10, 99, 300])
 def test_tuning_keeps_the_hypotheses_of_the_widest_retry(beam: int) -> None:
-    """Also where nothing ended at first, and the beam was doubled."""
+    """Also if no hypothesis finished at first and the beam was doubled."""
     decode = DecodeConfig(beam=beam)
     assert decoding_for_tuning(decode).nbest >= max(
         attempt.beam for attempt in search_attempts(decode)

@@ -1,4 +1,4 @@
-"""Translations: made with other settings, and compared."""
+"""Helpers: override decoding settings, compare translations."""
 
 import numpy as np
 import pytest
