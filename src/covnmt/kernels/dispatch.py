@@ -56,13 +56,7 @@ class Kernels:
         return nn.functional.linear(x, W, b)
 
     def cross_entropy(
-        self,
-        features: Tensor,
-        W: Tensor,
-        b: Tensor,
-        target: Tensor,
-        mask: Tensor,
-        smoothing: float,
+        self, features: Tensor, W: Tensor, b: Tensor, target: Tensor, mask: Tensor, smoothing: float
     ) -> tuple[Tensor, Tensor]:
         """Compute the output layer and the loss: summed with label smoothing, and without.
 

@@ -3,7 +3,7 @@
 Letters as in `reference`.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 from torch.nn.functional import pad
@@ -89,3 +89,39 @@ class DecoderSteps(NamedTuple):
     s: Tensor  # [B, I, 2n]
     alpha: Tensor  # [B, I, J]
     C: Tensor  # [B, J, d] coverage after the last step
+
+
+class BeamBuffers(Protocol):
+    """The tensors of a beam search that its kernels read and write.
+
+    S sentences with K slots each, R = S K rows; e columns for the embedding of the last token.
+    """
+
+    @property
+    def source(self) -> EncodedSource: ...
+    @property
+    def rows(self) -> Tensor: ...  # [R, 3n + e]
+    @property
+    def C(self) -> Tensor: ...  # [R, J, d]
+    @property
+    def token_ids(self) -> Tensor: ...  # [R] chosen last
+    @property
+    def log_probs(self) -> Tensor: ...  # [S, K] of the open hypotheses; -inf in empty slots
+    @property
+    def widths(self) -> Tensor: ...  # [S] hypotheses that may be open
+    @property
+    def min_steps(self) -> Tensor: ...  # [S] steps during which the end symbol is forbidden
+    @property
+    def max_steps(self) -> Tensor: ...  # [S]
+    @property
+    def live(self) -> Tensor: ...  # [S] whether the sentence goes on
+    @property
+    def forbidden_ids(self) -> Tensor: ...  # [2] tokens that are never generated
+    @property
+    def clock(self) -> Tensor: ...  # [2] steps done, and those of them in the history
+    @property
+    def choices(self) -> Tensor: ...  # [steps, S, K] slot of the parent * V + token
+    @property
+    def ended(self) -> Tensor: ...  # [steps, S, K] log-probability of hypotheses that end
+    @property
+    def alpha(self) -> Tensor: ...  # [steps, S, K, J] by slot of the parent

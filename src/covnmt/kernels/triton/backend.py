@@ -48,13 +48,7 @@ class TritonKernels(Kernels):
         return products.linear(x, W, b, product_precision(x))
 
     def cross_entropy(
-        self,
-        features: Tensor,
-        W: Tensor,
-        b: Tensor,
-        target: Tensor,
-        mask: Tensor,
-        smoothing: float,
+        self, features: Tensor, W: Tensor, b: Tensor, target: Tensor, mask: Tensor, smoothing: float
     ) -> tuple[Tensor, Tensor]:
         precision = product_precision(features)
         if precision not in PRECISIONS:

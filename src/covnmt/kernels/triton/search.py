@@ -11,12 +11,12 @@ Same results as `decoding.gpu.step.select_continuations`. Letters: S sentences w
 rows of logits each, K slots of the next beam, V tokens in blocks.
 """
 
-from typing import Protocol
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from covnmt.kernels.tensors import BeamBuffers
 
 BLOCK = 128  # tokens
 CHUNK = 16  # blocks that one program of `scan_kernel` reads
@@ -151,38 +151,13 @@ def choose_kernel(
     tl.store(ended + row + here, tl.where(chosen & stops, scores, float("-inf")), mask=real)
 
 
-class BeamState(Protocol):
-    """The tensors of a beam search that a choice reads and writes; S sentences, K slots of each."""
-
-    @property
-    def forbidden_ids(self) -> Tensor: ...  # [2] tokens that are never generated
-    @property
-    def min_steps(self) -> Tensor: ...  # [S] steps during which the end symbol is forbidden
-    @property
-    def max_steps(self) -> Tensor: ...  # [S] steps
-    @property
-    def clock(self) -> Tensor: ...  # [2] steps done, and those of them in the history
-    @property
-    def log_probs(self) -> Tensor: ...  # [S, K] of the open hypotheses; -inf in empty slots
-    @property
-    def widths(self) -> Tensor: ...  # [S] hypotheses that may be open
-    @property
-    def live(self) -> Tensor: ...  # [S] whether the sentence goes on
-    @property
-    def token_ids(self) -> Tensor: ...  # [S K] chosen last
-    @property
-    def choices(self) -> Tensor: ...  # [steps, S, K] slot of the parent * V + token
-    @property
-    def ended(self) -> Tensor: ...  # [steps, S, K] log-probability of hypotheses that end
-
-
 def fits_beam(K: int, V: int) -> bool:
     """Return whether a program can hold a beam of K over a vocabulary of V."""
     wide: int = triton.next_power_of_2(max(BLOCK, V // BLOCK))
     return V % BLOCK == 0 and wide * int(triton.next_power_of_2(K)) <= MAX_BLOCK_MAXIMA
 
 
-def select_continuations(buffers: BeamState, logits: Tensor, end: int) -> Tensor:
+def select_continuations(buffers: BeamBuffers, logits: Tensor, end: int) -> Tensor:
     """Choose from logits [S, slots, V], record it, and return the parent rows [S*K] of the beam."""
     S, slots, V = logits.shape
     K = buffers.log_probs.shape[1]

@@ -17,7 +17,7 @@ memory traffic: docs/kernels.md. Letters as in `reference`; S sentences with K r
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 import triton
@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from covnmt.kernels import reference
-from covnmt.kernels.tensors import DecoderWeights, DecodingWeights, EncodedSource
+from covnmt.kernels.tensors import BeamBuffers, DecoderWeights, DecodingWeights, EncodedSource
 from covnmt.kernels.triton import attention as triton_attention
 from covnmt.kernels.triton.attention import AttentionSource
 from covnmt.kernels.triton.coverage import CoverageConstants
@@ -156,23 +156,6 @@ def _small_weights(decoder: DecoderWeights, dtype: torch.dtype) -> SmallWeights:
     V = None if decoder.V_a is None else decoder.V_a.detach().T.contiguous().to(dtype)
     assert decoder.coverage is not None
     return decoder.v, V, decoder.coverage.P, decoder.coverage.gates, decoder.coverage.candidate
-
-
-class BeamBuffers(Protocol):
-    """The tensors of a beam search that a step reads and writes."""
-
-    @property
-    def source(self) -> EncodedSource: ...
-    @property
-    def rows(self) -> Tensor: ...  # [R, 3n + e]
-    @property
-    def C(self) -> Tensor: ...  # [R, J, d]
-    @property
-    def token_ids(self) -> Tensor: ...  # [R] chosen last
-    @property
-    def clock(self) -> Tensor: ...  # [2] steps done, and those of them in the history
-    @property
-    def alpha(self) -> Tensor: ...  # [steps, S, K, J] by slot of the parent
 
 
 class TritonDecoderStep:
