@@ -124,5 +124,5 @@ def demo(
 
     if threads:
         torch.set_num_threads(threads)
-    for part in run_demo(directory):
-        stdout_console.print(part)
+    for renderable in run_demo(directory):
+        stdout_console.print(renderable)

@@ -138,13 +138,13 @@ def align(
     check_distinct_paths([out, matrices], [source, target])
     loader = ModelLoader.find([require_one_model(model, "align")], device, threads)
     alignments = align_parallel_files(loader, source, target, tokenized)
-    found: Iterable[Alignment] = track(alignments, None, "aligning", "pairs")
+    aligned: Iterable[Alignment] = track(alignments, None, "aligning", "pairs")
     if matrices:
-        found = list(found)  # gone through twice
-    links = (links_from_attention(pair.matrix, method, threshold) for pair in found)
+        aligned = list(aligned)  # read twice
+    links = (links_from_attention(pair.matrix, method, threshold) for pair in aligned)
     write_output_lines(out, (format_links(link) for link in links))
     if matrices:
-        save_matrices(matrices, [pair.matrix for pair in found])
+        save_matrices(matrices, [pair.matrix for pair in aligned])
 
 
 @app.command()
