@@ -1,4 +1,4 @@
-"""How weights start (SPEC 1.3)."""
+"""Initial weights follow docs/paper-to-code.md, section 1.3."""
 
 import pytest
 import torch
