@@ -33,13 +33,13 @@ CASES = [
     ("Hello, world.", ["hello , world ."], [4, 4, 4, 3, 2, 1, 4, 3, 2, 1]),
     ("3.14 1-2", ["3.14 1 - 2"], [4, 4, 4, 3, 2, 1, 4, 3, 2, 1]),  # points in numbers stay
     ("&quot;x&quot;", ['" x "'], [3, 3, 3, 2, 1, 0, 3, 2, 1, 0]),
-    ("&QUOT;", ['"'], [3, 1, 0, 0, 0, 0, 3, 2, 1, 0]),  # lower-cased only after tokenising
+    ("&QUOT;", ['"'], [3, 1, 0, 0, 0, 0, 3, 2, 1, 0]),  # lower-cased only after tokenizing
     ("É", ["é"], [1, 1, 0, 0, 0, 0, 1, 0, 0, 0]),  # only A to Z is lower-cased
 ]
 
 words = st.lists(st.sampled_from("abcde"), max_size=9)
 some_words = words.filter(bool)
-# untokenised text: numbers, points, dashes, quotes, capitals, white space
+# untokenized text: numbers, points, dashes, quotes, capitals, white space
 raw = st.text("aB c.,-12'\"&;(?\u3000", min_size=1, max_size=30).filter(str.strip)
 
 

@@ -95,7 +95,14 @@ def evaluate(
         float, typer.Option(help="for --extraction threshold", callback=check_finite)
     ] = 0.5,
     symmetry: SymmetryOption = "grow-diag-final",
-    renormalise: Annotated[bool, typer.Option(help="renormalize the matrices for SAER")] = False,
+    renormalize: Annotated[
+        bool,
+        typer.Option(
+            "--renormalize/--no-renormalize",
+            "--renormalise/--no-renormalise",
+            help="renormalize the matrices for SAER",
+        ),
+    ] = False,
     ter: TerOption = True,
     json_file: JsonOption = None,
 ) -> None:
@@ -113,7 +120,7 @@ def evaluate(
         hypothesis, test_set, forced, links, reverse_links, attention, output_links, first_number
     )
     options = EvaluationOptions(
-        tokenize, extraction, threshold, symmetry, renormalise, ter=ter, workers=available_cpus()
+        tokenize, extraction, threshold, symmetry, renormalize, ter=ter, workers=available_cpus()
     )
     evaluation = run(system, test_set, options)
     tables = [evaluation_table(evaluation)]
