@@ -21,7 +21,13 @@ from covnmt.base.errors import UserError
 from covnmt.data.padding import map_in_batches, pad_ids
 from covnmt.decoding.engines import Network, build_engine, load_networks
 from covnmt.inference.align import Alignment, force_align
-from covnmt.inference.omissions import MIN_GAIN, OmissionChecker, OmissionReport, SkippedPair
+from covnmt.inference.omissions import (
+    MAX_TOKENS,
+    MIN_GAIN,
+    OmissionChecker,
+    OmissionReport,
+    SkippedPair,
+)
 from covnmt.inference.translate import (
     LineCallback,
     PartialLines,
@@ -219,9 +225,12 @@ class Model:
         return list(self._checker().reports(pairs, min_gain))
 
     def check_stream(
-        self, pairs: Iterable[tuple[str, str]], min_gain: float, max_tokens: int
+        self,
+        pairs: Iterable[tuple[str, str]],
+        min_gain: float = MIN_GAIN,
+        max_tokens: int = MAX_TOKENS,
     ) -> Iterator[OmissionReport | SkippedPair]:
-        """Check like `check`, a window of pairs at a time, but skip long pairs.
+        """Check like `check`, but yield results after every window of pairs.
 
         A pair is skipped if a side has more than `max_tokens` tokens.
         """

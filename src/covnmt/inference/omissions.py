@@ -245,25 +245,23 @@ class OmissionChecker:
     ) -> list[UnitScores]:
         """Return what the model's own translation of a sentence loses without each of its words."""
         ablations = [
-            [
-                Ablation(
-                    source,
-                    source.other_sentences(sentence),
-                    source.units_in(sentence),
-                    self._target_ids(translation.text),
-                )
-                for sentence, translation in zip(source.sentences, own, strict=True)
-            ]
-            for source, own in zip(sources, translations, strict=True)
+            Ablation(
+                source,
+                source.other_sentences(sentence),
+                source.units_in(sentence),
+                self._target_ids(translation.text),
+            )
+            for source, of_sentences in zip(sources, translations, strict=True)
+            for sentence, translation in zip(source.sentences, of_sentences, strict=True)
         ]
-        losses = iter(self._losses(list(chain.from_iterable(ablations))))
+        losses = zip(ablations, self._losses(ablations), strict=True)
         return [
             {
                 unit: loss
-                for ablation, row in zip(own, islice(losses, len(own)), strict=True)
+                for ablation, row in islice(losses, len(source.sentences))
                 for unit, loss in zip(ablation.candidates, row.tolist(), strict=True)
             }
-            for own in ablations
+            for source in sources
         ]
 
     def _omitted_sentences(
