@@ -91,12 +91,12 @@ class ServedModel:
         Messages about an item begin with its prefix. `on_partial` is called from another thread.
         """
         items: list[WorkItem[Work[Any], R]] = []
-        for number, (each, prefix) in enumerate(zip(work, prefixes, strict=True)):
-            for text in each.texts:
+        for number, (entry, prefix) in enumerate(zip(work, prefixes, strict=True)):
+            for text in entry.texts:
                 if len(text) > self.max_characters:
                     size = f"{len(text):,} characters"
                     raise UserError(prefix + too_long_message(text, size, self.max_characters))
-            items.append(WorkItem(each, prefix, on_partial and partial(on_partial, number)))
+            items.append(WorkItem(entry, prefix, on_partial and partial(on_partial, number)))
         self.queue.submit(items)
         return [item.future for item in items]
 
