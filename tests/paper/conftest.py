@@ -1,4 +1,4 @@
-"""Fixtures of made-up results and of a small corpus in KFTT's places."""
+"""Fixtures: sample results, and a small corpus with the file names of KFTT."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Made-up results, text and plans that the tests of this folder share."""
+"""Sample results, text and plans."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +13,7 @@ from covnmt.paper.results import Result
 
 KFTT, TINY = find_experiment("kftt"), find_experiment("embedded", "tiny")
 
-# The test set of the made-up results: its systems differ in what they get wrong.
+# The test set of the sample results: its systems make different errors.
 WORDS = ["kappa", "delta", "omega", "sigma", "theta", "gamma"]
 REFERENCES = [
     " ".join(WORDS[(start + k * k) % len(WORDS)] for k in range(5 + start % 50))
@@ -31,7 +31,7 @@ OUTPUTS = {
 def sample_content(
     comparison: Comparison, system: str, seed: int, **changes: Any
 ) -> dict[str, Any]:
-    """A result as a job would write it, of the made-up test set."""
+    """Build the content of a result file, measured on the sample test set."""
     found = comparison.systems[system if system in OUTPUTS else "baseline"]
     alignment = [
         {"name": name, "value": value, "signature": ""}
@@ -117,7 +117,7 @@ def tiny_plan(directory: Path, **changes: Any) -> ExperimentPlan:
 
 
 def write_open_corpus(directory: Path, gold: bool = True) -> None:
-    """Text in the places where that of KFTT is."""
+    """Write text with the file names of KFTT."""
     for part, size in (("train", 30), ("dev", 4), ("test", 5)):
         write_lines(directory / f"kftt-ja-en/{part}.ja", [f"寺 は {k} 。" for k in range(size)])
         write_lines(directory / f"kftt-ja-en/{part}.en", [f"Temple {k}." for k in range(size)])
@@ -128,7 +128,7 @@ def write_open_corpus(directory: Path, gold: bool = True) -> None:
 
 
 def rows_of(table: str) -> Iterator[dict[str, str]]:
-    """A Markdown table as dictionaries by its head."""
+    """Yield the rows of a Markdown table as dictionaries by heading."""
     head, _, *rows = [
         [cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines()
     ]

@@ -1,4 +1,4 @@
-"""Corpora and scales: how their text is prepared, what is said where it is missing."""
+"""Corpora and scales: how their text is prepared, and errors where it is missing."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def test_open_corpora_are_prepared_as_words(tmp_path: Path) -> None:
     ]
 
 
-def test_files_may_lie_right_in_the_directory(tmp_path: Path) -> None:
+def test_corpus_files_may_be_in_the_directory_itself(tmp_path: Path) -> None:
     write_open_corpus(tmp_path, gold=False)
     KFTT.text.prepare(tmp_path / "kftt-ja-en", tmp_path / "prepared")
     assert not (tmp_path / "prepared" / GOLD_FILES[2]).exists()
@@ -47,7 +47,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize("corpus", MISSING)
-def test_a_missing_corpus_says_how_to_get_it(corpus: str, tmp_path: Path) -> None:
+def test_missing_corpus_says_how_to_get_it(corpus: str, tmp_path: Path) -> None:
     text = find_experiment(corpus).text
     with pytest.raises(UserError, match=MISSING[corpus]):
         text.prepare(tmp_path, tmp_path / "prepared")
@@ -63,12 +63,14 @@ def test_a_missing_corpus_says_how_to_get_it(corpus: str, tmp_path: Path) -> Non
         ("embedded", "paper", "embedded has no scale 'paper'; it is run at scale small or tiny"),
     ],
 )
-def test_unknown_experiments(corpus: str, scale: str | None, message: str) -> None:
+def test_unknown_corpora_and_scales_are_refused(
+    corpus: str, scale: str | None, message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         find_experiment(corpus, scale)
 
 
-def test_every_experiment_has_its_own_folder_and_a_recipe() -> None:
+def test_every_experiment_has_its_own_name_and_a_recipe() -> None:
     assert len({each.name for each in EXPERIMENTS}) == len(EXPERIMENTS)
     for each in EXPERIMENTS:
         assert find_experiment(each.corpus, each.scale) == each
@@ -79,7 +81,9 @@ def test_every_experiment_has_its_own_folder_and_a_recipe() -> None:
 @pytest.mark.parametrize(
     "experiment", [e for e in EXPERIMENTS if isinstance(e.text, OpenCorpusText)]
 )
-def test_example_sentences(experiment: Experiment, tmp_path: Path) -> None:
+def test_examples_include_long_sentences_and_are_tokenized(
+    experiment: Experiment, tmp_path: Path
+) -> None:
     lines = experiment.text.examples(tmp_path)
     assert 10 <= len(lines) <= 15
     assert sum(len(line.split()) > 30 for line in lines) >= 4

@@ -1,4 +1,4 @@
-"""The paper's experiment as a list of jobs: order, resumption, one job, the sheet."""
+"""Jobs: their order, resumption, time limits, and rating sheets."""
 
 import json
 from contextlib import nullcontext
@@ -29,7 +29,7 @@ from tests.paper.sample_results import (
 )
 
 
-def test_one_seed_of_every_system_comes_before_the_second_seeds() -> None:
+def test_first_seed_of_every_system_comes_before_second_seeds() -> None:
     first = [f"{system}-seed1" for system in PAPER_SYSTEMS]
     second = ["baseline-seed2", "fertility-seed2", "gru10-seed2"]
     assert names(choose_jobs(KFTT)) == first + second
@@ -37,7 +37,7 @@ def test_one_seed_of_every_system_comes_before_the_second_seeds() -> None:
     assert names(choose_jobs(TINY)) == ["baseline-seed1", "gru10-seed1"]
 
 
-def test_jobs_that_are_asked_for() -> None:
+def test_named_systems_and_seeds_are_chosen_exactly() -> None:
     asked = choose_jobs(KFTT, ["gru10", "gru4", "gru10"], [3, 4])
     assert names(asked) == ["gru10-seed3", "gru4-seed3", "gru10-seed4", "gru4-seed4"]
     assert len(choose_jobs(KFTT, seeds=[7])) == 6
@@ -46,7 +46,7 @@ def test_jobs_that_are_asked_for() -> None:
 
 
 class Machine:
-    """Does jobs by writing an empty result; stops before the job it is told to."""
+    """Runs jobs by writing an empty result; is interrupted before a given job."""
 
     def __init__(self, stop_before: str = "") -> None:
         self.done: list[str] = []
@@ -66,7 +66,7 @@ def three_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExperimentPla
 
 
 @pytest.mark.parametrize("stop", ["baseline-seed1", "tanh1-seed1", "gru10-seed1"])
-def test_a_stopped_list_goes_on(
+def test_interrupted_list_of_jobs_resumes(
     stop: str, three_jobs: ExperimentPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = Machine(stop_before=stop), Machine()
@@ -80,10 +80,10 @@ def test_a_stopped_list_goes_on(
 
 
 @pytest.mark.parametrize(("finished", "stopped"), [(True, False), (True, True), (False, True)])
-def test_no_measuring_begins_after_a_signal(
+def test_measuring_does_not_start_after_a_signal(
     finished: bool, stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though the training was at its end when it came; that is not made again."""
+    """Even if training had just finished: then it is recorded as finished."""
     outcome = TrainingOutcome("it says why", Counters(), finished, stopped)
     monkeypatch.setattr(neural, "train", lambda *_: outcome)
     plan, job = tiny_plan(tmp_path), ExperimentJob("baseline", 1)
@@ -103,7 +103,7 @@ def test_reason_names_the_time_of_the_whole_job(
     assert ended.minutes == 1.0
 
 
-def test_results_from_elsewhere_are_not_made_again(
+def test_jobs_with_a_copied_result_are_skipped(
     three_jobs: ExperimentPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_result(three_jobs.result_directory, empty_result(ExperimentJob("tanh1", 1)))
@@ -114,14 +114,14 @@ def test_results_from_elsewhere_are_not_made_again(
     assert list(run_jobs(three_jobs)) == []
 
 
-def test_results_that_cannot_be_written_are_told_before_any_work(tmp_path: Path) -> None:
+def test_unwritable_results_are_refused_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("a file")
     with pytest.raises(UserError, match=r"embedded-tiny.baseline-seed1\.json: cannot be written"):
         list(run_jobs(tiny_plan(tmp_path)))
     assert not (tmp_path / "work").exists()
 
 
-def test_the_list_says_what_is_done_and_left(tmp_path: Path, comparison: Comparison) -> None:
+def test_progress_rows_show_finished_and_open_jobs(tmp_path: Path, comparison: Comparison) -> None:
     plan = tiny_plan(tmp_path)
     write_result(plan.result_directory, sample_result(sample_content(comparison, "gru10", 1)))
     assert list(plan.progress_rows()) == [
@@ -130,7 +130,7 @@ def test_the_list_says_what_is_done_and_left(tmp_path: Path, comparison: Compari
     ]
 
 
-def test_a_stopped_training_has_only_the_time_that_is_left(tmp_path: Path) -> None:
+def test_resumed_training_has_the_time_that_is_left(tmp_path: Path) -> None:
     assert training_minutes_left(None, tmp_path) == 0
     assert training_minutes_left(10, tmp_path) == pytest.approx(8.5)
     log = ['{"seconds": 60}', '{"seconds": 120.0}', '{"secon']
@@ -139,7 +139,7 @@ def test_a_stopped_training_has_only_the_time_that_is_left(tmp_path: Path) -> No
     assert 0 < training_minutes_left(1, tmp_path) < 0.1
 
 
-def test_commands_name_no_directory(tmp_path: Path) -> None:
+def test_command_of_a_result_has_no_local_directory(tmp_path: Path) -> None:
     told = tiny_plan(tmp_path).command(ExperimentJob("gru10", 3), 2.5)
     assert told == ("covnmt reproduce embedded --scale tiny --system gru10 --seed 3 --minutes 2.5")
 
@@ -147,7 +147,7 @@ def test_commands_name_no_directory(tmp_path: Path) -> None:
 WORDS = ["寺", "は", "古い"]  # as the system tells them: there are no spaces to go by
 
 
-def test_the_sheet_stays_out_of_the_results(prepared: Path, tmp_path: Path) -> None:
+def test_rating_sheets_are_written_to_the_work_directory(prepared: Path, tmp_path: Path) -> None:
     plan = ExperimentPlan(KFTT, tmp_path / "work", tmp_path / "results")
     plan.prepared.parent.mkdir(parents=True)
     prepared.rename(plan.prepared)

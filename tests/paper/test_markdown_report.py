@@ -1,4 +1,4 @@
-"""The page of an experiment, whatever results there are."""
+"""The page of an experiment, with all results and with few."""
 
 import json
 from itertools import pairwise
@@ -25,7 +25,9 @@ from tests.paper.sample_results import (
 )
 
 
-def test_the_page(results: list[Result], tmp_path: Path, comparison: Comparison) -> None:
+def test_page_has_all_sections_and_figures(
+    results: list[Result], tmp_path: Path, comparison: Comparison
+) -> None:
     extra = sample_result(sample_content(comparison, "gru4", 1))
     for result in [*results, extra]:
         write_result(tmp_path, result)
@@ -55,7 +57,7 @@ def test_the_page(results: list[Result], tmp_path: Path, comparison: Comparison)
     assert again == page
 
 
-def test_a_page_of_two_recipes(
+def test_page_of_two_recipes_says_so(
     results: list[Result], tmp_path: Path, comparison: Comparison
 ) -> None:
     other = sample_content(comparison, "gru10", 7)
@@ -67,7 +69,9 @@ def test_a_page_of_two_recipes(
     assert "the same for all systems" not in page
 
 
-def test_a_page_of_one_result(tmp_path: Path, comparison: Comparison) -> None:
+def test_page_of_one_result_explains_what_is_missing(
+    tmp_path: Path, comparison: Comparison
+) -> None:
     nothing = {"gold": {"pairs": 0, "what": None}, "examples": []}
     content = sample_content(comparison, "gru10", 1, **nothing)
     write_result(tmp_path, sample_result(content))
@@ -80,7 +84,9 @@ def test_a_page_of_one_result(tmp_path: Path, comparison: Comparison) -> None:
         write_page(KFTT, tmp_path / "empty")
 
 
-def test_a_page_of_the_phrase_based_system_alone(tmp_path: Path, comparison: Comparison) -> None:
+def test_page_of_the_phrase_based_system_alone_has_no_curves(
+    tmp_path: Path, comparison: Comparison
+) -> None:
     write_result(tmp_path, sample_result(sample_content(comparison, PHRASE_BASED, 1)))
     page = write_page(KFTT, tmp_path).read_text("utf-8")
     assert "| `pbsmt`, phrase-based | - |" in page
@@ -100,7 +106,7 @@ def test_a_page_of_the_phrase_based_system_alone(tmp_path: Path, comparison: Com
         ([(PHRASE_BASED, 1)], {}),
     ],
 )
-def test_systems_are_shown_with_one_seed(
+def test_figures_show_the_seed_that_most_systems_have(
     done: list[tuple[str, int]], shown: dict[str, int], comparison: Comparison
 ) -> None:
     results = [sample_result(sample_content(comparison, *job)) for job in done]

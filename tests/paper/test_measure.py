@@ -1,4 +1,4 @@
-"""What a job measures."""
+"""Scores of the test set, and the description of a training."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ from covnmt.paper.measure import score_text, sign_as_lowercased
 from covnmt.paper.neural import describe_run
 
 
-def test_case_insensitive_scores_are_those_of_sacrebleu() -> None:
+def test_scores_of_lowercased_text_are_signed_as_sacrebleu_does() -> None:
     output = ["The cat sat on A mat today", "Kyoto is old"]
     references = ["the Cat sat on a Mat Today .", "kyoto Is Very old"]
     lower = [[line.lower() for line in lines] for lines in (output, references)]
@@ -28,8 +28,8 @@ def test_case_insensitive_scores_are_those_of_sacrebleu() -> None:
         assert score.signature == str(metric.get_signature())
 
 
-def test_capitals_do_not_count() -> None:
-    """On neither side: systems that never saw one cannot write one."""
+def test_capitals_do_not_count_on_either_side() -> None:
+    """Systems that never saw a capital cannot write one."""
     lines = ["The Temple of the North .", "It is OLD , very old indeed ."]
     test = SimpleNamespace(source_text=lambda: lines, target_text=lambda: lines)
     found = score_text([line.upper() for line in lines], None, cast(Split, test))

@@ -1,4 +1,4 @@
-"""Systems that read subwords or plain text: what is measured, and what one training serves."""
+"""Systems of subwords or plain text: measures, tuning, and variants that share a training."""
 
 import json
 import shutil
@@ -43,7 +43,7 @@ TINY = find_recipe("reproduce/embedded-tiny")
 
 @pytest.fixture(scope="module")
 def plan(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> ExperimentPlan:
-    """All of them, run on a tiny corpus in the place of KFTT."""
+    """Finished jobs of all SYSTEMS on a tiny corpus with the file names of KFTT."""
     directory = tmp_path_factory.mktemp("modern")
     raw = directory / "raw"
     gold = raw / "gold-align/ja-en-kftt"
@@ -64,7 +64,7 @@ def plan(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Experimen
     return made
 
 
-def test_proxies_are_for_words_only(plan: ExperimentPlan) -> None:
+def test_systems_of_subwords_have_no_proxies(plan: ExperimentPlan) -> None:
     first, *others = read_results(plan.result_directory)
     for result in (first, *others):
         assert result.scores.model_fields_set == {"translation", "alignment"}
@@ -73,7 +73,7 @@ def test_proxies_are_for_words_only(plan: ExperimentPlan) -> None:
     assert first.test.source_lengths == [len(line.split()) for line in lines]
 
 
-def test_one_training_serves_all_that_use_it_otherwise(plan: ExperimentPlan) -> None:
+def test_one_training_serves_variants_that_only_decode_differently(plan: ExperimentPlan) -> None:
     assert [training_system(system) for system in SYSTEMS] == ["gru10"] * 4
     assert training_system("gru10-no-dropout") == "gru10-no-dropout"
     assert [path.parent.name for path in plan.work.rglob("last.safetensors")] == ["gru10-seed1"]
@@ -92,12 +92,13 @@ def test_one_training_serves_all_that_use_it_otherwise(plan: ExperimentPlan) -> 
 
 
 @pytest.mark.parametrize(("corpus", "scale", "system", "tuned"), TUNED)
-def test_who_is_tuned(corpus: str, scale: str, system: str, tuned: bool) -> None:
+def test_systems_with_a_tuned_length_penalty(
+    corpus: str, scale: str, system: str, tuned: bool
+) -> None:
     assert tunes_length_penalty(find_experiment(corpus, scale), system) == tuned
 
 
-def test_the_length_penalty_is_chosen_on_the_dev_set(plan: ExperimentPlan) -> None:
-    """It is the best of those tried, and what the model directory has from then on."""
+def test_length_penalty_is_the_best_on_dev_and_is_stored(plan: ExperimentPlan) -> None:
     results = [
         read_result(plan.result_file(ExperimentJob(system, 1)), system, 1) for system in SYSTEMS
     ]
@@ -114,7 +115,7 @@ def test_the_length_penalty_is_chosen_on_the_dev_set(plan: ExperimentPlan) -> No
         assert round(paper_bleu(texts, [references]).value, 2) == best[1]
 
 
-def test_the_page_tells_what_was_tried(plan: ExperimentPlan) -> None:
+def test_page_shows_the_length_penalties_that_were_tried(plan: ExperimentPlan) -> None:
     page = write_page(plan.experiment, plan.result_directory).read_text("utf-8")
     section = page.partition("## Length normalization, chosen on the dev set")[2].partition("##")[0]
     rows = [line for line in section.splitlines() if line.startswith("| `")]
@@ -125,8 +126,8 @@ def test_the_page_tells_what_was_tried(plan: ExperimentPlan) -> None:
     assert tables.length_penalty_table(older) == ""
 
 
-def test_what_is_chosen_by_one_rule_is_one_setting(plan: ExperimentPlan) -> None:
-    """But not beside what was not chosen so."""
+def test_tuned_penalties_count_as_one_setting(plan: ExperimentPlan) -> None:
+    """A penalty that was not tuned still differs from them."""
     first = read_result(plan.result_file(ExperimentJob("gru10", 1)), "gru10", 1)
     other = first.model_copy(deep=True)
     other.recipe["decode"]["length_penalty"] = 9.0
@@ -137,19 +138,19 @@ def test_what_is_chosen_by_one_rule_is_one_setting(plan: ExperimentPlan) -> None
 
 
 @pytest.mark.parametrize("corpus", ["kftt", "twlaw"])
-def test_words_trained_the_modern_way(corpus: str) -> None:
+def test_modern_variant_has_the_settings_of_the_modern_scale(corpus: str) -> None:
     of_words, of_pieces = (find_experiment(corpus, scale).recipe for scale in ("paper", "modern"))
     words = load_recipe(find_recipe(of_words), recipe_overrides("gru10-modern"))
     pieces = load_recipe(find_recipe(of_pieces), recipe_overrides("gru10"))
     assert list(changed_settings(words, pieces)) == ["data.max_length"]
 
 
-def test_the_sheet_finds_what_another_search_gave(plan: ExperimentPlan) -> None:
+def test_rating_sheets_find_outputs_of_variants_without_training(plan: ExperimentPlan) -> None:
     key = json.loads((write_rating_sheets(plan, SYSTEMS, 1) / "key.json").read_text("utf-8"))
     assert {item["system"] for item in key["items"]} == set(SYSTEMS)
 
 
-def test_measured_elsewhere_it_still_names_where_and_how_long_it_was_trained(
+def test_result_names_where_and_how_long_its_system_was_trained(
     plan: ExperimentPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COVNMT_COMMIT", "another")
@@ -161,14 +162,14 @@ def test_measured_elsewhere_it_still_names_where_and_how_long_it_was_trained(
     assert again.scores.model_dump(exclude_unset=True) == before["scores"]
 
 
-def test_beside_other_work_no_speed_is_told(plan: ExperimentPlan, tmp_path: Path) -> None:
+def test_shared_machine_records_no_speed(plan: ExperimentPlan, tmp_path: Path) -> None:
     list(run_jobs(replace(plan, results=tmp_path, jobs=[ExperimentJob("gru10", 1)], shared=True)))
     (beside,) = read_results(tmp_path / plan.experiment.name)
     assert beside.speed is None
     assert beside.command.endswith(" --seed 1 --shared")
 
 
-def test_the_page_needs_no_proxies(plan: ExperimentPlan) -> None:
+def test_page_without_proxies_has_no_adequacy_section(plan: ExperimentPlan) -> None:
     page = write_page(plan.experiment, plan.result_directory).read_text("utf-8")
     assert "without length normalization" in page
     assert "## Over- and under-translation" not in page
@@ -185,7 +186,7 @@ PAIRS = [
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> ExperimentPlan:
-    """A system that reads and writes text as people do."""
+    """A finished job whose system reads and writes plain text."""
     directory = tmp_path_factory.mktemp("plain")
     for part, times in (("train", 40), ("dev", 1), ("test", 1)):
         for side, ending in enumerate(("ja", "en")):
@@ -201,7 +202,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> ExperimentPlan:
     return made
 
 
-def test_plain_text_is_scored_as_people_read_it(plain: ExperimentPlan) -> None:
+def test_plain_text_is_scored_cased(plain: ExperimentPlan) -> None:
     [result] = read_results(plain.result_directory)
     assert result.scores.model_fields_set == {"translation"}
     [sacrebleu] = [score for score in result.scores.translation if score.name == "BLEU"]
@@ -210,7 +211,7 @@ def test_plain_text_is_scored_as_people_read_it(plain: ExperimentPlan) -> None:
     assert result.test.source_lengths == lengths.tolist()
 
 
-def test_plain_text_may_lack_its_full_stop(plain: ExperimentPlan) -> None:
+def test_one_in_ten_plain_pairs_is_also_read_without_full_stop(plain: ExperimentPlan) -> None:
     corpus = Corpus.open(plain.prepared)
     assert corpus.report.splits["train"].read == 84  # one in ten of those with a full stop again
     tokenizer = Codec.load(plain.prepared, "source")

@@ -1,4 +1,4 @@
-"""Prepared data that travels as one file."""
+"""Prepared data packed into one file."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_a_pack_comes_back_as_it_was(prepared: Path, tmp_path: Path) -> None:
+def test_unpacked_data_equal_the_packed_ones(prepared: Path, tmp_path: Path) -> None:
     for name in ("one.tar.xz", "two.tar.xz"):
         pack_prepared_data(prepared, "kftt", tmp_path / name)
     assert (tmp_path / "one.tar.xz").read_bytes() == (tmp_path / "two.tar.xz").read_bytes()
@@ -25,7 +25,7 @@ def test_a_pack_comes_back_as_it_was(prepared: Path, tmp_path: Path) -> None:
     unpack_prepared_data(tmp_path / "nothing", "kftt", there)  # is not asked for
 
 
-def test_packs_that_are_none(prepared: Path, tmp_path: Path) -> None:
+def test_files_that_are_no_pack_are_refused(prepared: Path, tmp_path: Path) -> None:
     pack_prepared_data(prepared, "kftt", tmp_path / "good.tar.xz")
     whole = (tmp_path / "good.tar.xz").read_bytes()
     (tmp_path / "cut.tar.xz").write_bytes(whole[: len(whole) // 2])

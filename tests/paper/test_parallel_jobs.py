@@ -1,4 +1,4 @@
-"""Jobs at the same time: who goes with whom, and on which device."""
+"""Parallel jobs: which share a process, on which device, and how they stop."""
 
 import time
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def plan(device: str = "auto", minutes: float | None = None) -> ExperimentPlan:
     )
 
 
-def test_jobs_of_one_training_are_done_by_one_process() -> None:
+def test_jobs_of_one_training_share_a_process() -> None:
     jobs = [
         ExperimentJob(system, seed)
         for seed in (1, 2)
@@ -53,7 +53,7 @@ def test_jobs_of_one_training_are_done_by_one_process() -> None:
         (4, "cpu", 2, ["cpu", "cpu"], True),
     ],
 )
-def test_devices_are_taken_in_turn(
+def test_devices_are_assigned_in_turn(
     gpus: int,
     device: str,
     number: int,
@@ -68,7 +68,7 @@ def test_devices_are_taken_in_turn(
     assert set(list_devices(device)) == set(places)
 
 
-def test_a_process_is_given_what_its_results_will_tell() -> None:
+def test_arguments_of_a_child_repeat_the_plan() -> None:
     jobs = [ExperimentJob("gru10", 7), ExperimentJob("gru10-no-average", 7)]
     words = " ".join(reproduce_arguments(plan(minutes=3.5), jobs, "cuda:1", shared=True))
     assert words == (
@@ -80,7 +80,7 @@ def test_a_process_is_given_what_its_results_will_tell() -> None:
     assert "--shared" not in reproduce_arguments(plan(), jobs, "cpu", shared=False)
 
 
-def test_a_place_is_free_again_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_is_free_again_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object, **options: object) -> None:
         raise OSError("too many processes")
 
@@ -91,10 +91,10 @@ def test_a_place_is_free_again_whatever_happens(monkeypatch: pytest.MonkeyPatch)
     assert processes.free_devices.qsize() == 2
 
 
-def test_attention_errors_are_counted_of_its_own_stops_all(
+def test_error_of_the_parent_stops_all_children(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Such as nobody to tell any more: then no process works on unseen."""
+    """For example a closed terminal: then no child works on unseen."""
     stopped: list[str] = []
 
     def run(processes: JobProcesses, jobs: Sequence[ExperimentJob]) -> None:
@@ -114,7 +114,7 @@ def test_attention_errors_are_counted_of_its_own_stops_all(
     assert stopped == ["gru10"]
 
 
-def test_a_process_that_starts_after_the_stop_is_told_of_it(
+def test_child_that_starts_after_the_stop_stops_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[str] = []
@@ -127,8 +127,8 @@ def test_a_process_that_starts_after_the_stop_is_told_of_it(
     assert told == ["gru10-seed1: told"]
 
 
-def test_ctrl_c_does_not_reach_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has a session of its own, and is told by us."""
+def test_ctrl_c_does_not_reach_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has its own session, and is stopped by the parent."""
     told: list[str] = []
     monkeypatch.setattr(parallel_jobs, "CHILD", "import os; print(os.getsid(0) == os.getpid())")
     monkeypatch.setattr(parallel_jobs, "log", told.append)

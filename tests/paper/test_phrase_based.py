@@ -31,7 +31,9 @@ def plan(tiny_corpus: Path, tiny_text: Path, tmp_path: Path) -> ExperimentPlan:
     return made
 
 
-def test_the_job(plan: ExperimentPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_trains_tunes_and_measures(
+    plan: ExperimentPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def quick(search: StackSearchSettings, iterations: int, seed: int) -> WeightTuningSettings:
         assert (iterations, seed) == (phrase_based.TUNING_ROUNDS, 1)
         one = search.model_copy(update={"processes": 1})

@@ -1,4 +1,4 @@
-"""Result files: their layout, and what is said of damaged ones."""
+"""Result files: their layout, damaged ones, and those that are committed."""
 
 import json
 from pathlib import Path
@@ -24,16 +24,18 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_layout_is_json(value: Any) -> None:
+def test_formatted_json_is_equal_to_its_value(value: Any) -> None:
     assert json.loads(format_json(value)) == value
 
 
-def test_rows_of_figures_stand_on_one_line() -> None:
+def test_lists_of_plain_values_are_on_one_line() -> None:
     text = format_json({"a": [[1, 2], [3, 4]], "b": ["x", "y"]})
     assert text == '{\n  "a": [\n    [1, 2],\n    [3, 4]\n  ],\n  "b": ["x", "y"]\n}'
 
 
-def test_damaged_results_are_named(tmp_path: Path, comparison: Comparison) -> None:
+def test_damaged_results_are_refused_with_their_file_and_keys(
+    tmp_path: Path, comparison: Comparison
+) -> None:
     good = sample_content(comparison, "gru10", 1)
     for content, message in (
         ({"format": 9}, "gru10-seed1.json: not a result of `covnmt reproduce`"),
@@ -48,7 +50,7 @@ def test_damaged_results_are_named(tmp_path: Path, comparison: Comparison) -> No
             read_results(tmp_path)
 
 
-def test_statistics_keep_their_shape(results: list[Result]) -> None:
+def test_statistics_are_an_integer_array(results: list[Result]) -> None:
     assert results[0].statistics.shape == (len(REFERENCES), 10)
     assert results[0].statistics.dtype == np.int64
 

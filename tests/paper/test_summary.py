@@ -1,4 +1,4 @@
-"""Results put together: who is compared with whom."""
+"""Summaries: which results are compared."""
 
 import pytest
 
@@ -9,7 +9,9 @@ from covnmt.paper.summary import summarize_results
 from tests.paper.sample_results import KFTT, sample_content, sample_result
 
 
-def test_marks_are_those_of_compare(results: list[Result], comparison: Comparison) -> None:
+def test_significance_marks_agree_with_compare(
+    results: list[Result], comparison: Comparison
+) -> None:
     summary = summarize_results(KFTT, results)
     assert [each.system for each in summary.systems] == ["baseline", "fertility", "tanh1", "gru10"]
     for each in summary.systems[1:]:
@@ -24,7 +26,9 @@ def test_marks_are_those_of_compare(results: list[Result], comparison: Compariso
     ]
 
 
-def test_gains_ratios_and_spreads(results: list[Result], comparison: Comparison) -> None:
+def test_gains_speed_ratios_and_spreads_over_seeds(
+    results: list[Result], comparison: Comparison
+) -> None:
     summary = summarize_results(KFTT, results)
     gru10, fertility = summary.find("gru10"), summary.find("fertility")
     assert gru10 is not None
@@ -42,7 +46,7 @@ def test_gains_ratios_and_spreads(results: list[Result], comparison: Comparison)
     assert summary.missing == ("linguistic-seed1", "gru1-seed1", "fertility-seed2")
 
 
-def test_only_equals_are_compared(comparison: Comparison) -> None:
+def test_only_equal_seeds_machines_and_commits_are_compared(comparison: Comparison) -> None:
     baseline = sample_result(sample_content(comparison, "baseline", 1))
     elsewhere = {"gpu": "Another GPU", "cpu": "A CPU", "cores": 8}
     moved = sample_result(sample_content(comparison, "gru10", 1, machine=elsewhere))
@@ -64,8 +68,8 @@ def test_only_equals_are_compared(comparison: Comparison) -> None:
     assert summary.machines == ("A GPU", "Another GPU")
 
 
-def test_variants_are_set_against_what_they_are_made_of(comparison: Comparison) -> None:
-    """With the same seeds: the other seed of its base is another training."""
+def test_variants_are_compared_with_their_base_of_the_same_seed(comparison: Comparison) -> None:
+    """The other seed of its base is another training."""
     weak = sample_content(comparison, "baseline", 2) | {"system": "gru10"}
     made = [("gru10", 1), ("gru4", 1), ("gru16", 3)]
     done = [sample_result(sample_content(comparison, *job)) for job in made]

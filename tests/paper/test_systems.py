@@ -1,4 +1,4 @@
-"""What makes each system of the shared recipe."""
+"""Overrides that make each system from the shared recipe."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,9 @@ from tests.paper.sample_results import KFTT
 
 
 @pytest.mark.parametrize("system", [*PAPER_SYSTEMS, *VARIANTS])
-def test_systems_differ_only_in_what_makes_them(system: str, tmp_path: Path) -> None:
+def test_systems_differ_from_the_recipe_only_in_their_own_settings(
+    system: str, tmp_path: Path
+) -> None:
     plan = ExperimentPlan(KFTT, tmp_path, tmp_path)
     config = job_config(plan, ExperimentJob(system, 5), minutes=1.5)
     assert (config.train.seed, config.train.minutes) == (5, 1.5)

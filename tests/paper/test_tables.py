@@ -1,4 +1,4 @@
-"""The tables of a page, ours beside the paper's."""
+"""The tables of a page, with the paper's figures next to ours."""
 
 from dataclasses import replace
 
@@ -13,7 +13,9 @@ from covnmt.paper.systems import PHRASE_BASED, recipe_overrides
 from tests.paper.sample_results import KFTT, rows_of, sample_content, sample_result
 
 
-def test_table_one(results: list[Result], comparison: Comparison) -> None:
+def test_translation_table_has_our_scores_and_those_of_the_paper(
+    results: list[Result], comparison: Comparison
+) -> None:
     rows = {
         row["system"].split("`")[1]: row
         for row in rows_of(tables.translation_table(summarize_results(KFTT, results)))
@@ -30,8 +32,10 @@ def test_table_one(results: list[Result], comparison: Comparison) -> None:
     assert " to +" in rows["gru10"]["95%"]
 
 
-def test_the_phrase_based_row(results: list[Result], comparison: Comparison) -> None:
-    """It comes first, has no parameters, and those who beat it get a mark of their own."""
+def test_phrase_based_row_comes_first_with_its_own_mark(
+    results: list[Result], comparison: Comparison
+) -> None:
+    """It has no parameters, and systems that beat it get a double dagger."""
     # as good as `fertility`: better than the baseline, worse than gru10
     phrases = sample_content(comparison, "fertility", 1) | {"system": PHRASE_BASED}
     summary = summarize_results(KFTT, [*results, sample_result(phrases)])
@@ -54,7 +58,7 @@ def test_the_phrase_based_row(results: list[Result], comparison: Comparison) -> 
     assert recipe_overrides(PHRASE_BASED) == []
 
 
-def test_figures_of_the_paper_agree_with_each_other() -> None:
+def test_figures_of_the_paper_are_consistent() -> None:
     assert list(tables.PAPER_ROWS) == [PHRASE_BASED, *PAPER_SYSTEMS]
     baseline = tables.PAPER_ROWS["baseline"].bleu
     for system, row in tables.PAPER_ROWS.items():
@@ -64,7 +68,7 @@ def test_figures_of_the_paper_agree_with_each_other() -> None:
         assert 100 * (1 - after / before) == pytest.approx(fewer, abs=0.05)
 
 
-def test_changes_against_the_baseline(results: list[Result]) -> None:
+def test_relative_change_from_the_baseline(results: list[Result]) -> None:
     summary = summarize_results(KFTT, results)
     base, gru10 = summary.find("baseline"), summary.find("gru10")
     assert base is not None
@@ -76,8 +80,8 @@ def test_changes_against_the_baseline(results: list[Result]) -> None:
     assert tables.change_from_baseline(changed, before, "REP") == "-"
 
 
-def test_variants_stand_after_what_they_are_read_beside(comparison: Comparison) -> None:
-    """Sizes of coverage after GRU d=1 and d=10; how long each was trained is told."""
+def test_variants_are_listed_after_what_they_are_compared_with(comparison: Comparison) -> None:
+    """Sizes of coverage come after GRU d=1 and d=10."""
     systems = ("baseline", "tanh1", "gru1", "gru10", "gru4")
     results = [sample_result(sample_content(comparison, system, 1)) for system in systems]
     rows = list(rows_of(tables.variants_table(summarize_results(KFTT, results))))
@@ -90,7 +94,7 @@ def test_variants_stand_after_what_they_are_read_beside(comparison: Comparison) 
     assert tables.variants_table(summarize_results(KFTT, results[:2])) == ""
 
 
-def test_speeds_of_those_that_were_alone(comparison: Comparison) -> None:
+def test_speed_table_leaves_out_shared_machines(comparison: Comparison) -> None:
     results = [
         sample_result(sample_content(comparison, system, 1)) for system in ("baseline", "gru10")
     ]

@@ -1,4 +1,4 @@
-"""The paper's sizes, as SPEC 1.6 and 2.2 count them: 30,001 words, 620, 1000."""
+"""Parameters at the paper's sizes: 30,001 words, 620, 1000 (docs/paper-to-code.md, section 1.6)."""
 
 TOTAL = 84_349_101  # of the baseline
 ADDED = {

@@ -1,4 +1,4 @@
-"""The phrase-based row as a person runs it, on the embedded pair."""
+"""The commands of the phrase-based system on the embedded pair."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ from tests.conftest import RunCli
 
 @pytest.fixture(scope="module")
 def model(run_cli: RunCli, tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Trained and tuned."""
+    """A trained and tuned model."""
     directory = tmp_path_factory.mktemp("smt") / "model"
     trained = run_cli("smt", "train", tiny_corpus, directory, "--samplers", 1)
     assert trained.returncode == 0, trained.stderr
@@ -30,7 +30,7 @@ def model(run_cli: RunCli, tiny_corpus: Path, tmp_path_factory: pytest.TempPathF
 
 
 def word_for_word(model: Path, lines: list[str]) -> list[str]:
-    """Each word by its most frequent translation, in the order of the source."""
+    """Translate each word by its most frequent translation, in the order of the source."""
     found = PhraseBasedModel.open(model)
     lexicon, target = found.lexicon(), found.codec("target").vocabulary
     options: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -41,7 +41,9 @@ def word_for_word(model: Path, lines: list[str]) -> list[str]:
     return [" ".join(target.decode([i for i in row if i])) for row in best]
 
 
-def test_it_translates(model: Path, tiny_text: Path, run_cli: RunCli, tmp_path: Path) -> None:
+def test_translation_is_better_than_word_for_word(
+    model: Path, tiny_text: Path, run_cli: RunCli, tmp_path: Path
+) -> None:
     source, reference = ((tiny_text / f"test.{e}").read_text().splitlines() for e in ("src", "tgt"))
     out, links = tmp_path / "out.txt", tmp_path / "out.links"
     files = (tiny_text / "test.src", "-o", out, "--links", links, "--reorder", 4, "--processes", 2)
@@ -52,19 +54,19 @@ def test_it_translates(model: Path, tiny_text: Path, run_cli: RunCli, tmp_path: 
     assert len(read_links(links)) == len(source)
 
 
-def test_links_to_a_pipe(model: Path, run_cli: RunCli, tmp_path: Path) -> None:
+def test_links_may_go_to_standard_output(model: Path, run_cli: RunCli, tmp_path: Path) -> None:
     asked = ("smt", "translate", model, "-o", "out", "--links", "-")
     done = run_cli(*asked, stdin=b"\n\n", cwd=tmp_path)
     assert done.stdout == "\n\n"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_tuning_gained(model: Path) -> None:
+def test_tuning_raises_dev_bleu(model: Path) -> None:
     known = read_json(model / "weights.json")
     assert known["dev_bleu"] > known["rounds"][0][1]
 
 
-def test_outputs_go_on_to_evaluate(
+def test_json_output_can_be_evaluated(
     model: Path, tiny_text: Path, run_cli: RunCli, tmp_path: Path
 ) -> None:
     out, figures = tmp_path / "out.jsonl", tmp_path / "figures.json"
@@ -81,7 +83,9 @@ def test_outputs_go_on_to_evaluate(
     assert len(row["alignment"]) == len(row["tokens"])
 
 
-def test_words_align(tiny_text: Path, tiny_corpus: Path, run_cli: RunCli, tmp_path: Path) -> None:
+def test_words_align_with_a_corpus(
+    tiny_text: Path, tiny_corpus: Path, run_cli: RunCli, tmp_path: Path
+) -> None:
     out = tmp_path / "test.links"
     files = (tiny_text / "test.src", tiny_text / "test.tgt", "-o", out)
     done = run_cli("words", "align", *files, "--data", tiny_corpus, "--aligner", "hmm")
@@ -90,7 +94,7 @@ def test_words_align(tiny_text: Path, tiny_corpus: Path, run_cli: RunCli, tmp_pa
     assert aer([each.sure for each in read_links(out)], gold) < 0.25
 
 
-# The command, to which Ctrl-C comes when the first stage is done.
+# The command, interrupted by Ctrl-C when the first stage is done.
 INTERRUPTED = """
 import os, signal
 from covnmt.__main__ import main
@@ -107,7 +111,9 @@ main()
 """
 
 
-def test_ctrl_c_and_going_on(tiny_corpus: Path, run_cli: RunCli, tmp_path: Path) -> None:
+def test_interrupted_training_resumes_after_the_finished_stages(
+    tiny_corpus: Path, run_cli: RunCli, tmp_path: Path
+) -> None:
     command = ["smt", "train", str(tiny_corpus), str(tmp_path / "model"), "--aligner", "ibm4"]
     command += ["--processes", "1"]
     stopped = subprocess.run(
@@ -130,7 +136,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("command", WRONG)
-def test_bad_input(command: str, run_cli: RunCli, tmp_path: Path) -> None:
+def test_bad_input_exits_with_code_2_and_its_name(
+    command: str, run_cli: RunCli, tmp_path: Path
+) -> None:
     done = run_cli(*command.split(), cwd=tmp_path)
     assert done.returncode == 2
     assert WRONG[command] in done.stderr

@@ -1,4 +1,4 @@
-"""The whole experiment, tiny: prepare, train, translate, align, evaluate, report; and again."""
+"""The whole experiment at scale tiny: prepare, train, translate, align, evaluate, report."""
 
 import json
 import os
@@ -39,7 +39,7 @@ SCORES = {
 
 @pytest.fixture(scope="module")
 def done(run_cli: RunCli, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory in which everything has been run."""
+    """A directory with all jobs finished."""
     directory = tmp_path_factory.mktemp("reproduce")
     made = run_cli(*COMMAND, "--work", directory / "work", "--results", directory / "results")
     assert made.returncode == 0, made.stderr
@@ -50,7 +50,7 @@ def result(directory: Path, name: str) -> Any:
     return json.loads((directory / f"results/embedded-tiny/{name}.json").read_text("utf-8"))
 
 
-def test_everything_is_measured(done: Path) -> None:
+def test_result_has_every_measure(done: Path) -> None:
     found = result(done, "gru10-seed1")
     names = {score["name"] for scores in found["scores"].values() for score in scores}
     assert names >= SCORES
@@ -71,19 +71,19 @@ def test_everything_is_measured(done: Path) -> None:
         assert [len(row) for row in example["alignment"]] == shape
 
 
-def test_results_tell_no_places(done: Path) -> None:
+def test_results_contain_no_local_path(done: Path) -> None:
     for path in (done / "results").rglob("*"):
         if path.suffix in (".json", ".md", ".svg"):
             assert str(done) not in path.read_text("utf-8"), path
 
 
-def test_the_report_is_there(done: Path) -> None:
+def test_page_is_written(done: Path) -> None:
     page = (done / "results/embedded-tiny/README.md").read_text("utf-8")
     assert "`gru10` (+ NN GRU d=10)" in page
     assert "Missing" not in page
 
 
-def test_finished_jobs_are_not_run_again(done: Path, run_cli: RunCli) -> None:
+def test_finished_jobs_are_not_repeated(done: Path, run_cli: RunCli) -> None:
     file = done / "results/embedded-tiny/baseline-seed1.json"
     before = file.stat().st_mtime_ns
     where = ("--work", done / "nothing", "--results", done / "results")
@@ -99,8 +99,10 @@ def test_finished_jobs_are_not_run_again(done: Path, run_cli: RunCli) -> None:
     ]
 
 
-def test_a_page_of_what_is_done(done: Path, run_cli: RunCli, tmp_path: Path) -> None:
-    """Though something is left to do; pictures of an earlier page go."""
+def test_page_of_unfinished_experiment_lists_what_is_missing(
+    done: Path, run_cli: RunCli, tmp_path: Path
+) -> None:
+    """It also removes the pictures of an earlier page."""
     results = tmp_path / "results/embedded-tiny"
     shutil.copytree(done / "results/embedded-tiny", results)
     (results / "gru10-seed1.json").rename(results / "gru10-seed2.json")
@@ -117,14 +119,14 @@ def test_a_page_of_what_is_done(done: Path, run_cli: RunCli, tmp_path: Path) -> 
     assert not (results / "example-99.png").exists()
 
 
-def test_the_sheet(done: Path, run_cli: RunCli) -> None:
+def test_rating_sheet_is_written(done: Path, run_cli: RunCli) -> None:
     where = ("--work", done / "work", "--results", done / "results")
     made = run_cli(*COMMAND, *where, "--sheet")
     assert made.returncode == 0, made.stderr
     assert (done / "work/embedded-tiny/sheet/form.html").exists()
 
 
-def test_a_pack_is_enough_for_another_machine(done: Path, run_cli: RunCli, tmp_path: Path) -> None:
+def test_pack_is_enough_on_another_machine(done: Path, run_cli: RunCli, tmp_path: Path) -> None:
     pack = tmp_path / "data.tar.xz"
     where = ("--results", tmp_path / "results", "--work")
     assert run_cli(*COMMAND, *where, done / "work", "--pack", pack).returncode == 0
@@ -139,7 +141,7 @@ def test_a_pack_is_enough_for_another_machine(done: Path, run_cli: RunCli, tmp_p
     assert other["scores"] == same["scores"]
 
 
-def test_a_signal_stops_cleanly(done: Path, run_cli: RunCli, tmp_path: Path) -> None:
+def test_signal_saves_and_the_command_resumes(done: Path, run_cli: RunCli, tmp_path: Path) -> None:
     where = ["--work", str(tmp_path / "work"), "--results", str(tmp_path / "results")]
     command = [*COMMAND, *where, "--system", "baseline", "--no-report"]
     process = subprocess.Popen(
@@ -159,7 +161,7 @@ def test_a_signal_stops_cleanly(done: Path, run_cli: RunCli, tmp_path: Path) -> 
     assert result(tmp_path, "baseline-seed1")["scores"] == result(done, "baseline-seed1")["scores"]
 
 
-def test_bad_input_is_told_in_words(run_cli: RunCli, tmp_path: Path) -> None:
+def test_bad_input_exits_with_code_2_and_a_remedy(run_cli: RunCli, tmp_path: Path) -> None:
     where = ("--work", tmp_path / "work", "--results", tmp_path / "results")
     for arguments, message in (
         (("kftt", "--data", tmp_path), "covnmt corpus get kftt"),

@@ -1,8 +1,7 @@
-"""The demo: train the attention baseline and a coverage model, and look at the difference.
+"""The demo: train the attention baseline and a coverage model, and compare them.
 
-Everything is an ordinary command of covnmt run in a row on the embedded language pair, whose gold
-alignment says exactly which words a translation leaves out or says twice. All that is shown comes
-from this very run. A second call finds everything done and only shows it again.
+It runs on the embedded pair, whose gold alignment says exactly which words a translation omits or
+repeats. Everything shown comes from this very run. A second call resumes, or only shows it again.
 """
 
 import time
@@ -16,9 +15,6 @@ from rich.text import Text
 from covnmt.base.console import log, track
 from covnmt.base.files import read_parallel_lines, write_lines
 from covnmt.base.recipe import find_recipe, load_recipe, toml_string
-from covnmt.data.prepare import prepare_corpus
-from covnmt.data.settings import PrepareSettings
-from covnmt.data.synthetic import write_synthetic_corpus
 from covnmt.evaluation.alignment_files import load_matrices, save_matrices
 from covnmt.evaluation.evaluate import Comparison, compare
 from covnmt.evaluation.figures import draw_heat_maps
@@ -29,58 +25,45 @@ from covnmt.evaluation.test_set import EvaluationSet, combine_output_lines, load
 from covnmt.inference.model import load
 from covnmt.inference.translate import format_translations
 from covnmt.model.directory import bundled_models
-from covnmt.paper.experiments import example_sentences
-from covnmt.text.tokenize import TokenizerSettings
+from covnmt.paper.experiments import EXAMPLE_LENGTHS, EmbeddedPairText, example_sentences
 from covnmt.training.loop import train
 
 SYSTEMS = ("baseline", "gru10")
-TRAIN, DEV, TEST = 20_000, 300, 600
-# A sentence fit for a picture: long enough to get lost in, short enough to read.
-PICTURE_LENGTHS = range(12, 26)
-EXAMPLES = 3  # for each model that comes along
+TEXT = EmbeddedPairText(train=20_000, dev=300, test=600)
+EXAMPLES = 3  # for each bundled model
 
 
 def run_demo(directory: Path) -> Iterator[RenderableType]:
-    """Do it all in `directory`, telling what there is to see."""
+    """Train, translate and compare in `directory`; yields what there is to see."""
     began = time.monotonic()
     text, data = directory / "text", directory / "data"
-    make_data(text, data)
+    TEXT.prepare(None, data)  # writes the text next to the data
     for system in SYSTEMS:
         train_system(system, data, directory / system)
         translate_test(text, directory / system)
-    on = load_evaluation_set([text / "test.tgt"], text / "test.src", text / "test.align", 0, True)
+    gold = text / "test.align"
+    test_set = load_evaluation_set([text / "test.tgt"], text / "test.src", gold, 0, True)
     systems = {system: read_outputs(directory / system / "test.jsonl") for system in SYSTEMS}
-    forced = {system: load_matrices(directory / system / "test.npz") for system in SYSTEMS}
-    outputs = {system: combine_output_lines(systems[system], forced[system]) for system in SYSTEMS}
-    comparison = compare(outputs, on)
+    attention = {system: load_matrices(directory / system / "test.npz") for system in SYSTEMS}
+    outputs = {
+        system: combine_output_lines(systems[system], attention[system]) for system in SYSTEMS
+    }
+    comparison = compare(outputs, test_set)
     yield comparison_table(comparison, "The embedded pair, test set")
     yield length_table(comparison.systems, "By source length")
-    sentence = most_improved_sentence(comparison, on)
-    picture = directory / "heat-maps.png"
-    draw_heat_maps(attention_heat_maps(systems, sentence), picture)
-    page = write_report(directory / "report", "covnmt demo", on, systems, forced)
-    yield f"Test sentence {sentence + 1}, where coverage mends the most words: {picture}"
+    sentence = most_improved_sentence(comparison, test_set)
+    if sentence is not None:
+        picture = directory / "heat-maps.png"
+        draw_heat_maps(attention_heat_maps(systems, sentence), picture)
+        yield f"Test sentence {sentence + 1}, where coverage corrects most words: {picture}"
+    page = write_report(directory / "report", "covnmt demo", test_set, systems, attention)
     yield f"Report: {page}"
     yield from translate_examples()
     yield f"Took {time.monotonic() - began:.0f} seconds."
 
 
-def make_data(text: Path, data: Path) -> None:
-    """Write and prepare the embedded pair."""
-    if not (data / "corpus.json").exists():
-        write_synthetic_corpus(text, train=TRAIN, dev=DEV, test=TEST)
-    words = TokenizerSettings(kind="whitespace")
-    pairs = {
-        part: (text / f"{part}.src", text / f"{part}.tgt") for part in ("train", "dev", "test")
-    }
-    settings = PrepareSettings(
-        source=words, target=words, train=(pairs["train"],), dev=pairs["dev"], test=pairs["test"]
-    )
-    prepare_corpus(settings, data)
-
-
 def train_system(system: str, data: Path, run: Path) -> None:
-    """Train by the demo's recipe, or go on where an earlier call stopped."""
+    """Train with the demo's recipe, or resume."""
     log(f"training {system}")
     config = load_recipe(find_recipe(f"demo/{system}"), [f"data.directory={toml_string(data)}"])
     outcome = train(config, run, torch.device("cpu"))
@@ -89,20 +72,20 @@ def train_system(system: str, data: Path, run: Path) -> None:
 
 
 def translate_test(text: Path, run: Path) -> None:
-    """Translate the test set, and align its reference by forced decoding."""
+    """Translate the test set, and force-decode its references."""
     if (run / "test.npz").exists():
         return
     pairs = list(read_parallel_lines(text / "test.src", text / "test.tgt"))
     model = load(run, device="cpu")
-    done = model.translate_stream(source for source, _ in pairs)
-    shown = track(done, len(pairs), "translating", "sentences")
-    write_lines(run / "test.jsonl", format_translations(shown, as_json=True, nbest=1))
+    translations = model.translate_stream(source for source, _ in pairs)
+    tracked = track(translations, len(pairs), "translating", "sentences")
+    write_lines(run / "test.jsonl", format_translations(tracked, as_json=True, nbest=1))
     aligned = model.align((source, target) for source, target in pairs)
     save_matrices(run / "test.npz", [pair.matrix for pair in aligned])
 
 
-def most_improved_sentence(comparison: Comparison, on: EvaluationSet) -> int:
-    """The test sentence in which coverage mends the most words left out or said twice."""
+def most_improved_sentence(comparison: Comparison, test_set: EvaluationSet) -> int | None:
+    """Find the test sentence where coverage corrects most omitted and repeated words, if any."""
     before, after = (
         [
             len(words.omitted) + len(words.repeated)
@@ -110,12 +93,14 @@ def most_improved_sentence(comparison: Comparison, on: EvaluationSet) -> int:
         ]
         for system in SYSTEMS
     )
-    fit = [k for k, (length, _) in enumerate(on.lengths()) if length in PICTURE_LENGTHS]
-    return max(fit, key=lambda k: before[k] - after[k])
+    lengths = enumerate(test_set.lengths())
+    readable = [k for k, (length, _) in lengths if length in EXAMPLE_LENGTHS]
+    best = max(readable, key=lambda k: before[k] - after[k])
+    return best if before[best] > after[best] else None
 
 
 def translate_examples() -> Iterator[Text]:
-    """Sentences of our own, as one would type them, by the models that come along."""
+    """Translate sentences of our own, unsegmented, with the bundled models."""
     for name in bundled_models():
         language, _, _ = name.partition("-")
         lines = [line.replace(" ", "") for line in example_sentences(language)[:EXAMPLES]]

@@ -22,7 +22,7 @@ from covnmt.text.tokenize import TokenizerSettings, subword_settings
 CorpusName = Literal["kftt", "twlaw", "embedded"]
 Scale = Literal["paper", "modern", "shipped", "small", "tiny"]
 
-PARTS = ("train", "dev", "test")
+SPLITS = ("train", "dev", "test")
 GOLD_FILES = ("gold.source.txt", "gold.target.txt", "gold.links")
 WORDS = TokenizerSettings(kind="whitespace")
 SUBWORDS = {"kind": "sentencepiece"}
@@ -84,7 +84,7 @@ class OpenCorpusText:
             if not (prepared / "corpus.json").exists():
                 raise UserError(f"{prepared}: no prepared data; give --data, or --unpack FILE")
             return
-        files = {part: self._files(raw, part) for part in PARTS}
+        files = {name: self._files(raw, name) for name in SPLITS}
         settings = self._plain(files, prepared) if self.plain else self._split_into_words(files)
         prepare_corpus(settings, prepared)
         if not self.plain:  # subwords of plain text do not end where words of gold pairs do
@@ -125,8 +125,8 @@ class OpenCorpusText:
         """Return those of docs/examples, whatever was prepared."""
         return example_sentences(self.language)
 
-    def _files(self, raw: Path, part: str) -> PathPair:
-        return self._find(raw, f"{part}.{self.source}"), self._find(raw, f"{part}.en")
+    def _files(self, raw: Path, split: str) -> PathPair:
+        return self._find(raw, f"{split}.{self.source}"), self._find(raw, f"{split}.en")
 
     def _find(self, raw: Path, name: str) -> Path:
         paths = [raw / name, raw / self.folder / name]
@@ -184,7 +184,7 @@ class EmbeddedPairText:
         write_synthetic_corpus(text, train=self.train, dev=self.dev, test=self.test)
         for ending, copy in zip(("src", "tgt", "align"), GOLD_FILES, strict=True):
             write_lines(prepared / copy, read_lines(text / f"test.{ending}"))
-        pairs = {part: (text / f"{part}.src", text / f"{part}.tgt") for part in PARTS}
+        pairs = {name: (text / f"{name}.src", text / f"{name}.tgt") for name in SPLITS}
         settings = PrepareSettings(
             source=WORDS,
             target=WORDS,

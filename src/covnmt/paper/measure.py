@@ -38,7 +38,7 @@ WordPair = tuple[Sequence[str], Sequence[str]]
 
 
 class SystemTranslation(Protocol):
-    """What every kind of system tells about a translation."""
+    """What is known of a translation by any kind of system."""
 
     @property
     def source_tokens(self) -> Sequence[str]:
@@ -167,7 +167,7 @@ def measure_system(
             by_length = by_token.by_length
     lengths = [len(line.split()) for line in (source if text.plain else test.source_text())]
     return Measurements(
-        scores=Scores(**{kind: list(found) for kind, found in scores.items() if found}),
+        scores=Scores(**{kind: list(values) for kind, values in scores.items() if values}),
         gold=Gold(pairs=len(gold.pairs), what=text.gold if gold.pairs else None),
         test=SentenceFigures(
             sentences=scored.sentences,

@@ -28,8 +28,8 @@ VARIANTS: dict[str, Variant] = {
     "fertility-objective": Variant(
         "fertility", ("train.fertility_weight=1",), "with the auxiliary objective"
     ),
-    "baseline-paper-order": Variant("baseline", ("model.order=paper",), "attend, update, predict"),
-    "gru10-paper-order": Variant("gru10", ("model.order=paper",), "attend, update, predict"),
+    "baseline-paper-order": Variant("baseline", ("model.order=paper",), "attend, update, generate"),
+    "gru10-paper-order": Variant("gru10", ("model.order=paper",), "attend, update, generate"),
     "baseline-reset-after": Variant("baseline", ("model.cell=reset_after",), "cuDNN's GRU cell"),
     "gru10-reset-after": Variant("gru10", ("model.cell=reset_after",), "cuDNN's GRU cell"),
     "gru2": Variant("gru10", ("model.coverage.size=2",), "d = 2", compare_with="gru1"),

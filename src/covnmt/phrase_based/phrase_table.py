@@ -138,5 +138,5 @@ def lexical_weights(source: IntArray, target: IntArray, lexicon: Lexicon) -> Dou
         best = np.maximum(
             best, lexicon.weight(np.broadcast_to(column[:, None], target.shape), target)
         )
-    known = np.maximum(best, MIN_LEXICAL_PROBABILITY)
-    return np.asarray(np.where(target > 0, known, 1.0).prod(axis=1))
+    smoothed = np.maximum(best, MIN_LEXICAL_PROBABILITY)
+    return np.asarray(np.where(target > 0, smoothed, 1.0).prod(axis=1))

@@ -153,8 +153,8 @@ def _extract_chunk(
         room = left[first], right[first + width - 1]
         for a, b, width_b in _widen_targets(starts, first, width, room, longest):
             lengths = np.full_like(a, length)
-            known = source.all_known(a, lengths) & target.all_known(b, width_b)
-            a, b, width_b, lengths = a[known], b[known], width_b[known], lengths[known]
+            usable = source.all_known(a, lengths) & target.all_known(b, width_b)
+            a, b, width_b, lengths = a[usable], b[usable], width_b[usable], lengths[usable]
             yield PhraseOccurrences(
                 source.spans(a, lengths),
                 target.spans(b, width_b),

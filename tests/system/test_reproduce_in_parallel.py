@@ -1,4 +1,4 @@
-"""Several jobs at the same time: stopped, continued, and one that fails."""
+"""Parallel jobs of `covnmt reproduce`: interrupted, resumed, and one that fails."""
 
 import json
 import os
@@ -30,17 +30,17 @@ def result(directory: Path, system: str) -> Any:
 
 @pytest.fixture(scope="module")
 def one_by_one(run_cli: RunCli, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory in which jobs were done one after the other."""
+    """A directory with jobs that were run one after the other."""
     directory = tmp_path_factory.mktemp("one")
     assert run_cli(*COMMAND, *PAIR, *where(directory)).returncode == 0
     return directory
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_stopped_and_continued(
+def test_interrupted_parallel_jobs_end_and_resume(
     number: signal.Signals, one_by_one: Path, run_cli: RunCli, tmp_path: Path
 ) -> None:
-    """However it ended, its processes end too; the same command finishes what they had begun."""
+    """However the parent ends, its children end too; the same command finishes their jobs."""
     command = [*COMMAND, *PAIR, *where(tmp_path), "--at-once", "2"]
     process = subprocess.Popen(
         [sys.executable, "-m", "covnmt", *command],
@@ -67,7 +67,7 @@ def test_stopped_and_continued(
         assert found["training"]["words_per_second"] is None
 
 
-def test_the_failure_of_one_leaves_the_others_alone(run_cli: RunCli, tmp_path: Path) -> None:
+def test_failure_of_one_job_leaves_the_others_running(run_cli: RunCli, tmp_path: Path) -> None:
     (tmp_path / "work/embedded-tiny").mkdir(parents=True)
     (tmp_path / "work/embedded-tiny/gru10-seed1").write_text("in the way")
     made = run_cli(*COMMAND, *PAIR, *where(tmp_path), "--at-once", 2)
