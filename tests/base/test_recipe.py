@@ -14,6 +14,7 @@ from covnmt.base.config import (
     DecodeConfig,
     changed_settings,
     flatten_keys,
+    validate_settings,
 )
 from covnmt.base.errors import UserError
 from covnmt.base.recipe import (
@@ -22,7 +23,6 @@ from covnmt.base.recipe import (
     find_recipe,
     load_recipe,
     toml_string,
-    validate_settings,
 )
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
 from tests.paper.worked_example import ADDED, TOTAL

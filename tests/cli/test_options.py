@@ -91,6 +91,7 @@ def test_no_file_is_written_over(
     monkeypatch.chdir(tmp_path)
     Path("F").write_text("mine")
     message = run(*command.split(), code=2).err
-    says = "replace the other" if command in TWICE else "replace what is read"
-    assert f"would {says}; name" in " ".join(message.split())
+    reason = "two outputs" if command in TWICE else "replace an input"
+    assert message.startswith("error: F: ")
+    assert reason in " ".join(message.split())
     assert Path("F").read_text() == "mine"

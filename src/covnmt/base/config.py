@@ -5,7 +5,8 @@ contains only what differs.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -268,9 +269,9 @@ def flatten_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def describe_keys() -> list[tuple[str, str, str, str]]:
+def describe_keys(kind: type[Settings] = Config) -> list[tuple[str, str, str, str]]:
     """Return every key with its choices or type, default and meaning."""
-    return _describe_group(Config, prefix="")
+    return _describe_group(kind, prefix="")
 
 
 def _describe_group(group: type[Settings], prefix: str) -> list[tuple[str, str, str, str]]:
@@ -288,18 +289,62 @@ def _describe_group(group: type[Settings], prefix: str) -> list[tuple[str, str, 
     return rows
 
 
+def validate_settings(
+    kind: type[AnySettings],
+    values: Any,
+    prefix: Callable[[Sequence[str]], str] = lambda location: "",
+) -> AnySettings:
+    """Build settings from values; one error lists every problem with its key.
+
+    `prefix` begins each line, given the location of the problem: where its value comes from.
+    """
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        problems = []
+        for problem in error.errors():
+            location = [str(key) for key in problem["loc"]]
+            problems.append(prefix(location) + _explain(dict(problem), ".".join(location), kind))
+        raise UserError("\n".join(problems)) from None
+
+
 def read_settings(
     path: Path, kind: type[AnySettings], remedy: str = "make it again"
 ) -> AnySettings:
-    """Read settings from JSON; a missing or damaged file is an error with file, key and remedy."""
+    """Read settings from JSON; an error names file, key and remedy."""
     if not path.exists():
         raise UserError(f"{path}: no such file; {remedy}")
+    content = read_json(path)
     try:
-        return kind.model_validate(read_json(path))
-    except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(map(str, problem["loc"])) or "content"
-        raise UserError(f"{path}: damaged: {key}: {problem['msg']}; make it again") from None
+        return validate_settings(kind, content, lambda location: f"{path}: damaged: ")
+    except UserError as error:
+        raise UserError(f"{error}; {remedy}") from None
+
+
+def _explain(problem: dict[str, Any], key: str, kind: type[Settings]) -> str:
+    """Put a problem that pydantic found into one line."""
+    if problem["type"] == "extra_forbidden":
+        nearest = _nearest_key(key, kind, group=isinstance(problem["input"], dict))
+        list_keys = "; `covnmt recipe keys` lists them all" if kind is Config else ""
+        return f"unknown key {key}{f'; did you mean {nearest}?' if nearest else list_keys}"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    value = "" if isinstance(problem["input"], dict) else f", not {problem['input']!r}"
+    return f"{key + ': ' if key else ''}{message}{value}"
+
+
+def _nearest_key(key: str, kind: type[Settings], group: bool) -> str | None:
+    """Guess which key, or group of keys, was meant; the last part counts most."""
+    candidates = [name for name, *_ in describe_keys(kind)]
+    if group:
+        candidates = sorted({name.rpartition(".")[0] for name in candidates})
+
+    def similarity(name: str) -> float:
+        ends = name.split(".")[-1], key.split(".")[-1]
+        whole = SequenceMatcher(None, name, key).ratio()
+        return (whole + 2 * SequenceMatcher(None, *ends).ratio()) / 3
+
+    best = max(candidates, key=similarity, default=key)
+    return best if best != key and similarity(best) > 0.6 else None
 
 
 def changed_settings(

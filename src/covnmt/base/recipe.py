@@ -9,17 +9,12 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import ValidationError
-
-from covnmt.base.config import Config, Settings, describe_keys
+from covnmt.base.config import Config, validate_settings
 from covnmt.base.errors import UserError
 from covnmt.base.files import PARSE_ERRORS
-
-AnySettings = TypeVar("AnySettings", bound=Settings)
 
 
 def load_recipe(path: Path, overrides: Sequence[str] | None = None) -> Config:
@@ -48,23 +43,11 @@ def build_config(
     tree: dict[str, Any], where: str, origins: Mapping[str, str] | None = None
 ) -> Config:
     """Validate a tree; one error lists every problem, with its key and the line that sets it."""
-    try:
-        return Config.model_validate(tree)
-    except ValidationError as error:
-        problems = []
-        for problem in error.errors():
-            origin = _find_origin([str(key) for key in problem["loc"]], origins or {}) or where
-            problems.append(_explain(dict(problem), f"{origin}: "))
-        raise UserError("\n".join(problems)) from None
 
+    def prefix(location: Sequence[str]) -> str:
+        return f"{_find_origin(location, origins or {}) or where}: "
 
-def validate_settings(kind: type[AnySettings], values: dict[str, Any]) -> AnySettings:
-    """Build settings from values that a user gave; one error lists every problem."""
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        problems = [_explain(dict(problem), "") for problem in error.errors()]
-        raise UserError("\n".join(problems)) from None
+    return validate_settings(Config, tree, prefix)
 
 
 def find_recipe(name: str) -> Path:
@@ -149,33 +132,6 @@ def _parse_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except PARSE_ERRORS:
         return text  # a word without quotes is a string: model.order=paper
-
-
-def _explain(problem: dict[str, Any], prefix: str) -> str:
-    """Put a problem that pydantic found into one line."""
-    key = ".".join(map(str, problem["loc"]))
-    if problem["type"] == "extra_forbidden":
-        nearest = _nearest_key(key, group=isinstance(problem["input"], dict))
-        hint = f"did you mean {nearest}?" if nearest else "`covnmt recipe keys` lists them all"
-        return f"{prefix}unknown key {key}; {hint}"
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    value = "" if isinstance(problem["input"], dict) else f", not {problem['input']!r}"
-    return f"{prefix}{key + ': ' if key else ''}{message}{value}"
-
-
-def _nearest_key(key: str, group: bool) -> str | None:
-    """Guess which key, or group of keys, was meant; the last part counts most."""
-    candidates = [name for name, *_ in describe_keys()]
-    if group:
-        candidates = sorted({name.rpartition(".")[0] for name in candidates})
-
-    def similarity(name: str) -> float:
-        ends = name.split(".")[-1], key.split(".")[-1]
-        whole = SequenceMatcher(None, name, key).ratio()
-        return (whole + 2 * SequenceMatcher(None, *ends).ratio()) / 3
-
-    best = max(candidates, key=similarity)
-    return best if similarity(best) > 0.6 else None
 
 
 def _find_origin(location: Sequence[str], origins: Mapping[str, str]) -> str | None:

@@ -91,7 +91,7 @@ def prepare(
     options: PrepareOptions = {},  # noqa: B006 (always replaced)
 ) -> None:
     """Prepare a parallel corpus: tokenize, build vocabularies, write ids."""
-    from covnmt.base.recipe import validate_settings
+    from covnmt.base.config import validate_settings
     from covnmt.data.prepare import prepare_corpus
 
     plain = options["open_vocabulary"]
@@ -125,7 +125,7 @@ def _tokenizer_settings(
     chinese: dict[str, bool],
 ) -> "TokenizerSettings":
     """Return the tokenizer settings of one side."""
-    from covnmt.base.recipe import validate_settings
+    from covnmt.base.config import validate_settings
     from covnmt.text.tokenize import UNSPACED_LANGUAGES, TokenizerSettings, subword_settings
 
     if plain and not language:

@@ -7,12 +7,12 @@ pairs alone, so neither the start of a run nor its memory depends on the size of
 Letters: B pairs, J source and I target positions, both with the end symbol.
 """
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -302,49 +302,16 @@ def _split_evenly(total: int, limit: int) -> list[int]:
 
 
 def prefetch(items: Iterable[T], depth: int) -> Iterator[T]:
-    """Yield items that a background thread takes up to `depth` ahead.
+    """Yield items while a background thread makes the next one and keeps up to `depth` ready.
 
     Its exceptions are raised here. It ends when the consumer stops.
     """
-    ready: queue.Queue[T | _EndOfItems] = queue.Queue(depth)
-    stop = threading.Event()
-    thread = threading.Thread(target=_produce, args=(items, ready, stop), daemon=True)
-    thread.start()
-    try:
-        while not isinstance(item := ready.get(), _EndOfItems):
-            yield item
-        if item.error is not None:
-            raise item.error
-    finally:
-        stop.set()
-        thread.join()
-
-
-class _EndOfItems(NamedTuple):
-    """Follows the last item in the queue."""
-
-    error: BaseException | None
-
-
-def _produce(
-    items: Iterable[T], ready: "queue.Queue[T | _EndOfItems]", stop: threading.Event
-) -> None:
-    try:
-        for item in items:
-            if not _put(item, ready, stop):
-                return
-        end = _EndOfItems(None)
-    except BaseException as error:  # the consumer raises it
-        end = _EndOfItems(error)
-    _put(end, ready, stop)
-
-
-def _put(item: T, ready: "queue.Queue[T]", stop: threading.Event) -> bool:
-    """Wait for room in the queue; returns false if the consumer stopped."""
-    while not stop.is_set():
+    rest, end = iter(items), object()
+    with ThreadPoolExecutor(1) as thread:
+        ready = deque(thread.submit(next, rest, end) for _ in range(depth + 1))
         try:
-            ready.put(item, timeout=0.1)
-        except queue.Full:
-            continue
-        return True
-    return False
+            while (item := ready.popleft().result()) is not end:
+                ready.append(thread.submit(next, rest, end))
+                yield cast(T, item)
+        finally:
+            thread.shutdown(cancel_futures=True)

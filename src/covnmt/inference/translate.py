@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from covnmt.base.arrays import FloatArray
-from covnmt.base.config import DecodeConfig
+from covnmt.base.config import DecodeConfig, validate_settings
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines
-from covnmt.base.recipe import validate_settings
 from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.protocol import StepCallback
 from covnmt.text.codec import Codec
