@@ -12,7 +12,7 @@ from harness import RECORDED
 
 NAMES = {
     "onnx-int8": "covnmt, int8",
-    "onnx-int8-shortlist": "covnmt, int8 with a short list",
+    "onnx-int8-shortlist": "covnmt, int8 with a shortlist",
     "onnx-fp32": "covnmt, ONNX float32",
     "pytorch": "covnmt, PyTorch",
     "marian": "Marian",

@@ -1,10 +1,10 @@
-"""float32, int8 and short lists on a real test set: BLEU, speed, memory, disk.
+"""float32, int8 and shortlists on a real test set: BLEU, speed, memory, disk.
 
     python benchmarks/int8.py MODEL --test SOURCE REFERENCE --linked TRAIN_SOURCE TRAIN_TARGET \
         --name ja-en --work DIRECTORY
 
 Exports the model in every format; each translates the test set in a separate process with one
-thread. For the short list, the exported model aligns pairs sampled from the training text. Files
+thread. For the shortlist, the exported model aligns pairs sampled from the training text. Files
 that are in the work directory are reused, so an interrupted run resumes.
 """
 
@@ -93,7 +93,7 @@ def main() -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("model", type=Path, help="model directory, as `covnmt train` leaves it")
     parser.add_argument("--test", type=Path, nargs=2, required=True, help="source and reference")
-    parser.add_argument("--linked", type=Path, nargs=2, help="training text, for a short list")
+    parser.add_argument("--linked", type=Path, nargs=2, help="training text, for a shortlist")
     parser.add_argument("--pairs", type=int, default=20_000, help="of the training text to align")
     parser.add_argument("--beam", type=int, nargs="+", default=[1, 10], help="beam sizes")
     parser.add_argument("--name", default="demo", help="suffix of the result file")

@@ -87,7 +87,9 @@ class SearchHistory(NamedTuple):
         while (leaves != ROOT).any():
             leaves = np.where(leaves == ROOT, ROOT, self.parents[leaves])
             steps.append(leaves)
-        return [path[path != ROOT] for path in np.stack(steps[::-1], axis=1)]
+        paths = np.stack(steps[::-1], axis=1)
+        begins = (paths == ROOT).sum(axis=1).tolist()
+        return [path[begin:] for path, begin in zip(paths, begins, strict=True)]
 
     def _attention(self, path: IntArray, J: int) -> AnyArray:
         return self.attention[self.attention_rows[path], :J]
