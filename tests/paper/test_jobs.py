@@ -13,7 +13,7 @@ from covnmt.evaluation.evaluate import Comparison
 from covnmt.paper import jobs, neural
 from covnmt.paper.experiments import find_experiment
 from covnmt.paper.jobs import run_jobs
-from covnmt.paper.neural import TRAINED, train_system, training_minutes_left
+from covnmt.paper.neural import TRAINED, train_job, training_minutes_left
 from covnmt.paper.plan import ExperimentJob, ExperimentPlan, choose_jobs
 from covnmt.paper.results import write_result
 from covnmt.training.loop import TrainingOutcome
@@ -88,7 +88,7 @@ def test_measuring_does_not_start_after_a_signal(
     monkeypatch.setattr(neural, "train", lambda *_: outcome)
     plan, job = tiny_plan(tmp_path), ExperimentJob("baseline", 1)
     with pytest.raises(KeyboardInterrupt) if stopped else nullcontext():
-        assert train_system(plan, job).reason == "it says why"
+        assert train_job(plan, job).reason == "it says why"
     assert (plan.model_directory(job) / TRAINED).exists() == finished
 
 
@@ -98,7 +98,7 @@ def test_reason_names_the_time_of_the_whole_job(
     """The limit that training was given is shorter: measuring needs time too."""
     outcome = TrainingOutcome("0.85 minutes are over", Counters(), True, False, limit="minutes")
     monkeypatch.setattr(neural, "train", lambda *_: outcome)
-    ended = train_system(tiny_plan(tmp_path, minutes=1.0), ExperimentJob("baseline", 1))
+    ended = train_job(tiny_plan(tmp_path, minutes=1.0), ExperimentJob("baseline", 1))
     assert ended.reason == "its time was over (1 minutes, measuring included)"
     assert ended.minutes == 1.0
 

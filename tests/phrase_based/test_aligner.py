@@ -26,7 +26,7 @@ from covnmt.phrase_based.aligner import (
     train_chain,
 )
 from covnmt.phrase_based.bitext import Bitext, concatenate_sentences
-from covnmt.phrase_based.settings import AlignerKind, AlignerSettings, Symmetrization
+from covnmt.phrase_based.settings import AlignerKind, AlignerSettings, AlignerSymmetrization
 
 KINDS: tuple[AlignerKind, ...] = get_args(AlignerKind)
 
@@ -137,7 +137,7 @@ def test_grow_diag_final_and_lies_between(row: tuple[list[int], list[int]]) -> N
 
 
 def test_every_setting_has_an_implementation() -> None:
-    assert set(HEURISTICS) == set(get_args(Symmetrization))
+    assert set(HEURISTICS) == set(get_args(AlignerSymmetrization))
     assert set(ALIGNER_MODELS) == set(KINDS)
 
 

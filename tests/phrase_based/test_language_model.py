@@ -15,7 +15,7 @@ from covnmt.phrase_based.language_model import (
     DEFAULT_DISCOUNTS,
     LanguageModel,
     NgramCounts,
-    count_ngrams,
+    count_ngram_orders,
     kneser_ney_discounts,
     smooth_counts,
 )
@@ -53,7 +53,7 @@ def grams(orders: list[NgramCounts]) -> list[dict[Gram, int]]:
 @given(texts, st.integers(1, 4))
 @settings(deadline=None)
 def test_ngrams_of_all_orders_are_counted(rows: list[list[int]], order: int) -> None:
-    found = grams(count_ngrams(concatenate_sentences(rows), END, order))
+    found = grams(count_ngram_orders(concatenate_sentences(rows), END, order))
     assert found == [counted(rows, n) for n in range(1, order + 1)]
 
 
@@ -91,7 +91,7 @@ def test_probabilities_follow_the_formula(
     rows: list[list[int]], sentence: list[int], longest: int
 ) -> None:
     model, formula = (
-        smooth_counts(count_ngrams(concatenate_sentences(rows), END, longest)),
+        smooth_counts(count_ngram_orders(concatenate_sentences(rows), END, longest)),
         Formula(rows, longest),
     )
     history, said, expected = np.array([model.beginning]), [BEGIN], []
@@ -108,7 +108,7 @@ def test_probabilities_follow_the_formula(
 @given(texts, st.integers(1, 3))
 @settings(deadline=None)
 def test_probabilities_sum_to_one_after_every_history(rows: list[list[int]], longest: int) -> None:
-    model = smooth_counts(count_ngrams(concatenate_sentences(rows), END, longest))
+    model = smooth_counts(count_ngram_orders(concatenate_sentences(rows), END, longest))
     words = np.arange(ROWS)
     for node in np.unique(model.history).tolist():
         scores, _ = model.step(np.full(ROWS, node), words)
@@ -118,7 +118,7 @@ def test_probabilities_sum_to_one_after_every_history(rows: list[list[int]], lon
 def test_scores_do_not_depend_on_the_rest_of_the_batch() -> None:
     draw = np.random.default_rng(3)
     rows = [draw.integers(1, 9, size=draw.integers(1, 9)).tolist() for _ in range(60)]
-    model = smooth_counts(count_ngrams(concatenate_sentences(rows), END, 4))
+    model = smooth_counts(count_ngram_orders(concatenate_sentences(rows), END, 4))
     histories, words = draw.choice(np.unique(model.history), 50), draw.integers(1, 9, size=50)
     together = model.step(histories, words)
     for k in range(50):
@@ -141,7 +141,7 @@ def test_discounts_follow_the_formula_or_fall_back() -> None:
 
 def test_model_predicts_its_training_text(tmp_path: Path) -> None:
     rows = [[2, 3, 4, 5]] * 30 + [[5, 4, 3, 2]] * 10
-    model = smooth_counts(count_ngrams(concatenate_sentences(rows), END, 3))
+    model = smooth_counts(count_ngram_orders(concatenate_sentences(rows), END, 3))
     model.save(tmp_path)
     again = LanguageModel.load(tmp_path)
     assert (again.end, again.beginning) == (END, model.beginning)

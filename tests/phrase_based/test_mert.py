@@ -14,7 +14,7 @@ from covnmt.phrase_based.mert import (
     envelope,
     line_search,
     optimize_weights,
-    step_limits,
+    step_range,
 )
 
 WORDS = [*"abcdefgh"]
@@ -66,7 +66,7 @@ def test_line_search_is_exact(seed: int, bounded: bool) -> None:
     draw = np.random.default_rng(seed)
     weights, direction = np.abs(draw.normal(size=3)), draw.normal(size=3)
     lower = np.array([0.0, -np.inf, 0.0]) if bounded else FREE
-    least, most = step_limits(weights, direction, lower)
+    least, most = step_range(weights, direction, lower)
     step, bleu = line_search(lists, weights, direction, lower)
     assert least <= step <= most
     assert bleu == pytest.approx(best_by_exhaustive_search(lists, weights, direction, least, most))
@@ -106,7 +106,7 @@ def test_step_range_keeps_weights_above_their_minimum(
     weights: list[float], direction: list[float], expected: tuple[float, float]
 ) -> None:
     lower = np.array([0.0, -np.inf, 0.0])
-    assert step_limits(np.array(weights), np.array(direction), lower) == expected
+    assert step_range(np.array(weights), np.array(direction), lower) == expected
 
 
 @given(st.integers(0, 1_000))

@@ -165,7 +165,6 @@ def test_models_from_before_the_moses_driver_was_removed(
     shutil.copytree(tiny_smt.directory, tmp_path / "model")
     path = tmp_path / "model" / "smt.json"
     write_json(path, {"engine": engine, **read_json(path)})
-    with (
-        nullcontext() if accepted else pytest.raises(UserError, match=r"smt\.json: damaged: engine")
-    ):
+    refused = pytest.raises(UserError, match=r"smt\.json: damaged: .*engine")
+    with nullcontext() if accepted else refused:
         assert PhraseBasedModel.open(tmp_path / "model").settings == tiny_smt.settings

@@ -95,7 +95,7 @@ def test_extraction_agrees_with_the_textbook_loops(
 ) -> None:
     bitext, links = corpus(pairs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(phrases, "CHUNK", chunk)
+        patch.setattr(phrases, "SENTENCES_AT_ONCE", chunk)
         found = extract_phrases(bitext, links, longest)
     expected = sum((textbook(pair, longest) for pair in pairs), Counter[tuple[Key, int]]())
     assert Counter(zip(keys(bitext, found), found.orientation.tolist(), strict=True)) == expected
@@ -132,7 +132,7 @@ def test_hashes_are_found_in_a_sorted_array(values: list[int], among: set[int], 
     values += list(among)[::2]
     ordered = sorted(among)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(phrases, "BLOCK", block)
+        patch.setattr(phrases, "PHRASES_AT_ONCE", block)
         found = find_hashes(*(np.array(row, dtype=np.uint64) for row in (values, ordered)))
     assert found.tolist() == [ordered.index(v) if v in among else -1 for v in values]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from covnmt.base.arrays import DoubleArray
 from covnmt.phrase_based.bitext import concatenate_sentences
-from covnmt.phrase_based.language_model import LanguageModel, count_ngrams, smooth_counts
+from covnmt.phrase_based.language_model import LanguageModel, count_ngram_orders, smooth_counts
 from covnmt.phrase_based.nbest import PhraseHypothesis, best_translations
 from covnmt.phrase_based.phrase_table import PhraseTable
 from covnmt.phrase_based.phrases import DISCONTINUOUS, MONOTONE, SWAP, all_spans, hash_spans
@@ -51,7 +51,7 @@ def random_options(seed: int, length: int, model: LanguageModel) -> TranslationO
 def random_model(seed: int) -> LanguageModel:
     draw = np.random.default_rng(seed)
     rows = [draw.integers(1, WORDS + 1, size=draw.integers(1, 9)).tolist() for _ in range(20)]
-    return smooth_counts(count_ngrams(concatenate_sentences(rows), END, 3))
+    return smooth_counts(count_ngram_orders(concatenate_sentences(rows), END, 3))
 
 
 def paths(options: TranslationOptions, reach: int, path: Path = ()) -> Iterator[Path]:

@@ -18,7 +18,7 @@ from covnmt.phrase_based.translate import (
     MAX_CHUNK_TOKENS,
     WordLinker,
     hypothesis_tokens,
-    load_weights,
+    load_feature_weights,
     open_decoder_for,
     split_long_sentence,
     translate_phrase_based,
@@ -69,7 +69,7 @@ def test_translations_do_not_depend_on_the_number_of_processes(tiny_smt: PhraseB
 
 def test_translations_are_complete_though_workers_die(tiny_smt: PhraseBasedModel) -> None:
     tokens = [line.split() for line in dev_lines(tiny_smt, 8)]
-    vocabulary, weights = tiny_smt.codec("source").vocabulary, load_weights(tiny_smt)
+    vocabulary, weights = tiny_smt.codec("source").vocabulary, load_feature_weights(tiny_smt)
     ids = [vocabulary.encode(sentence) for sentence in tokens]
 
     def decode(processes: int) -> Iterator[list[PhraseHypothesis]]:
@@ -160,4 +160,4 @@ def test_directory_without_a_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_weights_before_tuning_are_the_initial_ones(tiny_smt: PhraseBasedModel) -> None:
-    assert load_weights(tiny_smt).tolist() == INITIAL_WEIGHTS.tolist()
+    assert load_feature_weights(tiny_smt).tolist() == INITIAL_WEIGHTS.tolist()

@@ -11,7 +11,7 @@ from covnmt.base.files import read_json, write_json
 from covnmt.phrase_based.model import PhraseBasedModel, train_phrase_based
 from covnmt.phrase_based.settings import StackSearchSettings, WeightTuningSettings
 from covnmt.phrase_based.stack import FEATURES
-from covnmt.phrase_based.translate import load_weights
+from covnmt.phrase_based.translate import load_feature_weights
 from covnmt.phrase_based.tune_weights import NBestPool, TuningState, tune_phrase_based
 
 SETTINGS = WeightTuningSettings(
@@ -31,7 +31,7 @@ def test_tuning_raises_dev_bleu_and_resumes(model: PhraseBasedModel) -> None:
     known = read_json(model.directory / "weights.json")
     assert known["dev_bleu"] == max(bleu for _, bleu in whole) > whole[0][1]
     best = next(weights for weights, bleu in whole if bleu == known["dev_bleu"])
-    assert load_weights(model).tolist() == best
+    assert load_feature_weights(model).tolist() == best
     assert list(known["weights"]) == list(FEATURES)
     assert tune_phrase_based(model, SETTINGS) == whole  # nothing is left to do
 
@@ -48,7 +48,7 @@ def test_weights_from_before_the_moses_driver_was_removed_still_fit(
     content = read_json(path)
     content["made_from"]["model"]["settings"]["engine"] = "covnmt"
     write_json(path, content)
-    assert load_weights(model).tolist() == list(content["weights"].values())
+    assert load_feature_weights(model).tolist() == list(content["weights"].values())
 
 
 @pytest.mark.parametrize("lost", ["weights of round 2", "pool"])
@@ -84,7 +84,7 @@ def test_weights_of_another_training_are_refused(
         tiny_corpus, model.directory, model.settings.model_copy(update={"order": 2})
     )
     with pytest.raises(UserError, match="trained anew since it was tuned"):
-        load_weights(again)
+        load_feature_weights(again)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_weights_of_another_training_are_refused(
 def test_damaged_weights_are_refused(content: str, model: PhraseBasedModel) -> None:
     (model.directory / "weights.json").write_text(content)
     with pytest.raises(UserError, match=r"weights.json: damaged: it must hold a number for each"):
-        load_weights(model)
+        load_feature_weights(model)
     with pytest.raises(UserError, match=r"weights.json: damaged"):
         tune_phrase_based(model, SETTINGS)
 

@@ -39,7 +39,7 @@ def run_demo(directory: Path) -> Iterator[RenderableType]:
     text, data = directory / "text", directory / "data"
     TEXT.prepare(None, data)  # writes the text next to the data
     for system in SYSTEMS:
-        train_system(system, data, directory / system)
+        train_demo_system(system, data, directory / system)
         translate_test(text, directory / system)
     gold = text / "test.align"
     test_set = load_evaluation_set([text / "test.tgt"], text / "test.src", gold, 0, True)
@@ -62,7 +62,7 @@ def run_demo(directory: Path) -> Iterator[RenderableType]:
     yield f"Took {time.monotonic() - began:.0f} seconds."
 
 
-def train_system(system: str, data: Path, run: Path) -> None:
+def train_demo_system(system: str, data: Path, run: Path) -> None:
     """Train with the demo's recipe, or resume."""
     log(f"training {system}")
     config = load_recipe(find_recipe(f"demo/{system}"), [f"data.directory={toml_string(data)}"])

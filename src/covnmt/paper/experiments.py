@@ -28,7 +28,7 @@ WORDS = TokenizerSettings(kind="whitespace")
 SUBWORDS = {"kind": "sentencepiece"}
 VOCABULARY_WORDS = 30_000  # of either side
 MAX_WORDS, MAX_SUBWORDS, MAX_PLAIN_SUBWORDS = 80, 100, 150  # of a training sentence
-FULL_STOPS = "。."
+FULL_STOP_CHARACTERS = "。."
 # Of the plain pairs that end in full stops, one in this many is also read without them.
 WITHOUT_FULL_STOP = 10
 # A word of its own in the Japanese gold pairs; splitting at white space would lose it.
@@ -153,13 +153,13 @@ def write_pairs_without_full_stop(pair: PathPair, folder: Path) -> list[PathPair
 
     People leave the full stop out, and a system that never saw that may answer with anything.
     """
-    stops = tuple(FULL_STOPS)
+    stops = tuple(FULL_STOP_CHARACTERS)
     pairs = ((a, b) for a, b in read_parallel_lines(*pair) if a.endswith(stops))
     with_stops = ((a, b) for a, b in pairs if b.endswith(stops))
     chosen = list(islice(with_stops, 0, None, WITHOUT_FULL_STOP))
     source, target = folder / "bare.source", folder / "bare.target"
-    write_lines(source, (a.rstrip(f"{FULL_STOPS} ") for a, _ in chosen))
-    write_lines(target, (b.rstrip(f"{FULL_STOPS} ") for _, b in chosen))
+    write_lines(source, (a.rstrip(f"{FULL_STOP_CHARACTERS} ") for a, _ in chosen))
+    write_lines(target, (b.rstrip(f"{FULL_STOP_CHARACTERS} ") for _, b in chosen))
     return [(source, target)] if chosen else []
 
 

@@ -33,7 +33,7 @@ from covnmt.paper.systems import PHRASE_BASED
 
 PAGE, SUMMARY = "README.md", "summary.json"
 COVERAGE = "gru10"  # the system shown next to the baseline
-LONG_SENTENCE = 40  # source words; beyond, the paper finds the baseline's outputs much too short
+LONG_SOURCE = 40  # source words; beyond, the paper finds the baseline's outputs much too short
 ATTENTION_NOTE = (
     "Correlation of the attention that a word has received with what it receives next (negative in "
     "the paper), and of predicted fertility with the attention received; entropy in bits."
@@ -111,6 +111,10 @@ def pair_with_same_examples(shown: Mapping[str, Result]) -> tuple[Result, Result
 # Sections
 
 
+def _section(title: str, *paragraphs: str) -> str:
+    return "\n\n".join([f"## {title}", *filter(None, paragraphs)])
+
+
 def introduction(experiment: Experiment, summary: Summary, results: Sequence[Result]) -> str:
     """Write the title and where the results come from."""
     pairs = ", ".join(f"{name} {split.kept:,}" for name, split in results[0].data.items())
@@ -146,7 +150,7 @@ def translation_section(experiment: Experiment, summary: Summary) -> str:
     )
     if has_phrase_based:
         note += f" The paper's figure next to `{PHRASE_BASED}` is that of Moses."
-    return f"## Translation (Table 1)\n\n{tables.translation_table(summary)}\n\n{note}"
+    return _section("Translation (Table 1)", tables.translation_table(summary), note)
 
 
 def length_penalty_section(results: Sequence[Result]) -> str:
@@ -158,8 +162,7 @@ def length_penalty_section(results: Sequence[Result]) -> str:
         "The test set was translated with the best value (of equal ones, the smallest). The length "
         "ratio is output over reference, on the dev set."
     )
-    title = "## Length normalization, chosen on the dev set"
-    return f"{title}\n\n{table}\n\n{note}" if table else ""
+    return _section("Length normalization, chosen on the dev set", table, note) if table else ""
 
 
 def alignment_section(experiment: Experiment, summary: Summary, results: Sequence[Result]) -> str:
@@ -172,14 +175,14 @@ def alignment_section(experiment: Experiment, summary: Summary, results: Sequenc
                 "There is no AER: the subwords of plain text do not end where the words of gold "
                 "alignments do."
             )
-        return f"## Alignment (Table 3)\n\n{reason}"
+        return _section("Alignment (Table 3)", reason)
     note = (
         f"On {gold.pairs:,} {gold.what}: force-decoded, each target word linked to the source word "
         "with the highest attention."
     )
     if summary.find(PHRASE_BASED):
         note += f" The row of `{PHRASE_BASED}` is its statistical aligner, both directions joined."
-    return f"## Alignment (Table 3)\n\n{tables.alignment_table(summary)}\n\n{note}"
+    return _section("Alignment (Table 3)", tables.alignment_table(summary), note)
 
 
 def adequacy_section(summary: Summary, results: Sequence[Result]) -> str:
@@ -187,26 +190,27 @@ def adequacy_section(summary: Summary, results: Sequence[Result]) -> str:
     if not any(result.scores.proxies for result in results):
         return ""
     table, note = tables.adequacy_table(summary), tables.adequacy_note(summary)
-    return f"## Over- and under-translation\n\n{table}\n\n{note}"
+    return _section("Over- and under-translation", table, note)
 
 
 def length_section(shown: Mapping[str, Result]) -> str:
     """Write the section on sentence length."""
     rows = []
     for name, result in shown.items():
-        long = [n for n, j in enumerate(result.test.source_lengths) if j > LONG_SENTENCE]
+        long = [n for n, j in enumerate(result.test.source_lengths) if j > LONG_SOURCE]
         if long:
             output, reference = result.statistics[long, :2].sum(axis=0)
             rows.append([tables.system_label(name), str(len(long)), f"{output / reference:.3f}"])
-    head = ("system", f"sentences over {LONG_SENTENCE} words", "output / reference length")
-    claim = f"In the paper the baseline's outputs are much too short beyond {LONG_SENTENCE} words."
-    table = f"{markdown_table(head, rows)}\n\n{claim} " if rows else ""
+    head = ("system", f"sentences over {LONG_SOURCE} words", "output / reference length")
+    claim = f"In the paper the baseline's outputs are much too short beyond {LONG_SOURCE} words."
+    table = markdown_table(head, rows) if rows else ""
     seeds = ", ".join(sorted({str(result.seed) for result in shown.values()}))
     note = (
         f"Seed {seeds}. Shaded areas are 95% bootstrap confidence intervals; with more than three "
         "systems only the first has one."
     )
-    return f"## Sentence length\n\n![BLEU and length](lengths.png)\n\n{table}{note}"
+    figure = "![BLEU and length](lengths.png)"
+    return _section("Sentence length", figure, table, f"{claim} {note}" if rows else note)
 
 
 def speed_section(summary: Summary) -> str:
@@ -216,7 +220,7 @@ def speed_section(summary: Summary) -> str:
         "systems trained by the same commit on the same kind of machine; systems that shared it "
         "with other work have no speed."
     )
-    return f"## Speed\n\n{tables.speed_table(summary)}\n\n{note}"
+    return _section("Speed", tables.speed_table(summary), note)
 
 
 def training_section(shown: Mapping[str, Result]) -> str:
@@ -227,14 +231,15 @@ def training_section(shown: Mapping[str, Result]) -> str:
     reasons = "; ".join(
         f"{', '.join(names)}: {reason}" for reason, names in systems_by_reason.items()
     )
-    return f"## Training\n\n![Training curves](training.png)\n\nWhy training ended. {reasons}."
+    figure = "![Training curves](training.png)"
+    return _section("Training", figure, f"Why training ended. {reasons}.")
 
 
 def attention_section(summary: Summary, results: Sequence[Result]) -> str:
     """Write the section on attention statistics, where they were measured."""
     if not any(result.scores.diagnostics for result in results):
         return ""
-    return f"## Attention\n\n{tables.attention_table(summary)}\n\n{ATTENTION_NOTE}"
+    return _section("Attention", tables.attention_table(summary), ATTENTION_NOTE)
 
 
 def examples_section(pair: tuple[Result, Result] | None, pictures: Sequence[Picture]) -> str:
@@ -260,13 +265,13 @@ def variants_section(summary: Summary) -> str:
         "The change in BLEU is against the system that a variant modifies, with the same seeds, "
         "and has a 95% bootstrap confidence interval over the test sentences."
     )
-    return f"## Variants\n\n{table}\n\n{note}" if table else ""
+    return _section("Variants", table, note) if table else ""
 
 
 def missing_section(summary: Summary) -> str:
     """List planned results that do not exist."""
     names = ", ".join(f"`{name}`" for name in summary.missing)
-    return f"## Missing\n\nNot run yet: {names}." if names else ""
+    return _section("Missing", f"Not run yet: {names}.") if names else ""
 
 
 # Figures

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
@@ -33,30 +33,10 @@ from covnmt.metrics.alignment import GoldAlignment
 from covnmt.metrics.bleu import OUTPUT_LENGTH, Score
 from covnmt.paper.experiments import GOLD_FILES, Experiment, ExperimentText
 from covnmt.paper.results import Example, Gold, Measurements, Scores, SentenceFigures
+from covnmt.phrase_based.align_files import WordPair
+from covnmt.phrase_based.translate import PhraseTranslation
 
-WordPair = tuple[Sequence[str], Sequence[str]]
-
-
-class SystemTranslation(Protocol):
-    """What is known of a translation by any kind of system."""
-
-    @property
-    def source_tokens(self) -> Sequence[str]:
-        """Tokens that the system read."""
-
-    @property
-    def tokens(self) -> Sequence[str]:
-        """Tokens that the system wrote."""
-
-    @property
-    def text(self) -> str:
-        """The translation."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the record that `translate --json` prints."""
-
-
-AnyTranslation = TypeVar("AnyTranslation", bound=SystemTranslation)
+AnyTranslation = TypeVar("AnyTranslation", Translation, PhraseTranslation)
 
 
 @dataclass(frozen=True)
@@ -230,7 +210,7 @@ def score_gold_alignment(output: SystemOutput, gold: GoldPairs) -> tuple[Score, 
     return evaluate(output, test_set, EvaluationOptions(ter=False, samples=1)).alignment
 
 
-def example_record(translation: SystemTranslation) -> Example:
+def example_record(translation: Translation | PhraseTranslation) -> Example:
     """Describe the translation of an example sentence, attention rounded to three digits."""
     record = translation.to_json()
     rounded = [[round(weight, 3) for weight in row] for row in record["alignment"]]

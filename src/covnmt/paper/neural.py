@@ -44,7 +44,7 @@ def run_neural_job(
     """Train a system, unless its training was done for another one, and measure it."""
     training_job = ExperimentJob(training_system(job.system), job.seed)
     run = model = plan.model_directory(training_job)
-    ended = train_system(plan, training_job)
+    ended = train_job(plan, training_job)
     config = job_config(plan, job, 0.0)
     began = time.monotonic()
     if config.train.ema != job_config(plan, training_job, 0.0).train.ema:
@@ -122,7 +122,7 @@ def tune_length_penalty(
     ]
 
 
-def train_system(plan: ExperimentPlan, job: ExperimentJob) -> FinishedTraining:
+def train_job(plan: ExperimentPlan, job: ExperimentJob) -> FinishedTraining:
     """Train or resume; of a finished training only the record is read."""
     run = plan.model_directory(job)
     if (run / TRAINED).exists():

@@ -18,7 +18,7 @@ from covnmt.base.console import track
 from covnmt.base.errors import UserError, install_command
 from covnmt.base.processes import map_in_order
 from covnmt.phrase_based.bitext import Bitext, NamedArrays
-from covnmt.phrase_based.settings import AlignerKind, AlignerSettings, Symmetrization
+from covnmt.phrase_based.settings import AlignerKind, AlignerSettings, AlignerSymmetrization
 
 if TYPE_CHECKING:
     from thot.common import WordAlignmentMatrix
@@ -152,7 +152,7 @@ def check_lengths(bitext: Bitext, limit: int) -> None:
 
 
 def combine_chains(
-    chains: Mapping[AlignerChain, SourcePositions], bitext: Bitext, how: Symmetrization
+    chains: Mapping[AlignerChain, SourcePositions], bitext: Bitext, how: AlignerSymmetrization
 ) -> WordLinks:
     """Let the chains of each direction vote, and symmetrize both directions."""
     forward, backward = (
@@ -163,7 +163,7 @@ def combine_chains(
 
 
 def symmetrize_bitext(
-    forward: SourcePositions, backward: SourcePositions, bitext: Bitext, how: Symmetrization
+    forward: SourcePositions, backward: SourcePositions, bitext: Bitext, how: AlignerSymmetrization
 ) -> WordLinks:
     """Merge the links of both directions by a symmetrization heuristic."""
     matrix = thot_module("common").WordAlignmentMatrix
@@ -182,7 +182,7 @@ def symmetrize_bitext(
 
 
 Heuristic = Callable[["WordAlignmentMatrix", "WordAlignmentMatrix"], "WordAlignmentMatrix"]
-HEURISTICS: dict[Symmetrization, Heuristic] = {
+HEURISTICS: dict[AlignerSymmetrization, Heuristic] = {
     "grow-diag-final-and": lambda forward, backward: forward.grow_diag_final_and(backward),
     "grow-diag-final": lambda forward, backward: forward.grow_diag_final(backward),
     "intersection": lambda forward, backward: forward.intersect(backward),

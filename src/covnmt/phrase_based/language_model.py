@@ -116,7 +116,7 @@ def find_keys(keys: IntArray, wanted: IntArray) -> IntArray:
     return np.where(keys[position] == wanted, position, -1)
 
 
-def count_ngrams(text: SentenceIds, end: int, longest: int) -> list[NgramCounts]:
+def count_ngram_orders(text: SentenceIds, end: int, longest: int) -> list[NgramCounts]:
     """Count n-grams of up to `longest` words; beginning and end of a sentence are words."""
     words, position = _with_sentence_ends(text, end)
     size = end + 2

@@ -19,7 +19,7 @@ from covnmt.metrics.bleu import corpus_bleu
 
 MARGIN = 1.0  # distance that a step goes beyond the outermost crossing
 PASSES = 20  # over all directions, at most
-MIN_GAIN = 1e-3  # BLEU that a pass must gain to be followed by another
+MIN_PASS_GAIN = 1e-3  # BLEU that a pass must gain to be followed by another
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _climb(
             step, reached = line_search(lists, weights, direction, lower)
             if reached > score:
                 weights, score = weights + step * direction, reached
-        if score < before + MIN_GAIN:
+        if score < before + MIN_PASS_GAIN:
             break
     return weights, score
 
@@ -107,7 +107,7 @@ def line_search(
 
     Of several best intervals it takes the middle of the widest, the most robust one.
     """
-    least, most = step_limits(weights, direction, lower)
+    least, most = step_range(weights, direction, lower)
     changes = envelope(lists, weights, direction, least)
     order = np.argsort(changes.step, kind="stable")
     inside = order[changes.step[order] < most]
@@ -125,7 +125,7 @@ def line_search(
     return float(bounds[chosen] + width[chosen] / 2), float(scores[chosen])
 
 
-def step_limits(
+def step_range(
     weights: DoubleArray, direction: DoubleArray, lower: DoubleArray
 ) -> tuple[float, float]:
     """Compute the range of steps in which no weight falls below its lower limit."""

@@ -233,7 +233,7 @@ class ModelBuilder:
     def estimate_language_model(self) -> dict[str, Any]:
         """Count n-grams and smooth them."""
         end, longest = self.corpus.report.vocabulary_sizes["target"] - 1, self.settings.order
-        counts = language_model.count_ngrams(self.bitext().target, end, longest)
+        counts = language_model.count_ngram_orders(self.bitext().target, end, longest)
         model = language_model.smooth_counts(counts)
         model.save(self.directory / LANGUAGE_MODEL_DIRECTORY)
         dev = self.corpus.split("dev").target_sentences

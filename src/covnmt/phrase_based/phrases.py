@@ -28,9 +28,9 @@ from covnmt.text.vocabulary import UNK_ID
 
 Hashes = NDArray[np.uint64]
 
-CHUNK = 20_000  # sentence pairs in one array operation
-BLOCK = 1_000_000  # phrases in one array operation
-NO_POSITION = np.iinfo(np.int64).max  # after any word that has a link
+SENTENCES_AT_ONCE = 20_000  # sentence pairs in one array operation
+PHRASES_AT_ONCE = 1_000_000  # phrases in one array operation
+UNLINKED = np.iinfo(np.int64).max  # after any word that has a link
 MONOTONE, SWAP, DISCONTINUOUS = range(3)
 BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so it has an inverse modulo 2^64
 
@@ -66,9 +66,9 @@ class PhraseOccurrences:
     def arrays(self) -> NamedArrays:
         """Return the arrays of a file, as small integers."""
         spans = {
-            f"{side}_{part}": getattr(spans, part).astype(np.int32 if part == "starts" else np.int8)
+            f"{side}_{name}": getattr(spans, name).astype(dtype)
             for side, spans in (("source", self.source), ("target", self.target))
-            for part in ("starts", "lengths")
+            for name, dtype in (("starts", np.int32), ("lengths", np.int8))
         }
         return spans | {"orientation": self.orientation.astype(np.int8)}
 
@@ -84,12 +84,12 @@ class PhraseOccurrences:
 
 def extract_phrases(bitext: Bitext, links: WordLinks, longest: int) -> PhraseOccurrences:
     """Find all occurrences of phrase pairs up to `longest` words a side, without unknown words."""
-    starts = range(0, len(bitext), CHUNK)
-    unit = f"x {CHUNK:,} pairs"
+    starts = range(0, len(bitext), SENTENCES_AT_ONCE)
+    unit = f"x {SENTENCES_AT_ONCE:,} pairs"
     chunks = [
         chunk
         for start in track(starts, len(starts), "extracting phrases", unit)
-        for chunk in _extract_chunk(bitext, links, slice(start, start + CHUNK), longest)
+        for chunk in _extract_chunk(bitext, links, slice(start, start + SENTENCES_AT_ONCE), longest)
     ]
     orientation = np.concatenate([np.zeros(0, np.int8), *(chunk.orientation for chunk in chunks)])
     source = _concatenate_spans([chunk.source for chunk in chunks])
@@ -184,8 +184,8 @@ class LinkedNeighbors:
             for linked in (_linked(j, source), _linked(i, target))
         ]
         linked_source = np.arange(len(source.sentence))
-        linked_source = np.where(_linked(j, source), linked_source, NO_POSITION)
-        after = np.minimum.accumulate(np.append(linked_source, NO_POSITION)[::-1])[::-1]
+        linked_source = np.where(_linked(j, source), linked_source, UNLINKED)
+        after = np.minimum.accumulate(np.append(linked_source, UNLINKED)[::-1])[::-1]
         low, high = _link_ranges(i, j, len(target.sentence))
         return cls(before[0], after, before[1], low, high, source, target)
 
@@ -247,7 +247,7 @@ def _link_ranges(
     positions: IntArray, other_positions: IntArray, words: int
 ) -> tuple[IntArray, IntArray]:
     """Find, for each word, the first and the last word of the other side that it is linked to."""
-    low, high = np.full(words, NO_POSITION), np.full(words, -1)
+    low, high = np.full(words, UNLINKED), np.full(words, -1)
     np.minimum.at(low, positions, other_positions)
     np.maximum.at(high, positions, other_positions)
     return low, high
@@ -297,8 +297,8 @@ def hash_spans(ids: AnyArray, spans: Spans) -> Hashes:
         [np.zeros(1, np.uint64), np.cumsum(mix_bits(ids.astype(np.uint64)) * powers)]
     )
     result = np.empty(len(spans), dtype=np.uint64)
-    for block in range(0, len(spans), BLOCK):
-        rows = slice(block, block + BLOCK)
+    for block in range(0, len(spans), PHRASES_AT_ONCE):
+        rows = slice(block, block + PHRASES_AT_ONCE)
         start = spans[rows].starts.astype(np.int64)
         result[rows] = (sums[start + spans[rows].lengths] - sums[start]) * inverse[start]
     return result
@@ -321,13 +321,13 @@ def find_hashes(values: Hashes, sorted_hashes: Hashes) -> IntArray:
     firsts = np.searchsorted(sorted_hashes, np.arange(2**bits, dtype=np.uint64) << shift)
     with_sentinel = np.append(sorted_hashes, np.uint64(2**64 - 1))
     positions = np.full(len(values), -1)
-    for block in range(0, len(values), BLOCK):
-        wanted = values[block : block + BLOCK]
+    for block in range(0, len(values), PHRASES_AT_ONCE):
+        wanted = values[block : block + PHRASES_AT_ONCE]
         position = firsts[wanted >> shift]
         before = np.flatnonzero(with_sentinel[position] < wanted)
         while len(before):
             position[before] += 1
             before = before[with_sentinel[position[before]] < wanted[before]]
         equal = (with_sentinel[position] == wanted) & (position < len(sorted_hashes))
-        positions[block : block + BLOCK] = np.where(equal, position, -1)
+        positions[block : block + PHRASES_AT_ONCE] = np.where(equal, position, -1)
     return positions

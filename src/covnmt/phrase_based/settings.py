@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from covnmt.base.config import Count, PositiveInt, Settings
 
 AlignerKind = Literal["eflomal", "hmm", "fast_align", "ibm1", "ibm3", "ibm4"]
-Symmetrization = Literal[
+AlignerSymmetrization = Literal[
     "grow-diag-final-and", "grow-diag-final", "intersection", "union", "forward", "backward"
 ]
 
@@ -17,7 +17,7 @@ class AlignerSettings(Settings):
 
     kind: AlignerKind = Field("eflomal", description="alignment model of Thot")
     samplers: PositiveInt = Field(3, description="independent chains, which vote (eflomal only)")
-    joining: Symmetrization = Field(
+    joining: AlignerSymmetrization = Field(
         "grow-diag-final-and", description="symmetrization of the two directions"
     )
     seed: Count = Field(1234, description="random seed of the chains (eflomal only)")

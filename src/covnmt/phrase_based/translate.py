@@ -107,7 +107,7 @@ class TunedWeights(BaseModel):
             ) from None
 
 
-def load_weights(model: PhraseBasedModel) -> DoubleArray:
+def load_feature_weights(model: PhraseBasedModel) -> DoubleArray:
     """Read the tuned weights; before tuning, return the initial ones."""
     path = model.directory / WEIGHTS_FILE
     if not path.exists():
@@ -127,7 +127,7 @@ def translate_phrase_based(
     """Translate lines, in order; an empty line stays empty."""
     source, target = model.codec("source"), model.codec("target")
     line_tokens = [source.tokenize(line) for line in lines]
-    linker, weights = WordLinker(model.lexicon()), load_weights(model)
+    linker, weights = WordLinker(model.lexicon()), load_feature_weights(model)
     with open_decoder_for(model, line_tokens, settings) as (decoder, _):
         chunk_ids = [
             source.vocabulary.encode(chunk)

@@ -40,14 +40,14 @@ POOL_FILE = "tuning.npz"
 
 
 @dataclass(frozen=True)
-class DevSet:
+class TuningSet:
     """The sentences to tune on, as tokens."""
 
     source: list[list[str]]
     target: list[list[str]]
 
     @classmethod
-    def of(cls, model: PhraseBasedModel, number: int) -> "DevSet":
+    def of(cls, model: PhraseBasedModel, number: int) -> "TuningSet":
         """Take the first sentences (0: all), without those longer than one chunk."""
         source, target = model.codec("source"), model.codec("target")
         texts = (model.directory / f"dev.{side}.txt" for side in SIDES)
@@ -98,14 +98,14 @@ EMPTY_POOL = NBestPool(
 
 @dataclass
 class TuningState:
-    """The state of a run: the weights and dev BLEU of each round, and the pool."""
+    """The state of a run: the weights and dev BLEU of each round, their cost, and the pool."""
 
     rounds: list[tuple[list[float], float]] = field(default_factory=list)
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     phrase_pairs: int = 0  # of the phrase table of the dev set
-    pool: NBestPool = field(default_factory=lambda: EMPTY_POOL)
     converged: bool = False  # the last round added nothing to the pool
+    pool: NBestPool = field(default_factory=lambda: EMPTY_POOL)
 
     def best(self) -> tuple[list[float], float]:
         """Return the weights with the highest BLEU; the first of equals."""
@@ -119,7 +119,7 @@ def tune_phrase_based(
 
     Returns the weights and dev BLEU of every round; the first has the initial weights.
     """
-    dev = DevSet.of(model, settings.sentences)
+    dev = TuningSet.of(model, settings.sentences)
     # more rounds resume a run of fewer, and the number of processes changes no result
     dumped = settings.model_dump(mode="json", exclude={"iterations": True, "search": {"processes"}})
     made_from = TuningInputs(model=model.identity(), tune=dumped)
@@ -142,7 +142,7 @@ def has_rounds_left(state: TuningState, settings: WeightTuningSettings) -> bool:
 def run_round(
     state: TuningState,
     decoder: NBestDecoder,
-    dev: DevSet,
+    dev: TuningSet,
     codecs: tuple[Codec, Codec],
     settings: WeightTuningSettings,
 ) -> None:
@@ -180,7 +180,7 @@ def next_weights(state: TuningState, settings: WeightTuningSettings) -> DoubleAr
 
 
 def score_translations(
-    lists: Sequence[Sequence[PhraseHypothesis]], dev: DevSet, target: Codec
+    lists: Sequence[Sequence[PhraseHypothesis]], dev: TuningSet, target: Codec
 ) -> NBestPool:
     """Collect the features and BLEU counts of every translation."""
     sentence, features, statistics = [], [], []
@@ -231,11 +231,6 @@ def restore_tuning(directory: Path, made_from: TuningInputs) -> TuningState:
     # interrupted between the two files: the pool has the translations of one round more
     if arrays.get("rounds", len(tuned.rounds)) != len(tuned.rounds):
         return TuningState()
-    return TuningState(
-        list(tuned.rounds),
-        tuned.seconds,
-        tuned.cpu_seconds,
-        tuned.phrase_pairs,
-        NBestPool(arrays["sentence"], arrays["features"], arrays["statistics"]),
-        tuned.converged,
-    )
+    pool = NBestPool(arrays["sentence"], arrays["features"], arrays["statistics"])
+    cost = tuned.seconds, tuned.cpu_seconds, tuned.phrase_pairs
+    return TuningState(list(tuned.rounds), *cost, tuned.converged, pool)
