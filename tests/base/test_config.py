@@ -1,4 +1,4 @@
-"""The tree of settings: the paper's defaults, and what it tells about itself."""
+"""Settings: the paper's defaults, descriptions, and comparisons."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Progress: items pass untouched, and people see how far it is, on a terminal or in a log."""
+"""Progress and messages, on a terminal and in a log."""
 
 import io
 import os
@@ -17,7 +17,7 @@ from covnmt.base.console import ProgressBar, log, track
 
 @pytest.fixture(params=["terminal", "log"])
 def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
-    """What is shown, once as on a terminal and once as in a file."""
+    """Standard error, once as a terminal and once as a file."""
     stream = io.StringIO()
     terminal = request.param == "terminal"
     monkeypatch.setattr(
@@ -28,7 +28,7 @@ def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every look at the clock finds it four seconds later."""
+    """Advance the clock by four seconds on every reading."""
     now = count(0.0, 4.0)
     monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(now)))
 
@@ -62,7 +62,7 @@ def test_progress_bars_can_be_nested(screen: io.StringIO) -> None:
 def test_text_printed_while_a_bar_is_shown_goes_to_its_own_stream(
     screen: io.StringIO, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Into its file or its pipe, though a bar is on the screen: `covnmt check ... > found`."""
+    """Into its file or pipe, though a bar is on the terminal: `covnmt check ... > report`."""
     for n in track(range(3), 3, "numbers"):
         print("number", n)
     with ProgressBar(3, "training"):
@@ -94,7 +94,7 @@ def test_log_lines_have_count_rate_and_time_left(capsys: pytest.CaptureFixture[s
 def test_the_first_item_does_not_count_for_the_rate(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Lines come in windows: the first two after 60 seconds, and two more after another 20."""
+    """Lines arrive two at a time: the first two after 60 seconds, two more after another 20."""
     times = iter([60.0, 60.0, 80.0, 80.0])
     monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: next(times)))
     list(track(range(4), 6, "reading"))
@@ -126,7 +126,7 @@ def test_a_line_logged_while_a_bar_is_shown_stays(screen: io.StringIO) -> None:
 def test_the_rate_of_a_resumed_job_counts_from_where_it_resumed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A resumed run's speed is that of this part alone."""
+    """Only what this call has done counts."""
     stream = io.StringIO()
     monkeypatch.setattr(console, "stderr_console", Console(file=stream, width=100))
     with ProgressBar(1000, "training") as meter:
@@ -162,7 +162,7 @@ def _full_disk() -> int:
 
 @pytest.mark.parametrize("deaf", [_deserted_pipe, _closed_terminal, _full_disk])
 def test_work_continues_when_standard_error_is_closed(deaf: Callable[[], int]) -> None:
-    """Whoever read standard error has gone, or it has no room left."""
+    """Its reader has gone, or its disk is full."""
     here = deaf()
     command = [sys.executable, "-c", GOES_ON]
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=here, check=False)

@@ -1,4 +1,4 @@
-"""Reading what people bring, and writing so that nothing is lost."""
+"""Reading text of users, and writing files so that nothing is lost."""
 
 import errno
 import gzip
@@ -230,7 +230,7 @@ def test_check_writable_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_outputs_that_replace_each_other_or_an_input_are_refused(tmp_path: Path) -> None:
-    """By whatever name; a device or "-" may be named twice."""
+    """Also by other names of the same file; a device or "-" may be named twice."""
     (tmp_path / "text").write_text("")
     (tmp_path / "link").symlink_to(tmp_path / "text")
     one, link = tmp_path / "text", tmp_path / "link"
@@ -279,7 +279,7 @@ def test_writing_to_a_pipe_closed_early_is_an_error(tmp_path: Path) -> None:
 
 
 def test_writing_to_a_device_leaves_it_in_place() -> None:
-    """A terminal of its own: unlike /dev/null, it is safe from a mistake here."""
+    """A pseudo-terminal: unlike /dev/null, an error here cannot damage it."""
     reader, device = os.openpty()
     path = Path(os.ttyname(device))
     write_lines(path, ["one", "two"])
@@ -314,7 +314,7 @@ def test_lines_reach_standard_output_one_by_one(
 def test_output_is_file_for_files_but_not_for_pipes_or_terminals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is named, and standard output where it is a file; no screen, no pipe."""
+    """A named file, or standard output that is a file; not a terminal or pipe."""
     assert output_is_file(Path("file"))
     for there, here in (os.openpty(), os.pipe()):
         with os.fdopen(here, "w") as stream:

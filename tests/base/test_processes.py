@@ -1,4 +1,4 @@
-"""One function over many items: results, their order, errors, and processes that die."""
+"""Mapping over worker processes: results, order, errors, and workers that die."""
 
 import errno
 import multiprocessing
@@ -33,14 +33,14 @@ PATIENCE = 60  # seconds
 
 
 class Job(NamedTuple):
-    """A file to write, and how often the one who does so dies first."""
+    """A file to write, and how often the worker dies before it succeeds."""
 
     path: Path
     deaths: int = 0
 
 
 def work(job: Job) -> tuple[str, WorkerRank]:
-    """Leaves a mark for every attempt."""
+    """Append a mark to the file for every attempt."""
     with job.path.open("a") as stream:
         stream.write("x")
     if len(job.path.read_text()) <= job.deaths:
@@ -58,7 +58,7 @@ def refuse(job: Job) -> None:
 
 
 def stuck_while_sending(job: Job) -> str:
-    """The second sends half of its result, once the first has been seen."""
+    """Send half of the second result, once the first has been received."""
 
     def send_half(connection: Connection, content: bytes) -> None:
         os.write(connection.fileno(), content[:2])
@@ -92,7 +92,7 @@ def test_map_in_order_keeps_the_order_of_items() -> None:
 
 
 def test_items_are_taken_only_as_workers_have_room() -> None:
-    """Their number may be endless."""
+    """The iterator may be endless."""
     taken: list[int] = []
 
     def items() -> Iterator[int]:
@@ -107,7 +107,7 @@ def test_items_are_taken_only_as_workers_have_room() -> None:
 
 
 def test_closing_does_not_wait_for_half_sent_results(tmp_path: Path) -> None:
-    """`covnmt translate file | head` kills workers in the midst of what they send."""
+    """`covnmt translate file | head` kills workers while they send results."""
     results = map_unordered(
         stuck_while_sending, [Job(tmp_path / n) for n in ("first", "second")], 2
     )
@@ -121,7 +121,7 @@ def test_closing_does_not_wait_for_half_sent_results(tmp_path: Path) -> None:
 
 
 def test_results_are_yielded_while_the_next_item_is_awaited() -> None:
-    """Whoever makes items may first want to see what came of the last."""
+    """The next item may depend on the result of the last."""
     seen = [threading.Event() for _ in range(6)]
 
     def items() -> Iterator[int]:
@@ -139,7 +139,7 @@ def test_results_are_yielded_while_the_next_item_is_awaited() -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("good", range(4))
 def test_items_before_a_failing_iterator_are_done(good: int, workers: int) -> None:
-    """What came before them is done, by however many."""
+    """With one worker and with several."""
 
     def items() -> Iterator[int]:
         yield from range(good)
@@ -158,7 +158,7 @@ def test_one_worker_is_the_calling_process(tmp_path: Path) -> None:
 def test_without_semaphores_the_calling_process_works_and_logs_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As where /dev/shm may not be written to."""
+    """As in containers where /dev/shm is not writable."""
 
     def no_semaphore(*_: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -175,13 +175,13 @@ def test_without_semaphores_the_calling_process_works_and_logs_once(
 
 
 def test_items_of_a_dead_worker_are_done_again(tmp_path: Path) -> None:
-    """Nothing is lost; what had come before is not asked for again."""
+    """Nothing is lost, and finished items are not done again."""
     jobs = [Job(tmp_path / str(k), deaths=2 * (k == 8)) for k in range(9)]
     assert [name for name, _ in map_in_order(work, jobs, workers=2)] == list("012345678")
     *others, last = [job.path.read_text() for job in jobs]
     assert last == "xxx"
     assert others.count("x") > len(others) - SUBMITTED_PER_WORKER * 2
-    # beside the last there was room for three
+    # at most three others were submitted with the last one
 
 
 def process_id(number: int) -> int:
@@ -253,7 +253,7 @@ def test_closing_kills_no_other_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_workers_end_with_their_parent_process(number: signal.Signals, tmp_path: Path) -> None:
-    """Whatever ended it, and though the signal reached it alone."""
+    """Whatever signal ended it, and though only it received the signal."""
     code = f"from tests.base.test_processes import *; keep_busy(Path({str(tmp_path)!r}))"
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL
@@ -275,7 +275,7 @@ def test_workers_end_with_their_parent_process(number: signal.Signals, tmp_path:
 
 
 def test_workers_start_with_signals_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those that are started when there is more to do."""
+    """Also those that are started later."""
     process = multiprocessing.get_context("spawn").Process
     start, blocked = process.start, list[set[signal.Signals]]()
 

@@ -1,4 +1,4 @@
-"""Where a result came from."""
+"""The commit, machine and versions behind a result."""
 
 import pytest
 

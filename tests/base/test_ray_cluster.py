@@ -35,7 +35,7 @@ def cluster() -> Iterator[Any]:
 
 
 def work(directory: Path, item: int) -> int:
-    """Leaves a mark for every attempt, waits until three have begun, and takes a moment."""
+    """Write a mark for every attempt, wait until three have begun, and sleep a moment."""
     (directory / f"{item}.{os.getpid()}.{time.monotonic_ns()}").touch()
     end = time.monotonic() + PATIENCE
     while len(workers(directory)) < 3 and time.monotonic() < end:
@@ -45,7 +45,7 @@ def work(directory: Path, item: int) -> int:
 
 
 def workers(directory: Path) -> set[str]:
-    """Who has left a mark."""
+    """Return the workers that have left a mark."""
     return {path.name.split(".")[1] for path in directory.glob("*.*")}
 
 
@@ -63,7 +63,7 @@ def die(item: int) -> int:
 
 
 class DiesAtStart:
-    """A function that kills whoever opens it, as what is missing on a machine does."""
+    """A function that kills the worker that unpickles it, like a package missing on a machine."""
 
     def __reduce__(self) -> tuple[object, tuple[int]]:
         return os._exit, (1,)
@@ -79,7 +79,7 @@ def refuse(item: int) -> int:
 def test_results_are_complete_though_a_worker_and_a_node_are_killed(
     cluster: Any, tmp_path: Path
 ) -> None:
-    """Every item comes once, though some were begun twice."""
+    """Every item gives one result, though some were started twice."""
     second = cluster.add_node(**NODE)
     cluster.wait_for_nodes(PATIENCE)
     items = list(range(16))

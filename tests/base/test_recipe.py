@@ -1,4 +1,4 @@
-"""Recipes: what is shipped, what overrides and `extends` do, and how mistakes are told."""
+"""Recipes: the bundled ones, overrides and `extends`, and errors."""
 
 import tomllib
 from pathlib import Path
@@ -166,7 +166,7 @@ def test_extends_merges_group_by_group(tmp_path: Path) -> None:
 
 
 def test_a_recipe_can_extend_a_bundled_one(tmp_path: Path) -> None:
-    """From anywhere, by its name; a file beside the recipe comes first."""
+    """From any directory, by its name; a file next to the recipe comes first."""
     path = recipe(tmp_path, "extends = 'modern/gru10'\n[model]\nhidden = 8\n")
     own = load_recipe(path)
     assert own == load_recipe(find_recipe("modern/gru10"), ["model.hidden=8"])
@@ -267,7 +267,7 @@ def test_modern_recipes_share_everything_but_coverage(system: str) -> None:
     baseline = load_recipe(find_recipe("modern/baseline"))
     assert loaded.model.coverage == PAPER_SYSTEMS[system]
     assert without(loaded, "model.coverage") == without(baseline, "model.coverage")
-    # the network is the paper's; only how it is trained and fed is not
+    # the network is the paper's; only training and data differ
     changed = changed_settings(Config(), baseline)
     assert {key for key in changed if key.startswith("model.")} == {"model.init", "model.dropout"}
 
@@ -292,7 +292,7 @@ def test_bundled_recipes_contain_only_values_that_differ_from_the_defaults() -> 
         tree = tomllib.loads(find_recipe(name).read_text("utf-8"))
         tree.pop("extends", None)
         repeated = {key for key, value in flatten_keys(tree).items() if defaults[key] == value}
-        # said all the same where a reader looks for them
+        # repeated for the reader
         assert repeated <= {"train.validate_every", "model.coverage.size", "data.batch_tokens"}, (
             name
         )

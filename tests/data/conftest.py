@@ -1,4 +1,4 @@
-"""What the tests of downloads and corpora share."""
+"""Fixtures for the tests of downloads and corpora."""
 
 from collections.abc import Iterator
 

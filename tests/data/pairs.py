@@ -1,4 +1,4 @@
-"""A few pairs of sentences, and what `prepare` takes to make a corpus of them."""
+"""A few pairs of sentences, and settings to prepare them."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def make_settings(directory: Path, **changes: object) -> PrepareSettings:
 
 
 def decoded(corpus: Corpus, name: SplitName) -> list[tuple[str, str]]:
-    """The text of a split, back from its ids."""
+    """Decode the ids of a split."""
     split = corpus.split(name)
     source, target = corpus.codec("source"), corpus.codec("target")
     return [

@@ -1,4 +1,4 @@
-"""A server on this machine that offers files, and breaks off when it is told to."""
+"""A local HTTP server that offers files and breaks connections on request."""
 
 import threading
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Site:
-    """What the server offers, how it misbehaves, and the Range of every request it got."""
+    """The server's files, its misbehavior, and the Range of every request."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     ranges: bool = True
@@ -21,7 +21,7 @@ class Site:
 
 @contextmanager
 def serve() -> Iterator[Site]:
-    """A server with nothing on it yet."""
+    """Run a server without files."""
     offer = Site()
 
     class Handler(BaseHTTPRequestHandler):
@@ -52,7 +52,7 @@ def serve() -> Iterator[Site]:
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, *_: object) -> None:
-            """A client that hangs up is no news here."""
+            """Ignore clients that hang up."""
 
     with Server(("127.0.0.1", 0), Handler) as server:
         offer.address = f"http://127.0.0.1:{server.server_port}"

@@ -1,4 +1,4 @@
-"""Batches: padding, the paper's pools, token buckets, resuming anywhere, and prefetching."""
+"""Batches: padding, the paper's pools, token buckets, resuming, and prefetching."""
 
 import threading
 import time
@@ -40,7 +40,7 @@ SCHEMES = [
 
 
 def make_split(pairs: Lengths, seed: int = 0) -> Split:
-    """A split with sentences of these lengths; its ids are random, its end symbols 50 and 60."""
+    """Make a split with sentences of these lengths, random ids, and end symbols 50 and 60."""
     random = np.random.default_rng(seed)
 
     def side(sizes: list[int], end: int) -> SentenceIds:
@@ -178,9 +178,9 @@ def test_token_batches_differ_between_epochs() -> None:
     first, second = (take(split, config, per_epoch, BatchPosition(epoch, 0)) for epoch in (0, 1))
     assert [len(batch.indices) for batch in first] != [len(batch.indices) for batch in second]
     sets = [{frozenset(batch.indices.tolist()) for batch in epoch} for epoch in (first, second)]
-    # other neighbours, not just another order of the same batches
+    # other pairs share a batch; it is not just another order of the same batches
     assert len(sets[0] & sets[1]) < 0.1 * per_epoch
-    # lengths come mixed, not sorted
+    # short and long batches are mixed
     longest = [split.source_sentences.lengths()[batch.indices].max() for batch in first]
     assert 0.4 < np.mean(np.diff(longest) > 0) < 0.6
 
@@ -199,7 +199,7 @@ def test_resuming_gives_the_same_batches(config: DataConfig, pairs: Lengths, sta
     split = make_split([*pairs, (1, 1)])
     whole = take(split, config, start + 10)[start:]
     assert same(whole, take(split, config, 10, whole[0].position))
-    # a place beyond its block is one in a later block
+    # a position past its block is one in a later block
     assert same(whole, take(split, config, 10, BatchPosition(0, start)))
 
 
@@ -220,7 +220,7 @@ def test_sections_have_every_pair_once_per_epoch(pairs: Lengths, section: int, s
 
 
 def test_lengths_are_not_read_where_all_pairs_are_known_to_fit() -> None:
-    """Reading the lengths of all pairs would make the beginning of a run grow with the corpus."""
+    """Reading all lengths would make the start of a run slower for larger corpora."""
     split = replace(make_split([(2, 3)] * 20), max_length=3)
     assert select_short_pairs(split, 3) is split.order
     assert select_short_pairs(split, 2).tolist() == []

@@ -1,4 +1,4 @@
-"""A prepared corpus: how it is read back, known again, and what is refused."""
+"""A prepared corpus: reading, identity, and damaged files."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ def test_joint_sides_must_agree(tmp_path: Path, changes: dict[str, object]) -> N
 def test_settings_added_later_do_not_change_the_identity(
     tmp_path: Path, later: tuple[str, ...]
 ) -> None:
-    """It is that of the version which did not know them: a digest of all that corpus.json says."""
+    """It is the digest that the version without them computed from corpus.json."""
     prepare_corpus(make_settings(tmp_path, max_ratio=0.0), tmp_path / "out")
     path = tmp_path / "out" / "corpus.json"
     said = json.loads(path.read_text())

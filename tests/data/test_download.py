@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine that misbehaves in every way known."""
+"""Downloads from a local server that misbehaves."""
 
 import hashlib
 import random
@@ -26,12 +26,12 @@ def item(site: Site) -> PublishedFile:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where it should go."""
+    """The path to download it to."""
     return tmp_path / "a.tgz"
 
 
 def check(path: Path) -> None:
-    """Everything has arrived, and nothing else lies around."""
+    """Check that the file is complete and no other file remains."""
     assert path.read_bytes() == CONTENT
     assert list(path.parent.iterdir()) == [path]
 
@@ -95,7 +95,7 @@ def test_a_server_may_leave_out_the_size(site: Site, item: PublishedFile, path: 
 def test_a_complete_part_file_is_only_renamed(
     site: Site, item: PublishedFile, path: Path, surplus: int
 ) -> None:
-    """The server cannot continue it: complete if the sizes agree, another file if not."""
+    """The server has nothing to add if the sizes agree; otherwise it is another file."""
     path.with_name("a.tgz.part").write_bytes(CONTENT + bytes(surplus))
     download_verified(item, path)
     assert len(site.requests) == (2 if surplus else 1)

@@ -1,4 +1,4 @@
-"""Named corpora against a server on this machine: nothing here reaches the network."""
+"""Open corpora from a local server; nothing here uses the network."""
 
 import gzip
 import hashlib
@@ -80,7 +80,7 @@ MEMBERS = {"d/a.de": text(SOURCE), "d/a.en": text(TARGET)}
 def corpus(
     site: Site, files: dict[str, bytes], *splits: OpenSplit, checksum: str | None = None
 ) -> OpenCorpus:
-    """A corpus whose published files are on the site."""
+    """Make a corpus whose files are on the server."""
     site.files.update(files)
     published = tuple(PublishedFile(name, f"{site.address}/{name}", checksum) for name in files)
     return OpenCorpus("tiny", "de", "en", "a test", "none", "https://home.test", published, splits)
@@ -161,7 +161,7 @@ def spoil(content: bytes, position: int) -> bytes:
         ("a.gz", gzip.compress(text(TARGET)), spoil(gzip.compress(text(TARGET)), -8)),
         ("a.xz", lzma.compress(text(TARGET)), lzma.compress(text(TARGET))[:-20]),
     ],
-    # packed files hold the time, which must not become a part of the tests' names
+    # compressed files contain the time, which must not be in the names of tests
     ids=["tgz", "tgz page", "zip", "zip page", "gz", "xz"],
 )
 def test_a_damaged_file_is_set_aside_and_downloaded_again(
@@ -361,7 +361,7 @@ def test_wmt_test_sets_are_the_files_of_sacrebleu() -> None:
 def test_listing_and_docs_name_every_corpus() -> None:
     assert [row[0] for row in list_open_corpora()] == [named.name for named in CORPORA]
     page = DOCS.read_text("utf-8")
-    for name, languages, _, licence, home in list_open_corpora():
+    for name, languages, _, terms, home in list_open_corpora():
         assert f"| `{name}` | {languages} |" in page
-        assert licence in page
+        assert terms in page
         assert home in page

@@ -1,4 +1,4 @@
-"""Sentences side by side: every one of them once, the short ones with the short ones."""
+"""Padding, and batches of similar length."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ def test_batches_have_every_index_once_sorted_by_length(lengths: list[int], size
 
 
 def test_a_very_long_sentence_gets_a_smaller_batch() -> None:
-    """A whole document on one line would make a batch of documents of its neighbours."""
+    """Otherwise a document on one line would pad all sentences of its batch."""
     lengths = [5] * 5 + [LONG_SENTENCE] * 4 + [2 * LONG_SENTENCE] * 3 + [100 * LONG_SENTENCE] * 2
     found = [[lengths[number] for number in batch] for batch in length_sorted_batches(lengths, 4)]
     some = [

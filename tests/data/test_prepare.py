@@ -1,4 +1,4 @@
-"""Preparing a corpus: what is kept, what is written, what is reused, what is refused."""
+"""Preparing a corpus: dropped pairs, files, reuse, and errors."""
 
 import gzip
 import lzma
@@ -186,7 +186,7 @@ def test_other_text_is_refused(tmp_path: Path) -> None:
 def test_shuffles_larger_than_memory_are_complete_and_seeded(
     number: int, at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In piles on disk where there are many; every number once, the seed decides."""
+    """Through files on disk: every number once, in an order that depends on the seed."""
     monkeypatch.setattr(prepare_module, "SHUFFLED_IN_MEMORY", at_once)
     monkeypatch.setattr(prepare_module, "NUMBERS_PER_CHUNK", 10)
 
@@ -202,7 +202,7 @@ def test_shuffles_larger_than_memory_are_complete_and_seeded(
 def test_shuffles_larger_than_memory_are_uniform(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All 24 orders of four numbers come about equally often."""
+    """All 24 orders of four numbers are about equally frequent."""
     monkeypatch.setattr(prepare_module, "SHUFFLED_IN_MEMORY", 2)
     orders = Counter(
         tuple(np.concatenate(list(shuffled_numbers(4, k, tmp_path)))) for k in range(2400)

@@ -33,7 +33,7 @@ EXAMPLE = (
     "7-10 8-3 9-4 10-5 11-2 12-7 13-6",
 )
 
-# Few words and short sentences: different seeds then often say the same thing.
+# Few words and short sentences, so that different seeds often give the same sentence.
 SMALL = SyntheticSettings(nouns=5, verbs=3, mean_clauses=1, adjective=0.1, relative=0.1)
 
 

@@ -65,7 +65,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 def test_the_result_depends_neither_on_workers_nor_on_the_division_into_files(
     tmp_path: Path,
 ) -> None:
-    """Three files, by one process or by two, or as one file: the same directory."""
+    """Three files in one process or in two, or a single file, give the same directory."""
     train = parts_of(tmp_path, 3, 20)
     lines = [
         [line for pair in train for line in pair[side].read_text().splitlines()] for side in (0, 1)
@@ -75,7 +75,7 @@ def test_the_result_depends_neither_on_workers_nor_on_the_division_into_files(
         prepare_corpus(make_settings(tmp_path, train=paths), tmp_path / name, workers=workers)
     a, b, c = (contents(tmp_path / name) for name in "abc")
     assert a == b
-    # which files the text came from is all that differs
+    # only the digests of the text files differ
     assert a.pop("corpus.json") != c.pop("corpus.json")
     assert a == c
 
@@ -83,7 +83,7 @@ def test_the_result_depends_neither_on_workers_nor_on_the_division_into_files(
 def test_an_interrupted_call_continues_with_the_missing_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts that were done are not done again, unless their text has changed."""
+    """Finished files are not done again unless their text has changed."""
     plan = make_settings(tmp_path, train=parts_of(tmp_path, 4, 5))
     whole = tmp_path / "whole"
     prepare_corpus(plan, whole)

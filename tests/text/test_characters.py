@@ -1,10 +1,10 @@
-"""What kind of character one is."""
+"""Classes of characters."""
 
 import pytest
 
 from covnmt.text.characters import is_full_width, is_grapheme_extension, is_unspaced_script
 
-# a letter; whether it belongs to the one before, is of a script without spaces, is wide
+# a character; is it a grapheme extension, of a script without spaces, of full width
 KINDS = [
     ("a", False, False, False),
     ("\u0301", True, False, False),

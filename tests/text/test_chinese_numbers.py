@@ -1,4 +1,4 @@
-"""Numbers in Chinese characters: as laws write them, and only where they are numbers."""
+"""Numbers in Chinese characters: as in laws, and only where digits are numbers."""
 
 import pytest
 from hypothesis import given
@@ -63,7 +63,7 @@ VALUES = {"十": 10, "百": 100, "千": 1000, "万": 10**4, "亿": 10**8, "兆":
 
 
 def read(written: str) -> int:
-    """What a person reads: each part before the largest unit is so many of it."""
+    """Read a Chinese number: what precedes the largest unit is its multiple."""
     unit = max(written, key=lambda character: VALUES.get(character, 0))
     if unit not in VALUES:
         return "零一二三四五六七八九".index(written.lstrip("零") or "零")

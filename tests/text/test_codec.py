@@ -1,4 +1,4 @@
-"""A codec is the same after a trip through files, and its fingerprint tells when it is not."""
+"""Codecs: files, copies, and fingerprints."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def subwords(directory: Path) -> Codec:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Words on the source side, subwords on the target side."""
+    """Save a codec with words on the source side and subwords on the target side."""
     path = tmp_path / "data"
     words("the", "small", "cat").save(path, "source")
     subwords(tmp_path).save(path, "target")

@@ -1,4 +1,4 @@
-"""Words and punctuation of scripts and signs that Moses does not know."""
+"""Tokenizing scripts and signs that Moses does not know."""
 
 import unicodedata
 

@@ -1,4 +1,4 @@
-"""Texts and their sentences."""
+"""Sentence splitting and joining."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Every scheme gives back the text it split, as far as it can, and no token has white space."""
+"""Tokenizers: cleaning, splitting, joining, and tokens without white space."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ CLEAN = [
     ("", ""),
 ]
 
-# What a person typed, or a corpus split, and what it becomes without full width and loose spaces.
+# Text as typed or as split in a corpus -> cleaned with nfkc and unspaced.
 PLAIN = [
     ("動物 園 は 2001 年 に 開い た 。", "動物園は2001年に開いた。"),
     ("（ 2001 年 ）", "(2001年)"),
@@ -48,7 +48,7 @@ PLAIN = [
     ("祇\U000e0100園祭\ufe0f No. \u200b 7 a \u200d b", "祇園祭No.7 a b"),
 ]
 
-# What people type, and what it becomes in any scheme but that of text that is split already.
+# Text as typed -> cleaned for every scheme except whitespace.
 TYPED = [
     ("e\u0301tude", "étude"),
     ("क़लम ড়", "क\u093cलम ড\u09bc"),
@@ -58,10 +58,10 @@ TYPED = [
     ("می\u200cخواهم क्\u200dष ❤\ufe0f", "می\u200cخواهم क्\u200dष ❤\ufe0f"),
 ]
 
-# What NFKC would spell otherwise than people do.
+# Characters that NFKC would change wrongly.
 KEPT = ["น้ำทำ", "ນ້ຳ ໝາ", "ㅋㅋㅋ ㅠㅠ"]
 
-# traditional characters, and what they become; simplified and Japanese ones besides
+# traditional characters -> simplified; simplified and Japanese ones stay
 SIMPLIFIED = [
     ("申請人應於三十日內補正。", "申请人应于三十日内补正。"),
     ("主管機關", "主管机关"),
@@ -96,7 +96,7 @@ ROUND_TRIP: list[tuple[Kind, str, str]] = [
     ("jieba", "zh", "C++ Java都可以"),
 ]
 
-# No U+2581, which stands for a space.
+# Without U+2581, which replaces a space.
 lines = st.text(
     st.characters(exclude_characters=SPACE_SYMBOL, exclude_categories=["Cs"]), max_size=30
 )
@@ -260,7 +260,7 @@ def test_heavy_libraries_are_imported_only_when_used() -> None:
     assert done.stdout.strip() == ""
 
 
-# Tokens, and what people read in their place; bytes that spell nothing to be seen stay.
+# Tokens -> displayed tokens; bytes of invisible characters stay.
 SPELT = [
     ("", ""),
     ("▁ <0xE9> <0xA9> <0xAB> 木 神社", "▁ 驫₁ 驫₂ 驫₃ 木 神社"),

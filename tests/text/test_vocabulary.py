@@ -1,4 +1,4 @@
-"""Ids of words, vocabularies on disk, and the training of sentencepiece models."""
+"""Vocabularies, their files, and training of sentencepiece models."""
 
 import re
 from collections import Counter

@@ -13,6 +13,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -84,16 +85,12 @@ class Vocabulary:
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """Return one token per id, up to the end symbol if there is one."""
-        tokens = []
-        for i in ids:
-            if i == self.end_id:
-                break
-            tokens.append(
-                self.tokens[i - len(SPECIAL_TOKENS)]
-                if i >= len(SPECIAL_TOKENS)
-                else SPECIAL_TOKENS[i]
-            )
-        return tokens
+        before_end = takewhile(lambda i: i != self.end_id, ids)
+        return [self._tokens_by_id[i] for i in before_end]
+
+    @cached_property
+    def _tokens_by_id(self) -> tuple[str, ...]:
+        return (*SPECIAL_TOKENS, *self.tokens)
 
     @cached_property
     def _index(self) -> dict[str, int]:
