@@ -143,7 +143,7 @@ CASES = {
     # export
     "export a model into itself": Case(
         "export model --output model",
-        ("model: holds a model that would never be read again", "choose another directory"),
+        ("model: holds a trained model", "choose another directory"),
         remove("model/last.safetensors"),
     ),
     "export an exported model": Case(

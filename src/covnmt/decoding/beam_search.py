@@ -95,12 +95,12 @@ def beam_search(
     rows = len(pending) * config.beam
     for attempt in search_attempts(config):
         size = max(1, rows // attempt.beam)
-        for part in (pending[n : n + size] for n in range(0, len(pending), size)):
-            lengths = source_lengths[part]
-            reporter = None if on_step is None else _Reporter(on_step, part.tolist())
-            history = _explore(scorer.keep(part), state.select(part), lengths, attempt, reporter)
+        for batch in (pending[n : n + size] for n in range(0, len(pending), size)):
+            lengths = source_lengths[batch]
+            reporter = None if on_step is None else _Reporter(on_step, batch.tolist())
+            history = _explore(scorer.keep(batch), state.select(batch), lengths, attempt, reporter)
             results = history.hypotheses(lengths.tolist(), scorer.end_id, attempt)
-            for sentence, n_best in zip(part.tolist(), results, strict=True):
+            for sentence, n_best in zip(batch.tolist(), results, strict=True):
                 hypotheses[sentence] = n_best
         unfinished = [s for s in pending.tolist() if not hypotheses[s][0].finished]
         pending = np.array(unfinished, dtype=int)
@@ -232,7 +232,7 @@ def _record(
 
 
 def _survivors(live: BoolArray) -> tuple[IntArray, IntArray]:
-    """Return the sentences that go on, and their live candidates' slots, best first [S, K]."""
+    """Return the unfinished sentences, and their live candidates' slots, best first [S, K]."""
     remaining = live.sum(axis=1)
     (kept,) = remaining.nonzero()
     slots = (~live[kept]).argsort(axis=1, kind="stable")[:, : remaining.max(initial=0)]

@@ -43,7 +43,7 @@ def load_networks(
     """
     exported = [is_exported(directory) for directory in directories]
     if any(exported) and not all(exported):
-        raise UserError("an ensemble is of exported models or of trained ones, not of both")
+        raise UserError("an ensemble cannot mix exported and trained models")
     models = list(zip(directories, descriptions, strict=True))
     if not any(exported):
         return _load_trained(models, device, threads)
@@ -52,7 +52,7 @@ def load_networks(
     # its operations are so small that two threads mostly wait for each other, and they wait
     # busily: more of them than cores would stand in their own way for minutes
     threads = min(threads or 1, available_cpus())
-    return [load_exported(directory, known, threads) for directory, known in models]
+    return [load_exported(directory, description, threads) for directory, description in models]
 
 
 def default_processes(directory: Path, threads: int) -> int:
@@ -78,7 +78,10 @@ def _load_trained(
 
     if threads:
         torch.set_num_threads(threads)
-    return [load_network(directory, known, pick_device(device)) for directory, known in models]
+    return [
+        load_network(directory, description, pick_device(device))
+        for directory, description in models
+    ]
 
 
 def build_engine(models: Sequence[Network], end_id: int) -> Engine:

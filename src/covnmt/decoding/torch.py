@@ -150,9 +150,9 @@ class TorchEngine:
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is the GPU if there is one; anything else is torch's name of a CPU or a GPU here.
+    """Return the device of this name, or for `auto` the GPU if there is one.
 
-    A GPU that has a number becomes the current one: kernels and graphs run there.
+    A numbered GPU becomes the current one, where kernels and CUDA graphs run.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

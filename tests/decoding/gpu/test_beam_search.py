@@ -46,11 +46,11 @@ CONFIGS = {
     "no unk": DecodeConfig(beam=3, nbest=3, forbid_unk=True),
     "one attempt": DecodeConfig(beam=2, nbest=2, retry=False),
     "wider than the vocabulary": DecodeConfig(beam=20, nbest=20),
-    "too wide for the device": DecodeConfig(beam=BLOCK + 1, length_rules=False, max_length=3),
+    "too wide for the gpu": DecodeConfig(beam=BLOCK + 1, length_rules=False, max_length=3),
 }
 
 Hypotheses = list[list[Hypothesis]]
-Task = tuple[Tensor, Tensor]  # source words and where they are real, on the host
+Source = tuple[Tensor, Tensor]  # source ids and their mask, on the host
 
 
 def model_of(kind: str = "gru10", seed: int = 0, **changes: str) -> Seq2Seq:
@@ -59,12 +59,12 @@ def model_of(kind: str = "gru10", seed: int = 0, **changes: str) -> Seq2Seq:
     return model
 
 
-def task(lengths: Sequence[int], seed: int = 0) -> Task:
+def make_source(lengths: Sequence[int], seed: int = 0) -> Source:
     batch = small_batch([(length, 1) for length in lengths], seed)
     return batch.source, batch.source_mask
 
 
-def on_device(model: Seq2Seq, min_capacity: int = beam_search.MIN_CAPACITY) -> GpuBeamSearch:
+def gpu_search(model: Seq2Seq, min_capacity: int = beam_search.MIN_CAPACITY) -> GpuBeamSearch:
     return GpuBeamSearch(model, END, UNK_ID, min_capacity=min_capacity)
 
 
@@ -72,18 +72,18 @@ def reference(model: Seq2Seq) -> Callable[[Tensor, Tensor, DecodeConfig], Search
     return TorchEngine([model], END).search_stepwise
 
 
-def found(device: GpuBeamSearch, task: Task, config: DecodeConfig) -> Hypotheses:
-    return device.search(*task, reference(device.model), config).hypotheses
+def gpu_hypotheses(device: GpuBeamSearch, source: Source, config: DecodeConfig) -> Hypotheses:
+    return device.search(*source, reference(device.model), config).hypotheses
 
 
 @torch.no_grad()
-def expected(model: Seq2Seq, task: Task, config: DecodeConfig) -> Hypotheses:
-    return reference(model)(*task, config).hypotheses
+def cpu_hypotheses(model: Seq2Seq, source: Source, config: DecodeConfig) -> Hypotheses:
+    return reference(model)(*source, config).hypotheses
 
 
-def assert_same(found: Hypotheses, wanted: Hypotheses) -> None:
-    assert len(found) == len(wanted)
-    for ours, theirs in zip(found, wanted, strict=True):
+def assert_same(actual: Hypotheses, expected: Hypotheses) -> None:
+    assert len(actual) == len(expected)
+    for ours, theirs in zip(actual, expected, strict=True):
         assert [mine.token_ids for mine in ours] == [other.token_ids for other in theirs]
         for mine, other in zip(ours, theirs, strict=True):
             assert mine.finished == other.finished
@@ -99,26 +99,32 @@ def assert_same(found: Hypotheses, wanted: Hypotheses) -> None:
 @pytest.mark.parametrize("kind", COVERAGES)
 def test_equals_the_cpu_search_for_every_model(kind: str, order: str) -> None:
     model = model_of(kind, order=order)
-    given = task(RAGGED)
+    source = make_source(RAGGED)
     config = DecodeConfig(beam=4, nbest=3)
-    assert_same(found(on_device(model), given, config), expected(model, given, config))
+    assert_same(
+        gpu_hypotheses(gpu_search(model), source, config), cpu_hypotheses(model, source, config)
+    )
 
 
 @pytest.mark.parametrize(("part", "kind"), [("cell", "reset_after"), ("output", "full")])
 def test_equals_the_cpu_search_with_other_layers(part: str, kind: str) -> None:
     model = model_of("gru10", 0, **{part: kind})
-    given = task(RAGGED)
+    source = make_source(RAGGED)
     config = DecodeConfig(beam=4, nbest=3)
-    assert_same(found(on_device(model), given, config), expected(model, given, config))
+    assert_same(
+        gpu_hypotheses(gpu_search(model), source, config), cpu_hypotheses(model, source, config)
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", CONFIGS)
 def test_equals_the_cpu_search_with_every_setting(name: str, seed: int) -> None:
     model = model_of(seed=seed)
-    given = task(RAGGED, seed)
+    source = make_source(RAGGED, seed)
     config = CONFIGS[name]
-    assert_same(found(on_device(model), given, config), expected(model, given, config))
+    assert_same(
+        gpu_hypotheses(gpu_search(model), source, config), cpu_hypotheses(model, source, config)
+    )
 
 
 @settings(max_examples=12)
@@ -135,36 +141,38 @@ def test_equals_the_cpu_search_on_random_batches(
 ) -> None:
     """With buffers that become small quickly and are used again, and many history segments."""
     model = model_of("fertility", seed)
-    device = on_device(model, min_capacity)
+    device = gpu_search(model, min_capacity)
     config = DecodeConfig(beam=beam, nbest=beam, forbid_unk=forbid_unk)
     for lengths in batches:
-        given = task(lengths, seed)
+        source = make_source(lengths, seed)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(gpu_buffers, "HISTORY_STEPS", rows)
-            result = found(device, given, config)
-        assert_same(result, expected(model, given, config))
+            result = gpu_hypotheses(device, source, config)
+        assert_same(result, cpu_hypotheses(model, source, config))
 
 
 def test_translation_does_not_depend_on_batch_composition() -> None:
     model = model_of()
     config = DecodeConfig(beam=5, nbest=5)
-    words, mask = task(RAGGED)
-    together = found(on_device(model), (words, mask), config)
+    words, mask = make_source(RAGGED)
+    together = gpu_hypotheses(gpu_search(model), (words, mask), config)
     for number, hypotheses in enumerate(together):
         alone = (words[number : number + 1], mask[number : number + 1])
-        assert_same(found(on_device(model), alone, config), [hypotheses])
+        assert_same(gpu_hypotheses(gpu_search(model), alone, config), [hypotheses])
 
 
 def test_empty_batch_gives_an_empty_result() -> None:
-    words, mask = task([3])
-    assert found(on_device(model_of()), (words[:0], mask[:0]), DecodeConfig()) == []
+    words, mask = make_source([3])
+    assert gpu_hypotheses(gpu_search(model_of()), (words[:0], mask[:0]), DecodeConfig()) == []
 
 
 def test_source_ids_may_be_on_the_device_already() -> None:
     model, config = model_of(), DecodeConfig(beam=3)
-    words, mask = task(RAGGED)
+    words, mask = make_source(RAGGED)
     moved = (words.to(DEVICE), mask.to(DEVICE))
-    assert_same(found(on_device(model), moved, config), expected(model, moved, config))
+    assert_same(
+        gpu_hypotheses(gpu_search(model), moved, config), cpu_hypotheses(model, moved, config)
+    )
 
 
 @pytest.mark.parametrize("beam", [2, BLOCK + 1])
@@ -172,9 +180,9 @@ def test_source_ids_may_be_on_the_device_already() -> None:
 def test_fertility_is_the_prediction_of_the_model(kind: str, beam: int) -> None:
     """As the model predicts it, whoever searches."""
     model = model_of(kind)
-    words, mask = task(RAGGED)
+    words, mask = make_source(RAGGED)
     config = DecodeConfig(beam=beam, length_rules=False, max_length=2, retry=False)
-    result = on_device(model).search(words, mask, reference(model), config)
+    result = gpu_search(model).search(words, mask, reference(model), config)
     with torch.no_grad():
         memory = model.encode(words.to(DEVICE), mask.to(DEVICE))
     wanted = model.decoder.coverage.fertility(memory.Phi)
@@ -186,28 +194,28 @@ def test_fertility_is_the_prediction_of_the_model(kind: str, beam: int) -> None:
 def test_reused_buffers_keep_nothing_of_the_batch_before() -> None:
     """Also where the next batch has fewer and shorter sentences."""
     model = model_of("fertility")
-    device = on_device(model)
+    device = gpu_search(model)
     config = DecodeConfig(beam=3, nbest=3)
     for lengths, seed in [((9, 14, 12, 15), 1), ((2, 1, 4), 2), ((8, 5, 9, 3), 3)]:
-        given = task(lengths, seed)
-        assert_same(found(device, given, config), expected(model, given, config))
+        source = make_source(lengths, seed)
+        assert_same(gpu_hypotheses(device, source, config), cpu_hypotheses(model, source, config))
     assert len(device._captured) == 2
 
 
 def test_least_recently_used_buffers_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beam_search, "MAX_CAPTURED_STEPS", 2)
     model, config = model_of(), DecodeConfig()
-    device = on_device(model)
+    device = gpu_search(model)
     for sentences in (1, 2, 1, 3):  # the buffers for two are the least recently used
-        given = task([4] * sentences)
-        assert_same(found(device, given, config), expected(model, given, config))
+        source = make_source([4] * sentences)
+        assert_same(gpu_hypotheses(device, source, config), cpu_hypotheses(model, source, config))
     assert [key[0] for key in device._captured] == [1, 3]
 
 
 def test_unused_search_is_freed_without_garbage_collection() -> None:
     """Every validation has one, and what it holds on a GPU must not wait for the next one."""
     device = GpuBeamSearch(model_of().float(), END, UNK_ID, precision=torch.bfloat16)
-    found(device, task(RAGGED), DecodeConfig(retry=False))
+    gpu_hypotheses(device, make_source(RAGGED), DecodeConfig(retry=False))
     held = [device, *device._captured.values(), *device.model.modules()]
     seen = [weakref.ref(each) for each in held]
     gc.disable()
@@ -223,11 +231,13 @@ def test_unused_search_is_freed_without_garbage_collection() -> None:
 def test_half_precision_stays_near_full_precision(kind: str, order: str) -> None:
     """First words look at the same places, and what is found has the score of the whole model."""
     model = model_of(kind, seed=1, order=order).float()
-    given = task(RAGGED)
+    source = make_source(RAGGED)
     config = DecodeConfig(beam=1, retry=False)
-    halved = found(GpuBeamSearch(model, END, UNK_ID, precision=torch.bfloat16), given, config)
+    halved = gpu_hypotheses(
+        GpuBeamSearch(model, END, UNK_ID, precision=torch.bfloat16), source, config
+    )
     assert next(model.parameters()).dtype == torch.float32
-    for (near,), (exact,) in zip(halved, expected(model, given, config), strict=True):
+    for (near,), (exact,) in zip(halved, cpu_hypotheses(model, source, config), strict=True):
         np.testing.assert_allclose(near.attention[0], exact.attention[0], atol=0.03)
         if near.token_ids == exact.token_ids:
             assert near.score == pytest.approx(exact.score, rel=0.05)
@@ -245,7 +255,7 @@ def without_end(model: Seq2Seq) -> Seq2Seq:
 def test_unfinished_hypotheses_stop_at_the_step_limit() -> None:
     model = without_end(model_of())
     config = DecodeConfig(beam=2, retry=False)
-    result = found(on_device(model), task((1, 4, 2)), config)
+    result = gpu_hypotheses(gpu_search(model), make_source((1, 4, 2)), config)
     assert [len(top.token_ids) for (top,) in result] == [6, 15, 9]  # 3 J
     assert not any(top.finished for (top,) in result)
 
@@ -262,34 +272,34 @@ def test_unfinished_sentences_are_retried_by_the_cpu_search(
         return search_stepwise(engine, words, mask, config)
 
     model = without_end(model_of())
-    given = task((2, 1))
+    source = make_source((2, 1))
     config = DecodeConfig(beam=3)
-    wanted = expected(model, given, config)
+    wanted = cpu_hypotheses(model, source, config)
     monkeypatch.setattr(TorchEngine, "search_stepwise", spy)
-    assert_same(found(on_device(model), given, config), wanted)
+    assert_same(gpu_hypotheses(gpu_search(model), source, config), wanted)
     assert retried == [(2, 6)]
 
 
 def test_sentences_move_to_smaller_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     model = without_end(model_of()).cpu()
     sizes: list[int] = []
-    device = on_device(model, min_capacity=1)
+    device = gpu_search(model, min_capacity=1)
 
     def spy(buffers: SearchBuffers, first: bool) -> None:
         sizes.append(len(buffers.live))
         GpuBeamSearch.advance(device, buffers, first)
 
     monkeypatch.setattr(device, "advance", spy)
-    given = task((0, 1, 2, 3))
+    source = make_source((0, 1, 2, 3))
     config = DecodeConfig(beam=2, retry=False)
-    assert_same(found(device, given, config), expected(model, given, config))
+    assert_same(gpu_hypotheses(device, source, config), cpu_hypotheses(model, source, config))
     # the limits are 3, 6, 9 and 12 steps; the host learns of them one step late, but knows the last
     assert sizes == [4] * 7 + [2] * 3 + [1] * 2
 
 
 def test_moving_to_used_buffers_clears_the_places_behind() -> None:
     """Behind the sentences that move in there is no hypothesis, and a source to attend to."""
-    device = on_device(model_of())
+    device = gpu_search(model_of())
     large, small = (device._captured_step(size, 2, 16).buffers for size in (4, 3))
     large.forbidden_ids.fill_(UNK_ID)
     large.clock.fill_(5)
@@ -307,7 +317,7 @@ def test_moving_to_used_buffers_clears_the_places_behind() -> None:
 def test_step_that_cannot_be_captured_runs_plainly() -> None:
     if DEVICE.type == "cuda":
         pytest.skip("here it can")
-    device, calls = on_device(model_of()), []
+    device, calls = gpu_search(model_of()), []
     buffers = device._captured_step(1, 1, 16).buffers
     plain = CapturedStep(buffers, lambda buffers, first: calls.append(first), pool=(0, 0))
     for first in (True, False, False, False, True):

@@ -61,10 +61,10 @@ def is_tie(one: Hypothesis, other: Hypothesis) -> bool:
     return abs(one.score - other.score) < ROUNDING * max(1, len(one.token_ids))
 
 
-def assert_same(found: SearchResult, wanted: SearchResult, ties: int) -> None:
-    """The same hypotheses, but for so many sentences where rounding decides."""
+def assert_same(actual: SearchResult, expected: SearchResult, ties: int) -> None:
+    """Compare hypotheses, except those of at most `ties` sentences, where rounding decides."""
     excused = 0
-    for ours, theirs in zip(found.hypotheses, wanted.hypotheses, strict=True):
+    for ours, theirs in zip(actual.hypotheses, expected.hypotheses, strict=True):
         assert len(ours) == len(theirs)
         if [mine.token_ids for mine in ours] != [other.token_ids for other in theirs]:
             excused += 1
@@ -81,19 +81,19 @@ def assert_same(found: SearchResult, wanted: SearchResult, ties: int) -> None:
 @pytest.mark.parametrize("system", PAPER_SYSTEMS)
 def test_translations_equal_pytorch(system: str, order: str, cell: str, tmp_path: Path) -> None:
     """Token for token on 500 sentences, in one batch from which the finished ones leave."""
-    one, other = engines(tmp_path, model_of(PAPER_SYSTEMS[system], order=order, cell=cell))
+    pytorch, onnx = engines(tmp_path, model_of(PAPER_SYSTEMS[system], order=order, cell=cell))
     source = sentences(SENTENCES)
     decode = DecodeConfig(beam=4, retry=False)
-    assert_same(other.search(source, decode, None), one.search(source, decode, None), ties=2)
+    assert_same(onnx.search(source, decode, None), pytorch.search(source, decode, None), ties=2)
 
 
 @pytest.mark.parametrize(("order", "cell"), VARIANTS)
 @pytest.mark.parametrize("kind", COVERAGES)
 def test_forced_decoding_equals_pytorch(kind: str, order: str, cell: str, tmp_path: Path) -> None:
     """Every coverage model with every option: attention, probabilities and fertility."""
-    one, other = engines(tmp_path, model_of(COVERAGES[kind], order=order, cell=cell))
+    pytorch, onnx = engines(tmp_path, model_of(COVERAGES[kind], order=order, cell=cell))
     source, target = sentences(20), sentences(20, seed=1)
-    found, wanted = other.force_decode(source, target), one.force_decode(source, target)
+    found, wanted = onnx.force_decode(source, target), pytorch.force_decode(source, target)
     for row, expected, real in zip(found.alpha, wanted.alpha, target.mask, strict=True):
         np.testing.assert_allclose(row[real], expected[real], atol=1e-5)
     np.testing.assert_allclose(found.log_probs, wanted.log_probs, atol=1e-4)
@@ -109,10 +109,10 @@ def test_forced_decoding_equals_pytorch(kind: str, order: str, cell: str, tmp_pa
 def test_translations_equal_pytorch_with_other_output_layers(
     changes: dict[str, object], tmp_path: Path
 ) -> None:
-    one, other = engines(tmp_path, model_of(PAPER_SYSTEMS["gru1"], 0, **changes))
+    pytorch, onnx = engines(tmp_path, model_of(PAPER_SYSTEMS["gru1"], 0, **changes))
     source = sentences(50)
     decode = DecodeConfig(beam=3, nbest=3)
-    assert_same(other.search(source, decode, None), one.search(source, decode, None), ties=1)
+    assert_same(onnx.search(source, decode, None), pytorch.search(source, decode, None), ties=1)
 
 
 SETTINGS = {
@@ -126,24 +126,24 @@ SETTINGS = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_translations_equal_pytorch_with_every_setting(name: str, tmp_path: Path) -> None:
-    one, other = engines(tmp_path, model_of(PAPER_SYSTEMS["fertility"]))
+    pytorch, onnx = engines(tmp_path, model_of(PAPER_SYSTEMS["fertility"]))
     source, decode = sentences(30), SETTINGS[name]
-    assert_same(other.search(source, decode, None), one.search(source, decode, None), ties=2)
+    assert_same(onnx.search(source, decode, None), pytorch.search(source, decode, None), ties=2)
 
 
 def test_unfinished_sentences_are_retried(tmp_path: Path) -> None:
     model = model_of(PAPER_SYSTEMS["gru10"])
     model.readout.b.data[END] = -1000
-    one, other = engines(tmp_path, model)
+    pytorch, onnx = engines(tmp_path, model)
     source, decode = sentences(4, longest=4), DecodeConfig(beam=30)
-    assert_same(other.search(source, decode, None), one.search(source, decode, None), ties=1)
+    assert_same(onnx.search(source, decode, None), pytorch.search(source, decode, None), ties=1)
 
 
 def test_ensemble_equals_pytorch(tmp_path: Path) -> None:
     models = [model_of(PAPER_SYSTEMS["fertility"], seed) for seed in range(3)]
-    one, other = engines(tmp_path, *models)
+    pytorch, onnx = engines(tmp_path, *models)
     source, decode = sentences(60), DecodeConfig(beam=4, nbest=2)
-    found, wanted = other.search(source, decode, None), one.search(source, decode, None)
+    found, wanted = onnx.search(source, decode, None), pytorch.search(source, decode, None)
     assert_same(found, wanted, ties=1)
     assert found.fertility is not None
     assert wanted.fertility is not None
@@ -153,10 +153,10 @@ def test_ensemble_equals_pytorch(tmp_path: Path) -> None:
 
 
 def test_ensemble_has_no_fertility_unless_all_models_predict_it(tmp_path: Path) -> None:
-    _, other = engines(
+    _, onnx = engines(
         tmp_path, model_of(PAPER_SYSTEMS["fertility"]), model_of(PAPER_SYSTEMS["gru1"])
     )
-    assert other.search(sentences(2), DecodeConfig(beam=1), None).fertility is None
+    assert onnx.search(sentences(2), DecodeConfig(beam=1), None).fertility is None
 
 
 def test_step_does_not_change_its_state(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def join_segments(segments: Sequence[HistorySegment], N: int, V: int) -> SearchH
     Node (first + k) is slot k of a sentence at a step, and so is its row of attention.
     """
     first = np.full(N, ROOT)  # node of slot 0 of each sentence at the step before
-    parts: list[SearchHistory] = []
+    histories: list[SearchHistory] = []
     size = 0
     for segment in segments:
         steps, S, K = segment.choices.shape
@@ -259,7 +259,7 @@ def join_segments(segments: Sequence[HistorySegment], N: int, V: int) -> SearchH
         if segment.first_step == 0:
             parents[0] = ROOT
         shape = segment.choices.shape
-        part = SearchHistory(
+        nodes = SearchHistory(
             sentences=np.broadcast_to(sentences[:, None], shape),
             parents=parents,
             token_ids=token_ids,
@@ -268,13 +268,13 @@ def join_segments(segments: Sequence[HistorySegment], N: int, V: int) -> SearchH
             attention=segment.alpha.reshape(-1, segment.alpha.shape[-1]),
             attention_rows=first_here[:, :, None] + slots,
         )
-        flat = SearchHistory(*(np.ravel(array) for array in part))
-        parts.append(flat._replace(attention=part.attention))
+        flat = SearchHistory(*(np.ravel(array) for array in nodes))
+        histories.append(flat._replace(attention=nodes.attention))
         first[segment.sentences] = first_here[-1, : len(segment.sentences)]
         size += segment.choices.size
-    if len(parts) == 1:
-        return parts[0]
-    return SearchHistory(*map(np.concatenate, zip(*parts, strict=True)))
+    if len(histories) == 1:
+        return histories[0]
+    return SearchHistory(*map(np.concatenate, zip(*histories, strict=True)))
 
 
 def round_up(number: int, multiple: int) -> int:

@@ -5,7 +5,7 @@ It holds `config.json`, `source.*` and `target.*` as the model directory does, a
     encoder.onnx, step.onnx   the network (see `encoder` and `step`)
     weights.bin               its matrices, end to end
     onnx.json                 precision, parameters by block, SHA-256 of these files, where the
-                              matrices of bytes lie, and the settings that all of it was made with
+                              int8 matrices are, and the model settings they belong to
 """
 
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ def export_model(
         )
     if (target / BEST_WEIGHTS).exists():
         raise UserError(
-            f"{target}: holds a model that would never be read again; choose another directory"
+            f"{target}: holds a trained model, which an export would hide; choose another directory"
         )
     description = load_config(directory)
     codecs = Codec.load(directory, "source"), Codec.load(directory, "target")

@@ -147,8 +147,8 @@ class OnnxAttentionStep:
         if self.coverage.kind == "tanh":
             return graph.op("Tanh", self._coverage_sums(graph, inputs, alpha, energies, U))
         # the candidate reads the coverage only after its gate
-        own = np.pad(self.weights["decoder.coverage.gates"].T, ((0, 0), (0, self.d)))
-        sums = self._coverage_sums(graph, inputs, alpha, energies, own)
+        recurrent = np.pad(self.weights["decoder.coverage.gates"].T, ((0, 0), (0, self.d)))
+        sums = self._coverage_sums(graph, inputs, alpha, energies, recurrent)
         gates, c = graph.split(sums, 2 * self.d, self.d)
         candidate = graph.constant(U)
         return exact_gru(
@@ -161,10 +161,10 @@ class OnnxAttentionStep:
         inputs: AttentionInputs,
         alpha: str,
         energies: str,
-        own: FloatArray,
+        recurrent: FloatArray,
     ) -> str:
-        """Add the coverage network's pre-activations [G, c, K, J, gd]; `own` multiplies C."""
-        by_position, W = [inputs.C, alpha], [own, self.weights["decoder.coverage.P"][None]]
+        """Add the coverage network's pre-activations [G, c, K, J, gd]; `recurrent` multiplies C."""
+        by_position, W = [inputs.C, alpha], [recurrent, self.weights["decoder.coverage.P"][None]]
         if "decoder.coverage.from_energies" in self.weights:
             by_position.append(graph.op("Unsqueeze", energies, graph.ints(-1)))
             W.append(self.weights["decoder.coverage.from_energies"][None])

@@ -227,9 +227,9 @@ def pad_output_layer(W: FloatArray, b: FloatArray) -> tuple[FloatArray, FloatArr
 def add_top_k(graph: GraphBuilder, scores: str, k: str, V: int) -> tuple[str, str]:
     """Add the k highest scores [G, c, K, k] of V = whole blocks, best first, and their ids.
 
-    Of equal ones the lower id comes first. The runtime's own choice looks at one value after the
+    Of equal ones the lower id comes first. The runtime's own choice compares one value after the
     other; here, as in `array_functions.top_k`, the highest of every block is found first, several
-    values at once, and only the k best blocks are looked at closely.
+    values at once, and only the k best blocks are sorted.
     """
     blocks = graph.reshape(scores, 0, 0, 0, -1, BLOCK)
     maxima = graph.op("ReduceMax", blocks, graph.ints(-1), keepdims=0)
@@ -240,7 +240,7 @@ def add_top_k(graph: GraphBuilder, scores: str, k: str, V: int) -> tuple[str, st
     candidates = graph.op("GatherND", blocks, indices, batch_dims=3)  # [G, c, K, k, BLOCK]
     best, positions = graph.ops("TopK", 2, graph.reshape(candidates, 0, 0, 0, -1), k)
     size = graph.constant(np.array(BLOCK))
-    place = graph.op("Div", positions, size)  # among the best blocks
-    skipped = graph.op("GatherElements", best_blocks, place, axis=-1)
-    skipped = graph.op("Sub", skipped, place)  # blocks that were left out before
+    block = graph.op("Div", positions, size)  # among the best blocks
+    skipped = graph.op("GatherElements", best_blocks, block, axis=-1)
+    skipped = graph.op("Sub", skipped, block)  # blocks that were left out before
     return best, graph.op("Add", positions, graph.op("Mul", skipped, size))
