@@ -32,7 +32,7 @@ def sample_content(
     comparison: Comparison, system: str, seed: int, **changes: Any
 ) -> dict[str, Any]:
     """Build the content of a result file, measured on the sample test set."""
-    found = comparison.systems[system if system in OUTPUTS else "baseline"]
+    evaluation = comparison.systems[system if system in OUTPUTS else "baseline"]
     alignment = [
         {"name": name, "value": value, "signature": ""}
         for name, value in (("AER", 50.0 + seed), ("SAER", 60.0))
@@ -55,13 +55,13 @@ def sample_content(
             "validations": [[20, 2.5, 12.0]],
         },
         "scores": {
-            "translation": [score.to_json() for score in found.translation],
+            "translation": [score.to_json() for score in evaluation.translation],
             "alignment": alignment,
-            "proxies": [score.to_json() for score in found.proxies],
+            "proxies": [score.to_json() for score in evaluation.proxies],
         },
         "gold": {"pairs": 3, "what": "made-up pairs"},
         "test": {
-            "statistics": found.statistics.tolist(),
+            "statistics": evaluation.statistics.tolist(),
             "source_lengths": [len(line.split()) for line in REFERENCES],
         },
         "examples": [
@@ -118,9 +118,9 @@ def tiny_plan(directory: Path, **changes: Any) -> ExperimentPlan:
 
 def write_open_corpus(directory: Path, gold: bool = True) -> None:
     """Write text with the file names of KFTT."""
-    for part, size in (("train", 30), ("dev", 4), ("test", 5)):
-        write_lines(directory / f"kftt-ja-en/{part}.ja", [f"寺 は {k} 。" for k in range(size)])
-        write_lines(directory / f"kftt-ja-en/{part}.en", [f"Temple {k}." for k in range(size)])
+    for split, size in (("train", 30), ("dev", 4), ("test", 5)):
+        write_lines(directory / f"kftt-ja-en/{split}.ja", [f"寺 は {k} 。" for k in range(size)])
+        write_lines(directory / f"kftt-ja-en/{split}.en", [f"Temple {k}." for k in range(size)])
     if gold:
         folder = directory / "gold-align/ja-en-kftt"
         for ending, line in (("ja", "寺 \u3000 。"), ("en", "temple ."), ("talp", "0-0 2-1")):

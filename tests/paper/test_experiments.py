@@ -71,11 +71,11 @@ def test_unknown_corpora_and_scales_are_refused(
 
 
 def test_every_experiment_has_its_own_name_and_a_recipe() -> None:
-    assert len({each.name for each in EXPERIMENTS}) == len(EXPERIMENTS)
-    for each in EXPERIMENTS:
-        assert find_experiment(each.corpus, each.scale) == each
-        assert set(each.second_seed) <= set(each.systems)
-        load_recipe(find_recipe(each.recipe), recipe_overrides(each.systems[-1]))
+    assert len({experiment.name for experiment in EXPERIMENTS}) == len(EXPERIMENTS)
+    for experiment in EXPERIMENTS:
+        assert find_experiment(experiment.corpus, experiment.scale) == experiment
+        assert set(experiment.second_seed) <= set(experiment.systems)
+        load_recipe(find_recipe(experiment.recipe), recipe_overrides(experiment.systems[-1]))
 
 
 @pytest.mark.parametrize(

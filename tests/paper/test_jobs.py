@@ -140,8 +140,10 @@ def test_resumed_training_has_the_time_that_is_left(tmp_path: Path) -> None:
 
 
 def test_command_of_a_result_has_no_local_directory(tmp_path: Path) -> None:
-    told = tiny_plan(tmp_path).command(ExperimentJob("gru10", 3), 2.5)
-    assert told == ("covnmt reproduce embedded --scale tiny --system gru10 --seed 3 --minutes 2.5")
+    command = tiny_plan(tmp_path).command(ExperimentJob("gru10", 3), 2.5)
+    assert command == (
+        "covnmt reproduce embedded --scale tiny --system gru10 --seed 3 --minutes 2.5"
+    )
 
 
 WORDS = ["寺", "は", "古い"]  # as the system tells them: there are no spaces to go by

@@ -32,7 +32,7 @@ def test_page_has_all_sections_and_figures(
     for result in [*results, extra]:
         write_result(tmp_path, result)
     page = write_page(KFTT, tmp_path).read_text("utf-8")
-    for part in (
+    for fragment in (
         "# KFTT, Japanese to English",
         "## Translation (Table 1)",
         "On 3 made-up pairs: force-decoded",
@@ -44,7 +44,7 @@ def test_page_has_all_sections_and_figures(
         "0.833 | 0.833 |",
         "`gru10`: made 20 updates.",
     ):
-        assert part in page
+        assert fragment in page
     assert "Not one recipe" not in page
     assert "the same for all systems of a table" in page
     headings = [line for line in page.splitlines() if line.startswith("## ")]

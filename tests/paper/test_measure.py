@@ -32,8 +32,8 @@ def test_capitals_do_not_count_on_either_side() -> None:
     """Systems that never saw a capital cannot write one."""
     lines = ["The Temple of the North .", "It is OLD , very old indeed ."]
     test = SimpleNamespace(source_text=lambda: lines, target_text=lambda: lines)
-    found = score_text([line.upper() for line in lines], None, cast(Split, test))
-    assert [score.value for score in found.translation] == pytest.approx([100, 100, 100, 0])
+    evaluation = score_text([line.upper() for line in lines], None, cast(Split, test))
+    assert [score.value for score in evaluation.translation] == pytest.approx([100, 100, 100, 0])
 
 
 def test_speed_is_the_median_after_the_first_report(tiny_model: Path, tmp_path: Path) -> None:

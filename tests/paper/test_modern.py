@@ -49,8 +49,8 @@ def plan(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Experimen
     gold = raw / "gold-align/ja-en-kftt"
     gold.mkdir(parents=True)
     for ending, own in (("src", "ja"), ("tgt", "en")):
-        for part in ("train", "dev", "test"):
-            shutil.copy(tiny_text / f"{part}.{ending}", raw / f"{part}.{own}")
+        for split in ("train", "dev", "test"):
+            shutil.copy(tiny_text / f"{split}.{ending}", raw / f"{split}.{own}")
         shutil.copy(tiny_text / f"test.{ending}", gold / f"test.{own}")
     shutil.copy(tiny_text / "test.align", gold / "test.talp")
     recipe = directory / "tiny.toml"
@@ -59,9 +59,9 @@ def plan(tiny_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Experimen
     kftt = find_experiment("kftt", "modern")
     assert isinstance(kftt.text, OpenCorpusText)
     tiny = replace(kftt, recipe=str(recipe), text=replace(kftt.text, subwords=60))
-    made = ExperimentPlan(tiny, directory / "work", directory / "results", raw, device="cpu")
-    list(run_jobs(replace(made, jobs=[ExperimentJob(system, 1) for system in SYSTEMS])))
-    return made
+    plan = ExperimentPlan(tiny, directory / "work", directory / "results", raw, device="cpu")
+    list(run_jobs(replace(plan, jobs=[ExperimentJob(system, 1) for system in SYSTEMS])))
+    return plan
 
 
 def test_systems_of_subwords_have_no_proxies(plan: ExperimentPlan) -> None:
@@ -81,9 +81,9 @@ def test_one_training_serves_variants_that_only_decode_differently(plan: Experim
         json.loads(plan.result_file(ExperimentJob(system, 1)).read_text("utf-8"))
         for system in SYSTEMS
     ]
-    assert all(each["training"] == results[0]["training"] for each in results)
-    assert [each["recipe"]["decode"]["length_penalty"] for each in results[2:]] == [0, 1]
-    assert [each["recipe"]["train"]["ema"] for each in results] == [0.9, 0, 0.9, 0.9]
+    assert all(item["training"] == results[0]["training"] for item in results)
+    assert [item["recipe"]["decode"]["length_penalty"] for item in results[2:]] == [0, 1]
+    assert [item["recipe"]["train"]["ema"] for item in results] == [0.9, 0, 0.9, 0.9]
     texts = {
         (plan.model_directory(ExperimentJob(system, 1)) / "test.jsonl").read_text("utf-8")
         for system in SYSTEMS
@@ -111,7 +111,7 @@ def test_length_penalty_is_the_best_on_dev_and_is_stored(plan: ExperimentPlan) -
         best = next([value, bleu] for value, bleu, _ in result.tuning if bleu == most)
         translator = Model.load(plan.model_directory(ExperimentJob(result.system, 1)), device="cpu")
         assert best[0] == result.length_penalty == translator.decode.length_penalty
-        texts = [each.text for each in translator.translate(dev.source_text())]
+        texts = [item.text for item in translator.translate(dev.source_text())]
         assert round(paper_bleu(texts, [references]).value, 2) == best[1]
 
 
@@ -133,8 +133,8 @@ def test_tuned_penalties_count_as_one_setting(plan: ExperimentPlan) -> None:
     other.recipe["decode"]["length_penalty"] = 9.0
     fixed = first.model_copy(update={"tuning": []})
     assert differing_settings([first, other]) == ()
-    [told] = differing_settings([first, fixed])
-    assert told.startswith("decode.length_penalty: ")
+    [difference] = differing_settings([first, fixed])
+    assert difference.startswith("decode.length_penalty: ")
 
 
 @pytest.mark.parametrize("corpus", ["kftt", "twlaw"])
@@ -188,18 +188,18 @@ PAIRS = [
 def plain(tmp_path_factory: pytest.TempPathFactory) -> ExperimentPlan:
     """A finished job whose system reads and writes plain text."""
     directory = tmp_path_factory.mktemp("plain")
-    for part, times in (("train", 40), ("dev", 1), ("test", 1)):
+    for split, times in (("train", 40), ("dev", 1), ("test", 1)):
         for side, ending in enumerate(("ja", "en")):
             lines = (pair[side] for pair in PAIRS * times)
-            write_lines(directory / f"raw/{part}.{ending}", lines)
+            write_lines(directory / f"raw/{split}.{ending}", lines)
     kftt = find_experiment("kftt", "shipped")
     assert isinstance(kftt.text, OpenCorpusText)
     text = replace(kftt.text, subwords=310)
     tiny = replace(kftt, recipe="reproduce/embedded-tiny", text=text)
     where = directory / "work", directory / "results", directory / "raw"
-    made = ExperimentPlan(tiny, *where, device="cpu", jobs=[ExperimentJob("gru10", 1)])
-    list(run_jobs(made))
-    return made
+    plan = ExperimentPlan(tiny, *where, device="cpu", jobs=[ExperimentJob("gru10", 1)])
+    list(run_jobs(plan))
+    return plan
 
 
 def test_plain_text_is_scored_cased(plain: ExperimentPlan) -> None:

@@ -117,20 +117,20 @@ def test_error_of_the_parent_stops_all_children(
 def test_child_that_starts_after_the_stop_stops_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     patient = "import signal, sys; signal.alarm(60); sys.stdin.read(); print('told')"
     monkeypatch.setattr(parallel_jobs, "CHILD", patient)
-    monkeypatch.setattr(parallel_jobs, "log", told.append)
+    monkeypatch.setattr(parallel_jobs, "log", messages.append)
     processes = JobProcesses(plan("cpu"), 2)
     processes.stop()
     processes.run([ExperimentJob("gru10", 1)])
-    assert told == ["gru10-seed1: told"]
+    assert messages == ["gru10-seed1: told"]
 
 
 def test_ctrl_c_does_not_reach_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has its own session, and is stopped by the parent."""
-    told: list[str] = []
+    messages: list[str] = []
     monkeypatch.setattr(parallel_jobs, "CHILD", "import os; print(os.getsid(0) == os.getpid())")
-    monkeypatch.setattr(parallel_jobs, "log", told.append)
+    monkeypatch.setattr(parallel_jobs, "log", messages.append)
     JobProcesses(plan("cpu"), 2).run([ExperimentJob("gru10", 1)])
-    assert told == ["gru10-seed1: True"]
+    assert messages == ["gru10-seed1: True"]

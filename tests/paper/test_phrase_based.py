@@ -22,13 +22,13 @@ EXPERIMENT = Experiment("tiny", "embedded", "tiny", "Tiny", "reproduce/embedded-
 @pytest.fixture
 def plan(tiny_corpus: Path, tiny_text: Path, tmp_path: Path) -> ExperimentPlan:
     """One job on the tiny corpus, whose test set has gold links."""
-    made = ExperimentPlan(
+    plan = ExperimentPlan(
         EXPERIMENT, tmp_path / "work", tmp_path / "results", jobs=[ExperimentJob(PHRASE_BASED, 1)]
     )
-    shutil.copytree(tiny_corpus, made.prepared)
+    shutil.copytree(tiny_corpus, plan.prepared)
     for ending, name in zip(("src", "tgt", "align"), GOLD_FILES, strict=True):
-        write_lines(made.prepared / name, read_lines(tiny_text / f"test.{ending}"))
-    return made
+        write_lines(plan.prepared / name, read_lines(tiny_text / f"test.{ending}"))
+    return plan
 
 
 def test_job_trains_tunes_and_measures(
@@ -40,10 +40,10 @@ def test_job_trains_tunes_and_measures(
         return WeightTuningSettings(search=one, iterations=2, nbest=10, restarts=1)
 
     monkeypatch.setattr(phrase_based, "WeightTuningSettings", quick)
-    [told] = run_jobs(plan)
-    assert "pbsmt-seed1.json: done" in told
-    [found] = read_results(plan.result_directory)
-    assert found.score_values.keys() >= {
+    [message] = run_jobs(plan)
+    assert "pbsmt-seed1.json: done" in message
+    [result] = read_results(plan.result_directory)
+    assert result.score_values.keys() >= {
         "BLEU (paper)",
         "AER",
         "left out",
@@ -51,9 +51,9 @@ def test_job_trains_tunes_and_measures(
         "DROP",
         "REP",
     }
-    assert found.score_values["AER"] < 25
-    assert found.statistics.shape == (20, 10)
-    training = found.training
+    assert result.score_values["AER"] < 25
+    assert result.statistics.shape == (20, 10)
+    training = result.training
     assert [validation.bleu for validation in training.validations] != []
     ways = {f"{way}-{n}" for way in ("forward", "backward") for n in (1, 2, 3)}
     assert set(training.stages or ()) == {*ways, "links", "phrases", "language-model"}

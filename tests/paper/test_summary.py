@@ -13,12 +13,17 @@ def test_significance_marks_agree_with_compare(
     results: list[Result], comparison: Comparison
 ) -> None:
     summary = summarize_results(KFTT, results)
-    assert [each.system for each in summary.systems] == ["baseline", "fertility", "tanh1", "gru10"]
-    for each in summary.systems[1:]:
-        expected = comparison.sign_tests["baseline", each.system]
-        assert set(each.sign_tests.values()) == {expected}
-        assert (each.seeds_better_than_baseline() > 0) == bool(comparison.marks(each.system))
-    assert [tables.significance_marks(each) for each in summary.systems] == [
+    assert [system.system for system in summary.systems] == [
+        "baseline",
+        "fertility",
+        "tanh1",
+        "gru10",
+    ]
+    for system in summary.systems[1:]:
+        expected = comparison.sign_tests["baseline", system.system]
+        assert set(system.sign_tests.values()) == {expected}
+        assert (system.seeds_better_than_baseline() > 0) == bool(comparison.marks(system.system))
+    assert [tables.significance_marks(system) for system in summary.systems] == [
         "",
         "†",
         "",
@@ -33,7 +38,9 @@ def test_gains_speed_ratios_and_spreads_over_seeds(
     gru10, fertility = summary.find("gru10"), summary.find("fertility")
     assert gru10 is not None
     assert fertility is not None
-    bleu = {name: found.translation[0].value for name, found in comparison.systems.items()}
+    bleu = {
+        name: evaluation.translation[0].value for name, evaluation in comparison.systems.items()
+    }
     assert gru10.gain == pytest.approx(bleu["gru10"] - bleu["baseline"])
     assert gru10.gain_interval is not None
     low, high = gru10.gain_interval
@@ -57,13 +64,13 @@ def test_only_equal_seeds_machines_and_commits_are_compared(comparison: Comparis
     summary = summarize_results(
         KFTT, [baseline, moved, newer, other_seed, sample_result(other_size)]
     )
-    found = {each.system: each for each in summary.systems}
-    assert found["gru10"].speed_ratio is None
-    assert found["gru1"].speed_ratio is None
-    assert found["tanh1"].speed_ratio is not None
-    assert found["gru10"].gain is not None
-    assert (found["fertility"].gain, found["fertility"].gain_interval) == (None, None)
-    assert found["fertility"].sign_tests == {}
+    systems = {system.system: system for system in summary.systems}
+    assert systems["gru10"].speed_ratio is None
+    assert systems["gru1"].speed_ratio is None
+    assert systems["tanh1"].speed_ratio is not None
+    assert systems["gru10"].gain is not None
+    assert (systems["fertility"].gain, systems["fertility"].gain_interval) == (None, None)
+    assert systems["fertility"].sign_tests == {}
     assert summary.unequal == ("model.hidden: 16 or 8",)
     assert summary.machines == ("A GPU", "Another GPU")
 
@@ -71,10 +78,12 @@ def test_only_equal_seeds_machines_and_commits_are_compared(comparison: Comparis
 def test_variants_are_compared_with_their_base_of_the_same_seed(comparison: Comparison) -> None:
     """The other seed of its base is another training."""
     weak = sample_content(comparison, "baseline", 2) | {"system": "gru10"}
-    made = [("gru10", 1), ("gru4", 1), ("gru16", 3)]
-    done = [sample_result(sample_content(comparison, *job)) for job in made]
+    jobs = [("gru10", 1), ("gru4", 1), ("gru16", 3)]
+    done = [sample_result(sample_content(comparison, *job)) for job in jobs]
     summary = summarize_results(KFTT, [*done, sample_result(weak)])
-    bleu = {name: found.translation[0].value for name, found in comparison.systems.items()}
-    changes = {each.system: each.change for each in summary.systems}
+    bleu = {
+        name: evaluation.translation[0].value for name, evaluation in comparison.systems.items()
+    }
+    changes = {system.system: system.change for system in summary.systems}
     assert changes["gru4"] == pytest.approx(bleu["baseline"] - bleu["gru10"])
     assert (changes["gru16"], changes["gru10"]) == (None, None)

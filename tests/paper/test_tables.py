@@ -39,8 +39,8 @@ def test_phrase_based_row_comes_first_with_its_own_mark(
     # as good as `fertility`: better than the baseline, worse than gru10
     phrases = sample_content(comparison, "fertility", 1) | {"system": PHRASE_BASED}
     summary = summarize_results(KFTT, [*results, sample_result(phrases)])
-    assert [each.system for each in summary.systems][:2] == [PHRASE_BASED, "baseline"]
-    assert [tables.significance_marks(each) for each in summary.systems] == [
+    assert [system.system for system in summary.systems][:2] == [PHRASE_BASED, "baseline"]
+    assert [tables.significance_marks(system) for system in summary.systems] == [
         "†",
         "",
         "†",
@@ -98,8 +98,8 @@ def test_speed_table_leaves_out_shared_machines(comparison: Comparison) -> None:
     results = [
         sample_result(sample_content(comparison, system, 1)) for system in ("baseline", "gru10")
     ]
-    told = [row["ratio"] for row in rows_of(tables.speed_table(summarize_results(KFTT, results)))]
-    assert told == ["1.000", "0.833"]
+    ratios = [row["ratio"] for row in rows_of(tables.speed_table(summarize_results(KFTT, results)))]
+    assert ratios == ["1.000", "0.833"]
     results = [
         result.model_copy(
             update={"training": result.training.model_copy(update={"words_per_second": None})}

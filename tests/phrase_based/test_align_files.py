@@ -29,9 +29,9 @@ def test_alignment_is_better_with_a_corpus_to_learn_from(
 def test_words_outside_the_vocabulary_keep_their_identity(tiny_corpus: Path) -> None:
     corpus = Corpus.open(tiny_corpus)
     vocabulary = corpus.codec("source").vocabulary
-    known = vocabulary.tokens[0]
-    rows = assign_ids([[known, "new", "newer", "new"]], vocabulary_ids(corpus, "source"))
-    assert rows.ids[0] == vocabulary.encode([known])[0]
+    known_word = vocabulary.tokens[0]
+    rows = assign_ids([[known_word, "new", "newer", "new"]], vocabulary_ids(corpus, "source"))
+    assert rows.ids[0] == vocabulary.encode([known_word])[0]
     assert rows.ids[1] == rows.ids[3] == len(vocabulary)
     assert rows.ids[2] == len(vocabulary) + 1
 
@@ -43,9 +43,9 @@ def test_empty_lines_have_no_links(tiny_text: Path, tmp_path: Path) -> None:
         lines[1 if ending == "src" else 3] = ""
         files.append(tmp_path / ending)
         files[-1].write_text("\n".join(lines) + "\n")
-    found = align_files(files[0], files[1], None, SETTINGS)
-    assert [n for n, links in enumerate(found) if not links] == [1, 3]
-    assert len(found) == 20
+    links_by_line = align_files(files[0], files[1], None, SETTINGS)
+    assert [n for n, links in enumerate(links_by_line) if not links] == [1, 3]
+    assert len(links_by_line) == 20
 
 
 @pytest.mark.parametrize(

@@ -43,9 +43,9 @@ def linked_text(tiny_text: Path) -> tuple[Bitext, list[Links]]:
     return Bitext(*sides), [gold.sure for gold in read_links(tiny_text / "train.align")]
 
 
-def error_rate(found: WordLinks, text: Path) -> float:
+def error_rate(links: WordLinks, text: Path) -> float:
     gold = read_links(text / "train.align")
-    return aer([found[n] for n in range(len(gold))], gold)
+    return aer([links[n] for n in range(len(gold))], gold)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -53,11 +53,11 @@ def test_aligner_is_much_better_than_the_diagonal(
     kind: AlignerKind, linked_text: tuple[Bitext, list[Links]], tiny_text: Path
 ) -> None:
     bitext, _ = linked_text
-    found = align_bitext(bitext, AlignerSettings(kind=kind, samplers=1))
+    links = align_bitext(bitext, AlignerSettings(kind=kind, samplers=1))
     gold = read_links(tiny_text / "train.align")
     lengths = zip(bitext.source.lengths(), bitext.target.lengths(), strict=True)
     diagonal = [frozenset((i * j // t, i) for i in range(t)) for j, t in lengths]
-    assert error_rate(found, tiny_text) < min(0.25, aer(diagonal, gold) / 2)
+    assert error_rate(links, tiny_text) < min(0.25, aer(diagonal, gold) / 2)
 
 
 def test_chain_depends_on_the_seed_and_its_number_only(
@@ -119,11 +119,11 @@ def test_symmetrization_agrees_with_the_metrics(
         concatenate_sentences([b for _, b in rows]), concatenate_sentences([f for f, _ in rows])
     )
     flat = [np.array([k for row in rows for k in row[side]], dtype=np.int16) for side in (0, 1)]
-    found = symmetrize_bitext(flat[0], flat[1], bitext, how)
+    links = symmetrize_bitext(flat[0], flat[1], bitext, how)
     for n, (forward, backward) in enumerate(rows):
         one = frozenset((j - 1, i) for i, j in enumerate(forward) if j)
         other = frozenset((j, i - 1) for j, i in enumerate(backward) if i)
-        assert found[n] == symmetrize(one, other, how)
+        assert links[n] == symmetrize(one, other, how)
 
 
 @given(choices())
@@ -131,9 +131,9 @@ def test_symmetrization_agrees_with_the_metrics(
 def test_grow_diag_final_and_lies_between(row: tuple[list[int], list[int]]) -> None:
     bitext = Bitext(concatenate_sentences([row[1]]), concatenate_sentences([row[0]]))
     forward, backward = (np.array(side, dtype=np.int16) for side in row)
-    found = {how: symmetrize_bitext(forward, backward, bitext, how)[0] for how in HEURISTICS}
-    assert found["intersection"] <= found["grow-diag-final-and"] <= found["grow-diag-final"]
-    assert found["grow-diag-final"] <= found["union"] == found["forward"] | found["backward"]
+    links = {how: symmetrize_bitext(forward, backward, bitext, how)[0] for how in HEURISTICS}
+    assert links["intersection"] <= links["grow-diag-final-and"] <= links["grow-diag-final"]
+    assert links["grow-diag-final"] <= links["union"] == links["forward"] | links["backward"]
 
 
 def test_every_setting_has_an_implementation() -> None:

@@ -76,12 +76,12 @@ class Formula:
     def p(self, history: Gram, word: int) -> float:
         n = len(history) + 1
         shorter = self.p(history[1:], word) if history else 1 / ROWS
-        own = {gram[-1]: a for gram, a in self.amount[n].items() if gram[:-1] == history}
-        total = sum(own.values())
+        amounts = {gram[-1]: a for gram, a in self.amount[n].items() if gram[:-1] == history}
+        total = sum(amounts.values())
         if not total:
             return shorter
-        taken = {w: float(self.discount[n][min(a, 3)]) for w, a in own.items()}
-        kept = own.get(word, 0) - taken.get(word, 0.0)
+        taken = {w: float(self.discount[n][min(a, 3)]) for w, a in amounts.items()}
+        kept = amounts.get(word, 0) - taken.get(word, 0.0)
         return (kept + sum(taken.values()) * shorter) / total
 
 

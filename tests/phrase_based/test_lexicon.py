@@ -35,9 +35,9 @@ def test_links_and_unlinked_words_are_counted(pairs: list[Pair]) -> None:
     lexicon = count_links(*corpus(pairs), ROWS, ROWS)
     assert entries(lexicon) == expected
     assert entries(lexicon.swapped()) == {(t, s): count for (s, t), count in expected.items()}
-    for each in (lexicon, lexicon.swapped()):
-        sums = np.bincount(each.source, weights=each.probabilities())
-        linked = {s for (s, t) in entries(each) if t != NULL_WORD}
+    for direction in (lexicon, lexicon.swapped()):
+        sums = np.bincount(direction.source, weights=direction.probabilities())
+        linked = {s for (s, t) in entries(direction) if t != NULL_WORD}
         assert [sums[s] for s in sorted(linked)] == pytest.approx([1.0] * len(linked))
 
 
@@ -47,11 +47,13 @@ def test_weights_are_link_counts_over_word_counts() -> None:
         ([2, 3], [5, 4, 6], frozenset({(0, 0)})),
     ]
     lexicon = count_links(*corpus(pairs), ROWS, ROWS)
-    known = {(2, 4): 0.5, (2, 5): 0.5, (3, 5): 0.5, (3, 6): 0.5, (NULL_WORD, 4): 0.5}
+    expected_weights = {(2, 4): 0.5, (2, 5): 0.5, (3, 5): 0.5, (3, 6): 0.5, (NULL_WORD, 4): 0.5}
     cells = np.array([(s, t) for s in range(ROWS) for t in range(1, ROWS)])
-    found = lexicon.weight(cells[:, 0], cells[:, 1]).tolist()
-    expected = [known.get((s, t), 0.5 if (s, t) == (NULL_WORD, 6) else 0.0) for s, t in cells]
-    assert found == expected
+    weights = lexicon.weight(cells[:, 0], cells[:, 1]).tolist()
+    expected = [
+        expected_weights.get((s, t), 0.5 if (s, t) == (NULL_WORD, 6) else 0.0) for s, t in cells
+    ]
+    assert weights == expected
 
 
 def test_lexicon_survives_saving_and_loading() -> None:

@@ -23,20 +23,20 @@ FREE = np.full(3, -np.inf)
 
 def random_lists(seed: int, sentences: int = 4, longest: int = 6, ties: bool = False) -> NBestLists:
     """Lists of different lengths with whole-number features, so that lines often cross together."""
-    draw = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     features, statistics = [], []
     for _ in range(sentences):
-        n = int(draw.integers(1, longest + 1))
-        values = draw.integers(-2, 3, size=(n, 3)) if ties else draw.normal(size=(n, 3))
+        n = int(rng.integers(1, longest + 1))
+        values = rng.integers(-2, 3, size=(n, 3)) if ties else rng.normal(size=(n, 3))
         features.append(values.astype(np.float64))
-        reference = draw.choice(WORDS, size=8).tolist()
+        reference = rng.choice(WORDS, size=8).tolist()
         rows = []
         for _ in range(n):
-            kept = draw.random(8) < 0.8
+            kept = rng.random(8) < 0.8
             noisy = [
-                w if k else str(draw.choice(WORDS)) for w, k in zip(reference, kept, strict=True)
+                w if k else str(rng.choice(WORDS)) for w, k in zip(reference, kept, strict=True)
             ]
-            rows.append(sentence_bleu_statistics(noisy[: int(draw.integers(5, 9))], [reference]))
+            rows.append(sentence_bleu_statistics(noisy[: int(rng.integers(5, 9))], [reference]))
         statistics.append(np.array(rows, dtype=np.int64))
     return NBestLists.of(features, statistics)
 
@@ -63,8 +63,8 @@ def best_by_exhaustive_search(
 @settings(max_examples=150)
 def test_line_search_is_exact(seed: int, bounded: bool) -> None:
     lists = random_lists(seed)
-    draw = np.random.default_rng(seed)
-    weights, direction = np.abs(draw.normal(size=3)), draw.normal(size=3)
+    rng = np.random.default_rng(seed)
+    weights, direction = np.abs(rng.normal(size=3)), rng.normal(size=3)
     lower = np.array([0.0, -np.inf, 0.0]) if bounded else FREE
     least, most = step_range(weights, direction, lower)
     step, bleu = line_search(lists, weights, direction, lower)
@@ -88,8 +88,8 @@ def test_envelope_is_never_below_a_line(seed: int, ties: bool, least: float) -> 
             now = after[passed][-1] if passed.any() else first[n]
             assert scores[n, now] == pytest.approx(scores[n].max())
     for n in range(len(first)):  # one change begins where the one before it has ended
-        own = sentence == n
-        assert before[own].tolist() == [first[n], *after[own][:-1]][: own.sum()]
+        changes = sentence == n
+        assert before[changes].tolist() == [first[n], *after[changes][:-1]][: changes.sum()]
 
 
 @pytest.mark.parametrize(

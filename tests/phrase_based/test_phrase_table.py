@@ -41,12 +41,12 @@ def target_of(table: PhraseTable, row: int) -> tuple[int, ...]:
 @settings(deadline=None)
 def test_scores_are_relative_frequencies_of_the_best_pairs(pairs: list[Pair], options: int) -> None:
     bitext, links = corpus(pairs)
-    found = extract_phrases(bitext, links, 3)
+    occurrences = extract_phrases(bitext, links, 3)
     lexicon = count_links(bitext, links, ROWS, ROWS)
-    counts = Counter(keys(bitext, found))
+    counts = Counter(keys(bitext, occurrences))
     text = concatenate_sentences([pairs[0][0]])
     wanted = {tuple(pairs[0][0][a:b]) for a in range(7) for b in range(a + 1, a + 4)} - {()}
-    table = build_phrase_table(bitext, found, lexicon, text, 3, options)
+    table = build_phrase_table(bitext, occurrences, lexicon, text, 3, options)
 
     def shares(key: Key) -> tuple[float, float]:
         """p(target | source) and p(source | target)."""
@@ -61,11 +61,11 @@ def test_scores_are_relative_frequencies_of_the_best_pairs(pairs: list[Pair], op
         )
         rows = rows_of(table, source)
         seen += len(rows)
-        made = [(source, target_of(table, row)) for row in rows]
-        assert len(set(made)) == len(made)
-        for key, row in zip(made, rows, strict=True):
+        pairs_in_table = [(source, target_of(table, row)) for row in rows]
+        assert len(set(pairs_in_table)) == len(pairs_in_table)
+        for key, row in zip(pairs_in_table, rows, strict=True):
             assert np.exp(table.scores[row, :2]).tolist() == pytest.approx(shares(key))
-        kept = [a * b for a, b in map(shares, made)]
+        kept = [a * b for a, b in map(shares, pairs_in_table)]
         assert kept == pytest.approx(own[:options])
     assert seen == len(table)
 
@@ -82,9 +82,9 @@ def test_lexical_weights_take_the_best_word_of_the_other_phrase(pairs: list[Pair
         """The product of each word's best weight."""
         own = lexicon.swapped() if turned else lexicon
         entries = zip(own.source.tolist(), own.target.tolist(), strict=True)
-        known = dict(zip(entries, own.probabilities().tolist(), strict=True))
-        each = [max(known.get((o, w), 0.0) for o in (NULL_WORD, *others)) for w in words]
-        return float(np.prod([max(p, MIN_LEXICAL_PROBABILITY) for p in each]))
+        weights = dict(zip(entries, own.probabilities().tolist(), strict=True))
+        value = [max(weights.get((o, w), 0.0) for o in (NULL_WORD, *others)) for w in words]
+        return float(np.prod([max(p, MIN_LEXICAL_PROBABILITY) for p in value]))
 
     for source in {tuple(pairs[0][0][a:b]) for a in range(7) for b in range(a + 1, a + 4)} - {()}:
         for row in rows_of(table, source):
@@ -97,15 +97,20 @@ def test_orientations_are_smoothed_with_the_overall_distribution() -> None:
     straight = ([2, 3], [4, 5], frozenset({(0, 0), (1, 1)}))
     crossed = ([3, 2], [4, 5], frozenset({(0, 1), (1, 0)}))
     bitext, links = corpus([straight, straight, crossed])
-    found = extract_phrases(bitext, links, 1)
+    occurrences = extract_phrases(bitext, links, 1)
     table = build_phrase_table(
-        bitext, found, count_links(bitext, links, ROWS, ROWS), concatenate_sentences([[3]]), 1, 9
+        bitext,
+        occurrences,
+        count_links(bitext, links, ROWS, ROWS),
+        concatenate_sentences([[3]]),
+        1,
+        9,
     )
     [row] = rows_of(table, (3,))
     # 3 follows 2 twice in order and once in a swap; all pairs of this table are that one
     overall = np.array([3, 2, 1]) / 6
     expected = (np.array([2, 1, 0]) + ORIENTATION_PRIOR * overall) / (3 + ORIENTATION_PRIOR)
-    assert [exp(each) for each in table.orientation[row]] == pytest.approx(expected.tolist())
+    assert [exp(value) for value in table.orientation[row]] == pytest.approx(expected.tolist())
 
 
 def test_table_survives_saving_and_loading(tmp_path: Path) -> None:

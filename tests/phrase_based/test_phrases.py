@@ -55,7 +55,7 @@ def orientation(links: frozenset[tuple[int, int]], a: int, b: int, c: int) -> in
 def textbook(pair: Pair, longest: int) -> Counter[tuple[Key, int]]:
     """Count all pairs of spans with a link inside and none that leaves, with their orientation."""
     source, target, links = pair
-    found: Counter[tuple[Key, int]] = Counter()
+    occurrences: Counter[tuple[Key, int]] = Counter()
     for a, c in product(range(len(source)), range(len(target))):
         for b, d in product(range(a + 1, a + longest + 1), range(c + 1, c + longest + 1)):
             if b > len(source) or d > len(target):
@@ -65,18 +65,18 @@ def textbook(pair: Pair, longest: int) -> Counter[tuple[Key, int]]:
             if any(inside) and not any(leaves):
                 key = tuple(source[a:b]), tuple(target[c:d])
                 if UNK_ID not in key[0] + key[1]:
-                    found[key, orientation(links, a, b, c)] += 1
-    return found
+                    occurrences[key, orientation(links, a, b, c)] += 1
+    return occurrences
 
 
-def keys(bitext: Bitext, found: PhraseOccurrences) -> list[Key]:
+def keys(bitext: Bitext, occurrences: PhraseOccurrences) -> list[Key]:
     def ids(side: SentenceIds, spans: Spans, n: int) -> tuple[int, ...]:
         start = int(spans.starts[n])
         return tuple(side.ids[start : start + int(spans.lengths[n])].tolist())
 
     return [
-        (ids(bitext.source, found.source, n), ids(bitext.target, found.target, n))
-        for n in range(len(found))
+        (ids(bitext.source, occurrences.source, n), ids(bitext.target, occurrences.target, n))
+        for n in range(len(occurrences))
     ]
 
 
@@ -96,9 +96,12 @@ def test_extraction_agrees_with_the_textbook_loops(
     bitext, links = corpus(pairs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(phrases, "SENTENCES_AT_ONCE", chunk)
-        found = extract_phrases(bitext, links, longest)
+        occurrences = extract_phrases(bitext, links, longest)
     expected = sum((textbook(pair, longest) for pair in pairs), Counter[tuple[Key, int]]())
-    assert Counter(zip(keys(bitext, found), found.orientation.tolist(), strict=True)) == expected
+    assert (
+        Counter(zip(keys(bitext, occurrences), occurrences.orientation.tolist(), strict=True))
+        == expected
+    )
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=6))
@@ -133,15 +136,15 @@ def test_hashes_are_found_in_a_sorted_array(values: list[int], among: set[int], 
     ordered = sorted(among)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(phrases, "PHRASES_AT_ONCE", block)
-        found = find_hashes(*(np.array(row, dtype=np.uint64) for row in (values, ordered)))
-    assert found.tolist() == [ordered.index(v) if v in among else -1 for v in values]
+        occurrences = find_hashes(*(np.array(row, dtype=np.uint64) for row in (values, ordered)))
+    assert occurrences.tolist() == [ordered.index(v) if v in among else -1 for v in values]
 
 
 def test_occurrences_survive_saving_and_loading() -> None:
     bitext, links = corpus([([2, 3], [4, 5], frozenset({(0, 1), (1, 0)}))])
-    found = extract_phrases(bitext, links, 7)
-    assert keys(bitext, PhraseOccurrences.of(found.arrays())) == keys(bitext, found)
-    assert dict(zip(keys(bitext, found), found.orientation.tolist(), strict=True)) == {
+    occurrences = extract_phrases(bitext, links, 7)
+    assert keys(bitext, PhraseOccurrences.of(occurrences.arrays())) == keys(bitext, occurrences)
+    assert dict(zip(keys(bitext, occurrences), occurrences.orientation.tolist(), strict=True)) == {
         ((2,), (5,)): SWAP,
         ((3,), (4,)): DISCONTINUOUS,
         ((2, 3), (4, 5)): MONOTONE,

@@ -33,24 +33,24 @@ Path = tuple[int, ...]  # options, in the order of the target
 
 def random_options(seed: int, length: int, model: LanguageModel) -> TranslationOptions:
     """A sentence of different words whose phrases of up to two words have random translations."""
-    draw = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     ids = list(range(2, 2 + length))
     text = concatenate_sentences([ids])
     sources = np.unique(hash_spans(text.ids, all_spans(text, 2)))
-    known = np.sort(draw.permutation(sources)[: max(1, len(sources) - 2)])
-    numbers = draw.integers(1, 3, size=len(known))
+    phrases = np.sort(rng.permutation(sources)[: max(1, len(sources) - 2)])
+    numbers = rng.integers(1, 3, size=len(phrases))
     rows = int(numbers.sum())
-    words = draw.integers(2, WORDS + 1, size=(rows, 2))
-    words[draw.random(rows) < 0.5, 1] = 0
-    orientation = np.log(draw.dirichlet(np.ones(3), size=rows))
+    words = rng.integers(2, WORDS + 1, size=(rows, 2))
+    words[rng.random(rows) < 0.5, 1] = 0
+    orientation = np.log(rng.dirichlet(np.ones(3), size=rows))
     bounds = np.concatenate([[0], np.cumsum(numbers)])
-    table = PhraseTable(known, bounds, words, -draw.exponential(size=(rows, 4)), orientation)
+    table = PhraseTable(phrases, bounds, words, -rng.exponential(size=(rows, 4)), orientation)
     return collect_options(ids, table, model, 2)
 
 
 def random_model(seed: int) -> LanguageModel:
-    draw = np.random.default_rng(seed)
-    rows = [draw.integers(1, WORDS + 1, size=draw.integers(1, 9)).tolist() for _ in range(20)]
+    rng = np.random.default_rng(seed)
+    rows = [rng.integers(1, WORDS + 1, size=rng.integers(1, 9)).tolist() for _ in range(20)]
     return smooth_counts(count_ngram_orders(concatenate_sentences(rows), END, 3))
 
 
@@ -95,8 +95,8 @@ def target_words(options: TranslationOptions, path: Path) -> tuple[int, ...]:
 
 
 def random_weights(seed: int) -> DoubleArray:
-    draw = np.random.default_rng(seed)
-    return INITIAL_WEIGHTS * draw.uniform(0.2, 3.0, size=len(INITIAL_WEIGHTS))
+    rng = np.random.default_rng(seed)
+    return INITIAL_WEIGHTS * rng.uniform(0.2, 3.0, size=len(INITIAL_WEIGHTS))
 
 
 @given(st.integers(0, 999), st.integers(1, 4), st.integers(0, 4))
@@ -112,10 +112,12 @@ def test_a_stack_without_pruning_finds_the_best_translations(
         text = target_words(options, path)
         expected[text] = max(score, expected.get(text, -np.inf))
     found = best_translations(StackSearch(options, weights, model, reach, ALL), 5)
-    scores = [float(np.dot(each.features, weights)) for each in found]
+    scores = [float(np.dot(translation.features, weights)) for translation in found]
     best = sorted(expected.values(), reverse=True)[: len(scores)]
     assert scores == pytest.approx(best, abs=1e-4)
-    assert [expected[each.target_ids] for each in found] == pytest.approx(best, abs=1e-4)
+    assert [expected[translation.target_ids] for translation in found] == pytest.approx(
+        best, abs=1e-4
+    )
     assert len(found) == min(5, len(expected))
 
 
@@ -129,16 +131,19 @@ def test_translations_of_a_pruned_stack_are_valid_and_correctly_scored(
     options = random_options(seed, length, model)
     found = best_translations(StackSearch(options, weights, model, reach, size), 3)
     assert found
-    scores = [float(np.dot(each.features, weights)) for each in found]
+    scores = [float(np.dot(translation.features, weights)) for translation in found]
     assert scores == sorted(scores, reverse=True)
-    for each in found:
-        path = find_path(options, each)
-        assert each.features == pytest.approx(features(options, path, model).tolist(), abs=1e-4)
-        covered = sorted(j for p in each.phrases for j in range(p.source, p.source_end))
+    for translation in found:
+        path = find_path(options, translation)
+        assert translation.features == pytest.approx(
+            features(options, path, model).tolist(), abs=1e-4
+        )
+        covered = sorted(j for p in translation.phrases for j in range(p.source, p.source_end))
         assert covered == list(range(length))
-        places = [0, *(p.source_end for p in each.phrases)]
+        places = [0, *(p.source_end for p in translation.phrases)]
         assert all(
-            abs(p.source - end) <= reach for p, end in zip(each.phrases, places, strict=False)
+            abs(p.source - end) <= reach
+            for p, end in zip(translation.phrases, places, strict=False)
         )
 
 
@@ -164,10 +169,12 @@ def _matching(
     paths_so_far: list[Path] = [()]
     for fitting in choices:
         paths_so_far = [(*path, option) for path in paths_so_far for option in fitting]
-    own = np.array(found.features)[PHRASE_FEATURES]
+    phrase_features = np.array(found.features)[PHRASE_FEATURES]
     return min(
         paths_so_far,
-        key=lambda path: float(np.abs(options.features[list(path)].sum(axis=0) - own).sum()),
+        key=lambda path: float(
+            np.abs(options.features[list(path)].sum(axis=0) - phrase_features).sum()
+        ),
     )
 
 

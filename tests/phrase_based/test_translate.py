@@ -35,29 +35,31 @@ def dev_lines(model: PhraseBasedModel, number: int) -> list[str]:
 
 def test_copied_words_are_source_tokens() -> None:
     phrases = (PhraseSpan(1, 3, 0, 2), PhraseSpan(0, 1, 2, 3))
-    found = PhraseHypothesis((4, 2, UNK_ID), phrases, ())
-    assert hypothesis_tokens(found, ["else", "two", "one"], WORDS) == ["three", "one", "else"]
+    translation = PhraseHypothesis((4, 2, UNK_ID), phrases, ())
+    assert hypothesis_tokens(translation, ["else", "two", "one"], WORDS) == ["three", "one", "else"]
 
 
 def test_every_source_word_is_translated_once(tiny_smt: PhraseBasedModel) -> None:
     source = tiny_smt.codec("source")
     tokens = [source.tokenize(line) for line in dev_lines(tiny_smt, 5)]
-    words = [source.vocabulary.encode(each) for each in tokens]
+    words = [source.vocabulary.encode(sentence) for sentence in tokens]
     with open_decoder_for(tiny_smt, tokens, SEARCH) as (decoder, pairs):
         lists = list(decoder.nbest([*words, []], INITIAL_WEIGHTS, 20, "x"))
     assert pairs > 0
     assert decoder.cpu_seconds > 0
     assert lists.pop() == []
-    for each, hypotheses in zip(words, lists, strict=True):
+    for sentence, hypotheses in zip(words, lists, strict=True):
         assert 1 < len(hypotheses) <= 20
         scores = [float(np.dot(INITIAL_WEIGHTS, h.features)) for h in hypotheses]
         assert scores == pytest.approx(sorted(scores, reverse=True))
-        for found in hypotheses:
-            covered = sorted(j for p in found.phrases for j in range(p.source, p.source_end))
-            assert covered == list(range(len(each)))
-            said = [i for p in found.phrases for i in range(p.target, p.target_end)]
-            assert said == list(range(len(found.target_ids)))
-            assert len(found.features) == len(FEATURES)
+        for translation in hypotheses:
+            covered = sorted(j for p in translation.phrases for j in range(p.source, p.source_end))
+            assert covered == list(range(len(sentence)))
+            target_positions = [
+                i for p in translation.phrases for i in range(p.target, p.target_end)
+            ]
+            assert target_positions == list(range(len(translation.target_ids)))
+            assert len(translation.features) == len(FEATURES)
 
 
 def test_translations_do_not_depend_on_the_number_of_processes(tiny_smt: PhraseBasedModel) -> None:
@@ -105,23 +107,23 @@ def test_changed_vocabularies_are_refused(tiny_smt: PhraseBasedModel, tmp_path: 
 
 def test_unknown_words_are_copied_and_linked(tiny_smt: PhraseBasedModel) -> None:
     line = dev_lines(tiny_smt, 1)[0]
-    [found] = translate_phrase_based(tiny_smt, [f"{line} |||"], SEARCH)
-    assert "|||" in found.tokens
-    j, i = len(found.source_tokens) - 1, found.tokens.index("|||")
-    assert (j, i) in found.links
-    assert [link for link in found.links if link[0] == j] == [(j, i)]
+    [translation] = translate_phrase_based(tiny_smt, [f"{line} |||"], SEARCH)
+    assert "|||" in translation.tokens
+    j, i = len(translation.source_tokens) - 1, translation.tokens.index("|||")
+    assert (j, i) in translation.links
+    assert [link for link in translation.links if link[0] == j] == [(j, i)]
 
 
 def test_empty_lines_stay_empty_and_long_ones_are_split(tiny_smt: PhraseBasedModel) -> None:
     line = dev_lines(tiny_smt, 1)[0]
     long = " ".join([line] * (MAX_CHUNK_TOKENS // len(line.split()) + 1))
-    empty, found = translate_phrase_based(
+    empty, translation = translate_phrase_based(
         tiny_smt, ["", long], StackSearchSettings(reorder=0, stack=2)
     )
     assert (empty.text, empty.tokens, empty.links) == ("", [], frozenset())
-    assert found.source_tokens == long.split()
-    assert max(j for j, _ in found.links) > MAX_CHUNK_TOKENS
-    assert max(i for _, i in found.links) < len(found.tokens)
+    assert translation.source_tokens == long.split()
+    assert max(j for j, _ in translation.links) > MAX_CHUNK_TOKENS
+    assert max(i for _, i in translation.links) < len(translation.tokens)
 
 
 @pytest.mark.parametrize(
@@ -130,9 +132,9 @@ def test_empty_lines_stay_empty_and_long_ones_are_split(tiny_smt: PhraseBasedMod
 )
 def test_long_sentences_are_split_evenly(length: int, chunk_lengths: list[int]) -> None:
     tokens = [str(n) for n in range(length)]
-    found = split_long_sentence(tokens)
-    assert [len(chunk) for chunk in found] == chunk_lengths
-    assert [token for chunk in found for token in chunk] == tokens
+    translation = split_long_sentence(tokens)
+    assert [len(chunk) for chunk in translation] == chunk_lengths
+    assert [token for chunk in translation for token in chunk] == tokens
 
 
 def test_words_are_linked_inside_their_phrase() -> None:
@@ -140,18 +142,21 @@ def test_words_are_linked_inside_their_phrase() -> None:
     source, target, count = np.array([2, 3, 3]), np.array([2, 2, 3]), np.array([5, 1, 9])
     linker = WordLinker(Lexicon(source, target, count, WORDS.end_id + 1, 9))
     phrases = [PhraseSpan(1, 3, 0, 2), PhraseSpan(0, 1, 2, 4), PhraseSpan(3, 4, 4, 5)]
-    found = linker.links(phrases, [4, 3, 2, UNK_ID], [3, 2, 7, 8, UNK_ID])
+    translation = linker.links(phrases, [4, 3, 2, UNK_ID], [3, 2, 7, 8, UNK_ID])
     # 7 and 8 are unknown to the lexicon, but their phrase has a single source word
-    assert found == {(1, 0), (2, 1), (0, 2), (0, 3), (3, 4)}
+    assert translation == {(1, 0), (2, 1), (0, 2), (0, 3), (3, 4)}
     assert linker.links([PhraseSpan(0, 2, 0, 1)], [2, 3], [8]) == frozenset()
 
 
 def test_json_has_a_hard_alignment_and_its_coverage(tiny_smt: PhraseBasedModel) -> None:
-    [found] = translate_phrase_based(tiny_smt, dev_lines(tiny_smt, 1), SEARCH)
-    told = found.to_json()
-    assert np.array(told["alignment"]).shape == (len(found.tokens), len(found.source_tokens))
-    assert sum(told["coverage"]) == len(found.links)
-    assert told["text"] == " ".join(told["tokens"])
+    [translation] = translate_phrase_based(tiny_smt, dev_lines(tiny_smt, 1), SEARCH)
+    record = translation.to_json()
+    assert np.array(record["alignment"]).shape == (
+        len(translation.tokens),
+        len(translation.source_tokens),
+    )
+    assert sum(record["coverage"]) == len(translation.links)
+    assert record["text"] == " ".join(record["tokens"])
 
 
 def test_directory_without_a_model_is_refused(tmp_path: Path) -> None:

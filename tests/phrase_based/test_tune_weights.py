@@ -28,11 +28,11 @@ def model(tiny_smt: PhraseBasedModel, tmp_path: Path) -> PhraseBasedModel:
 
 def test_tuning_raises_dev_bleu_and_resumes(model: PhraseBasedModel) -> None:
     whole = tune_phrase_based(model, SETTINGS)
-    known = read_json(model.directory / "weights.json")
-    assert known["dev_bleu"] == max(bleu for _, bleu in whole) > whole[0][1]
-    best = next(weights for weights, bleu in whole if bleu == known["dev_bleu"])
+    content = read_json(model.directory / "weights.json")
+    assert content["dev_bleu"] == max(bleu for _, bleu in whole) > whole[0][1]
+    best = next(weights for weights, bleu in whole if bleu == content["dev_bleu"])
     assert load_feature_weights(model).tolist() == best
-    assert list(known["weights"]) == list(FEATURES)
+    assert list(content["weights"]) == list(FEATURES)
     assert tune_phrase_based(model, SETTINGS) == whole  # nothing is left to do
 
     (model.directory / "weights.json").unlink()
@@ -64,9 +64,9 @@ def test_tuning_interrupted_between_its_two_files_resumes(
         (model.directory / "tuning.npz").unlink()
     else:
         (model.directory / "weights.json").write_bytes(first)
-    found = tune_phrase_based(model, more)
+    rounds = tune_phrase_based(model, more)
     (model.directory / "weights.json").unlink()
-    assert found == tune_phrase_based(model, more)
+    assert rounds == tune_phrase_based(model, more)
 
 
 def test_other_settings_start_anew(model: PhraseBasedModel) -> None:

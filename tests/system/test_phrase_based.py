@@ -62,8 +62,8 @@ def test_links_may_go_to_standard_output(model: Path, run_cli: RunCli, tmp_path:
 
 
 def test_tuning_raises_dev_bleu(model: Path) -> None:
-    known = read_json(model / "weights.json")
-    assert known["dev_bleu"] > known["rounds"][0][1]
+    content = read_json(model / "weights.json")
+    assert content["dev_bleu"] > content["rounds"][0][1]
 
 
 def test_json_output_can_be_evaluated(
@@ -91,7 +91,7 @@ def test_words_align_with_a_corpus(
     done = run_cli("words", "align", *files, "--data", tiny_corpus, "--aligner", "hmm")
     assert done.returncode == 0, done.stderr
     gold = read_links(tiny_text / "test.align")
-    assert aer([each.sure for each in read_links(out)], gold) < 0.25
+    assert aer([links_of_line.sure for links_of_line in read_links(out)], gold) < 0.25
 
 
 # The command, interrupted by Ctrl-C when the first stage is done.

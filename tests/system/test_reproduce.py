@@ -41,8 +41,8 @@ SCORES = {
 def done(run_cli: RunCli, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with all jobs finished."""
     directory = tmp_path_factory.mktemp("reproduce")
-    made = run_cli(*COMMAND, "--work", directory / "work", "--results", directory / "results")
-    assert made.returncode == 0, made.stderr
+    completed = run_cli(*COMMAND, "--work", directory / "work", "--results", directory / "results")
+    assert completed.returncode == 0, completed.stderr
     return directory
 
 
@@ -51,22 +51,25 @@ def result(directory: Path, name: str) -> Any:
 
 
 def test_result_has_every_measure(done: Path) -> None:
-    found = result(done, "gru10-seed1")
-    names = {score["name"] for scores in found["scores"].values() for score in scores}
+    content = result(done, "gru10-seed1")
+    names = {score["name"] for scores in content["scores"].values() for score in scores}
     assert names >= SCORES
-    sentences = found["test"]["sentences"]
+    sentences = content["test"]["sentences"]
     assert sentences == 40
-    assert [len(row) for row in found["test"]["statistics"]] == [10] * sentences
+    assert [len(row) for row in content["test"]["statistics"]] == [10] * sentences
     for part in ("source_lengths", "output_lengths"):
-        assert len(found["test"][part]) == sentences
-    assert found["recipe"]["model"]["coverage"]["kind"] == PAPER_SYSTEMS["gru10"].kind
-    assert found["parameters"]["total"] > result(done, "baseline-seed1")["parameters"]["total"]
-    assert [update for update, *_ in found["training"]["curve"]] == [10, 20, 30]
-    assert [update for update, *_ in found["training"]["validations"]] == [15, 30]
-    assert found["test"]["by_length"][0]["measures"].keys() >= {"left out", "AER"}
-    assert found["gold"] == {"pairs": 40, "what": "pairs of the test set, aligned by construction"}
-    assert len(found["examples"]) == 2
-    for example in found["examples"]:
+        assert len(content["test"][part]) == sentences
+    assert content["recipe"]["model"]["coverage"]["kind"] == PAPER_SYSTEMS["gru10"].kind
+    assert content["parameters"]["total"] > result(done, "baseline-seed1")["parameters"]["total"]
+    assert [update for update, *_ in content["training"]["curve"]] == [10, 20, 30]
+    assert [update for update, *_ in content["training"]["validations"]] == [15, 30]
+    assert content["test"]["by_length"][0]["measures"].keys() >= {"left out", "AER"}
+    assert content["gold"] == {
+        "pairs": 40,
+        "what": "pairs of the test set, aligned by construction",
+    }
+    assert len(content["examples"]) == 2
+    for example in content["examples"]:
         shape = [len(example["source_tokens"])] * len(example["tokens"])
         assert [len(row) for row in example["alignment"]] == shape
 
@@ -111,8 +114,8 @@ def test_page_of_unfinished_experiment_lists_what_is_missing(
     (results / "README.md").unlink()
     (results / "example-99.png").touch()
     where = ("--work", tmp_path / "work", "--results", tmp_path / "results")
-    made = run_cli(*COMMAND, *where, "--page")
-    assert made.returncode == 0, made.stderr
+    completed = run_cli(*COMMAND, *where, "--page")
+    assert completed.returncode == 0, completed.stderr
     assert "Not run yet: `gru10-seed1`" in (results / "README.md").read_text("utf-8")
     assert not (tmp_path / "work").exists()
     assert len(list(results.glob("example-*.png"))) in (1, 2)
@@ -121,8 +124,8 @@ def test_page_of_unfinished_experiment_lists_what_is_missing(
 
 def test_rating_sheet_is_written(done: Path, run_cli: RunCli) -> None:
     where = ("--work", done / "work", "--results", done / "results")
-    made = run_cli(*COMMAND, *where, "--sheet")
-    assert made.returncode == 0, made.stderr
+    completed = run_cli(*COMMAND, *where, "--sheet")
+    assert completed.returncode == 0, completed.stderr
     assert (done / "work/embedded-tiny/sheet/form.html").exists()
 
 
@@ -132,8 +135,8 @@ def test_pack_is_enough_on_another_machine(done: Path, run_cli: RunCli, tmp_path
     assert run_cli(*COMMAND, *where, done / "work", "--pack", pack).returncode == 0
     assert not (tmp_path / "results").exists()
     one = ("--unpack", pack, "--system", "baseline", "--no-report")
-    made = run_cli(*COMMAND, *where, tmp_path / "work", *one)
-    assert made.returncode == 0, made.stderr
+    completed = run_cli(*COMMAND, *where, tmp_path / "work", *one)
+    assert completed.returncode == 0, completed.stderr
     assert [path.name for path in (tmp_path / "results").rglob("*.*")] == ["baseline-seed1.json"]
     assert not (tmp_path / "work/embedded-tiny/text").exists()
     same, other = result(done, "baseline-seed1"), result(tmp_path, "baseline-seed1")
@@ -153,9 +156,9 @@ def test_signal_saves_and_the_command_resumes(done: Path, run_cli: RunCli, tmp_p
     log = tmp_path / "work/embedded-tiny/baseline-seed1/log.jsonl"
     until(log.exists, process)
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=300)
+    _, stderr = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert "run the same command again to resume" in told
+    assert "run the same command again to resume" in stderr
     assert not (tmp_path / "results").exists()
     assert run_cli(*command).returncode == 0
     assert result(tmp_path, "baseline-seed1")["scores"] == result(done, "baseline-seed1")["scores"]
@@ -172,7 +175,7 @@ def test_bad_input_exits_with_code_2_and_a_remedy(run_cli: RunCli, tmp_path: Pat
         (("kftt", "--sheet"), "run the job on this machine"),
         (("kftt", "--unpack", tmp_path / "no.tar.xz"), "make it with --pack"),
     ):
-        made = run_cli("reproduce", *arguments, *where)
-        assert made.returncode == 2
-        assert message in made.stderr
-        assert "Traceback" not in made.stderr
+        completed = run_cli("reproduce", *arguments, *where)
+        assert completed.returncode == 2
+        assert message in completed.stderr
+        assert "Traceback" not in completed.stderr

@@ -61,18 +61,18 @@ def test_interrupted_parallel_jobs_end_and_resume(
         time.sleep(0.01)
     assert run_cli(*command).returncode == 0
     for system in PAIR[1::2]:
-        found = result(tmp_path, system)
-        assert found["scores"] == result(one_by_one, system)["scores"]
-        assert found["command"].endswith("--shared")
-        assert found["training"]["words_per_second"] is None
+        content = result(tmp_path, system)
+        assert content["scores"] == result(one_by_one, system)["scores"]
+        assert content["command"].endswith("--shared")
+        assert content["training"]["words_per_second"] is None
 
 
 def test_failure_of_one_job_leaves_the_others_running(run_cli: RunCli, tmp_path: Path) -> None:
     (tmp_path / "work/embedded-tiny").mkdir(parents=True)
     (tmp_path / "work/embedded-tiny/gru10-seed1").write_text("in the way")
-    made = run_cli(*COMMAND, *PAIR, *where(tmp_path), "--at-once", 2)
-    assert made.returncode == 2
-    assert "not done: gru10-seed1, gru10-coverage-penalty-seed1;" in made.stderr
-    assert "gru10-seed1: error: " in made.stderr
-    assert "Traceback" not in made.stderr
+    completed = run_cli(*COMMAND, *PAIR, *where(tmp_path), "--at-once", 2)
+    assert completed.returncode == 2
+    assert "not done: gru10-seed1, gru10-coverage-penalty-seed1;" in completed.stderr
+    assert "gru10-seed1: error: " in completed.stderr
+    assert "Traceback" not in completed.stderr
     assert result(tmp_path, "baseline")["system"] == "baseline"
