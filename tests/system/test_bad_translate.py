@@ -149,7 +149,7 @@ CASES = {
         f"{TRANSLATE} --coverage-penalty 1e308", ("coverage_penalty: ", "less than or equal to")
     ),
     "a file beside shards": Case(
-        f"{TRANSLATE} --shards t --out new", ("--shards and --out", "--output")
+        f"{TRANSLATE} --shards t --out new", ("--shards", "--output")
     ),
     "a Ray cluster that is not there": Case(
         "translate --model model --shards s --out new --ray localhost:1",

@@ -31,31 +31,38 @@ for commands in (data, train, translate, evaluate, serve, models, reproduce):
 app.add_typer(phrase_based.app, name="smt")
 app.add_typer(phrase_based.words_app, name="words")
 
-NO_ROOM = ("out of memory", "can't allocate memory")  # what PyTorch says, on a GPU and a CPU
-OF_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-TRAINING_ONLY = ("torch", "safetensors", "onnx")  # what a plain install does without
+OUT_OF_MEMORY_MESSAGES = (
+    "out of memory",
+    "can't allocate memory",
+)  # what PyTorch says, on a GPU and a CPU
+OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+OPTIONAL_PACKAGES = ("torch", "safetensors", "onnx")  # what a plain install does without
 
 
 def main() -> None:
     """Run a command; bad input ends with a message and exit code 2, never with a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # text is UTF-8, whatever the locale says
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # takes away what is half written
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # so that `finally` blocks remove temporary files
     try:
         with _standard_output():
             app(prog_name="covnmt")
     except UserError as error:
         _refuse(str(error))
-    except KeyboardInterrupt:  # while typer puts the commands together; later it hears of it
+    except KeyboardInterrupt:  # before typer's own handler is active
         sys.exit(130)
     except ImportError as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):  # so a module says that it was stopped
+        if isinstance(error.__cause__, KeyboardInterrupt):  # an import was interrupted
             sys.exit(130)
-        if not isinstance(error, ModuleNotFoundError) or error.name not in TRAINING_ONLY:
+        if not isinstance(error, ModuleNotFoundError) or error.name not in OPTIONAL_PACKAGES:
             raise
         _refuse(f"this needs {error.name}, which is not installed: {install_command('train')}")
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_ROOM):
+        if not isinstance(error, MemoryError) and not any(
+            words in str(error) for words in OUT_OF_MEMORY_MESSAGES
+        ):
             raise
         reason = str(error).partition("\n")[0] or "Python has none left"
         _refuse(
@@ -82,7 +89,9 @@ def _standard_output() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if error.errno == errno.EPIPE:
             sys.exit(1)  # whoever reads has seen enough, as in `covnmt recipe list | head -1`
-        where = error.filename or ("standard output" if error.errno in OF_OUTPUT else "the system")
+        where = error.filename or (
+            "standard output" if error.errno in OUTPUT_ERRNOS else "the system"
+        )
         raise UserError(f"{where}: {error.strerror or error}") from None
 
 

@@ -31,14 +31,21 @@ def models() -> None:
 def info(
     target: Annotated[str, typer.Argument(help="recipe or model")],
     as_json: Annotated[bool, typer.Option("--json")] = False,
-    words: Annotated[
-        int, typer.Option(min=4, max=10**9, help="vocabulary size, for a recipe without data")
+    vocabulary_size: Annotated[
+        int,
+        typer.Option(
+            "--vocabulary-size",
+            "--words",
+            min=4,
+            max=10**9,
+            help="vocabulary size, for a recipe without data",
+        ),
     ] = 30_001,
 ) -> None:
     """Show the settings and the parameter counts of a recipe or a model."""
     from covnmt.inference.info import model_info
 
-    description = model_info(target, words)
+    description = model_info(target, vocabulary_size)
     if as_json:
         print(json.dumps(description.to_json(), indent=2))
         return

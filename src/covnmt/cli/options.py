@@ -53,7 +53,7 @@ def check_utf8(value: str) -> str:
 
 @dataclass(frozen=True)
 class FromSettings:
-    """Marks a command's parameter: one option for each field of a settings class.
+    """Marks a command's parameter: `expand_settings` makes an option of each field of a class.
 
         decode: Annotated[dict[str, Any], FromSettings(DecodeConfig, defaults=False)]
 
@@ -68,68 +68,38 @@ class FromSettings:
     omit: frozenset[str] = frozenset()  # fields without an option: they keep their defaults
     defaults: bool = True
 
-    def parameters(self) -> dict[tuple[str, ...], inspect.Parameter]:
-        """Return the parameter for typer of each field, by the path to the field."""
-        return dict(self._parameters(self.settings, ()))
-
-    def _parameters(
-        self, settings: type[Settings], path: tuple[str, ...]
+    def options(
+        self, settings: type[Settings] | None = None, path: tuple[str, ...] = ()
     ) -> Iterator[tuple[tuple[str, ...], inspect.Parameter]]:
-        for name, info in settings.model_fields.items():
+        """Yield the path to each field, and the parameter that typer makes an option of."""
+        for name, info in (settings or self.settings).model_fields.items():
+            kind: Any = info.annotation
             if name in self.omit:
                 continue
-            if inspect.isclass(info.annotation) and issubclass(info.annotation, Settings):
-                yield from self._parameters(info.annotation, (*path, name))
-            else:
-                yield (*path, name), self._parameter(name, info)
-
-    def _parameter(self, name: str, info: FieldInfo) -> inspect.Parameter:
-        option = self.names.get(name, "--" + name.replace("_", "-"))
-        kind: Any = info.annotation
-        flags = [option]
-        limits: dict[str, Any] = {}
-        if kind is bool and self.defaults is False:
-            flags = [f"{option}/--no-{option.removeprefix('--')}"]
-        if kind is int:
-            limits = integer_limits(info)
-        elif kind is float:
-            limits = {"callback": check_finite}
-        declared = typer.Option(*flags, help=info.description, **limits)
-        default = info.get_default(call_default_factory=True) if self.defaults else None
-        return inspect.Parameter(
-            option.removeprefix("--").replace("-", "_"),
-            inspect.Parameter.KEYWORD_ONLY,
-            default=default,
-            annotation=Annotated[kind if self.defaults else kind | None, declared],
-        )
-
-    def collect(self, values: dict[str, Any], as_instance: bool) -> Any:
-        """Take the values of these options out of a command's arguments."""
-        tree: dict[str, Any] = {}
-        options: dict[tuple[str, ...], str] = {}
-        for path, parameter in self.parameters().items():
-            value = values.pop(parameter.name)
-            options[path] = "--" + parameter.name.replace("_", "-")
-            if value is not None:
-                branch = tree
-                for key in path[:-1]:
-                    branch = branch.setdefault(key, {})
-                branch[path[-1]] = value
-        if not as_instance:
-            return tree
-        try:
-            return self.settings.model_validate(tree)
-        except ValidationError as error:
-            problem = error.errors()[0]
-            option = options.get(tuple(map(str, problem["loc"])))
-            message = str(problem["msg"]).removeprefix("Value error, ")
-            raise typer.BadParameter(message, param_hint=option and f"'{option}'") from None
+            if inspect.isclass(kind) and issubclass(kind, Settings):
+                yield from self.options(kind, (*path, name))
+                continue
+            option = self.names.get(name, "--" + name.replace("_", "-"))
+            flags = option
+            if kind is bool and not self.defaults:
+                flags = f"{option}/--no-{option.removeprefix('--')}"
+            limits = {"callback": check_finite} if kind is float else typer_limits(info)
+            declared = typer.Option(flags, help=info.description, **limits)
+            yield (
+                (*path, name),
+                inspect.Parameter(
+                    option.removeprefix("--").replace("-", "_"),
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=info.get_default(call_default_factory=True) if self.defaults else None,
+                    annotation=Annotated[kind if self.defaults else kind | None, declared],
+                ),
+            )
 
 
-def integer_limits(info: FieldInfo) -> dict[str, int]:
+def typer_limits(info: FieldInfo) -> dict[str, Any]:
     """Return the limits of a whole number as typer takes them: `min` and `max`, both included."""
-    limits: dict[str, int] = {}
-    for rule in info.metadata:
+    limits: dict[str, Any] = {}
+    for rule in info.metadata if info.annotation is int else ():
         if (least := getattr(rule, "ge", None)) is not None:
             limits["min"] = least
         if (below := getattr(rule, "gt", None)) is not None:
@@ -142,22 +112,22 @@ def integer_limits(info: FieldInfo) -> dict[str, int]:
 def expand_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Replace every parameter marked `FromSettings` by the options of its settings class."""
     parameters: list[inspect.Parameter] = []
-    groups: dict[str, tuple[FromSettings, bool]] = {}
+    groups: dict[str, tuple[Any, dict[tuple[str, ...], str]]] = {}
     for name, parameter in inspect.signature(command).parameters.items():
         marks = [mark for mark in get_args(parameter.annotation) if isinstance(mark, FromSettings)]
         if marks:
+            options = dict(marks[0].options())
+            parameters += options.values()
             kind = get_args(parameter.annotation)[0]
-            groups[name] = marks[0], inspect.isclass(kind) and issubclass(kind, Settings)
-            parameters += marks[0].parameters().values()
+            groups[name] = kind, {path: option.name for path, option in options.items()}
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     def run(**values: Any) -> None:
-        collected = {
-            name: group.collect(values, as_instance)
-            for name, (group, as_instance) in groups.items()
-        }
-        command(**values, **collected)
+        for name, (kind, options) in groups.items():
+            given = {path: values.pop(option) for path, option in options.items()}
+            values[name] = settings_from(kind, given, options)
+        command(**values)
 
     run.__name__, run.__doc__, run.__module__ = (
         command.__name__,
@@ -167,6 +137,28 @@ def expand_settings(command: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def settings_from(
+    kind: Any, values: Mapping[tuple[str, ...], Any], options: Mapping[tuple[str, ...], str]
+) -> Any:
+    """Build the settings, or the dictionary, that a command gets from the values of its options."""
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        if value is not None:
+            branch = tree
+            for key in path[:-1]:
+                branch = branch.setdefault(key, {})
+            branch[path[-1]] = value
+    if not inspect.isclass(kind) or not issubclass(kind, Settings):
+        return tree
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        option = options.get(tuple(map(str, problem["loc"])), "").replace("_", "-")
+        message = str(problem["msg"]).removeprefix("Value error, ")
+        raise typer.BadParameter(message, param_hint=f"'--{option}'" if option else None) from None
 
 
 def require_models(models: list[Path]) -> list[Path]:
@@ -237,7 +229,7 @@ ModelOption = Annotated[
         "--model", "-m", help="model directory, or name of a bundled model; several: an ensemble"
     ),
 ]
-# a list all the same: of a plain option typer takes the last one and drops the others silently
+# declared as a list, so that a second --model is an error and does not silently win
 SingleModelOption = Annotated[
     list[Path],
     typer.Option("--model", "-m", metavar="<path>", help="model directory, or a bundled model"),

@@ -92,10 +92,7 @@ def translate(
     job = TranslationJob(loader, settings, overlong, sentences, as_json)
     if shards or into:
         if file or out:
-            raise UserError(
-                "--shards and --out replace FILE and --output; for several files, write "
-                "--shards before each"
-            )
+            raise UserError("use either FILE with --output, or --shards (once per file) with --out")
         log(str(translate_files(job, shards or [], into, workers, ray)))
         return
     if ray:
@@ -156,9 +153,11 @@ def check(
     model: SingleModelOption = [],  # noqa: B006
     out: OutputOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
-    least: Annotated[
+    min_gain: Annotated[
         float,
         typer.Option(
+            "--min-gain",
+            "--least",
             help="least gain in log-probability without the words; higher: fewer, surer findings",
             callback=check_finite,
         ),
@@ -174,7 +173,7 @@ def check(
 
     check_distinct_paths([out], [source, target])
     loader = ModelLoader.find([require_one_model(model, "check")], device, threads)
-    reports = check_parallel_files(loader, source, target, least, max_tokens)
+    reports = check_parallel_files(loader, source, target, min_gain, max_tokens)
     write_output_lines(out, format_reports(track(reports, None, "checking", "pairs"), as_json))
 
 
