@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from covnmt.base.errors import UserError
+from covnmt.phrase_based.decode import open_decoder
 from covnmt.phrase_based.lexicon import Lexicon
 from covnmt.phrase_based.model import LANGUAGE_MODEL_DIRECTORY, PhraseBasedModel
 from covnmt.phrase_based.nbest import PhraseHypothesis, PhraseSpan
@@ -16,10 +17,9 @@ from covnmt.phrase_based.settings import StackSearchSettings
 from covnmt.phrase_based.stack import FEATURES, INITIAL_WEIGHTS
 from covnmt.phrase_based.translate import (
     MAX_CHUNK_TOKENS,
-    WordLinker,
     hypothesis_tokens,
+    link_words,
     load_feature_weights,
-    open_decoder_for,
     split_long_sentence,
     translate_phrase_based,
 )
@@ -43,9 +43,9 @@ def test_every_source_word_is_translated_once(tiny_smt: PhraseBasedModel) -> Non
     source = tiny_smt.codec("source")
     tokens = [source.tokenize(line) for line in dev_lines(tiny_smt, 5)]
     words = [source.vocabulary.encode(sentence) for sentence in tokens]
-    with open_decoder_for(tiny_smt, tokens, SEARCH) as (decoder, pairs):
+    with open_decoder(tiny_smt, tokens, SEARCH) as decoder:
         lists = list(decoder.nbest([*words, []], INITIAL_WEIGHTS, 20, "x"))
-    assert pairs > 0
+    assert decoder.phrase_pairs > 0
     assert decoder.cpu_seconds > 0
     assert lists.pop() == []
     for sentence, hypotheses in zip(words, lists, strict=True):
@@ -76,7 +76,7 @@ def test_translations_are_complete_though_workers_die(tiny_smt: PhraseBasedModel
 
     def decode(processes: int) -> Iterator[list[PhraseHypothesis]]:
         settings = SEARCH.model_copy(update={"processes": processes})
-        with open_decoder_for(tiny_smt, tokens, settings) as (decoder, _):
+        with open_decoder(tiny_smt, tokens, settings) as decoder:
             yield from decoder.nbest(ids, weights, 3, "translating")
 
     results = decode(2)
@@ -140,12 +140,12 @@ def test_long_sentences_are_split_evenly(length: int, chunk_lengths: list[int]) 
 def test_words_are_linked_inside_their_phrase() -> None:
     # 2 gives 2 always, 3 gives 3 mostly and 2 sometimes, 4 gives nothing
     source, target, count = np.array([2, 3, 3]), np.array([2, 2, 3]), np.array([5, 1, 9])
-    linker = WordLinker(Lexicon(source, target, count, WORDS.end_id + 1, 9))
+    lexicon = Lexicon(source, target, count, WORDS.end_id + 1, 9)
     phrases = [PhraseSpan(1, 3, 0, 2), PhraseSpan(0, 1, 2, 4), PhraseSpan(3, 4, 4, 5)]
-    translation = linker.links(phrases, [4, 3, 2, UNK_ID], [3, 2, 7, 8, UNK_ID])
+    translation = link_words(phrases, [4, 3, 2, UNK_ID], [3, 2, 7, 8, UNK_ID], lexicon)
     # 7 and 8 are unknown to the lexicon, but their phrase has a single source word
     assert translation == {(1, 0), (2, 1), (0, 2), (0, 3), (3, 4)}
-    assert linker.links([PhraseSpan(0, 2, 0, 1)], [2, 3], [8]) == frozenset()
+    assert link_words([PhraseSpan(0, 2, 0, 1)], [2, 3], [8], lexicon) == frozenset()
 
 
 def test_json_has_a_hard_alignment_and_its_coverage(tiny_smt: PhraseBasedModel) -> None:

@@ -12,7 +12,7 @@ from covnmt.phrase_based.model import PhraseBasedModel, train_phrase_based
 from covnmt.phrase_based.settings import StackSearchSettings, WeightTuningSettings
 from covnmt.phrase_based.stack import FEATURES
 from covnmt.phrase_based.translate import load_feature_weights
-from covnmt.phrase_based.tune_weights import NBestPool, TuningState, tune_phrase_based
+from covnmt.phrase_based.tune_weights import NBestPool, best_round, tune_phrase_based
 
 SETTINGS = WeightTuningSettings(
     search=StackSearchSettings(reorder=3, stack=10), iterations=4, nbest=20, restarts=2
@@ -116,7 +116,7 @@ def test_dev_files_of_different_lengths_are_refused(model: PhraseBasedModel) -> 
 
 def test_best_round_is_the_first_of_equals() -> None:
     rounds = [([0.1], 20.0), ([0.2], 21.0), ([0.3], 21.0), ([0.4], 19.0)]
-    assert TuningState(rounds).best() == ([0.2], 21.0)
+    assert best_round(rounds) == ([0.2], 21.0)
 
 
 def test_pool_has_no_duplicates() -> None:

@@ -1,34 +1,31 @@
 """Decode sentences into n-best lists, in one process or in several.
 
-A sentence takes a fraction of a second. Workers map the language model into memory, so there is one
-copy of it.
+The phrase table is built for the sentences at hand. A sentence takes a fraction of a second.
+Workers map the language model into memory, so there is one copy of it.
 """
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from covnmt.base.arrays import DoubleArray
 from covnmt.base.console import track
+from covnmt.base.errors import UserError
 from covnmt.base.processes import WorkerPool
+from covnmt.phrase_based.bitext import concatenate_sentences
 from covnmt.phrase_based.language_model import LanguageModel
+from covnmt.phrase_based.model import LANGUAGE_MODEL_DIRECTORY, PhraseBasedModel
 from covnmt.phrase_based.nbest import PhraseHypothesis, best_translations
-from covnmt.phrase_based.phrase_table import PhraseTable
+from covnmt.phrase_based.phrase_table import PhraseTable, build_phrase_table
 from covnmt.phrase_based.settings import StackSearchSettings
 from covnmt.phrase_based.stack import StackSearch
 from covnmt.phrase_based.translation_options import collect_options
-
-
-class DecoderInputs(NamedTuple):
-    """Where a model lies, and how to search it."""
-
-    table: Path
-    language_model: Path
-    longest: int  # words of a source phrase
-    settings: StackSearchSettings
+from covnmt.text.codec import SIDES
 
 
 class NumberedSentence(NamedTuple):
@@ -41,19 +38,23 @@ class NumberedSentence(NamedTuple):
         return f"sentence {self.number:,}"
 
 
+@dataclass
 class NBestDecoder:
     """Decodes sentences; `cpu_seconds` is what all workers have spent on them."""
 
-    def __init__(self, inputs: DecoderInputs, pool: WorkerPool) -> None:
-        self.inputs, self.pool = inputs, pool
-        self.cpu_seconds = 0.0
+    model: PhraseBasedModel
+    table: Path
+    phrase_pairs: int  # in the table
+    settings: StackSearchSettings
+    pool: WorkerPool
+    cpu_seconds: float = 0.0
 
     def nbest(
-        self, sentences: Sequence[Sequence[int]], weights: DoubleArray, number: int, what: str
+        self, sentences: Sequence[Sequence[int]], weights: DoubleArray, nbest: int, what: str
     ) -> Iterator[list[PhraseHypothesis]]:
         """Yield the best translations of each sentence, best first; none of an empty one."""
         numbered = (NumberedSentence(*pair) for pair in enumerate(sentences, 1))
-        decode = partial(decode_sentence, self.inputs, weights, number)
+        decode = partial(decode_sentence, self.model, self.table, self.settings, weights, nbest)
         decoded = self.pool.map_in_order(decode, numbered)
         for hypotheses, cpu_seconds in track(decoded, len(sentences), what, "sentences"):
             self.cpu_seconds += cpu_seconds
@@ -61,27 +62,53 @@ class NBestDecoder:
 
 
 @contextmanager
-def open_decoder(inputs: DecoderInputs) -> Iterator[NBestDecoder]:
-    """Open a decoder with the number of processes in the settings; they keep the model open."""
-    try:
-        with WorkerPool(inputs.settings.processes) as pool:
-            yield NBestDecoder(inputs, pool)
-    finally:
-        _load.cache_clear()
+def open_decoder(
+    model: PhraseBasedModel, tokens: Sequence[Sequence[str]], settings: StackSearchSettings
+) -> Iterator[NBestDecoder]:
+    """Open a decoder with the phrase table of these sentences; its processes keep both open."""
+    lexicon = model.lexicon()
+    sizes = {"source": lexicon.source_size, "target": lexicon.target_size}
+    for side in SIDES:
+        size = len(model.codec(side).vocabulary)
+        if size != sizes[side]:
+            raise UserError(
+                f"{model.directory / side}.vocab: has {size:,} rows instead of {sizes[side]:,}; "
+                "run `covnmt smt train` again"
+            )
+    vocabulary = model.codec("source").vocabulary
+    text = concatenate_sentences([vocabulary.encode(sentence) for sentence in tokens])
+    longest, options = model.settings.max_phrase, model.settings.options
+    with TemporaryDirectory(prefix="covnmt-smt-") as directory:
+        table = build_phrase_table(
+            model.bitext(), model.occurrences(), lexicon, text, longest, options
+        )
+        path, pairs = Path(directory) / "table.npz", len(table)
+        table.save(path)
+        del lexicon, table  # workers need the memory
+        try:
+            with WorkerPool(settings.processes) as pool:
+                yield NBestDecoder(model, path, pairs, settings, pool)
+        finally:
+            _load.cache_clear()
 
 
 def decode_sentence(
-    inputs: DecoderInputs, weights: DoubleArray, number: int, sentence: NumberedSentence
+    model: PhraseBasedModel,
+    table_path: Path,
+    settings: StackSearchSettings,
+    weights: DoubleArray,
+    nbest: int,
+    sentence: NumberedSentence,
 ) -> tuple[list[PhraseHypothesis], float]:
     """Return the best translations of one sentence, and the CPU seconds spent on them."""
     if not len(sentence.source_ids):
         return [], 0.0
-    table, language_model = _load(inputs.table, inputs.language_model)
+    table, language_model = _load(table_path, model.directory / LANGUAGE_MODEL_DIRECTORY)
     began = time.process_time()
-    settings = inputs.settings
-    options = collect_options(sentence.source_ids, table, language_model, inputs.longest)
+    longest = model.settings.max_phrase
+    options = collect_options(sentence.source_ids, table, language_model, longest)
     search = StackSearch(options, weights, language_model, settings.reorder, settings.stack)
-    return best_translations(search, number), time.process_time() - began
+    return best_translations(search, nbest), time.process_time() - began
 
 
 @lru_cache(maxsize=1)

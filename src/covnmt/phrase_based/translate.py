@@ -1,16 +1,14 @@
 """Translate lines: translations with their phrases, word links and features.
 
-The phrase table is built for the lines at hand. Inside a phrase each target word is linked to the
-source word that most probably produced it, by the lexicon; a copied word, and the only source word
-of a phrase, need no lexicon. So links are hard and never leave a phrase.
+Inside a phrase each target word is linked to the source word that most probably produced it, by the
+lexicon; a copied word, and the only source word of a phrase, need no lexicon. So links are hard and
+never leave a phrase.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -20,15 +18,13 @@ from covnmt.base.arrays import DoubleArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_json
 from covnmt.metrics.alignment import Links, link_matrix
-from covnmt.phrase_based.bitext import concatenate_sentences
-from covnmt.phrase_based.decode import DecoderInputs, NBestDecoder, open_decoder
+from covnmt.phrase_based.decode import open_decoder
 from covnmt.phrase_based.lexicon import Lexicon
-from covnmt.phrase_based.model import LANGUAGE_MODEL_DIRECTORY, ModelIdentity, PhraseBasedModel
+from covnmt.phrase_based.model import ModelIdentity, PhraseBasedModel
 from covnmt.phrase_based.nbest import PhraseHypothesis, PhraseSpan
-from covnmt.phrase_based.phrase_table import build_phrase_table
 from covnmt.phrase_based.settings import StackSearchSettings
 from covnmt.phrase_based.stack import FEATURES, INITIAL_WEIGHTS
-from covnmt.text.codec import SIDES, Codec
+from covnmt.text.codec import Codec
 from covnmt.text.vocabulary import UNK_ID, Vocabulary
 
 WEIGHTS_FILE = "weights.json"
@@ -127,8 +123,8 @@ def translate_phrase_based(
     """Translate lines, in order; an empty line stays empty."""
     source, target = model.codec("source"), model.codec("target")
     line_tokens = [source.tokenize(line) for line in lines]
-    linker, weights = WordLinker(model.lexicon()), load_feature_weights(model)
-    with open_decoder_for(model, line_tokens, settings) as (decoder, _):
+    lexicon, weights = model.lexicon(), load_feature_weights(model)
+    with open_decoder(model, line_tokens, settings) as decoder:
         chunk_ids = [
             source.vocabulary.encode(chunk)
             for tokens in line_tokens
@@ -137,7 +133,7 @@ def translate_phrase_based(
         nbest_lists = decoder.nbest(chunk_ids, weights, 1, "translating")
         for line, tokens in zip(lines, line_tokens, strict=True):
             chunks = [(chunk, next(nbest_lists)) for chunk in split_long_sentence(tokens)]
-            yield _join_chunks(line, chunks, linker, (source, target), weights)
+            yield _join_chunks(line, chunks, lexicon, (source, target), weights)
 
 
 def split_long_sentence(tokens: Sequence[str]) -> list[Sequence[str]]:
@@ -145,39 +141,6 @@ def split_long_sentence(tokens: Sequence[str]) -> list[Sequence[str]]:
     number = max(1, -(-len(tokens) // MAX_CHUNK_TOKENS))
     cuts = [len(tokens) * k // number for k in range(number + 1)]
     return [tokens[a:b] for a, b in pairwise(cuts)]
-
-
-@contextmanager
-def open_decoder_for(
-    model: PhraseBasedModel, tokens: Sequence[Sequence[str]], settings: StackSearchSettings
-) -> Iterator[tuple[NBestDecoder, int]]:
-    """Open a decoder with the phrase table of these sentences; also yield the table's size."""
-    vocabulary = model.codec("source").vocabulary
-    text = concatenate_sentences([vocabulary.encode(sentence) for sentence in tokens])
-    longest = model.settings.max_phrase
-    with TemporaryDirectory(prefix="covnmt-smt-") as directory:
-        lexicon = model.lexicon()
-        _check_vocabularies(model, lexicon)
-        table = build_phrase_table(
-            model.bitext(), model.occurrences(), lexicon, text, longest, model.settings.options
-        )
-        path, pairs = Path(directory) / "table.npz", len(table)
-        table.save(path)
-        del lexicon, table  # workers need the memory
-        language_model = model.directory / LANGUAGE_MODEL_DIRECTORY
-        with open_decoder(DecoderInputs(path, language_model, longest, settings)) as decoder:
-            yield decoder, pairs
-
-
-def _check_vocabularies(model: PhraseBasedModel, lexicon: Lexicon) -> None:
-    sizes = {"source": lexicon.source_size, "target": lexicon.target_size}
-    for side in SIDES:
-        size = len(model.codec(side).vocabulary)
-        if size != sizes[side]:
-            raise UserError(
-                f"{model.directory / side}.vocab: has {size:,} rows instead of {sizes[side]:,}; "
-                "run `covnmt smt train` again"
-            )
 
 
 def hypothesis_tokens(
@@ -191,34 +154,31 @@ def hypothesis_tokens(
     return tokens
 
 
-@dataclass(frozen=True)
-class WordLinker:
-    """Links words inside phrases."""
-
-    lexicon: Lexicon
-
-    def links(
-        self, phrases: Sequence[PhraseSpan], source_ids: Sequence[int], target_ids: Sequence[int]
-    ) -> Links:
-        """Link each target word to the source word of its phrase with the highest w(t | s)."""
-        source, target = np.array(source_ids), np.array(target_ids)
-        links: set[tuple[int, int]] = set()
-        for phrase in phrases:
-            span = slice(phrase.target, phrase.target_end)
-            weight = self.lexicon.weight(
-                *np.broadcast_arrays(source[phrase.source : phrase.source_end, None], target[span])
-            )
-            linked = (weight.max(axis=0) > 0) | (len(weight) == 1)
-            j = phrase.source + weight.argmax(axis=0)
-            i = np.arange(phrase.target, phrase.target_end)
-            links.update(zip(j[linked].tolist(), i[linked].tolist(), strict=True))
-        return frozenset(links)
+def link_words(
+    phrases: Sequence[PhraseSpan],
+    source_ids: Sequence[int],
+    target_ids: Sequence[int],
+    lexicon: Lexicon,
+) -> Links:
+    """Link each target word to the source word of its phrase with the highest w(t | s)."""
+    source, target = np.array(source_ids), np.array(target_ids)
+    links: set[tuple[int, int]] = set()
+    for phrase in phrases:
+        span = slice(phrase.target, phrase.target_end)
+        weight = lexicon.weight(
+            *np.broadcast_arrays(source[phrase.source : phrase.source_end, None], target[span])
+        )
+        linked = (weight.max(axis=0) > 0) | (len(weight) == 1)
+        j = phrase.source + weight.argmax(axis=0)
+        i = np.arange(phrase.target, phrase.target_end)
+        links.update(zip(j[linked].tolist(), i[linked].tolist(), strict=True))
+    return frozenset(links)
 
 
 def _join_chunks(
     line: str,
     chunks: Sequence[tuple[Sequence[str], list[PhraseHypothesis]]],
-    linker: WordLinker,
+    lexicon: Lexicon,
     codecs: tuple[Codec, Codec],
     weights: DoubleArray,
 ) -> PhraseTranslation:
@@ -230,7 +190,7 @@ def _join_chunks(
     for chunk, nbest in chunks:
         for best in nbest:
             ids = codecs[0].vocabulary.encode(chunk)
-            chunk_links = linker.links(best.phrases, ids, best.target_ids)
+            chunk_links = link_words(best.phrases, ids, best.target_ids, lexicon)
             links |= {(len(source) + j, len(tokens) + i) for j, i in chunk_links}
             tokens += hypothesis_tokens(best, chunk, codecs[1].vocabulary)
             score += float(np.dot(weights, best.features))

@@ -9,7 +9,7 @@ The state is saved after every round, so an interrupted run resumes.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import read_parallel_lines, write_json
 from covnmt.metrics.bleu import corpus_bleu, sentence_bleu_statistics
 from covnmt.phrase_based.bitext import load_arrays, save_arrays
-from covnmt.phrase_based.decode import NBestDecoder
+from covnmt.phrase_based.decode import NBestDecoder, open_decoder
 from covnmt.phrase_based.mert import NBestLists, optimize_weights
 from covnmt.phrase_based.model import PhraseBasedModel, cpu_seconds, peak_mib
 from covnmt.phrase_based.nbest import PhraseHypothesis
@@ -32,7 +32,6 @@ from covnmt.phrase_based.translate import (
     TunedWeights,
     TuningInputs,
     hypothesis_tokens,
-    open_decoder_for,
 )
 from covnmt.text.codec import SIDES, Codec
 
@@ -96,22 +95,6 @@ EMPTY_POOL = NBestPool(
 )
 
 
-@dataclass
-class TuningState:
-    """The state of a run: the weights and dev BLEU of each round, their cost, and the pool."""
-
-    rounds: list[tuple[list[float], float]] = field(default_factory=list)
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    phrase_pairs: int = 0  # of the phrase table of the dev set
-    converged: bool = False  # the last round added nothing to the pool
-    pool: NBestPool = field(default_factory=lambda: EMPTY_POOL)
-
-    def best(self) -> tuple[list[float], float]:
-        """Return the weights with the highest BLEU; the first of equals."""
-        return max(self.rounds, key=lambda pair: pair[1])
-
-
 def tune_phrase_based(
     model: PhraseBasedModel, settings: WeightTuningSettings
 ) -> list[tuple[list[float], float]]:
@@ -123,57 +106,73 @@ def tune_phrase_based(
     # more rounds resume a run of fewer, and the number of processes changes no result
     dumped = settings.model_dump(mode="json", exclude={"iterations": True, "search": {"processes"}})
     made_from = TuningInputs(model=model.identity(), tune=dumped)
-    state = restore_tuning(model.directory, made_from)
+    tuned, pool = restore_tuning(model.directory, made_from)
     codecs = model.codec("source"), model.codec("target")
-    if has_rounds_left(state, settings):
-        with open_decoder_for(model, dev.source, settings.search) as (decoder, phrase_pairs):
-            state.phrase_pairs = phrase_pairs
-            while has_rounds_left(state, settings):
-                run_round(state, decoder, dev, codecs, settings)
-                save_tuning(model.directory, made_from, state)
-    return state.rounds
+    if has_rounds_left(tuned, settings):
+        with open_decoder(model, dev.source, settings.search) as decoder:
+            while has_rounds_left(tuned, settings):
+                tuned, pool = run_round(tuned, pool, decoder, dev, codecs, settings)
+                save_tuning(model.directory, tuned, pool)
+    return tuned.rounds
 
 
-def has_rounds_left(state: TuningState, settings: WeightTuningSettings) -> bool:
+def has_rounds_left(tuned: TunedWeights, settings: WeightTuningSettings) -> bool:
     """Tell whether another round is to be run."""
-    return len(state.rounds) < settings.iterations and not state.converged
+    return len(tuned.rounds) < settings.iterations and not tuned.converged
 
 
 def run_round(
-    state: TuningState,
+    tuned: TunedWeights,
+    pool: NBestPool,
     decoder: NBestDecoder,
     dev: TuningSet,
     codecs: tuple[Codec, Codec],
     settings: WeightTuningSettings,
-) -> None:
+) -> tuple[TunedWeights, NBestPool]:
     """Find the next weights, decode the dev set with them, and record its BLEU."""
     began, cpu_before = time.monotonic(), cpu_seconds() + decoder.cpu_seconds
-    number = len(state.rounds) + 1
-    weights = next_weights(state, settings)
+    number = len(tuned.rounds) + 1
+    weights = next_weights(tuned, pool, settings)
     ids = [codecs[0].vocabulary.encode(tokens) for tokens in dev.source]
     lists = list(decoder.nbest(ids, weights, settings.nbest, f"round {number}"))
     translations = score_translations(lists, dev, codecs[1])
     best_rows = np.unique(translations.sentence, return_index=True)[1]
     bleu = float(corpus_bleu(translations.statistics[best_rows].sum(axis=0)))
-    state.rounds.append((weights.tolist(), bleu))
-    size_before = len(state.pool)
-    state.pool = state.pool.merged_with(translations)
-    log(f"round {number}: BLEU {bleu:.2f}, {len(state.pool):,} translations")
-    state.converged = len(state.pool) == size_before
-    state.seconds += time.monotonic() - began
-    state.cpu_seconds += cpu_seconds() + decoder.cpu_seconds - cpu_before
+    merged = pool.merged_with(translations)
+    log(f"round {number}: BLEU {bleu:.2f}, {len(merged):,} translations")
+    rounds = [*tuned.rounds, (weights.tolist(), bleu)]
+    best_weights, dev_bleu = best_round(rounds)
+    cpu = cpu_seconds() + decoder.cpu_seconds - cpu_before
+    changes = {
+        "weights": dict(zip(FEATURES, best_weights, strict=True)),
+        "dev_bleu": dev_bleu,
+        "rounds": rounds,
+        "converged": len(merged) == len(pool),
+        "seconds": round(tuned.seconds + time.monotonic() - began, 1),
+        "cpu_seconds": round(tuned.cpu_seconds + cpu, 1),
+        "phrase_pairs": decoder.phrase_pairs,
+        "peak_mib": peak_mib(),
+    }
+    return tuned.model_copy(update=changes), merged
 
 
-def next_weights(state: TuningState, settings: WeightTuningSettings) -> DoubleArray:
+def best_round(rounds: Sequence[tuple[list[float], float]]) -> tuple[list[float], float]:
+    """Return the weights with the highest BLEU; the first of equals."""
+    return max(rounds, key=lambda weights_and_bleu: weights_and_bleu[1])
+
+
+def next_weights(
+    tuned: TunedWeights, pool: NBestPool, settings: WeightTuningSettings
+) -> DoubleArray:
     """Find the weights that choose best from the pool; the first round has the initial ones."""
-    if not state.rounds:
+    if not tuned.rounds:
         return INITIAL_WEIGHTS
     weights, _ = optimize_weights(
-        state.pool.lists(),
-        np.array(state.rounds[-1][0]),
+        pool.lists(),
+        np.array(tuned.rounds[-1][0]),
         MINIMUM_WEIGHTS,
         settings.restarts,
-        settings.seed + len(state.rounds),
+        settings.seed + len(tuned.rounds),
         settings.search.processes,
     )
     return weights
@@ -193,23 +192,9 @@ def score_translations(
     return NBestPool(np.array(sentence), np.array(features), np.array(statistics))
 
 
-def save_tuning(directory: Path, made_from: TuningInputs, state: TuningState) -> None:
-    """Write the best weights, and the state that resuming needs."""
-    pool = state.pool
-    arrays = {"sentence": pool.sentence, "features": pool.features, "statistics": pool.statistics}
-    save_arrays(directory / POOL_FILE, arrays | {"rounds": np.array(len(state.rounds))})
-    weights, bleu = state.best()
-    tuned = TunedWeights(
-        made_from=made_from,
-        weights=dict(zip(FEATURES, weights, strict=True)),
-        dev_bleu=bleu,
-        rounds=state.rounds,
-        converged=state.converged,
-        seconds=round(state.seconds, 1),
-        cpu_seconds=round(state.cpu_seconds, 1),
-        phrase_pairs=state.phrase_pairs,
-        peak_mib=peak_mib(),
-    )
+def save_tuning(directory: Path, tuned: TunedWeights, pool: NBestPool) -> None:
+    """Write the best weights, and the pool that resuming needs."""
+    save_arrays(directory / POOL_FILE, {**vars(pool), "rounds": np.array(len(tuned.rounds))})
     write_json(directory / WEIGHTS_FILE, tuned.model_dump(mode="json"))
 
 
@@ -220,17 +205,17 @@ def read_tuning(directory: Path) -> TunedWeights:
     return TunedWeights.read(directory / WEIGHTS_FILE)
 
 
-def restore_tuning(directory: Path, made_from: TuningInputs) -> TuningState:
-    """Restore the state of a run with the same inputs; else start anew."""
+def restore_tuning(directory: Path, made_from: TuningInputs) -> tuple[TunedWeights, NBestPool]:
+    """Restore a run with the same inputs; else begin with the initial weights."""
+    initial = dict(zip(FEATURES, INITIAL_WEIGHTS.tolist(), strict=True))
+    beginning = TunedWeights(made_from=made_from, weights=initial, rounds=[]), EMPTY_POOL
     if not (directory / WEIGHTS_FILE).exists():
-        return TuningState()
+        return beginning
     tuned = read_tuning(directory)
     if tuned.made_from != made_from or not (directory / POOL_FILE).exists():
-        return TuningState()
+        return beginning
     arrays = load_arrays(directory / POOL_FILE)
     # interrupted between the two files: the pool has the translations of one round more
-    if arrays.get("rounds", len(tuned.rounds)) != len(tuned.rounds):
-        return TuningState()
-    pool = NBestPool(arrays["sentence"], arrays["features"], arrays["statistics"])
-    cost = tuned.seconds, tuned.cpu_seconds, tuned.phrase_pairs
-    return TuningState(list(tuned.rounds), *cost, tuned.converged, pool)
+    if arrays.pop("rounds", len(tuned.rounds)) != len(tuned.rounds):
+        return beginning
+    return tuned, NBestPool(**arrays)
