@@ -135,7 +135,7 @@ def test_parallel_files_need_the_same_number_of_lines(tmp_path: Path) -> None:
     ]
     rows = read_parallel_lines(tmp_path / "a", tmp_path / "c", tmp_path / "b")
     assert [next(rows), next(rows)] == [("1", "7", "4"), ("2", "8", "5")]
-    with pytest.raises(UserError, match=r"c ends after line 2 but .*a, .*b goes on"):
+    with pytest.raises(UserError, match=r"c ends after line 2 but .*a, .*b continues"):
         next(rows)
 
 

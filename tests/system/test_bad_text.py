@@ -12,12 +12,12 @@ CASES = {
     # prepare
     "files of different lengths": Case(
         f"{PREPARE} s short",
-        ("short ends after line 2 but s goes on", "the same number of lines"),
+        ("short ends after line 2 but s continues", "the same number of lines"),
         put("short", "x\ny\n"),
         alone=True,
     ),
     "the source is the shorter": Case(
-        f"{PREPARE} short t", ("short ends after line 2 but t goes on",), put("short", "x\ny\n")
+        f"{PREPARE} short t", ("short ends after line 2 but t continues",), put("short", "x\ny\n")
     ),
     "dev files of different lengths": Case(
         f"{PREPARE} s t --dev s short", ("short ends after line 1",), put("short", "x\n")

@@ -1,4 +1,4 @@
-"""Errors whose message tells the user what to do."""
+"""Errors whose message says what to do."""
 
 
 class UserError(Exception):

@@ -123,7 +123,7 @@ def read_parallel_lines(*paths: Path) -> Iterator[tuple[str, ...]]:
         if shorter:
             longer = [str(path) for path in paths if str(path) not in shorter]
             raise UserError(
-                f"{', '.join(shorter)} ends after line {number} but {', '.join(longer)} goes on: "
+                f"{', '.join(shorter)} ends after line {number} but {', '.join(longer)} continues: "
                 "parallel files need the same number of lines"
             )
         yield cast(tuple[str, ...], row)

@@ -114,7 +114,7 @@ class BeamBuffers(Protocol):
     @property
     def max_steps(self) -> Tensor: ...  # [S]
     @property
-    def live(self) -> Tensor: ...  # [S] whether the sentence goes on
+    def live(self) -> Tensor: ...  # [S] whether the sentence is still decoded
     @property
     def forbidden_ids(self) -> Tensor: ...  # [2] tokens that are never generated
     @property

@@ -128,7 +128,7 @@ def attempt_store(store: Store, world: World) -> Store:
     """Return a part of torchrun's store that belongs to this attempt alone.
 
     After a restart the store still holds the addresses of the dead processes, and nothing in it
-    tells one attempt from another. So each rank asks the main process under a unique name, and the
+    distinguishes attempts. So each rank asks the main process under a unique name, and the
     main process answers with the name of the attempt until all ranks have come.
     """
     attempt = name = uuid.uuid4().hex
