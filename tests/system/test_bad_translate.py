@@ -189,7 +189,9 @@ CASES = {
     "align without a model": Case("align s t", ("--model DIR",)),
     "align with several models": Case(f"{ALIGN} --model model", ("align takes one model",)),
     "align files of different lengths": Case(
-        "align s short --model model", ("short ends after line 1 but s continues",), put("short", "x")
+        "align s short --model model",
+        ("short ends after line 1 but s continues",),
+        put("short", "x"),
     ),
     "align an empty line": Case(
         "align s gap --model model",
@@ -203,7 +205,9 @@ CASES = {
         "check s t --model model --model model", ("check takes one model",)
     ),
     "check files of different lengths": Case(
-        "check s short --model model", ("short ends after line 1 but s continues",), put("short", "x")
+        "check s short --model model",
+        ("short ends after line 1 but s continues",),
+        put("short", "x"),
     ),
     # info
     "info about nothing": Case(
