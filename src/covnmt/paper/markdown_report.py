@@ -35,8 +35,9 @@ PAGE, SUMMARY = "README.md", "summary.json"
 COVERAGE = "gru10"  # the system shown next to the baseline
 LONG_SOURCE = 40  # source words; beyond, the paper finds the baseline's outputs much too short
 ATTENTION_NOTE = (
-    "Correlation of the attention that a word has received with what it receives next (negative in "
-    "the paper), and of predicted fertility with the attention received; entropy in bits."
+    "Correlation of the attention that a word has received with what it receives next, and of "
+    "predicted fertility with the attention received; entropy in bits. The first does not test the "
+    "paper's section 3.2, which divides by fertility."
 )
 
 
