@@ -245,7 +245,7 @@ def test_unsuitable_text_is_an_error(tmp_path: Path, contents: list[bytes], mess
 
 def test_missing_text_is_an_error(tmp_path: Path) -> None:
     missing = (tmp_path / "none.s", tmp_path / "none.t")
-    with pytest.raises(UserError, match=r"none\.s: cannot be read"):
+    with pytest.raises(UserError, match=r"none\.s: no such file"):
         prepare_corpus(make_settings(tmp_path, train=(missing,)), tmp_path / "out")
 
 

@@ -90,11 +90,11 @@ def test_an_interrupted_call_continues_with_the_missing_files(
     read: list[str] = []
     plain = tokenize_files._tokenize
 
-    def watched(paths: tuple[Path, Path], *tokenizers: Any) -> Any:
-        read.append(paths[0].stem)
+    def watched(pair: tokenize_files.FilePair) -> Any:
+        read.append(pair.paths[0].stem)
         if read == ["part0", "part1", "part2"]:
             raise KeyboardInterrupt
-        return plain(paths, *tokenizers)
+        return plain(pair)
 
     monkeypatch.setattr(tokenize_files, "_tokenize", watched)
     with pytest.raises(KeyboardInterrupt):

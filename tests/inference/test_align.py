@@ -57,8 +57,8 @@ def make(tiny_config: Config, tiny_corpus: Path) -> Make:
 @torch.inference_mode()
 def decode_by_hand(aligner: Model, source: str, target: str) -> tuple[NDArray[np.float32], float]:
     """Return attention and log-probability of one target, step by step and without a batch."""
-    ids = [*aligner.source.encode(source.split()), aligner.source.vocabulary.end_id]
-    words = [*aligner.target.encode(target.split()), aligner.target.vocabulary.end_id]
+    ids = [*aligner.source.vocabulary.encode(source.split()), aligner.source.vocabulary.end_id]
+    words = [*aligner.target.vocabulary.encode(target.split()), aligner.target.vocabulary.end_id]
     [model] = aligner.networks
     assert isinstance(model, Seq2Seq)
     memory = model.encode(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))

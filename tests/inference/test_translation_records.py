@@ -62,8 +62,8 @@ def network(translator: Model) -> Seq2Seq:
 def forced_coverage(translator: Model, translation: Translation) -> torch.Tensor:
     """Return the coverage vectors of the network [J, d] after it force-decoded the translation."""
     model = network(translator)
-    source = translator.source.encode(translation.source_tokens)
-    target = translator.target.encode(translation.tokens)
+    source = translator.source.vocabulary.encode(translation.source_tokens)
+    target = translator.target.vocabulary.encode(translation.tokens)
     ends = (translator.source.vocabulary.end_id, translator.target.vocabulary.end_id)
     batch = collate([(source, target)], *ends)
     memory = model.encode(batch.source, batch.source_mask)
@@ -75,7 +75,7 @@ def forced_coverage(translator: Model, translation: Translation) -> torch.Tensor
 def greedy_words(translator: Model, line: str) -> list[int]:
     """Decode one sentence: always the best allowed token."""
     model = network(translator)
-    ids = [*translator.source.encode(line.split()), translator.source.vocabulary.end_id]
+    ids = [*translator.source.vocabulary.encode(line.split()), translator.source.vocabulary.end_id]
     end = translator.target.vocabulary.end_id
     memory = model.encode(torch.tensor([ids]), torch.ones(1, len(ids), dtype=torch.bool))
     state, said = model.decoder.initial_state(memory), list[int]()
@@ -143,7 +143,7 @@ def test_beam_of_one_is_greedy(system: str, make: Make, lines: list[str]) -> Non
     decode = change(translator, beam=1)
     for translation in translator.translate(lines[:8], decode):
         words = greedy_words(translator, translation.source)
-        assert translation.tokens == tuple(translator.target.decode(words))
+        assert translation.tokens == tuple(translator.target.vocabulary.decode(words))
 
 
 def test_an_ensemble_of_one_model_twice_equals_the_model(

@@ -37,8 +37,8 @@ def directory(tmp_path: Path) -> Path:
 def test_text_becomes_ids_and_the_same_text_again() -> None:
     codec = words("cat", "the")
     assert codec.tokenize("The CAT sat") == ["the", "cat", "sat"]
-    assert codec.encode(["the", "cat", "sat"]) == [3, 2, 1]
-    assert codec.decode([3, 2, 1, 4]) == ["the", "cat", "UNK"]
+    assert codec.vocabulary.encode(["the", "cat", "sat"]) == [3, 2, 1]
+    assert codec.vocabulary.decode([3, 2, 1, 4]) == ["the", "cat", "UNK"]
     assert codec.detokenize(["the", "cat"]) == "the cat"
 
 
@@ -53,9 +53,9 @@ def test_a_saved_codec_loads_again(directory: Path, tmp_path: Path, side: Side) 
 
 def test_subwords_are_joined_to_the_same_line(directory: Path) -> None:
     codec = Codec.load(directory, "target")
-    ids = codec.encode(codec.tokenize(LINE))
+    ids = codec.vocabulary.encode(codec.tokenize(LINE))
     assert 1 not in ids
-    assert codec.detokenize(codec.decode([*ids, codec.vocabulary.end_id])) == LINE
+    assert codec.detokenize(codec.vocabulary.decode([*ids, codec.vocabulary.end_id])) == LINE
 
 
 def test_copied_codecs_are_complete(directory: Path, tmp_path: Path) -> None:

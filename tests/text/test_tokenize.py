@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from covnmt.base.errors import UserError
+from covnmt.text.codec import Codec
 from covnmt.text.tokenize import (
     SPACE_SYMBOL,
     SentencePieceTokenizer,
@@ -20,7 +21,7 @@ from covnmt.text.tokenize import (
     spell_byte_tokens,
     subword_settings,
 )
-from covnmt.text.vocabulary import train_sentencepiece
+from covnmt.text.vocabulary import Vocabulary, train_sentencepiece
 
 Kind = Literal["moses", "jieba", "characters", "whitespace"]
 
@@ -107,6 +108,10 @@ def test_control_characters_and_white_space_are_cleaned(text: str, expected: str
     assert clean_line(text) == expected
 
 
+def cleaning_tokenizer(settings: TokenizerSettings, spm_path: Path | None = None) -> Codec:
+    return Codec(settings, build_tokenizer(settings, spm_path), Vocabulary(()))
+
+
 @given(lines)
 def test_cleaning_twice_changes_nothing_more(line: str) -> None:
     assert clean_line(clean_line(line)) == clean_line(line)
@@ -116,7 +121,7 @@ def test_cleaning_twice_changes_nothing_more(line: str) -> None:
 def test_untokenized_text_is_cleaned(text: str, expected: str) -> None:
     settings = TokenizerSettings(kind="characters", nfkc=True, unspaced=True)
     assert clean_line(text, settings) == expected
-    tokenizer = build_tokenizer(settings)
+    tokenizer = cleaning_tokenizer(settings)
     assert tokenizer.detokenize(tokenizer.tokenize(text)) == expected
     assert tokenizer.tokenize(expected) == tokenizer.tokenize(text)
 
@@ -144,12 +149,12 @@ def test_traditional_characters_become_simplified(text: str, expected: str) -> N
 @pytest.mark.parametrize(("kind", "language", "line", "tokens"), SPLIT)
 def test_each_scheme_splits_lines(kind: Kind, language: str, line: str, tokens: list[str]) -> None:
     settings = TokenizerSettings(kind=kind, language=language)
-    assert build_tokenizer(settings).tokenize(line) == tokens
+    assert cleaning_tokenizer(settings).tokenize(line) == tokens
 
 
 @pytest.mark.parametrize(("kind", "language", "line"), ROUND_TRIP)
 def test_each_scheme_joins_tokens_to_the_same_line(kind: Kind, language: str, line: str) -> None:
-    tokenizer = build_tokenizer(TokenizerSettings(kind=kind, language=language))
+    tokenizer = cleaning_tokenizer(TokenizerSettings(kind=kind, language=language))
     assert tokenizer.detokenize(tokenizer.tokenize(line)) == line
 
 
@@ -157,13 +162,13 @@ def test_each_scheme_joins_tokens_to_the_same_line(kind: Kind, language: str, li
 @given(line=lines)
 def test_lossless_schemes_restore_any_line(kind: Kind, line: str) -> None:
     settings = TokenizerSettings(kind=kind)
-    tokenizer = build_tokenizer(settings)
+    tokenizer = cleaning_tokenizer(settings)
     assert tokenizer.detokenize(tokenizer.tokenize(line)) == clean_line(line, settings)
 
 
 @pytest.mark.parametrize("kind", ["moses", "jieba", "characters", "whitespace"])
 def test_tokens_have_no_white_space(kind: Kind) -> None:
-    tokenizer = build_tokenizer(TokenizerSettings(kind=kind))
+    tokenizer = cleaning_tokenizer(TokenizerSettings(kind=kind))
 
     @given(lines)
     def check(line: str) -> None:
@@ -175,19 +180,19 @@ def test_tokens_have_no_white_space(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", ["moses", "jieba", "characters", "whitespace"])
 def test_an_empty_line_has_no_tokens(kind: Kind) -> None:
-    tokenizer = build_tokenizer(TokenizerSettings(kind=kind))
+    tokenizer = cleaning_tokenizer(TokenizerSettings(kind=kind))
     assert tokenizer.tokenize(" ") == []
     assert tokenizer.detokenize([]) == ""
 
 
 def test_lowercasing() -> None:
-    tokenizer = build_tokenizer(TokenizerSettings(kind="whitespace", lowercase=True))
+    tokenizer = cleaning_tokenizer(TokenizerSettings(kind="whitespace", lowercase=True))
     assert tokenizer.tokenize("Ein ÄPFEL WEIẞ") == ["ein", "äpfel", "weiß"]
 
 
 @pytest.mark.parametrize("language", ["az", "tr"])
 def test_turkish_capitals_are_lowercased_with_or_without_dot(language: str) -> None:
-    tokenizer = build_tokenizer(TokenizerSettings(language=language, lowercase=True))
+    tokenizer = cleaning_tokenizer(TokenizerSettings(language=language, lowercase=True))
     assert " ".join(tokenizer.tokenize("IŞIK İyi I\u0307ç ılık in")) == "ışık iyi iç ılık in"
 
 
@@ -199,7 +204,7 @@ def subwords(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_sentencepiece_restores_the_line(subwords: Path) -> None:
-    tokenizer = build_tokenizer(TokenizerSettings(kind="sentencepiece"), subwords)
+    tokenizer = cleaning_tokenizer(TokenizerSettings(kind="sentencepiece"), subwords)
     for line in ("the dog sat", "  a   small \x07cat", "unknown Ω letters", ""):
         tokens = tokenizer.tokenize(line)
         assert " ".join(tokens).split() == tokens

@@ -312,9 +312,7 @@ def read_settings(
     path: Path, kind: type[AnySettings], remedy: str = "make it again"
 ) -> AnySettings:
     """Read settings from JSON; an error names file, key and remedy."""
-    if not path.exists():
-        raise UserError(f"{path}: no such file; {remedy}")
-    content = read_json(path)
+    content = read_json(path, remedy)
     try:
         return validate_settings(kind, content, lambda location: f"{path}: damaged: ")
     except UserError as error:

@@ -30,27 +30,37 @@ PARSE_ERRORS = (ValueError, RecursionError)
 
 def open_decompressed(path: Path) -> IO[bytes]:
     """Open a file for reading; .gz and .xz are decompressed."""
-    try:
+    with _explain_read_errors(path):
         if path.suffix == ".gz":
             return cast(IO[bytes], gzip.open(path))
         if path.suffix == ".xz":
             return cast(IO[bytes], lzma.open(path))
         return path.open("rb")
+
+
+@contextmanager
+def _explain_read_errors(path: Path, remedy: str = "") -> Iterator[None]:
+    remedy = remedy and f"; {remedy}"
+    try:
+        yield
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
+        raise UserError(f"{path}: no such file{remedy}") from None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        raise UserError(f"{path}: cannot be read ({error.strerror}){remedy}") from None
+
+
+def read_bytes(path: Path, remedy: str = "") -> bytes:
+    """Read a file; an error names it, and the remedy."""
+    with _explain_read_errors(path, remedy):
+        return path.read_bytes()
 
 
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file as it is, compressed or not."""
     if path.is_fifo():
         raise UserError(f"{path}: a pipe, which can be read only once; write it to a file first")
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    with _explain_read_errors(path), path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
@@ -218,6 +228,12 @@ def _compressing(path: Path, stream: IO[bytes]) -> AbstractContextManager[Any]:
     return nullcontext(stream)
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file at once."""
+    with atomic_write(path) as stream:
+        stream.write(content)
+
+
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write each string as a line."""
     with atomic_write_text(path) as stream:
@@ -252,14 +268,10 @@ def write_json(path: Path, value: Any) -> None:
         stream.write("\n")
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, remedy: str = "") -> Any:
     """Read JSON; an error names the file."""
     try:
-        return json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        return json.loads(read_bytes(path, remedy).decode())
     except PARSE_ERRORS as error:
         raise UserError(
             f"{path}: not valid JSON ({error}); restore it from a copy, or make it again"

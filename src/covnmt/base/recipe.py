@@ -14,7 +14,7 @@ from typing import Any
 
 from covnmt.base.config import Config, validate_settings
 from covnmt.base.errors import UserError
-from covnmt.base.files import PARSE_ERRORS
+from covnmt.base.files import PARSE_ERRORS, read_bytes
 
 
 def load_recipe(path: Path, overrides: Sequence[str] | None = None) -> Config:
@@ -94,11 +94,7 @@ def _read_with_parents(path: Path, seen: tuple[Path, ...]) -> list[tuple[Path, d
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text("utf-8-sig"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
+        return tomllib.loads(read_bytes(path).decode("utf-8-sig"))
     except PARSE_ERRORS as error:
         raise UserError(f"{path}: not valid TOML: {error}") from None
 

@@ -26,7 +26,7 @@ from covnmt.base.errors import UserError
 from covnmt.data.corpus import DropReason, id_dtype
 from covnmt.data.settings import PathPair, PrepareSettings, SplitName
 from covnmt.text.codec import SIDES, Side
-from covnmt.text.tokenize import Tokenizer, build_tokenizer
+from covnmt.text.tokenize import build_tokenizer, clean_line
 from covnmt.text.vocabulary import UNK_ID, Vocabulary, most_frequent
 
 TokenPair = tuple[list[str], list[str]]
@@ -71,13 +71,9 @@ def tokenize_file_pair(pair: FilePair) -> dict[str, int]:
     record, made_from = pair.file("json"), pair.made_from()
     if content := read_if_made_from(record, made_from):
         return dict(content["tally"])
-    tokenizers = {
-        side: build_tokenizer(pair.settings.tokenizer(side), pair.spm_models[side])
-        for side in SIDES
-    }
     tally: Counter[str] = Counter()
     counts: dict[Side, Counter[str]] = {side: Counter() for side in SIDES}
-    sentences = track(_tokenize(pair.paths, tokenizers), None, f"tokenizing {pair.split}")
+    sentences = track(_tokenize(pair), None, f"tokenizing {pair.split}")
     if pair.split == "train":
         sentences = _count_pairs(_drop_unsuitable(sentences, pair.settings, tally), counts)
     with (
@@ -95,15 +91,19 @@ def tokenize_file_pair(pair: FilePair) -> dict[str, int]:
     return tally
 
 
-def _tokenize(paths: PathPair, tokenizers: Mapping[Side, Tokenizer]) -> Iterator[TokenPair]:
+def _tokenize(pair: FilePair) -> Iterator[TokenPair]:
+    source, target = (pair.settings.tokenizer(side) for side in SIDES)
+    source_tokenizer = build_tokenizer(source, pair.spm_models["source"])
+    target_tokenizer = build_tokenizer(target, pair.spm_models["target"])
     empty = True
-    for source, target in files.read_parallel_lines(*paths):
+    for source_line, target_line in files.read_parallel_lines(*pair.paths):
         empty = False
-        yield tokenizers["source"].tokenize(source), tokenizers["target"].tokenize(target)
-    if empty:
-        raise UserError(
-            f"{paths[0]} and {paths[1]} are empty; name files with a sentence on each line"
+        yield (
+            source_tokenizer.tokenize(clean_line(source_line, source)),
+            target_tokenizer.tokenize(clean_line(target_line, target)),
         )
+    if empty:
+        raise UserError(f"{pair} are empty; name files with a sentence on each line")
 
 
 def _drop_unsuitable(

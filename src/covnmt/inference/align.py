@@ -64,13 +64,13 @@ class SubwordSentence:
     def from_text(cls, line: str, codec: Codec) -> "SubwordSentence":
         """Take every token of the model's tokenizer as a word."""
         words = codec.tokenize(line)
-        return cls(tuple(words), tuple(codec.encode(words)), tuple(range(len(words))))
+        return cls(tuple(words), tuple(codec.vocabulary.encode(words)), tuple(range(len(words))))
 
     @classmethod
     def from_words(cls, line: str, codec: Codec) -> "SubwordSentence":
         """Take the words between spaces; one without any subword becomes UNK."""
         words = line.split()
-        subwords = [codec.encode(codec.tokenize(word)) or [UNK_ID] for word in words]
+        subwords = [codec.vocabulary.encode(codec.tokenize(word)) or [UNK_ID] for word in words]
         owners = [index for index, ids in enumerate(subwords) for _ in ids]
         return cls(tuple(words), tuple(chain(*subwords)), tuple(owners))
 

@@ -271,7 +271,7 @@ class Model:
         dictionary = self.dictionary if decode.replace_unk else None
 
         def translate_batch(indices: list[int]) -> list[Translation]:
-            ids = [self.source.encode(segments[k]) for k in indices]
+            ids = [self.source.vocabulary.encode(segments[k]) for k in indices]
             on_step = progress.callback(indices) if progress else None
             result = self.engine.search(pad_ids(ids, end_id), decode, on_step)
             fertility = [None] * len(ids) if result.fertility is None else list(result.fertility)

@@ -114,7 +114,7 @@ class SourceUnits:
             for sentence, sentence_tokens in zip(sentences, tokenized, strict=True)
             for unit in find_units(sentence_tokens, codec)
         ]
-        return cls(line, texts, tokens, codec.encode(tokens), sentences, units)
+        return cls(line, texts, tokens, codec.vocabulary.encode(tokens), sentences, units)
 
     def units_in(self, sentence: range) -> list[range]:
         """Return the units of a sentence."""
@@ -231,7 +231,7 @@ class OmissionChecker:
                 yield next(reports) if size <= max_tokens else SkippedPair(size)
 
     def _target_ids(self, line: str) -> Sequence[int]:
-        return self.target.encode(self.target.tokenize(line))
+        return self.target.vocabulary.encode(self.target.tokenize(line))
 
     def _translate(self, sources: Sequence[SourceUnits]) -> list[list[Translation]]:
         """Translate every sentence by itself, however long it is."""

@@ -99,7 +99,7 @@ def make_translation(
     for hypothesis in hypotheses:
         attention = hypothesis.attention.astype(np.float32, copy=False)
         alignment = attention[: len(hypothesis.token_ids), :J]
-        tokens = tuple(target.decode(hypothesis.token_ids))
+        tokens = tuple(target.vocabulary.decode(hypothesis.token_ids))
         if dictionary is not None:
             tokens = replace_unknown(tokens, hypothesis.token_ids, source, alignment, dictionary)
         received = attention[:, :J].sum(axis=0)
@@ -131,7 +131,7 @@ class PartialLines:
         """Return the callback for a search over these segments."""
 
         def report(row: int, token_ids: tuple[int, ...]) -> None:
-            self.tokens[segments[row]] = tuple(self.target.decode(token_ids))
+            self.tokens[segments[row]] = tuple(self.target.vocabulary.decode(token_ids))
             line = self.lines[segments[row]]
             siblings = range(bisect_left(self.lines, line), bisect_right(self.lines, line))
             self.on_step(line, tuple(chain(*(self.tokens.get(k, ()) for k in siblings))))

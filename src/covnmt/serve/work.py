@@ -170,7 +170,7 @@ def run_batch(
 
 def warm_up(model: Model) -> None:
     """Translate once: the first search compiles and allocates what later ones reuse."""
-    sentence = model.source.detokenize(model.source.decode([2, 3]))
+    sentence = model.source.detokenize(model.source.vocabulary.decode([2, 3]))
     run_batch([TranslateWork((sentence,), model.decode)], model, None)
 
 

@@ -5,15 +5,15 @@ A directory has `source.json`, `source.vocab` and, for sentencepiece, `source.sp
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from covnmt.base.config import read_settings
 from covnmt.base.errors import UserError
-from covnmt.base.files import atomic_write, write_json
-from covnmt.text.tokenize import Tokenizer, TokenizerSettings, build_tokenizer
+from covnmt.base.files import read_bytes, write_bytes, write_json
+from covnmt.text.tokenize import Tokenizer, TokenizerSettings, build_tokenizer, clean_line
 from covnmt.text.vocabulary import Vocabulary
 
 Side = Literal["source", "target"]
@@ -23,7 +23,7 @@ REMEDY = "copy it from the data directory, or make it again with `covnmt prepare
 
 @dataclass(frozen=True)
 class Codec:
-    """Turns text of one side into tokens and ids, and back."""
+    """The tokenizer and vocabulary of one side."""
 
     settings: TokenizerSettings
     tokenizer: Tokenizer
@@ -46,19 +46,11 @@ class Codec:
         write_json(directory / f"{side}.json", self.settings.model_dump(mode="json"))
         self.vocabulary.save(directory / f"{side}.vocab")
         if self.spm_path is not None:
-            _copy(self.spm_path, directory / f"{side}.spm")
+            write_bytes(directory / f"{side}.spm", read_bytes(self.spm_path))
 
     def tokenize(self, line: str) -> list[str]:
-        """Split a line of text into tokens."""
-        return self.tokenizer.tokenize(line)
-
-    def encode(self, tokens: Iterable[str]) -> list[int]:
-        """Turn tokens into ids, without an end symbol."""
-        return self.vocabulary.encode(tokens)
-
-    def decode(self, ids: Iterable[int]) -> list[str]:
-        """Turn ids into tokens, up to the end symbol if there is one."""
-        return self.vocabulary.decode(ids)
+        """Clean a line of text and split it into tokens."""
+        return self.tokenizer.tokenize(clean_line(line, self.settings))
 
     def detokenize(self, tokens: Sequence[str]) -> str:
         """Join tokens to a line of text."""
@@ -67,39 +59,23 @@ class Codec:
 
 def copy_codecs(from_directory: Path, to_directory: Path) -> None:
     """Copy the files of both sides."""
-    for path in _codec_files(from_directory):
-        _copy(path, to_directory / path.name)
+    for name, content in _read_codec_files(from_directory):
+        if (from_directory / name).resolve() != (to_directory / name).resolve():
+            write_bytes(to_directory / name, content)
 
 
 def vocabulary_fingerprint(directory: Path) -> str:
     """Hash the files of both sides: equal hashes turn text into the same ids."""
     digest = hashlib.sha256()
-    for path in _codec_files(directory):
-        content = _read_bytes(path)
-        digest.update(f"{path.name} {len(content)}\n".encode())
-        digest.update(content)
+    for name, content in _read_codec_files(directory):
+        digest.update(f"{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 
 
-def _codec_files(directory: Path) -> list[Path]:
-    paths = []
+def _read_codec_files(directory: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of the files of both sides."""
     for side in SIDES:
         settings = read_settings(directory / f"{side}.json", TokenizerSettings, REMEDY)
-        endings = ["json", "vocab"] + ["spm"] * (settings.kind == "sentencepiece")
-        paths += [directory / f"{side}.{ending}" for ending in endings]
-    return paths
-
-
-def _copy(path: Path, to: Path) -> None:
-    content = _read_bytes(path)
-    if path.resolve() == to.resolve():
-        return
-    with atomic_write(to) as stream:
-        stream.write(content)
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); {REMEDY}") from None
+        for ending in ["json", "vocab"] + ["spm"] * (settings.kind == "sentencepiece"):
+            name = f"{side}.{ending}"
+            yield name, read_bytes(directory / name, REMEDY)

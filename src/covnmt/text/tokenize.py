@@ -85,15 +85,8 @@ class TokenizerSettings(Settings):
 
 WHITESPACE_SETTINGS = TokenizerSettings(kind="whitespace")
 CHINESE_AND_JAPANESE = ("ja", "zh")
-UNSPACED_LANGUAGES = (
-    "bo",
-    "dz",
-    "km",
-    "lo",
-    "my",
-    "th",
-    *CHINESE_AND_JAPANESE,
-)  # whose words no spaces part
+# Languages written without spaces between words.
+UNSPACED_LANGUAGES = ("bo", "dz", "km", "lo", "my", "th", *CHINESE_AND_JAPANESE)
 
 
 def subword_settings(language: str) -> TokenizerSettings:
@@ -103,10 +96,10 @@ def subword_settings(language: str) -> TokenizerSettings:
 
 
 class Tokenizer(Protocol):
-    """Splits lines into tokens and joins them again."""
+    """Splits lines (see `clean_line`) into tokens and joins them again."""
 
     def tokenize(self, line: str) -> list[str]:
-        """Split a line into tokens without white space."""
+        """Split a clean line into tokens without white space."""
 
     def detokenize(self, tokens: Sequence[str]) -> str:
         """Join tokens to the line they probably came from."""
@@ -114,10 +107,6 @@ class Tokenizer(Protocol):
 
 def build_tokenizer(settings: TokenizerSettings, spm_path: Path | None = None) -> Tokenizer:
     """Build a tokenizer; sentencepiece also needs its trained model."""
-    return CleanTokenizer(_build_scheme(settings, spm_path), settings)
-
-
-def _build_scheme(settings: TokenizerSettings, spm_path: Path | None) -> Tokenizer:
     match settings.kind:
         case "moses":
             return MosesTokenizer(settings.language)
@@ -169,19 +158,6 @@ def _simplifier() -> Callable[[str], str]:
 
     convert: Callable[[str], str] = opencc.OpenCC("t2s").convert
     return convert
-
-
-class CleanTokenizer:
-    """Cleans each line before another tokenizer splits it."""
-
-    def __init__(self, scheme: Tokenizer, settings: TokenizerSettings) -> None:
-        self._scheme, self._settings = scheme, settings
-
-    def tokenize(self, line: str) -> list[str]:
-        return self._scheme.tokenize(clean_line(line, self._settings))
-
-    def detokenize(self, tokens: Sequence[str]) -> str:
-        return self._scheme.detokenize(tokens)
 
 
 class WhitespaceTokenizer:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from covnmt.base.errors import UserError
-from covnmt.base.files import atomic_write, read_lines, write_lines
+from covnmt.base.files import read_lines, write_bytes, write_lines
 
 T = TypeVar("T")
 
@@ -85,12 +85,11 @@ class Vocabulary:
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """Return one token per id, up to the end symbol if there is one."""
-        before_end = takewhile(lambda i: i != self.end_id, ids)
-        return [self._tokens_by_id[i] for i in before_end]
-
-    @cached_property
-    def _tokens_by_id(self) -> tuple[str, ...]:
-        return (*SPECIAL_TOKENS, *self.tokens)
+        special, end = len(SPECIAL_TOKENS), self.end_id
+        return [
+            self.tokens[i - special] if i >= special else SPECIAL_TOKENS[i]
+            for i in takewhile(lambda i: i != end, ids)
+        ]
 
     @cached_property
     def _index(self) -> dict[str, int]:
@@ -150,8 +149,7 @@ def train_sentencepiece(
             f"no sentencepiece vocabulary of size {size} can be made from this text ({reason}); "
             "try another size"
         ) from None
-    with atomic_write(path) as stream:
-        stream.write(model.getvalue())
+    write_bytes(path, model.getvalue())
 
 
 def reservoir_sample(items: Iterable[T], size: int, seed: int) -> Sequence[T]:

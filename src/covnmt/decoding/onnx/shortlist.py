@@ -68,7 +68,7 @@ def build_shortlist(text: AlignedText, codecs: tuple[Codec, Codec]) -> Shortlist
     rows = track(read_parallel_lines(*text), None, "counting links", "pairs")
     for number, (source, target, line) in enumerate(rows, 1):
         source_ids, target_ids = (
-            codec.encode(codec.tokenize(side))
+            codec.vocabulary.encode(codec.tokenize(side))
             for codec, side in zip(codecs, (source, target), strict=True)
         )
         target_counts.update(target_ids)
