@@ -43,4 +43,4 @@ def test_speed_is_the_median_after_the_first_report(tiny_model: Path, tmp_path: 
     rates = [1, 300, 100, 200]
     lines = [json.dumps(entry | {"words_per_second": rate}) for rate in rates]
     write_lines(run / "log.jsonl", lines)
-    assert describe_run(run, load_config(run).config, "done").training.words_per_second == 200
+    assert describe_run(run, load_config(run).config, "done")["training"].words_per_second == 200

@@ -15,7 +15,7 @@ from covnmt.inference.model import Model
 from covnmt.inference.tune_penalties import LENGTH_PENALTIES
 from covnmt.metrics.bleu import paper_bleu
 from covnmt.paper import tables
-from covnmt.paper.experiments import OpenCorpusText, find_experiment, tunes_length_penalty
+from covnmt.paper.experiments import OpenCorpusText, find_experiment, should_tune_length_penalty
 from covnmt.paper.jobs import run_jobs, write_rating_sheets
 from covnmt.paper.markdown_report import write_page
 from covnmt.paper.plan import ExperimentJob, ExperimentPlan
@@ -95,7 +95,7 @@ def test_one_training_serves_variants_that_only_decode_differently(plan: Experim
 def test_systems_with_a_tuned_length_penalty(
     corpus: str, scale: str, system: str, tuned: bool
 ) -> None:
-    assert tunes_length_penalty(find_experiment(corpus, scale), system) == tuned
+    assert should_tune_length_penalty(find_experiment(corpus, scale), system) == tuned
 
 
 def test_length_penalty_is_the_best_on_dev_and_is_stored(plan: ExperimentPlan) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.recipe import find_recipe, load_recipe
-from covnmt.paper.experiments import find_experiment, tunes_length_penalty
+from covnmt.paper.experiments import find_experiment, should_tune_length_penalty
 from covnmt.paper.neural import job_config
 from covnmt.paper.plan import ExperimentJob, ExperimentPlan
 from covnmt.paper.systems import VARIANTS
@@ -33,7 +33,7 @@ def test_systems_differ_from_the_recipe_only_in_their_own_settings(
             [
                 (
                     job_config(p, ExperimentJob(name, 5), 1.5),
-                    tunes_length_penalty(p.experiment, name),
+                    should_tune_length_penalty(p.experiment, name),
                 )
                 for name in (system, base)
             ]

@@ -8,24 +8,21 @@ gold alignment: gold.source.txt, gold.target.txt and gold.links.
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines, read_parallel_lines, write_lines
 from covnmt.data.prepare import prepare_corpus
-from covnmt.data.settings import PathPair, PrepareSettings
+from covnmt.data.settings import SPLIT_NAMES, PathPair, PrepareSettings
 from covnmt.data.synthetic import write_synthetic_corpus
 from covnmt.paper.systems import VARIANTS
-from covnmt.text.tokenize import TokenizerSettings, subword_settings
+from covnmt.text.tokenize import WHITESPACE_SETTINGS, TokenizerSettings, subword_settings
 
 CorpusName = Literal["kftt", "twlaw", "embedded"]
 Scale = Literal["paper", "modern", "shipped", "small", "tiny"]
 
-SPLITS = ("train", "dev", "test")
 GOLD_FILES = ("gold.source.txt", "gold.target.txt", "gold.links")
-WORDS = TokenizerSettings(kind="whitespace")
-SUBWORDS = {"kind": "sentencepiece"}
 VOCABULARY_WORDS = 30_000  # of either side
 MAX_WORDS, MAX_SUBWORDS, MAX_PLAIN_SUBWORDS = 80, 100, 150  # of a training sentence
 FULL_STOP_CHARACTERS = "。."
@@ -37,32 +34,6 @@ IDEOGRAPHIC_SPACE, VISIBLE_SPACE = "\u3000", "␣"
 EXAMPLE_LENGTHS = range(12, 26)
 
 
-class ExperimentText(Protocol):
-    """The text of an experiment."""
-
-    @property
-    def deterministic(self) -> bool:
-        """Whether the reference is the only correct translation."""
-
-    @property
-    def gold(self) -> str:
-        """Description of the gold alignments, for the page."""
-
-    @property
-    def subwords(self) -> int:
-        """Vocabulary size of either side in subwords; 0 where systems read words."""
-
-    @property
-    def plain(self) -> bool:
-        """Whether systems read and write text as people do: cased, not split into words."""
-
-    def prepare(self, raw: Path | None, prepared: Path) -> None:
-        """Fill a prepared directory, unless it is complete."""
-
-    def examples(self, prepared: Path) -> list[str]:
-        """Return sentences of our own, to be translated by every system."""
-
-
 @dataclass(frozen=True)
 class OpenCorpusText:
     """An open corpus: parallel files as they are published, English on the target side."""
@@ -72,11 +43,11 @@ class OpenCorpusText:
     language: str
     how_to_get: str
     gold_folder: str
-    gold: str
-    subwords: int = 0
-    plain: bool = False
+    gold: str  # description of the gold alignments, for the page
+    subwords: int = 0  # vocabulary size of either side; 0 where systems read words
+    plain: bool = False  # systems read and write text as people do: cased, not split into words
     normalization: tuple[str, ...] = ()  # tokenizer settings that normalize plain text
-    deterministic: bool = False
+    deterministic: bool = False  # whether the reference is the only correct translation
 
     def prepare(self, raw: Path | None, prepared: Path) -> None:
         """Prepare words with English lowercased, subwords of these, or subwords of plain text."""
@@ -84,49 +55,44 @@ class OpenCorpusText:
             if not (prepared / "corpus.json").exists():
                 raise UserError(f"{prepared}: no prepared data; give --data, or --unpack FILE")
             return
-        files = {name: self._files(raw, name) for name in SPLITS}
-        settings = self._plain(files, prepared) if self.plain else self._split_into_words(files)
+        train, dev, test = (
+            (self._find(raw, f"{split}.{self.source}"), self._find(raw, f"{split}.en"))
+            for split in SPLIT_NAMES
+        )
+        if self.plain:
+            normalization = dict.fromkeys(self.normalization, True)
+            source = subword_settings(self.language).model_copy(update=normalization)
+            target = subword_settings("en")
+            max_length = MAX_PLAIN_SUBWORDS
+        else:
+            source = WHITESPACE_SETTINGS.model_copy(update={"language": self.language})
+            target = TokenizerSettings(kind="moses", language="en", lowercase=True)
+            max_length = MAX_SUBWORDS if self.subwords else MAX_WORDS
+            if self.subwords:
+                source, target = (
+                    side.model_copy(update={"kind": "sentencepiece"}) for side in (source, target)
+                )
+        without_full_stop = (
+            write_pairs_without_full_stop(train, prepared.parent) if self.plain else []
+        )
+        settings = PrepareSettings(
+            source=source,
+            target=target,
+            train=(train, *without_full_stop),
+            dev=dev,
+            test=test,
+            source_size=self.subwords or VOCABULARY_WORDS,
+            target_size=self.subwords or VOCABULARY_WORDS,
+            max_length=max_length,
+            open_vocabulary=self.plain,
+        )
         prepare_corpus(settings, prepared)
         if not self.plain:  # subwords of plain text do not end where words of gold pairs do
             self._copy_gold(raw, prepared)
 
-    def _split_into_words(self, files: dict[str, PathPair]) -> PrepareSettings:
-        """Take words as the corpus has them, or subwords of these."""
-        source = WORDS.model_copy(update={"language": self.language})
-        target = TokenizerSettings(kind="moses", language="en", lowercase=True)
-        return PrepareSettings(
-            source=source.model_copy(update=SUBWORDS) if self.subwords else source,
-            target=target.model_copy(update=SUBWORDS) if self.subwords else target,
-            train=(files["train"],),
-            dev=files["dev"],
-            test=files["test"],
-            source_size=self.subwords or VOCABULARY_WORDS,
-            target_size=self.subwords or VOCABULARY_WORDS,
-            max_length=MAX_SUBWORDS if self.subwords else MAX_WORDS,
-        )
-
-    def _plain(self, files: dict[str, PathPair], prepared: Path) -> PrepareSettings:
-        """Take subwords of plain text; some training pairs also without their full stop."""
-        without_full_stop = write_pairs_without_full_stop(files["train"], prepared.parent)
-        normalization = dict.fromkeys(self.normalization, True)
-        return PrepareSettings(
-            source=subword_settings(self.language).model_copy(update=normalization),
-            target=subword_settings("en"),
-            train=(files["train"], *without_full_stop),
-            dev=files["dev"],
-            test=files["test"],
-            source_size=self.subwords,
-            target_size=self.subwords,
-            max_length=MAX_PLAIN_SUBWORDS,
-            open_vocabulary=True,
-        )
-
     def examples(self, prepared: Path) -> list[str]:
-        """Return those of docs/examples, whatever was prepared."""
+        """Return sentences of our own, those of docs/examples, to be translated by every system."""
         return example_sentences(self.language)
-
-    def _files(self, raw: Path, split: str) -> PathPair:
-        return self._find(raw, f"{split}.{self.source}"), self._find(raw, f"{split}.en")
 
     def _find(self, raw: Path, name: str) -> Path:
         paths = [raw / name, raw / self.folder / name]
@@ -184,13 +150,13 @@ class EmbeddedPairText:
         write_synthetic_corpus(text, train=self.train, dev=self.dev, test=self.test)
         for ending, copy in zip(("src", "tgt", "align"), GOLD_FILES, strict=True):
             write_lines(prepared / copy, read_lines(text / f"test.{ending}"))
-        pairs = {name: (text / f"{name}.src", text / f"{name}.tgt") for name in SPLITS}
+        train, dev, test = ((text / f"{name}.src", text / f"{name}.tgt") for name in SPLIT_NAMES)
         settings = PrepareSettings(
-            source=WORDS,
-            target=WORDS,
-            train=(pairs["train"],),
-            dev=pairs["dev"],
-            test=pairs["test"],
+            source=WHITESPACE_SETTINGS,
+            target=WHITESPACE_SETTINGS,
+            train=(train,),
+            dev=dev,
+            test=test,
         )
         prepare_corpus(settings, prepared)
 
@@ -210,7 +176,7 @@ class Experiment:
     scale: Scale
     title: str
     recipe: str
-    text: ExperimentText
+    text: OpenCorpusText | EmbeddedPairText
     systems: tuple[str, ...] = tuple(PAPER_SYSTEMS)
     second_seed: tuple[str, ...] = ()  # systems that are run with a second seed too
     minutes: float | None = None  # of one job; None: as long as the recipe says
@@ -318,7 +284,7 @@ def find_experiment(corpus: str, scale: str | None = None) -> Experiment:
     raise UserError(f"{corpus} has no scale {scale!r}; it is run at scale {scales}")
 
 
-def tunes_length_penalty(experiment: Experiment, system: str) -> bool:
+def should_tune_length_penalty(experiment: Experiment, system: str) -> bool:
     """Tell whether a system's length penalty is chosen on the dev set: not if it defines it."""
     variant = VARIANTS.get(system)
     if variant is None:

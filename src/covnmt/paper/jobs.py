@@ -14,7 +14,7 @@ from covnmt.evaluation.system_output import read_outputs
 from covnmt.paper.neural import run_neural_job
 from covnmt.paper.phrase_based import run_phrase_based_job
 from covnmt.paper.plan import ExperimentJob, ExperimentPlan
-from covnmt.paper.results import PreparedData, Provenance, Result, SplitCounts, write_result
+from covnmt.paper.results import Provenance, Result, SplitCounts, write_result
 from covnmt.paper.systems import PHRASE_BASED
 
 OUTPUTS = "test.jsonl"  # the translated test set, in the model directory
@@ -41,13 +41,14 @@ def run_job(plan: ExperimentPlan, job: ExperimentJob) -> None:
     outputs = directory / OUTPUTS
     provenance, minutes = Provenance(**collect_provenance()), plan.minutes
     if job.system == PHRASE_BASED:
-        description, measured = run_phrase_based_job(
+        measured = run_phrase_based_job(
             plan.experiment, directory, plan.prepared, job.seed, outputs
         )
     else:
         # trained perhaps earlier, by another version: that is where the result comes from
-        provenance, description, measured = run_neural_job(plan, job, outputs)
+        provenance, measured = run_neural_job(plan, job, outputs)
         minutes = provenance.minutes
+    splits = Corpus.open(plan.prepared).report.splits
     result = Result(
         experiment=plan.experiment.name,
         system=job.system,
@@ -56,18 +57,10 @@ def run_job(plan: ExperimentPlan, job: ExperimentJob) -> None:
         commit=provenance.commit,
         machine=provenance.machine,
         versions=provenance.versions,
-        **describe_data(plan.prepared).set_fields(),
-        **description.set_fields(),
-        **measured.set_fields(),
+        data={name: SplitCounts(**report.model_dump()) for name, report in splits.items()},
+        **measured,
     )
     write_result(plan.result_directory, result)
-
-
-def describe_data(prepared: Path) -> PreparedData:
-    """Return what `prepare` reported about each part of the corpus."""
-    splits = Corpus.open(prepared).report.splits
-    counts = {name: SplitCounts(**report.model_dump()) for name, report in splits.items()}
-    return PreparedData(data=counts)
 
 
 def write_rating_sheets(plan: ExperimentPlan, systems: Sequence[str], seed: int) -> Path:

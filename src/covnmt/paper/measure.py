@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
@@ -21,18 +21,12 @@ from covnmt.evaluation.alignment_files import check_links, read_links
 from covnmt.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
 from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
 from covnmt.inference.align import EmptySideError
-from covnmt.inference.model import Model, load
+from covnmt.inference.model import Model
 from covnmt.inference.translate import Translation
-from covnmt.inference.tune_penalties import (
-    PenaltyTuning,
-    decoding_for_tuning,
-    penalty_grid,
-    score_penalties,
-)
 from covnmt.metrics.alignment import GoldAlignment
 from covnmt.metrics.bleu import OUTPUT_LENGTH, Score
-from covnmt.paper.experiments import GOLD_FILES, Experiment, ExperimentText
-from covnmt.paper.results import Example, Gold, Measurements, Scores, SentenceFigures
+from covnmt.paper.experiments import GOLD_FILES, Experiment
+from covnmt.paper.results import Example, Gold, Scores, SentenceMeasurements
 from covnmt.phrase_based.align_files import WordPair
 from covnmt.phrase_based.translate import PhraseTranslation
 
@@ -83,11 +77,6 @@ class NeuralSystem:
     model: Model
     decode: DecodeConfig
 
-    @classmethod
-    def load(cls, run: Path, device: str, decode: DecodeConfig) -> "NeuralSystem":
-        """Open a model directory."""
-        return cls(load(run, device=device), decode)
-
     def translate(
         self, test: Sequence[str], examples: Sequence[str]
     ) -> tuple[list[Translation], list[Translation]]:
@@ -122,9 +111,10 @@ class NeuralSystem:
 
 def measure_system(
     system: TrainedSystem[AnyTranslation], experiment: Experiment, prepared: Path, outputs: Path
-) -> Measurements:
+) -> dict[str, Any]:
     """Translate, align and score; write the translated test set to `outputs` as JSON lines.
 
+    Returns fields of a `Result`.
     Systems that read subwords are not scored by tokens: their attention is over subwords, so there
     is no adequacy, and no attention statistics.
     """
@@ -137,27 +127,32 @@ def measure_system(
     of_gold, of_test = system.align(gold, None if text.subwords else test, translations)
     scores, by_length = {"translation": scored.translation}, scored.by_length
     if gold.pairs:
-        scores["alignment"] = score_gold_alignment(of_gold, gold)
+        words = [" ".join(words) for words, _ in gold.pairs]
+        test_set = EvaluationSet([of_gold.text], words, gold.links)
+        options = EvaluationOptions(ter=False, samples=1)
+        scores["alignment"] = evaluate(of_gold, test_set, options).alignment
     if of_test:
         tokenize = corpus.codec("target").tokenize
         references = [" ".join(tokenize(line)) for line in test.target_text()]
-        by_token = score_tokens(of_test, source, references, text, prepared)
+        links = read_links(prepared / GOLD_FILES[2]) if text.deterministic else None
+        test_set = EvaluationSet([references], source, links, text.deterministic)
+        by_token = evaluate(of_test, test_set, EvaluationOptions(ter=False))
         scores |= {kind: getattr(by_token, kind) for kind in ("adequacy", "proxies", "diagnostics")}
         if text.deterministic:  # then the rates by length are exact, of the same sentences
             by_length = by_token.by_length
     lengths = [len(line.split()) for line in (source if text.plain else test.source_text())]
-    return Measurements(
-        scores=Scores(**{kind: list(values) for kind, values in scores.items() if values}),
-        gold=Gold(pairs=len(gold.pairs), what=text.gold if gold.pairs else None),
-        test=SentenceFigures(
+    return {
+        "scores": Scores(**{kind: list(values) for kind, values in scores.items() if values}),
+        "gold": Gold(pairs=len(gold.pairs), what=text.gold if gold.pairs else None),
+        "test": SentenceMeasurements(
             sentences=scored.sentences,
             source_lengths=lengths,
             output_lengths=scored.statistics[:, OUTPUT_LENGTH].tolist(),
             statistics=scored.statistics.tolist(),
             by_length=[bucket.to_json() for bucket in by_length],
         ),
-        examples=[example_record(translation) for translation in examples],
-    )
+        "examples": [example_record(translation) for translation in examples],
+    }
 
 
 def score_text(
@@ -185,50 +180,8 @@ def sign_as_lowercased(scores: Iterable[Score]) -> tuple[Score, ...]:
     )
 
 
-def score_tokens(
-    output: SystemOutput,
-    source: Sequence[str],
-    references: Sequence[str],
-    text: ExperimentText,
-    prepared: Path,
-) -> Evaluation:
-    """Score the test set as tokens: adequacy exactly where the text allows it, else by proxies."""
-    exact = text.deterministic
-    test_set = EvaluationSet(
-        references=[references],
-        source=source,
-        gold=read_links(prepared / GOLD_FILES[2]) if exact else None,
-        deterministic=exact,
-    )
-    return evaluate(output, test_set, EvaluationOptions(ter=False))
-
-
-def score_gold_alignment(output: SystemOutput, gold: GoldPairs) -> tuple[Score, ...]:
-    """Score alignments of the gold pairs: AER, SAER, precision and recall."""
-    source = [" ".join(words) for words, _ in gold.pairs]
-    test_set = EvaluationSet([output.text], source, gold.links)
-    return evaluate(output, test_set, EvaluationOptions(ter=False, samples=1)).alignment
-
-
 def example_record(translation: Translation | PhraseTranslation) -> Example:
     """Describe the translation of an example sentence, attention rounded to three digits."""
     record = translation.to_json()
     rounded = [[round(weight, 3) for weight in row] for row in record["alignment"]]
     return Example(**{**record, "alignment": rounded})
-
-
-def tune_on_dev(
-    experiment: Experiment, run: Path, prepared: Path, device: str, decode: DecodeConfig
-) -> PenaltyTuning:
-    """Try length penalties on the dev set, scored as the test set will be."""
-    dev = Corpus.open(prepared).split("dev")
-    references = [line if experiment.text.plain else line.lower() for line in dev.target_text()]
-    settings = decoding_for_tuning(without_length_limit(decode, dev))
-    translations = load(run, device=device).translate_stream(dev.source_text(), settings)
-    return score_penalties(translations, references, penalty_grid(decode))
-
-
-def without_length_limit(decode: DecodeConfig, split: Split) -> DecodeConfig:
-    """Raise the source limit so that no line of a split is cut: attention has to fit the words."""
-    longest = int(split.source_sentences.lengths().max())
-    return decode.model_copy(update={"max_source": longest + 1})

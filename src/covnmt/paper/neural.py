@@ -7,24 +7,29 @@ import json
 import statistics
 import time
 from pathlib import Path
+from typing import Any
 
 from covnmt.base.config import Config, DecodeConfig
 from covnmt.base.files import read_json, read_lines, write_json
 from covnmt.base.provenance import collect_provenance
 from covnmt.base.recipe import find_recipe, load_recipe, toml_string
-from covnmt.data.corpus import Corpus
+from covnmt.data.corpus import Corpus, Split
 from covnmt.decoding.torch import pick_device
 from covnmt.inference.info import model_info
-from covnmt.inference.tune_penalties import save_decoding
+from covnmt.inference.model import load
+from covnmt.inference.tune_penalties import (
+    decoding_for_tuning,
+    penalty_grid,
+    save_decoding,
+    score_penalties,
+)
 from covnmt.model.checkpoint import write_last_weights
-from covnmt.paper.experiments import tunes_length_penalty
-from covnmt.paper.measure import NeuralSystem, measure_system, tune_on_dev, without_length_limit
+from covnmt.paper.experiments import should_tune_length_penalty
+from covnmt.paper.measure import NeuralSystem, measure_system
 from covnmt.paper.plan import ExperimentJob, ExperimentPlan
 from covnmt.paper.results import (
     FinishedTraining,
-    Measurements,
     ReportPoint,
-    SystemDescription,
     Training,
     TriedPenalty,
     ValidationPoint,
@@ -40,8 +45,11 @@ WARM_UP = 1  # reports of speed that do not count
 
 def run_neural_job(
     plan: ExperimentPlan, job: ExperimentJob, outputs: Path
-) -> tuple[FinishedTraining, SystemDescription, Measurements]:
-    """Train a system, unless its training was done for another one, and measure it."""
+) -> tuple[FinishedTraining, dict[str, Any]]:
+    """Train a system, unless its training was done for another one, and measure it.
+
+    Returns the fields of a `Result` too.
+    """
     training_job = ExperimentJob(training_system(job.system), job.seed)
     run = model = plan.model_directory(training_job)
     ended = train_job(plan, training_job)
@@ -52,18 +60,16 @@ def run_neural_job(
         write_last_weights(run, model)
     decode, penalties = tune_length_penalty(plan, job, model, config.decode)
     limits = without_length_limit(decode, Corpus.open(plan.prepared).split("test"))
-    system = NeuralSystem.load(model, plan.device, limits)
+    system = NeuralSystem(load(model, device=plan.device), limits)
     measured = measure_system(system, plan.experiment, plan.prepared, outputs)
     seconds = round(time.monotonic() - began, 1)
     measured_config = config.model_copy(update={"decode": decode})
     description = describe_run(run, measured_config, ended.reason, speed=not plan.shared)
-    fields = {**description.set_fields(), "measuring_seconds": seconds}
-    if penalties:
-        fields["tuning"] = penalties
-    return ended, SystemDescription(**fields), measured
+    tuning = {"tuning": penalties} if penalties else {}
+    return ended, {**description, **tuning, "measuring_seconds": seconds, **measured}
 
 
-def describe_run(run: Path, config: Config, reason: str, speed: bool = True) -> SystemDescription:
+def describe_run(run: Path, config: Config, reason: str, speed: bool = True) -> dict[str, Any]:
     """Describe settings, size and training from the files of a model directory.
 
     `config` has the decoding settings and the weight averaging that the system is measured with.
@@ -78,11 +84,11 @@ def describe_run(run: Path, config: Config, reason: str, speed: bool = True) -> 
     validations = [entry for entry in log if "validation" in entry]
     speeds = [entry["words_per_second"] for entry in reports[WARM_UP:]]
     last = log[-1]
-    return SystemDescription(
-        recipe=recipe,
-        words=about.vocabulary_sizes,
-        parameters=about.to_json()["parameters"],
-        training=Training(
+    return {
+        "recipe": recipe,
+        "words": about.vocabulary_sizes,
+        "parameters": about.to_json()["parameters"],
+        "training": Training(
             reason=reason,
             **{key: last[key] for key in ("update", "epoch", "words", "seconds")},
             best_update=max((e["update"] for e in validations if e["best"]), default=0),
@@ -98,7 +104,7 @@ def describe_run(run: Path, config: Config, reason: str, speed: bool = True) -> 
                 for e in validations
             ],
         ),
-    )
+    }
 
 
 def tune_length_penalty(
@@ -108,9 +114,13 @@ def tune_length_penalty(
 
     A model directory of the job's own keeps the choice, so that an export has it too.
     """
-    if not tunes_length_penalty(plan.experiment, job.system):
+    if not should_tune_length_penalty(plan.experiment, job.system):
         return decode, []
-    tuning = tune_on_dev(plan.experiment, model, plan.prepared, plan.device, decode)
+    dev, plain = Corpus.open(plan.prepared).split("dev"), plan.experiment.text.plain
+    references = [line if plain else line.lower() for line in dev.target_text()]
+    settings = decoding_for_tuning(without_length_limit(decode, dev))
+    translations = load(model, device=plan.device).translate_stream(dev.source_text(), settings)
+    tuning = score_penalties(translations, references, penalty_grid(decode))
     best = tuning.best.decode
     if model == plan.model_directory(job):
         save_decoding(model, best)
@@ -120,6 +130,12 @@ def tune_length_penalty(
         )
         for trial in tuning.trials
     ]
+
+
+def without_length_limit(decode: DecodeConfig, split: Split) -> DecodeConfig:
+    """Raise the source limit so that no line of a split is cut: attention has to fit the words."""
+    longest = int(split.source_sentences.lengths().max())
+    return decode.model_copy(update={"max_source": longest + 1})
 
 
 def train_job(plan: ExperimentPlan, job: ExperimentJob) -> FinishedTraining:

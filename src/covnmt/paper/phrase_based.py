@@ -9,14 +9,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from covnmt.base.processes import available_cpus
 from covnmt.data.corpus import Corpus, Split
 from covnmt.evaluation.test_set import SystemOutput
-from covnmt.metrics.alignment import Links
 from covnmt.paper.experiments import Experiment
 from covnmt.paper.measure import GoldPairs, measure_system
-from covnmt.paper.results import Measurements, SystemDescription, Training, ValidationPoint
+from covnmt.paper.results import Training, ValidationPoint
 from covnmt.phrase_based.align_files import align_pairs
 from covnmt.phrase_based.model import PhraseBasedModel, train_phrase_based
 from covnmt.phrase_based.settings import (
@@ -62,21 +62,17 @@ class PhraseBasedSystem:
         settings, processes = self.model.settings.align, self.search.processes
         pairs = [*gold.pairs, *references, *outputs]
         links = align_pairs(pairs, self.corpus, settings, ALIGNER_PAIRS, processes)
-        of_gold, of_references, of_outputs = _split(links, len(gold.pairs), len(references))
+        begin, end = len(gold.pairs), len(gold.pairs) + len(references)
         targets = [" ".join(target) for _, target in gold.pairs]
         text = [" ".join(translation.tokens) for translation in shown]
-        of_test = SystemOutput(text, links=of_references, output_links=of_outputs)
-        return SystemOutput(targets, links=of_gold), of_test if test else None
-
-
-def _split(links: list[Links], gold: int, references: int) -> tuple[list[Links], ...]:
-    return links[:gold], links[gold : gold + references], links[gold + references :]
+        of_test = SystemOutput(text, links=links[begin:end], output_links=links[end:])
+        return SystemOutput(targets, links=links[:begin]), of_test if test else None
 
 
 def run_phrase_based_job(
     experiment: Experiment, directory: Path, prepared: Path, seed: int, outputs: Path
-) -> tuple[SystemDescription, Measurements]:
-    """Train, tune and measure; stages that are done are not repeated."""
+) -> dict[str, Any]:
+    """Train, tune and measure, skipping stages that are done; returns the fields of a `Result`."""
     search = StackSearchSettings(processes=available_cpus())
     settings = PhraseBasedSettings(align=AlignerSettings(seed=seed))
     tuning = WeightTuningSettings(search=search, iterations=TUNING_ROUNDS, seed=seed)
@@ -85,23 +81,20 @@ def run_phrase_based_job(
     began = time.monotonic()
     system = PhraseBasedSystem(model, Corpus.open(prepared), search)
     measured = measure_system(system, experiment, prepared, outputs)
-    return describe_model(model, tuning, round(time.monotonic() - began, 1)), measured
+    seconds = round(time.monotonic() - began, 1)
+    return {**describe_model(model, tuning), "measuring_seconds": seconds, **measured}
 
 
-def describe_model(
-    model: PhraseBasedModel, settings: WeightTuningSettings, measuring_seconds: float
-) -> SystemDescription:
+def describe_model(model: PhraseBasedModel, settings: WeightTuningSettings) -> dict[str, Any]:
     """Describe settings and training; a round of tuning takes the place of an update."""
     records = model.stage_records()
     tuned = read_tuning(model.directory)
     scores = [bleu for _, bleu in tuned.rounds]
-    return SystemDescription(
-        recipe={
-            "smt": model.settings.model_dump(mode="json"),
-            "tune": settings.model_dump(mode="json"),
-        },
-        parameters={"total": 0},
-        training=Training(
+    dumped = {"smt": model.settings, "tune": settings}
+    return {
+        "recipe": {name: value.model_dump(mode="json") for name, value in dumped.items()},
+        "parameters": {"total": 0},
+        "training": Training(
             reason=f"tuned in {len(scores)} rounds",
             update=len(scores),
             words_per_second=None,
@@ -114,6 +107,5 @@ def describe_model(
                 ValidationPoint(number, None, bleu) for number, bleu in enumerate(scores, 1)
             ],
         ),
-        measuring_seconds=measuring_seconds,
-        processes=settings.search.processes,
-    )
+        "processes": settings.search.processes,
+    }

@@ -27,14 +27,6 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    def set_fields(self) -> dict[str, Any]:
-        """Return the fields that were given a value."""
-        return {
-            name: getattr(self, name)
-            for name in type(self).model_fields
-            if name in self.model_fields_set
-        }
-
 
 class Machine(Record):
     """The machine that trained a system."""
@@ -107,8 +99,8 @@ class Gold(Record):
     what: str | None
 
 
-class SentenceFigures(Record):
-    """Per-sentence figures of the test set, from which sign tests and intervals are computed."""
+class SentenceMeasurements(Record):
+    """Measurements of each test sentence, from which sign tests and intervals are computed."""
 
     sentences: int = 0
     source_lengths: list[int]
@@ -160,15 +152,18 @@ class FinishedTraining(Provenance):
     minutes: float | None
 
 
-class PreparedData(Record):
-    """The corpus that a system was trained on, by part."""
+class Result(Record):
+    """One system, trained once and measured."""
 
-    data: dict[str, SplitCounts]
-
-
-class SystemDescription(Record):
-    """Settings, size and training of a system, and what measuring it took."""
-
+    format: Literal[1] = 1
+    experiment: str
+    system: str
+    seed: int
+    command: str = ""  # repeats the result
+    commit: str  # this and the next two: `Provenance` of the training
+    machine: Machine
+    versions: dict[str, str | None] = {}
+    data: dict[str, SplitCounts]  # by part of the corpus
     recipe: dict[str, Any]  # as the version that made the result had it
     words: dict[str, int] | None = None  # vocabulary sizes
     parameters: dict[str, int]
@@ -176,35 +171,15 @@ class SystemDescription(Record):
     tuning: list[TriedPenalty] = []
     measuring_seconds: float | None = None
     processes: int | None = None
-
-
-class Measurements(Record):
-    """What was measured of a trained system."""
-
     scores: Scores
     gold: Gold
-    test: SentenceFigures
+    test: SentenceMeasurements
     examples: list[Example]
-
-
-class ResultName(Record):
-    """Which job a result belongs to, and the command that repeats it."""
-
-    format: Literal[1] = 1
-    experiment: str
-    system: str
-    seed: int
-    command: str = ""
-
-
-class Result(Measurements, SystemDescription, PreparedData, Provenance, ResultName):
-    """One system, trained once and measured. Keys in the file follow the bases from the last."""
 
     @cached_property
     def score_values(self) -> dict[str, float]:
         """The value of every score, by the score's name."""
-        kinds: list[list[Score]] = list(dict(self.scores).values())
-        return {score.name: score.value for kind in kinds for score in kind}
+        return {score.name: score.value for _, kind in self.scores for score in kind}
 
     @cached_property
     def statistics(self) -> IntArray:

@@ -23,88 +23,70 @@ class Variant:
 # Changes that training does not depend on: decoding, and the average of the weights.
 AFTER_TRAINING = ("decode.", "train.ema=")
 
+
+def _variants(bases: str, ending: str, change: str, description: str) -> dict[str, Variant]:
+    """Make one change to each of some systems."""
+    return {f"{base}-{ending}": Variant(base, (change,), description) for base in bases.split()}
+
+
+BOTH = "baseline gru10"
+MODERN = (
+    "data.batch_tokens=8192",
+    "model.dropout=0.3",
+    "train.label_smoothing=0.1",
+    "train.ema=0.999",
+    "train.schedule=cosine_in_time",
+    "train.warmup=1500",
+    "train.updates=40000",
+)
+INPUTS = (  # of the coverage network: ending, change, and what it says on the page
+    ("no-attention", "attention=false", "without the attention"),
+    ("no-annotation", "annotation=false", "without the annotation"),
+    ("no-state", "state=false", "without the decoder state"),
+    ("previous-context", "previous_context=true", "with the previous context"),
+    ("current-context", "current_context=true", "with the current context"),
+    ("energies", "energies=true", "with attention before its softmax"),
+)
 # Run only when named: the auxiliary objective (section 4), and our own ablations.
 VARIANTS: dict[str, Variant] = {
-    "fertility-objective": Variant(
-        "fertility", ("train.fertility_weight=1",), "with the auxiliary objective"
+    **_variants(
+        "fertility", "objective", "train.fertility_weight=1", "with the auxiliary objective"
     ),
-    "baseline-paper-order": Variant("baseline", ("model.order=paper",), "attend, update, generate"),
-    "gru10-paper-order": Variant("gru10", ("model.order=paper",), "attend, update, generate"),
-    "baseline-reset-after": Variant("baseline", ("model.cell=reset_after",), "cuDNN's GRU cell"),
-    "gru10-reset-after": Variant("gru10", ("model.cell=reset_after",), "cuDNN's GRU cell"),
-    "gru2": Variant("gru10", ("model.coverage.size=2",), "d = 2", compare_with="gru1"),
-    "gru4": Variant("gru10", ("model.coverage.size=4",), "d = 4", compare_with="gru1"),
-    "gru16": Variant("gru10", ("model.coverage.size=16",), "d = 16", compare_with="gru1"),
-    "gru10-no-attention": Variant(
-        "gru10", ("model.coverage.attention=false",), "coverage without the attention as input"
+    **_variants(BOTH, "paper-order", "model.order=paper", "attend, update, generate"),
+    **_variants(BOTH, "reset-after", "model.cell=reset_after", "cuDNN's GRU cell"),
+    **{
+        f"gru{d}": Variant("gru10", (f"model.coverage.size={d}",), f"d = {d}", compare_with="gru1")
+        for d in (2, 4, 16)
+    },
+    **{
+        f"gru10-{ending}": Variant(
+            "gru10", (f"model.coverage.{change}",), f"coverage {description} as input"
+        )
+        for ending, change, description in INPUTS
+    },
+    **_variants(
+        BOTH, "no-length-rules", "decode.length_rules=false", "beam search without length limits"
     ),
-    "gru10-no-annotation": Variant(
-        "gru10", ("model.coverage.annotation=false",), "coverage without the annotation as input"
-    ),
-    "gru10-no-state": Variant(
-        "gru10", ("model.coverage.state=false",), "coverage without the decoder state as input"
-    ),
-    "gru10-previous-context": Variant(
-        "gru10",
-        ("model.coverage.previous_context=true",),
-        "coverage with the previous context as input",
-    ),
-    "gru10-current-context": Variant(
-        "gru10",
-        ("model.coverage.current_context=true",),
-        "coverage with the current context as input",
-    ),
-    "gru10-energies": Variant(
-        "gru10",
-        ("model.coverage.energies=true",),
-        "coverage with attention before its softmax as input",
-    ),
-    "baseline-no-length-rules": Variant(
-        "baseline", ("decode.length_rules=false",), "beam search without length limits"
-    ),
-    "gru10-no-length-rules": Variant(
-        "gru10", ("decode.length_rules=false",), "beam search without length limits"
-    ),
-    "baseline-length-penalty": Variant(
-        "baseline", ("decode.length_penalty=1",), "with length normalization"
-    ),
-    "gru10-length-penalty": Variant(
-        "gru10", ("decode.length_penalty=1",), "with length normalization"
-    ),
-    "baseline-coverage-penalty": Variant(
-        "baseline", ("decode.coverage_penalty=0.7",), "with GNMT's coverage penalty"
-    ),
-    "gru10-coverage-penalty": Variant(
-        "gru10", ("decode.coverage_penalty=0.7",), "with GNMT's coverage penalty"
+    **_variants(BOTH, "length-penalty", "decode.length_penalty=1", "with length normalization"),
+    **_variants(
+        BOTH, "coverage-penalty", "decode.coverage_penalty=0.7", "with GNMT's coverage penalty"
     ),
     "gru10-modern": Variant(
-        "gru10",
-        (
-            "data.batch_tokens=8192",
-            "model.dropout=0.3",
-            "train.label_smoothing=0.1",
-            "train.ema=0.999",
-            "train.schedule=cosine_in_time",
-            "train.warmup=1500",
-            "train.updates=40000",
-        ),
-        "trained and tuned as at scale modern",
-        tunes_length_penalty=True,
+        "gru10", MODERN, "trained and tuned as at scale modern", tunes_length_penalty=True
     ),
-    "baseline-no-dropout": Variant("baseline", ("model.dropout=0",), "without dropout"),
-    "gru10-no-dropout": Variant("gru10", ("model.dropout=0",), "without dropout"),
-    "gru10-no-smoothing": Variant("gru10", ("train.label_smoothing=0",), "without label smoothing"),
-    "gru10-no-average": Variant(
-        "gru10", ("train.ema=0",), "with the last weights instead of their average"
+    **_variants(BOTH, "no-dropout", "model.dropout=0", "without dropout"),
+    **_variants("gru10", "no-smoothing", "train.label_smoothing=0", "without label smoothing"),
+    **_variants(
+        "gru10", "no-average", "train.ema=0", "with the last weights instead of their average"
     ),
-    "gru10-no-length-penalty": Variant(
-        "gru10", ("decode.length_penalty=0",), "without length normalization"
+    **_variants(
+        "gru10", "no-length-penalty", "decode.length_penalty=0", "without length normalization"
     ),
-    "linguistic-subtract": Variant(
-        "linguistic", ("model.coverage.accumulate=subtract",), "coverage counts down from 1"
-    ),
-    "fertility-subtract": Variant(
-        "fertility", ("model.coverage.accumulate=subtract",), "coverage counts down from 1"
+    **_variants(
+        "linguistic fertility",
+        "subtract",
+        "model.coverage.accumulate=subtract",
+        "coverage counts down from 1",
     ),
 }
 
