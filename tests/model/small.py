@@ -1,12 +1,14 @@
 """Small models and batches for tests, in float64 so that comparisons can be tight."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from covnmt.base.config import PAPER_SYSTEMS, CoverageConfig, ModelConfig
+from covnmt.base.config import PAPER_SYSTEMS, Config, CoverageConfig, ModelConfig
 from covnmt.data.batching import Batch, collate
+from covnmt.inference.model import ModelLoader
 from covnmt.model.seq2seq import Seq2Seq
 
 VOCABULARY_SIZE = 11
@@ -52,3 +54,11 @@ def small_batch(lengths: Sequence[tuple[int, int]], seed: int = 0) -> Batch:
         (rng.integers(1, END, j).tolist(), rng.integers(1, END, i).tolist()) for j, i in lengths
     ]
     return collate(pairs, END, END)
+
+
+def load_model(directory: Path) -> tuple[Seq2Seq, Config]:
+    """Open a model directory on the CPU; return its network and settings."""
+    loader = ModelLoader.find([directory], "cpu")
+    (network,) = loader.load().networks
+    assert isinstance(network, Seq2Seq)
+    return network, loader.descriptions[0].config

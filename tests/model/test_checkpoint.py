@@ -18,20 +18,18 @@ from covnmt.base.errors import UserError
 from covnmt.decoding.onnx.export import export_model
 from covnmt.model.checkpoint import (
     BEST_WEIGHTS,
-    LAST_CHECKPOINT,
     average_checkpoints,
-    load_model,
     load_tensors,
     load_weights,
     lock_directory,
     named_weights,
     new_model,
-    remove_partial_files,
     save_tensors,
     write_last_weights,
 )
 from covnmt.model.directory import load_config
 from covnmt.text.codec import copy_codecs
+from tests.model.small import load_model
 
 CPU = torch.device("cpu")
 
@@ -139,7 +137,7 @@ def test_tensors_and_metadata_survive_a_round_trip(tmp_path: Path) -> None:
 
 
 def test_model_loads_as_it_was_saved(tiny_model: Path, tiny_config: Config) -> None:
-    model, config = load_model(tiny_model, CPU)
+    model, config = load_model(tiny_model)
     assert config == tiny_config
     assert not model.training
     weights, _ = load_tensors(tiny_model / BEST_WEIGHTS)
@@ -176,7 +174,7 @@ def test_shared_matrix_is_saved_once_and_stays_shared(tiny_config: Config, tmp_p
 def test_damaged_weights_are_refused(damage: Callable[[Path], None], model_copy: Path) -> None:
     damage(model_copy / BEST_WEIGHTS)
     with pytest.raises(UserError, match=DAMAGE[damage]) as caught:
-        load_model(model_copy, CPU)
+        load_model(model_copy)
     assert str(caught.value).startswith(str(model_copy / BEST_WEIGHTS))
 
 
@@ -196,13 +194,13 @@ def test_config_with_other_vocabulary_size_is_refused(model_copy: Path) -> None:
         tree = json.loads(path.read_text("utf-8"))
         path.write_text(json.dumps(tree | {"words": tree["words"] | {"target": words}}), "utf-8")
         with pytest.raises(UserError, match=rf"^{path}: damaged: words gives {words} for target"):
-            load_model(model_copy, CPU)
+            load_model(model_copy)
 
 
 def test_directory_without_config_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "gone"):
         with pytest.raises(UserError, match="not a model directory"):
-            load_model(path, CPU)
+            load_model(path)
 
 
 def without_last_line(path: Path) -> None:
@@ -226,16 +224,16 @@ def test_vocabulary_or_tokenizer_of_another_model_is_refused(
 ) -> None:
     edit(model_copy / f"{side}.vocab")
     with pytest.raises(UserError, match=f"^{model_copy}: .*not those.*from the data directory"):
-        load_model(model_copy, CPU)
+        load_model(model_copy)
     copy_codecs(tiny_corpus, model_copy)
-    load_model(model_copy, CPU)
+    load_model(model_copy)
 
 
 def test_average_is_the_mean_of_kept_checkpoints(tiny_model: Path, tmp_path: Path) -> None:
     kept = sorted((tiny_model / "recent").iterdir())
     assert [path.stem for path in kept] == ["00000030", "00000040"]
     assert average_checkpoints(tiny_model, tmp_path / "mean", 2) == ["00000030", "00000040"]
-    model, _ = load_model(tmp_path / "mean", CPU)
+    model, _ = load_model(tmp_path / "mean")
     first, second = (load_tensors(path)[0] for path in kept)
     for name, weight in named_weights(model).items():
         mean = (first[name].double().numpy() + second[name].double().numpy()) / 2
@@ -256,7 +254,7 @@ def test_last_weights_are_those_of_the_last_checkpoint(
     write: Callable[[Path, Path], None], tiny_model: Path, tmp_path: Path
 ) -> None:
     write(tiny_model, tmp_path / "last")
-    model, _ = load_model(tmp_path / "last", CPU)
+    model, _ = load_model(tmp_path / "last")
     weights, _ = load_tensors(tiny_model / "recent" / "00000040.safetensors")
     assert all(torch.equal(weight, weights[name]) for name, weight in named_weights(model).items())
 
@@ -307,15 +305,3 @@ def test_file_system_without_locks_is_written_without_lock(
     monkeypatch.setattr(fcntl, "flock", flock)
     with lock_directory(tmp_path), lock_directory(tmp_path):
         pass
-
-
-def test_partial_files_of_a_killed_run_are_removed(model_copy: Path) -> None:
-    before = {path for path in model_copy.rglob("*") if path.is_file()}
-    for name in (
-        f".{LAST_CHECKPOINT}.ab12.tmp",
-        "recent/.00000050.safetensors.x_y.tmp",
-        f".{BEST_WEIGHTS}.0.tmp",
-    ):
-        (model_copy / name).write_bytes(b"half")
-    remove_partial_files(model_copy)
-    assert {path for path in model_copy.rglob("*") if path.is_file()} == before

@@ -19,7 +19,6 @@ from covnmt.model.checkpoint import (
     BEST_WEIGHTS,
     LAST_CHECKPOINT,
     average_checkpoints,
-    load_model,
     load_tensors,
     save_tensors,
     write_last_weights,
@@ -27,6 +26,7 @@ from covnmt.model.checkpoint import (
 from covnmt.model.directory import check_model_signature, load_config, model_signature
 from covnmt.text.codec import vocabulary_fingerprint
 from covnmt.training.loop import train
+from tests.model.small import load_model
 
 CPU = torch.device("cpu")
 
@@ -45,7 +45,7 @@ TRAINING_SETTINGS: dict[str, object] = {
 
 
 def load(directory: Path) -> None:
-    load_model(directory, CPU)
+    load_model(directory)
 
 
 def average(directory: Path) -> None:

@@ -24,7 +24,6 @@ from covnmt.data.prepare import prepare_corpus
 from covnmt.model.checkpoint import (
     BEST_WEIGHTS,
     LAST_CHECKPOINT,
-    load_model,
     load_tensors,
     named_weights,
     save_tensors,
@@ -35,6 +34,7 @@ from covnmt.training.log import TrainingLog, open_log
 from covnmt.training.loop import train
 from covnmt.training.state import Counters, TrainingRun, open_run
 from covnmt.training.step import TrainStep
+from tests.model.small import load_model
 from tests.training.runs import CPU, assert_same, at_update, changed, log_of, stop_at, train_changed
 
 # Settings that may not differ when a run is resumed, and some that may.
@@ -50,7 +50,7 @@ def test_run_leaves_a_model_directory(tiny_model: Path, tiny_config: Config) -> 
     vocabularies = {"source.vocab", "target.vocab"}
     assert names >= {"config.json", *vocabularies, BEST_WEIGHTS, LAST_CHECKPOINT, "log.jsonl"}
     assert not [name for name in names if name.endswith(".tmp")]
-    assert load_model(tiny_model, CPU)[1] == tiny_config
+    assert load_model(tiny_model)[1] == tiny_config
     counters = Counters(**load_tensors(tiny_model / LAST_CHECKPOINT)[1]["counters"])
     split = Corpus.open(tiny_config.data.directory).split("train")
     place = BatchPosition(counters.block, counters.batch)
@@ -339,9 +339,15 @@ def test_incomplete_or_foreign_checkpoint_is_refused(short: Config, tmp_path: Pa
 
 
 def test_partial_checkpoint_files_are_removed(short: Config, tmp_path: Path) -> None:
-    (tmp_path / f".{LAST_CHECKPOINT}.abc.tmp").write_bytes(b"half")
+    (tmp_path / "recent").mkdir()
+    for name in (
+        f".{LAST_CHECKPOINT}.abc.tmp",
+        f".{BEST_WEIGHTS}.0.tmp",
+        "recent/.00000050.safetensors.x_y.tmp",
+    ):
+        (tmp_path / name).write_bytes(b"half")
     train_changed(short, tmp_path, train__updates=2)
-    assert not list(tmp_path.glob(".*"))
+    assert not list(tmp_path.rglob(".*"))
 
 
 # Failures

@@ -17,10 +17,10 @@ from covnmt.decoding.protocol import SearchResult
 from covnmt.decoding.torch import TorchEngine
 from covnmt.inference.model import Model
 from covnmt.metrics.bleu import paper_bleu
-from covnmt.model.checkpoint import load_model
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.training.distributed import SINGLE_PROCESS, World
 from covnmt.training.validation import SAMPLES, DevSet, ValidationResult, total_nll, validate
+from tests.model.small import load_model
 from tests.training.runs import CPU, changed
 
 
@@ -37,7 +37,7 @@ def mean_loss(model: Seq2Seq, data: Path) -> float:
 
 
 def test_dev_loss_by_hand(tiny_model: Path, tiny_corpus: Path) -> None:
-    model, _ = load_model(tiny_model, CPU)
+    model, _ = load_model(tiny_model)
     dev = Corpus.open(tiny_corpus).split("dev")
     total, target_tokens = 0.0, 0
     for k in range(len(dev)):
@@ -54,7 +54,7 @@ def test_bleu_equals_that_of_the_translator(
     ends: bool, tiny_model: Path, tiny_corpus: Path
 ) -> None:
     """Also if no hypothesis ends: validation does not retry with wider beams."""
-    model, config = load_model(tiny_model, CPU)
+    model, config = load_model(tiny_model)
     if not ends:
         model.readout.b.data[-1] = -100
     config = changed(config, train__validate_beam=2, train__validate_lines=7)
@@ -75,7 +75,7 @@ def test_bleu_equals_that_of_the_translator(
 
 
 def test_samples_link_each_output_token(tiny_model: Path, tiny_corpus: Path) -> None:
-    model, config = load_model(tiny_model, CPU)
+    model, config = load_model(tiny_model)
     for sample in validated(model, tiny_corpus, config).samples:
         links = [tuple(map(int, link.split("-"))) for link in sample.links.split()]
         assert sorted(i for _, i in links) == list(range(len(sample.output.split())))
@@ -85,7 +85,7 @@ def test_samples_link_each_output_token(tiny_model: Path, tiny_corpus: Path) -> 
 def test_validate_bleu_false_translates_nothing(
     tiny_model: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, config = load_model(tiny_model, CPU)
+    model, config = load_model(tiny_model)
     monkeypatch.delattr(Model, "translate")
     config = changed(config, train__validate_bleu=False, train__select="loss")
     result = validated(model, tiny_corpus, config)
@@ -96,7 +96,7 @@ def test_validate_bleu_false_translates_nothing(
 
 def test_validation_leaves_the_random_state(tiny_model: Path, tiny_corpus: Path) -> None:
     """Otherwise the schedule of validations would change the weights."""
-    model, config = load_model(tiny_model, CPU)
+    model, config = load_model(tiny_model)
     before = torch.get_rng_state()
     validate(model, DevSet.open(Corpus.open(tiny_corpus)), config, CPU)
     assert torch.equal(torch.get_rng_state(), before)
@@ -107,7 +107,7 @@ def test_validation_can_be_interrupted_between_decoding_steps(
     batch_size: int, tiny_model: Path, tiny_corpus: Path
 ) -> None:
     """At once, in the loss, and while translating."""
-    model, config = load_model(tiny_model, CPU)
+    model, config = load_model(tiny_model)
     config = changed(config, decode__batch_size=batch_size)
     dev = DevSet.open(Corpus.open(tiny_corpus))
     asked = 0
@@ -142,7 +142,7 @@ def test_validation_can_be_interrupted_between_gpu_batches(
 
     monkeypatch.setattr(TorchEngine, "__init__", pretend)
     monkeypatch.setattr(GpuBeamSearch, "search", count)
-    model, config = load_model(tiny_model, CPU)
+    model, config = load_model(tiny_model)
     config = changed(config, decode__batch_size=batch_size)
     dev = DevSet.open(Corpus.open(tiny_corpus))
     assert validate(model, dev, config, CPU, SINGLE_PROCESS, lambda: len(searched) == 2) is None
@@ -155,7 +155,7 @@ def test_validation_can_be_interrupted_between_gpu_batches(
 def test_interruption_on_one_rank_leaves_no_rank_a_result(
     tiny_model: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, config = load_model(tiny_model, CPU)
+    model, config = load_model(tiny_model)
     monkeypatch.setattr(World, "all_gather", lambda _, mine: [mine, None])
     assert validate(model, DevSet.open(Corpus.open(tiny_corpus)), config, CPU, World(0, 2)) is None
 

@@ -8,13 +8,8 @@ The decoder may hold several hypotheses (beams) of one sentence. They share the 
 annotations, so attention works on [S, K, ...]: S sentences, K hypotheses each. Training has K = 1.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
-
-if TYPE_CHECKING:
-    pass
 
 
 def exact_gru(x: Tensor, h: Tensor, gates: Tensor, candidate: Tensor) -> Tensor:
@@ -78,11 +73,6 @@ def accumulate(C: Tensor, alpha: Tensor, Phi: Tensor, sign: float) -> Tensor:
 def tanh_coverage(C: Tensor, inputs: Tensor, recurrent: Tensor) -> Tensor:
     """Neural coverage without gates: C_i = tanh(W C_{i-1} + inputs), all [S, K, J, d]."""
     return torch.tanh(C @ recurrent.T + inputs)
-
-
-def gru_coverage(C: Tensor, inputs: Tensor, gates: Tensor, candidate: Tensor) -> Tensor:
-    """Neural coverage with gates: the exact GRU above, for every source token."""
-    return exact_gru(inputs, C, gates, candidate)
 
 
 def initial_state(h: Tensor, W: Tensor, b: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from covnmt.base.files import PARSE_ERRORS, atomic_write
 from covnmt.model.directory import (
     ModelDescription,
     check_model_signature,
-    check_vocabularies,
     load_config,
     model_signature,
     save_config,
@@ -43,8 +42,8 @@ from covnmt.text.codec import copy_codecs
 BEST_WEIGHTS = "model.safetensors"
 LAST_CHECKPOINT = "last.safetensors"
 SIGNATURE_KEY = "settings"  # of the model signature in the metadata of weights
-# how the names of weights and of their moving average begin in the last checkpoint
-WEIGHTS_PREFIX, AVERAGE_PREFIX = "model.", "average."
+# how the names of weights and of their EMA begin in the last checkpoint
+WEIGHTS_PREFIX, EMA_PREFIX = "model.", "average."
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
@@ -75,6 +74,11 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, metadata
 
 
+def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Select the tensors whose names begin so, and remove the prefix."""
+    return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+
+
 def new_model(config: Config, source_size: int, target_size: int) -> Seq2Seq:
     """Initialize a model, which depends on nothing but settings, vocabulary sizes and seed."""
     torch.manual_seed(config.train.seed)
@@ -89,17 +93,8 @@ def named_weights(model: Seq2Seq) -> dict[str, Tensor]:
 
 
 def load_weights(model: Seq2Seq, weights: dict[str, Tensor], where: Path) -> None:
-    """Copy weights into the model; refuse those that do not fit."""
+    """Copy weights into the model; refuse those that have other names or shapes."""
     expected = named_weights(model)
-    check_weight_shapes(weights, expected, where)
-    for name, tensor in expected.items():
-        tensor.copy_(weights[name])
-
-
-def check_weight_shapes(
-    weights: dict[str, Tensor], expected: dict[str, Tensor], where: Path
-) -> None:
-    """Refuse weights that have other names or shapes."""
     problems = [f"{name} is missing" for name in expected.keys() - weights.keys()]
     problems += [f"{name} is unknown" for name in weights.keys() - expected.keys()]
     problems += [
@@ -110,6 +105,8 @@ def check_weight_shapes(
     if problems:
         shown = "; ".join(sorted(problems)[:3])
         raise UserError(f"{where}: these weights are of another model: {shown}")
+    for name, tensor in expected.items():
+        tensor.copy_(weights[name])
 
 
 def check_weights(
@@ -118,8 +115,7 @@ def check_weights(
     """Refuse weights of another model than config.json describes."""
     check_model_signature(metadata.get(SIGNATURE_KEY), description, where)
     with torch.device("meta"):  # takes no memory, however large config.json says the model is
-        model = build_network(description)
-    check_weight_shapes(weights, named_weights(model), where)
+        load_weights(build_network(description), weights, where)
 
 
 def build_network(description: ModelDescription) -> Seq2Seq:
@@ -128,19 +124,13 @@ def build_network(description: ModelDescription) -> Seq2Seq:
     return Seq2Seq(description.config.model, sizes["source"], sizes["target"])
 
 
-def load_model(directory: Path, device: torch.device) -> tuple[Seq2Seq, Config]:
-    """Open a model directory and return its best model, ready to translate, with its settings."""
-    description = load_config(directory)
-    check_vocabularies(directory, description)
-    return load_network(directory, description, device), description.config
-
-
 def load_network(directory: Path, description: ModelDescription, device: torch.device) -> Seq2Seq:
     """Return the best model of a directory whose config.json has been read already."""
-    weights, metadata = load_tensors(directory / BEST_WEIGHTS)
-    check_weights(weights, metadata, description, directory / BEST_WEIGHTS)
+    path = directory / BEST_WEIGHTS
+    weights, metadata = load_tensors(path)
+    check_weights(weights, metadata, description, path)
     model = build_network(description)
-    load_weights(model, weights, directory / BEST_WEIGHTS)
+    load_weights(model, weights, path)
     return model.to(device).eval()
 
 
@@ -154,19 +144,22 @@ def average_checkpoints(run: Path, target: Path, last: int) -> list[str]:
             f"{run}: has {len(kept)} kept checkpoints, not {last}; "
             f"train with train.keep={last} or more"
         )
-    names, description = [path.stem for path in kept], load_config(run)
-    write_model_directory(run, target, average_weights(kept, description), {"averaged": names})
+    description = load_config(run)
+    mean: dict[str, Tensor] = {}
+    for path in kept:
+        weights, metadata = load_tensors(path)
+        check_weights(weights, metadata, description, path)
+        mean = {k: mean.get(k, 0) + w.double() / last for k, w in weights.items()}
+    names = [path.stem for path in kept]
+    average = {name: weight.float() for name, weight in mean.items()}
+    write_model_directory(run, target, average, {"averaged": names})
     return names
 
 
 def write_last_weights(run: Path, target: Path) -> None:
     """Write a model directory with the weights of the last checkpoint, not averaged."""
     tensors, metadata = load_tensors(run / LAST_CHECKPOINT)
-    weights = {
-        name.removeprefix(WEIGHTS_PREFIX): tensor
-        for name, tensor in tensors.items()
-        if name.startswith(WEIGHTS_PREFIX)
-    }
+    weights = with_prefix(WEIGHTS_PREFIX, tensors)
     check_weights(weights, metadata, load_config(run), run / LAST_CHECKPOINT)
     write_model_directory(run, target, weights, {"update": metadata["counters"]["update"]})
 
@@ -187,7 +180,7 @@ def write_model_directory(
 def refuse_run_directory(target: Path) -> None:
     """Refuse to write over a run in training."""
     if (target / LAST_CHECKPOINT).exists():
-        raise UserError(f"{target}: is the run directory of a training; choose another directory")
+        raise UserError(f"{target}: is a training run directory; choose another directory")
 
 
 @contextmanager
@@ -205,38 +198,15 @@ def lock_directory(directory: Path) -> Iterator[None]:
             f"{directory}: cannot be written ({error.strerror}); choose another directory"
         ) from None
     try:
-        if not _try_lock(descriptor):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             raise UserError(
                 f"{directory}: another train, average or export is writing to it; wait until it "
                 "ends, stop it, or choose another directory"
-            )
+            ) from None
+        except OSError:
+            pass  # the file system has no locks
         yield
     finally:
         os.close(descriptor)
-
-
-def _try_lock(descriptor: int) -> bool:
-    """Return False if another process holds the lock."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass  # the file system has no locks
-    return True
-
-
-def average_weights(paths: list[Path], description: ModelDescription) -> dict[str, Tensor]:
-    """Average several saved weights of one model, in float64."""
-    mean: dict[str, Tensor] = {}
-    for path in paths:
-        weights, metadata = load_tensors(path)
-        check_weights(weights, metadata, description, path)
-        mean = {k: mean.get(k, 0) + w.double() / len(paths) for k, w in weights.items()}
-    return {name: tensor.float() for name, tensor in mean.items()}
-
-
-def remove_partial_files(directory: Path) -> None:
-    """Delete the half-written files that a killed run left behind."""
-    for path in directory.rglob(".*.safetensors.*.tmp"):
-        path.unlink(missing_ok=True)

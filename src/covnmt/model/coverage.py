@@ -141,20 +141,6 @@ class NeuralCoverage(Coverage):
         return h.new_zeros(h.shape[0], 1, h.shape[1], self.size)
 
     def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, auxiliary: CoverageInputs) -> Tensor:
-        inputs = self._inputs(alpha, Phi, auxiliary)  # [S, K, J, gd]
-        if self.gates is None:
-            return reference.tanh_coverage(C, inputs, self.candidate)
-        return reference.gru_coverage(C, inputs, self.gates, self.candidate)
-
-    def kernel_spec(self) -> CoverageKernel | None:
-        if any(W is not None for W in (self.from_context, self.from_current, self.from_energies)):
-            return None  # the kernels know no further inputs
-        kind: Literal["gru", "tanh"] = "tanh" if self.gates is None else "gru"
-        return CoverageKernel(
-            kind, self.size, S=self.S, P=self.P, gates=self.gates, candidate=self.candidate
-        )
-
-    def _inputs(self, alpha: Tensor, Phi: Tensor, auxiliary: CoverageInputs) -> Tensor:
         shared = auxiliary.t @ self.S.T  # [S, K, gd]
         if self.from_context is not None:
             shared = shared + auxiliary.s_previous @ self.from_context.T
@@ -163,7 +149,18 @@ class NeuralCoverage(Coverage):
         inputs = alpha.unsqueeze(-1) * self.P + shared.unsqueeze(2) + Phi.unsqueeze(1)
         if self.from_energies is not None:
             inputs = inputs + auxiliary.energies.unsqueeze(-1) * self.from_energies
-        return inputs
+        # inputs [S, K, J, gd]
+        if self.gates is None:
+            return reference.tanh_coverage(C, inputs, self.candidate)
+        return reference.exact_gru(inputs, C, self.gates, self.candidate)
+
+    def kernel_spec(self) -> CoverageKernel | None:
+        if any(W is not None for W in (self.from_context, self.from_current, self.from_energies)):
+            return None  # the kernels know no further inputs
+        kind: Literal["gru", "tanh"] = "tanh" if self.gates is None else "gru"
+        return CoverageKernel(
+            kind, self.size, S=self.S, P=self.P, gates=self.gates, candidate=self.candidate
+        )
 
 
 def _input_weights(enabled: bool, *shape: int) -> Tensor:

@@ -19,13 +19,13 @@ from covnmt.base.config import ModelConfig
 from covnmt.kernels import reference
 from covnmt.kernels.dispatch import KernelModule
 from covnmt.kernels.tensors import DecoderSteps, DecoderWeights, EncodedSource
-from covnmt.model.attention import Attention, AttentionStep
+from covnmt.model.attention import Attention
 from covnmt.model.cells import GruCell
 from covnmt.model.coverage import CoverageInputs, build_coverage
 
 
 class DecoderState(NamedTuple):
-    """The state of K hypotheses of each of S sentences; row s*K + k is hypothesis k of s."""
+    """The state of K hypotheses of each of S sentences; row i*K + k is hypothesis k of i."""
 
     t: Tensor  # [S*K, n]
     s: Tensor  # [S*K, 2n]
@@ -48,8 +48,6 @@ class Decoder(KernelModule):
         self.Cx = nn.Parameter(torch.empty(3 * n, 2 * n))  # context inputs of r, z and c
         self.W_init = nn.Linear(n, n)
         self.order = config.order
-        # not bound: a decoder that held itself would keep its memory until Python collects cycles
-        self._step = Decoder._code_order if config.order == "code" else Decoder._paper_order
 
     def encode_source(self, h: Tensor, mask: Tensor) -> EncodedSource:
         """Compute from the annotations h [S, J, 2n] all that does not change while decoding."""
@@ -65,7 +63,24 @@ class Decoder(KernelModule):
         self, source: EncodedSource, state: DecoderState, y: Tensor, first: bool
     ) -> tuple[DecoderState, Tensor]:
         """Take one step on the last token's projection y [S*K, 3n]; return alpha [S*K, J] too."""
-        return self._step(self, source, state, y, first)
+        t = state.t
+        if self.order == "code" and not first:
+            t = self._update(t, y, state.s)
+        by_sentence = (source.h.shape[0], -1)
+        attending = t.unflatten(0, by_sentence)  # [S, K, n]
+        C = state.C.unflatten(0, by_sentence)  # [S, K, J, d]
+        alpha, s, e = self.attention(attending, C, source.h, source.keys, source.mask)
+        inputs = CoverageInputs(attending, state.s.unflatten(0, by_sentence), s, e)
+        # attention reads the new coverage from the next step on
+        C = self.coverage.step(C, alpha, source.Phi, inputs).flatten(0, 1)
+        s = s.flatten(0, 1)
+        if self.order == "paper":
+            t = self._update(t, y, s)
+        return DecoderState(t, s, C), alpha.flatten(0, 1)
+
+    def _update(self, t: Tensor, y: Tensor, s: Tensor) -> Tensor:
+        updated: Tensor = self.cell(y + s @ self.Cx.T, t)
+        return updated
 
     def decode_teacher_forced(self, source: EncodedSource, y: Tensor) -> DecoderSteps:
         """Decode on embedded previous tokens y [B, I, m], of which the first is zero."""
@@ -101,33 +116,3 @@ class Decoder(KernelModule):
             coverage=self.coverage.kernel_spec(),
             order=self.order,
         )
-
-    def _code_order(
-        self, source: EncodedSource, state: DecoderState, y: Tensor, first: bool
-    ) -> tuple[DecoderState, Tensor]:
-        t = state.t if first else self._update(state.t, y, state.s)
-        attended, C = self._attend(source, t, state)
-        return DecoderState(t, attended.s.flatten(0, 1), C), attended.alpha.flatten(0, 1)
-
-    def _paper_order(
-        self, source: EncodedSource, state: DecoderState, y: Tensor, first: bool
-    ) -> tuple[DecoderState, Tensor]:
-        attended, C = self._attend(source, state.t, state)
-        s = attended.s.flatten(0, 1)
-        return DecoderState(self._update(state.t, y, s), s, C), attended.alpha.flatten(0, 1)
-
-    def _attend(
-        self, source: EncodedSource, t: Tensor, state: DecoderState
-    ) -> tuple[AttentionStep, Tensor]:
-        """Attend, then update the coverage; the new coverage counts from the next step on."""
-        by_sentence = (source.h.shape[0], -1)
-        t = t.unflatten(0, by_sentence)  # [S, K, n]
-        C = state.C.unflatten(0, by_sentence)  # [S, K, J, d]
-        attended = self.attention(t, C, source.h, source.keys, source.mask)
-        inputs = CoverageInputs(t, state.s.unflatten(0, by_sentence), attended.s, attended.energies)
-        C = self.coverage.step(C, attended.alpha, source.Phi, inputs)
-        return attended, C.flatten(0, 1)
-
-    def _update(self, t: Tensor, y: Tensor, s: Tensor) -> Tensor:
-        updated: Tensor = self.cell(y + s @ self.Cx.T, t)
-        return updated

@@ -13,7 +13,6 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import read_json, read_lines, write_json
 from covnmt.base.recipe import build_config
 from covnmt.text.codec import SIDES, Side, vocabulary_fingerprint
-from covnmt.text.vocabulary import Vocabulary
 
 CONFIG_FORMAT = 1
 MAX_VOCABULARY_SIZE = 10**9
@@ -47,8 +46,8 @@ def bundled_model_rows() -> list[tuple[str, str, str]]:
 
 def find_model(name: Path | str) -> Path:
     """Return the directory of a model: a path as it is, or that of a bundled model by its name."""
-    path = Path(name)
-    return BUNDLED_MODELS / path if str(path) in bundled_models() and not path.exists() else path
+    path, bundled = Path(name), BUNDLED_MODELS / name
+    return bundled if not path.exists() and (bundled / "config.json").exists() else path
 
 
 def save_config(directory: Path, description: ModelDescription) -> None:
@@ -98,23 +97,19 @@ def _remedy(directory: Path) -> str:
 
 
 def check_vocabularies(
-    directory: Path, description: ModelDescription, sizes: Mapping[Side, int] | None = None
+    directory: Path, description: ModelDescription, sizes: Mapping[Side, int]
 ) -> None:
-    """Refuse a directory whose vocabularies are not those that its model was trained with.
-
-    `sizes` are those of vocabularies that are open already; without it the files are read.
-    """
+    """Refuse a directory whose vocabularies, of these sizes, its model was not trained with."""
     if vocabulary_fingerprint(directory) != description.fingerprint:
         raise UserError(
             f"{directory}: its vocabularies or tokenizers are not those it was trained with; "
             "copy source.* and target.* from the data directory of its training"
         )
     for side, size in description.vocabulary_sizes.items():
-        rows = sizes[side] if sizes else len(Vocabulary.load(directory / f"{side}.vocab"))
-        if rows != size:
+        if sizes[side] != size:
             raise UserError(
                 f"{directory / 'config.json'}: damaged: words gives {size} for {side}, "
-                f"the vocabulary has {rows}; restore it from a copy, or train again"
+                f"the vocabulary has {sizes[side]}; restore it from a copy, or train again"
             )
 
 

@@ -19,8 +19,8 @@ from covnmt.base.errors import UserError
 from covnmt.data.corpus import Corpus
 from covnmt.decoding.onnx.format import refuse_exported
 from covnmt.model.checkpoint import (
-    AVERAGE_PREFIX,
     BEST_WEIGHTS,
+    EMA_PREFIX,
     LAST_CHECKPOINT,
     SIGNATURE_KEY,
     WEIGHTS_PREFIX,
@@ -29,8 +29,8 @@ from covnmt.model.checkpoint import (
     lock_directory,
     named_weights,
     new_model,
-    remove_partial_files,
     save_tensors,
+    with_prefix,
 )
 from covnmt.model.directory import (
     ModelDescription,
@@ -140,7 +140,8 @@ def open_run(
         else:
             refuse_model_without_checkpoint(directory)
         if world.is_main:
-            remove_partial_files(directory)
+            for path in directory.rglob(".*.safetensors.*.tmp"):  # a killed run left them
+                path.unlink(missing_ok=True)
             if not resumed:
                 copy_codecs(config.data.directory, directory)
             save_config(directory, run.description)
@@ -194,7 +195,7 @@ def save_checkpoint(run: TrainingRun, keep: bool = False) -> None:
         raise divergence_error(run, f"update {run.counters.update} made weights infinite")
     if not run.world.is_main:
         return
-    tensors = add_prefix(WEIGHTS_PREFIX, weights) | add_prefix(AVERAGE_PREFIX, run.ema)
+    tensors = add_prefix(WEIGHTS_PREFIX, weights) | add_prefix(EMA_PREFIX, run.ema)
     for number, moments in run.optimizer.state_dict()["state"].items():
         moments = {key: torch.as_tensor(value) for key, value in moments.items()}
         tensors |= add_prefix(f"{OPTIMIZER_PREFIX}{number}.", moments)
@@ -244,7 +245,7 @@ def restore_checkpoint(run: TrainingRun) -> None:
         )
     check_model_signature(metadata.signature, run.description, path)
     load_weights(run.model, with_prefix(WEIGHTS_PREFIX, tensors), path)
-    ema = with_prefix(AVERAGE_PREFIX, tensors)
+    ema = with_prefix(EMA_PREFIX, tensors)
     run.ema = {name: weight.to(run.device) for name, weight in ema.items()}
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in with_prefix(OPTIMIZER_PREFIX, tensors).items():
@@ -286,11 +287,6 @@ def damaged_checkpoint(path: Path, problem: str) -> UserError:
 def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Put the prefix before all names."""
     return {f"{prefix}{name}": tensor for name, tensor in tensors.items()}
-
-
-def with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Select the tensors whose names begin so, and remove the prefix."""
-    return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
 
 
 def divergence_error(run: TrainingRun, problem: str) -> UserError:
