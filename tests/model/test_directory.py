@@ -14,7 +14,7 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import read_json, write_json
 from covnmt.decoding.onnx.export import export_model
 from covnmt.decoding.onnx.format import MANIFEST_FILE
-from covnmt.decoding.onnx.runtime import load_exported
+from covnmt.decoding.onnx.runtime import OnnxModel
 from covnmt.model.checkpoint import (
     BEST_WEIGHTS,
     LAST_CHECKPOINT,
@@ -65,7 +65,7 @@ def resume(directory: Path) -> None:
 
 
 def open_export(directory: Path) -> None:
-    load_exported(directory, load_config(directory), threads=1)
+    OnnxModel(directory, load_config(directory), threads=1)
 
 
 # Functions that open a model, and the file whose weights each reads first.

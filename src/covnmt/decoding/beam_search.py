@@ -24,6 +24,7 @@ from covnmt.base.config import DecodeConfig
 from covnmt.decoding.array_functions import sort_descending
 from covnmt.decoding.backtrace import ROOT, Hypothesis, SearchHistory
 from covnmt.decoding.penalties import (
+    Outcome,
     forbidden_ids,
     judge_continuations,
     search_attempts,
@@ -121,14 +122,12 @@ class _Beam(NamedTuple):
 
 
 class _Candidates(NamedTuple):
-    """The best continuations of a beam, best first, and what becomes of each; all [S, K]."""
+    """The best continuations of a beam, best first; all [S, K]."""
 
     log_probs: AnyArray
     rows: IntArray  # of the state that each continues
     token_ids: IntArray
-    finished: BoolArray  # chose the end symbol
-    ended: BoolArray  # finished, or open when the steps are used up
-    live: BoolArray
+    outcome: Outcome[AnyArray]
 
 
 def _explore(
@@ -139,95 +138,87 @@ def _explore(
     reporter: "_Reporter | None",
 ) -> SearchHistory:
     """Search until every beam is empty or out of steps."""
-    beam = _first_beam(lengths, config)
-    token_ids: IntArray | None = None
-    history: list[SearchHistory] = []  # what each step adds
-    size = attention_rows = 0
-    for step in count():
-        widest = int(beam.widths.max(initial=0))
-        proposal = scorer.step(state, token_ids, min(widest + MAX_FORBIDDEN, scorer.end_id + 1))
-        scores = _scores(beam, proposal, step, scorer, config)
-        candidates = _choose(beam, scores, proposal.token_ids, step, widest, scorer.end_id)
-        history.append(_record(beam, candidates, proposal.attention, attention_rows))
-        if reporter is not None:
-            reporter.report(history[-1], candidates.finished)
-        rows, token_ids = candidates.rows, candidates.token_ids
-        nodes = np.arange(size, size := size + token_ids.size).reshape(token_ids.shape)
-        attention_rows += len(proposal.attention)
-        if candidates.live.all():  # the usual step: no hypothesis ends
-            beam = beam._replace(log_probs=candidates.log_probs, nodes=nodes)
-        else:
-            kept, slots = _survivors(candidates.live)
-            if not len(kept):
-                break
-            if len(kept) < len(beam.sentences):
-                scorer = scorer.keep(kept)
-            rows, token_ids = _take(rows, kept, slots), _take(token_ids, kept, slots)
-            beam = _next_beam(beam, candidates, nodes, kept, slots)
-        state, token_ids = proposal.state.select(rows.ravel()), token_ids.ravel()
-    return SearchHistory(*map(np.concatenate, zip(*history, strict=True)))
-
-
-def _first_beam(lengths: IntArray, config: DecodeConfig) -> _Beam:
     S = len(lengths)
-    min_steps, max_steps = step_limits(lengths, config)
-    return _Beam(
-        sentences=np.arange(S),
-        min_steps=min_steps,
-        max_steps=max_steps,
+    beam = _Beam(
+        np.arange(S),
+        *step_limits(lengths, config),
         widths=np.full(S, config.beam),
         log_probs=np.zeros((S, 1), np.float32),
         nodes=np.full((S, 1), ROOT),
     )
-
-
-def _scores(
-    beam: _Beam, proposal: Proposal[StateT], step: int, scorer: Scorer[StateT], config: DecodeConfig
-) -> AnyArray:
-    """Return log-probabilities of the proposed continuations [S, K k]; -inf for forbidden ones."""
-    S = len(beam.sentences)
-    token_ids = proposal.token_ids.reshape(S, -1)  # [S, K k]
-    pad_id, other_id = forbidden_ids(config, scorer.unk_id)
-    forbidden = token_ids == pad_id
-    if other_id != pad_id:
-        forbidden |= token_ids == other_id
-    early = step < beam.min_steps
-    if early.any():
-        forbidden |= (token_ids == scorer.end_id) & early[:, None]
-    scores = (beam.log_probs.reshape(-1, 1) + proposal.log_probs).reshape(S, -1)
-    scores[forbidden] = -math.inf
-    return scores
+    token_ids: IntArray | None = None
+    history: list[SearchHistory] = []  # what each step adds
+    size = attention_rows = 0
+    for step in count():
+        k = min(int(beam.widths.max(initial=0)) + MAX_FORBIDDEN, scorer.end_id + 1)
+        proposal = scorer.step(state, token_ids, k)
+        candidates = _choose(beam, proposal, step, scorer, config)
+        log_probs, rows, token_ids, outcome = candidates
+        history.append(
+            SearchHistory(
+                sentences=beam.sentences.repeat(rows.shape[1]),
+                parents=beam.nodes.ravel()[rows.ravel()],
+                token_ids=token_ids.ravel(),
+                log_probs=log_probs.ravel(),
+                ended=outcome.ended.ravel(),
+                attention=proposal.attention,
+                attention_rows=attention_rows + rows.ravel(),
+            )
+        )
+        if reporter is not None:
+            reporter.report(history[-1], outcome.finished)
+        nodes = np.arange(size, size := size + token_ids.size).reshape(token_ids.shape)
+        attention_rows += len(proposal.attention)
+        if outcome.live.all():  # the usual step: no hypothesis ends
+            beam = beam._replace(log_probs=log_probs, nodes=nodes)
+        else:
+            kept, slots = _survivors(outcome.live)
+            if not len(kept):
+                break
+            if len(kept) < len(beam.sentences):
+                scorer = scorer.keep(kept)
+            survivors = kept[:, None], slots
+            rows, token_ids = rows[survivors], token_ids[survivors]
+            beam = _Beam(
+                beam.sentences[kept],
+                beam.min_steps[kept],
+                beam.max_steps[kept],
+                widths=(beam.widths - outcome.finished.sum(axis=1))[kept],
+                log_probs=np.where(outcome.live, log_probs, -math.inf)[survivors],
+                nodes=nodes[survivors],
+            )
+        state, token_ids = proposal.state.select(rows.ravel()), token_ids.ravel()
+    return SearchHistory(*map(np.concatenate, zip(*history, strict=True)))
 
 
 def _choose(
-    beam: _Beam, scores: AnyArray, token_ids: IntArray, step: int, widest: int, end_id: int
+    beam: _Beam, proposal: Proposal[StateT], step: int, scorer: Scorer[StateT], config: DecodeConfig
 ) -> _Candidates:
     """Choose as many continuations as each beam is wide, and see which end."""
     S, K = beam.log_probs.shape
+    token_ids = proposal.token_ids.reshape(S, -1)  # [S, K k]
+    pad_id, other_id = forbidden_ids(config, scorer.unk_id)
+    forbidden = (token_ids == pad_id) | (token_ids == other_id)
+    forbidden |= (token_ids == scorer.end_id) & (step < beam.min_steps)[:, None]
+    scores = (beam.log_probs.reshape(-1, 1) + proposal.log_probs).reshape(S, -1)
+    scores[forbidden] = -math.inf
     # equal scores go to the better slot, and there to the likelier token
-    ranked, positions = sort_descending(scores)  # [S, K k]
-    log_probs = ranked[:, :widest]
-    best = positions[:, :widest] + np.arange(0, scores.size, scores.shape[1])[:, None]
-    chosen_ids = token_ids.ravel()[best]
-    ranks = np.arange(best.shape[1])
+    ranked, positions = sort_descending(scores)
+    width = int(beam.widths.max(initial=0))
+    log_probs, positions = ranked[:, :width], positions[:, :width]
+    chosen_ids = token_ids[np.arange(S)[:, None], positions]
     outcome = judge_continuations(
-        log_probs, chosen_ids, ranks, beam.widths, beam.max_steps, step, end_id
+        log_probs,
+        chosen_ids,
+        np.arange(positions.shape[1]),
+        beam.widths,
+        beam.max_steps,
+        step,
+        scorer.end_id,
     )
-    return _Candidates(log_probs, best // (scores.size // (S * K)), chosen_ids, *outcome)
-
-
-def _record(
-    beam: _Beam, candidates: _Candidates, attention: AnyArray, first_row: int
-) -> SearchHistory:
-    rows = candidates.rows.ravel()
-    return SearchHistory(
-        sentences=beam.sentences.repeat(candidates.rows.shape[1]),
-        parents=beam.nodes.ravel()[rows],
-        token_ids=candidates.token_ids.ravel(),
-        log_probs=candidates.log_probs.ravel(),
-        ended=candidates.ended.ravel(),
-        attention=attention,
-        attention_rows=first_row + rows,
+    first_rows = np.arange(0, S * K, K)[:, None]
+    return _Candidates(
+        log_probs, first_rows + positions // (scores.shape[1] // K), chosen_ids, outcome
     )
 
 
@@ -237,24 +228,6 @@ def _survivors(live: BoolArray) -> tuple[IntArray, IntArray]:
     (kept,) = remaining.nonzero()
     slots = (~live[kept]).argsort(axis=1, kind="stable")[:, : remaining.max(initial=0)]
     return kept, slots
-
-
-def _take(table: AnyArray, kept: IntArray, slots: IntArray) -> AnyArray:
-    return table[kept[:, None], slots]
-
-
-def _next_beam(
-    beam: _Beam, candidates: _Candidates, nodes: IntArray, kept: IntArray, slots: IntArray
-) -> _Beam:
-    log_probs = np.where(candidates.live, candidates.log_probs, -math.inf)
-    return _Beam(
-        sentences=beam.sentences[kept],
-        min_steps=beam.min_steps[kept],
-        max_steps=beam.max_steps[kept],
-        widths=(beam.widths - candidates.finished.sum(axis=1))[kept],
-        log_probs=_take(log_probs, kept, slots),
-        nodes=_take(nodes, kept, slots),
-    )
 
 
 class _Reporter:

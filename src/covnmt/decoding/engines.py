@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Union, cast
 from covnmt.base.errors import UserError, install_command
 from covnmt.base.processes import available_cpus
 from covnmt.decoding.onnx.format import is_exported
-from covnmt.decoding.onnx.runtime import OnnxEngine, OnnxModel, load_exported
+from covnmt.decoding.onnx.runtime import OnnxEngine, OnnxModel
 from covnmt.decoding.protocol import Engine
 from covnmt.model.directory import ModelDescription
 
@@ -52,7 +52,7 @@ def load_networks(
     # its operations are so small that two threads mostly wait for each other, and they wait
     # busily: more of them than cores would stand in their own way for minutes
     threads = min(threads or 1, available_cpus())
-    return [load_exported(directory, description, threads) for directory, description in models]
+    return [OnnxModel(directory, description, threads) for directory, description in models]
 
 
 def default_processes(directory: Path, threads: int) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covnmt.base.arrays import FloatArray, IntArray
-from covnmt.base.config import DecodeConfig, ModelConfig
+from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.data.padding import PaddedIds
 from covnmt.decoding.array_functions import mean, mean_log_probs, mean_or_none, top_k
@@ -30,7 +30,6 @@ from covnmt.decoding.onnx.format import (
     REEXPORT_HINT,
     SHORTLIST_FILE,
     STEP_FILE,
-    Manifest,
     OutputLayer,
     check_digests,
     matrices_for_this_cpu,
@@ -57,28 +56,12 @@ def to_ort_value(array: NDArray[Any]) -> ort.OrtValue:
     return ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
 
 
-@lru_cache(typed=True)
-def scalar_ort_value(number: int | bool, *shape: int) -> ort.OrtValue:
-    """Make a value of one number."""
-    return to_ort_value(np.full(shape, number))
-
-
 class OnnxMemory(NamedTuple):
     """What one model knows of S sentences; shared by all hypotheses of each."""
 
     arrays: dict[str, FloatArray]  # [S, ..., J, *]: keys, values, bias, and Phi where there is one
     output: dict[str, NDArray[Any]]  # the rows of the output layer that a shortlist selects
     shortlist: IntArray | None  # ids of those rows
-
-    def select(self, sentences: IntArray) -> "OnnxMemory":
-        """Keep only these sentences."""
-        selected = {name: array[sentences] for name, array in self.arrays.items()}
-        return OnnxMemory(selected, self.output, self.shortlist)
-
-    def ort_values(self, size: int) -> OrtValues:
-        """Wrap the arrays for the runtime, in groups of so many sentences."""
-        groups = {name: a.reshape(-1, size, *a.shape[1:]) for name, a in self.arrays.items()}
-        return {name: to_ort_value(array) for name, array in (groups | self.output).items()}
 
 
 class OnnxStates(NamedTuple):
@@ -93,16 +76,12 @@ class OnnxStates(NamedTuple):
 
 
 class OnnxModel:
-    """The two graphs of a model, opened."""
+    """The two graphs of an exported model, opened; its config.json has been read already."""
 
-    def __init__(
-        self,
-        directory: Path,
-        description: ModelDescription,
-        threads: int,
-        manifest: Manifest | None = None,
-    ) -> None:
-        manifest = manifest or read_manifest(directory)
+    def __init__(self, directory: Path, description: ModelDescription, threads: int) -> None:
+        manifest = read_manifest(directory)
+        check_digests(directory, manifest)
+        check_model_signature(manifest.settings, description, directory / MANIFEST_FILE)
         # kept for as long as the runtime, which does not copy them, may read them
         self.matrices = matrices_for_this_cpu(directory, manifest)
         self.encoder = open_session(directory / ENCODER_FILE, threads, self.matrices)
@@ -116,7 +95,10 @@ class OnnxModel:
         sizes = {name: int(shapes[name][-1]) for name in self.carried}
         self.context = sizes.get("s", 0)  # products of the last context
         self.coverage = sizes.get("C", 0)
-        if (sizes["t"], self.coverage, "Phi" in shapes) != _expected_sizes(self.config):
+        kind, size = self.config.coverage.kind, self.config.coverage.size
+        coverage = {"none": 0, "tanh": size, "gru": size}.get(kind, 1)
+        expected = (self.config.hidden, coverage, kind in ("fertility", "tanh", "gru"))
+        if (sizes["t"], self.coverage, "Phi" in shapes) != expected:
             raise UserError(
                 f"{directory / 'config.json'}: of another model than {STEP_FILE}; {REEXPORT_HINT}"
             )
@@ -147,44 +129,11 @@ class OnnxModel:
         }
         outputs["bias"] = np.where(source.mask, np.float32(0), np.float32(-math.inf))
         arrays = {name: a if name == "values" else a[:, None] for name, a in outputs.items()}
-        memory = OnnxMemory(arrays, *self._shortlisted(None if all_tokens else source.ids))
-        return memory, {name: to_ort_value(first_state[name]) for name in self.carried}
-
-    def _shortlisted(
-        self, source_ids: IntArray | None
-    ) -> tuple[dict[str, NDArray[Any]], IntArray | None]:
-        """Return the output layer's rows for this source, or all of them, and their ids."""
+        first_values = {name: to_ort_value(first_state[name]) for name in self.carried}
         if self.output is None or self.shortlist is None:
-            return {}, None
-        token_ids = None if source_ids is None else self.shortlist.for_source(source_ids)
-        return self.output.inputs(token_ids), token_ids
-
-    def bind(self, memory: OrtValues) -> ort.IOBinding:
-        """Bind what stays the same for several steps."""
-        binding = self.steps.io_binding()
-        for name, value in memory.items():
-            binding.bind_ortvalue_input(name, value)
-        return binding
-
-    def step(
-        self, binding: ort.IOBinding, inputs: OrtValues, names: Sequence[str]
-    ) -> tuple[list[NDArray[Any]], OrtValues]:
-        """Run a step; return these outputs [R, *] as arrays, and what it carries to the next."""
-        for name, value in inputs.items():
-            binding.bind_ortvalue_input(name, value)
-        for name in (*names, *(f"{name}.next" for name in self.carried)):
-            binding.bind_output(name)
-        self.steps.run_with_iobinding(binding)
-        # by number: iterating over this vector takes the runtime longer than a small product
-        vector = binding.get_outputs_as_ortvaluevector()
-        values = [ort.OrtValue(vector[number]) for number in range(len(names) + len(self.carried))]
-        arrays = [_flatten_rows(value.numpy()) for value in values[: len(names)]]
-        return arrays, dict(zip(self.carried, values[len(names) :], strict=True))
-
-    def fertility(self, memory: OnnxMemory, J: int) -> FloatArray | None:
-        """Return the expected number of target tokens [S, J], where the model predicts it."""
-        has_fertility = self.config.coverage.kind == "fertility"
-        return memory.arrays["Phi"][:, 0, :J, 0] if has_fertility else None
+            return OnnxMemory(arrays, {}, None), first_values
+        token_ids = None if all_tokens else self.shortlist.for_source(source.ids)
+        return OnnxMemory(arrays, self.output.inputs(token_ids), token_ids), first_values
 
 
 class OnnxScorer:
@@ -198,8 +147,9 @@ class OnnxScorer:
     ) -> None:
         self.models, self.memories, self.end_id, self.unk_id = models, memories, end_id, UNK_ID
         self.sentences = len(memories[0].arrays["keys"])
-        # the memories in groups of this size, as they are bound
-        self._size, self._values, self._bindings = 0, [OrtValues()], list[ort.IOBinding]()
+        # how many sentences are bound as a group, the bindings of every model, and what they hold:
+        # the runtime does not copy it
+        self._group_size, self._bindings = 0, list[tuple[ort.IOBinding, OrtValues]]()
 
     @classmethod
     def encode(
@@ -217,69 +167,82 @@ class OnnxScorer:
 
     def step(self, state: OnnxStates, token_ids: IntArray | None, k: int) -> Proposal[OnnxStates]:
         """Propose the k best next tokens of every row."""
-        if len(self.models) == 1:
-            return self._step_of_one(state, token_ids, k)
-        outputs, next_state = self.run(state, token_ids, k, ["log_probs", "alpha"])
-        # behind the end symbol some models have padding that fills blocks
-        members = [log_probs[:, : self.end_id + 1] for log_probs, _ in outputs]
-        log_probs, best_ids = top_k(mean_log_probs(members), k)
-        attention = mean([alpha for _, alpha in outputs])
-        return Proposal(log_probs, best_ids, attention, next_state)
-
-    def _step_of_one(
-        self, state: OnnxStates, token_ids: IntArray | None, k: int
-    ) -> Proposal[OnnxStates]:
+        if len(self.models) > 1:
+            outputs, next_state = self.run(state, token_ids, k, ["log_probs", "alpha"])
+            # behind the end symbol some models have padding that fills blocks
+            members = [log_probs[:, : self.end_id + 1] for log_probs, _ in outputs]
+            log_probs, best_ids = top_k(mean_log_probs(members), k)
+            return Proposal(log_probs, best_ids, mean([alpha for _, alpha in outputs]), next_state)
         shortlist = self.memories[0].shortlist
         k = k if shortlist is None else min(k, len(shortlist))
-        [outputs], next_state = self.run(state, token_ids, k, ["best", "numbers", "alpha"])
-        log_probs, best_ids, attention = outputs
+        [alone], next_state = self.run(state, token_ids, k, ["best", "numbers", "alpha"])
+        log_probs, best_ids, attention = alone
         best_ids = best_ids if shortlist is None else shortlist[best_ids]
         return Proposal(log_probs, best_ids, attention, next_state)
 
     def run(
         self, state: OnnxStates, token_ids: IntArray | None, k: int, names: Sequence[str]
     ) -> tuple[list[list[NDArray[Any]]], OnnxStates]:
-        """Run a step of every model; return these outputs of each, and the next state."""
-        size = group_size(self.sentences, len(state.rows) // self.sentences)
-        if size != self._size:
-            self._bind_groups(size)
+        """Run a step of every model; return these outputs [R, *] of each, and the next state."""
+        R = len(state.rows)
+        size = group_size(self.sentences, R // self.sentences)
+        if size != self._group_size:
+            self._bind_memories(size)
         shape = (self.sentences // size, size, -1)  # [G, c, K]
-        shared = {"parents": to_ort_value(state.rows.reshape(shape)), "k": scalar_ort_value(k, 1)}
+        parents, best = to_ort_value(state.rows.reshape(shape)), to_ort_value(np.array([k]))
         outputs, next_states = [], []
-        for model, binding, carried in zip(self.models, self._bindings, state.carried, strict=True):
-            last = np.full(len(state.rows), model.start_id) if token_ids is None else token_ids
-            inputs = {**shared, **carried, "words": to_ort_value(last.reshape(shape))}
+        for model, (binding, _), carried in zip(
+            self.models, self._bindings, state.carried, strict=True
+        ):
+            last_ids = np.full(R, model.start_id) if token_ids is None else token_ids
+            words = to_ort_value(last_ids.reshape(shape))
+            inputs = {"parents": parents, "k": best, "words": words, **carried}
             if model.has_first:
-                inputs["first"] = scalar_ort_value(token_ids is None)
-            arrays, next_state = model.step(binding, inputs, names)
-            outputs.append(arrays)
-            next_states.append(next_state)
-        return outputs, OnnxStates(tuple(next_states), np.arange(len(state.rows)))
+                inputs["first"] = to_ort_value(np.array(token_ids is None))
+            for name, value in inputs.items():
+                binding.bind_ortvalue_input(name, value)
+            all_names = [*names, *(f"{name}.next" for name in model.carried)]
+            for name in all_names:
+                binding.bind_output(name)
+            model.steps.run_with_iobinding(binding)
+            # by number: iterating over this vector takes the runtime longer than a small product
+            vector = binding.get_outputs_as_ortvaluevector()
+            values = [ort.OrtValue(vector[number]) for number in range(len(all_names))]
+            arrays = [value.numpy() for value in values[: len(names)]]  # [G, c, K, *]
+            outputs.append([array.reshape(-1, array.shape[-1]) for array in arrays])
+            next_states.append(dict(zip(model.carried, values[len(names) :], strict=True)))
+        return outputs, OnnxStates(tuple(next_states), np.arange(R))
 
-    def _bind_groups(self, size: int) -> None:
-        """Let so many sentences attend together from now on."""
-        self._size, self._values = size, [memory.ort_values(size) for memory in self.memories]
-        pairs = zip(self.models, self._values, strict=True)
-        self._bindings = [model.bind(values) for model, values in pairs]
+    def _bind_memories(self, size: int) -> None:
+        """Bind what stays the same for several steps, in groups of so many sentences."""
+        self._group_size, self._bindings = size, []
+        for model, memory in zip(self.models, self.memories, strict=True):
+            groups = {name: a.reshape(-1, size, *a.shape[1:]) for name, a in memory.arrays.items()}
+            values = {name: to_ort_value(a) for name, a in (groups | memory.output).items()}
+            binding = model.steps.io_binding()
+            for name, value in values.items():
+                binding.bind_ortvalue_input(name, value)
+            self._bindings.append((binding, values))
 
     def keep(self, sentences: IntArray) -> "OnnxScorer":
         """Return a scorer for only these sentences."""
         if len(sentences) == self.sentences:
             return self
-        memories = [memory.select(sentences) for memory in self.memories]
+        memories = [
+            memory._replace(arrays={name: a[sentences] for name, a in memory.arrays.items()})
+            for memory in self.memories
+        ]
         return OnnxScorer(self.models, memories, self.end_id)
 
     def fertility(self, J: int) -> FloatArray | None:
         """Return the expected number of target tokens [S, J], if all models predict it."""
         pairs = zip(self.models, self.memories, strict=True)
-        return mean_or_none([model.fertility(memory, J) for model, memory in pairs])
-
-
-def _expected_sizes(config: ModelConfig) -> tuple[int, int, bool]:
-    """Return hidden size, coverage units, and whether steps read Phi."""
-    kind, size = config.coverage.kind, config.coverage.size
-    units = {"none": 0, "tanh": size, "gru": size}.get(kind, 1)
-    return config.hidden, units, kind in ("fertility", "tanh", "gru")
+        return mean_or_none(
+            [
+                memory.arrays["Phi"][:, 0, :J, 0] if m.config.coverage.kind == "fertility" else None
+                for m, memory in pairs
+            ]
+        )
 
 
 def pad_to_stride(source: PaddedIds) -> PaddedIds:
@@ -288,11 +251,6 @@ def pad_to_stride(source: PaddedIds) -> PaddedIds:
     return PaddedIds(
         np.pad(source.ids, missing, constant_values=PAD_ID), np.pad(source.mask, missing)
     )
-
-
-def _flatten_rows(array: NDArray[Any]) -> NDArray[Any]:
-    """Reshape [G, c, K, *] to [R, *]."""
-    return array.reshape(-1, array.shape[-1])
 
 
 @lru_cache
@@ -360,11 +318,3 @@ def open_session(
         return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # whatever the runtime raises, it is about this file
         raise UserError(f"{path}: damaged ({error}); {REEXPORT_HINT}") from None
-
-
-def load_exported(directory: Path, description: ModelDescription, threads: int) -> OnnxModel:
-    """Open an exported model whose config.json has been read already."""
-    manifest = read_manifest(directory)
-    check_digests(directory, manifest)
-    check_model_signature(manifest.settings, description, directory / MANIFEST_FILE)
-    return OnnxModel(directory, description, threads, manifest)
