@@ -128,7 +128,7 @@ def test_tables_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_corpus_list(run: Run) -> None:
     head, *rows = [line.split("\t") for line in run("corpus", "list").out.splitlines()]
-    assert head == ["name", "languages", "what", "licence", "address"]
+    assert head == ["name", "languages", "what", "license", "address"]
     assert {len(row) for row in rows} == {5}
     assert "kftt" in [row[0] for row in rows]
     assert all(row[4].startswith("http") for row in rows)

@@ -45,7 +45,7 @@ PrepareOptions = Annotated[
 ]
 LanguageOption = Annotated[
     str | None,
-    typer.Option(help="code such as de, for moses (default: en) and --plain", callback=language),
+    typer.Option(help="language code such as de; give it always (default: en)", callback=language),
 ]
 TokenizerKind = Literal["moses", "jieba", "characters", "whitespace", "sentencepiece"]
 CHINESE = "zh"
@@ -53,11 +53,11 @@ CHINESE = "zh"
 
 @app.command()
 def synthetic(
-    directory: Path,
+    directory: Annotated[Path, typer.Argument(help="directory of the new files")],
     train: Annotated[int, typer.Option(help="training pairs")] = 30_000,
     dev: Annotated[int, typer.Option(help="development pairs")] = 500,
     test: Annotated[int, typer.Option(help="test pairs")] = 1_000,
-    seed: int = 1,
+    seed: Annotated[int, typer.Option(help="random seed")] = 1,
 ) -> None:
     """Write the synthetic embedded language pair, with gold alignments."""
     from covnmt.data.synthetic import write_synthetic_corpus
@@ -155,11 +155,14 @@ def corpus_list() -> None:
     """List the corpora that can be downloaded."""
     from covnmt.data.open_corpora import list_open_corpora
 
-    print_table(("name", "languages", "what", "licence", "address"), list_open_corpora())
+    print_table(("name", "languages", "what", "license", "address"), list_open_corpora())
 
 
 @corpus_app.command("get")
-def corpus_get(name: str, directory: Path) -> None:
+def corpus_get(
+    name: Annotated[str, typer.Argument(help="name from `covnmt corpus list`")],
+    directory: Annotated[Path, typer.Argument(help="directory of the new files")],
+) -> None:
     """Download a corpus, verify it, and write parallel text files."""
     from covnmt.data.open_corpora import download_corpus
 

@@ -34,7 +34,11 @@ GoldOption = Annotated[
 ]
 BaseOption = Annotated[int, typer.Option(help="number of the first word in link files: 0 or 1")]
 DeterministicOption = Annotated[
-    bool, typer.Option(help="the reference is the only right translation (embedded pair)")
+    bool,
+    typer.Option(
+        help="count omitted and repeated words exactly; valid only if the reference is the "
+        "only correct translation, as for the synthetic pair"
+    ),
 ]
 TokenizeOption = Annotated[str, typer.Option(help="sacreBLEU tokenizer")]
 TerOption = Annotated[bool, typer.Option(help="compute TER, which is slow on long texts")]
@@ -54,7 +58,10 @@ JsonOption = Annotated[
 FigureArgument = Annotated[
     Path, typer.Argument(dir_okay=False, callback=check_output_path, help="PNG or SVG")
 ]
-NamedFiles = Annotated[list[str], typer.Argument(help="NAME=FILE, or just FILE")]
+NamedFiles = Annotated[
+    list[str],
+    typer.Argument(help="outputs: NAME=FILE or FILE, text or .jsonl of `translate --json`"),
+]
 ForcedOption = Annotated[
     list[str] | None,
     typer.Option(help="NAME=FILE.npz: attention matrices of the reference, from `covnmt align`"),
@@ -75,7 +82,9 @@ def evaluate(
     ] = None,
     links: Annotated[
         Path | None,
-        typer.Option(help="alignment of source and reference in Pharaoh format, from any aligner"),
+        typer.Option(
+            help="alignment of source and reference (Pharaoh format), for AER without attention"
+        ),
     ] = None,
     reverse_links: Annotated[
         Path | None,
@@ -194,7 +203,7 @@ def report(
     sentences: Annotated[int, typer.Option(min=0, help="sentences in each list")] = 10,
     maps: Annotated[int, typer.Option(min=0, help="sentences with heat maps")] = 4,
 ) -> None:
-    """Write a self-contained HTML report: tables, curves, heat maps, sentences worth reading."""
+    """Write a self-contained HTML report: tables, curves, heat maps, sentences that differ most."""
     from covnmt.evaluation.alignment_files import load_matrices
     from covnmt.evaluation.evaluate import EvaluationOptions
     from covnmt.evaluation.html import write_report
@@ -270,7 +279,7 @@ def rate_make(
     systems: NamedFiles,
     source: Annotated[Path, typer.Option("--source", "-s", help="source text")],
     n: Annotated[int, typer.Option("--sentences", "-n", help="sentences to sample")] = 200,
-    seed: int = 1,
+    seed: Annotated[int, typer.Option(help="random seed of the sample")] = 1,
 ) -> None:
     """Write blinded sheets for raters: a spreadsheet and an HTML form."""
     from covnmt.evaluation.human_evaluation import given_source_words, make_rating_sheets

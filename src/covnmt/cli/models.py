@@ -30,7 +30,7 @@ def models() -> None:
 @app.command()
 def info(
     target: Annotated[str, typer.Argument(help="recipe or model")],
-    as_json: Annotated[bool, typer.Option("--json")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
     vocabulary_size: Annotated[
         int,
         typer.Option(
@@ -38,7 +38,7 @@ def info(
             "--words",
             min=4,
             max=10**9,
-            help="vocabulary size, for a recipe without data",
+            help="rows of the embeddings, end symbol included, for a recipe without data",
         ),
     ] = 30_001,
 ) -> None:

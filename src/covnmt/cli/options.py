@@ -206,7 +206,9 @@ def print_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")]
 ExtractionOption = Annotated[
     Literal["argmax", "argmax_with_end", "threshold"],
-    typer.Option(help="how links are read from attention"),
+    typer.Option(
+        help="how attention becomes links; argmax_with_end: none where the end symbol has more"
+    ),
 ]
 OutputOption = Annotated[
     Path | None,
@@ -220,7 +222,9 @@ OutputOption = Annotated[
 ]
 ThreadsOption = Annotated[
     int,
-    typer.Option(min=0, help="CPU threads; 0: one per core (exported models: one per process)"),
+    typer.Option(
+        min=0, help="CPU threads (exported models: processes of one thread each); 0: one per core"
+    ),
 ]
 TrainingThreadsOption = Annotated[int, typer.Option(min=0, help="CPU threads; 0: one per core")]
 ModelOption = Annotated[

@@ -22,28 +22,41 @@ app = typer.Typer()
 
 @app.command()
 def reproduce(
-    corpus: Annotated[Literal["kftt", "twlaw", "embedded"], typer.Argument()],
+    corpus: Annotated[
+        Literal["kftt", "twlaw", "embedded"],
+        typer.Argument(help="corpus; embedded is the synthetic pair, which needs no download"),
+    ],
     work: Annotated[Path, typer.Option(help="directory of prepared data, models and outputs")],
-    results: Annotated[Path, typer.Option(help="directory of result files, tables and figures")],
+    results: Annotated[
+        Path,
+        typer.Option(
+            help="directory of results, tables and figures; a job with a result is skipped"
+        ),
+    ],
     data: Annotated[Path | None, typer.Option(help="directory of the corpus as published")] = None,
     system: Annotated[
-        list[str] | None, typer.Option(help="run only this system; repeatable")
+        list[str] | None, typer.Option(help="run only this system (see --list); repeatable")
     ] = None,
-    seed: Annotated[list[int] | None, typer.Option(min=0, help="repeatable")] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option(min=0, help="run only this seed; repeatable")
+    ] = None,
     minutes: Annotated[
         float | None,
         typer.Option(
-            min=0.1, help="time for one system, measuring included", callback=check_finite
+            min=0.1, help="time for one job: training, translation, scoring", callback=check_finite
         ),
     ] = None,
     scale: Annotated[
         Literal["paper", "modern", "shipped", "small", "tiny"] | None,
-        typer.Option(help="paper, modern, shipped: kftt, twlaw; small, tiny: embedded"),
+        typer.Option(
+            help="paper: the six systems; modern: subwords and modern training; shipped: the "
+            "bundled models; embedded has small and tiny. Default: paper, small"
+        ),
     ] = None,
     device: DeviceOption = "auto",
     at_once: Annotated[int, typer.Option(min=1, help="jobs that run at the same time")] = 1,
     shared: Annotated[
-        bool, typer.Option("--shared", help="other work runs too: record no speeds")
+        bool, typer.Option("--shared", help="other work runs too: do not record speeds")
     ] = False,
     list_jobs: Annotated[bool, typer.Option("--list", help="list finished and open jobs")] = False,
     report: Annotated[bool, typer.Option(help="write tables and figures at the end")] = True,
@@ -59,7 +72,7 @@ def reproduce(
             help="only prepare the data, and pack it into FILE.tar.xz",
         ),
     ] = None,
-    unpack: Annotated[Path | None, typer.Option(help="take prepared data from such a file")] = None,
+    unpack: Annotated[Path | None, typer.Option(help="take prepared data from FILE.tar.xz")] = None,
 ) -> None:
     """Run the paper's experiment. Run the same command again to resume."""
     from covnmt.paper.experiments import find_experiment

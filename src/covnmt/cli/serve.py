@@ -23,7 +23,12 @@ ServerOptions = Annotated[
 def serve(
     model: Annotated[
         list[str],
-        typer.Option("--model", "-m", help="DIR, NAME=DIR or NAME:ja-en=DIR; repeatable"),
+        typer.Option(
+            "--model",
+            "-m",
+            help="model directory or bundled model, with an optional name and languages: MODEL, "
+            "NAME=MODEL or NAME:ja-en=MODEL; repeatable",
+        ),
     ],
     settings: ServerOptions,
     device: DeviceOption = "auto",
@@ -38,7 +43,11 @@ def serve(
     ] = None,
     wait: Annotated[
         float,
-        typer.Option(min=0, help="milliseconds to wait for a full batch", callback=check_finite),
+        typer.Option(
+            min=0,
+            help="milliseconds that the first sentence of a batch waits for others",
+            callback=check_finite,
+        ),
     ] = 10.0,
 ) -> None:
     """Serve models over HTTP, with a web page that shows alignment and coverage."""

@@ -62,7 +62,9 @@ def train(
 @app.command()
 def average(
     run: Annotated[Path, typer.Argument(help="run directory trained with train.keep")],
-    target: Annotated[Path, typer.Argument(help="directory of the averaged model")],
+    target: Annotated[
+        Path, typer.Argument(metavar="OUTPUT", help="directory of the averaged model")
+    ],
     last: Annotated[int, typer.Option(min=1, help="number of checkpoints to average")] = 5,
 ) -> None:
     """Average the last checkpoints of a run into a new model."""

@@ -64,13 +64,20 @@ def translate(
         ),
     ] = False,
     shards: Annotated[
-        list[Path] | None, typer.Option(help="many files, or a directory of files; needs --out")
+        list[Path] | None,
+        typer.Option(help="translate these files, or all files of a directory; needs --out"),
     ] = None,
     into: Annotated[
-        Path | None, typer.Option("--out", file_okay=False, help="directory of their translations")
+        Path | None,
+        typer.Option("--out", file_okay=False, help="directory for the translations of --shards"),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=0, help="processes; 0: as many as suit the model")
+        int,
+        typer.Option(
+            min=0,
+            help="processes; 0: one per core for exported models, one per GPU or two cores for "
+            "--shards, else one",
+        ),
     ] = 0,
     ray: Annotated[
         str | None, typer.Option(help="address of a Ray cluster: auto, or HOST:PORT")
@@ -120,7 +127,7 @@ def align(
         float, typer.Option(help="for --method threshold", callback=check_finite)
     ] = 0.5,
     tokenized: Annotated[
-        bool, typer.Option(help="align space-separated words instead of subwords")
+        bool, typer.Option(help="align space-separated words instead of the model's tokens")
     ] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
@@ -158,7 +165,8 @@ def check(
         typer.Option(
             "--min-gain",
             "--least",
-            help="least gain in log-probability without the words; higher: fewer, surer findings",
+            help="report words without which the translation gains at least this log-probability "
+            "(whole sentences: 1 less); higher: fewer, surer findings",
             callback=check_finite,
         ),
     ] = 1.0,

@@ -41,7 +41,8 @@ class PrepareSettings(Settings):
     )
     sentencepiece: Literal["unigram", "bpe"] = Field("unigram", description="kind of subwords")
     open_vocabulary: bool = Field(
-        False, description="subwords for any text: unknown characters as bytes, numbers in digits"
+        False,
+        description="raw text: sentencepiece with byte fallback, split digits, one character width",
     )
     joint: bool = Field(False, description="one vocabulary (and subword model) for both sides")
 
