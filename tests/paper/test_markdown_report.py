@@ -113,17 +113,16 @@ def test_figures_show_the_seed_that_most_systems_have(
     assert {name: result.seed for name, result in one_result_per_system(results).items()} == shown
 
 
-def with_example(result: Result, tokens: str) -> Result:
-    """Give a result one example sentence, with attention to all source words."""
+def example_of(tokens: str) -> Example:
+    """Return a translation with attention to all source words."""
     words = tokens.split()
-    example = Example(
+    return Example(
         source_tokens=["x", "y"],
         text=tokens,
         tokens=words,
         alignment=[[0.5, 0.5]] * len(words),
         coverage=[len(words) / 2] * 2,
     )
-    return result.model_copy(update={"examples": [example]})
 
 
 @pytest.mark.parametrize(
@@ -135,21 +134,18 @@ def with_example(result: Result, tokens: str) -> Result:
     ],
 )
 def test_pictures_are_of_sentences_that_gain_or_lose(
-    baseline: str, coverage: str, captions: list[str], comparison: Comparison
+    baseline: str, coverage: str, captions: list[str]
 ) -> None:
-    results = [sample_result(sample_content(comparison, n, 1)) for n in ("baseline", "gru10")]
-    pair = with_example(results[0], baseline), with_example(results[1], coverage)
-    pictures = choose_pictures(*pair)
+    pictures = choose_pictures([(example_of(baseline), example_of(coverage))])
     assert [picture.caption.partition(" (")[0] for picture in pictures] == captions
     assert all(picture.number == 1 for picture in pictures)
 
 
-def test_equal_translations_are_shown_once(comparison: Comparison) -> None:
-    results = [sample_result(sample_content(comparison, n, 1)) for n in ("baseline", "gru10")]
-    same = with_example(results[0], "a b"), with_example(results[1], "a b")
-    assert "   - both: a b" in examples_section(same, [])
-    different = with_example(results[0], "a b"), with_example(results[1], "a c")
-    assert "both" not in examples_section(different, [])
+def test_equal_translations_are_shown_once() -> None:
+    same = example_of("a b"), example_of("a b")
+    assert "   - both: a b" in examples_section([same], [])
+    different = example_of("a b"), example_of("a c")
+    assert "both" not in examples_section([different], [])
 
 
 # translation, attention to "x" and "y", source words hardly seen and target words said again

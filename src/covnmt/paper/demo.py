@@ -25,11 +25,10 @@ from covnmt.evaluation.test_set import EvaluationSet, combine_output_lines, load
 from covnmt.inference.model import load
 from covnmt.inference.translate import format_translations
 from covnmt.model.directory import bundled_models
-from covnmt.paper.experiments import EXAMPLE_LENGTHS, EmbeddedPairText, example_sentences
+from covnmt.paper.experiments import EXAMPLE_LENGTHS, example_sentences, find_experiment
 from covnmt.training.loop import train
 
 SYSTEMS = ("baseline", "gru10")
-TEXT = EmbeddedPairText(train=20_000, dev=300, test=600)
 EXAMPLES = 3  # for each bundled model
 
 
@@ -37,7 +36,7 @@ def run_demo(directory: Path) -> Iterator[RenderableType]:
     """Train, translate and compare in `directory`; yields what there is to see."""
     began = time.monotonic()
     text, data = directory / "text", directory / "data"
-    TEXT.prepare(None, data)  # writes the text next to the data
+    find_experiment("embedded").text.prepare(None, data)  # writes the text next to the data
     for system in SYSTEMS:
         train_demo_system(system, data, directory / system)
         translate_test(text, directory / system)

@@ -32,13 +32,17 @@ from covnmt.paper.summary import BASELINE, Summary, group_by_system, summarize_r
 from covnmt.paper.systems import PHRASE_BASED
 
 PAGE, SUMMARY = "README.md", "summary.json"
-COVERAGE = "gru10"  # the system shown next to the baseline
+COVERAGE_SYSTEM = "gru10"  # the system shown next to the baseline
 LONG_SOURCE = 40  # source words; beyond, the paper finds the baseline's outputs much too short
 ATTENTION_NOTE = (
     "Correlation of the attention that a word has received with what it receives next, and of "
     "predicted fertility with the attention received; entropy in bits. The first does not test the "
     "paper's section 3.2, which divides by fertility."
 )
+
+
+# of the baseline and of the coverage system
+ExamplePairs = Sequence[tuple[Example, Example]]
 
 
 class Picture(NamedTuple):
@@ -61,9 +65,9 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
     summary = summarize_results(experiment, results)
     write_json(directory / SUMMARY, summary.to_json())
     shown = one_result_per_system(results)
-    pair = pair_with_same_examples(shown)
-    pictures = choose_pictures(*pair) if pair else []
-    draw_pictures(pair, pictures, directory)
+    examples = shared_examples(shown)
+    pictures = choose_pictures(examples)
+    draw_pictures(examples, pictures, directory)
     sections = [
         introduction(experiment, summary, results),
         translation_section(experiment, summary),
@@ -80,7 +84,7 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
             attention_section(summary, results),
         ]
     sections += [
-        examples_section(pair, pictures),
+        examples_section(examples, pictures),
         variants_section(summary),
         missing_section(summary),
     ]
@@ -100,13 +104,13 @@ def one_result_per_system(results: Sequence[Result]) -> dict[str, Result]:
     }
 
 
-def pair_with_same_examples(shown: Mapping[str, Result]) -> tuple[Result, Result] | None:
-    """Return baseline and coverage system, if both are there and translated the same sentences."""
-    if BASELINE not in shown or COVERAGE not in shown:
-        return None
-    baseline, coverage = shown[BASELINE], shown[COVERAGE]
-    sources = ([example.source_tokens for example in r.examples] for r in (baseline, coverage))
-    return (baseline, coverage) if next(sources) == next(sources) else None
+def shared_examples(shown: Mapping[str, Result]) -> ExamplePairs:
+    """Pair the examples of both systems, if both are there and translated the same sentences."""
+    if BASELINE not in shown or COVERAGE_SYSTEM not in shown:
+        return []
+    baseline, coverage = shown[BASELINE].examples, shown[COVERAGE_SYSTEM].examples
+    sources = ([example.source_tokens for example in side] for side in (baseline, coverage))
+    return list(zip(baseline, coverage, strict=True)) if next(sources) == next(sources) else []
 
 
 # Sections
@@ -243,17 +247,18 @@ def attention_section(summary: Summary, results: Sequence[Result]) -> str:
     return _section("Attention", tables.attention_table(summary), ATTENTION_NOTE)
 
 
-def examples_section(pair: tuple[Result, Result] | None, pictures: Sequence[Picture]) -> str:
+def examples_section(examples: ExamplePairs, pictures: Sequence[Picture]) -> str:
     """Write the example sentences with their translations by both systems."""
-    if pair is None:
+    if not examples:
         return ""
     lines = ["## Example sentences", "", "Our own, from no corpus; all of them are shown.", ""]
-    for number, (baseline, coverage) in enumerate(_example_pairs(*pair), 1):
+    for number, (baseline, coverage) in enumerate(examples, 1):
         lines.append(f"{number}. {' '.join(baseline.source_tokens)}")
         if baseline.text == coverage.text:
             lines.append(f"   - both: {baseline.text}")
         else:
-            lines += [f"   - `{BASELINE}`: {baseline.text}", f"   - `{COVERAGE}`: {coverage.text}"]
+            outputs = {BASELINE: baseline, COVERAGE_SYSTEM: coverage}
+            lines += [f"   - `{name}`: {example.text}" for name, example in outputs.items()]
     for picture in pictures:
         lines += ["", f"![Sentence {picture.number}]({picture.file})", "", f"*{picture.caption}*"]
     return "\n".join(lines)
@@ -301,11 +306,11 @@ def training_log(result: Result) -> TrainingLog:
     )
 
 
-def choose_pictures(baseline: Result, coverage: Result) -> list[Picture]:
-    """Choose the examples where coverage has most attention errors less, and most more."""
+def choose_pictures(examples: ExamplePairs) -> list[Picture]:
+    """Choose the examples where coverage removes and where it adds the most attention errors."""
     reductions = [
-        count_attention_errors(without) - count_attention_errors(with_coverage)
-        for without, with_coverage in _example_pairs(baseline, coverage)
+        count_attention_errors(baseline) - count_attention_errors(coverage)
+        for baseline, coverage in examples
     ]
     pictures = []
     definition = (
@@ -314,12 +319,12 @@ def choose_pictures(baseline: Result, coverage: Result) -> list[Picture]:
     )
     if reductions and max(reductions) > 0:
         number = int(np.argmax(reductions)) + 1
-        caption = f"Where {COVERAGE} gains most over the {BASELINE} (counted: {definition})."
+        caption = f"Where {COVERAGE_SYSTEM} gains most over the {BASELINE} (counted: {definition})."
         pictures.append(Picture(number, caption))
     if reductions and min(reductions) < 0:
         number = int(np.argmin(reductions)) + 1
         counted = "" if pictures else f" (counted: {definition})"
-        caption = f"Where {COVERAGE} loses most to the {BASELINE}{counted}."
+        caption = f"Where {COVERAGE_SYSTEM} loses most to the {BASELINE}{counted}."
         pictures.append(Picture(number, caption))
     return pictures
 
@@ -330,23 +335,15 @@ def count_attention_errors(example: Example) -> int:
     return neglected + len(repeated_bigram_positions(example.tokens))
 
 
-def draw_pictures(
-    pair: tuple[Result, Result] | None, pictures: Sequence[Picture], directory: Path
-) -> None:
+def draw_pictures(examples: ExamplePairs, pictures: Sequence[Picture], directory: Path) -> None:
     """Draw the heat maps of both systems, and remove pictures of an earlier page."""
     for picture in pictures:
-        panels = [_panel(result, picture.number) for result in pair or ()]
+        pair = zip((BASELINE, COVERAGE_SYSTEM), examples[picture.number - 1], strict=True)
+        panels = [
+            HeatMap(name, e.source_tokens, e.tokens, e.matrix, np.array(e.coverage, np.float32))
+            for name, e in pair
+        ]
         draw_heat_maps(panels, directory / picture.file)
     kept = {directory / picture.file for picture in pictures}
     for path in set(directory.glob("example-*.png")) - kept:
         path.unlink()
-
-
-def _panel(result: Result, number: int) -> HeatMap:
-    example = result.examples[number - 1]
-    coverage = np.array(example.coverage, dtype=np.float32)
-    return HeatMap(result.system, example.source_tokens, example.tokens, example.matrix, coverage)
-
-
-def _example_pairs(baseline: Result, coverage: Result) -> list[tuple[Example, Example]]:
-    return list(zip(baseline.examples, coverage.examples, strict=True))

@@ -171,16 +171,10 @@ def training_minutes_left(minutes: float | None, run: Path) -> float:
     """Compute the training minutes left of a job's time after an interruption; 0 is no limit."""
     if minutes is None:
         return 0.0
-    spent = training_minutes_spent(run / "log.jsonl")
-    return max((1 - MEASURING_SHARE) * minutes - spent, 0.01)
-
-
-def training_minutes_spent(log: Path) -> float:
-    """Read the training time from the log of a run; 0 before there is one."""
-    minutes = 0.0
+    spent, log = 0.0, run / "log.jsonl"
     for line in read_lines(log) if log.exists() else ():
         try:
-            minutes = json.loads(line)["seconds"] / 60
+            spent = json.loads(line)["seconds"] / 60
         except (ValueError, KeyError):
             break  # a line that a crash cut off
-    return minutes
+    return max((1 - MEASURING_SHARE) * minutes - spent, 0.01)

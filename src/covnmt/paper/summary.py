@@ -5,11 +5,11 @@ A system is compared only with the baseline of the same seed, and in speed only 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain, groupby
 from statistics import mean
 from typing import Any
 
 from covnmt.base.config import PAPER_SYSTEMS, flatten_keys
-from covnmt.evaluation.evaluate import SIGNIFICANCE_LEVEL
 from covnmt.metrics.bootstrap import ConfidenceInterval, bleu_gain_interval
 from covnmt.metrics.significance import SignTest, sign_test
 from covnmt.paper.experiments import Experiment
@@ -58,21 +58,9 @@ class SystemSummary:
     change: float | None  # of a variant: BLEU against its base, same seeds
     change_interval: ConfidenceInterval | None
 
-    def seeds_better_than_baseline(self) -> int:
-        """Count the seeds with which it is significantly better than the baseline."""
-        return _count_wins(self.sign_tests)
-
-    def seeds_better_than_phrase_based(self) -> int:
-        """Count the seeds with which it is significantly better than the phrase-based system."""
-        return _count_wins(self.phrase_tests)
-
     def to_json(self) -> dict[str, Any]:
         """Return plain values under the keys of summary.json (`gain_band` is an interval)."""
         return {key.replace("_interval", "_band"): value for key, value in asdict(self).items()}
-
-
-def _count_wins(tests: Mapping[int, SignTest]) -> int:
-    return sum(test.p_value < SIGNIFICANCE_LEVEL and test.up > test.down for test in tests.values())
 
 
 @dataclass(frozen=True)
@@ -119,10 +107,8 @@ def group_by_system(results: Iterable[Result]) -> dict[str, list[Result]]:
     """Group results by system, sorted by seed: the paper's rows, our variants, then any other."""
     order = [PHRASE_BASED, *PAPER_SYSTEMS, *VARIANTS]
     rank = {system: number for number, system in enumerate(order)}
-    groups: dict[str, list[Result]] = {}
-    for result in sorted(results, key=lambda r: (rank.get(r.system, len(order)), r.system, r.seed)):
-        groups.setdefault(result.system, []).append(result)
-    return groups
+    ordered = sorted(results, key=lambda r: (rank.get(r.system, len(order)), r.system, r.seed))
+    return {system: list(group) for system, group in groupby(ordered, lambda r: r.system)}
 
 
 def summarize_system(
@@ -147,11 +133,15 @@ def summarize_system(
         if result.speed and base.speed and speeds_comparable(result, base)
     ]
     speeds = [result.speed for result in results if result.speed]
+    values = [result.score_values for result in results]
     return SystemSummary(
         system=first.system,
         seeds=tuple(result.seed for result in results),
         parameters=first.parameters["total"],
-        scores={name: Spread.of(values) for name, values in _values_by_score(results).items()},
+        scores={
+            name: Spread.of([scores[name] for scores in values if name in scores])
+            for name in dict.fromkeys(chain.from_iterable(values))
+        },
         gain=gain,
         gain_interval=gain_interval,
         sign_tests={r.seed: sign_test(base.statistics, r.statistics) for r, base in with_baseline},
@@ -204,14 +194,6 @@ def flat_recipe(result: Result) -> dict[str, Any]:
 
 def _bleu(result: Result) -> float:
     return result.score_values.get(PAPER_BLEU, 0.0)
-
-
-def _values_by_score(results: Sequence[Result]) -> dict[str, list[float]]:
-    values: dict[str, list[float]] = {}
-    for result in results:
-        for name, value in result.score_values.items():
-            values.setdefault(name, []).append(value)
-    return values
 
 
 def _unique(values: Iterable[str]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.table import markdown_table
+from covnmt.evaluation.evaluate import SIGNIFICANCE_LEVEL
 from covnmt.metrics.adequacy import LOW_ATTENTION
 from covnmt.metrics.bootstrap import ConfidenceInterval
 from covnmt.paper.results import PAPER_BLEU, Result
@@ -64,11 +65,11 @@ def translation_table(summary: Summary) -> str:
                 system_label(system.system),
                 format_parameters(system, summary),
                 *(format_spread(system.scores.get(PAPER_BLEU)), significance_marks(system)),
-                *(format_signed(system.gain), format_interval(system.gain_interval)),
+                *(format_number(system.gain, "+.2f"), format_interval(system.gain_interval)),
                 *(format_spread(system.scores.get(name)) for name in ("BLEU", "chrF", "TER")),
                 paper.added,
                 f"{paper.bleu:.2f}",
-                format_signed(paper.gain),
+                format_number(paper.gain, "+.2f"),
             ]
         )
     ours, theirs = ("sacreBLEU", "chrF", "TER"), ("paper: parameters", "paper: BLEU", "paper: gain")
@@ -82,8 +83,8 @@ def alignment_table(summary: Summary) -> str:
         [
             system_label(system.system),
             *(format_spread(system.scores.get(name)) for name in names),
-            format_number(PAPER_ROWS[system.system].saer, 2),
-            format_number(PAPER_ROWS[system.system].aer, 2),
+            format_number(PAPER_ROWS[system.system].saer, ".2f"),
+            format_number(PAPER_ROWS[system.system].aer, ".2f"),
         ]
         for system in _systems_of_the_paper(summary)
     ]
@@ -135,9 +136,9 @@ def speed_table(summary: Summary) -> str:
         rows.append(
             [
                 system_label(system.system),
-                NOTHING if speed is None else f"{speed.mean:,.0f}",
-                format_number(ratio, 3),
-                format_number(PAPER_ROWS[system.system].speed, 3),
+                format_number(speed.mean if speed else None, ",.0f"),
+                format_number(ratio, ".3f"),
+                format_number(PAPER_ROWS[system.system].speed, ".3f"),
                 f"{system.updates.mean:,.0f}",
             ]
         )
@@ -170,7 +171,7 @@ def variants_table(summary: Summary) -> str:
             f"`{system.system}`",
             VARIANTS[system.system].description if system.system in VARIANTS else "as above",
             format_spread(system.scores.get(first)),
-            *(format_signed(system.change), format_interval(system.change_interval)),
+            *(format_number(system.change, "+.2f"), format_interval(system.change_interval)),
             *(format_spread(system.scores.get(name)) for name in others),
             f"{system.updates.mean:,.0f}",
             ", ".join(map(str, system.seeds)),
@@ -190,7 +191,7 @@ def length_penalty_table(results: Sequence[Result]) -> str:
     rows = []
     for result in tuned:
         trials = {trial.length_penalty: trial for trial in result.tuning}
-        cells = [format_number(trials[p].bleu if p in trials else None, 2) for p in penalties]
+        cells = [format_number(trials[p].bleu if p in trials else None, ".2f") for p in penalties]
         ratio = trials[result.length_penalty].length_ratio
         chosen = f"{result.length_penalty:g}"
         rows.append([f"`{result.system}`", str(result.seed), *cells, chosen, f"{ratio:.3f}"])
@@ -217,17 +218,12 @@ def format_parameters(system: SystemSummary, summary: Summary) -> str:
 
 def significance_marks(system: SystemSummary) -> str:
     """Return daggers like the paper's; with several seeds, also for how many they hold."""
-    marks = (
-        _mark(DAGGER, system.seeds_better_than_baseline(), len(system.sign_tests)),
-        _mark(DOUBLE_DAGGER, system.seeds_better_than_phrase_based(), len(system.phrase_tests)),
-    )
-    return " ".join(filter(None, marks))
-
-
-def _mark(sign: str, better: int, tests: int) -> str:
-    if not better:
-        return ""
-    return sign if tests == 1 else f"{sign} {better} of {tests}"
+    marks = []
+    for sign, tests in ((DAGGER, system.sign_tests), (DOUBLE_DAGGER, system.phrase_tests)):
+        better = sum(t.p_value < SIGNIFICANCE_LEVEL and t.up > t.down for t in tests.values())
+        if better:
+            marks.append(sign if len(tests) == 1 else f"{sign} {better} of {len(tests)}")
+    return " ".join(marks)
 
 
 def change_from_baseline(system: SystemSummary, base: SystemSummary | None, name: str) -> str:
@@ -248,19 +244,14 @@ def format_spread(spread: Spread | None, digits: int = 2) -> str:
     return f"{spread.mean:.{digits}f} [{spread.low:.{digits}f}, {spread.high:.{digits}f}]"
 
 
-def format_signed(value: float | None) -> str:
-    """Format a number with its sign, or a dash."""
-    return NOTHING if value is None else f"{value:+.2f}"
-
-
 def format_interval(interval: ConfidenceInterval | None) -> str:
     """Format an interval with signs, or a dash."""
     return NOTHING if interval is None else f"{interval[0]:+.2f} to {interval[1]:+.2f}"
 
 
-def format_number(value: float | None, digits: int) -> str:
+def format_number(value: float | None, spec: str) -> str:
     """Format a number, or a dash."""
-    return NOTHING if value is None else f"{value:.{digits}f}"
+    return NOTHING if value is None else format(value, spec)
 
 
 def _systems_of_the_paper(summary: Summary) -> list[SystemSummary]:
