@@ -12,7 +12,8 @@ from sacrebleu.metrics.ter import TER
 from covnmt.base import processes
 from covnmt.base.errors import UserError
 from covnmt.evaluation.evaluate import SIGNIFICANCE_MARKS, EvaluationOptions, compare, evaluate
-from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
+from covnmt.evaluation.system_output import SystemOutput
+from covnmt.evaluation.test_set import EvaluationSet
 from covnmt.metrics import bleu
 from covnmt.metrics.alignment import Links, link_matrix, parse_links
 from covnmt.metrics.bleu import paper_bleu, sacre_bleu

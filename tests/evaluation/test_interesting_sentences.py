@@ -20,8 +20,8 @@ from covnmt.evaluation.interesting_sentences import (
     sentence_bleu,
     under_translated,
 )
-from covnmt.evaluation.system_output import OutputLine
-from covnmt.evaluation.test_set import EvaluationSet, combine_output_lines
+from covnmt.evaluation.system_output import OutputLine, combine_output_lines
+from covnmt.evaluation.test_set import EvaluationSet
 from covnmt.metrics.alignment import GoldAlignment
 from covnmt.metrics.bleu import sentence_bleu_statistics
 

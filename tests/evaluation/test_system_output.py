@@ -11,8 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from covnmt.base.errors import UserError
-from covnmt.evaluation.system_output import OutputLine, parse_output_line, read_outputs
-from covnmt.evaluation.test_set import combine_output_lines
+from covnmt.evaluation.system_output import (
+    OutputLine,
+    combine_output_lines,
+    parse_output_line,
+    read_outputs,
+)
 
 ROW: dict[str, Any] = {
     "source": "ka mo",

@@ -5,13 +5,14 @@ from rich.console import Console
 
 from covnmt.base.table import Table
 from covnmt.evaluation.evaluate import Evaluation, EvaluationOptions, compare, evaluate
+from covnmt.evaluation.system_output import SystemOutput
 from covnmt.evaluation.tables import (
     comparison_table,
     evaluation_table,
     length_table,
     significance_table,
 )
-from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
+from covnmt.evaluation.test_set import EvaluationSet
 from covnmt.metrics.alignment import GoldAlignment
 from covnmt.metrics.significance import Alternative
 

@@ -12,9 +12,9 @@ import pytest
 from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
 from covnmt.evaluation.alignment_files import save_matrices
+from covnmt.evaluation.system_output import SystemOutput
 from covnmt.evaluation.test_set import (
     EvaluationSet,
-    SystemOutput,
     check_evaluation_inputs,
     load_evaluation_set,
     load_output,

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from covnmt.evaluation.evaluate import Comparison, compare
-from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
+from covnmt.evaluation.system_output import SystemOutput
+from covnmt.evaluation.test_set import EvaluationSet
 from covnmt.paper.results import Result
 from tests.paper.sample_results import (
     KFTT,

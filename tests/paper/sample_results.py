@@ -1,7 +1,7 @@
 """Sample results, text and plans."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +55,9 @@ def sample_content(
             "validations": [[20, 2.5, 12.0]],
         },
         "scores": {
-            "translation": [score.to_json() for score in evaluation.translation],
+            "translation": [asdict(score) for score in evaluation.translation],
             "alignment": alignment,
-            "proxies": [score.to_json() for score in evaluation.proxies],
+            "proxies": [asdict(score) for score in evaluation.proxies],
         },
         "gold": {"pairs": 3, "what": "made-up pairs"},
         "test": {

@@ -2,16 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 from zipfile import BadZipFile
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write, open_decompressed, read_lines
-from covnmt.metrics.alignment import GoldAlignment, parse_links
+from covnmt.metrics.alignment import GoldAlignment, Links, parse_links
 
 
 def read_links(path: Path, base: Literal[0, 1] = 0) -> list[GoldAlignment]:
@@ -26,13 +25,11 @@ def read_links(path: Path, base: Literal[0, 1] = 0) -> list[GoldAlignment]:
 
 
 def check_links(
-    alignments: Sequence[GoldAlignment], lengths: Sequence[tuple[int, int]], name: str | Path
+    alignments: Sequence[Links], lengths: Sequence[tuple[int, int]], name: str | Path
 ) -> None:
     """Raise on the first link outside its sentence; lengths are (source words, target words)."""
-    for number, (alignment, (source, target)) in enumerate(
-        zip(alignments, lengths, strict=True), 1
-    ):
-        for j, i in sorted(alignment.possible):
+    for number, (links, (source, target)) in enumerate(zip(alignments, lengths, strict=True), 1):
+        for j, i in sorted(links):
             if j >= source or i >= target:
                 raise UserError(
                     f"{name}, line {number}: link {j}-{i} (counted from 0) is outside the sentence "
@@ -60,15 +57,12 @@ def load_matrices(path: Path) -> list[FloatArray]:
             'sentence under the keys "0", "1", ...'
         ) from None
     for number, matrix in enumerate(matrices, 1):
-        _check_values(matrix, f"{path}, sentence {number}")
+        if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
+            expected = "expected a matrix of numbers, target words by source words"
+            raise UserError(f"{path}, sentence {number}: {expected}")
+        if not np.isfinite(matrix).all() or (matrix < 0).any():
+            raise UserError(f"{path}, sentence {number}: attention must be finite and not negative")
     return [matrix.astype(np.float32, copy=False) for matrix in matrices]
-
-
-def _check_values(matrix: NDArray[Any], name: str) -> None:
-    if matrix.ndim != 2 or matrix.dtype.kind not in "biuf":
-        raise UserError(f"{name}: expected a matrix of numbers, target words by source words")
-    if not np.isfinite(matrix).all() or (matrix < 0).any():
-        raise UserError(f"{name}: attention must be finite and not negative")
 
 
 def check_matrices(

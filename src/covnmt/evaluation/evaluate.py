@@ -16,7 +16,8 @@ from covnmt.base.arrays import FloatArray, IntArray
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.processes import Chunk, map_chunks
-from covnmt.evaluation.test_set import EvaluationSet, SystemOutput, check_evaluation_inputs
+from covnmt.evaluation.system_output import SystemOutput
+from covnmt.evaluation.test_set import EvaluationSet, check_evaluation_inputs
 from covnmt.metrics import adequacy, alignment, attention_statistics, bleu
 from covnmt.metrics.adequacy import LOW_ATTENTION, SourceWordErrors
 from covnmt.metrics.alignment import LinkExtraction, Links, Symmetrization
@@ -85,7 +86,7 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Return what `covnmt evaluate --json` writes."""
-        groups = {kind: [s.to_json() for s in group] for kind, group in self.groups().items()}
+        groups = {kind: [asdict(score) for score in group] for kind, group in self.groups().items()}
         return {
             "sentences": self.sentences,
             **groups,
@@ -124,11 +125,11 @@ class Comparison:
             },
             "marks": dict(zip(SIGNIFICANCE_MARKS, self.baselines, strict=False)),
             "sign_tests": [
-                {"baseline": baseline, "system": system, **test.to_json()}
+                {"baseline": baseline, "system": system, **asdict(test)}
                 for (baseline, system), test in self.sign_tests.items()
             ],
-            "bootstrap": [result.to_json() for result in self.bootstrap],
-            "randomisation": [result.to_json() for result in self.randomization],
+            "bootstrap": [asdict(result) for result in self.bootstrap],
+            "randomisation": [asdict(result) for result in self.randomization],
         }
 
 
@@ -215,9 +216,13 @@ class _Evaluator:
             bleu.chrf(text, references),
         ]
         if self.options.ter:
-            map_lines = partial(_map_lines, len(text), self.options.workers)
-            scores.append(bleu.ter(text, references, map_lines))
+            scores.append(bleu.ter(text, references, self._map_lines))
         return tuple(scores)
+
+    def _map_lines(self, function: Callable[[Any], Any], lines: Iterable[Any]) -> Iterator[Any]:
+        """Apply a function to each line in several processes, with a progress bar."""
+        results = map_chunks(partial(_map_chunk, function), lines, TER_CHUNK, self.options.workers)
+        return track(results, len(self.output.text), "TER")
 
     def _reference_links(self) -> list[Links] | None:
         """Return links with the first reference, symmetrized if both directions are given."""
@@ -368,14 +373,6 @@ class _Evaluator:
 
 def _pick(rows: Sequence[T], subset: Sequence[int]) -> list[T]:
     return [rows[n] for n in subset]
-
-
-def _map_lines(
-    count: int, workers: int, function: Callable[[Any], Any], lines: Iterable[Any]
-) -> Iterator[Any]:
-    """Apply a function to `count` lines in several processes, with a progress bar."""
-    results = map_chunks(partial(_map_chunk, function), lines, TER_CHUNK, workers)
-    return track(results, count, "TER")
 
 
 def _map_chunk(function: Callable[[Any], Any], chunk: Chunk[Any]) -> list[Any]:

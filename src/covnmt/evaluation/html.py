@@ -33,14 +33,14 @@ from covnmt.evaluation.interesting_sentences import (
     under_translated,
 )
 from covnmt.evaluation.rendering import render_template
-from covnmt.evaluation.system_output import OutputLine, read_outputs
+from covnmt.evaluation.system_output import OutputLine, combine_output_lines, read_outputs
 from covnmt.evaluation.tables import (
     comparison_table,
     evaluation_table,
     length_table,
     significance_table,
 )
-from covnmt.evaluation.test_set import EvaluationSet, combine_output_lines
+from covnmt.evaluation.test_set import EvaluationSet
 
 SystemLines = Mapping[str, Sequence[OutputLine]]
 MarkedWords = list[tuple[str, str | None]]  # words, each with the class of its <mark>, if any

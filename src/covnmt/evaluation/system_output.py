@@ -5,7 +5,8 @@ JSON lines have tokens, attention and coverage too. Letters: I target words, J s
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import PARSE_ERRORS, read_input_lines
+from covnmt.metrics.alignment import Links
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -29,6 +31,45 @@ class OutputLine:
     alignment: FloatArray | None = None  # [I, J]
     coverage: FloatArray | None = None  # [J]
     fertility: FloatArray | None = None  # [J]
+
+
+@dataclass(frozen=True)
+class SystemOutput:
+    """The output of one system for a test set, and what the system attended to.
+
+    text: its translations.
+    reference_attention: soft matrices of the first reference, force-decoded by the system
+        (`covnmt align`); they give AER and SAER.
+    links: links of any aligner for source and first reference; AER prefers them.
+    reverse_links: links of the opposite direction, joined with the others.
+    attention: soft matrices of the system's own output.
+    output_links: links of any aligner for source and output.
+    fertility: predicted fertility of each source word.
+    """
+
+    text: Sequence[str]
+    reference_attention: Sequence[FloatArray] | None = None
+    links: Sequence[Links] | None = None
+    reverse_links: Sequence[Links] | None = None
+    attention: Sequence[FloatArray] | None = None
+    output_links: Sequence[Links] | None = None
+    fertility: Sequence[Sequence[float]] | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+def combine_output_lines(
+    lines: Sequence[OutputLine], reference_attention: Sequence[FloatArray] | None = None
+) -> SystemOutput:
+    """Combine a system's lines; attention and fertility only if all lines have them."""
+    alignments = [line.alignment for line in lines if line.alignment is not None]
+    fertilities = [line.fertility for line in lines if line.fertility is not None]
+    n = len(lines)
+    return SystemOutput(
+        text=[line.text for line in lines],
+        reference_attention=reference_attention,
+        attention=alignments if len(alignments) == n else None,
+        fertility=[f.tolist() for f in fertilities] if len(fertilities) == n else None,
+    )
 
 
 def read_outputs(path: Path, sentences: int | None = None) -> list[OutputLine]:

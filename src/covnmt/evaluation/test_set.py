@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines
 from covnmt.evaluation.alignment_files import check_links, check_matrices, load_matrices, read_links
-from covnmt.evaluation.system_output import OutputLine, read_outputs
+from covnmt.evaluation.system_output import SystemOutput, combine_output_lines, read_outputs
 from covnmt.metrics.alignment import GoldAlignment, Links
 
 
@@ -35,53 +34,6 @@ class EvaluationSet:
     deterministic: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
 
-    def lengths(self) -> list[tuple[int, int]]:
-        """Return the number of words of each source and first reference, split at white space."""
-        assert self.source is not None
-        return [
-            (len(source.split()), len(reference.split()))
-            for source, reference in zip(self.source, self.references[0], strict=True)
-        ]
-
-
-@dataclass(frozen=True)
-class SystemOutput:
-    """The output of one system for a test set, and what the system attended to.
-
-    text: its translations.
-    reference_attention: soft matrices of the first reference, force-decoded by the system
-        (`covnmt align`); they give AER and SAER.
-    links: links of any aligner for source and first reference; AER prefers them.
-    reverse_links: links of the opposite direction, joined with the others.
-    attention: soft matrices of the system's own output.
-    output_links: links of any aligner for source and output.
-    fertility: predicted fertility of each source word.
-    """
-
-    text: Sequence[str]
-    reference_attention: Sequence[FloatArray] | None = None
-    links: Sequence[Links] | None = None
-    reverse_links: Sequence[Links] | None = None
-    attention: Sequence[FloatArray] | None = None
-    output_links: Sequence[Links] | None = None
-    fertility: Sequence[Sequence[float]] | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
-
-
-def combine_output_lines(
-    lines: Sequence[OutputLine], reference_attention: Sequence[FloatArray] | None = None
-) -> SystemOutput:
-    """Combine a system's lines; attention and fertility only if all lines have them."""
-    alignments = [line.alignment for line in lines if line.alignment is not None]
-    fertilities = [line.fertility for line in lines if line.fertility is not None]
-    n = len(lines)
-    return SystemOutput(
-        text=[line.text for line in lines],
-        reference_attention=reference_attention,
-        attention=alignments if len(alignments) == n else None,
-        fertility=[f.tolist() for f in fertilities] if len(fertilities) == n else None,
-    )
-
 
 def load_evaluation_set(
     references: Sequence[Path],
@@ -91,19 +43,17 @@ def load_evaluation_set(
     deterministic: bool = False,
 ) -> EvaluationSet:
     """Read a test set; words of the gold alignment count from `base`."""
-    texts = [_drop_last_empty(list(read_lines(path))) for path in references]
+    texts = [list(read_lines(path)) for path in references]
+    texts = [lines[:-1] if lines and not lines[-1].strip() else lines for lines in texts]
     sentences = len(texts[0])
-    files = {f"reference {n}": str(path) for n, path in enumerate(references, 1)}
-    if source:
-        files["source"] = str(source)
-    if gold:
-        files["gold"] = str(gold)
+    paths = {f"reference {n}": path for n, path in enumerate(references, 1)}
+    paths |= {name: path for name, path in (("source", source), ("gold", gold)) if path}
     return EvaluationSet(
         references=texts,
         source=_trim(list(read_lines(source)), sentences) if source else None,
         gold=_trim(read_links(gold, base), sentences) if gold else None,
         deterministic=deterministic,
-        files=files,
+        files={name: str(path) for name, path in paths.items()},
     )
 
 
@@ -135,8 +85,7 @@ def load_output(
     }
 
     def read(path: Path | None) -> list[Links] | None:
-        rows = _trim(read_links(path, base), sentences) if path else None
-        return None if rows is None else [row.possible for row in rows]
+        return [g.possible for g in _trim(read_links(path, base), sentences)] if path else None
 
     return SystemOutput(
         text=output.text,
@@ -152,11 +101,25 @@ def load_output(
 
 def check_evaluation_inputs(test_set: EvaluationSet, output: SystemOutput) -> None:
     """Raise on the first thing that does not fit."""
-    _check_counts(test_set, output)
-    _check_references(test_set)
-    _check_fertility(output)
+    files = {**test_set.files, **output.files}
+    _check_counts(test_set, output, files)
+    for n, lines in enumerate(test_set.references, 1):
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                raise UserError(
+                    f"{_name(files, f'reference {n}')}, line {number}: empty reference; remove "
+                    "the sentence from all files"
+                )
+    if output.attention is not None and output.fertility is not None:
+        pairs = zip(output.attention, output.fertility, strict=True)
+        for number, (matrix, fertility) in enumerate(pairs, 1):
+            if len(fertility) != matrix.shape[1]:
+                raise UserError(
+                    f"{_name(files, 'fertility')}, sentence {number}: {len(fertility)} source "
+                    f"words, but {_name(files, 'attention')} has {matrix.shape[1]}"
+                )
     if test_set.source is not None:
-        _check_words(test_set, output)
+        _check_words(test_set, test_set.source, output, files)
     elif test_set.gold is not None:
         raise UserError("a gold alignment needs the source text too, to check its links against")
     if (
@@ -165,88 +128,61 @@ def check_evaluation_inputs(test_set: EvaluationSet, output: SystemOutput) -> No
         and output.reference_attention is None
     ):
         raise UserError(
-            f"{output.files.get('reverse_links', 'reverse_links')}: links of the opposite way "
-            "need links of the usual direction; give --links or --forced too"
+            f"{_name(files, 'reverse_links')}: links of the opposite way need links of the usual "
+            "direction; give --links or --forced too"
         )
 
 
-def _check_words(test_set: EvaluationSet, output: SystemOutput) -> None:
-    """Raise on links or matrices of the reference outside the words of their sentences."""
-    lengths = test_set.lengths()
-    output_lengths = [
-        (source, len(line.split())) for (source, _), line in zip(lengths, output.text, strict=True)
-    ]
-    if test_set.gold is not None:
-        name = test_set.files.get("gold", "gold alignment")
-        check_links(test_set.gold, lengths, name)
-        if not any(alignment.possible for alignment in test_set.gold):
-            raise UserError(f"{name}: no links in it")
-    for part, links, fits in (
-        ("links", output.links, lengths),
-        ("reverse_links", output.reverse_links, lengths),
-        ("output_links", output.output_links, output_lengths),
-    ):
-        rows = [GoldAlignment(row, row) for row in links] if links is not None else []
-        check_links(rows, fits[: len(rows)], output.files.get(part, part))
-    if output.reference_attention is not None:
-        check_matrices(
-            output.reference_attention,
-            lengths,
-            output.files.get("reference_attention", "reference_attention"),
-        )
+def _name(files: Mapping[str, str], part: str) -> str:
+    """Return how messages name a part of the test set or output."""
+    return files.get(part, part)
 
 
-def _check_fertility(output: SystemOutput) -> None:
-    """Raise if fertility and attention have different numbers of source words."""
-    if output.attention is None or output.fertility is None:
-        return
-    for number, (matrix, row) in enumerate(zip(output.attention, output.fertility, strict=True), 1):
-        if len(row) != matrix.shape[1]:
-            raise UserError(
-                f"{output.files.get('fertility', 'fertility')}, sentence {number}: {len(row)} "
-                f"source words, but {output.files.get('attention', 'attention')} has "
-                f"{matrix.shape[1]}"
-            )
-
-
-def _check_counts(test_set: EvaluationSet, output: SystemOutput) -> None:
+def _check_counts(test_set: EvaluationSet, output: SystemOutput, files: Mapping[str, str]) -> None:
+    """Raise on the first part that has not one row per sentence of the first reference."""
     parts: dict[str, Sequence[Any] | None] = {
         **{f"reference {n}": lines for n, lines in enumerate(test_set.references, 1)},
         "source": test_set.source,
         "gold": test_set.gold,
         "hypothesis": output.text,
-        "reference_attention": output.reference_attention,
-        "links": output.links,
-        "reverse_links": output.reverse_links,
-        "attention": output.attention,
-        "output_links": output.output_links,
-        "fertility": output.fertility,
+        **{name: rows for name, rows in vars(output).items() if name not in ("text", "files")},
     }
-    files = {**test_set.files, **output.files}
-    first = files.get("reference 1", "reference 1")
-    expected = len(test_set.references[0])
+    first, expected = _name(files, "reference 1"), len(test_set.references[0])
     if not expected:
         raise UserError(f"{first}: empty; there is nothing to compare with")
-    for name, rows in parts.items():
+    for part, rows in parts.items():
         if rows is not None and len(rows) != expected:
             raise UserError(
-                f"{files.get(name, name)} has {len(rows)} sentences but {first} has {expected}; "
+                f"{_name(files, part)} has {len(rows)} sentences but {first} has {expected}; "
                 "they must match line by line"
             )
 
 
-def _check_references(test_set: EvaluationSet) -> None:
-    for n, lines in enumerate(test_set.references, 1):
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                name = test_set.files.get(f"reference {n}", f"reference {n}")
-                raise UserError(
-                    f"{name}, line {number}: empty reference; remove the sentence from all files"
-                )
+def _check_words(
+    test_set: EvaluationSet, source: Sequence[str], output: SystemOutput, files: Mapping[str, str]
+) -> None:
+    """Raise on links or matrices outside the words of their sentences, split at white space."""
 
+    def lengths(target: Sequence[str]) -> list[tuple[int, int]]:
+        pairs = zip(source, target, strict=True)
+        return [(len(words.split()), len(line.split())) for words, line in pairs]
 
-def _drop_last_empty(lines: list[str]) -> list[str]:
-    return lines[:-1] if lines and not lines[-1].strip() else lines
+    reference_lengths = lengths(test_set.references[0])
+    if test_set.gold is not None:
+        name, links = _name(files, "gold"), [row.possible for row in test_set.gold]
+        check_links(links, reference_lengths, name)
+        if not any(links):
+            raise UserError(f"{name}: no links in it")
+    for part, part_links, part_lengths in (
+        ("links", output.links, reference_lengths),
+        ("reverse_links", output.reverse_links, reference_lengths),
+        ("output_links", output.output_links, lengths(output.text)),
+    ):
+        if part_links is not None:
+            check_links(part_links, part_lengths, _name(files, part))
+    if output.reference_attention is not None:
+        name = _name(files, "reference_attention")
+        check_matrices(output.reference_attention, reference_lengths, name)
 
 
 def _trim(rows: list[Any], sentences: int) -> list[Any]:

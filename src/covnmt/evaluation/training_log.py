@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from covnmt.base.errors import UserError
 from covnmt.base.files import PARSE_ERRORS, read_lines
@@ -28,9 +28,14 @@ def read_training_log(path: Path) -> TrainingLog:
     log = TrainingLog(Curve([], []), Curve([], []), Curve([], []))
     for number, line in enumerate(read_lines(path), 1):
         where = f"{path}, line {number}"
-        entry = _parse_entry(line, where)
-        validation = entry.get("validation") or {}
         try:
+            entry = json.loads(line)
+        except PARSE_ERRORS as error:
+            raise UserError(f"{where}: not valid JSON ({error})") from None
+        if not isinstance(entry, dict) or not isinstance(entry.get("update"), int):
+            raise UserError(f'{where}: no "update"; expected the log.jsonl of a training run')
+        try:
+            validation = entry.get("validation") or {}
             for curve, value in (
                 (log.training_loss, entry.get("loss")),
                 (log.validation_loss, validation.get("loss")),
@@ -44,13 +49,3 @@ def read_training_log(path: Path) -> TrainingLog:
     if not log.training_loss.updates and not log.validation_loss.updates:
         raise UserError(f"{path}: no report yet; wait for the first report of the training")
     return log
-
-
-def _parse_entry(line: str, where: str) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except PARSE_ERRORS as error:
-        raise UserError(f"{where}: not valid JSON ({error})") from None
-    if not isinstance(entry, dict) or not isinstance(entry.get("update"), int):
-        raise UserError(f'{where}: no "update"; expected the log.jsonl of a training run')
-    return entry

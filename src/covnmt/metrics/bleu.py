@@ -13,7 +13,7 @@ can swap or resample sentences cheaply.
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -26,6 +26,7 @@ from covnmt import __version__
 from covnmt.base.arrays import DoubleArray, IntArray
 from covnmt.base.errors import UserError
 
+PAPER_BLEU = "BLEU (paper)"  # the name of its score
 MAX_ORDER = 4
 OUTPUT_LENGTH, REFERENCE_LENGTH = 0, 1
 MATCHED_NGRAMS, OUTPUT_NGRAMS = slice(2, 2 + MAX_ORDER), slice(2 + MAX_ORDER, 2 + 2 * MAX_ORDER)
@@ -44,10 +45,6 @@ class Score:
     value: float
     signature: str
     details: Mapping[str, float] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as values that JSON can hold."""
-        return asdict(self)
 
 
 def bleu_statistics(
@@ -111,6 +108,14 @@ def brevity_penalty(totals: NDArray[Any]) -> DoubleArray:
     return np.where(reference > 0, np.exp(np.minimum(0.0, 1.0 - ratio)), 1.0)
 
 
+def sentence_bleu(statistics: IntArray) -> DoubleArray:
+    """Return the BLEU of each sentence [N] from statistics [N, 10], smoothed by adding one."""
+    smoothed = statistics.astype(np.float64)
+    for ngrams in (MATCHED_NGRAMS, OUTPUT_NGRAMS):
+        smoothed[:, ngrams][:, 1:] += 1
+    return corpus_bleu(smoothed)
+
+
 def paper_bleu(
     hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str = "13a"
 ) -> Score:
@@ -123,11 +128,20 @@ def paper_bleu(
 def paper_bleu_from_statistics(statistics: IntArray, reference_sets: int, tokenize: str) -> Score:
     """Score a corpus with the paper's BLEU from statistics [N, 10]."""
     totals = statistics.sum(axis=0)
+    matched, total = totals[MATCHED_NGRAMS], totals[OUTPUT_NGRAMS]
+    reference = int(totals[REFERENCE_LENGTH])
+    details = {
+        "brevity_penalty": float(brevity_penalty(totals)),
+        "length_ratio": int(totals[OUTPUT_LENGTH]) / reference if reference else 0.0,
+    } | {
+        f"precision_{n}": 100.0 * int(hits) / int(count) if count else 0.0
+        for n, hits, count in zip(range(1, MAX_ORDER + 1), matched, total, strict=True)
+    }
     signature = (
         f"nrefs:{reference_sets}|case:lc|eff:no|tok:{tokenize}|smooth:none|len:shortest|"
         f"version:covnmt-{__version__}"
     )
-    return Score("BLEU (paper)", float(corpus_bleu(totals)), signature, _bleu_details(totals))
+    return Score(PAPER_BLEU, float(corpus_bleu(totals)), signature, details)
 
 
 def sacre_bleu(
@@ -184,15 +198,3 @@ def _sacre_bleu_metric(tokenize: str) -> BLEU:
         raise UserError(
             f"tokenizer {tokenize!r} needs more than is installed: {str(error).strip()}"
         ) from None
-
-
-def _bleu_details(totals: IntArray) -> dict[str, float]:
-    matched, total = totals[MATCHED_NGRAMS], totals[OUTPUT_NGRAMS]
-    reference = int(totals[REFERENCE_LENGTH])
-    return {
-        "brevity_penalty": float(brevity_penalty(totals)),
-        "length_ratio": int(totals[OUTPUT_LENGTH]) / reference if reference else 0.0,
-    } | {
-        f"precision_{n}": 100.0 * int(hits) / int(count) if count else 0.0
-        for n, hits, count in zip(range(1, MAX_ORDER + 1), matched, total, strict=True)
-    }

@@ -23,10 +23,8 @@ from covnmt.metrics.bootstrap import (
 # A score of the sentences with these numbers.
 SubsetMeasure = Callable[[Sequence[int]], float]
 
-BUCKET_WIDTH, BUCKET_COUNT = (
-    10,
-    7,
-)  # source words of a group; the last group takes everything longer
+BUCKET_WIDTH = 10  # source words
+BUCKET_COUNT = 7  # the last one takes everything longer
 
 
 @dataclass(frozen=True)

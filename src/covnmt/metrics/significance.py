@@ -10,8 +10,8 @@ sacreBLEU's paired bootstrap and approximate randomization are here too.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from typing import Literal, cast
 
 import numpy as np
 from sacrebleu.metrics.base import Metric
@@ -39,10 +39,6 @@ class SignTest:
     p_value: float
     alternative: Alternative
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as values that JSON can hold."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class PairedTestResult:
@@ -55,10 +51,6 @@ class PairedTestResult:
     mean: float | None
     half_width: float | None
     signature: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as values that JSON can hold."""
-        return asdict(self)
 
 
 def sign_test(
@@ -124,7 +116,17 @@ def paired_tests(
                 equal_scores = result.score == baseline.score
                 least = 1.0 if equal_scores else smallest_p_value(baseline_lines, lines)
                 result.p_value = max(least, result.p_value or 0.0)
-            tests.append(_to_test_result(system, metric, result, str(signature)))
+            tests.append(
+                PairedTestResult(
+                    system=system,
+                    metric=metric,
+                    score=float(result.score),
+                    p_value=_float_or_none(result.p_value),
+                    mean=_float_or_none(result.mean),
+                    half_width=_float_or_none(result.ci),
+                    signature=str(signature),
+                )
+            )
     return tests
 
 
@@ -137,18 +139,6 @@ def smallest_p_value(first: Sequence[str], second: Sequence[str]) -> float:
     """
     differing = sum(one != other for one, other in zip(first, second, strict=True))
     return min(1.0, 2.0 * 0.5**differing)
-
-
-def _to_test_result(system: str, metric: str, result: Result, signature: str) -> PairedTestResult:
-    return PairedTestResult(
-        system=system,
-        metric=metric,
-        score=float(result.score),
-        p_value=_float_or_none(result.p_value),
-        mean=_float_or_none(result.mean),
-        half_width=_float_or_none(result.ci),
-        signature=signature,
-    )
 
 
 def _float_or_none(value: float | None) -> float | None:

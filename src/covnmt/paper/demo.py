@@ -19,9 +19,9 @@ from covnmt.evaluation.alignment_files import load_matrices, save_matrices
 from covnmt.evaluation.evaluate import Comparison, compare
 from covnmt.evaluation.figures import draw_heat_maps
 from covnmt.evaluation.html import attention_heat_maps, write_report
-from covnmt.evaluation.system_output import read_outputs
+from covnmt.evaluation.system_output import combine_output_lines, read_outputs
 from covnmt.evaluation.tables import comparison_table, length_table
-from covnmt.evaluation.test_set import EvaluationSet, combine_output_lines, load_evaluation_set
+from covnmt.evaluation.test_set import load_evaluation_set
 from covnmt.inference.model import load
 from covnmt.inference.translate import format_translations
 from covnmt.model.directory import bundled_models
@@ -50,7 +50,7 @@ def run_demo(directory: Path) -> Iterator[RenderableType]:
     comparison = compare(outputs, test_set)
     yield comparison_table(comparison, "The embedded pair, test set")
     yield length_table(comparison.systems, "By source length")
-    sentence = most_improved_sentence(comparison, test_set)
+    sentence = most_improved_sentence(comparison)
     if sentence is not None:
         picture = directory / "heat-maps.png"
         draw_heat_maps(attention_heat_maps(systems, sentence), picture)
@@ -83,17 +83,14 @@ def translate_test(text: Path, run: Path) -> None:
     save_matrices(run / "test.npz", [pair.matrix for pair in aligned])
 
 
-def most_improved_sentence(comparison: Comparison, test_set: EvaluationSet) -> int | None:
+def most_improved_sentence(comparison: Comparison) -> int | None:
     """Find the test sentence where coverage corrects most omitted and repeated words, if any."""
     before, after = (
-        [
-            len(words.omitted) + len(words.repeated)
-            for words in comparison.systems[system].word_errors
-        ]
-        for system in SYSTEMS
+        [len(errors.omitted) + len(errors.repeated) for errors in system.word_errors]
+        for system in (comparison.systems[name] for name in SYSTEMS)
     )
-    lengths = enumerate(test_set.lengths())
-    readable = [k for k, (length, _) in lengths if length in EXAMPLE_LENGTHS]
+    sentences = enumerate(comparison.systems[SYSTEMS[0]].word_errors)
+    readable = [k for k, errors in sentences if errors.source_length in EXAMPLE_LENGTHS]
     best = max(readable, key=lambda k: before[k] - after[k])
     return best if before[best] > after[best] else None
 

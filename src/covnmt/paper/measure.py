@@ -19,7 +19,8 @@ from covnmt.base.processes import available_cpus
 from covnmt.data.corpus import Corpus, Split
 from covnmt.evaluation.alignment_files import check_links, read_links
 from covnmt.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate
-from covnmt.evaluation.test_set import EvaluationSet, SystemOutput
+from covnmt.evaluation.system_output import SystemOutput
+from covnmt.evaluation.test_set import EvaluationSet
 from covnmt.inference.align import EmptySideError
 from covnmt.inference.model import Model
 from covnmt.inference.translate import Translation
@@ -49,7 +50,8 @@ class GoldPairs:
             return cls([], [], "")
         pairs = [(a.split(), b.split()) for a, b in read_parallel_lines(source, target)]
         links = read_links(path)
-        check_links(links, [(len(a), len(b)) for a, b in pairs], path)
+        possible = [alignment.possible for alignment in links]
+        check_links(possible, [(len(a), len(b)) for a, b in pairs], path)
         return cls(pairs, links, f"{source} and {target}, line")
 
 

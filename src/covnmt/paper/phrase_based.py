@@ -13,7 +13,7 @@ from typing import Any
 
 from covnmt.base.processes import available_cpus
 from covnmt.data.corpus import Corpus, Split
-from covnmt.evaluation.test_set import SystemOutput
+from covnmt.evaluation.system_output import SystemOutput
 from covnmt.paper.experiments import Experiment
 from covnmt.paper.measure import GoldPairs, measure_system
 from covnmt.paper.results import Training, ValidationPoint
