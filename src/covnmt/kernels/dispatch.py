@@ -55,14 +55,7 @@ class Kernels:
         """Return x W^T + b."""
         return nn.functional.linear(x, W, b)
 
-    def cross_entropy(
-        self, features: Tensor, W: Tensor, b: Tensor, target: Tensor, mask: Tensor, smoothing: float
-    ) -> tuple[Tensor, Tensor]:
-        """Compute the output layer and the loss: summed with label smoothing, and without.
-
-        features [B, I, q] times W [V, q], against target ids [B, I] where the mask is true.
-        """
-        return reference.cross_entropy(features, W, b, target, mask, smoothing)
+    cross_entropy = staticmethod(reference.cross_entropy)
 
 
 class KernelModule(nn.Module):
@@ -102,24 +95,21 @@ def _wants_triton(device: torch.device) -> bool:
     choice = os.environ.get("COVNMT_OPS", "auto")
     if choice not in ("auto", "reference", "triton"):
         raise UserError(f"COVNMT_OPS is {choice!r}; set it to reference, triton or auto")
-    if choice == "triton":
-        _check_triton_can_run(device)
-        return True
-    on_gpu = choice == "auto" and device.type == "cuda"
-    return on_gpu and _triton_installed() and gpu.supports_kernels(device)
+    on_gpu = device.type == "cuda"
+    if choice != "triton":
+        wanted = choice == "auto" and on_gpu
+        return wanted and _triton_installed() and gpu.supports_kernels(device)
+    # Triton itself would end in a traceback
+    if not _triton_installed():
+        raise UserError(f"COVNMT_OPS is triton, which is not installed: {install_command('gpu')}")
+    if not on_gpu and os.environ.get("TRITON_INTERPRET") != "1":
+        raise UserError(
+            "COVNMT_OPS is triton, but this runs on a CPU; unset it, or try the kernels there, "
+            "slowly, with TRITON_INTERPRET=1"
+        )
+    return True
 
 
 @cache
 def _triton_installed() -> bool:
     return find_spec("triton") is not None
-
-
-def _check_triton_can_run(device: torch.device) -> None:
-    """Refuse a forced choice with a remedy, where Triton itself would end in a traceback."""
-    if not _triton_installed():
-        raise UserError(f"COVNMT_OPS is triton, which is not installed: {install_command('gpu')}")
-    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise UserError(
-            "COVNMT_OPS is triton, but this runs on a CPU; unset it, or try the kernels there, "
-            "slowly, with TRITON_INTERPRET=1"
-        )

@@ -83,7 +83,10 @@ def initial_state(h: Tensor, W: Tensor, b: Tensor) -> Tensor:
 def cross_entropy(
     features: Tensor, W: Tensor, b: Tensor, target: Tensor, mask: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """Output layer and loss over real positions: summed with label smoothing, and without."""
+    """Output layer and loss: summed with label smoothing, and without.
+
+    features [B, I, q] times W [V, q], against target ids [B, I] where the mask is true.
+    """
     logits = nn.functional.linear(features[mask], W, b).float()  # [real positions, V]
     log_probs = torch.log_softmax(logits, dim=-1)
     nll = nn.functional.nll_loss(log_probs, target[mask], reduction="sum")

@@ -165,15 +165,15 @@ class TritonOptimizerStep:
         rows = [row for row in self.rows if row[0].grad is not None]
         weights, first, second, ema = zip(*rows, strict=True)
         gradients = [weight.grad for weight in weights]
-        norm = fused.total_norm(gradients)
+        norm = torch.nn.utils.get_total_norm(gradients)
         scalars = fused.UpdateScalars(norm, self.learning_rate, self.updates, self.ema_new_share)
         config = self.config
-        kind = (
-            fused.Adadelta(config.rho, config.epsilon)
-            if config.optimizer == "adadelta"
-            else fused.AdamW(*config.betas, config.epsilon, config.weight_decay)
+        kernel, constants = fused.adadelta, [config.rho, config.epsilon]
+        if config.optimizer == "adamw":
+            kernel, constants = fused.adamw, [*config.betas, config.epsilon, config.weight_decay]
+        fused.update_weights(
+            weights, gradients, first, second, ema, scalars, config.clip, kernel, constants
         )
-        fused.update_weights(weights, gradients, first, second, ema, scalars, config.clip, kind)
 
 
 def build_optimizer_step(

@@ -4,9 +4,12 @@ They compute in float32 or bfloat16. In other precisions, and for coverage model
 lengths without a kernel, they leave the work to plain PyTorch.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from covnmt.kernels import reference
 from covnmt.kernels.dispatch import Kernels
 from covnmt.kernels.tensors import (
     DecoderSteps,
@@ -47,13 +50,11 @@ class TritonKernels(Kernels):
     def linear(self, x: Tensor, W: Tensor, b: Tensor | None = None) -> Tensor:
         return products.linear(x, W, b, product_precision(x))
 
-    def cross_entropy(
-        self, features: Tensor, W: Tensor, b: Tensor, target: Tensor, mask: Tensor, smoothing: float
-    ) -> tuple[Tensor, Tensor]:
-        precision = product_precision(features)
-        if precision not in PRECISIONS:
-            return super().cross_entropy(features, W, b, target, mask, smoothing)
-        return loss.cross_entropy(features, W, b, target, mask, smoothing, precision)
+    @staticmethod
+    def cross_entropy(features: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        if (precision := product_precision(features)) not in PRECISIONS:
+            return reference.cross_entropy(features, *rest)
+        return loss.cross_entropy(features, *rest, precision=precision)
 
 
 def product_precision(x: Tensor) -> torch.dtype:

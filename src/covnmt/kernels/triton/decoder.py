@@ -74,35 +74,26 @@ class ForwardBuffers(NamedTuple):
         )
 
 
-def _allocate(
-    kind: CoverageConstants, like: Tensor, steps: int, updates: int, J: int, n: int, width: int,
-    exact: bool,
-) -> ForwardBuffers:  # fmt: skip
-    B = like.shape[0]
-    C = like.new_empty(steps + 1, B, J, kind.d, dtype=torch.float32)
-    C[0] = kind.start
-    return ForwardBuffers(
-        product=like.new_empty(steps, B, width),
-        rt=like.new_empty(updates, B, n) if exact else None,
-        c=like.new_empty(updates, B, n),
-        t=like.new_empty(updates + 1, B, n),
-        s=like.new_empty(steps, B, 2 * n),
-        alpha=like.new_empty(steps, B, J, dtype=torch.float32),
-        C=C,
-    )
-
-
 def _forward_steps(
     kind: CoverageConstants, columns: ProductColumns, steps: int, t0: Tensor, x: Tensor,
     source: AttentionSource, W: Tensor, U: Tensor | None, Cx: Tensor,
 ) -> ForwardBuffers:  # fmt: skip
     """Run all steps; x [updates, B, 3n] feeds the updates that follow the first attention steps."""
     B, J, n = source.keys.shape
-    updates = x.shape[0]
-    loop = _allocate(kind, source.h, steps, updates, J, n, columns.width, U is not None)
+    updates, h = x.shape[0], source.h
+    loop = ForwardBuffers(
+        product=h.new_empty(steps, B, columns.width),
+        rt=None if U is None else h.new_empty(updates, B, n),
+        c=h.new_empty(updates, B, n),
+        t=h.new_empty(updates + 1, B, n),
+        s=h.new_empty(steps, B, 2 * n),
+        alpha=h.new_empty(steps, B, J, dtype=torch.float32),
+        C=h.new_empty(steps + 1, B, J, kind.d, dtype=torch.float32),
+    )
+    loop.C[0] = kind.start
     loop.t[0] = t0
     state = t0.to(torch.float32, copy=True).unsqueeze(0)  # [1, B, n]
-    context = source.h.new_empty(1, B, 3 * n)
+    context = h.new_empty(1, B, 3 * n)
     recurrent = None if U is None else U.unsqueeze(0)
     for i in range(steps):
         product = loop.product[i]

@@ -117,6 +117,7 @@ def cross_entropy(
     target: Tensor,
     mask: Tensor,
     smoothing: float,
+    *,
     precision: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """Compute `reference.cross_entropy` with products in `precision`."""

@@ -11,9 +11,8 @@ section 1.4).
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -27,23 +26,7 @@ class UpdateScalars(NamedTuple):
     norm: Tensor  # of all gradients
     rate: Tensor
     updates: Tensor  # done, this one included
-    towards: Tensor  # share of the new weights in the average
-
-
-class AdamW(NamedTuple):
-    """Constants of the optimizer."""
-
-    beta1: float
-    beta2: float
-    epsilon: float
-    decay: float
-
-
-class Adadelta(NamedTuple):
-    """Constants of the optimizer."""
-
-    rho: float
-    epsilon: float
+    new_share: Tensor  # of the weights in their average
 
 
 @triton.jit
@@ -67,16 +50,16 @@ def load_weight(weights, gradients, first, second, norm, limit, size, BLOCK: tl.
 
 
 @triton.jit
-def store_weight(weights, average, new, towards, at, inside):
+def store_weight(weights, average, new, new_share, at, inside):
     tl.store(weights + at, new, mask=inside)
     if average is not None:
         old = tl.load(average + at, mask=inside, other=0.0)
-        tl.store(average + at, old + tl.load(towards) * (new - old), mask=inside)
+        tl.store(average + at, old + tl.load(new_share) * (new - old), mask=inside)
 
 
 @triton.jit(do_not_specialize=["size"])
 def adamw(
-    weights, gradients, first, second, average, norm, rate, updates, towards, limit,
+    weights, gradients, first, second, average, norm, rate, updates, new_share, limit,
     beta1, beta2, epsilon, decay, size, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Update m and v, correct their bias; the weight decay is decoupled."""
@@ -92,12 +75,12 @@ def adamw(
     new = w * (1 - lr * decay) - lr * m_hat / (tl.sqrt(v_hat) + epsilon)
     tl.store(first + at, m, mask=inside)
     tl.store(second + at, v, mask=inside)
-    store_weight(weights, average, new, towards, at, inside)
+    store_weight(weights, average, new, new_share, at, inside)
 
 
 @triton.jit(do_not_specialize=["size"])
 def adadelta(
-    weights, gradients, first, second, average, norm, rate, updates, towards, limit,
+    weights, gradients, first, second, average, norm, rate, updates, new_share, limit,
     rho, epsilon, size, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Average squared gradients in `first` and squared steps in `second`."""
@@ -109,7 +92,7 @@ def adadelta(
     moved = rho * moved + (1 - rho) * step * step
     tl.store(first + at, square, mask=inside)
     tl.store(second + at, moved, mask=inside)
-    store_weight(weights, average, w - tl.load(rate) * step, towards, at, inside)
+    store_weight(weights, average, w - tl.load(rate) * step, new_share, at, inside)
 
 
 def update_weights(
@@ -120,16 +103,10 @@ def update_weights(
     average: Sequence[Tensor | None],
     scalars: UpdateScalars,
     limit: float,
-    kind: AdamW | Adadelta,
+    kernel: Any,
+    constants: Sequence[float],
 ) -> None:
-    """Update all weights in place."""
-    kernel = adamw if isinstance(kind, AdamW) else adadelta
+    """Update all weights in place by the kernel of an optimizer and its constants."""
     for w, g, m, v, a in zip(weights, gradients, first, second, average, strict=True):
         grid = (triton.cdiv(w.numel(), BLOCK),)
-        kernel[grid](w, g.contiguous(), m, v, a, *scalars, limit, *kind, w.numel(), BLOCK)
-
-
-def total_norm(gradients: Sequence[Tensor]) -> Tensor:
-    """Compute the Euclidean norm of all gradients together, on the device."""
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))))
-    return norm
+        kernel[grid](w, g.contiguous(), m, v, a, *scalars, limit, *constants, w.numel(), BLOCK)

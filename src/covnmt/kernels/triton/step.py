@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from covnmt.kernels import reference
-from covnmt.kernels.tensors import BeamBuffers, DecoderWeights, DecodingWeights, EncodedSource
+from covnmt.kernels.tensors import BeamBuffers, DecodingWeights, EncodedSource
 from covnmt.kernels.triton import attention as triton_attention
 from covnmt.kernels.triton.attention import AttentionSource
 from covnmt.kernels.triton.coverage import CoverageConstants
@@ -148,25 +148,19 @@ class PackedWeights(NamedTuple):
         )
 
 
-SmallWeights = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
-
-
-def _small_weights(decoder: DecoderWeights, dtype: torch.dtype) -> SmallWeights:
-    """Collect what the attention kernel reads itself: v, V_a and the coverage network's weights."""
-    V = None if decoder.V_a is None else decoder.V_a.detach().T.contiguous().to(dtype)
-    assert decoder.coverage is not None
-    return decoder.v, V, decoder.coverage.P, decoder.coverage.gates, decoder.coverage.candidate
-
-
 class TritonDecoderStep:
     """A model's step in this precision; `decoder.supports` says for which coverage models."""
 
     def __init__(self, weights: DecodingWeights, dtype: torch.dtype) -> None:
-        assert weights.decoder.coverage is not None
-        self.decoder, self.n = weights.decoder, len(weights.decoder.cell.candidate)
+        self.decoder, coverage = weights.decoder, weights.decoder.coverage
+        assert coverage is not None
+        self.n = len(self.decoder.cell.candidate)
         self.weights = PackedWeights.of(weights, dtype)
-        self.kind = CoverageConstants.of(weights.decoder.coverage, dtype)
-        self.small_weights = _small_weights(weights.decoder, dtype)
+        self.kind = CoverageConstants.of(coverage, dtype)
+        V_a = self.decoder.V_a
+        V = None if V_a is None else V_a.detach().T.contiguous().to(dtype)
+        # what the attention kernel reads itself
+        self.small_weights = self.decoder.v, V, coverage.P, coverage.gates, coverage.candidate
         self.one = 3 * self.n + weights.E.shape[1]  # the column that is always 1
         self.embedded = self.weights.table.shape[1]
 
