@@ -23,16 +23,14 @@ from functools import partial
 from itertools import cycle, islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness import argument_parser, save, summary
 
 # Nothing of covnmt is imported here: a child process inherits the memory of the one that starts it.
 if TYPE_CHECKING:
     from covnmt.training.distributed import World
-    from covnmt.training.step import TrainStep
-
-Step = TypeVar("Step", bound="TrainStep")
+    from covnmt.training.step import GradientReduction, TrainStep
 MILLION = 1_000_000
 SHARDS = 8
 WHITESPACE = ("--source-tokenizer", "whitespace", "--target-tokenizer", "whitespace")
@@ -210,17 +208,17 @@ def update_times(world: "World", case: Case, updates: int) -> dict[str, Any]:
 
     from covnmt.data.batching import collate
     from covnmt.training.distributed import SINGLE_PROCESS
-    from covnmt.training.step import BucketTrainStep, DataParallelTrainStep, TrainStep
 
-    apart = train_step(TrainStep, case, SINGLE_PROCESS)
-    bucket = train_step(BucketTrainStep, case, SINGLE_PROCESS)
-    overlapped = train_step(DataParallelTrainStep, case, world)
+    apart = train_step(None, case, SINGLE_PROCESS)
+    bucket = train_step("bucket", case, SINGLE_PROCESS)
+    overlapped = train_step("overlapped", case, world)
     some = torch.randint(2, case.words - 1, (case.pairs, SOURCE + TARGET)).tolist()
     pairs = [(row[:SOURCE], row[SOURCE:]) for row in some]
     batch = collate(pairs, case.words - 1, case.words - 1)
     words = world.size * case.pairs * (TARGET + 1)
     kinds = {"apart": apart, "row": bucket, "overlapped": overlapped}
     times = in_turns({k: partial(u, [batch], words, 0) for k, u in kinds.items()}, updates)
+    assert bucket.bucket is not None
     return {"gradient_bytes": 4 * bucket.bucket.flat.numel(), "seconds": times}
 
 
@@ -245,12 +243,13 @@ def in_turns(
     return {name: summary(values[3:]) for name, values in times.items()}
 
 
-def train_step(kind: "type[Step]", case: Case, world: "World") -> "Step":
+def train_step(reduction: "GradientReduction | None", case: Case, world: "World") -> "TrainStep":
     """Build a model of this size and the step that trains it."""
     from covnmt.base.config import PAPER_SYSTEMS, ModelConfig, TrainConfig
     from covnmt.model.initialize import initialize_weights
     from covnmt.model.seq2seq import Seq2Seq
     from covnmt.training.optimizer import build_optimizer, build_optimizer_step
+    from covnmt.training.step import TrainStep
 
     sizes = dict.fromkeys(("embedding", "hidden", "rank"), case.size)
     config = ModelConfig.model_validate({**sizes, "coverage": PAPER_SYSTEMS["gru10"]})
@@ -258,7 +257,7 @@ def train_step(kind: "type[Step]", case: Case, world: "World") -> "Step":
     initialize_weights(model, "modern")
     settings = TrainConfig(optimizer="adamw", learning_rate=1e-3, loss="token_mean")
     step = build_optimizer_step(model, build_optimizer(model, settings), {}, settings)
-    return kind(model, step, settings, world)
+    return TrainStep(model, step, settings, world, reduction)
 
 
 def timed(function: Callable[[], object]) -> float:

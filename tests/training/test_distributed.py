@@ -17,7 +17,7 @@ from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.data.batching import empty_batch
 from covnmt.kernels import dispatch
 from covnmt.training.distributed import SINGLE_PROCESS, World, interleave, process_group
-from covnmt.training.step import BucketTrainStep, DataParallelTrainStep, GradientBucket, TrainStep
+from covnmt.training.step import GradientBucket, TrainStep
 from tests.model.small import small_batch
 from tests.training.test_step import CONFIG, DEVICE, train_step, weights
 
@@ -114,15 +114,15 @@ def test_group_of_one_process_updates_like_a_single_process() -> None:
     assert_same_weights(single, connected)
     assert connected.take_nll() == pytest.approx(single.take_nll(), rel=1e-6)
     if dispatch.uses_triton(DEVICE):
-        assert isinstance(connected, BucketTrainStep)
+        assert connected.bucket is not None
         assert connected.graphs.statistics()["graphs"] == 1
     else:
-        assert isinstance(connected, DataParallelTrainStep)
+        assert connected.data_parallel is not None
 
 
 @pytest.mark.usefixtures("group_of_one")
 def test_bucket_step_updates_like_plain_step() -> None:
-    plain, bucket = train_step(), train_step(world=World(connected=True), kind=BucketTrainStep)
+    plain, bucket = train_step(), train_step(world=World(connected=True), reduction="bucket")
     for number in range(3):
         batch = small_batch([(3, 4), (5, 2)], seed=number).to(DEVICE)
         for step in (plain, bucket):
@@ -149,8 +149,8 @@ def test_bf16_bucket_gives_float32_gradients_within_bf16_rounding() -> None:
 @pytest.mark.usefixtures("group_of_one")
 def test_accumulated_gradients_are_all_reduced_once() -> None:
     plain = train_step()
-    parallel = train_step(world=World(connected=True), kind=DataParallelTrainStep)
-    assert isinstance(parallel, DataParallelTrainStep)
+    parallel = train_step(world=World(connected=True), reduction="overlapped")
+    assert parallel.data_parallel is not None
     reduced = []
 
     def hook(

@@ -13,7 +13,7 @@ from covnmt.model.initialize import initialize_weights
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.training.distributed import SINGLE_PROCESS, World
 from covnmt.training.optimizer import build_optimizer, build_optimizer_step
-from covnmt.training.step import CudaGraphCache, TrainStep, build_train_step
+from covnmt.training.step import CudaGraphCache, GradientReduction, TrainStep
 from tests.model.small import VOCABULARY_SIZE, small_batch, small_config
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -26,15 +26,15 @@ def train_step(
     config: TrainConfig = CONFIG,
     system: str = "gru1",
     world: World = SINGLE_PROCESS,
-    kind: type[TrainStep] | None = None,
+    reduction: GradientReduction | None = None,
 ) -> TrainStep:
-    """The step of a small model; of the given kind, or of the one chosen for these ranks."""
+    """The step of a small model."""
     torch.manual_seed(1)
     model = Seq2Seq(small_config(PAPER_SYSTEMS[system]), VOCABULARY_SIZE, VOCABULARY_SIZE)
     initialize_weights(model, "modern")
     model.to(DEVICE)
     optimizer_step = build_optimizer_step(model, build_optimizer(model, config), {}, config)
-    return (kind or build_train_step)(model, optimizer_step, config, world)
+    return TrainStep(model, optimizer_step, config, world, reduction)
 
 
 def weights(step: TrainStep) -> list[torch.Tensor]:

@@ -40,7 +40,7 @@ from covnmt.training.state import (
     save_best,
     save_checkpoint,
 )
-from covnmt.training.step import build_train_step
+from covnmt.training.step import TrainStep
 from covnmt.training.validation import validate
 
 # On a GPU batches are padded to multiples of these (pairs, tokens), so that few CUDA graphs do.
@@ -64,7 +64,7 @@ def train(
     ):
         counters = run.counters
         optimizer_step = build_optimizer_step(run.model, run.optimizer, run.ema, config.train)
-        step = build_train_step(run.model, optimizer_step, config.train, world)
+        step = TrainStep(run.model, optimizer_step, config.train, world)
 
         if counters.validation_pending:  # a signal interrupted it before the run was resumed
             with log.pause():

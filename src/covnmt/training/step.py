@@ -1,21 +1,24 @@
 """One update of the weights: forward, backward, clipping, optimizer step, EMA.
 
-There are three kinds of step, chosen once by `build_train_step`:
+On a GPU with Triton the whole update is a replayed CUDA graph: an update of the paper's model is
+over a thousand small kernels, and launching them one by one takes longer than running them. Each
+batch shape is captured when it first occurs; shapes are padded to a few sizes, and all graphs share
+one memory pool.
 
-- `TrainStep`, for one process. On a GPU with Triton the whole update is a replayed CUDA graph: an
-  update of the paper's model is over a thousand small kernels, and launching them one by one takes
-  longer than running them. Each batch shape is captured when it first occurs; shapes are padded to
-  a few sizes, and all graphs share one memory pool.
-- `DataParallelTrainStep`, for several ranks without CUDA graphs. DistributedDataParallel
-  all-reduces the gradients while the backward pass is still running.
-- `BucketTrainStep`, for several ranks with CUDA graphs. A graph ends with all gradients copied
-  into one flat bucket; the all-reduce and the optimizer step follow outside the graph. Ranks have
-  batches of different shapes, so one rank may capture while another replays, and an all-reduce
-  inside the graph would leave them waiting for each other.
+Several ranks sum their gradients in one of two ways:
+
+- `overlapped`, without CUDA graphs: DistributedDataParallel all-reduces gradients while the
+  backward pass of the last batch is still running.
+- `bucket`, with CUDA graphs: a graph ends with all gradients copied into one flat bucket; the
+  all-reduce and the optimizer step follow outside the graph. Ranks have batches of different
+  shapes, so one rank may capture while another replays, and an all-reduce inside the graph would
+  leave them waiting for each other.
 """
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -31,6 +34,7 @@ from covnmt.training.distributed import SINGLE_PROCESS, World
 from covnmt.training.loss import batch_loss
 from covnmt.training.optimizer import OptimizerStep
 
+GradientReduction = Literal["overlapped", "bucket"]
 MAX_GRAPHS = 256
 BF16_IS_EMULATED = (
     "train.precision=bf16, but this GPU has no bf16 arithmetic: PyTorch emulates it at best. "
@@ -41,15 +45,15 @@ BF16_IS_EMULATED = (
 class TrainStep:
     """Updates the weights and sums up the loss, without waiting for the GPU."""
 
-    loss_factor = 1.0
-
     def __init__(
         self,
         model: Seq2Seq,
         optimizer_step: OptimizerStep,
         config: TrainConfig,
         world: World = SINGLE_PROCESS,
+        reduction: GradientReduction | None = None,
     ) -> None:
+        """Without a `reduction`, take the one that suits the device and the ranks."""
         self.model, self.optimizer_step, self.config = model, optimizer_step, config
         self.world = world
         self.device = next(model.parameters()).device
@@ -60,6 +64,16 @@ class TrainStep:
         self.loss_scale = torch.ones((), device=self.device)
         self.nll = torch.zeros((), device=self.device, dtype=torch.float64)
         self.uses_graphs = dispatch.uses_triton(self.device)
+        if reduction is None and world.connected:
+            reduction = "bucket" if self.uses_graphs else "overlapped"
+        self.data_parallel: DistributedDataParallel | None = None
+        self.bucket: GradientBucket | None = None
+        if reduction == "overlapped":
+            self.loss = self.data_parallel = DistributedDataParallel(self.loss)
+        if reduction == "bucket":
+            bf16 = uses_bf16(config.precision, self.device)
+            dtype = torch.bfloat16 if bf16 else torch.float32
+            self.bucket = GradientBucket(model.parameters(), dtype)
         self.graphs = CudaGraphCache(lambda batch: self.update([batch]), MAX_GRAPHS)
 
     def __call__(
@@ -71,7 +85,9 @@ class TrainStep:
         the share of the run's time limit that has passed, for the learning-rate schedule.
         """
         scale = 1.0 / target_tokens if self.config.loss == "token_mean" else 1.0
-        self.loss_scale.fill_(scale * self.loss_factor)
+        if self.data_parallel is not None:
+            scale *= self.world.size  # DistributedDataParallel takes the mean over the ranks
+        self.loss_scale.fill_(scale)
         self.world.reseed(self.config.seed, update)
         self.optimizer_step.prepare(update, time_share)
         self.model.train()
@@ -79,17 +95,25 @@ class TrainStep:
             self.graphs.run(batches[0])
         else:
             self.update(batches)
+        if self.bucket is not None:
+            self.bucket.all_reduce()
+            self.optimizer_step()
 
     def update(self, batches: Sequence[Batch]) -> None:
         """Do what a CUDA graph captures."""
         self.backward(batches)
-        self.optimizer_step()
+        if self.bucket is None:
+            self.optimizer_step()
+        else:
+            self.bucket.fill()
 
     def backward(self, batches: Sequence[Batch]) -> None:
         """Leave the summed gradients of the batches in the weights."""
         self.model.zero_grad(set_to_none=True)
-        for batch in batches:
-            self.accumulate(batch)
+        with self.data_parallel.no_sync() if self.data_parallel else nullcontext():
+            for batch in batches[:-1]:
+                self.accumulate(batch)
+        self.accumulate(batches[-1])
 
     def accumulate(self, batch: Batch) -> None:
         """Run forward and backward, adding to the gradients."""
@@ -106,58 +130,6 @@ class TrainStep:
         nll = self.nll.item()
         self.nll.zero_()
         return sum(self.world.all_gather(nll))
-
-
-class DataParallelTrainStep(TrainStep):
-    """Several ranks: gradients are all-reduced during the backward pass of the last batch."""
-
-    def __init__(
-        self, model: Seq2Seq, optimizer_step: OptimizerStep, config: TrainConfig, world: World
-    ) -> None:
-        super().__init__(model, optimizer_step, config, world)
-        self.data_parallel = DistributedDataParallel(self.loss)
-        self.loss = self.data_parallel
-        self.loss_factor = world.size  # DistributedDataParallel takes the mean over the ranks
-
-    def backward(self, batches: Sequence[Batch]) -> None:
-        self.model.zero_grad(set_to_none=True)
-        with self.data_parallel.no_sync():
-            for batch in batches[:-1]:
-                self.accumulate(batch)
-        self.accumulate(batches[-1])
-
-
-class BucketTrainStep(TrainStep):
-    """Several ranks: gradients are all-reduced in one flat bucket after the backward pass."""
-
-    def __init__(
-        self, model: Seq2Seq, optimizer_step: OptimizerStep, config: TrainConfig, world: World
-    ) -> None:
-        super().__init__(model, optimizer_step, config, world)
-        bf16 = uses_bf16(config.precision, self.device)
-        self.bucket = GradientBucket(model.parameters(), torch.bfloat16 if bf16 else torch.float32)
-
-    def __call__(
-        self, batches: Sequence[Batch], target_tokens: int, update: int, time_share: float = 0.0
-    ) -> None:
-        super().__call__(batches, target_tokens, update, time_share)
-        self.bucket.all_reduce()
-        self.optimizer_step()
-
-    def update(self, batches: Sequence[Batch]) -> None:
-        self.backward(batches)
-        self.bucket.fill()
-
-
-def build_train_step(
-    model: Seq2Seq, optimizer_step: OptimizerStep, config: TrainConfig, world: World
-) -> TrainStep:
-    """Choose the kind of step for this device and these ranks."""
-    kind: type[TrainStep] = TrainStep
-    if world.connected:
-        on_triton = dispatch.uses_triton(next(model.parameters()).device)
-        kind = BucketTrainStep if on_triton else DataParallelTrainStep
-    return kind(model, optimizer_step, config, world)
 
 
 class BatchLoss(nn.Module):
@@ -198,7 +170,7 @@ class CudaGraphCache:
 
     def __init__(self, function: Callable[[Batch], None], max_graphs: int) -> None:
         self.function, self.max_graphs = function, max_graphs
-        self.run_eagerly: set[tuple[int, ...]] = set()  # shapes that ran without a graph
+        self.eager_shapes: set[tuple[int, ...]] = set()  # that ran without a graph
         self.captured: dict[tuple[int, ...], tuple[torch.cuda.CUDAGraph, Batch]] = {}
         self.seconds = 0.0  # spent on shapes that were not captured yet
 
@@ -208,9 +180,9 @@ class CudaGraphCache:
         if shape not in self.captured:
             began = time.monotonic()
             # The very first batch runs eagerly: its lazy initialization cannot be captured.
-            may_capture = self.run_eagerly and len(self.captured) < self.max_graphs
+            may_capture = self.eager_shapes and len(self.captured) < self.max_graphs
             if not may_capture or not self._capture(shape, batch):
-                self.run_eagerly.add(shape)
+                self.eager_shapes.add(shape)
                 self.function(batch)
             self.seconds += time.monotonic() - began
         if shape in self.captured:
@@ -238,7 +210,7 @@ class CudaGraphCache:
             with torch.cuda.graph(graph, pool=pool, capture_error_mode="relaxed"):
                 self.function(static_batch)
         except RuntimeError:
-            if shape in self.run_eagerly:
+            if shape in self.eager_shapes:
                 self.max_graphs = 0
             return False
         self.captured[shape] = (graph, static_batch)
