@@ -27,8 +27,8 @@ from covnmt.model.directory import (
     find_model,
 )
 from covnmt.paper import demo
-from covnmt.serve import model_pool
-from covnmt.serve.model_pool import ModelSpec, parse_spec
+from covnmt.serve import served_model
+from covnmt.serve.served_model import ModelSpec, parse_spec
 
 MOST_BYTES = 16 * 2**20
 # Sentences as a person may type them, and words that their translations must contain.
@@ -63,7 +63,7 @@ def bundled(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     write_lines(folder / "xx-en" / MODEL_CARD, ["# Xish to English, tiny"])
     here.mkdir()
     monkeypatch.chdir(here)
-    for module in (directory, model_pool):
+    for module in (directory, served_model):
         monkeypatch.setattr(module, "BUNDLED_MODELS", folder)
     return folder / "xx-en"
 

@@ -11,10 +11,9 @@ from typing import Any
 import httpx
 import uvicorn
 
-from covnmt.serve.app import create_app
-from covnmt.serve.model_pool import ServedModel, open_models, parse_spec
-from covnmt.serve.prometheus import ServerMetrics
-from covnmt.serve.server import open_socket
+from covnmt.serve.monitoring import ServerMetrics
+from covnmt.serve.served_model import ServedModel, open_models, parse_spec
+from covnmt.serve.server import create_app, open_socket
 from covnmt.serve.settings import ServeSettings
 
 # requests of all tests come from one address

@@ -1,16 +1,18 @@
 """Checks for omissions over HTTP, by a bundled model; pairs are queued one by one."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from typing import Any, cast
 
 import pytest
 
 from covnmt.inference.model import Model
 from covnmt.inference.omissions import MAX_TOKENS
 from covnmt.model.directory import find_model
-from covnmt.serve.batching import LONG_BYTES
-from covnmt.serve.service import submit_one_by_one
+from covnmt.serve.request_queue import LONG_BYTES
+from covnmt.serve.served_model import ServedModel
+from covnmt.serve.service import run_one_by_one
 from covnmt.serve.settings import ServeSettings
 from covnmt.serve.work import CheckWork, decodings_per_check
 
@@ -71,9 +73,13 @@ class Queue:
     def __init__(self) -> None:
         self.futures: list[Future[int]] = []
 
-    def submit(self, number: int) -> "Future[int]":
-        self.futures.append(Future())
-        return self.futures[-1]
+    def submit(self, work: Sequence[CheckWork], prefixes: Sequence[str]) -> "list[Future[int]]":
+        self.futures += [Future() for _ in work]
+        return self.futures[-len(work) :]
+
+    async def run(self, count: int) -> Any:
+        work = [CheckWork(("a", "b"))] * count
+        return await run_one_by_one(cast(ServedModel, self), work, [""] * count)
 
 
 async def wait_for(queue: Queue, number: int) -> "Future[int]":
@@ -86,7 +92,7 @@ async def wait_for(queue: Queue, number: int) -> "Future[int]":
 def test_pairs_are_queued_one_after_the_other() -> None:
     async def scenario() -> None:
         queue = Queue()
-        work = asyncio.ensure_future(submit_one_by_one(queue.submit, [1, 2, 3]))
+        work = asyncio.ensure_future(queue.run(3))
         for number in (1, 2, 3):
             (await wait_for(queue, number)).set_result(10 * number)
             assert len(queue.futures) == number
@@ -98,7 +104,7 @@ def test_pairs_are_queued_one_after_the_other() -> None:
 def test_cancelling_leaves_the_remaining_pairs_unqueued() -> None:
     async def scenario() -> None:
         queue = Queue()
-        work = asyncio.ensure_future(submit_one_by_one(queue.submit, [1, 2, 3]))
+        work = asyncio.ensure_future(queue.run(3))
         (await wait_for(queue, 1)).set_result(10)
         last = await wait_for(queue, 2)
         work.cancel()

@@ -9,8 +9,8 @@ import pytest
 from libretranslatepy import LibreTranslateAPI  # type: ignore[import-untyped]
 
 from covnmt.serve.libretranslate import find_model_for_languages
-from covnmt.serve.model_pool import ModelSpec
 from covnmt.serve.security import RequestRefusedError
+from covnmt.serve.served_model import ModelSpec
 from covnmt.serve.service import TranslationService
 from covnmt.serve.settings import ServeSettings
 

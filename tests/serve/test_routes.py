@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from covnmt.inference.model import Model
+from covnmt.metrics.adequacy import LOW_ATTENTION
+from covnmt.serve.remarks import max_coverage
 from covnmt.serve.settings import ServeSettings
 
 from .server import PATIENCE, Running, post, serving, wait_until
@@ -129,6 +131,7 @@ def test_alignments_are_those_of_the_model(
 def test_models_lists_properties_of_every_model(client: httpx.Client) -> None:
     first, second = client.get("/v1/models").json()["models"]
     assert (first["name"], first["coverage"], first["fertility"]) == ("tiny", "fertility", True)
+    assert (first["min_attention"], first["max_coverage"]) == (LOW_ATTENTION, max_coverage(True))
     assert (second["name"], second["source"], second["target"]) == ("twin", "aa", "bb")
 
 

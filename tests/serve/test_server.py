@@ -15,10 +15,10 @@ import httpx
 import pytest
 
 from covnmt.base.errors import UserError
-from covnmt.serve.model_pool import ModelSpec, open_models, parse_spec
-from covnmt.serve.prometheus import ServerMetrics
-from covnmt.serve.server import open_socket, read_api_key
-from covnmt.serve.settings import ServeSettings, parse_host, parse_origin
+from covnmt.serve.monitoring import ServerMetrics
+from covnmt.serve.served_model import ModelSpec, open_models, parse_spec
+from covnmt.serve.server import open_socket
+from covnmt.serve.settings import ServeSettings, parse_host, parse_origin, read_api_key
 from tests.conftest import RunCli
 
 from .server import PATIENCE, wait_until

@@ -13,8 +13,7 @@ import pytest
 
 from covnmt.base.errors import UserError
 from covnmt.inference.translate import Translation
-from covnmt.serve.service import SubmittedTexts
-from covnmt.serve.stream import PartialTranslations, stream_events
+from covnmt.serve.service import PartialTranslations, SubmittedTexts, stream_events
 from covnmt.serve.work import ChangedText
 from covnmt.text.codec import Codec
 from covnmt.text.sentences import split_into_sentences

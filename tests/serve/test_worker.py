@@ -15,16 +15,16 @@ import pytest
 
 from covnmt.base.errors import UserError
 from covnmt.inference.model import Model
-from covnmt.serve.batching import WorkItem
-from covnmt.serve.work import ModelProperties, TranslateWork
-from covnmt.serve.worker import WorkerDiedError, WorkerProcess, freeze_gc
+from covnmt.serve.request_queue import WorkItem
+from covnmt.serve.served_model import ModelProperties, WorkerDiedError, WorkerProcess, freeze_gc
+from covnmt.serve.work import TranslateWork
 
 from .server import PATIENCE, wait_until
 
 
 @pytest.fixture
 def worker(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerProcess]:
-    monkeypatch.setattr("covnmt.serve.worker.SECONDS_TO_EXIT", PATIENCE)
+    monkeypatch.setattr("covnmt.serve.served_model.SECONDS_TO_EXIT", PATIENCE)
     made = WorkerProcess(tiny_model, "cpu", threads=1)
     yield made
     made.close()
@@ -88,7 +88,7 @@ def is_another(worker: WorkerProcess, last: BaseProcess) -> bool:
 def test_a_failed_restart_is_repeated(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("covnmt.serve.worker.RESTART_PAUSE", 0.01)
+    monkeypatch.setattr("covnmt.serve.served_model.RESTART_PAUSE", 0.01)
     directory = Path(shutil.copytree(tiny_model, tmp_path / "model"))
     worker = WorkerProcess(directory, "cpu", threads=1)
     try:

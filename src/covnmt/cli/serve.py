@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
+from covnmt.base.errors import UserError, install_command
 from covnmt.cli.options import DeviceOption, FromSettings, check_finite, expand_settings
-from covnmt.serve.settings import ServeSettings
+from covnmt.serve.settings import ServeSettings, parse_host, parse_origin, read_api_key
 
 app = typer.Typer()
 
@@ -51,9 +52,12 @@ def serve(
     ] = 10.0,
 ) -> None:
     """Serve models over HTTP, with a web page that shows alignment and coverage."""
-    from covnmt.serve.server import read_api_key, run_server
-    from covnmt.serve.settings import parse_host, parse_origin
-
+    try:
+        from covnmt.serve.server import run_server
+    except ImportError as error:
+        raise UserError(
+            f"the server needs {error.name}, which is not installed: {install_command('serve')}"
+        ) from None
     changes = {
         "api_key": read_api_key(api_key_file) if api_key_file else None,
         "allow_origins": tuple(map(parse_origin, allow_origin or ())),

@@ -12,10 +12,10 @@ from pydantic import BaseModel, Field, ValidationError
 from starlette.responses import JSONResponse, Response
 
 from covnmt.base.errors import UserError
-from covnmt.serve.model_pool import ServedModel
 from covnmt.serve.routes import ERROR_RESPONSES
 from covnmt.serve.schemas import MAX_TEXTS, Text, first_error_message
 from covnmt.serve.security import RequestRefusedError, api_key_from_headers, check_api_key
+from covnmt.serve.served_model import ServedModel
 from covnmt.serve.service import TranslationService, gather_futures
 
 

@@ -5,8 +5,8 @@ the attention that a source token received is the sum of its column.
 """
 
 from collections import defaultdict
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from covnmt.inference.translate import Translation
 from covnmt.metrics.adequacy import LOW_ATTENTION
@@ -20,16 +20,17 @@ MIN_REPEATED_ATTENTION = 0.4
 
 @dataclass(frozen=True)
 class Remark:
-    """A token that a reader should look at, by its position, and why."""
+    """A token that may be translated badly, by its position, and why."""
 
     side: Literal["source", "target"]
     position: int
     kind: Literal["left out", "too much", "said twice"]
     reason: str
 
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return asdict(self)
+
+def max_coverage(has_fertility: bool) -> float:
+    """Return the coverage above which a source token got too much attention."""
+    return MAX_OF_FERTILITY if has_fertility else MAX_ATTENTION
 
 
 def find_remarks(translation: Translation) -> list[Remark]:
@@ -40,7 +41,7 @@ def find_remarks(translation: Translation) -> list[Remark]:
 def _source_remarks(translation: Translation) -> list[Remark]:
     remarks, fertility = [], translation.fertility
     received = translation.alignment.sum(axis=0)  # [J]
-    limit = MAX_ATTENTION if fertility is None else MAX_OF_FERTILITY
+    limit = max_coverage(fertility is not None)
     for j, (attention, coverage) in enumerate(zip(received, translation.coverage, strict=True)):
         if attention < LOW_ATTENTION:
             reason = f"attention {attention:.2f} in all: the translation hardly attended to it"

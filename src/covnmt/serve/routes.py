@@ -2,15 +2,11 @@
 
 import asyncio
 import time
-from concurrent.futures import Future
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from covnmt.inference.omissions import OmissionReport
-from covnmt.serve.model_pool import numbered_prefixes
-from covnmt.serve.responses import alignment_json, model_json, sentence_json
 from covnmt.serve.schemas import (
     AlignRequest,
     AlignResponse,
@@ -20,9 +16,18 @@ from covnmt.serve.schemas import (
     ModelsResponse,
     TranslateRequest,
     TranslateResponse,
+    alignment_json,
+    model_json,
+    sentence_json,
 )
-from covnmt.serve.service import TranslationService, gather_futures, submit_one_by_one
-from covnmt.serve.stream import PartialTranslations, stream_events
+from covnmt.serve.service import (
+    PartialTranslations,
+    TranslationService,
+    gather_futures,
+    numbered_prefixes,
+    run_one_by_one,
+    stream_events,
+)
 from covnmt.serve.work import AlignWork, CheckWork
 
 STREAM_HEADERS = {"X-Accel-Buffering": "no"}  # nginx would keep events until it has 4 KiB of them
@@ -76,7 +81,7 @@ def build_router(service: TranslationService) -> APIRouter:
     async def align(body: AlignRequest, request: Request) -> Response:
         """Align given translations by forced decoding."""
         model = service.model(body.model)
-        service.accept(request, model, len(body.pairs))
+        service.check_size(request, model, len(body.pairs))
         work = [AlignWork((pair.source, pair.target), body.tokenized) for pair in body.pairs]
         futures = model.submit(work, numbered_prefixes("pair", len(work)))
         done = await service.finish(request, body.timeout, gather_futures(futures))
@@ -87,15 +92,9 @@ def build_router(service: TranslationService) -> APIRouter:
     async def check(body: CheckRequest, request: Request) -> Response:
         """Find source words that given translations probably leave out."""
         model = service.model(body.model)
-        service.accept(request, model, len(body.pairs))
+        service.check_size(request, model, len(body.pairs))
         work = [CheckWork((pair.source, pair.target)) for pair in body.pairs]
-        prefixes = numbered_prefixes("pair", len(work))
-
-        def submit(index: int) -> Future[OmissionReport]:
-            [future] = model.submit([work[index]], [prefixes[index]])
-            return future
-
-        reports = submit_one_by_one(submit, range(len(work)))
+        reports = run_one_by_one(model, work, numbered_prefixes("pair", len(work)))
         done = await service.finish(request, body.timeout, reports)
         return JSONResponse(
             {"model": model.spec.name, "checks": [report.to_json() for report in done]}

@@ -1,10 +1,20 @@
-"""Request and response bodies; the OpenAPI document describes them, with their examples."""
+"""Request and response bodies; the OpenAPI document describes them, with their examples.
+
+Numbers in responses are rounded to four places.
+"""
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from covnmt.inference.align import Alignment
+from covnmt.inference.translate import Translation, rounded_list
+from covnmt.metrics.adequacy import LOW_ATTENTION
+from covnmt.serve.remarks import Remark, find_remarks, max_coverage
+from covnmt.serve.served_model import ServedModel
 
 MAX_TEXTS = 500
 MAX_BEAM = 100
@@ -34,8 +44,6 @@ Text = Annotated[
     AfterValidator(reject_control_characters),
     Field(json_schema_extra={"pattern": f"^[^{CONTROL_CLASS}]*$"}),
 ]
-Name = Annotated[str, Field(max_length=64)]
-Seconds = Annotated[float, Field(ge=0.01, le=3600, allow_inf_nan=False)]
 
 
 def first_error_message(errors: Sequence[Any]) -> str:
@@ -68,7 +76,18 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class TranslateRequest(RequestBody):
+class ModelRequest(RequestBody):
+    """What can be asked of a model, and for how long."""
+
+    model: Annotated[str, Field(max_length=64)] | None = Field(
+        None, description="one of /v1/models; the first if not given"
+    )
+    timeout: Annotated[float, Field(ge=0.01, le=3600, allow_inf_nan=False)] | None = Field(
+        None, description="seconds after which to give up"
+    )
+
+
+class TranslateRequest(ModelRequest):
     """One text or several; each is split into sentences, and keeps its line breaks and spaces."""
 
     model_config = ConfigDict(
@@ -81,7 +100,6 @@ class TranslateRequest(RequestBody):
     )
 
     text: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
-    model: Name | None = Field(None, description="one of /v1/models; the first if not given")
     beam: Annotated[int, Field(ge=1, le=MAX_BEAM)] | None = Field(
         None, description="hypotheses kept while searching; the model's own if not given"
     )
@@ -91,7 +109,6 @@ class TranslateRequest(RequestBody):
     parts: Annotated[list[ResultPart], Field(max_length=10)] = Field(
         default_factory=list, alias="return", description="what else to return for each sentence"
     )
-    timeout: Seconds | None = Field(None, description="seconds after which to give up")
 
 
 class SentencePair(RequestBody):
@@ -108,7 +125,7 @@ def pair_example(source: str, target: str) -> ConfigDict:
     )
 
 
-class AlignRequest(RequestBody):
+class AlignRequest(ModelRequest):
     """Pairs of a sentence and a translation to align by forced decoding."""
 
     model_config = pair_example(
@@ -116,9 +133,7 @@ class AlignRequest(RequestBody):
     )
 
     pairs: Annotated[list[SentencePair], Field(min_length=1, max_length=MAX_TEXTS)]
-    model: Name | None = Field(None, description="one of /v1/models; the first if not given")
-    tokenized: bool = Field(False, description="words are what stands between spaces")
-    timeout: Seconds | None = Field(None, description="seconds after which to give up")
+    tokenized: bool = Field(False, description="take the words between spaces as tokens")
 
 
 class CheckPair(RequestBody):
@@ -128,7 +143,7 @@ class CheckPair(RequestBody):
     target: Text = Field(description="any translation; an empty one leaves out everything")
 
 
-class CheckRequest(RequestBody):
+class CheckRequest(ModelRequest):
     """Pairs of a sentence and a translation to check for omissions."""
 
     model_config = pair_example(
@@ -136,23 +151,12 @@ class CheckRequest(RequestBody):
     )
 
     pairs: Annotated[list[CheckPair], Field(min_length=1, max_length=MAX_TEXTS)]
-    model: Name | None = Field(None, description="one of /v1/models; the first if not given")
-    timeout: Seconds | None = Field(None, description="seconds after which to give up")
 
 
 class Failure(BaseModel):
     """What is wrong, and what to do."""
 
     error: str
-
-
-class RemarkOut(BaseModel):
-    """A word that may be translated badly, and why."""
-
-    side: Literal["source", "target"]
-    position: int
-    kind: Literal["left out", "too much", "said twice"]
-    reason: str
 
 
 class SentenceOut(BaseModel):
@@ -172,7 +176,7 @@ class SentenceOut(BaseModel):
     fertility: list[float] | None = Field(
         None, description="target tokens expected of each source token"
     )
-    remarks: list[RemarkOut] | None = None
+    remarks: list[Remark] | None = None
     nbest: list["SentenceOut"] | None = Field(None, description="the other hypotheses, best first")
 
 
@@ -243,9 +247,70 @@ class ModelOut(BaseModel):
     fertility: bool
     beam: int
     max_source: int
+    min_attention: float = Field(description="a source token with less is remarked as left out")
+    max_coverage: float = Field(description="a source token with more is remarked as too much")
 
 
 class ModelsResponse(BaseModel):
     """All models, the default first."""
 
     models: list[ModelOut]
+
+
+def sentence_json(translation: Translation, parts: Sequence[str]) -> dict[str, Any]:
+    """Return a translated sentence with those parts alone that the request asks for."""
+    answer: dict[str, Any] = {
+        "source": translation.source,
+        "text": translation.text,
+        "score": finite_score(translation.score),
+    }
+    if "tokens" in parts:
+        answer["source_tokens"] = list(translation.source_tokens)
+        answer["tokens"] = list(translation.tokens)
+    if "alignment" in parts:
+        answer["alignment"] = rounded_list(translation.alignment)
+    if "coverage" in parts:
+        answer["coverage"] = rounded_list(translation.coverage)
+    if "fertility" in parts:
+        fertility = translation.fertility
+        answer["fertility"] = None if fertility is None else rounded_list(fertility)
+    if "remarks" in parts:
+        answer["remarks"] = [asdict(remark) for remark in find_remarks(translation)]
+    if translation.alternatives:
+        answer["nbest"] = [
+            sentence_json(alternative, parts) for alternative in translation.alternatives
+        ]
+    return answer
+
+
+def alignment_json(alignment: Alignment) -> dict[str, Any]:
+    """Return an aligned pair."""
+    fertility = alignment.fertility
+    return {
+        "source_tokens": list(alignment.source_tokens),
+        "tokens": list(alignment.target_tokens),
+        "alignment": rounded_list(alignment.matrix),
+        "fertility": None if fertility is None else rounded_list(fertility),
+        "log_prob": finite_score(alignment.log_prob),
+    }
+
+
+def finite_score(score: float) -> float:
+    """Round a score; JSON has no infinity, so an impossible sentence gets the lowest number."""
+    return round(max(score, -1e9), 4)
+
+
+def model_json(model: ServedModel) -> dict[str, Any]:
+    """Return what clients may know of a model."""
+    coverage = model.properties.coverage_kind
+    return {
+        "name": model.spec.name,
+        "source": model.spec.source,
+        "target": model.spec.target,
+        "coverage": coverage,
+        "fertility": coverage == "fertility",
+        "beam": model.decode.beam,
+        "max_source": model.decode.max_source,
+        "min_attention": LOW_ATTENTION,
+        "max_coverage": max_coverage(coverage == "fertility"),
+    }

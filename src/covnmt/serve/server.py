@@ -1,52 +1,74 @@
-"""Start the server, log where it listens, and stop it gracefully."""
+"""The server: its application of routes, middleware and error handlers; starting and stopping."""
 
+import asyncio
 import errno
 import logging
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from multiprocessing.connection import Listener
 from pathlib import Path
+from typing import Any
 
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from covnmt import __version__
 from covnmt.base.console import log
-from covnmt.base.errors import UserError, install_command
-from covnmt.base.files import read_lines
+from covnmt.base.errors import UserError
+from covnmt.serve import libretranslate, routes
+from covnmt.serve.monitoring import CLIENT_CLOSED_REQUEST, AccessLogMiddleware, ServerMetrics
+from covnmt.serve.request_queue import ClosedError, QueueFullError
+from covnmt.serve.schemas import first_error_message
+from covnmt.serve.security import RequestRefusedError, SecurityMiddleware
+from covnmt.serve.served_model import (
+    ModelSpec,
+    ServedModel,
+    WorkerDiedError,
+    freeze_gc,
+    open_models,
+    parse_spec,
+)
+from covnmt.serve.service import TranslationService
 from covnmt.serve.settings import ServeSettings, bracket_ipv6
 
+# Starlette and FastAPI raise these themselves, with messages that do not help.
+NO_ENDPOINT = "no such endpoint or method; see /openapi.json"
+MESSAGES = {400: "the body is not JSON in UTF-8", 404: NO_ENDPOINT, 405: NO_ENDPOINT}
+DOCUMENT = "/openapi.json"
+PAGE = Path(__file__).parent / "page"
 SHUTDOWN_SECONDS = 30  # to finish what was accepted
 
 
 def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> None:
     """Serve these models until interrupted; then finish what was accepted."""
-    try:
-        import uvicorn
-
-        from covnmt.serve.app import create_app
-    except ImportError as error:
-        raise UserError(
-            f"the server needs {error.name}, which is not installed: {install_command('serve')}"
-        ) from None
-    from covnmt.serve.model_pool import open_models, parse_spec
-    from covnmt.serve.prometheus import ServerMetrics
-    from covnmt.serve.worker import freeze_gc
-
     metrics = ServerMetrics()
     specs = [parse_spec(text) for text in models]
     # before the models are opened, which takes longer than to find the port taken
     listening = open_socket(settings.host, settings.port)
     check_temporary_directory()
     served = open_models(specs, device, settings, metrics.observe_batch)
-    app = create_app(served, settings, metrics)
-    _log_to_stderr()
     config = uvicorn.Config(
-        app,
+        create_app(served, settings, metrics),
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+    logging.getLogger("covnmt.serve").setLevel(logging.INFO)
     freeze_gc()
     host, port = listening.getsockname()[:2]
     log(f"listening on http://{bracket_ipv6(host)}:{port}")
@@ -55,7 +77,7 @@ def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> N
     finally:
         # also after a second Ctrl-C, which waits for nothing
         for model in served.values():
-            model.abandon()
+            model.close(finish=False)
 
 
 def check_temporary_directory() -> None:
@@ -85,14 +107,115 @@ def open_socket(host: str, port: int) -> socket.socket:
     return listening
 
 
-def read_api_key(path: Path) -> str:
-    """Read the API key from the first line of a file, so that no list of processes shows it."""
-    key = next(iter(read_lines(path)), "").strip()
-    if len(key) < 8 or not key.isascii():
-        raise UserError(f"{path}, line 1: an API key needs at least 8 ASCII characters")
-    return key
+def create_app(
+    models: dict[str, ServedModel], settings: ServeSettings, metrics: ServerMetrics
+) -> FastAPI:
+    """Build the application for these models, which it closes when it ends."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        for model in models.values():
+            await asyncio.to_thread(model.close)
+
+    app = FastAPI(
+        title="covnmt",
+        version=__version__,
+        openapi_url=DOCUMENT,
+        # these pages load scripts from elsewhere
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    service = TranslationService(models, settings)
+    app.include_router(routes.build_router(service))
+    app.include_router(libretranslate.build_router(service))
+    _add_probes(app, models, metrics)
+    specs = [model.spec for model in models.values()]
+    document = _build_document(app, specs, settings)
+    app.openapi = lambda: document  # type: ignore[method-assign]
+    for route in app.routes:
+        # monitors may probe by HEAD; the document need not say so
+        if isinstance(route, APIRoute) and route.methods == {"GET"}:
+            route.methods = {"GET", "HEAD"}
+    app.mount("/", StaticFiles(directory=PAGE, html=True))
+    _add_error_handlers(app)
+    if settings.allow_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allow_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["content-type", "authorization", "x-api-key"],
+        )
+    app.add_middleware(SecurityMiddleware, settings=settings)
+    app.add_middleware(AccessLogMiddleware, metrics=metrics, paths={*document["paths"], DOCUMENT})
+    return app
 
 
-def _log_to_stderr() -> None:
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
-    logging.getLogger("covnmt.serve").setLevel(logging.INFO)
+def _add_probes(app: FastAPI, models: dict[str, ServedModel], metrics: ServerMetrics) -> None:
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        """Is the server alive?"""
+        return {"status": "alive"}
+
+    @app.get("/readyz", responses={503: {"description": "a model is being opened again"}})
+    async def readyz() -> Response:
+        """Can it translate at once?"""
+        ready = all(model.ready() for model in models.values())
+        return JSONResponse({"status": "ready" if ready else "opening"}, 200 if ready else 503)
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def show_metrics() -> Response:
+        """Counts and times for Prometheus."""
+        for name, model in models.items():
+            metrics.waiting.labels(name).set(len(model.queue.waiting))
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _build_document(
+    app: FastAPI, specs: Sequence[ModelSpec], settings: ServeSettings
+) -> dict[str, Any]:
+    """Build the OpenAPI document with the models, languages and limits of this server."""
+    document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    schemas = document["components"]["schemas"]
+    names = [spec.name for spec in specs]
+    for kind in ("TranslateRequest", "AlignRequest", "CheckRequest"):
+        properties = schemas[kind]["properties"]
+        properties["model"] |= {"enum": [*names, None], "examples": names}
+    beam = schemas["TranslateRequest"]["properties"]["beam"]["anyOf"][0]
+    beam["maximum"] = min(beam["maximum"], settings.max_beam)
+    sources = list(dict.fromkeys(["auto", *(spec.source for spec in specs)]))
+    targets = list(dict.fromkeys(spec.target for spec in specs))
+    example = {"q": "ze muye piro sire tuye", "source": specs[0].source, "target": specs[0].target}
+    contents = document["paths"]["/translate"]["post"]["requestBody"]["content"]
+    for content in contents.values():
+        schema = content["schema"]
+        properties = schema["properties"] | {
+            "source": schema["properties"]["source"] | {"enum": sources},
+            "target": schema["properties"]["target"] | {"enum": targets},
+        }
+        content["schema"] = schema | {"properties": properties, "examples": [example]}
+    return document
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    """Answer every failure by `{"error": "..."}`, which repeats nothing that the client sent
+    except the beginning of a sentence that is too long."""
+
+    def answer(kind: type[Exception], status: int, message: Callable[[Any], str]) -> None:
+        async def handle(request: Request, error: Exception) -> Response:
+            headers = getattr(error, "headers", None)
+            code = getattr(error, "status_code", status)
+            return JSONResponse({"error": message(error)}, int(code), headers)
+
+        app.add_exception_handler(kind, handle)
+
+    answer(UserError, 422, str)
+    answer(RequestRefusedError, 400, str)
+    answer(QueueFullError, 429, str)
+    answer(ClosedError, 503, lambda error: "the server is stopping")
+    answer(WorkerDiedError, 503, lambda error: f"{error}; try again, or send less at once")
+    answer(ClientDisconnect, CLIENT_CLOSED_REQUEST, lambda error: "the client closed the connection")
+    answer(Exception, 500, lambda error: "something failed here; see the server's log")
+    answer(HTTPException, 400, lambda error: MESSAGES.get(error.status_code, error.detail))
+    answer(RequestValidationError, 422, lambda error: first_error_message(error.errors()))

@@ -1,7 +1,9 @@
-"""What the routes share: the models, the limits, and waiting for results while a client does."""
+"""What the routes share: limits, queued texts, and results, as a whole or as a stream of events."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -10,14 +12,14 @@ from fastapi import Request
 
 from covnmt.base.errors import UserError
 from covnmt.inference.translate import Translation, override_decoding
-from covnmt.serve.access_log import CLIENT_CLOSED_REQUEST, add_log_fields
-from covnmt.serve.model_pool import ServedModel, numbered_prefixes
+from covnmt.serve.monitoring import CLIENT_CLOSED_REQUEST, add_log_fields
+from covnmt.serve.schemas import sentence_json
 from covnmt.serve.security import RequestRefusedError
+from covnmt.serve.served_model import ServedModel, WorkerDiedError
 from covnmt.serve.settings import ServeSettings
-from covnmt.serve.work import ProgressCallback, TranslateWork
+from covnmt.serve.work import ProgressCallback, R, TranslateWork, Work
 from covnmt.text.sentences import SplitText, split_into_sentences
 
-P = TypeVar("P")
 T = TypeVar("T")
 
 
@@ -67,7 +69,7 @@ class TranslationService:
         if (beam or 1) > self.settings.max_beam:
             raise UserError(f"beam may be {self.settings.max_beam} at most on this server")
         layouts = [split_into_sentences(text) for text in texts]
-        self.accept(request, model, sum(len(layout.sentences) for layout in layouts))
+        self.check_size(request, model, sum(len(layout.sentences) for layout in layouts))
         decode = override_decoding(model.decode, {"beam": beam, "nbest": nbest})
         work, prefixes = [], []
         for text_prefix, layout in zip(numbered_prefixes("text", len(texts)), layouts, strict=True):
@@ -79,7 +81,7 @@ class TranslationService:
             add_log_fields(request.scope, text=texts)
         return SubmittedTexts(layouts, futures)
 
-    def accept(self, request: Request, model: ServedModel, sentences: int) -> None:
+    def check_size(self, request: Request, model: ServedModel, sentences: int) -> None:
         """Refuse more sentences than a request may have; log the model and their number."""
         limit = min(self.settings.max_sentences, self.settings.queue)
         if sentences > limit:
@@ -105,12 +107,17 @@ class TranslationService:
             if work.done():
                 return work.result()
             if disconnected.done():
-                raise RequestRefusedError(CLIENT_CLOSED_REQUEST, "the client has gone")
+                raise RequestRefusedError(CLIENT_CLOSED_REQUEST, "the client closed the connection")
             message = f"not done within {seconds:g} s; send less at once"
             raise RequestRefusedError(408, message)
         finally:
             work.cancel()
             disconnected.cancel()
+
+
+def numbered_prefixes(noun: str, count: int) -> list[str]:
+    """Return `noun 1: `, `noun 2: `, ...: beginnings of messages; a single thing has no number."""
+    return [f"{noun} {n}: " for n in range(1, count + 1)] if count > 1 else [""] * count
 
 
 async def gather_futures(futures: "Sequence[Future[T]]") -> list[T]:
@@ -123,12 +130,105 @@ async def gather_futures(futures: "Sequence[Future[T]]") -> list[T]:
         raise
 
 
-async def submit_one_by_one(submit: "Callable[[P], Future[T]]", items: Sequence[P]) -> list[T]:
-    """Submit each item when the one before it is done, so that others have their turn between."""
-    return [result for item in items for result in await gather_futures([submit(item)])]
+async def run_one_by_one(
+    model: ServedModel, work: Sequence[Work[R]], prefixes: Sequence[str]
+) -> list[R]:
+    """Submit work when the work before it is done, so that others have their turn between."""
+    return [
+        result
+        for entry, prefix in zip(work, prefixes, strict=True)
+        for result in await gather_futures(model.submit([entry], [prefix]))
+    ]
 
 
 async def _disconnected(request: Request) -> None:
     """Return when the client hangs up."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+class PartialTranslations:
+    """The newest partial translation of every sentence, from any thread to the event loop.
+
+    A slow reader misses steps in between, but never the newest.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.newest: dict[int, str] = {}
+        self.changed = asyncio.Event()
+
+    def update(self, sentence: int, text: str) -> None:
+        """Set the text of a sentence; called from any thread."""
+        self.loop.call_soon_threadsafe(self._set, sentence, text)
+
+    def _set(self, sentence: int, text: str) -> None:
+        self.newest[sentence] = text
+        self.changed.set()
+
+    def take(self) -> dict[int, str]:
+        """Return what has changed since the last call."""
+        newest, self.newest = self.newest, {}
+        self.changed.clear()
+        return newest
+
+
+async def stream_events(
+    model: str,
+    submitted: SubmittedTexts,
+    partial: PartialTranslations,
+    parts: Sequence[str],
+    deadline: float,
+) -> AsyncGenerator[str, None]:
+    """Yield partial texts, each sentence in order as soon as it is done, then the whole texts."""
+    # the text and the sentence in it, by the number of the sentence among all
+    positions = [
+        {"text_number": text, "sentence_number": sentence}
+        for text, layout in enumerate(submitted.layouts)
+        for sentence in range(len(layout.sentences))
+    ]
+    done: list[Translation] = []
+    try:
+        async with asyncio.timeout(deadline - time.monotonic()):
+            async for number, news in _progress(submitted, partial):
+                if isinstance(news, str):
+                    yield format_event("partial", positions[number] | {"text": news})
+                else:
+                    done.append(news)
+                    content = positions[number] | sentence_json(news, parts)
+                    yield format_event("sentence", content)
+        texts = [text for text, _ in submitted.join(done)]
+        yield format_event("done", {"model": model, "texts": texts})
+    except TimeoutError:
+        yield format_event("error", {"error": "not done in time; send less at once"})
+    except (UserError, WorkerDiedError) as error:
+        yield format_event("error", {"error": str(error)})
+    finally:
+        for future in submitted.futures:
+            future.cancel()
+
+
+async def _progress(
+    submitted: SubmittedTexts, partial: PartialTranslations
+) -> AsyncIterator[tuple[int, str | Translation]]:
+    """Yield the number of a sentence with its text so far, or with its translation, in order."""
+    futures = [asyncio.wrap_future(future) for future in submitted.futures]
+    for future in futures:
+        # the first failure ends the stream; asyncio would complain that nobody asks for the others
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    for number, future in enumerate(futures):
+        while not future.done():
+            changed = asyncio.ensure_future(partial.changed.wait())
+            try:
+                await asyncio.wait((future, changed), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
+            for sentence, text in partial.take().items():
+                if not futures[sentence].done():
+                    yield sentence, text
+        yield number, future.result()
+
+
+def format_event(name: str, content: dict[str, Any]) -> str:
+    """Format a server-sent event."""
+    return f"event: {name}\ndata: {json.dumps(content, ensure_ascii=False)}\n\n"

@@ -1,12 +1,14 @@
 """Settings of the server; the defaults are safe on a machine that others can reach."""
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from covnmt.base.config import PositiveInt, Settings
 from covnmt.base.errors import UserError
+from covnmt.base.files import read_lines
 from covnmt.base.processes import available_cpus
 
 WORKERS = min(available_cpus(), 4)
@@ -64,6 +66,14 @@ def parse_origin(text: str) -> str:
             "every site needs its own"
         )
     return origin
+
+
+def read_api_key(path: Path) -> str:
+    """Read the API key from the first line of a file, so that no list of processes shows it."""
+    key = next(iter(read_lines(path)), "").strip()
+    if len(key) < 8 or not key.isascii():
+        raise UserError(f"{path}, line 1: an API key needs at least 8 ASCII characters")
+    return key
 
 
 def bracket_ipv6(host: str) -> str:

@@ -6,7 +6,7 @@ runs a batch of it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Generic, Self, TypeVar
 
@@ -27,33 +27,19 @@ SHOWN_CHARACTERS = 40  # of a sentence that is refused
 
 
 @dataclass(frozen=True)
-class ModelProperties:
-    """What the server must know of a model that its workers have open."""
-
-    coverage: str
-    decode: DecodeConfig
-    device: str  # cpu or cuda
-
-    @classmethod
-    def of(cls, model: Model) -> "ModelProperties":
-        """Return those of an open model."""
-        return cls(model.config.coverage.kind, model.decode, model.engine.device)
-
-
-@dataclass(frozen=True)
 class Work(ABC, Generic[R]):
     """A sentence, or a source and its translation, to work on; the result is an `R`."""
 
     texts: tuple[str, ...]
 
-    @property
-    @abstractmethod
+    @cached_property
     def batch_key(self) -> Hashable:
-        """Return what work must have in common to share a batch."""
+        """What work must have in common to share a batch: its kind and settings."""
+        return replace(self, texts=())
 
     @cached_property
     def size(self) -> int:
-        """Return the bytes of the longest text: they measure cost alike in all scripts."""
+        """Bytes of the longest text: they measure cost alike in all scripts."""
         return max(len(text.encode()) for text in self.texts)
 
     @classmethod
@@ -70,10 +56,6 @@ class TranslateWork(Work[Translation]):
 
     decode: DecodeConfig
 
-    @property
-    def batch_key(self) -> Hashable:
-        return self.decode
-
     @classmethod
     def run(
         cls, batch: Sequence[Self], model: Model, on_partial: ProgressCallback | None
@@ -89,10 +71,6 @@ class AlignWork(Work[Alignment]):
 
     tokenized: bool
 
-    @property
-    def batch_key(self) -> Hashable:
-        return ("align", self.tokenized)
-
     @classmethod
     def run(
         cls, batch: Sequence[Self], model: Model, on_partial: ProgressCallback | None
@@ -105,13 +83,9 @@ class AlignWork(Work[Alignment]):
 class CheckWork(Work[OmissionReport]):
     """Check what a translation leaves out of its source."""
 
-    @property
-    def batch_key(self) -> Hashable:
-        return "check"
-
     @cached_property
     def size(self) -> int:
-        """Return about the bytes of all sentences that the check decodes."""
+        """Estimate the bytes of all sentences that the check decodes."""
         return max(len(text.encode()) for text in self.texts) * decodings_per_check(self.texts[0])
 
     @classmethod
@@ -132,10 +106,10 @@ def _short_pairs(
     """Return the pairs; raise an OverlongTextError if some sides have too many tokens."""
     pairs = [(source, target) for source, target in (work.texts for work in batch)]
     overlong = {}
-    for index, pair in enumerate(pairs):
+    for index, (source, target) in enumerate(pairs):
         # the message names the source if both sides are too long
-        for side, text in ((model.target, pair[1]), (model.source, pair[0])):
-            if (tokens := len(side.tokenize(text))) > limit:
+        for codec, text in ((model.target, target), (model.source, source)):
+            if (tokens := len(codec.tokenize(text))) > limit:
                 overlong[index] = (text, tokens)
     if overlong:
         raise OverlongTextError(overlong, limit)
@@ -151,27 +125,20 @@ def run_batch(
         return list(run(batch, model, on_partial))
     except OverlongTextError as error:
         overlong, limit = error.texts, error.limit
-    positions = [k for k in range(len(batch)) if k not in overlong]
-    accepted = [batch[k] for k in positions]
-
-    def on_accepted(position: int, text: str) -> None:
-        if on_partial:
-            on_partial(positions[position], text)
-
     answers: dict[int, R | UserError] = {
         k: UserError(too_long_message(text, f"{tokens:,} tokens", limit))
         for k, (text, tokens) in overlong.items()
     }
+    accepted = [k for k in range(len(batch)) if k not in overlong]
+
+    def on_accepted(position: int, text: str) -> None:
+        if on_partial:
+            on_partial(accepted[position], text)
+
     if accepted:
-        results = run(accepted, model, on_accepted if on_partial else None)
-        answers |= zip(positions, results, strict=True)
+        results = run([batch[k] for k in accepted], model, on_partial and on_accepted)
+        answers |= zip(accepted, results, strict=True)
     return [answers[k] for k in range(len(batch))]
-
-
-def warm_up(model: Model) -> None:
-    """Translate once: the first search compiles and allocates what later ones reuse."""
-    sentence = model.source.detokenize(model.source.vocabulary.decode([2, 3]))
-    run_batch([TranslateWork((sentence,), model.decode)], model, None)
 
 
 class ChangedText:

@@ -123,7 +123,8 @@ export class HeatMap {
     const bars = this.sentence.coverage.map((value, j) => {
       const height = Math.max(Math.min(value / 2, 1) * BAR_AREA, 1);
       return svgElement("rect", { x: this.left + j * this.cell + 2, y: y + BAR_AREA - height,
-        width: this.cell - 4, height, fill: BARS[coverageLevel(value, this.sentence.fertility?.[j])] });
+        width: this.cell - 4, height,
+        fill: BARS[coverageLevel(value, this.sentence.fertility?.[j], this.sentence.bounds)] });
     });
     return [...bars, one, label];
   }

@@ -63,7 +63,7 @@ async function loadModels() {
 
 // Show the default beam of the chosen model, and examples in its language.
 function adaptToModel() {
-  const model = models.find(({ name }) => name === field.model.value);
+  const model = findModel(field.model.value);
   field.beam.placeholder = model?.beam ?? "";  // empty until the models are loaded
   const { lang = "", dir } = languageAttributes(languagesOf(field.model.value).source);
   Object.assign(field.text, { lang, dir });
@@ -73,10 +73,14 @@ function adaptToModel() {
     ...examples.map(([name, text]) => element("option", { value: text }, name)));
 }
 
+function findModel(name) {
+  return models.find((model) => model.name === name);
+}
+
 // The languages of a model, for `lang`: Chinese is drawn in other shapes than Japanese. A server
 // that does not know them says "source" and "target".
 function languagesOf(name) {
-  const model = models.find((candidate) => candidate.name === name);
+  const model = findModel(name);
   return model && model.source !== "source" ? { source: model.source, target: model.target } : {};
 }
 
@@ -130,7 +134,8 @@ async function run() {
 function showResults(answers, status) {
   field.error.hidden = true;
   field.status.textContent = status;
-  showPanels(answers.map((answer) => resultPanel(answer, languagesOf(answer.model),
+  showPanels(answers.map((answer) => resultPanel(
+    answer, languagesOf(answer.model), findModel(answer.model),
     (source, target, signal) => fetchCheck(answer.model, source, target, field.key.value, signal))));
 }
 

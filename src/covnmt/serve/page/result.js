@@ -8,8 +8,9 @@ import { WordLists } from "./words.js";
 
 const STEP_MS = 350;
 
-/** The panel of a model; `check(source, target, signal)` checks a translation of a sentence. */
-export function resultPanel({ model, text, sentences }, languages, check) {
+/** The panel of a model; `bounds` has its `min_attention` and `max_coverage`.
+    `check(source, target, signal)` checks a translation of a sentence. */
+export function resultPanel({ model, text, sentences }, languages, bounds, check) {
   const several = sentences.length > 1;
   return element(
     "section",
@@ -18,7 +19,7 @@ export function resultPanel({ model, text, sentences }, languages, check) {
     element("p", { class: "translation", ...languageAttributes(languages.target), tabindex: "0" }, text),
     // a line without words, of dashes for example, is in the text but has no panel
     ...sentences.map((sentence, n) => sentence.source_tokens.length
-      ? sentencePanel({ ...sentence, languages }, model, several ? n + 1 : 0, check) : ""),
+      ? sentencePanel({ ...sentence, languages, bounds }, model, several ? n + 1 : 0, check) : ""),
   );
 }
 

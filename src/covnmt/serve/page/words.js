@@ -4,18 +4,11 @@ import { element, languageAttributes } from "./dom.js";
 
 // Attention below this highlights nothing.
 const MIN_HIGHLIGHT = 0.05;
-// The bounds of remarks (src/covnmt/serve/remarks.py).
-const LOW_ATTENTION = 0.2;
-const MAX_OF_FERTILITY = 1.75;
-const MAX_ATTENTION = 4;
 
 /** Whether a source word received too little attention, enough or too much. */
-export function coverageLevel(coverage, fertility) {
-  const received = coverage * (fertility ?? 1);
-  if (received < LOW_ATTENTION) return "little";
-  return coverage > (fertility === undefined ? MAX_ATTENTION : MAX_OF_FERTILITY)
-    ? "much"
-    : "enough";
+export function coverageLevel(coverage, fertility, bounds) {
+  if (coverage * (fertility ?? 1) < bounds.min_attention) return "little";
+  return coverage > bounds.max_coverage ? "much" : "enough";
 }
 
 /** Attention that every source word has received after the first `steps` target words. */
@@ -121,7 +114,7 @@ export class WordLists {
       const fertility = this.sentence.fertility?.[j];
       const fill = word.querySelector(".fill");
       fill.style.width = `${Math.min(coverage[j] / 2, 1) * 100}%`;
-      fill.className = `fill ${coverageLevel(coverage[j], fertility)}`;
+      fill.className = `fill ${coverageLevel(coverage[j], fertility, this.sentence.bounds)}`;
       const expected = fertility === undefined ? "" : `, fertility ${fertility.toFixed(2)}`;
       const remark = word.title ? `, ${word.title}` : "";
       const omission = this.omitted.has(j) ? ", probably left out of the checked translation" : "";

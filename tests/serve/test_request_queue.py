@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covnmt.serve.batching import (
+from covnmt.serve.request_queue import (
     LONG_BYTES,
     SHARED_BYTES,
-    Batcher,
     ClosedError,
     QueueFullError,
+    RequestQueue,
     WorkItem,
     batch_is_full,
     choose_batch,
@@ -35,7 +35,7 @@ class Double:
 
 
 NumberItem = WorkItem[Double, int]
-NumberBatcher = Batcher[Double, int]
+NumberQueue = RequestQueue[Double, int]
 
 
 class Worker:
@@ -61,8 +61,8 @@ def worker() -> Worker:
 
 
 @pytest.fixture
-def batcher(worker: Worker) -> Iterator[NumberBatcher]:
-    made: NumberBatcher = Batcher(
+def queue(worker: Worker) -> Iterator[NumberQueue]:
+    made: NumberQueue = RequestQueue(
         [worker.run], batch_size=4, max_wait=0.02, capacity=10, observe=lambda n, seconds: None
     )
     yield made
@@ -70,71 +70,67 @@ def batcher(worker: Worker) -> Iterator[NumberBatcher]:
     made.close()
 
 
-def submit(
-    batcher: NumberBatcher, *numbers: int, key: str = "", size: int = 10
-) -> list["Future[int]"]:
+def submit(queue: NumberQueue, *numbers: int, key: str = "", size: int = 10) -> list["Future[int]"]:
     items = [NumberItem(Double(number, key, size)) for number in numbers]
-    batcher.submit(items)
+    queue.submit(items)
     return [item.future for item in items]
 
 
-def block(worker: Worker, batcher: NumberBatcher) -> None:
+def block(worker: Worker, queue: NumberQueue) -> None:
     """Keep the thread busy with an item until the worker is unblocked."""
     worker.open.clear()
-    submit(batcher, 0)
+    submit(queue, 0)
     wait_until(lambda: worker.batches)
 
 
-def test_every_item_gets_its_own_result(batcher: NumberBatcher) -> None:
-    found = [future.result(PATIENCE) for future in submit(batcher, *range(9))]
+def test_every_item_gets_its_own_result(queue: NumberQueue) -> None:
+    found = [future.result(PATIENCE) for future in submit(queue, *range(9))]
     assert found == [0, 2, 4, 6, 8, 10, 12, 14, 16]
 
 
 def test_items_wait_for_each_other_until_the_batch_is_full(worker: Worker) -> None:
     endless = 10.0 * PATIENCE
-    patient: NumberBatcher = Batcher([worker.run], 3, endless, 10, lambda n, seconds: None)
+    patient: NumberQueue = RequestQueue([worker.run], 3, endless, 10, lambda n, seconds: None)
     futures = [submit(patient, n)[0] for n in (1, 2, 3)]
     [future.result(PATIENCE) for future in futures]
     assert worker.batches == [[1, 2, 3]]
     patient.close()
 
 
-def test_other_keys_and_sizes_are_not_batched_together(
-    worker: Worker, batcher: NumberBatcher
-) -> None:
-    block(worker, batcher)
-    futures = submit(batcher, 1, key="a") + submit(batcher, 2, key="b")
-    futures += submit(batcher, 3, key="a", size=500) + submit(batcher, 4, key="a", size=12)
+def test_other_keys_and_sizes_are_not_batched_together(worker: Worker, queue: NumberQueue) -> None:
+    block(worker, queue)
+    futures = submit(queue, 1, key="a") + submit(queue, 2, key="b")
+    futures += submit(queue, 3, key="a", size=500) + submit(queue, 4, key="a", size=12)
     worker.open.set()
     [future.result(PATIENCE) for future in futures]
     assert worker.batches[1:] == [[1, 4], [2], [3]]
 
 
-def test_a_full_queue_takes_all_or_nothing(worker: Worker, batcher: NumberBatcher) -> None:
-    block(worker, batcher)
-    kept = submit(batcher, *range(1, 9))
+def test_a_full_queue_takes_all_or_nothing(worker: Worker, queue: NumberQueue) -> None:
+    block(worker, queue)
+    kept = submit(queue, *range(1, 9))
     with pytest.raises(QueueFullError) as error:
-        submit(batcher, 20, 21, 22)
-    assert error.value.retry_after >= 1
-    kept += submit(batcher, 9, 10)
+        submit(queue, 20, 21, 22)
+    assert int(error.value.headers["Retry-After"]) >= 1
+    kept += submit(queue, 9, 10)
     worker.open.set()
     assert [future.result(PATIENCE) for future in kept] == [2 * n for n in range(1, 11)]
 
 
-def test_cancelled_items_make_room_and_are_not_run(worker: Worker, batcher: NumberBatcher) -> None:
-    block(worker, batcher)
-    gone = submit(batcher, *range(1, 11))
+def test_cancelled_items_make_room_and_are_not_run(worker: Worker, queue: NumberQueue) -> None:
+    block(worker, queue)
+    gone = submit(queue, *range(1, 11))
     assert all(future.cancel() for future in gone)
-    [kept] = submit(batcher, 50)
+    [kept] = submit(queue, 50)
     worker.open.set()
     assert kept.result(PATIENCE) == 100
     assert worker.batches == [[0], [50]]
 
 
 def test_a_failing_batch_fails_only_the_item_that_caused_it(
-    worker: Worker, batcher: NumberBatcher
+    worker: Worker, queue: NumberQueue
 ) -> None:
-    good, bad, negative = submit(batcher, 1, 13, -1)
+    good, bad, negative = submit(queue, 1, 13, -1)
     assert good.result(PATIENCE) == 2
     with pytest.raises(RuntimeError, match="unlucky"):
         bad.result(PATIENCE)
@@ -142,25 +138,23 @@ def test_a_failing_batch_fails_only_the_item_that_caused_it(
         negative.result(PATIENCE)
 
 
-def test_close_runs_accepted_items_and_refuses_new_ones(
-    worker: Worker, batcher: NumberBatcher
-) -> None:
-    block(worker, batcher)
-    futures = submit(batcher, *range(10))
+def test_close_runs_accepted_items_and_refuses_new_ones(worker: Worker, queue: NumberQueue) -> None:
+    block(worker, queue)
+    futures = submit(queue, *range(10))
     threading.Timer(0.05, worker.open.set).start()
-    batcher.close()
+    queue.close()
     assert [future.result(0) for future in futures] == [2 * n for n in range(10)]
     with pytest.raises(ClosedError):
-        submit(batcher, 1)
+        submit(queue, 1)
 
 
 def test_many_threads_get_every_result_exactly_once(worker: Worker) -> None:
-    batcher: NumberBatcher = Batcher([worker.run], 8, 0.001, 5000, lambda n, seconds: None)
+    queue: NumberQueue = RequestQueue([worker.run], 8, 0.001, 5000, lambda n, seconds: None)
     answers: Counter[int] = Counter()
 
     def client(first: int) -> None:
         for number in range(first, first + 100):
-            [future] = submit(batcher, number)
+            [future] = submit(queue, number)
             if number % 7 == 0 and future.cancel():
                 answers[number] += 1
             else:
@@ -172,7 +166,7 @@ def test_many_threads_get_every_result_exactly_once(worker: Worker) -> None:
         thread.start()
     for thread in threads:
         thread.join(PATIENCE)
-    batcher.close()
+    queue.close()
     assert answers == Counter(n for start in starts for n in range(start, start + 100))
     done = Counter(n for batch in worker.batches for n in batch)
     assert max(done.values()) == 1
@@ -202,10 +196,10 @@ def test_a_batch_is_the_oldest_items_that_fit_together(
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[NumberBatcher, Worker, Worker]]:
+def pair() -> Iterator[tuple[NumberQueue, Worker, Worker]]:
     """Two workers of one queue; either may take a batch."""
     first, second = Worker(), Worker()
-    made: NumberBatcher = Batcher(
+    made: NumberQueue = RequestQueue(
         [first.run, second.run], batch_size=8, max_wait=0.02, capacity=50, observe=lambda n, s: None
     )
     yield made, first, second
@@ -215,17 +209,17 @@ def pair() -> Iterator[tuple[NumberBatcher, Worker, Worker]]:
 
 
 def test_short_items_do_not_wait_for_long_ones(
-    pair: tuple[NumberBatcher, Worker, Worker],
+    pair: tuple[NumberQueue, Worker, Worker],
 ) -> None:
     """One worker takes no long items, however many are waiting."""
-    batcher, *workers = pair
+    queue, *workers = pair
     for worker in workers:
         worker.open.clear()
-    long = submit(batcher, *range(20, 40), size=LONG_BYTES + 1)
+    long = submit(queue, *range(20, 40), size=LONG_BYTES + 1)
     wait_until(lambda: any(worker.batches for worker in workers))
     free = next(worker for worker in workers if not worker.batches)
     free.open.set()
-    short = submit(batcher, 100, 101, size=LONG_BYTES)
+    short = submit(queue, 100, 101, size=LONG_BYTES)
     assert [future.result(PATIENCE) for future in short] == [200, 202]
     assert not any(future.done() for future in long)
     assert free.batches == [[100, 101]]
@@ -234,17 +228,17 @@ def test_short_items_do_not_wait_for_long_ones(
     assert [future.result(PATIENCE) for future in long] == [2 * n for n in range(20, 40)]
 
 
-def test_a_single_worker_takes_long_items_too(worker: Worker, batcher: NumberBatcher) -> None:
-    futures = submit(batcher, *range(6), size=LONG_BYTES + 1)
+def test_a_single_worker_takes_long_items_too(worker: Worker, queue: NumberQueue) -> None:
+    futures = submit(queue, *range(6), size=LONG_BYTES + 1)
     assert [future.result(PATIENCE) for future in futures] == [2 * n for n in range(6)]
 
 
-def test_idle_workers_share_a_large_batch(pair: tuple[NumberBatcher, Worker, Worker]) -> None:
-    batcher, *workers = pair
-    wait_until(lambda: batcher.idle_threads == 2)
+def test_idle_workers_share_a_large_batch(pair: tuple[NumberQueue, Worker, Worker]) -> None:
+    queue, *workers = pair
+    wait_until(lambda: queue.idle_threads == 2)
     for worker in workers:
         worker.open.clear()
-    futures = submit(batcher, *range(4), size=SHARED_BYTES // 4)
+    futures = submit(queue, *range(4), size=SHARED_BYTES // 4)
     wait_until(lambda: all(worker.batches for worker in workers))
     for worker in workers:
         worker.open.set()
@@ -252,24 +246,24 @@ def test_idle_workers_share_a_large_batch(pair: tuple[NumberBatcher, Worker, Wor
     assert sorted(worker.batches[0] for worker in workers) == [[0, 1], [2, 3]]
 
 
-def test_a_small_batch_is_not_shared(pair: tuple[NumberBatcher, Worker, Worker]) -> None:
-    batcher, *workers = pair
-    wait_until(lambda: batcher.idle_threads == 2)
-    futures = submit(batcher, *range(3), size=SHARED_BYTES // 3 - 1)
+def test_a_small_batch_is_not_shared(pair: tuple[NumberQueue, Worker, Worker]) -> None:
+    queue, *workers = pair
+    wait_until(lambda: queue.idle_threads == 2)
+    futures = submit(queue, *range(3), size=SHARED_BYTES // 3 - 1)
     assert [future.result(PATIENCE) for future in futures] == [0, 2, 4]
     assert [batch for worker in workers for batch in worker.batches] == [[0, 1, 2]]
 
 
 def test_items_of_another_key_wake_the_next_idle_worker(
-    pair: tuple[NumberBatcher, Worker, Worker],
+    pair: tuple[NumberQueue, Worker, Worker],
 ) -> None:
     """No new item and no finished batch wakes it."""
-    batcher, *workers = pair
-    wait_until(lambda: batcher.idle_threads == 2)
+    queue, *workers = pair
+    wait_until(lambda: queue.idle_threads == 2)
     for worker in workers:
         worker.open.clear()
     items = [NumberItem(Double(number, key)) for number, key in enumerate("ab")]
-    batcher.submit(items)
+    queue.submit(items)
     wait_until(lambda: all(worker.batches for worker in workers))
     for worker in workers:
         worker.open.set()

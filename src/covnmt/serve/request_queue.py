@@ -1,6 +1,6 @@
 """Run requests that arrive together as one batch.
 
-A `Batcher` is a queue and some threads, each with a worker of its own. A free thread takes the
+A `RequestQueue` has some threads, each with a worker of its own. A free thread takes the
 oldest item and those that may share its batch: with the same key and of similar size, so short and
 long sentences are never batched together and the oldest never starves. Of several threads one is
 always kept free of long batches, so short items need not wait for long ones. An item is cancelled
@@ -34,7 +34,7 @@ class QueueFullError(Exception):
 
     def __init__(self, retry_after: int) -> None:
         super().__init__(f"too many requests are waiting; try again in {retry_after} s")
-        self.retry_after = retry_after
+        self.headers = {"Retry-After": str(retry_after)}  # of the HTTP response
 
 
 class ClosedError(Exception):
@@ -71,7 +71,7 @@ class WorkItem(Generic[W, R]):
 RunBatch = Callable[[Sequence[WorkItem[W, R]]], Sequence[R | Exception]]
 
 
-class Batcher(Generic[W, R]):
+class RequestQueue(Generic[W, R]):
     """A bounded queue, and a thread for each of the `workers`.
 
     A worker runs a batch and returns a result or an exception for each item; `observe` is called
@@ -95,7 +95,7 @@ class Batcher(Generic[W, R]):
         self.closed = False
         self.changed = threading.Condition()
         self.threads = [
-            threading.Thread(target=self._run_batches, args=(run,), name="batcher", daemon=True)
+            threading.Thread(target=self._run_batches, args=(run,), name="queue", daemon=True)
             for run in workers
         ]
         for thread in self.threads:

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from covnmt.serve.prometheus import ServerMetrics
+from covnmt.serve.monitoring import ServerMetrics
 
 from .server import Running, post
 
