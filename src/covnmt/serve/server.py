@@ -215,7 +215,7 @@ def _add_error_handlers(app: FastAPI) -> None:
     answer(QueueFullError, 429, str)
     answer(ClosedError, 503, lambda error: "the server is stopping")
     answer(WorkerDiedError, 503, lambda error: f"{error}; try again, or send less at once")
-    answer(ClientDisconnect, CLIENT_CLOSED_REQUEST, lambda error: "the client closed the connection")
+    answer(ClientDisconnect, CLIENT_CLOSED_REQUEST, lambda error: "the client disconnected")
     answer(Exception, 500, lambda error: "something failed here; see the server's log")
     answer(HTTPException, 400, lambda error: MESSAGES.get(error.status_code, error.detail))
     answer(RequestValidationError, 422, lambda error: first_error_message(error.errors()))

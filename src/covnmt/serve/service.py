@@ -96,7 +96,7 @@ class TranslationService:
     async def finish(
         self, request: Request, timeout: float | None, results: Coroutine[Any, Any, T]
     ) -> T:
-        """Wait for results; they are cancelled when time is up or the client has gone."""
+        """Wait for results; they are cancelled when time is up or the client disconnected."""
         seconds = self.time_limit(timeout)
         work = asyncio.ensure_future(results)
         disconnected = asyncio.ensure_future(_disconnected(request))
@@ -107,7 +107,7 @@ class TranslationService:
             if work.done():
                 return work.result()
             if disconnected.done():
-                raise RequestRefusedError(CLIENT_CLOSED_REQUEST, "the client closed the connection")
+                raise RequestRefusedError(CLIENT_CLOSED_REQUEST, "the client disconnected")
             message = f"not done within {seconds:g} s; send less at once"
             raise RequestRefusedError(408, message)
         finally:
