@@ -31,8 +31,6 @@ from covnmt.model.directory import load_config
 from covnmt.text.codec import copy_codecs
 from tests.model.small import load_model
 
-CPU = torch.device("cpu")
-
 
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,7 @@ def test_validation_summary_and_json() -> None:
     assert shown == "dev loss 2.079  perplexity 8.0  BLEU 12.35"
     assert ValidationResult(math.log(8), None, ()).summary() == "dev loss 2.079  perplexity 8.0"
     assert "perplexity" in ValidationResult(1e6, None, ()).summary()  # no overflow
-    assert json.loads(json.dumps(ValidationResult(1.0, None, ()).to_json())) == {
+    assert json.loads(json.dumps(asdict(ValidationResult(1.0, None, ())))) == {
         "loss": 1.0,
         "bleu": None,
         "samples": [],

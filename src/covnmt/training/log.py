@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,10 +47,6 @@ class TrainingLog:
     def _start_window(self) -> None:
         self.nll, self.target_tokens, self.since = 0.0, 0, time.monotonic()
 
-    def add_update(self, target_tokens: int) -> None:
-        """Count the target tokens of one update."""
-        self.target_tokens += target_tokens
-
     def add_nll(self, nll: float) -> None:
         """Add the negative log-likelihood of some updates; infinity or NaN ends the run."""
         self.nll += nll
@@ -78,7 +75,7 @@ class TrainingLog:
 
     def validation(self, result: ValidationResult, best: bool) -> None:
         """Log a validation."""
-        self.write({"validation": result.to_json(), "best": best})
+        self.write({"validation": asdict(result), "best": best})
         self.plot({"dev/loss": result.loss, "dev/bleu": result.bleu})
         suffix = "  best" if best else ""
         log(f"update {self.run.counters.update:,}: {result.summary()}{suffix}")

@@ -18,7 +18,7 @@ from typing import Literal
 
 import torch
 
-from covnmt.base.config import Config, TrainConfig
+from covnmt.base.config import Config
 from covnmt.data.batching import (
     Batch,
     BatchPosition,
@@ -62,9 +62,9 @@ def train(
         stop_condition(run) as stop,
         closing(batches_by_update(run)) as updates,
     ):
-        counters = run.counters
-        optimizer_step = build_optimizer_step(run.model, run.optimizer, run.ema, config.train)
-        step = TrainStep(run.model, optimizer_step, config.train, world)
+        counters, recipe = run.counters, config.train
+        optimizer_step = build_optimizer_step(run.model, run.optimizer, run.ema, recipe)
+        step = TrainStep(run.model, optimizer_step, recipe, world)
 
         if counters.validation_pending:  # a signal interrupted it before the run was resumed
             with log.pause():
@@ -77,46 +77,27 @@ def train(
             step(batches, target_tokens, counters.update, time_share(run))
             counters.update += 1
             counters.target_tokens += target_tokens
-            log.add_update(target_tokens)
+            log.target_tokens += target_tokens
 
             stop.poll()
-            due = Due.after(counters.update, config.train, last=stop.limit is not None)
-            counters.validation_pending = due.validation
-            if stop or due.anything:
+            update = counters.update
+            report_due = update % recipe.report_every == 0
+            checkpoint_due = update % recipe.checkpoint_every == 0
+            counters.validation_pending = stop.limit is not None or (
+                update % recipe.validate_every == 0 and update >= recipe.validate_from
+            )
+            if stop or report_due or checkpoint_due or counters.validation_pending:
                 log.add_nll(step.take_nll())  # waits for the GPU; ends a run that has diverged
-            if due.report:
+            if report_due:
                 log.report(step.graphs.statistics())
             with log.pause():
-                if due.validation and not stop.signal:
+                if counters.validation_pending and not stop.signal:
                     if not run.has_checkpoint:  # best weights alone could not be resumed
                         save_checkpoint(run)
                     validate_and_keep_best(run, log, stop)
-                if stop or due.checkpoint:
-                    save_checkpoint(run, keep=stop.limit is not None or due.checkpoint)
+                if stop or checkpoint_due:
+                    save_checkpoint(run, keep=stop.limit is not None or checkpoint_due)
         return stop.outcome()
-
-
-@dataclass(frozen=True)
-class Due:
-    """What happens after an update."""
-
-    report: bool
-    validation: bool
-    checkpoint: bool
-
-    @classmethod
-    def after(cls, update: int, config: TrainConfig, last: bool) -> "Due":
-        """Look up what the recipe wants after this many updates; the last is always validated."""
-        scheduled = update % config.validate_every == 0 and update >= config.validate_from
-        return cls(
-            report=update % config.report_every == 0,
-            validation=last or scheduled,
-            checkpoint=update % config.checkpoint_every == 0,
-        )
-
-    @property
-    def anything(self) -> bool:
-        return self.report or self.validation or self.checkpoint
 
 
 def validate_and_keep_best(run: TrainingRun, log: TrainingLog, stop: "StopCondition") -> None:

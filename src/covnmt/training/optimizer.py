@@ -4,7 +4,6 @@ docs/paper-to-code.md, section 1.4.
 """
 
 import math
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -88,18 +87,8 @@ def ema_decay(decay: float, n: int) -> float:
     return min(decay, (1 + n) / (10 + n))
 
 
-class OptimizerStep(Protocol):
-    """What follows the backward pass: clip the gradients, step, update the EMA."""
-
-    def prepare(self, update: int, time_share: float = 0.0) -> None:
-        """Set what changes with the update (counted from 0); called before a captured replay."""
-
-    def __call__(self) -> None:
-        """Change the weights by the gradients that they have."""
-
-
 class TorchOptimizerStep:
-    """The step of PyTorch's optimizer."""
+    """What follows the backward pass: clip the gradients, step, update the EMA."""
 
     def __init__(
         self,
@@ -112,10 +101,12 @@ class TorchOptimizerStep:
         self.update = 0
 
     def prepare(self, update: int, time_share: float = 0.0) -> None:
+        """Set what changes with the update (counted from 0); called before a captured replay."""
         self.update = update
         set_learning_rate(self.optimizer, self.config, update, time_share)
 
     def __call__(self) -> None:
+        """Change the weights by the gradients that they have."""
         clip_gradients(self.model, self.config.clip)
         self.optimizer.step()
         if self.ema:
@@ -124,7 +115,7 @@ class TorchOptimizerStep:
 
 
 class TritonOptimizerStep:
-    """Clipping, step and EMA in one pass over memory; its state has the form of PyTorch's.
+    """The same in one pass over memory; its state has the form of PyTorch's.
 
     All weights share one count of updates, on the GPU, so that a captured step counts as well.
     """
@@ -174,6 +165,9 @@ class TritonOptimizerStep:
         fused.update_weights(
             weights, gradients, first, second, ema, scalars, config.clip, kernel, constants
         )
+
+
+OptimizerStep = TorchOptimizerStep | TritonOptimizerStep
 
 
 def build_optimizer_step(

@@ -135,7 +135,13 @@ def open_run(
     with lock_run_directory(directory, world):
         resumed = run.has_checkpoint
         if resumed:
-            check_same_settings(config, directory)
+            require_same_settings(
+                load_config(directory).config,
+                config,
+                f"{directory} holds a run",
+                "choose another directory, or resume with the old settings",
+                MAY_CHANGE,
+            )
             restore_checkpoint(run)
         else:
             refuse_model_without_checkpoint(directory)
@@ -173,22 +179,11 @@ def refuse_model_without_checkpoint(directory: Path) -> None:
         )
 
 
-def check_same_settings(config: Config, directory: Path) -> None:
-    """Refuse to resume a run with other settings than it was started with."""
-    require_same_settings(
-        load_config(directory).config,
-        config,
-        f"{directory} holds a run",
-        "choose another directory, or resume with the old settings",
-        MAY_CHANGE,
-    )
-
-
 def save_checkpoint(run: TrainingRun, keep: bool = False) -> None:
     """Write the whole state in one file, and the best weights if there are none yet.
 
     With `keep` the weights are also added to the recent ones, for averaging. Checkpoints of an
-    interruption are not kept, so that averaged weights do not depend on interruptions.
+    interruption are not kept, so that averages of them do not depend on interruptions.
     """
     weights = named_weights(run.model)
     if not all(bool(weight.isfinite().all()) for weight in weights.values()):
@@ -237,7 +232,14 @@ def restore_checkpoint(run: TrainingRun) -> None:
     """Put everything back as it was at the last checkpoint."""
     path = run.directory / LAST_CHECKPOINT
     tensors, note = load_tensors(path)
-    metadata = read_metadata(note, path)
+    if "counters" not in note:
+        raise UserError(f"{path}: not a checkpoint of `covnmt train`; choose another run directory")
+    try:
+        metadata = CheckpointMetadata.model_validate(note)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise damaged_checkpoint(path, f"{where}: {first['msg']}") from None
     if metadata.corpus != run.corpus.identity():
         raise UserError(
             f"{path}: saved while training on other data than {run.config.data.directory}; "
@@ -262,18 +264,6 @@ def restore_checkpoint(run: TrainingRun) -> None:
         raise damaged_checkpoint(path, str(error)) from None
     run.counters = metadata.counters
     run.previous_seconds = run.counters.seconds
-
-
-def read_metadata(note: dict[str, Any], path: Path) -> CheckpointMetadata:
-    """Check the note of a checkpoint."""
-    if "counters" not in note:
-        raise UserError(f"{path}: not a checkpoint of `covnmt train`; choose another run directory")
-    try:
-        return CheckpointMetadata.model_validate(note)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise damaged_checkpoint(path, f"{where}: {first['msg']}") from None
 
 
 def damaged_checkpoint(path: Path, problem: str) -> UserError:

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
@@ -12,7 +11,6 @@ from covnmt.base.config import Config
 from covnmt.data.batching import evaluation_batches, read_batch
 from covnmt.data.corpus import Corpus, Split
 from covnmt.inference.model import Model
-from covnmt.inference.translate import Translation
 from covnmt.metrics.alignment import format_links, links_from_attention
 from covnmt.metrics.bleu import paper_bleu
 from covnmt.model.seq2seq import Seq2Seq
@@ -58,9 +56,6 @@ class ValidationResult:
     loss: float  # negative log-likelihood per target token, end symbols included
     bleu: float | None
     samples: tuple[Sample, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def summary(self) -> str:
         """Return loss, perplexity and BLEU in one line."""
@@ -136,7 +131,15 @@ def validate_shard(
     translator = Model([model], dev.source, dev.target, decode)
     outputs = translator.translate(world.shard(dev.lines[:lines]), on_step=watch)
     references = world.shard(dev.references[:lines][:SAMPLES])
-    samples = [make_sample(*pair) for pair in zip(outputs, references, strict=False)]
+    samples = [
+        Sample(
+            source=" ".join(output.source_tokens),
+            output=" ".join(output.tokens),
+            reference=reference,
+            links=format_links(links_from_attention(output.alignment)),
+        )
+        for output, reference in zip(outputs, references, strict=False)
+    ]
     texts = tuple(output.text for output in outputs)
     return RankResult(nll, target_tokens, texts, tuple(samples))
 
@@ -155,9 +158,3 @@ def total_nll(
         total += nll.item()
         target_tokens += batch.target_tokens
     return total, target_tokens
-
-
-def make_sample(output: Translation, reference: str) -> Sample:
-    """Return a translation as tokens, with its attention as word links."""
-    links = format_links(links_from_attention(output.alignment))
-    return Sample(" ".join(output.source_tokens), " ".join(output.tokens), reference, links)
