@@ -79,9 +79,9 @@ def test_truncated_text_is_an_error(tmp_path: Path) -> None:
     prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     write(tmp_path / "out" / "dev.target.txt", ["x q"])
     dev = Corpus.open(tmp_path / "out").split("dev")
-    assert len(dev.source_text()) == len(DEV)
+    assert len(dev.text("source")) == len(DEV)
     with pytest.raises(UserError, match=r"dev\.target\.txt: has 1 lines instead of 3"):
-        dev.target_text()
+        dev.text("target")
 
 
 def test_a_changed_vocabulary_is_refused(tmp_path: Path) -> None:

@@ -24,7 +24,14 @@ def test_unsuitable_training_pairs_are_dropped_and_counted_by_reason(tmp_path: P
     assert train.dropped == {"empty": 2, "too_long": 1, "ratio": 1}
     assert decoded(Corpus.open(tmp_path / "out"), "train") == [TRAIN[0], TRAIN[1], TRAIN[5]]
     told = "\n".join(report.lines())
-    for words in ("3 of 7 pairs", "2 with an empty side", "1 too long", "1 of too", "train", "dev"):
+    for words in (
+        "3 of 7 pairs",
+        "2 with an empty side",
+        "1 too long",
+        "1 with too",
+        "train",
+        "dev",
+    ):
         assert words in told
 
 
@@ -32,8 +39,8 @@ def test_dev_pairs_are_never_dropped(tmp_path: Path) -> None:
     report = prepare_corpus(make_settings(tmp_path), tmp_path / "out")
     dev = Corpus.open(tmp_path / "out").split("dev")
     assert (report.splits["dev"].kept, len(dev)) == (3, 3)
-    assert dev.source_text() == [source for source, _ in DEV]
-    assert dev.target_text() == [target for _, target in DEV]
+    assert dev.text("source") == [source for source, _ in DEV]
+    assert dev.text("target") == [target for _, target in DEV]
     assert dev.source_sentences.lengths().tolist() == [2, 0, 30]
     assert dev.order.tolist() == [0, 1, 2]
 

@@ -26,7 +26,7 @@ def test_open_corpora_are_prepared_as_words(tmp_path: Path) -> None:
     corpus = Corpus.open(prepared)
     assert corpus.codec("target").tokenize("Temple 3.") == ["temple", "3", "."]
     assert corpus.codec("source").tokenize("寺 は 3 。") == ["寺", "は", "3", "。"]
-    assert corpus.split("test").target_text()[0] == "Temple 0."
+    assert corpus.split("test").text("target")[0] == "Temple 0."
     assert [(prepared / name).read_text("utf-8") for name in GOLD_FILES] == [
         "寺 ␣ 。\n",  # a wide space counts as a word there
         "temple .\n",

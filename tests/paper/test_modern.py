@@ -69,7 +69,7 @@ def test_systems_of_subwords_have_no_proxies(plan: ExperimentPlan) -> None:
     for result in (first, *others):
         assert result.scores.model_fields_set == {"translation", "alignment"}
         assert "AER" in result.score_values
-    lines = Corpus.open(plan.prepared).split("test").source_text()
+    lines = Corpus.open(plan.prepared).split("test").text("source")
     assert first.test.source_lengths == [len(line.split()) for line in lines]
 
 
@@ -104,14 +104,14 @@ def test_length_penalty_is_the_best_on_dev_and_is_stored(plan: ExperimentPlan) -
     ]
     assert [bool(result.tuning) for result in results] == [True, True, False, False]
     dev = Corpus.open(plan.prepared).split("dev")
-    references = [line.lower() for line in dev.target_text()]
+    references = [line.lower() for line in dev.text("target")]
     for result in results[:2]:
         assert [value for value, *_ in result.tuning] == list(LENGTH_PENALTIES)
         most = max(bleu for _, bleu, _ in result.tuning)
         best = next([value, bleu] for value, bleu, _ in result.tuning if bleu == most)
         translator = Model.load(plan.model_directory(ExperimentJob(result.system, 1)), device="cpu")
         assert best[0] == result.length_penalty == translator.decode.length_penalty
-        texts = [item.text for item in translator.translate(dev.source_text())]
+        texts = [item.text for item in translator.translate(dev.text("source"))]
         assert round(paper_bleu(texts, [references]).value, 2) == best[1]
 
 

@@ -65,14 +65,14 @@ def test_bleu_equals_that_of_the_translator(
     dev = corpus.split("dev")
     decode = config.decode.model_copy(update={"beam": 2, "retry": False})
     translator = Model([model], corpus.codec("source"), corpus.codec("target"), decode)
-    outputs = translator.translate(dev.source_text()[:7])
-    expected = paper_bleu([output.text for output in outputs], [dev.target_text()[:7]])
+    outputs = translator.translate(dev.text("source")[:7])
+    expected = paper_bleu([output.text for output in outputs], [dev.text("target")[:7]])
     assert result.bleu == expected.value
     assert result.loss == mean_loss(model, tiny_corpus)  # of all lines
     assert [sample.output for sample in result.samples] == [
         " ".join(output.tokens) for output in outputs[:SAMPLES]
     ]
-    assert [sample.reference for sample in result.samples] == dev.target_text()[:SAMPLES]
+    assert [sample.reference for sample in result.samples] == dev.text("target")[:SAMPLES]
 
 
 def test_samples_link_each_output_token(tiny_model: Path, tiny_corpus: Path) -> None:

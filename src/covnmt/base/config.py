@@ -51,19 +51,6 @@ class DataConfig(Settings):
     max_length: PositiveInt = Field(80, description="longest side of a training pair, in tokens")
 
 
-# Settings that only the coverage networks (tanh and gru) have.
-NEURAL_COVERAGE_KEYS = (
-    "size",
-    "bias",
-    "attention",
-    "annotation",
-    "state",
-    "previous_context",
-    "current_context",
-    "energies",
-)
-
-
 class CoverageConfig(Settings):
     """The coverage model (paper, section 3)."""
 
@@ -72,7 +59,7 @@ class CoverageConfig(Settings):
         1, description="coverage units d per source token (tanh and gru)"
     )
     max_fertility: Annotated[float, Field(gt=0)] = Field(
-        2.0, description="N, most target tokens per source token (fertility)"
+        2.0, description="N, maximum number of target tokens per source token (fertility)"
     )
     accumulate: Literal["add", "subtract"] = Field(
         "add", description="start at 0 and add, or at 1 and subtract (linguistic, fertility)"
@@ -87,17 +74,15 @@ class CoverageConfig(Settings):
 
     @model_validator(mode="after")
     def _options_fit_kind(self) -> "CoverageConfig":
-        neural = self.kind in ("tanh", "gru")
-        for option in NEURAL_COVERAGE_KEYS:
-            value = getattr(self, option)
-            if value != type(self).model_fields[option].default and not neural:
+        for option, field in type(self).model_fields.items():
+            if option in ("kind", "max_fertility") or getattr(self, option) == field.default:
+                continue
+            kinds = ("linguistic", "fertility") if option == "accumulate" else ("tanh", "gru")
+            if self.kind not in kinds:
+                value = str(getattr(self, option)).lower()
                 raise ValueError(
-                    f"{option} = {str(value).lower()} needs kind = tanh or gru, not {self.kind}"
+                    f"{option} = {value} needs kind = {' or '.join(kinds)}, not {self.kind}"
                 )
-        if self.accumulate == "subtract" and self.kind not in ("linguistic", "fertility"):
-            raise ValueError(
-                f"accumulate = subtract needs kind = linguistic or fertility, not {self.kind}"
-            )
         return self
 
 
@@ -108,8 +93,8 @@ class ModelConfig(Settings):
     hidden: LayerSize = Field(1000, description="units n of each recurrent layer; even")
     order: Literal["code", "paper"] = Field(
         "code",
-        description="code: attend, generate, update; paper: attend, update, generate "
-        "(docs/paper-to-code.md, section 1.2)",
+        description="code (as released by the authors): attend, generate, update; paper: attend, "
+        "update, generate (docs/paper-to-code.md, section 1.2)",
     )
     cell: CellKind = Field(
         "exact", description="reset gate before (the paper) or after (cuDNN) the product"
@@ -148,19 +133,21 @@ class TrainConfig(Settings):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
         1234, description="seed of initialization, dropout and batch order"
     )
-    updates: PositiveInt = Field(200_000, description="most updates to make")
-    epochs: Count = Field(0, description="most passes over the corpus; 0: no limit")
+    updates: PositiveInt = Field(200_000, description="maximum number of updates")
+    epochs: Count = Field(0, description="maximum number of passes over the corpus; 0: no limit")
     minutes: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="most minutes of training in this call; 0: no limit"
+        0.0, description="maximum minutes of training in this call; 0: no limit"
     )
     optimizer: Literal["adadelta", "adamw"] = Field(
         "adadelta", description="adadelta: the paper; adamw: the modern recipes"
     )
-    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = Field(1.0, description="1 for Adadelta")
-    rho: Fraction = Field(0.95, description="Adadelta's decay")
-    epsilon: Annotated[float, Field(gt=0)] = Field(1e-6, description="Adadelta's and AdamW's")
-    betas: tuple[Fraction, Fraction] = Field((0.9, 0.98), description="AdamW's")
-    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="AdamW's")
+    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = Field(
+        1.0, description="learning rate; 1 for Adadelta"
+    )
+    rho: Fraction = Field(0.95, description="decay of Adadelta")
+    epsilon: Annotated[float, Field(gt=0)] = Field(1e-6, description="epsilon of Adadelta or AdamW")
+    betas: tuple[Fraction, Fraction] = Field((0.9, 0.98), description="beta1 and beta2 of AdamW")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="weight decay of AdamW")
     schedule: Literal["constant", "cosine", "cosine_in_time", "inverse_sqrt"] = Field(
         "constant",
         description="learning rate after `warmup`; cosine is zero at `updates`, cosine_in_time "
@@ -175,7 +162,7 @@ class TrainConfig(Settings):
         0.0, description="share of each target distribution spread over the vocabulary"
     )
     fertility_weight: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="lambda of the auxiliary objective (section 4)"
+        0.0, description="lambda of the auxiliary objective (section 4 of the paper)"
     )
     fertility_detach: bool = Field(
         False, description="no gradient of the auxiliary objective through the attention"
@@ -189,7 +176,7 @@ class TrainConfig(Settings):
     validate_every: PositiveInt = Field(10_000, description="updates between validations")
     validate_from: Count = Field(0, description="no validation before this update, except the last")
     validate_bleu: bool = Field(True, description="also translate the dev set and score it")
-    validate_beam: BeamWidth = Field(10, description="beam for that")
+    validate_beam: BeamWidth = Field(10, description="beam width when translating the dev set")
     validate_lines: Count = Field(0, description="only this many dev lines; 0: all")
     select: Literal["bleu", "loss"] = Field(
         "bleu", description="criterion of the best model; with equal BLEU the lower loss"
@@ -214,7 +201,9 @@ class DecodeConfig(Settings):
     length_rules: bool = Field(
         True, description="length between floor(J/2) and 3 J tokens (J counts the end symbol)"
     )
-    max_length: PositiveInt = Field(500, description="most tokens where length_rules is off")
+    max_length: PositiveInt = Field(
+        500, description="maximum number of target tokens where length_rules is off"
+    )
     retry: bool = Field(True, description="widen the beam where no hypothesis ends")
     length_penalty: Annotated[float, Field(ge=0, le=10)] = Field(
         0.0, description="scores are divided by length to this power; 0: off"
@@ -269,23 +258,21 @@ def flatten_keys(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def describe_keys(kind: type[Settings] = Config) -> list[tuple[str, str, str, str]]:
+def describe_keys(
+    kind: type[Settings] = Config, prefix: str = ""
+) -> list[tuple[str, str, str, str]]:
     """Return every key with its choices or type, default and meaning."""
-    return _describe_group(kind, prefix="")
-
-
-def _describe_group(group: type[Settings], prefix: str) -> list[tuple[str, str, str, str]]:
     rows = []
-    for name, field in group.model_fields.items():
+    for name, field in kind.model_fields.items():
         default = field.get_default(call_default_factory=True)
         if isinstance(default, Settings):
-            rows += _describe_group(type(default), prefix=f"{prefix}{name}.")
+            rows += describe_keys(type(default), prefix=f"{prefix}{name}.")
             continue
         choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
         type_name = "path" if isinstance(default, Path) else type(default).__name__
-        kind = " | ".join(map(str, choices)) or type_name
+        values = " | ".join(map(str, choices)) or type_name
         default_json = json.dumps(default, default=str)
-        rows.append((f"{prefix}{name}", kind, default_json, field.description or ""))
+        rows.append((f"{prefix}{name}", values, default_json, field.description or ""))
     return rows
 
 
@@ -349,9 +336,13 @@ def changed_settings(
     before: Settings | Mapping[str, Any], now: Settings | Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
     """Return the settings whose values differ, by dotted key, each with both values."""
-    old, new = _flat_values(before), _flat_values(now)
-    keys = [*new, *(key for key in old if key not in new)]
-    return {key: (old.get(key), new.get(key)) for key in keys if old.get(key) != new.get(key)}
+    old, new = (
+        flatten_keys(
+            settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
+        )
+        for settings in (before, now)
+    )
+    return {key: (old.get(key), new.get(key)) for key in new | old if old.get(key) != new.get(key)}
 
 
 def require_same_settings(
@@ -366,11 +357,11 @@ def require_same_settings(
     `made` begins the message, such as "run1: holds a run", and keys that begin with one of
     `may_change` do not count.
     """
-    changes = [
-        _describe_change(key, *values)
-        for key, values in changed_settings(before, now).items()
-        if not key.startswith(may_change)
-    ]
+    changes = []
+    for key, (old, new) in changed_settings(before, now).items():
+        if not key.startswith(may_change):
+            values = f"{old!r} before, {new!r} now"
+            changes.append(f"{key}: {values}" if len(values) < LONGEST_SHOWN_VALUES else key)
     if changes:
         raise UserError(f"{made} with other settings ({'; '.join(changes)}); {remedy}")
 
@@ -378,23 +369,12 @@ def require_same_settings(
 def read_if_made_from(
     record: Path, made_from: Mapping[str, Any], outputs: Iterable[Path] = ()
 ) -> dict[str, Any] | None:
-    """Read the JSON record of an earlier run, if what it describes need not be made again.
+    """Return the JSON record of an earlier run if its inputs are unchanged and its outputs exist.
 
-    That is so where its "made_from" is the same and all `outputs` are there. Write it last.
+    The record has its inputs under "made_from" and is written last.
     """
     if not all(path.exists() for path in (record, *outputs)):
         return None
     content = read_json(record)
     same = isinstance(content, dict) and content.get("made_from") == made_from
     return content if same else None
-
-
-def _flat_values(settings: Settings | Mapping[str, Any]) -> dict[str, Any]:
-    tree = settings.model_dump(mode="json") if isinstance(settings, Settings) else settings
-    return flatten_keys(tree)
-
-
-def _describe_change(key: str, old: Any, new: Any) -> str:
-    """Name a setting and, unless they are as long as digests, both values."""
-    shown = f"{old!r} before, {new!r} now"
-    return f"{key}: {shown}" if len(shown) < LONGEST_SHOWN_VALUES else key

@@ -9,5 +9,5 @@ class UserError(Exception):
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra; covnmt is installed from its clone."""
-    return f"pip install -c constraints.txt '.[{extra}]' in the clone"
+    """Return the command that installs an extra; covnmt is installed from its checkout."""
+    return f"pip install -c constraints.txt '.[{extra}]' in a checkout of the covnmt repository"

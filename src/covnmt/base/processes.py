@@ -1,4 +1,4 @@
-"""Map a function over items in worker processes; what a worker that dies had in hand is done again.
+"""Map a function over items in worker processes; items of a worker that dies are retried.
 
 The function must have the same effect however often it is called with the same item. Then every
 item gives exactly one result, whichever workers die. Items are taken only as workers have room for

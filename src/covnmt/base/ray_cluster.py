@@ -1,4 +1,4 @@
-"""Map a function over items on a Ray cluster; what a lost worker had in hand is done again.
+"""Map a function over items on a Ray cluster; items of a worker that is lost are retried.
 
 The same guarantee as `processes.map_unordered`, across machines that see the same files at the same
 paths. There is an actor per GPU, or per `cores` CPUs. `ray.util.ActorPool` would not do: it loses

@@ -117,17 +117,13 @@ def _set_key(tree: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _parse_override(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not key:
         raise UserError(f"{text!r}: write overrides as key=value, such as train.seed=2")
-    return key.strip(), _parse_value(value.strip())
-
-
-def _parse_value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return key, tomllib.loads(f"value = {value}")["value"]
     except PARSE_ERRORS:
-        return text  # a word without quotes is a string: model.order=paper
+        return key, value  # a word without quotes is a string: model.order=paper
 
 
 def _find_origin(location: Sequence[str], origins: Mapping[str, str]) -> str | None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from typing import NamedTuple, Protocol, TypeVar, cast
 
@@ -129,11 +130,11 @@ def collate(
     return Batch(*map(torch.from_numpy, (*source, *target)))
 
 
-def read_batch(split: Split, indices: IntArray, shape: tuple[int, int] = (1, 1)) -> Batch:
-    """Read pairs, padded to multiples of `shape`; into pinned memory if there is a GPU."""
+def read_batch(split: Split, indices: IntArray, multiples: tuple[int, int] = (1, 1)) -> Batch:
+    """Read pairs, padded to `multiples`; into pinned memory if there is a GPU."""
     pairs = [(split.source(i), split.target(i)) for i in indices.tolist()]
     batch = collate(pairs, split.source_end_id, split.target_end_id) if pairs else empty_batch()
-    batch = batch.pad_to_multiples(*shape)
+    batch = batch.pad_to_multiples(*multiples)
     return batch.pin_memory() if torch.cuda.is_available() else batch
 
 
@@ -234,7 +235,7 @@ class TokenBatching:
         self._split, self._pairs = split, pairs
         self._batch_tokens, self._seed = batch_tokens, seed
         self._sections = -(-len(pairs) // SECTION_PAIRS)
-        self._cached: tuple[int, Section] | None = None
+        self._section = lru_cache(maxsize=1)(self._divide_section)
 
     def block(self, number: int) -> list[IntArray]:
         section = self._section(number % self._sections)
@@ -247,12 +248,9 @@ class TokenBatching:
     def epoch(self, position: BatchPosition) -> int:
         return position.block // self._sections
 
-    def _section(self, number: int) -> "Section":
-        if self._cached is None or self._cached[0] != number:
-            first, end = (k * len(self._pairs) // self._sections for k in (number, number + 1))
-            section = divide_into_cells(self._split, self._pairs[first:end], self._batch_tokens)
-            self._cached = (number, section)
-        return self._cached[1]
+    def _divide_section(self, number: int) -> "Section":
+        first, end = (k * len(self._pairs) // self._sections for k in (number, number + 1))
+        return divide_into_cells(self._split, self._pairs[first:end], self._batch_tokens)
 
 
 class Section(NamedTuple):

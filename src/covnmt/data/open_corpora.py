@@ -7,12 +7,13 @@ per line. DIRECTORY/corpus.json records where everything came from.
 sacreBLEU downloads some of these test sets too, but leaves `&amp;` and the like in the text.
 """
 
+import re
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
-from html.parser import HTMLParser
+from html import unescape
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,9 @@ from covnmt.base.files import atomic_write_text, read_json, read_lines, write_js
 from covnmt.data.download import PublishedFile, download_verified, extract_members
 
 RECORD_FILE = "corpus.json"
+
+_SEGMENT = re.compile(r"<seg\b[^>]*>(.*?)</seg\s*>", re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(r"<[A-Za-z/!?][^>]*>")
 
 # lines: one sentence per line; table: target, tab, source; segments: the <seg> elements of an SGM
 # or XML test set; talks: sentences between lines of markup, as in the IWSLT training text.
@@ -275,35 +279,10 @@ def _extract_texts(corpus: OpenCorpus, download: Path, folder: Path) -> dict[str
     return texts
 
 
-class _SegmentParser(HTMLParser):
-    """Collects the text of each <seg> element; external entities are not resolved."""
-
-    def __init__(self) -> None:
-        super().__init__(convert_charrefs=True)
-        self.segments: list[str] = []
-        self.inside = False
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "seg":
-            self.segments.append("")
-            self.inside = True
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "seg":
-            self.inside = False
-
-    def handle_data(self, data: str) -> None:
-        if self.inside:
-            self.segments[-1] += data
-
-
 def parse_segments(lines: Iterable[str]) -> list[str]:
     """Return the text of the <seg> elements of an SGM or XML test set, one line each."""
-    parser = _SegmentParser()
-    for line in lines:
-        parser.feed(f"{line}\n")
-    parser.close()
-    return [" ".join(text.split()) for text in parser.segments]
+    segments = _SEGMENT.findall("\n".join(lines))
+    return [" ".join(unescape(_TAG.sub("", segment)).split()) for segment in segments]
 
 
 def _read_side(path: Path, form: TextFormat, column: int) -> Iterator[str]:

@@ -101,7 +101,7 @@ class NeuralSystem:
         of_gold = SystemOutput(targets, reference_attention=[pair.matrix for pair in aligned])
         if test is None:
             return of_gold, None
-        forced = self.model.align(zip(test.source_text(), test.target_text(), strict=True))
+        forced = self.model.align(zip(test.text("source"), test.text("target"), strict=True))
         fertility = [t.fertility.tolist() for t in translations if t.fertility is not None]
         return of_gold, SystemOutput(
             text=[" ".join(translation.tokens) for translation in translations],
@@ -122,7 +122,7 @@ def measure_system(
     """
     corpus = Corpus.open(prepared)
     test, gold, text = corpus.split("test"), GoldPairs.read(prepared), experiment.text
-    translations, examples = system.translate(test.source_text(), text.examples(prepared))
+    translations, examples = system.translate(test.text("source"), text.examples(prepared))
     write_lines(outputs, (json.dumps(t.to_json(), ensure_ascii=False) for t in translations))
     source = [" ".join(t.source_tokens) for t in translations]
     scored = score_text([t.text for t in translations], source if text.plain else None, test)
@@ -135,14 +135,14 @@ def measure_system(
         scores["alignment"] = evaluate(of_gold, test_set, options).alignment
     if of_test:
         tokenize = corpus.codec("target").tokenize
-        references = [" ".join(tokenize(line)) for line in test.target_text()]
+        references = [" ".join(tokenize(line)) for line in test.text("target")]
         links = read_links(prepared / GOLD_FILES[2]) if text.deterministic else None
         test_set = EvaluationSet([references], source, links, text.deterministic)
         by_token = evaluate(of_test, test_set, EvaluationOptions(ter=False))
         scores |= {kind: getattr(by_token, kind) for kind in ("adequacy", "proxies", "diagnostics")}
         if text.deterministic:  # then the rates by length are exact, of the same sentences
             by_length = by_token.by_length
-    lengths = [len(line.split()) for line in (source if text.plain else test.source_text())]
+    lengths = [len(line.split()) for line in (source if text.plain else test.text("source"))]
     return {
         "scores": Scores(**{kind: list(values) for kind, values in scores.items() if values}),
         "gold": Gold(pairs=len(gold.pairs), what=text.gold if gold.pairs else None),
@@ -166,10 +166,10 @@ def score_text(
     a capital: outputs and references are lowercased.
     """
     options = EvaluationOptions(workers=available_cpus())
-    references = test.target_text()
+    references = test.text("target")
     if cased_source is not None:
         return evaluate(SystemOutput(outputs), EvaluationSet([references], cased_source), options)
-    lowercased = EvaluationSet([[line.lower() for line in references]], test.source_text())
+    lowercased = EvaluationSet([[line.lower() for line in references]], test.text("source"))
     result = evaluate(SystemOutput([text.lower() for text in outputs]), lowercased, options)
     return replace(result, translation=sign_as_lowercased(result.translation))
 

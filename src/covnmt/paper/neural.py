@@ -117,9 +117,9 @@ def tune_length_penalty(
     if not should_tune_length_penalty(plan.experiment, job.system):
         return decode, []
     dev, plain = Corpus.open(plan.prepared).split("dev"), plan.experiment.text.plain
-    references = [line if plain else line.lower() for line in dev.target_text()]
+    references = [line if plain else line.lower() for line in dev.text("target")]
     settings = decoding_for_tuning(without_length_limit(decode, dev))
-    translations = load(model, device=plan.device).translate_stream(dev.source_text(), settings)
+    translations = load(model, device=plan.device).translate_stream(dev.text("source"), settings)
     tuning = score_penalties(translations, references, penalty_grid(decode))
     best = tuning.best.decode
     if model == plan.model_directory(job):

@@ -53,7 +53,7 @@ class PhraseBasedSystem:
     ) -> tuple[SystemOutput, SystemOutput | None]:
         """Align everything in one go: the aligner learns from all pairs."""
         tokenize = self.corpus.codec("target").tokenize
-        lines = test.target_text() if test else []
+        lines = test.text("target") if test else []
         shown = translations if test else []
         references = [
             (t.source_tokens, tokenize(line)) for t, line in zip(shown, lines, strict=True)

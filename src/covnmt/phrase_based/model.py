@@ -180,8 +180,8 @@ class ModelBuilder:
         dev = self.corpus.split("dev")
         (self.directory / MODEL_FILE).unlink(missing_ok=True)
         copy_codecs(self.corpus.directory, self.directory)
-        write_lines(self.directory / "dev.source.txt", dev.source_text())
-        write_lines(self.directory / "dev.target.txt", dev.target_text())
+        write_lines(self.directory / "dev.source.txt", dev.text("source"))
+        write_lines(self.directory / "dev.target.txt", dev.text("target"))
 
     def align_words(self, processes: int) -> None:
         """Run the stages up to symmetrized links; chains are trained side by side."""

@@ -36,7 +36,7 @@ class DevSet:
         """Read the dev set of a prepared corpus."""
         split = corpus.split("dev")
         sides = corpus.codec("source"), corpus.codec("target")
-        return cls(split, *sides, split.source_text(), split.target_text())
+        return cls(split, *sides, split.text("source"), split.text("target"))
 
 
 @dataclass(frozen=True)
