@@ -74,7 +74,7 @@ CPU_COLUMNS = {  # result file and beam
 CHECKED_PAIRS = {  # result file, what the pairs are, model
     "check-ja-en": ("of KFTT, 5 to 60 words", "`ja-en`"),
     "check-embedded-gru10": (
-        "of the [embedded pair](embedded-pair.md)",
+        "of the [synthetic pair](embedded-pair.md)",
         "GRU d=10 (one seed, 600 updates)",
     ),
     "check-embedded-baseline": ("of the same", "baseline"),
@@ -280,12 +280,12 @@ def checked_pairs_table() -> str:
     head = (
         "pairs",
         "model",
-        "cut pairs in which some of it is found",
+        "pairs found",
         "precision",
         "recall",
-        "area, gain",
-        "area, attention",
-        "words reported in whole translations",
+        "AUC, gain",
+        "AUC, attention",
+        "words reported when uncut",
     )
     return markdown_table(head, rows)
 
@@ -303,7 +303,7 @@ def checked_sentences_table() -> str:
         "missing sentence reported",
         "as one finding",
         "other sentences reported",
-        "sentences reported in whole translations",
+        "sentences reported when none is missing",
     )
     return markdown_table(head, rows)
 

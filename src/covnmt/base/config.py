@@ -47,7 +47,9 @@ class DataConfig(Settings):
     )
     batch_size: PositiveInt = Field(80, description="pairs per batch (paper batching)")
     pool: PositiveInt = Field(20, description="batches read and sorted together (paper batching)")
-    batch_tokens: PositiveInt = Field(4096, description="padded tokens of either side (tokens)")
+    batch_tokens: PositiveInt = Field(
+        4096, description="most tokens on the longer side, with padding (tokens)"
+    )
     max_length: PositiveInt = Field(80, description="longest side of a training pair, in tokens")
 
 
