@@ -1,6 +1,7 @@
 """The lexicon: counts of links, and word translation probabilities."""
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,9 +57,10 @@ def test_weights_are_link_counts_over_word_counts() -> None:
     assert weights == expected
 
 
-def test_lexicon_survives_saving_and_loading() -> None:
+def test_lexicon_survives_saving_and_loading(tmp_path: Path) -> None:
     lexicon = count_links(*corpus([([2], [3], frozenset({(0, 0)}))]), ROWS, ROWS)
-    assert entries(Lexicon.of(lexicon.arrays())) == {(2, 3): 1}
+    lexicon.save(tmp_path / "lexicon.npz")
+    assert entries(Lexicon.load(tmp_path / "lexicon.npz")) == {(2, 3): 1}
 
 
 def test_words_without_links_count_as_linked_to_null() -> None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -140,10 +141,12 @@ def test_hashes_are_found_in_a_sorted_array(values: list[int], among: set[int], 
     assert occurrences.tolist() == [ordered.index(v) if v in among else -1 for v in values]
 
 
-def test_occurrences_survive_saving_and_loading() -> None:
+def test_occurrences_survive_saving_and_loading(tmp_path: Path) -> None:
     bitext, links = corpus([([2, 3], [4, 5], frozenset({(0, 1), (1, 0)}))])
     occurrences = extract_phrases(bitext, links, 7)
-    assert keys(bitext, PhraseOccurrences.of(occurrences.arrays())) == keys(bitext, occurrences)
+    occurrences.save(tmp_path / "phrases.npz")
+    again = PhraseOccurrences.load(tmp_path / "phrases.npz")
+    assert keys(bitext, again) == keys(bitext, occurrences)
     assert dict(zip(keys(bitext, occurrences), occurrences.orientation.tolist(), strict=True)) == {
         ((2,), (5,)): SWAP,
         ((3,), (4,)): DISCONTINUOUS,

@@ -109,7 +109,7 @@ def test_dev_files_of_different_lengths_are_refused(model: PhraseBasedModel) -> 
     with (model.directory / "dev.target.txt").open("a") as stream:
         stream.write("one more\n")
     with pytest.raises(
-        UserError, match=r"dev.source.txt ends after line \d+ but .*dev.target.txt goes on"
+        UserError, match=r"dev.source.txt ends after line \d+ but .*dev.target.txt continues"
     ):
         tune_phrase_based(model, SETTINGS)
 

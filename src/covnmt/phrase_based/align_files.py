@@ -66,7 +66,7 @@ def vocabulary_ids(corpus: Corpus | None, side: Side) -> dict[str, int]:
     """Return the id of every word of a prepared corpus; none without a corpus."""
     if corpus is None:
         return {}
-    vocabulary = corpus.codec(side).vocabulary
+    vocabulary = corpus.codec(side).vocabulary  # its last id, the end symbol, is no word
     return dict(zip((*SPECIAL_TOKENS, *vocabulary.tokens, ""), range(len(vocabulary)), strict=True))
 
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covnmt.base.arrays import IntArray
+from covnmt.base.arrays import AnyArray, IntArray
 from covnmt.base.console import track
 from covnmt.base.errors import UserError, install_command
 from covnmt.base.processes import map_in_order
-from covnmt.phrase_based.bitext import Bitext, NamedArrays
+from covnmt.phrase_based.bitext import ArrayFile, Bitext
 from covnmt.phrase_based.settings import AlignerKind, AlignerSettings, AlignerSymmetrization
 
 if TYPE_CHECKING:
@@ -40,29 +40,19 @@ ALIGNER_MODELS: dict[AlignerKind, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class WordLinks:
+class WordLinks(ArrayFile):
     """Links of a corpus, concatenated: those of pair n are `offsets[n]:offsets[n + 1]`.
 
     Source and target are positions in the sentences.
     """
 
-    source: IntArray
-    target: IntArray
+    source: AnyArray  # int16, as in the file
+    target: AnyArray
     offsets: IntArray
 
     def __getitem__(self, n: int) -> frozenset[tuple[int, int]]:
         rows = slice(self.offsets[n], self.offsets[n + 1])
         return frozenset(zip(self.source[rows].tolist(), self.target[rows].tolist(), strict=True))
-
-    def arrays(self) -> NamedArrays:
-        """Return the arrays of a file; positions fit in 16 bits."""
-        source, target = (side.astype(np.int16) for side in (self.source, self.target))
-        return {"source": source, "target": target, "offsets": self.offsets}
-
-    @classmethod
-    def of(cls, arrays: NamedArrays) -> "WordLinks":
-        """Build from what `arrays` returned."""
-        return cls(*(arrays[name].astype(np.int64) for name in ("source", "target", "offsets")))
 
 
 def thot_module(name: str) -> Any:
@@ -167,7 +157,7 @@ def symmetrize_bitext(
 ) -> WordLinks:
     """Merge the links of both directions by a symmetrization heuristic."""
     matrix = thot_module("common").WordAlignmentMatrix
-    rows, columns, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [0]
+    source, target, counts = [np.zeros(0, np.int16)], [np.zeros(0, np.int16)], [0]
     spans = zip(pairwise(bitext.source.offsets), pairwise(bitext.target.offsets), strict=True)
     for (a, b), (c, d) in track(spans, len(bitext), "symmetrizing", "pairs"):
         ahead, back = matrix(int(b - a), int(d - c)), matrix(int(d - c), int(b - a))
@@ -175,10 +165,10 @@ def symmetrize_bitext(
         back.put_list(backward[a:b].tolist())
         back.transpose()
         j, i = np.nonzero(HEURISTICS[how](ahead, back).to_numpy())
-        rows.append(j)
-        columns.append(i)
+        source.append(j.astype(np.int16))
+        target.append(i.astype(np.int16))
         counts.append(len(j))
-    return WordLinks(np.concatenate(rows), np.concatenate(columns), np.cumsum(counts))
+    return WordLinks(np.concatenate(source), np.concatenate(target), np.cumsum(counts))
 
 
 Heuristic = Callable[["WordAlignmentMatrix", "WordAlignmentMatrix"], "WordAlignmentMatrix"]

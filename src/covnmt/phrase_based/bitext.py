@@ -1,8 +1,9 @@
 """Training pairs of a prepared corpus as concatenated ids, and NumPy files of a model."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Self
 from zipfile import BadZipFile
 
 import numpy as np
@@ -65,6 +66,20 @@ class Bitext:
             for side in ("source", "target")
         )
         return cls(source, target)
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """A dataclass of arrays, each stored under its name in one .npz file."""
+
+    def save(self, path: Path) -> None:
+        """Write all arrays."""
+        save_arrays(path, {field.name: getattr(self, field.name) for field in fields(self)})
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote."""
+        return cls(**load_arrays(path))
 
 
 def select_sentences(sentences: SentenceIds, rows: IntArray) -> SentenceIds:

@@ -67,12 +67,11 @@ def open_decoder(
 ) -> Iterator[NBestDecoder]:
     """Open a decoder with the phrase table of these sentences; its processes keep both open."""
     lexicon = model.lexicon()
-    sizes = {"source": lexicon.source_size, "target": lexicon.target_size}
-    for side in SIDES:
+    for side, trained_size in zip(SIDES, lexicon.rows.tolist(), strict=True):
         size = len(model.codec(side).vocabulary)
-        if size != sizes[side]:
+        if size != trained_size:
             raise UserError(
-                f"{model.directory / side}.vocab: has {size:,} rows instead of {sizes[side]:,}; "
+                f"{model.directory / side}.vocab: has {size:,} rows instead of {trained_size:,}; "
                 "run `covnmt smt train` again"
             )
     vocabulary = model.codec("source").vocabulary

@@ -96,18 +96,10 @@ class LanguageModel:
     @classmethod
     def load(cls, directory: Path) -> "LanguageModel":
         """Memory-map what `save` wrote."""
-
-        def array(name: str) -> NDArray[Any]:
-            return map_array(directory / f"{name}.npy")
-
-        return cls(
-            keys=array("keys"),
-            score=array("score"),
-            fallback=array("fallback"),
-            shorter=array("shorter"),
-            history=array("history"),
-            rows=int(array("rows")),
-        )
+        arrays: dict[str, Any] = {
+            field.name: map_array(directory / f"{field.name}.npy") for field in fields(cls)
+        }
+        return cls(**arrays | {"rows": int(arrays["rows"])})
 
 
 def find_keys(keys: IntArray, wanted: IntArray) -> IntArray:

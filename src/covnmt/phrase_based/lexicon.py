@@ -12,67 +12,46 @@ import numpy as np
 
 from covnmt.base.arrays import DoubleArray, IntArray
 from covnmt.phrase_based.aligner import WordLinks
-from covnmt.phrase_based.bitext import Bitext, NamedArrays
+from covnmt.phrase_based.bitext import ArrayFile, Bitext
 
 NULL_WORD = 0
 
 
 @dataclass(frozen=True)
-class Lexicon:
+class Lexicon(ArrayFile):
     """Linked words with their counts, sorted by source and then target id."""
 
     source: IntArray
     target: IntArray
     count: IntArray
-    source_size: int  # of the vocabularies
-    target_size: int
+    rows: IntArray  # [2] vocabulary sizes of source and target
 
     def swapped(self) -> "Lexicon":
         """Return the lexicon of the other direction."""
         order = np.lexsort((self.source, self.target))
-        return Lexicon(
-            self.target[order],
-            self.source[order],
-            self.count[order],
-            self.target_size,
-            self.source_size,
-        )
+        target, source, count = self.target[order], self.source[order], self.count[order]
+        return Lexicon(target, source, count, self.rows[::-1])
 
     def probabilities(self) -> DoubleArray:
         """Compute w(t | s) of each entry; 0 for NULL targets."""
         is_word = self.target != NULL_WORD
         totals = np.bincount(
-            self.source[is_word], weights=self.count[is_word], minlength=self.source_size
+            self.source[is_word], weights=self.count[is_word], minlength=self.rows[0]
         )
         return np.asarray(is_word * self.count / np.maximum(totals[self.source], 1))
 
     @cached_property
     def _lookup(self) -> tuple[IntArray, DoubleArray]:
         """Sorted keys of the entries and their w, ending with a sentinel of w = 0."""
-        keys = self.source * self.target_size + self.target
+        keys = self.source * self.rows[1] + self.target
         return np.append(keys, np.iinfo(np.int64).max), np.append(self.probabilities(), 0.0)
 
     def weight(self, source: IntArray, target: IntArray) -> DoubleArray:
         """Look up w(t | s) in arrays of one shape; 0 for words that were never linked."""
         keys, values = self._lookup
-        wanted = source * self.target_size + target
+        wanted = source * self.rows[1] + target
         rows = np.searchsorted(keys, wanted)
         return np.where(keys[rows] == wanted, values[rows], 0.0)
-
-    def arrays(self) -> NamedArrays:
-        """Return the arrays of a file."""
-        return {
-            "source": self.source,
-            "target": self.target,
-            "count": self.count,
-            "rows": np.array([self.source_size, self.target_size]),
-        }
-
-    @classmethod
-    def of(cls, arrays: NamedArrays) -> "Lexicon":
-        """Build from what `arrays` returned."""
-        sizes = arrays["rows"].tolist()
-        return cls(arrays["source"], arrays["target"], arrays["count"], *sizes)
 
 
 def count_links(bitext: Bitext, links: WordLinks, source_size: int, target_size: int) -> Lexicon:
@@ -87,6 +66,5 @@ def count_links(bitext: Bitext, links: WordLinks, source_size: int, target_size:
         [source[j] * target_size + target[i], unlinked_source * target_size, unlinked_target]
     )
     unique_keys, count = np.unique(keys, return_counts=True)
-    return Lexicon(
-        unique_keys // target_size, unique_keys % target_size, count, source_size, target_size
-    )
+    sizes = np.array([source_size, target_size])
+    return Lexicon(unique_keys // target_size, unique_keys % target_size, count, sizes)

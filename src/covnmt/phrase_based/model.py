@@ -92,11 +92,11 @@ class PhraseBasedModel:
 
     def occurrences(self) -> PhraseOccurrences:
         """Load the phrase pairs of the training pairs."""
-        return PhraseOccurrences.of(load_arrays(self.directory / "phrases.npz"))
+        return PhraseOccurrences.load(self.directory / "phrases.npz")
 
     def lexicon(self) -> Lexicon:
         """Load the linked words of the training pairs."""
-        return Lexicon.of(load_arrays(self.directory / "lexicon.npz"))
+        return Lexicon.load(self.directory / "lexicon.npz")
 
     def identity(self) -> ModelIdentity:
         """Return what the model was made from."""
@@ -212,18 +212,18 @@ class ModelBuilder:
             for chain in aligner.list_chains(settings)
         }
         links = aligner.combine_chains(chains, bitext, settings.joining)
-        save_arrays(self.directory / "links.npz", links.arrays())
+        links.save(self.directory / "links.npz")
         return {"pairs": len(bitext), "links": len(links.source)}
 
     def extract_phrases(self) -> dict[str, Any]:
         """Find all occurrences of phrase pairs, and count the lexicon."""
         bitext, sizes = self.bitext(), self.corpus.report.vocabulary_sizes
-        links = WordLinks.of(load_arrays(self.directory / "links.npz"))
+        links = WordLinks.load(self.directory / "links.npz")
         bitext.save(self.directory / "bitext.npz")
         word_pairs = lexicon.count_links(bitext, links, sizes["source"], sizes["target"])
-        save_arrays(self.directory / "lexicon.npz", word_pairs.arrays())
+        word_pairs.save(self.directory / "lexicon.npz")
         occurrences = phrases.extract_phrases(bitext, links, self.settings.max_phrase)
-        save_arrays(self.directory / "phrases.npz", occurrences.arrays())
+        occurrences.save(self.directory / "phrases.npz")
         return {
             "occurrences": len(occurrences),
             "word_pairs": len(word_pairs.count),

@@ -8,13 +8,12 @@ Scores of a phrase pair (Koehn et al., 2003 and 2005):
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from covnmt.base.arrays import AnyArray, DoubleArray, IntArray
 from covnmt.data.corpus import SentenceIds
-from covnmt.phrase_based.bitext import Bitext, load_arrays, save_arrays
+from covnmt.phrase_based.bitext import ArrayFile, Bitext
 from covnmt.phrase_based.lexicon import NULL_WORD, Lexicon
 from covnmt.phrase_based.phrases import (
     Hashes,
@@ -32,7 +31,7 @@ MIN_LEXICAL_PROBABILITY = 1e-7  # of words that were never linked
 
 
 @dataclass(frozen=True)
-class PhraseTable:
+class PhraseTable(ArrayFile):
     """Phrase pairs, grouped by source phrase; T target words at most."""
 
     sources: Hashes  # [phrases] sorted
@@ -44,15 +43,6 @@ class PhraseTable:
 
     def __len__(self) -> int:
         return len(self.target_ids)
-
-    def save(self, path: Path) -> None:
-        """Write the table to one file."""
-        save_arrays(path, dict(self.__dict__))
-
-    @classmethod
-    def load(cls, path: Path) -> "PhraseTable":
-        """Read what `save` wrote."""
-        return cls(**load_arrays(path))
 
 
 def build_phrase_table(
@@ -82,9 +72,8 @@ def build_phrase_table(
     new_number = np.full(len(first), -1)
     new_number[kept] = np.arange(len(kept))
     orientation = orientation_scores(new_number[pair], occurrences.orientation[relevant], len(kept))
-    pairs = occurrences[rows[kept]]
-    source_ids = pad_spans(bitext.source, pairs.source)
-    target_ids = pad_spans(bitext.target, pairs.target)
+    source_ids = pad_spans(bitext.source, occurrences.source[rows[kept]])
+    target_ids = pad_spans(bitext.target, occurrences.target[rows[kept]])
     lexical = (
         lexical_weights(source_ids, target_ids, lexicon),
         lexical_weights(target_ids, source_ids, lexicon.swapped()),

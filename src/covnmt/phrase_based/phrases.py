@@ -11,9 +11,12 @@ comes from the source word before it (monotone), from the one after it (swap), o
 
 Phrases are compared by 64-bit hashes, which for n different phrases collide with a chance below
 n^2 / 2^64.
+
+A link is (j, i), source and target position. A source span begins at a and has `length` words, the
+target span begins at b and has `width_b`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +26,7 @@ from covnmt.base.arrays import AnyArray, BoolArray, IntArray
 from covnmt.base.console import track
 from covnmt.data.corpus import SentenceIds
 from covnmt.phrase_based.aligner import WordLinks
-from covnmt.phrase_based.bitext import Bitext, NamedArrays
+from covnmt.phrase_based.bitext import ArrayFile, Bitext
 from covnmt.text.vocabulary import UNK_ID
 
 Hashes = NDArray[np.uint64]
@@ -50,36 +53,27 @@ class Spans:
 
 
 @dataclass(frozen=True)
-class PhraseOccurrences:
-    """Every occurrence of every phrase pair: row n of all three."""
+class PhraseOccurrences(ArrayFile):
+    """Every occurrence of every phrase pair: row n of all arrays."""
 
-    source: Spans
-    target: Spans
-    orientation: NDArray[np.int8]
+    source_starts: AnyArray  # int32; lengths and orientation are int8
+    source_lengths: AnyArray
+    target_starts: AnyArray
+    target_lengths: AnyArray
+    orientation: AnyArray
 
     def __len__(self) -> int:
-        return len(self.source)
+        return len(self.orientation)
 
-    def __getitem__(self, rows: IntArray | BoolArray) -> "PhraseOccurrences":
-        return PhraseOccurrences(self.source[rows], self.target[rows], self.orientation[rows])
+    @property
+    def source(self) -> Spans:
+        """The source phrases."""
+        return Spans(self.source_starts, self.source_lengths)
 
-    def arrays(self) -> NamedArrays:
-        """Return the arrays of a file, as small integers."""
-        spans = {
-            f"{side}_{name}": getattr(spans, name).astype(dtype)
-            for side, spans in (("source", self.source), ("target", self.target))
-            for name, dtype in (("starts", np.int32), ("lengths", np.int8))
-        }
-        return spans | {"orientation": self.orientation.astype(np.int8)}
-
-    @classmethod
-    def of(cls, arrays: NamedArrays) -> "PhraseOccurrences":
-        """Build from what `arrays` returned."""
-        source, target = (
-            Spans(arrays[f"{side}_starts"], arrays[f"{side}_lengths"])
-            for side in ("source", "target")
-        )
-        return cls(source, target, arrays["orientation"])
+    @property
+    def target(self) -> Spans:
+        """The target phrases."""
+        return Spans(self.target_starts, self.target_lengths)
 
 
 def extract_phrases(bitext: Bitext, links: WordLinks, longest: int) -> PhraseOccurrences:
@@ -87,21 +81,14 @@ def extract_phrases(bitext: Bitext, links: WordLinks, longest: int) -> PhraseOcc
     starts = range(0, len(bitext), SENTENCES_AT_ONCE)
     unit = f"x {SENTENCES_AT_ONCE:,} pairs"
     chunks = [
-        chunk
+        columns
         for start in track(starts, len(starts), "extracting phrases", unit)
-        for chunk in _extract_chunk(bitext, links, slice(start, start + SENTENCES_AT_ONCE), longest)
+        for columns in _extract_chunk(
+            bitext, links, slice(start, start + SENTENCES_AT_ONCE), longest
+        )
     ]
-    orientation = np.concatenate([np.zeros(0, np.int8), *(chunk.orientation for chunk in chunks)])
-    source = _concatenate_spans([chunk.source for chunk in chunks])
-    target = _concatenate_spans([chunk.target for chunk in chunks])
-    return PhraseOccurrences(source, target, orientation)
-
-
-def _concatenate_spans(chunks: Sequence[Spans]) -> Spans:
-    return Spans(
-        np.concatenate([np.zeros(0, np.int32), *(spans.starts for spans in chunks)]),
-        np.concatenate([np.zeros(0, np.int8), *(spans.lengths for spans in chunks)]),
-    )
+    none = [np.zeros(0, dtype) for dtype in (np.int32, np.int8, np.int32, np.int8, np.int8)]
+    return PhraseOccurrences(*map(np.concatenate, zip(none, *chunks, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -130,15 +117,15 @@ class SentenceBlock:
         """Return the position where the sentence of each word begins."""
         return self.starts[self.sentence[words]]
 
-    def spans(self, starts: IntArray, lengths: IntArray) -> Spans:
-        """Convert spans to positions in the whole corpus, in few bytes."""
-        return Spans((starts + self.begin).astype(np.int32), lengths.astype(np.int8))
+    def spans(self, starts: IntArray, lengths: IntArray) -> tuple[AnyArray, AnyArray]:
+        """Return starts in the whole corpus and lengths, in few bytes."""
+        return (starts + self.begin).astype(np.int32), lengths.astype(np.int8)
 
 
 def _extract_chunk(
     bitext: Bitext, links: WordLinks, rows: slice, longest: int
-) -> Iterator[PhraseOccurrences]:
-    """Yield the phrase pairs of some sentence pairs, by the length of the source phrase."""
+) -> Iterator[tuple[AnyArray, ...]]:
+    """Yield columns of `PhraseOccurrences`, by the length of the source phrase."""
     source, target = SentenceBlock.of(bitext.source, rows), SentenceBlock.of(bitext.target, rows)
     counts = np.diff(links.offsets[rows.start : rows.stop + 1])
     pair = rows.start + np.repeat(np.arange(len(counts)), counts)
@@ -155,11 +142,8 @@ def _extract_chunk(
             lengths = np.full_like(a, length)
             usable = source.all_known(a, lengths) & target.all_known(b, width_b)
             a, b, width_b, lengths = a[usable], b[usable], width_b[usable], lengths[usable]
-            yield PhraseOccurrences(
-                source.spans(a, lengths),
-                target.spans(b, width_b),
-                neighbors.orientation(a, b, length),
-            )
+            orientation = neighbors.orientation(a, b, length)
+            yield *source.spans(a, lengths), *target.spans(b, width_b), orientation
 
 
 @dataclass(frozen=True)
@@ -280,9 +264,9 @@ def all_spans(text: SentenceIds, longest: int) -> Spans:
     by_length = []
     for length in range(1, longest + 1):
         starts = np.arange(len(sentence) - length + 1)
-        starts = starts[sentence[starts] == sentence[starts + length - 1]]
-        by_length.append(Spans(starts, np.full(len(starts), length)))
-    return _concatenate_spans(by_length)
+        by_length.append(starts[sentence[starts] == sentence[starts + length - 1]])
+    counts = [len(starts) for starts in by_length]
+    return Spans(np.concatenate(by_length), np.repeat(np.arange(1, longest + 1), counts))
 
 
 def hash_spans(ids: AnyArray, spans: Spans) -> Hashes:

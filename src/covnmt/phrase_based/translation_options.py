@@ -59,7 +59,7 @@ def collect_options(
         target_ids=target_ids,
         features=np.column_stack([scores, np.ones(len(target_ids)), lengths]),
         orientation=np.concatenate([table.orientation[rows], uniform]),
-        language=score_without_context(target_ids, model),
+        language=score_continuations(target_ids, np.zeros(len(target_ids), np.int64), model)[0],
     )
 
 
@@ -69,11 +69,6 @@ def _table_rows(bounds: IntArray, phrases: IntArray) -> tuple[IntArray, IntArray
     owner = np.repeat(np.arange(len(phrases)), counts)
     within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
     return bounds[phrases][owner] + within, owner
-
-
-def score_without_context(target_ids: IntArray, model: LanguageModel) -> DoubleArray:
-    """Compute the log-probability of each row of words without a history."""
-    return score_continuations(target_ids, np.zeros(len(target_ids), dtype=np.int64), model)[0]
 
 
 def score_continuations(
