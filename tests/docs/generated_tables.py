@@ -43,17 +43,17 @@ VARIATIONS = {
     "without dropout": "-no-dropout",
 }
 MODERN = {  # experiment and seed; seed 2 on KFTT: both systems were trained side by side
-    "KFTT": ("kftt-modern", 2),
-    "laws": ("twlaw-modern", 1),
+    "KFTT, seed 2": ("kftt-modern", 2),
+    "laws, seed 1": ("twlaw-modern", 1),
 }
 SIZES = {"1": "gru1", "4": "gru4", "10": "gru10", "16": "gru16"}
 INGREDIENTS = {
-    "all ingredients": "twlaw-modern/gru10",
+    "whole recipe": "twlaw-modern/gru10",
     "length normalization, chosen on the dev set": "twlaw-modern/gru10-no-length-penalty",
     "dropout": "twlaw-modern/gru10-no-dropout",
     "subwords (instead of words)": "twlaw/gru10-modern",
     "label smoothing": "twlaw-modern/gru10-no-smoothing",
-    "averaged weights, best on dev (instead of the last ones)": "twlaw-modern/gru10-no-average",
+    "EMA weights, best on dev (instead of the last ones)": "twlaw-modern/gru10-no-average",
 }
 PAPER_SPEED = {"fertility": 0.91, "gru10": 0.83}
 CPU_ENGINES = {
@@ -203,7 +203,7 @@ def ingredients_table() -> str:
         bleu, statistics = bleu_and_statistics(name)
         counts.append(statistics)
         rows.append((label, f"{bleu:.2f}", gain_over(statistics, counts[0]) if rows else ""))
-    return markdown_table(("ingredient", "BLEU without it", "it brings"), rows)
+    return markdown_table(("part", "BLEU without it", "effect"), rows)
 
 
 def training_speeds(name: str, path: str) -> dict[tuple[str, int], float]:
@@ -232,7 +232,7 @@ def training_speed_table() -> str:
     plain, peer = training_speeds("train", "reference"), training_speeds("train-opennmt", "peer")
     rows.append(("covnmt, GRU d=10, plain PyTorch", *cells(plain, "gru10"), ""))
     rows.append(("OpenNMT-py 3.5.1, coverage switch on", *cells(peer, "opennmt-py"), ""))
-    head = ("target words/s, training", "batch 80", "batch 512", "of the baseline's")
+    head = ("target words/s, training", "batch 80", "batch 512", "speed / baseline (80, 512)")
     return markdown_table(head, rows)
 
 
@@ -266,7 +266,7 @@ def cpu_speed_table() -> str:
         for file, beam in CPU_COLUMNS.values()
     ]
     rows = [(label, *(c[engine] for c in columns)) for engine, label in CPU_ENGINES.items()]
-    return markdown_table(("batch 1 where not said", *CPU_COLUMNS), rows)
+    return markdown_table(("system", *CPU_COLUMNS), rows)
 
 
 def checked_pairs_table() -> str:

@@ -125,7 +125,7 @@ def test_a_bundled_model_is_small_and_complete(name: str) -> None:
     assert info.config.model.coverage.kind == "gru"
     assert str(info.config.data.directory) == "data"  # not a path on the machine of its training
     card = (BUNDLED_MODELS / name / MODEL_CARD).read_text("utf-8")
-    for part in ("## Learnt from", "## Scores", "## Limits", "## Licence"):
+    for part in ("## Training data", "## Scores", "## Limits", "## License"):
         assert part in card
 
 
