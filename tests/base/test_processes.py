@@ -218,7 +218,7 @@ def test_workers_receive_signals_once_they_have_begun() -> None:
 def test_an_item_that_always_kills_its_worker_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "MAX_DEATHS", 1)
+    monkeypatch.setattr(processes, "MAX_RETRIES", 1)
     jobs = [Job(tmp_path / str(k), deaths=9 * (k == 0)) for k in range(2)]
     with pytest.raises(UserError, match=r"/0.*: 2 worker processes died on it.* fewer processes"):
         list(map_unordered(work, jobs, workers=2))

@@ -113,7 +113,7 @@ def test_an_error_in_a_worker_is_raised_in_the_caller(cluster: Any) -> None:
 def test_an_item_that_always_kills_its_worker_is_an_error(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("covnmt.base.ray_cluster.MAX_DEATHS", 1)
+    monkeypatch.setattr("covnmt.base.ray_cluster.MAX_RETRIES", 1)
     with pytest.raises(UserError, match="7: 2 workers died on it"):
         list(map_on_cluster(die, [7], cluster.address, cores=1))
 
@@ -121,7 +121,7 @@ def test_an_item_that_always_kills_its_worker_is_an_error(
 def test_workers_that_die_before_they_start_are_an_error(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("covnmt.base.ray_cluster.MAX_DEATHS", 1)
+    monkeypatch.setattr("covnmt.base.ray_cluster.MAX_RETRIES", 1)
     with pytest.raises(UserError, match="2 workers in a row died"):
         list(map_on_cluster(DiesAtStart(), [7], cluster.address, cores=1))
 

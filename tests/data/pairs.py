@@ -48,8 +48,8 @@ def decoded(corpus: Corpus, name: SplitName) -> list[tuple[str, str]]:
     source, target = corpus.codec("source"), corpus.codec("target")
     return [
         (
-            source.detokenize(source.vocabulary.decode(split.source(i).tolist())),
-            target.detokenize(target.vocabulary.decode(split.target(i).tolist())),
+            source.detokenize(source.vocabulary.decode(split.source[i].tolist())),
+            target.detokenize(target.vocabulary.decode(split.target[i].tolist())),
         )
         for i in range(len(split))
     ]

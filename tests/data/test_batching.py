@@ -50,8 +50,8 @@ def make_split(pairs: Lengths, seed: int = 0) -> Split:
     return Split(
         name="train",
         directory=Path("data"),
-        source_sentences=side([source for source, _ in pairs], 50),
-        target_sentences=side([target for _, target in pairs], 60),
+        source=side([source for source, _ in pairs], 50),
+        target=side([target for _, target in pairs], 60),
         order=random.permutation(len(pairs)),
         source_end_id=50,
         target_end_id=60,
@@ -92,9 +92,9 @@ def test_to_moves_every_tensor() -> None:
 def test_read_batch_reads_the_pairs_of_the_indices() -> None:
     split = make_split([(2, 3), (4, 1), (1, 1)])
     batch = read_batch(split, np.array([2, 1]))
-    assert batch.source[0, :1].tolist() == split.source(2).tolist()
-    assert batch.source[1].tolist() == [*split.source(1).tolist(), 50]
-    assert batch.target[1].tolist() == [*split.target(1).tolist(), 60]
+    assert batch.source[0, :1].tolist() == split.source[2].tolist()
+    assert batch.source[1].tolist() == [*split.source[1].tolist(), 50]
+    assert batch.target[1].tolist() == [*split.target[1].tolist(), 60]
 
 
 def slow_paper_batch(split: Split, pairs: Lengths, config: DataConfig, number: int) -> list[int]:
@@ -163,9 +163,9 @@ def test_token_batches_have_little_padding() -> None:
     padded = [
         len(indices) * (side[indices].max() + 1)
         for _, _, indices in batches
-        for side in (split.source_sentences.lengths(), split.target_sentences.lengths())
+        for side in (split.source.lengths(), split.target.lengths())
     ]
-    words = sum(split.source_sentences.lengths() + 1) + sum(split.target_sentences.lengths() + 1)
+    words = sum(split.source.lengths() + 1) + sum(split.target.lengths() + 1)
     assert words / sum(padded) > 0.85
     # the mean of both sides; the longer one is fuller
     assert sum(padded) / len(padded) > 0.85 * 2000
@@ -181,7 +181,7 @@ def test_token_batches_differ_between_epochs() -> None:
     # other pairs share a batch; it is not just another order of the same batches
     assert len(sets[0] & sets[1]) < 0.1 * per_epoch
     # short and long batches are mixed
-    longest = [split.source_sentences.lengths()[batch.indices].max() for batch in first]
+    longest = [split.source.lengths()[batch.indices].max() for batch in first]
     assert 0.4 < np.mean(np.diff(longest) > 0) < 0.6
 
 
@@ -231,8 +231,8 @@ def test_lengths_are_not_read_where_all_pairs_are_known_to_fit() -> None:
 def test_long_pairs_are_skipped(config: DataConfig, pairs: Lengths) -> None:
     split = make_split([*pairs, (1, 10), (10, 1), (9, 9)])
     for batch in take(split, config, 30):
-        assert split.source_sentences.lengths()[batch.indices].max() <= 9
-        assert split.target_sentences.lengths()[batch.indices].max() <= 9
+        assert split.source.lengths()[batch.indices].max() <= 9
+        assert split.target.lengths()[batch.indices].max() <= 9
 
 
 @pytest.mark.parametrize("config", SCHEMES)

@@ -41,7 +41,7 @@ def test_dev_pairs_are_never_dropped(tmp_path: Path) -> None:
     assert (report.splits["dev"].kept, len(dev)) == (3, 3)
     assert dev.text("source") == [source for source, _ in DEV]
     assert dev.text("target") == [target for _, target in DEV]
-    assert dev.source_sentences.lengths().tolist() == [2, 0, 30]
+    assert dev.source.lengths().tolist() == [2, 0, 30]
     assert dev.order.tolist() == [0, 1, 2]
 
 
@@ -49,8 +49,8 @@ def test_a_dev_set_may_have_empty_lines(tmp_path: Path) -> None:
     plan = make_settings(tmp_path, dev=write_pairs(tmp_path / "blank", [("", "x"), ("", "")]))
     prepare_corpus(plan, tmp_path / "out")
     dev = Corpus.open(tmp_path / "out").split("dev")
-    assert [len(dev.source(i)) for i in range(2)] == [0, 0]
-    assert dev.target_sentences.lengths().tolist() == [1, 0]
+    assert [len(dev.source[i]) for i in range(2)] == [0, 0]
+    assert dev.target.lengths().tolist() == [1, 0]
 
 
 def test_coverage_counts_known_tokens(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_vocabulary_sizes_count_the_end_symbol(tmp_path: Path) -> None:
     split = corpus.split("train")
     assert report.vocabulary_sizes == {"source": 4, "target": 5}
     assert (split.source_end_id, split.target_end_id) == (3, 4)
-    assert split.source(0).tolist() == [2, 1, 1]
+    assert split.source[0].tolist() == [2, 1, 1]
 
 
 def test_the_order_is_a_shuffle_fixed_by_the_seed(tmp_path: Path) -> None:

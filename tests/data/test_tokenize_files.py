@@ -35,8 +35,8 @@ def test_prepared_ids_decode_to_the_pairs_that_were_kept(
     assert decoded(corpus, "train") == [*keep, ("a", "b")]
     split = corpus.split("train")
     source, target = split.lengths(slice(None))
-    assert source.tolist() == [len(split.source(i)) for i in range(len(split))]
-    assert target.tolist() == [len(split.target(i)) for i in range(len(split))]
+    assert source.tolist() == [len(split.source[i]) for i in range(len(split))]
+    assert target.tolist() == [len(split.target[i]) for i in range(len(split))]
 
 
 def test_a_bounded_counter_keeps_frequent_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,7 +152,7 @@ def kill_worker(line: object) -> None:
 
 
 def test_error_names_lines_but_no_text_if_ter_workers_die(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "MAX_DEATHS", 0)
+    monkeypatch.setattr(processes, "MAX_RETRIES", 0)
     monkeypatch.setattr(bleu, "count_ter_edits", kill_worker)
     outputs, references = SystemOutput(["secret"] * 150), EvaluationSet([["reference"] * 150])
     with pytest.raises(UserError, match=r"^lines 1 to 100: ") as raised:

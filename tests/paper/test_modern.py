@@ -207,7 +207,7 @@ def test_plain_text_is_scored_cased(plain: ExperimentPlan) -> None:
     assert result.scores.model_fields_set == {"translation"}
     [sacrebleu] = [score for score in result.scores.translation if score.name == "BLEU"]
     assert "case:mixed" in sacrebleu.signature
-    lengths = Corpus.open(plain.prepared).split("test").source_sentences.lengths()
+    lengths = Corpus.open(plain.prepared).split("test").source.lengths()
     assert result.test.source_lengths == lengths.tolist()
 
 

@@ -137,8 +137,8 @@ def test_bitext_takes_the_first_pairs_of_the_shuffled_order(tiny_corpus: Path) -
     split = Corpus.open(tiny_corpus).split("train")
     some = Bitext.of(split, 10)
     rows = sorted(split.order[:10].tolist())
-    assert [some.source[n].tolist() for n in range(10)] == [split.source(n).tolist() for n in rows]
-    assert [some.target[n].tolist() for n in range(10)] == [split.target(n).tolist() for n in rows]
+    assert [some.source[n].tolist() for n in range(10)] == [split.source[n].tolist() for n in rows]
+    assert [some.target[n].tolist() for n in range(10)] == [split.target[n].tolist() for n in rows]
     assert len(Bitext.of(split, 10_000)) == len(split)
 
 

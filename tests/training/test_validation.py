@@ -42,11 +42,11 @@ def test_dev_loss_by_hand(tiny_model: Path, tiny_corpus: Path) -> None:
     dev = Corpus.open(tiny_corpus).split("dev")
     total, target_tokens = 0.0, 0
     for k in range(len(dev)):
-        batch = collate([(dev.source(k), dev.target(k))], dev.source_end_id, dev.target_end_id)
+        batch = collate([(dev.source[k], dev.target[k])], dev.source_end_id, dev.target_end_id)
         with torch.no_grad():
             log_probs = model.readout.logits(model(batch).features[0]).log_softmax(-1)
         total -= sum(float(row[word]) for row, word in zip(log_probs, batch.target[0], strict=True))
-        target_tokens += len(dev.target(k)) + 1
+        target_tokens += len(dev.target[k]) + 1
     assert mean_loss(model, tiny_corpus) == pytest.approx(total / target_tokens, rel=1e-5)
 
 

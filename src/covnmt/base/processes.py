@@ -25,8 +25,9 @@ from covnmt.base.errors import UserError
 T = TypeVar("T")
 R = TypeVar("R")
 
-# How often workers may die over one item: enough for accidents, too few for an item that kills.
-MAX_DEATHS = 3
+# How often an item is retried after workers died on it: enough for accidents, too few for an item
+# that kills.
+MAX_RETRIES = 3
 # Items submitted per worker: none is idle while the results of others are consumed.
 SUBMITTED_PER_WORKER = 2
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -147,9 +148,9 @@ class WorkerPool:
                 return
             deaths.update(unfinished.keys())
             number = max(unfinished, key=deaths.__getitem__)
-            if deaths[number] > MAX_DEATHS:
+            if deaths[number] > MAX_RETRIES:
                 raise UserError(
-                    f"{unfinished[number]}: {MAX_DEATHS + 1} worker processes died on it, perhaps "
+                    f"{unfinished[number]}: {MAX_RETRIES + 1} worker processes died on it, perhaps "
                     "for lack of memory; try again with fewer processes or more memory"
                 )
 

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from covnmt.base.errors import UserError, install_command
-from covnmt.base.processes import MAX_DEATHS
+from covnmt.base.processes import MAX_RETRIES
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -97,15 +97,15 @@ class ActorDispatcher(Generic[T, R]):
         self.ray.kill(actor)
         if item is None:
             self.failed_starts += 1
-            if self.failed_starts > MAX_DEATHS * self.actors:
+            if self.failed_starts > MAX_RETRIES * self.actors:
                 raise UserError(
                     f"{self.failed_starts} workers in a row died while they started; is covnmt "
                     "installed on all machines of the cluster, in the same version?"
                 )
         else:
             self.deaths[item] += 1
-            if self.deaths[item] > MAX_DEATHS:
-                raise UserError(f"{item}: {MAX_DEATHS + 1} workers died on it; split it")
+            if self.deaths[item] > MAX_RETRIES:
+                raise UserError(f"{item}: {MAX_RETRIES + 1} workers died on it; split it")
             self.waiting.appendleft(item)
         if self.waiting:
             self._start()

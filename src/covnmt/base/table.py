@@ -54,7 +54,7 @@ class Table:
             )
         for rows in self.sections:
             for row in rows:
-                table.add_row(*map(_rich_cell, row))
+                table.add_row(*(Text(c, "bold" if isinstance(c, Bold) else "") for c in row))
             table.add_section()
         return table
 
@@ -68,13 +68,6 @@ class Table:
         ]
         numeric = [column.numeric for column in self.columns]
         return markdown_table(head, rows, numeric)
-
-
-def _rich_cell(cell: str) -> Text:
-    text = Text(cell)
-    if isinstance(cell, Bold):
-        text.stylize("bold")
-    return text
 
 
 def markdown_table(head: Row, rows: Iterable[Row], numeric: Sequence[bool] | None = None) -> str:

@@ -132,7 +132,7 @@ def collate(
 
 def read_batch(split: Split, indices: IntArray, multiples: tuple[int, int] = (1, 1)) -> Batch:
     """Read pairs, padded to `multiples`; into pinned memory if there is a GPU."""
-    pairs = [(split.source(i), split.target(i)) for i in indices.tolist()]
+    pairs = [(split.source[i], split.target[i]) for i in indices.tolist()]
     batch = collate(pairs, split.source_end_id, split.target_end_id) if pairs else empty_batch()
     batch = batch.pad_to_multiples(*multiples)
     return batch.pin_memory() if torch.cuda.is_available() else batch

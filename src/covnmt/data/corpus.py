@@ -174,8 +174,8 @@ class Split:
 
     name: SplitName
     directory: Path
-    source_sentences: SentenceIds
-    target_sentences: SentenceIds
+    source: SentenceIds
+    target: SentenceIds
     order: IntArray  # indices of all pairs, shuffled for train
     source_end_id: int
     target_end_id: int
@@ -184,17 +184,9 @@ class Split:
     def __len__(self) -> int:
         return len(self.order)
 
-    def source(self, i: int) -> TokenIds:
-        """Return the source ids of pair i."""
-        return self.source_sentences[i]
-
-    def target(self, i: int) -> TokenIds:
-        """Return the target ids of pair i."""
-        return self.target_sentences[i]
-
     def lengths(self, pairs: IntArray | slice) -> tuple[IntArray, IntArray]:
         """Count source and target tokens of pairs."""
-        return self.source_sentences.lengths(pairs), self.target_sentences.lengths(pairs)
+        return self.source.lengths(pairs), self.target.lengths(pairs)
 
     def text(self, side: Side) -> list[str]:
         """Read the untokenized lines of one side (dev and test)."""
@@ -255,12 +247,8 @@ class Corpus:
         return Split(
             name=name,
             directory=self.directory,
-            source_sentences=_open_sentences(
-                self.directory / f"{name}.source", pairs, sizes["source"]
-            ),
-            target_sentences=_open_sentences(
-                self.directory / f"{name}.target", pairs, sizes["target"]
-            ),
+            source=_open_sentences(self.directory / f"{name}.source", pairs, sizes["source"]),
+            target=_open_sentences(self.directory / f"{name}.target", pairs, sizes["target"]),
             order=_open_array(order, pairs) if name == "train" else np.arange(pairs),
             source_end_id=sizes["source"] - 1,
             target_end_id=sizes["target"] - 1,

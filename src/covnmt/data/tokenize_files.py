@@ -11,7 +11,7 @@ continues with the missing ones.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -27,8 +27,6 @@ from covnmt.data.corpus import DropReason, PathPair, PrepareSettings, SplitName,
 from covnmt.text.codec import SIDES, Side
 from covnmt.text.tokenize import build_tokenizer, clean_line
 from covnmt.text.vocabulary import UNK_ID, Vocabulary, most_frequent
-
-TokenPair = tuple[list[str], list[str]]
 
 MAX_COUNTED_TOKENS = 1_000_000  # different tokens per side; the rarer half is forgotten
 LINES_PER_CHUNK = 10_000
@@ -72,17 +70,22 @@ def tokenize_file_pair(pair: FilePair) -> dict[str, int]:
         return dict(content["tally"])
     tally: Counter[str] = Counter()
     counts: dict[Side, Counter[str]] = {side: Counter() for side in SIDES}
-    sentences = track(_tokenize(pair), None, f"tokenizing {pair.split}")
-    if pair.split == "train":
-        sentences = _count_pairs(_drop_unsuitable(sentences, pair.settings, tally), counts)
     with (
         files.atomic_write_text(pair.file("source")) as source_file,
         files.atomic_write_text(pair.file("target")) as target_file,
     ):
-        for source, target in sentences:
+        for source, target in track(_tokenize(pair), None, f"tokenizing {pair.split}"):
+            if pair.split == "train":
+                if reason := _drop_reason(len(source), len(target), pair.settings):
+                    tally[reason] += 1
+                    continue
+                count_tokens(counts["source"], source)
+                count_tokens(counts["target"], target)
             source_file.write(" ".join(source) + "\n")
             target_file.write(" ".join(target) + "\n")
             tally["kept"] += 1
+        if not tally:
+            raise UserError(f"{pair} are empty; name files with a sentence on each line")
     for side, token_counts in counts.items():
         lines = (f"{token} {count}" for token, count in token_counts.items())
         files.write_lines(pair.file(f"{side}.counts"), lines)
@@ -90,29 +93,15 @@ def tokenize_file_pair(pair: FilePair) -> dict[str, int]:
     return tally
 
 
-def _tokenize(pair: FilePair) -> Iterator[TokenPair]:
+def _tokenize(pair: FilePair) -> Iterator[tuple[list[str], list[str]]]:
     source, target = (pair.settings.tokenizer(side) for side in SIDES)
     source_tokenizer = build_tokenizer(source, pair.spm_models["source"])
     target_tokenizer = build_tokenizer(target, pair.spm_models["target"])
-    empty = True
     for source_line, target_line in files.read_parallel_lines(*pair.paths):
-        empty = False
         yield (
             source_tokenizer.tokenize(clean_line(source_line, source)),
             target_tokenizer.tokenize(clean_line(target_line, target)),
         )
-    if empty:
-        raise UserError(f"{pair} are empty; name files with a sentence on each line")
-
-
-def _drop_unsuitable(
-    pairs: Iterable[TokenPair], settings: PrepareSettings, tally: Counter[str]
-) -> Iterator[TokenPair]:
-    for source, target in pairs:
-        if reason := _drop_reason(len(source), len(target), settings):
-            tally[reason] += 1
-        else:
-            yield source, target
 
 
 def _drop_reason(source: int, target: int, settings: PrepareSettings) -> DropReason | None:
@@ -127,15 +116,6 @@ def _drop_reason(source: int, target: int, settings: PrepareSettings) -> DropRea
     return None
 
 
-def _count_pairs(
-    pairs: Iterable[TokenPair], counts: Mapping[Side, Counter[str]]
-) -> Iterator[TokenPair]:
-    for source, target in pairs:
-        count_tokens(counts["source"], source)
-        count_tokens(counts["target"], target)
-        yield source, target
-
-
 def add_token_counts(counts: Counter[str], path: Path) -> None:
     """Add the counts of one file pair."""
     for line in files.read_lines(path):
@@ -145,7 +125,10 @@ def add_token_counts(counts: Counter[str], path: Path) -> None:
 
 
 def count_tokens(counts: Counter[str], tokens: Iterable[str]) -> None:
-    """Count tokens, and forget the rarer half of them whenever there are too many."""
+    """Count tokens, and forget the rarer half of them whenever there are too many.
+
+    So counts of rare tokens are approximate in text with more types than `MAX_COUNTED_TOKENS`.
+    """
     counts.update(tokens)
     if len(counts) > MAX_COUNTED_TOKENS:
         frequent = most_frequent(counts, MAX_COUNTED_TOKENS // 2)

@@ -134,7 +134,7 @@ def tune_length_penalty(
 
 def without_length_limit(decode: DecodeConfig, split: Split) -> DecodeConfig:
     """Raise the source limit so that no line of a split is cut: attention has to fit the words."""
-    longest = int(split.source_sentences.lengths().max())
+    longest = int(split.source.lengths().max())
     return decode.model_copy(update={"max_source": longest + 1})
 
 

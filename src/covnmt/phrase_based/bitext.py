@@ -30,11 +30,11 @@ class Bitext:
     def of(cls, split: Split, pairs: int = 0) -> "Bitext":
         """Take the first pairs of the shuffled order; 0 takes all, in the order on disk."""
         if not pairs or pairs >= len(split):
-            return cls(split.source_sentences, split.target_sentences)
+            return cls(split.source, split.target)
         rows = np.sort(split.order[:pairs])
         return cls(
-            select_sentences(split.source_sentences, rows),
-            select_sentences(split.target_sentences, rows),
+            select_sentences(split.source, rows),
+            select_sentences(split.target, rows),
         )
 
     def token_pairs(self) -> Iterator[tuple[list[str], list[str]]]:

@@ -236,7 +236,7 @@ class ModelBuilder:
         counts = language_model.count_ngram_orders(self.bitext().target, end, longest)
         model = language_model.smooth_counts(counts)
         model.save(self.directory / LANGUAGE_MODEL_DIRECTORY)
-        dev = self.corpus.split("dev").target_sentences
+        dev = self.corpus.split("dev").target
         return {
             "ngrams": [len(order.word) for order in counts],
             "dev_perplexity": model.perplexity(dev),
