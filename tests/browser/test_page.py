@@ -315,9 +315,9 @@ def test_partial_texts_are_shown_as_a_draft(context: BrowserContext, running: Ru
     expect(page.locator("#status")).to_have_text("Translating…")
     for number, text in enumerate(("x y.", "z")):
         sentence = {"text_number": 0, "sentence_number": number, "source": "a", "text": text}
-        parts = {"source_tokens": ["a"], "tokens": ["x"], "alignment": [[1.0]]}
-        account = {"score": -1.0, "coverage": [1.0], "fertility": None, "remarks": []}
-        send(page, "sentence", **sentence, **parts, **account)
+        tokens = {"readable_source_tokens": ["a"], "readable_tokens": ["x"]}
+        attention = {"alignment": [[1.0]], "coverage": [1.0], "fertility": None}
+        send(page, "sentence", **sentence, **tokens, **attention, score=-1.0, remarks=[])
     send(page, "done", model="baseline", texts=["x y. z"])
     expect(page.locator(f"{DONE} .translation")).to_have_text("x y. z")
     expect(page.locator("[aria-busy]")).to_have_count(0)

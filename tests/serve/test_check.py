@@ -14,7 +14,7 @@ from covnmt.serve.request_queue import LONG_BYTES
 from covnmt.serve.served_model import ServedModel
 from covnmt.serve.service import run_one_by_one
 from covnmt.serve.settings import ServeSettings
-from covnmt.serve.work import CheckWork, decodings_per_check
+from covnmt.serve.work import CheckWork
 
 from .server import PATIENCE, Running, serving
 
@@ -64,7 +64,7 @@ def test_the_size_of_a_check_counts_its_decodings() -> None:
     """A sentence of ten words is short, but its check is long: it must not delay short ones."""
     sentence = "word " * 10
     assert len(sentence) < LONG_BYTES < CheckWork((sentence, "")).size
-    assert decodings_per_check(sentence) == 2 * (1 + 10)
+    assert CheckWork((sentence, "")).size == len(sentence) * 2 * (1 + 10)
 
 
 class Queue:

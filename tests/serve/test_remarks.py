@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from covnmt.inference.translate import Translation
-from covnmt.serve.remarks import find_remarks
+from covnmt.serve.remarks import find_remarks, readable_tokens
 
 # target words, attention [I, J], fertility, the remarks as (side, position, kind)
 CASES = {
@@ -69,6 +69,13 @@ def test_reasons_show_subwords_as_words() -> None:
     assert "comes from “cat” too" in space.reason
     [byte] = find_remarks(replace(made, source_tokens=("<0x24>", "b")))
     assert "comes from “$” too" in byte.reason
+
+
+def test_readable_tokens_have_no_signs_of_subwords_and_bytes() -> None:
+    tokens = ["▁", "▁cat", "s", "a▁b", "<0xE9>", "<0xA9>", "<0xAB>", "<0x24>", "<0xAB>"]
+    expected = ["␣", "cat", "s", "a b", "驫₁", "驫₂", "驫₃", "$", "<0xAB>"]
+    assert readable_tokens(tokens) == expected
+    assert readable_tokens([]) == []
 
 
 def test_an_empty_sentence_has_no_remarks() -> None:

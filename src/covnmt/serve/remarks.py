@@ -5,6 +5,7 @@ the attention that a source token received is the sum of its column.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,6 +39,11 @@ def find_remarks(translation: Translation) -> list[Remark]:
     return [*_source_remarks(translation), *_repetitions(translation)]
 
 
+def readable_tokens(tokens: Sequence[str]) -> list[str]:
+    """Return what a reader sees as words; a token that is only a space becomes ␣."""
+    return [token.replace(SPACE_SYMBOL, " ").strip() or "␣" for token in spell_byte_tokens(tokens)]
+
+
 def _source_remarks(translation: Translation) -> list[Remark]:
     remarks, fertility = [], translation.fertility
     received = translation.alignment.sum(axis=0)  # [J]
@@ -57,9 +63,7 @@ def _repetitions(translation: Translation) -> list[Remark]:
     """Remark on target tokens that repeat an earlier one while attending to the same source."""
     remarks = []
     earlier: dict[tuple[str, int], list[int]] = defaultdict(list)
-    source_words = [
-        token.strip(SPACE_SYMBOL) or "␣" for token in spell_byte_tokens(translation.source_tokens)
-    ]
+    source_words = readable_tokens(translation.source_tokens)
     for i, (token, row) in enumerate(zip(translation.tokens, translation.alignment, strict=True)):
         j = int(row.argmax())  # there are source tokens if there are target tokens
         if row[j] < MIN_REPEATED_ATTENTION:

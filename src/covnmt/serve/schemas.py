@@ -13,13 +13,13 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from covnmt.inference.align import Alignment
 from covnmt.inference.translate import Translation, rounded_list
 from covnmt.metrics.adequacy import LOW_ATTENTION
-from covnmt.serve.remarks import Remark, find_remarks, max_coverage
+from covnmt.serve.remarks import Remark, find_remarks, max_coverage, readable_tokens
 from covnmt.serve.served_model import ServedModel
 
 MAX_TEXTS = 500
 MAX_BEAM = 100
 
-ResultPart = Literal["tokens", "alignment", "coverage", "fertility", "remarks"]
+ResultPart = Literal["tokens", "readable_tokens", "alignment", "coverage", "fertility", "remarks"]
 # control characters except tabs and line breaks; Python also accepts halves of surrogate pairs
 CONTROL_CLASS = r"\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f"
 CONTROL_CHARACTERS = re.compile(rf"[{CONTROL_CLASS}\ud800-\udfff]")
@@ -167,6 +167,10 @@ class SentenceOut(BaseModel):
     score: float
     source_tokens: list[str] | None = None
     tokens: list[str] | None = None
+    readable_source_tokens: list[str] | None = Field(
+        None, description="for display: without the signs of subwords, bytes as characters"
+    )
+    readable_tokens: list[str] | None = None
     alignment: list[list[float]] | None = Field(
         None, description="attention of every target token (rows) over the source tokens"
     )
@@ -267,6 +271,9 @@ def sentence_json(translation: Translation, parts: Sequence[str]) -> dict[str, A
     if "tokens" in parts:
         answer["source_tokens"] = list(translation.source_tokens)
         answer["tokens"] = list(translation.tokens)
+    if "readable_tokens" in parts:
+        answer["readable_source_tokens"] = readable_tokens(translation.source_tokens)
+        answer["readable_tokens"] = readable_tokens(translation.tokens)
     if "alignment" in parts:
         answer["alignment"] = rounded_list(translation.alignment)
     if "coverage" in parts:

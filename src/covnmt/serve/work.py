@@ -86,18 +86,15 @@ class CheckWork(Work[OmissionReport]):
     @cached_property
     def size(self) -> int:
         """Estimate the bytes of all sentences that the check decodes."""
-        return max(len(text.encode()) for text in self.texts) * decodings_per_check(self.texts[0])
+        words = len(self.texts[0].encode()) // BYTES_PER_WORD
+        # it decodes twice the sentence, and twice the sentence without each word
+        return max(len(text.encode()) for text in self.texts) * 2 * (1 + words)
 
     @classmethod
     def run(
         cls, batch: Sequence[Self], model: Model, on_partial: ProgressCallback | None
     ) -> Sequence[OmissionReport]:
         return model.check(_short_pairs(batch, model, min(MAX_TOKENS, model.decode.max_source)))
-
-
-def decodings_per_check(source: str) -> int:
-    """Estimate how many decodings a check takes: two of the sentence, and two without each word."""
-    return 2 * (1 + len(source.encode()) // BYTES_PER_WORD)
 
 
 def _short_pairs(

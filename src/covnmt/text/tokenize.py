@@ -245,7 +245,7 @@ def is_continuation_byte(token: str) -> bool:
 def spell_byte_tokens(tokens: Sequence[str]) -> list[str]:
     """Replace byte tokens by the character they spell, numbered if several: 驫₁ 驫₂ 驫₃.
 
-    The result has one string per token, for display. serve/page/api.js does the same in the page.
+    The result has one string per token, for display.
     """
     return _CHARACTER_IN_BYTES.sub(_number_bytes, "\n".join(tokens)).split("\n") if tokens else []
 

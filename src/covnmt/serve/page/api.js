@@ -9,13 +9,7 @@ export class RequestError extends Error {
 }
 
 const NO_ANSWER = "The server does not answer. Is it still running?";
-const PARTS = ["tokens", "alignment", "coverage", "fertility", "remarks"];
-const SPACE_SYMBOL = "▁"; // begins a subword that follows a space
-// Characters that are not in the vocabulary: every byte of UTF-8 is a token.
-const NEXT = "\n<0x[89AB][0-9A-F]>"; // a byte after the first
-const BYTE_TOKENS = new RegExp(
-  "<0x(?:2[1-9A-F]|[3-6][0-9A-F]|7[0-9A-E])>" +
-    `|<0x[CD][0-9A-F]>${NEXT}|<0xE[0-9A-F]>(?:${NEXT}){2}|<0xF[0-7]>(?:${NEXT}){3}`, "g");
+const PARTS = ["readable_tokens", "alignment", "coverage", "fertility", "remarks"];
 
 /** The models of the server, the default first. */
 export function fetchModels(key) {
@@ -31,7 +25,10 @@ export async function translate(query, key, signal, onPartial) {
   for await (const { name, content } of readEvents(response)) {
     if (name === "error") throw new RequestError(response.status, content.error);
     if (name === "done") return { model: content.model, text: content.texts[0], sentences };
-    if (name === "sentence") sentences.push(withReadableTokens(content));
+    if (name === "sentence") {
+      const { readable_source_tokens: source_tokens, readable_tokens: tokens } = content;
+      sentences.push({ ...content, source_tokens, tokens });
+    }
     onPartial(content.sentence_number, content.text);
   }
   throw new RequestError(0, NO_ANSWER);
@@ -41,23 +38,6 @@ export async function translate(query, key, signal, onPartial) {
 export async function fetchCheck(model, source, target, key, signal) {
   const body = { model, pairs: [{ source, target }] };
   return (await fetchJson("v1/check", postOptions(body, key, signal))).checks[0];
-}
-
-/** Replace subwords by what a reader sees as words; a token that is only a space becomes ␣. */
-function withReadableTokens(sentence) {
-  const toWord = (token) => token.replaceAll(SPACE_SYMBOL, " ").trim() || "␣";
-  const convert = (tokens) => (tokens.length ? decodeByteTokens(tokens).map(toWord) : []);
-  const { source_tokens, tokens } = sentence;
-  return { ...sentence, source_tokens: convert(source_tokens), tokens: convert(tokens) };
-}
-
-/** Replace byte tokens by their character, numbered if it has several bytes: 驫₁ 驫₂ 驫₃. */
-function decodeByteTokens(tokens) {
-  return tokens.join("\n").replace(BYTE_TOKENS, (run) => {
-    const bytes = run.match(/[0-9A-F]{2}/g).map((byte) => parseInt(byte, 16));
-    const character = new TextDecoder().decode(new Uint8Array(bytes));
-    return bytes.map((_, k) => character + (bytes.length > 1 ? "₁₂₃₄"[k] : "")).join("\n");
-  }).split("\n");
 }
 
 function headers(key) {
