@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections import Counter
+from dataclasses import asdict
 from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
@@ -354,4 +355,4 @@ def test_tables_can_be_printed(sheets: RatingSheets) -> None:
     text = capture.get()
     for expected in ("base", "2.50", "37.5%", "a.csv / b.csv", "0.67", "87.5%"):
         assert expected in text
-    assert json.loads(json.dumps(ratings.to_json()))["systems"][0]["system"] == "base"
+    assert json.loads(json.dumps(asdict(ratings)))["systems"][0]["system"] == "base"

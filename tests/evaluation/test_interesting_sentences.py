@@ -17,13 +17,12 @@ from covnmt.evaluation.interesting_sentences import (
     most_different,
     over_translated,
     repeated_bigram_positions,
-    sentence_bleu,
     under_translated,
 )
 from covnmt.evaluation.system_output import OutputLine, combine_output_lines
 from covnmt.evaluation.test_set import EvaluationSet
 from covnmt.metrics.alignment import GoldAlignment
-from covnmt.metrics.bleu import sentence_bleu_statistics
+from covnmt.metrics.bleu import sentence_bleu, sentence_bleu_statistics
 
 SOURCE = ["ka mo ti su", "ka ka mo", "ti su ka"]
 REFERENCE = ["big house now here", "big big house", "now here big"]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -312,7 +313,7 @@ def rate_score(
     for sheet, missing in ratings.unfilled.items():
         if missing:
             warn(f"{sheet}: {len(missing)} outputs not rated")
-    _show(tables, ratings.to_json(), json_file)
+    _show(tables, asdict(ratings), json_file)
 
 
 def _named_files(texts: Sequence[str]) -> dict[str, Path]:

@@ -34,7 +34,6 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write
 from covnmt.evaluation.fonts import BASE_FONT, em_width, find_fonts, without_invisible
 from covnmt.evaluation.training_log import TrainingLog
-from covnmt.metrics.bootstrap import ConfidenceInterval
 from covnmt.metrics.by_length import LengthBucket
 from covnmt.text.characters import is_full_width
 from covnmt.text.tokenize import spell_byte_tokens
@@ -54,16 +53,18 @@ STYLE: dict[Any, Any] = {
 # What the colors of a figure are called in the style sheet of the page.
 PAGE_COLORS = {"#000000": "currentColor", GRAY: "var(--soft)", GRID: "var(--rule)"}
 
+# in inches
 CELL = 0.30  # of a short sentence
 SMALL_CELL = 0.16  # of a long one
 BARS = 0.8  # height of the coverage bars
 GAP = 0.35
 TITLE = 0.35
 COLOR_BAR = 0.14  # width
-LONGEST_LABEL = 20
 LEGEND_ROW = 0.22
-POINT = 5.0  # reach of a point's tooltip, in points
-FAINT = 0.01  # attention below this has no tooltip
+
+LONGEST_LABEL = 20  # characters
+TOOLTIP_RADIUS = 5.0  # of a point, in points
+MIN_TOOLTIP_ATTENTION = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,8 +111,8 @@ class Drawing:
 
     def add_point(self, axes: Axes, x: float, y: float, text: str) -> None:
         """Name the point (x, y)."""
-        x, y = self._to_points(axes, x, y)
-        self.tooltips.append(Tooltip(x - POINT, y - POINT, x + POINT, y + POINT, text))
+        (x, y), r = self._to_points(axes, x, y), TOOLTIP_RADIUS
+        self.tooltips.append(Tooltip(x - r, y - r, x + r, y + r, text))
 
     def _to_points(self, axes: Axes, x: float, y: float) -> tuple[float, float]:
         pixels = axes.transData.transform((x, y))
@@ -140,7 +141,7 @@ def draw_heat_maps(panels: Sequence[HeatMap], path: Path) -> None:
 
 def heat_maps_svg(panels: Sequence[HeatMap]) -> Markup:
     """Return the heat maps side by side as SVG for a web page."""
-    with _page_style():
+    with _style(None):
         label = f"Attention of {', '.join(panel.title for panel in panels)}"
         return _to_svg(_heat_maps_drawing(panels), "heat", label)
 
@@ -155,7 +156,7 @@ def draw_length_curves(systems: Mapping[str, Sequence[LengthBucket]], path: Path
 
 def length_curves_svg(systems: Mapping[str, Sequence[LengthBucket]]) -> Markup:
     """Return BLEU and mean output length by source length as SVG for a web page."""
-    with _page_style():
+    with _style(None):
         label = "BLEU and output length by source length"
         return _to_svg(_length_drawing(systems), "chart", label)
 
@@ -191,7 +192,11 @@ def _heat_maps_drawing(panels: Sequence[HeatMap]) -> Drawing:
     coverages = [panel.coverage for panel in panels if panel.coverage is not None]
     # the same scale in all panels, so that they compare
     tallest = max([2.0, *(float(coverage.max(initial=0)) for coverage in coverages)])
-    drawing, left = Drawing(_heat_maps_figure(layouts, bars=bool(coverages))), GAP
+    width = GAP + sum(layout.left + layout.width + GAP for layout in layouts) + COLOR_BAR + 0.8
+    height = TITLE + max(layout.top + layout.height for layout in layouts) + GAP / 2
+    if coverages:
+        height += GAP / 2 + BARS
+    drawing, left = Drawing(_new_figure(width, height)), GAP
     for panel, layout in zip(panels, layouts, strict=True):
         left += layout.left
         _draw_heat_map(drawing, panel, layout, left, tallest)
@@ -233,29 +238,19 @@ def _widest(words: Iterable[str], em: float) -> float:
 def _tallest(words: Iterable[str], em: float) -> float:
     """Return the height of words over narrow columns: turned, or read from top to bottom."""
     labels = [_label(word) for word in words]
-    heights = (1.3 * len(w) if reads_vertically(w) else em_width(w) for w in labels)
+    heights = (1.3 * len(w) if _reads_vertically(w) else em_width(w) for w in labels)
     return em * max(heights, default=0.0)
 
 
-def reads_vertically(label: str) -> bool:
+def _reads_vertically(label: str) -> bool:
     """Return whether a label can be set from top to bottom: CJK text and single letters."""
     return len(label) == 1 or all(map(is_full_width, label))
 
 
 def _label(word: str) -> str:
-    return truncate_label(without_invisible(word))
-
-
-def truncate_label(word: str) -> str:
-    """Shorten a label that would leave no room for the drawing."""
+    """Remove what leaves no ink, and shorten a label that would leave no room for the drawing."""
+    word = without_invisible(word)
     return word if len(word) <= LONGEST_LABEL else word[: LONGEST_LABEL - 1] + "…"
-
-
-def _heat_maps_figure(layouts: Sequence[Layout], bars: bool) -> Figure:
-    width = GAP + sum(layout.left + layout.width + GAP for layout in layouts) + COLOR_BAR + 0.8
-    above = TITLE + max(layout.top for layout in layouts)
-    below = (GAP / 2 + BARS if bars else 0.0) + GAP / 2
-    return _new_figure(width, above + max(layout.height for layout in layouts) + below)
 
 
 def _draw_heat_map(
@@ -274,7 +269,7 @@ def _draw_heat_map(
     axes.tick_params(length=0, pad=3, top=True, labeltop=True, bottom=False, labelbottom=False)
     _label_columns(axes, [_label(word) for word in panel.source], layout.upright, size)
     axes.spines[:].set_visible(False)
-    for i, j in np.argwhere(panel.matrix >= FAINT).tolist():
+    for i, j in np.argwhere(panel.matrix >= MIN_TOOLTIP_ATTENTION).tolist():
         words = f"{panel.target[i]} ← {panel.source[j]}"
         drawing.add_cell(axes, j, i, f"{words}: {panel.matrix[i, j]:.2f}")
     top = below + layout.top + 0.1
@@ -291,11 +286,11 @@ def _draw_heat_map(
 
 def _label_columns(axes: Axes, labels: Sequence[str], upright: bool, size: float) -> None:
     texts = [
-        label if upright or not reads_vertically(label) else "\n".join(label) for label in labels
+        label if upright or not _reads_vertically(label) else "\n".join(label) for label in labels
     ]
     axes.set_xticks(range(len(labels)), texts, fontsize=size, linespacing=1.0)
     for tick, label in zip(axes.get_xticklabels(), labels, strict=True):
-        tick.set_rotation(0 if upright or reads_vertically(label) else 90)
+        tick.set_rotation(0 if upright or _reads_vertically(label) else 90)
 
 
 def _draw_bars(axes: Axes, coverage: FloatArray, tallest: float) -> None:
@@ -338,9 +333,13 @@ def _length_drawing(systems: Mapping[str, Sequence[LengthBucket]]) -> Drawing:
         positions = [x[b.low] for b in rows]
         scores.plot(positions, [b.bleu for b in rows], **line, label=name)
         lengths.plot(positions, [b.output_length for b in rows], **line, label=name)
-        if name in with_intervals:
-            _fill_intervals(scores, positions, [b.bleu_interval for b in rows], line)
-            _fill_intervals(lengths, positions, [b.output_length_interval for b in rows], line)
+        if rows and name in with_intervals:
+            for axes, intervals in (
+                (scores, [b.bleu_interval for b in rows]),
+                (lengths, [b.output_length_interval for b in rows]),
+            ):
+                low, high = zip(*intervals, strict=True)
+                axes.fill_between(positions, low, high, color=line["color"], alpha=0.15, lw=0)
     reference = [buckets[low].reference_length for low in x]
     lengths.plot(list(x.values()), reference, "--", color=GRAY, label="reference")
     labels = [f"{buckets[low].label}\nn={buckets[low].sentences:,}" for low in x]
@@ -376,14 +375,6 @@ def _line_styles() -> Iterator[dict[str, Any]]:
             yield {"color": color, "marker": marker, "linestyle": dashes, "markersize": 5}
 
 
-def _fill_intervals(
-    axes: Axes, x: Sequence[int], intervals: Sequence[ConfidenceInterval], line: dict[str, Any]
-) -> None:
-    if intervals:
-        low, high = zip(*intervals, strict=True)
-        axes.fill_between(x, low, high, color=line["color"], alpha=0.15, linewidth=0)
-
-
 def _legend(figure: Figure, axes: Axes) -> None:
     """Set all names in one row above both panels, or in more rows if they need them."""
     handles, labels = axes.get_legend_handles_labels()
@@ -399,18 +390,14 @@ def _legend_columns(names: Sequence[str]) -> int:
 
 
 @contextmanager
-def _style(texts: Iterable[str]) -> Iterator[None]:
-    """Set fonts that have the texts; `find_fonts` warns better than matplotlib does."""
-    settings = {**STYLE, "font.family": find_fonts("".join(texts))}
-    with matplotlib.rc_context(settings), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        yield
+def _style(texts: Iterable[str] | None) -> Iterator[None]:
+    """Set fonts that have the texts; None leaves it to a browser to find fonts.
 
-
-@contextmanager
-def _page_style() -> Iterator[None]:
-    """Keep text as text, for which the browser finds fonts."""
-    settings = {**STYLE, "font.family": [BASE_FONT], "svg.fonttype": "none"}
+    `find_fonts` warns better than matplotlib does.
+    """
+    settings: dict[Any, Any] = {**STYLE, "font.family": [BASE_FONT], "svg.fonttype": "none"}
+    if texts is not None:
+        settings |= {"font.family": find_fonts("".join(texts)), "svg.fonttype": "path"}
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield

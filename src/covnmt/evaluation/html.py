@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from covnmt import __version__
 from covnmt.base.arrays import FloatArray
@@ -24,12 +23,10 @@ from covnmt.evaluation.figures import (
     length_curves_svg,
 )
 from covnmt.evaluation.interesting_sentences import (
-    RankedSentence,
     SentenceRanking,
     most_different,
     over_translated,
     repeated_bigram_positions,
-    sentence_bleu,
     under_translated,
 )
 from covnmt.evaluation.rendering import render_template
@@ -41,6 +38,7 @@ from covnmt.evaluation.tables import (
     significance_table,
 )
 from covnmt.evaluation.test_set import EvaluationSet
+from covnmt.metrics.bleu import sentence_bleu
 
 SystemLines = Mapping[str, Sequence[OutputLine]]
 MarkedWords = list[tuple[str, str | None]]  # words, each with the class of its <mark>, if any
@@ -62,14 +60,6 @@ class SentenceCard:
 
     heading: str
     rows: Mapping[str, MarkedWords]
-
-
-@dataclass(frozen=True)
-class RankedCards:
-    """The worst sentences by one measure."""
-
-    measure: str
-    cards: Sequence[SentenceCard]
 
 
 def write_report(
@@ -98,8 +88,12 @@ def write_report(
     with_maps = _choose_heat_maps(comparison, systems, sentences, maps)
     _write_figures(directory / "figures", comparison, systems, with_maps)
     write_json(directory / "scores.json", comparison.to_json())
-    under = under_translated(comparison, systems, test_set, sentences)
-    over = over_translated(comparison, systems, test_set, sentences)
+    rankings = {
+        "lost": under_translated(comparison, systems, test_set, sentences),
+        "twice": over_translated(comparison, systems, test_set, sentences),
+    }
+    evaluations = comparison.systems
+    several = len(evaluations) > 1
     page = render_template(
         "report.html",
         title=title,
@@ -108,10 +102,15 @@ def write_report(
         heat_maps={k + 1: heat_maps_svg(attention_heat_maps(systems, k)) for k in with_maps},
         different=_difference_cards(comparison, systems, test_set, sentences),
         rankings={
-            "lost": _ranked_cards(under, "lost", systems, test_set),
-            "twice": _ranked_cards(over, "twice", systems, test_set),
+            mark: (ranking.measure, _ranked_cards(ranking, mark, systems, test_set))
+            for mark, ranking in rankings.items()
         },
-        **_score_tables(comparison),
+        sentences=len(test_set.source),
+        systems={name: evaluation_table(system) for name, system in evaluations.items()},
+        comparison=comparison_table(comparison) if several else None,
+        significance=significance_table(comparison) if several else None,
+        length_curves=length_curves_svg({n: e.by_length for n, e in evaluations.items()}),
+        length_table=length_table(evaluations),
     )
     with atomic_write_text(directory / PAGE) as stream:
         stream.write(page)
@@ -179,19 +178,6 @@ def _write_figures(
             draw_heat_maps(attention_heat_maps(systems, k), directory / f"sentence-{k + 1}.{kind}")
 
 
-def _score_tables(comparison: Comparison) -> dict[str, Any]:
-    evaluations = comparison.systems
-    several = len(evaluations) > 1
-    return {
-        "sentences": next(iter(evaluations.values())).sentences,
-        "systems": {name: evaluation_table(e) for name, e in evaluations.items()},
-        "comparison": comparison_table(comparison) if several else None,
-        "significance": significance_table(comparison) if several else None,
-        "length_curves": length_curves_svg({n: e.by_length for n, e in evaluations.items()}),
-        "length_table": length_table(evaluations),
-    }
-
-
 def _difference_cards(
     comparison: Comparison, systems: SystemLines, test_set: EvaluationSet, count: int
 ) -> list[SentenceCard]:
@@ -208,21 +194,17 @@ def _difference_cards(
 
 def _ranked_cards(
     ranking: SentenceRanking, mark: str, systems: SystemLines, test_set: EvaluationSet
-) -> RankedCards:
-    cards = [_ranked_card(ranked, mark, systems, test_set) for ranked in ranking.sentences]
-    return RankedCards(ranking.measure, cards)
-
-
-def _ranked_card(
-    ranked: RankedSentence, mark: str, systems: SystemLines, test_set: EvaluationSet
-) -> SentenceCard:
-    k = ranked.sentence
-    words = systems[ranked.system][k].text.split()
-    repeated = repeated_bigram_positions(words) if mark == "twice" else frozenset()
-    outputs = {ranked.system: _mark_words(words, repeated, mark)}
-    source = _mark_words(ranked.source, ranked.marked, mark)
-    heading = f"Sentence {k + 1}, {ranked.system}: {ranked.amount:g}"
-    return _card(heading, test_set, k, outputs, source)
+) -> list[SentenceCard]:
+    cards = []
+    for ranked in ranking.sentences:
+        k = ranked.sentence
+        words = systems[ranked.system][k].text.split()
+        repeated = repeated_bigram_positions(words) if mark == "twice" else frozenset()
+        outputs = {ranked.system: _mark_words(words, repeated, mark)}
+        source = _mark_words(ranked.source, ranked.marked, mark)
+        heading = f"Sentence {k + 1}, {ranked.system}: {ranked.amount:g}"
+        cards.append(_card(heading, test_set, k, outputs, source))
+    return cards
 
 
 def _card(

@@ -241,10 +241,6 @@ class RatingSummary:
     agreement: tuple[RaterAgreement, ...]
     unfilled: Mapping[str, tuple[str, ...]]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what `covnmt rate score --json` writes."""
-        return asdict(self)
-
 
 def score_rating_sheets(key: Path, sheets: Sequence[Path]) -> RatingSummary:
     """Read the filled sheets of one or more raters and compute the results of each system."""

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covnmt.base.arrays import IntArray
 from covnmt.evaluation.evaluate import Comparison
 from covnmt.evaluation.system_output import OutputLine
 from covnmt.evaluation.test_set import EvaluationSet
-from covnmt.metrics.adequacy import LOW_ATTENTION, SourceWordErrors, rep_score
-from covnmt.metrics.bleu import MATCHED_NGRAMS, OUTPUT_NGRAMS, brevity_penalty
+from covnmt.metrics.adequacy import LOW_ATTENTION, SourceWordErrors, count_repetitions
+from covnmt.metrics.bleu import sentence_bleu
 
 OMITTED = "source words omitted (exact)"
 REPEATED = "source words repeated (exact)"
@@ -44,20 +42,6 @@ class SentenceRanking:
     sentences: tuple[RankedSentence, ...]
 
 
-def sentence_bleu(statistics: IntArray) -> NDArray[np.float64]:
-    """Return the BLEU of each sentence [N] from statistics [N, 10], smoothed by adding one."""
-    matched, total = (
-        statistics[:, columns].astype(np.float64) for columns in (MATCHED_NGRAMS, OUTPUT_NGRAMS)
-    )
-    matched[:, 1:] += 1
-    total[:, 1:] += 1
-    precision = np.divide(matched, total, out=np.zeros_like(matched), where=total > 0)
-    logs = np.log(precision, out=np.full_like(precision, -np.inf), where=precision > 0)
-    return np.asarray(
-        100 * np.exp(logs.mean(axis=1)) * brevity_penalty(statistics.astype(np.float64))
-    )
-
-
 def most_different(comparison: Comparison, count: int) -> list[int]:
     """Return the sentences whose BLEU differs most between systems; none for one system."""
     scores = np.stack([sentence_bleu(e.statistics) for e in comparison.systems.values()])  # [S, N]
@@ -73,16 +57,22 @@ def under_translated(
     count: int,
 ) -> SentenceRanking:
     """Rank sentences by omitted words: exact, else by attention, else by length."""
-    if all(system.word_errors for system in comparison.systems.values()):
+    if _has_exact_counts(comparison):
         return _rank_exact(OMITTED, comparison, test_set, lambda e: e.omitted, count)
-    if all(line.alignment is not None for lines in outputs.values() for line in lines):
-        return _rank(LOW_ATTENTION_PROXY, _judge_all(outputs, _judge_attention), count)
+    if not all(line.alignment is not None for lines in outputs.values() for line in lines):
 
-    def judge_length(system: str, k: int, line: OutputLine) -> RankedSentence:
-        missing = len(test_set.references[0][k].split()) - len(line.text.split())
-        return RankedSentence(system, k, _source_words(test_set, k), missing)
+        def count_missing(words: Sequence[str], reference: Sequence[str]) -> int:
+            return len(reference) - len(words)
 
-    return _rank(LENGTH_PROXY, _judge_all(outputs, judge_length), count)
+        return _rank_by_words(LENGTH_PROXY, outputs, test_set, count_missing, count)
+    sentences = []
+    for system, lines in outputs.items():
+        for k, line in enumerate(lines):
+            assert line.alignment is not None
+            received = line.alignment.sum(axis=0)  # [J]
+            low = frozenset(np.flatnonzero(received < LOW_ATTENTION).tolist())
+            sentences.append(RankedSentence(system, k, line.source_tokens, len(low), low))
+    return _rank(LOW_ATTENTION_PROXY, sentences, count)
 
 
 def over_translated(
@@ -92,16 +82,9 @@ def over_translated(
     count: int,
 ) -> SentenceRanking:
     """Rank sentences by repeated words: exact, else by REP."""
-    if all(system.word_errors for system in comparison.systems.values()):
+    if _has_exact_counts(comparison):
         return _rank_exact(REPEATED, comparison, test_set, lambda e: e.repeated, count)
-
-    def judge_repetitions(system: str, k: int, line: OutputLine) -> RankedSentence:
-        reference = test_set.references[0][k].split()
-        # REP is per 100 reference words; here it is their number
-        repeated = rep_score([line.text.split()], [reference]) * len(reference) / 100
-        return RankedSentence(system, k, _source_words(test_set, k), repeated)
-
-    return _rank(REP_PROXY, _judge_all(outputs, judge_repetitions), count)
+    return _rank_by_words(REP_PROXY, outputs, test_set, count_repetitions, count)
 
 
 def repeated_bigram_positions(words: Sequence[str]) -> frozenset[int]:
@@ -115,15 +98,8 @@ def repeated_bigram_positions(words: Sequence[str]) -> frozenset[int]:
     return frozenset(positions)
 
 
-def _source_words(test_set: EvaluationSet, k: int) -> list[str]:
-    return test_set.source[k].split() if test_set.source is not None else []
-
-
-def _judge_attention(system: str, k: int, line: OutputLine) -> RankedSentence:
-    assert line.alignment is not None
-    received = line.alignment.sum(axis=0)  # [J]
-    low = frozenset(np.flatnonzero(received < LOW_ATTENTION).tolist())
-    return RankedSentence(system, k, line.source_tokens, len(low), low)
+def _has_exact_counts(comparison: Comparison) -> bool:
+    return all(system.word_errors for system in comparison.systems.values())
 
 
 def _rank_exact(
@@ -133,9 +109,10 @@ def _rank_exact(
     positions: Callable[[SourceWordErrors], frozenset[int]],
     count: int,
 ) -> SentenceRanking:
+    assert test_set.source is not None
     sentences = [
         RankedSentence(
-            system, k, _source_words(test_set, k), len(positions(errors)), positions(errors)
+            system, k, test_set.source[k].split(), len(positions(errors)), positions(errors)
         )
         for system, evaluation in comparison.systems.items()
         for k, errors in enumerate(evaluation.word_errors)
@@ -143,13 +120,21 @@ def _rank_exact(
     return _rank(measure, sentences, count)
 
 
-def _judge_all(
+def _rank_by_words(
+    measure: str,
     outputs: Mapping[str, Sequence[OutputLine]],
-    judge: Callable[[str, int, OutputLine], RankedSentence],
-) -> list[RankedSentence]:
-    return [
-        judge(system, k, line) for system, lines in outputs.items() for k, line in enumerate(lines)
-    ]
+    test_set: EvaluationSet,
+    count_errors: Callable[[Sequence[str], Sequence[str]], int],
+    count: int,
+) -> SentenceRanking:
+    """Rank sentences by a function of their output words and reference words."""
+    assert test_set.source is not None
+    sentences = []
+    for system, lines in outputs.items():
+        for k, line in enumerate(lines):
+            errors = count_errors(line.text.split(), test_set.references[0][k].split())
+            sentences.append(RankedSentence(system, k, test_set.source[k].split(), errors))
+    return _rank(measure, sentences, count)
 
 
 def _rank(measure: str, sentences: Sequence[RankedSentence], count: int) -> SentenceRanking:

@@ -1,6 +1,6 @@
 """Results as tables, in the shape of the paper's Tables 1 and 2; the best of a column is bold."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from covnmt.evaluation.evaluate import (
     Evaluation,
 )
 from covnmt.evaluation.human_evaluation import RatingSummary
+from covnmt.metrics.bleu import OUTPUT_LENGTH, PAPER_BLEU, REFERENCE_LENGTH
 from covnmt.metrics.by_length import LengthBucket
 
 MISSING = "-"
@@ -33,24 +34,24 @@ class ScoreColumn:
         return "\n".join([first + arrow, *rest])
 
 
-COMPARISON_COLUMNS = (
-    ScoreColumn("BLEU (paper)", +1),
-    ScoreColumn("BLEU", +1),
-    ScoreColumn("chrF", +1),
-    ScoreColumn("TER", -1),
+ERROR_COLUMNS = (
     ScoreColumn("AER", -1),
     ScoreColumn("SAER", -1),
     ScoreColumn("left out", -1, "omitted words"),
     ScoreColumn("said twice", -1, "repeated words"),
 )
+COMPARISON_COLUMNS = (
+    ScoreColumn(PAPER_BLEU, +1),
+    ScoreColumn("BLEU", +1),
+    ScoreColumn("chrF", +1),
+    ScoreColumn("TER", -1),
+    *ERROR_COLUMNS,
+)
 LENGTH_COLUMNS = (
-    ScoreColumn("BLEU (paper)", +1),
+    ScoreColumn(PAPER_BLEU, +1),
     ScoreColumn("output length", 0),
     ScoreColumn("length ratio", 0),
-    ScoreColumn("AER", -1),
-    ScoreColumn("SAER", -1),
-    ScoreColumn("left out", -1, "omitted words"),
-    ScoreColumn("said twice", -1, "repeated words"),
+    *ERROR_COLUMNS,
 )
 KINDS = {
     "translation": "translation",
@@ -90,7 +91,7 @@ def comparison_table(comparison: Comparison, title: str | None = None) -> Table:
         TableColumn("system"),
         TableColumn(first.heading, numeric=True),
         TableColumn(""),  # the marks
-        *(TableColumn(column.heading, numeric=True) for column in rest),
+        *_numeric_columns(column.heading for column in rest),
     ]
     rows = [
         (name, main_score, comparison.marks(name), *other_scores)
@@ -106,10 +107,7 @@ def significance_table(comparison: Comparison) -> Table:
     """Show the tests of each system against each baseline."""
     columns = [
         *map(TableColumn, ("baseline", "system")),
-        *(
-            TableColumn(heading, numeric=True)
-            for heading in ("up", "down", "same", "sign test", "bootstrap", "randomization")
-        ),
+        *_numeric_columns(("up", "down", "same", "sign test", "bootstrap", "randomization")),
     ]
     first = next(iter(comparison.systems))
     resampling = [
@@ -150,7 +148,7 @@ def length_table(systems: Mapping[str, Evaluation], title: str | None = None) ->
         TableColumn("source\nwords"),
         TableColumn("n", numeric=True),
         TableColumn("system"),
-        *(TableColumn(column.heading, numeric=True) for column in score_columns),
+        *_numeric_columns(column.heading for column in score_columns),
     ]
     sections = []
     for label, group in groups.items():
@@ -177,7 +175,7 @@ def ratings_table(ratings: RatingSummary) -> Table:
         )
         for row in ratings.systems
     ]
-    columns = [TableColumn("system"), *(TableColumn(h, numeric=True) for h in headings)]
+    columns = [TableColumn("system"), *_numeric_columns(headings)]
     return Table(columns, [rows], "scales from 1 to 5; percent of source words")
 
 
@@ -195,10 +193,14 @@ def agreement_table(ratings: RatingSummary) -> Table:
     ]
     columns = [
         *map(TableColumn, ("question", "raters")),
-        *(TableColumn(heading, numeric=True) for heading in ("answers", "same", "kappa")),
+        *_numeric_columns(("answers", "same", "kappa")),
     ]
     caption = "kappa: Cohen's, squared weights; 1 full agreement, 0 chance"
     return Table(columns, [rows], caption)
+
+
+def _numeric_columns(headings: Iterable[str]) -> list[TableColumn]:
+    return [TableColumn(heading, numeric=True) for heading in headings]
 
 
 def _sides(comparison: Comparison) -> str:
@@ -212,19 +214,18 @@ def _score_values(evaluation: Evaluation) -> dict[str, float]:
 
 def _overall_scores(evaluation: Evaluation) -> dict[str, float]:
     """Return for all sentences what `_bucket_scores` returns for a bucket."""
-    scores = _score_values(evaluation)
-    if evaluation.by_length:
-        buckets = evaluation.by_length
-        output = sum(bucket.output_length * bucket.sentences for bucket in buckets)
-        reference = sum(bucket.reference_length * bucket.sentences for bucket in buckets)
-        scores["output length"] = output / evaluation.sentences
-        scores["length ratio"] = output / reference if reference else 0.0
-    return scores
+    totals = evaluation.statistics.sum(axis=0)
+    output, reference = int(totals[OUTPUT_LENGTH]), int(totals[REFERENCE_LENGTH])
+    return {
+        **_score_values(evaluation),
+        "output length": output / evaluation.sentences,
+        "length ratio": output / reference if reference else 0.0,
+    }
 
 
 def _bucket_scores(bucket: LengthBucket) -> dict[str, float]:
     return {
-        "BLEU (paper)": bucket.bleu,
+        PAPER_BLEU: bucket.bleu,
         "output length": bucket.output_length,
         "length ratio": bucket.length_ratio,
         **bucket.measures,

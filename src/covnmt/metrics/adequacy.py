@@ -121,11 +121,12 @@ def rep_score(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence
     Of what exceeds the reference, bigrams that occur at least twice in the output count 1, and
     words that follow themselves count 2.
     """
-    total = sum(_repetitions(h, r) for h, r in zip(hypotheses, references, strict=True))
+    total = sum(count_repetitions(h, r) for h, r in zip(hypotheses, references, strict=True))
     return _percent(total, sum(map(len, references)))
 
 
-def _repetitions(hypothesis: Sequence[str], reference: Sequence[str]) -> int:
+def count_repetitions(hypothesis: Sequence[str], reference: Sequence[str]) -> int:
+    """Count what a sentence repeats beyond its reference, weighted as in REP."""
     allowed = count_ngrams(reference, [2])
     score = 0
     for (first, second), count in count_ngrams(hypothesis, [2]).items():
