@@ -229,7 +229,9 @@ def search(case: Case, beam: int = 10) -> None:
         TritonDecoderStep(model.decoding_weights(), case.dtype),
         PaddedOutputLayer.of(model.readout),
     )
-    buffers = SearchBuffers.allocate(model, memory, case.sentences, beam, case.words, step.embedded)
+    buffers = SearchBuffers.allocate(
+        model, memory, case.sentences, beam, case.words, step.embedding_columns
+    )
 
     def choose(features: Tensor) -> Tensor:
         logits = output.logits(features).unflatten(0, (case.sentences, -1))

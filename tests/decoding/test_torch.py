@@ -46,7 +46,7 @@ def test_pick_device_accepts_cpu_and_auto(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gpu", "mps"])
 def test_unknown_device_is_an_error(name: str) -> None:
-    with pytest.raises(UserError, match=f"'{name}': no such device; say auto, cpu or cuda"):
+    with pytest.raises(UserError, match=f"'{name}': no such device; use auto, cpu or cuda"):
         pick_device(name)
 
 

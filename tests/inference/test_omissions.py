@@ -9,7 +9,7 @@ import pytest
 
 from covnmt.base.config import DecodeConfig
 from covnmt.data.padding import PaddedIds
-from covnmt.decoding.protocol import ForcedDecoding, SearchResult, StepCallback
+from covnmt.decoding.engines import ForcedDecoding, SearchResult, StepCallback
 from covnmt.inference import omissions, translate
 from covnmt.inference.model import Model, Overlong
 from covnmt.inference.omissions import format_reports

@@ -143,7 +143,7 @@ def test_identity_changes_with_weights_and_dictionary(name: str, tmp_path: Path)
 
 def test_nbest_of_shards_requires_json(job: TranslationJob, shards: Path, tmp_path: Path) -> None:
     several = replace(job, decode=job.decode.model_copy(update={"nbest": 2}))
-    with pytest.raises(UserError, match="with --nbest say --json"):
+    with pytest.raises(UserError, match="with --nbest add --json"):
         translate_files(several, [shards], tmp_path, 1)
     as_json = replace(several, as_json=True)
     assert translate_files(as_json, [shards / "5.txt.gz"], tmp_path, 1).lines == 5

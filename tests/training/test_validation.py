@@ -13,8 +13,8 @@ import torch
 from covnmt.base.config import Config
 from covnmt.data.batching import collate
 from covnmt.data.corpus import Corpus
+from covnmt.decoding.engines import SearchResult
 from covnmt.decoding.gpu.beam_search import GpuBeamSearch
-from covnmt.decoding.protocol import SearchResult
 from covnmt.decoding.torch import TorchEngine
 from covnmt.inference.model import Model
 from covnmt.metrics.bleu import paper_bleu

@@ -23,6 +23,7 @@ from covnmt.base.arrays import AnyArray, BoolArray, IntArray
 from covnmt.base.config import DecodeConfig
 from covnmt.decoding.array_functions import sort_descending
 from covnmt.decoding.backtrace import ROOT, Hypothesis, SearchHistory
+from covnmt.decoding.engines import StepCallback
 from covnmt.decoding.penalties import (
     Outcome,
     forbidden_ids,
@@ -30,7 +31,6 @@ from covnmt.decoding.penalties import (
     search_attempts,
     step_limits,
 )
-from covnmt.decoding.protocol import StepCallback
 
 MAX_FORBIDDEN = 3  # padding, the unknown token and the end symbol
 

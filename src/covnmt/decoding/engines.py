@@ -1,33 +1,61 @@
-"""Open models and choose what computes with them: PyTorch, or ONNX Runtime for exported models.
+"""Open models with what computes for them: PyTorch, or ONNX Runtime for exported models.
 
-Both kinds of model directory open here, and nothing above this module knows which one it has.
-PyTorch is imported only for models that need it.
+Nothing above this module knows which engine it has. What an engine takes and returns are arrays on
+the host. PyTorch is imported only for models that need it.
+
+Letters: S sentences, J source and I target positions, both with the end symbol.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Union, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Union, cast
 
+from covnmt.base.arrays import AnyArray, FloatArray
+from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError, install_command
 from covnmt.base.processes import available_cpus
+from covnmt.data.padding import PaddedIds
+from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.onnx.format import is_exported
-from covnmt.decoding.onnx.runtime import OnnxEngine, OnnxModel
-from covnmt.decoding.protocol import Engine
 from covnmt.model.directory import ModelDescription
 
 if TYPE_CHECKING:
+    from covnmt.decoding.onnx.runtime import OnnxModel
     from covnmt.model.seq2seq import Seq2Seq
 
-__all__ = [
-    "Engine",
-    "Network",
-    "build_engine",
-    "default_processes",
-    "is_exported",
-    "load_networks",
-]
+Network = Union["Seq2Seq", "OnnxModel"]
 
-Network = Union["Seq2Seq", OnnxModel]
+# Called after every step of a search: a sentence, and the token ids of its best hypothesis so far.
+StepCallback = Callable[[int, tuple[int, ...]], None]
+
+
+class SearchResult(NamedTuple):
+    """The translations of S sentences."""
+
+    hypotheses: list[list[Hypothesis]]  # the n best of each, best first
+    fertility: AnyArray | None  # [S, J], where the models predict it
+
+
+class ForcedDecoding(NamedTuple):
+    """What the model says about S given targets."""
+
+    alpha: FloatArray  # [S, I, J]
+    log_probs: FloatArray  # [S] of the whole target, end symbol included
+    fertility: FloatArray | None  # [S, J]
+
+
+class Engine(Protocol):
+    """One model, or an ensemble, opened for translation."""
+
+    device: str  # cpu or cuda
+
+    def search(
+        self, source: PaddedIds, decode: DecodeConfig, on_step: StepCallback | None
+    ) -> SearchResult:
+        """Translate. A GPU's own search calls `on_step` only at its end."""
+
+    def force_decode(self, source: PaddedIds, target: PaddedIds) -> ForcedDecoding:
+        """Decode these targets with the first model."""
 
 
 def load_networks(
@@ -47,6 +75,8 @@ def load_networks(
     models = list(zip(directories, descriptions, strict=True))
     if not any(exported):
         return _load_trained(models, device, threads)
+    from covnmt.decoding.onnx.runtime import OnnxModel
+
     if device not in ("auto", "cpu"):
         raise UserError(f"{directories[0]}: an exported model runs on the CPU; leave --device out")
     # its operations are so small that two threads mostly wait for each other, and they wait
@@ -86,8 +116,10 @@ def _load_trained(
 
 def build_engine(models: Sequence[Network], end_id: int) -> Engine:
     """Return the engine that runs these models, all of one kind; `end_id` is that of the target."""
+    from covnmt.decoding.onnx.runtime import OnnxEngine, OnnxModel
+
     if isinstance(models[0], OnnxModel):
-        return OnnxEngine(cast(Sequence[OnnxModel], models), end_id)
+        return OnnxEngine(cast("Sequence[OnnxModel]", models), end_id)
     from covnmt.decoding.torch import TorchEngine
 
     return TorchEngine(cast("Sequence[Seq2Seq]", models), end_id)

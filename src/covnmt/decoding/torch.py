@@ -18,8 +18,8 @@ from covnmt.data.batching import Batch
 from covnmt.data.padding import PaddedIds
 from covnmt.decoding.array_functions import mean, mean_log_probs, mean_or_none, top_k
 from covnmt.decoding.beam_search import Proposal, beam_search
+from covnmt.decoding.engines import ForcedDecoding, SearchResult, StepCallback
 from covnmt.decoding.gpu.beam_search import GpuBeamSearch
-from covnmt.decoding.protocol import ForcedDecoding, SearchResult, StepCallback
 from covnmt.kernels import gpu
 from covnmt.kernels.tensors import EncodedSource
 from covnmt.model.decoder import DecoderState
@@ -161,9 +161,9 @@ def pick_device(name: str) -> torch.device:
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda"):  # torch knows more, such as mps
-        raise UserError(f"{name!r}: no such device; say auto, cpu or cuda")
+        raise UserError(f"{name!r}: no such device; use auto, cpu or cuda")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("no GPU that PyTorch can use; say --device cpu")
+        raise UserError("no GPU that PyTorch can use; use --device cpu")
     if device.type == "cuda" and device.index is not None:
         if device.index >= (number := torch.cuda.device_count()):
             raise UserError(f"{name}: no such GPU; there are {number}, numbered from 0")

@@ -15,7 +15,7 @@ from pathlib import Path
 from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
 from covnmt.data.padding import map_in_batches, pad_ids
-from covnmt.decoding.protocol import Engine
+from covnmt.decoding.engines import Engine
 from covnmt.metrics.alignment import fold_subwords
 from covnmt.text.codec import Codec
 from covnmt.text.vocabulary import UNK_ID

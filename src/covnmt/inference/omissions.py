@@ -23,7 +23,7 @@ import numpy as np
 
 from covnmt.base.arrays import DoubleArray
 from covnmt.data.padding import map_in_batches, pad_ids
-from covnmt.decoding.protocol import Engine
+from covnmt.decoding.engines import Engine
 from covnmt.inference.translate import Translation, join_translations
 from covnmt.text.characters import is_grapheme_extension
 from covnmt.text.codec import Codec

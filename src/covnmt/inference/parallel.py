@@ -29,7 +29,8 @@ from covnmt.base.files import (
     write_lines,
 )
 from covnmt.base.processes import Chunk, chunked
-from covnmt.decoding.engines import default_processes, is_exported
+from covnmt.decoding.engines import default_processes
+from covnmt.decoding.onnx.format import is_exported
 from covnmt.inference import align, omissions
 from covnmt.inference.align import Alignment, EmptySideError
 from covnmt.inference.input_lines import input_chunks
@@ -186,7 +187,7 @@ def check_parallel_files(
         if isinstance(report, SkippedPair):
             warn(
                 f"{source} and {target}, line {number}: {report.tokens} tokens, not checked; a "
-                f"side may have {max_tokens}: split it, or say --max-tokens {report.tokens}"
+                f"side may have {max_tokens}: split it, or use --max-tokens {report.tokens}"
             )
         yield report
 
@@ -233,7 +234,7 @@ def translate_files(
     if not inputs or directory is None:
         raise UserError("--shards names the files to translate, --out their directory: give both")
     if job.decode.nbest > 1 and not job.as_json:
-        raise UserError("--shards gives one line for each line: with --nbest say --json")
+        raise UserError("--shards gives one line for each line: with --nbest add --json")
     shards = plan_shards(inputs, directory)
     check_output_settings(job, directory)
     workers = (

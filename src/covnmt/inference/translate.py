@@ -19,7 +19,7 @@ from covnmt.base.config import DecodeConfig, validate_settings
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines
 from covnmt.decoding.backtrace import Hypothesis
-from covnmt.decoding.protocol import StepCallback
+from covnmt.decoding.engines import StepCallback
 from covnmt.text.codec import Codec
 from covnmt.text.tokenize import clean_line
 from covnmt.text.vocabulary import UNK_ID
@@ -105,7 +105,7 @@ def make_translation(
         received = attention[:, :J].sum(axis=0)
         nbest.append(
             Translation(
-                source="",  # `join_segments` knows the line
+                source="",  # `join_translations` knows the line
                 source_tokens=source,
                 text=target.detokenize(tokens),
                 tokens=tokens,

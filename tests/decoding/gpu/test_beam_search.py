@@ -18,6 +18,7 @@ from torch import Tensor
 
 from covnmt.base.config import PAPER_SYSTEMS, DecodeConfig
 from covnmt.decoding.backtrace import Hypothesis
+from covnmt.decoding.engines import SearchResult
 from covnmt.decoding.gpu import beam_search
 from covnmt.decoding.gpu import buffers as gpu_buffers
 from covnmt.decoding.gpu.beam_search import (
@@ -26,7 +27,6 @@ from covnmt.decoding.gpu.beam_search import (
 )
 from covnmt.decoding.gpu.buffers import CapturedStep, SearchBuffers, round_up
 from covnmt.decoding.gpu.step import BLOCK
-from covnmt.decoding.protocol import SearchResult
 from covnmt.decoding.torch import TorchEngine
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.vocabulary import UNK_ID

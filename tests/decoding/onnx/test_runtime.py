@@ -16,6 +16,7 @@ from covnmt.base.config import PAPER_SYSTEMS, Config, CoverageConfig, DecodeConf
 from covnmt.base.errors import UserError
 from covnmt.data.padding import PaddedIds, pad_ids
 from covnmt.decoding.backtrace import Hypothesis
+from covnmt.decoding.engines import SearchResult
 from covnmt.decoding.onnx import format as directories
 from covnmt.decoding.onnx import runtime
 from covnmt.decoding.onnx.export import write_graphs
@@ -26,7 +27,6 @@ from covnmt.decoding.onnx.runtime import (
     OnnxScorer,
     group_size,
 )
-from covnmt.decoding.protocol import SearchResult
 from covnmt.decoding.torch import TorchEngine
 from covnmt.model.directory import ModelDescription
 from covnmt.model.initialize import initialize_weights

@@ -9,13 +9,13 @@ from covnmt.base.config import PAPER_SYSTEMS, DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines, write_json, write_lines
 from covnmt.data.padding import pad_ids
+from covnmt.decoding.engines import SearchResult
 from covnmt.decoding.onnx import format as directories
 from covnmt.decoding.onnx import shortlist as module
 from covnmt.decoding.onnx.export import export_model
 from covnmt.decoding.onnx.format import OutputLayer, Precision, read_manifest
 from covnmt.decoding.onnx.runtime import OnnxEngine
 from covnmt.decoding.onnx.shortlist import AlignedText, Shortlist, build_shortlist
-from covnmt.decoding.protocol import SearchResult
 from covnmt.inference.model import Model
 from covnmt.metrics.alignment import format_links, links_from_attention
 from covnmt.text.codec import Codec

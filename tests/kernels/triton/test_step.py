@@ -211,7 +211,7 @@ def test_fused_step_extends_the_beam_like_the_plain_step(
     before = torch.randint(VOCABULARY_SIZE, (S * K,)).to(DEVICE)
     results: list[SearchBuffers] = []
     for decoding_step in (step, PlainDecodingStep(model)):
-        buffers = SearchBuffers.allocate(model, memory, S, K, J, decoding_step.embedded)
+        buffers = SearchBuffers.allocate(model, memory, S, K, J, decoding_step.embedding_columns)
         buffers = buffers._replace(source=memory, token_ids=before.clone())
         buffers.clock.fill_(5)
         if isinstance(decoding_step, TritonDecoderStep):

@@ -26,13 +26,14 @@ import torch
 from torch import Tensor, nn
 
 from covnmt.base.config import DecodeConfig
+from covnmt.decoding.engines import SearchResult
 from covnmt.decoding.gpu.buffers import (
     SOURCE_MULTIPLE,
     CapturedStep,
+    HistorySegment,
     HostCopy,
     SearchBuffers,
     SearchRequest,
-    SegmentCopy,
     join_segments,
     round_up,
 )
@@ -45,7 +46,6 @@ from covnmt.decoding.gpu.step import (
     select_continuations,
 )
 from covnmt.decoding.penalties import search_attempts
-from covnmt.decoding.protocol import SearchResult
 from covnmt.kernels import dispatch
 from covnmt.kernels.tensors import EncodedSource
 from covnmt.model.seq2seq import Seq2Seq
@@ -74,8 +74,8 @@ class GpuBeamSearch:
     ) -> None:
         weights = next(model.parameters())
         self.dtype = precision or weights.dtype
-        self.half = self.dtype.itemsize < 4
-        usable = self.dtype == weights.dtype and not self.half
+        self.is_low_precision = self.dtype.itemsize < 4
+        usable = self.dtype == weights.dtype and not self.is_low_precision
         self.model = model if usable else copy_in_precision(model, self.dtype)
         self.output = PaddedOutputLayer.of(self.model.readout)
         self.end_id, self.unk_id, self.min_capacity = end_id, unk_id, min_capacity
@@ -118,16 +118,16 @@ class GpuBeamSearch:
             step.run(first=True)
             fertility = self.model.decoder.coverage.fertility(step.buffers.source.Phi[:N, :J])
             fertility_copy = None if fertility is None else HostCopy(fertility.float())
-            segments = [segment.wait() for segment in self._explore(step, request)]
+            segments = self._explore(step, request)
         history = join_segments(segments, N, len(self.output.b))
         hypotheses = history.hypotheses(request.lengths.tolist(), self.end_id, config)
         return SearchResult(hypotheses, None if fertility_copy is None else fertility_copy.numpy())
 
-    def _explore(self, step: CapturedStep, request: SearchRequest) -> list[SegmentCopy]:
+    def _explore(self, step: CapturedStep, request: SearchRequest) -> list[HistorySegment]:
         """Search until every sentence is done; return the history, on its way to the host."""
         sentences: Sequence[int] = range(len(request.lengths))
         K, J = step.buffers.log_probs.shape[1], step.buffers.source.mask.shape[1]
-        segments: list[SegmentCopy] = []
+        segments: list[HistorySegment] = []
         begin, done = 0, 1
         while done < request.max_steps:
             flags = HostCopy(step.buffers.live) if done > request.min_steps else None
@@ -139,14 +139,14 @@ class GpuBeamSearch:
             capacity = max(self.min_capacity, round_up_capacity(len(live)))
             move = 2 * capacity <= len(step.buffers.live)
             if move or done - begin == len(step.buffers.choices):
-                segments.append(SegmentCopy.send(step.buffers, begin, done, sentences))
+                segments.append(HistorySegment.send(step.buffers, begin, done, sentences))
                 step.buffers.clock[1] = 0
                 begin = done
             if move:
                 smaller = self._captured_step(capacity, K, J)
                 smaller.buffers.receive(step.buffers, self._to_device(torch.tensor(live)))
                 step, sentences = smaller, [sentences[place] for place in live]
-        return [*segments, SegmentCopy.send(step.buffers, begin, done, sentences)]
+        return [*segments, HistorySegment.send(step.buffers, begin, done, sentences)]
 
     def advance(self, buffers: SearchBuffers, first: bool) -> None:
         """Advance all sentences by one token; the first step encodes them before."""
@@ -177,7 +177,7 @@ class GpuBeamSearch:
 
     def _autocast(self) -> torch.autocast:
         kind = self.device.type
-        return torch.autocast(kind, self.dtype, enabled=self.half, cache_enabled=False)
+        return torch.autocast(kind, self.dtype, enabled=self.is_low_precision, cache_enabled=False)
 
     @torch.inference_mode()
     def _encode_one_token(self) -> EncodedSource:
@@ -191,8 +191,8 @@ class GpuBeamSearch:
         if key not in self._captured:
             if len(self._captured) == MAX_CAPTURED_STEPS:
                 self._captured.popitem(last=False)
-            embedded = self._decoding_step(J).embedded
-            buffers = SearchBuffers.allocate(self.model, self._example, S, K, J, embedded)
+            columns = self._decoding_step(J).embedding_columns
+            buffers = SearchBuffers.allocate(self.model, self._example, S, K, J, columns)
             # a strong reference back to this search would keep its memory on the GPU, validation
             # after validation, until Python looks for cycles
             search = weakref.proxy(self)

@@ -21,7 +21,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from covnmt.base.arrays import FloatArray, IntArray
 from covnmt.base.config import DecodeConfig
 from covnmt.decoding.backtrace import ROOT, SearchHistory
 from covnmt.decoding.penalties import forbidden_ids, step_limits
@@ -79,9 +78,9 @@ class SearchBuffers(NamedTuple):
 
     @classmethod
     def allocate(
-        cls, model: Seq2Seq, like: EncodedSource, S: int, K: int, J: int, embedded: int
+        cls, model: Seq2Seq, like: EncodedSource, S: int, K: int, J: int, embedding_columns: int
     ) -> "SearchBuffers":
-        """Allocate buffers for sources of J positions like this one, and rows with e = embedded."""
+        """Allocate buffers for sources of J positions like this one; e is `embedding_columns`."""
         t, n, d = like.h, model.config.hidden, model.decoder.coverage.size
 
         def source(tensor: Tensor) -> Tensor:
@@ -97,7 +96,7 @@ class SearchBuffers(NamedTuple):
         return cls(
             request=integers(S, J + 4),
             source=EncodedSource(*map(source, like)),
-            rows=t.new_zeros(S * K, 3 * n + embedded),
+            rows=t.new_zeros(S * K, 3 * n + embedding_columns),
             # sums of many small attention weights: never in half precision
             C=t.new_zeros(S * K, J, d, dtype=torch.promote_types(t.dtype, torch.float32)),
             token_ids=integers(S * K),
@@ -205,73 +204,58 @@ class HostCopy:
 
 
 class HistorySegment(NamedTuple):
-    """Steps of a search with the same sentences in the same places, on the host.
-
-    V is the padded vocabulary size.
-    """
+    """Steps of a search with the same sentences in the same places, on their way to the host."""
 
     first_step: int
     sentences: Sequence[int]  # in the first places; other places are empty
-    choices: IntArray  # [steps, S, K] slot of the parent * V + token id
-    ended: FloatArray  # [steps, S, K] log-probability of hypotheses that end here; -inf for others
-    alpha: FloatArray  # [steps, S, K, J] attention, by slot of the parent
-
-
-class SegmentCopy(NamedTuple):
-    """A segment of the history on its way to the host."""
-
-    first_step: int
-    sentences: Sequence[int]
-    arrays: tuple[HostCopy, ...]
+    choices: HostCopy  # [steps, S, K] slot of the parent * V + token id
+    ended: HostCopy  # [steps, S, K] log-probability of hypotheses that end here; -inf for others
+    alpha: HostCopy  # [steps, S, K, J] attention, by slot of the parent
 
     @classmethod
     def send(
         cls, buffers: SearchBuffers, begin: int, done: int, sentences: Sequence[int]
-    ) -> "SegmentCopy":
+    ) -> "HistorySegment":
         """Start copying the steps from `begin` on; these sentences are in the first places."""
         arrays = (buffers.choices, buffers.ended, buffers.alpha)
-        return cls(begin, sentences, tuple(HostCopy(array[: done - begin]) for array in arrays))
-
-    def wait(self) -> HistorySegment:
-        """Wait until the copy is complete."""
-        arrays = (array.numpy() for array in self.arrays)
-        return HistorySegment(self.first_step, self.sentences, *arrays)
+        return cls(begin, sentences, *(HostCopy(array[: done - begin]) for array in arrays))
 
 
 def join_segments(segments: Sequence[HistorySegment], N: int, V: int) -> SearchHistory:
     """Make one history of segments that follow each other in time, for N sentences.
 
+    V is the padded vocabulary size.
     Node (first + k) is slot k of a sentence at a step, and so is its row of attention.
     """
     first = np.full(N, ROOT)  # node of slot 0 of each sentence at the step before
     histories: list[SearchHistory] = []
     size = 0
     for segment in segments:
-        steps, S, K = segment.choices.shape
+        choices, ended, alpha = (copy.numpy() for copy in segment[2:])
+        steps, S, K = choices.shape
         if not steps:  # the buffers had just been emptied
             continue
         sentences = np.zeros(S, dtype=np.int64)  # empty places have no hypothesis that ends
         sentences[: len(segment.sentences)] = segment.sentences
         first_here = size + np.arange(0, steps * S * K, K).reshape(steps, S)
         first_before = np.concatenate([first[sentences][None], first_here[:-1]])
-        slots, token_ids = np.divmod(segment.choices, V)
+        slots, token_ids = np.divmod(choices, V)
         parents = first_before[:, :, None] + slots
         if segment.first_step == 0:
             parents[0] = ROOT
-        shape = segment.choices.shape
         nodes = SearchHistory(
-            sentences=np.broadcast_to(sentences[:, None], shape),
+            sentences=np.broadcast_to(sentences[:, None], choices.shape),
             parents=parents,
             token_ids=token_ids,
-            log_probs=segment.ended,
-            ended=segment.ended > -math.inf,
-            attention=segment.alpha.reshape(-1, segment.alpha.shape[-1]),
+            log_probs=ended,
+            ended=ended > -math.inf,
+            attention=alpha.reshape(-1, alpha.shape[-1]),
             attention_rows=first_here[:, :, None] + slots,
         )
         flat = SearchHistory(*(np.ravel(array) for array in nodes))
         histories.append(flat._replace(attention=nodes.attention))
         first[segment.sentences] = first_here[-1, : len(segment.sentences)]
-        size += segment.choices.size
+        size += choices.size
     if len(histories) == 1:
         return histories[0]
     return SearchHistory(*map(np.concatenate, zip(*histories, strict=True)))

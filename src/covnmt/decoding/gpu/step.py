@@ -58,7 +58,7 @@ def encode_sources(model: Seq2Seq, buffers: SearchBuffers) -> None:
 class DecodingStep(Protocol):
     """One step of the decoder for all hypotheses; the first has one row for each sentence."""
 
-    embedded: int  # columns that it needs for the last token in `SearchBuffers.rows`
+    embedding_columns: int  # columns that it needs for the last token in `SearchBuffers.rows`
 
     def __call__(
         self, buffers: SearchBuffers, first: bool, select: Callable[[Tensor], Tensor]
@@ -73,7 +73,7 @@ class DecodingStep(Protocol):
 class PlainDecodingStep:
     """The model's own step, in PyTorch."""
 
-    embedded = 0
+    embedding_columns = 0
 
     def __init__(self, model: Seq2Seq) -> None:
         self.model = model

@@ -57,7 +57,7 @@ RANGE_MARGIN = 1.25  # real text exceeds this in less than one vector of a hundr
 
 
 def export_model(
-    directory: Path, target: Path, precision: Precision, linked: AlignedText | None = None
+    directory: Path, target: Path, precision: Precision, aligned_text: AlignedText | None = None
 ) -> dict[str, int]:
     """Write the best model of a directory as ONNX graphs; return the bytes of each file.
 
@@ -76,7 +76,7 @@ def export_model(
     sizes = {side: len(codec.vocabulary) for side, codec in zip(SIDES, codecs, strict=True)}
     check_vocabularies(directory, description, sizes)
     model = load_network(directory, description, pick_device("cpu"))
-    shortlist = None if linked is None else build_shortlist(linked, codecs)
+    shortlist = None if aligned_text is None else build_shortlist(aligned_text, codecs)
     with lock_directory(target):
         copy_codecs(directory, target)
         save_config(target, drop_data_directory(description))

@@ -24,6 +24,7 @@ from covnmt.base.errors import UserError
 from covnmt.data.padding import PaddedIds
 from covnmt.decoding.array_functions import mean, mean_log_probs, mean_or_none, top_k
 from covnmt.decoding.beam_search import Proposal, beam_search
+from covnmt.decoding.engines import ForcedDecoding, SearchResult, StepCallback
 from covnmt.decoding.onnx.format import (
     ENCODER_FILE,
     MANIFEST_FILE,
@@ -36,7 +37,6 @@ from covnmt.decoding.onnx.format import (
     read_manifest,
 )
 from covnmt.decoding.onnx.shortlist import Shortlist
-from covnmt.decoding.protocol import ForcedDecoding, SearchResult, StepCallback
 from covnmt.model.directory import ModelDescription, check_model_signature
 from covnmt.text.vocabulary import PAD_ID, UNK_ID
 

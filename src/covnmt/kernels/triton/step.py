@@ -162,7 +162,7 @@ class TritonDecoderStep:
         # what the attention kernel reads itself
         self.small_weights = self.decoder.v, V, coverage.P, coverage.gates, coverage.candidate
         self.one = 3 * self.n + weights.E.shape[1]  # the column that is always 1
-        self.embedded = self.weights.table.shape[1]
+        self.embedding_columns = self.weights.table.shape[1]
 
     def supports_length(self, J: int) -> bool:
         """Return whether sentences may have J tokens."""
@@ -185,7 +185,7 @@ class TritonDecoderStep:
     def start(self, source: EncodedSource) -> tuple[Tensor, Tensor]:
         """Rows and coverage before the first step, one row for each sentence; y is zero."""
         S, J = source.mask.shape
-        rows = source.h.new_zeros(S, 3 * self.n + self.embedded)
+        rows = source.h.new_zeros(S, 3 * self.n + self.embedding_columns)
         W_init, b_init = self.decoder.W_init, self.decoder.b_init
         rows[:, : self.n] = reference.initial_state(source.h, W_init, b_init)
         rows[:, self.one] = 1
