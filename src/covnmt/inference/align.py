@@ -84,10 +84,12 @@ def force_align(
     target: Codec,
     pairs: Iterable[tuple[str, str]],
     tokenized: bool,
+    first: int = 0,
 ) -> Iterator[Alignment]:
     """Align pairs of lines in order, a window of pairs at a time.
 
-    `tokenized` takes the words between spaces instead of the model's tokens.
+    `tokenized` takes the words between spaces instead of the model's tokens; `first` is the index
+    of the first pair, for errors.
     """
     segment = SubwordSentence.from_words if tokenized else SubwordSentence.from_text
 
@@ -97,7 +99,7 @@ def force_align(
             raise EmptySideError(index)
         return sides
 
-    rows = (read_pair(index, pair) for index, pair in enumerate(pairs))
+    rows = (read_pair(index, pair) for index, pair in enumerate(pairs, first))
     while window := list(islice(rows, WINDOW_PAIRS)):
         yield from _align_window(engine, source, target, window)
 

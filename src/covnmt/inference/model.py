@@ -6,6 +6,13 @@
     [report] = model.check([("金閣寺は京都にある。", "It is in Kyoto.")])
 
 Several model directories with the same vocabularies make an ensemble.
+
+How a line reaches the beam search:
+
+    inference/parallel.py     map_lines: a chunk of lines, in this process or another one
+    inference/model.py        translate_stream: a window of lines, cut into segments, in batches
+    decoding/engines.py       Engine.search: a batch of segments of similar length
+    decoding/beam_search.py   beam_search, which calls Scorer.step for every target position
 """
 
 from bisect import bisect_right
@@ -92,12 +99,6 @@ class ModelLoader:
 
     def load(self) -> "Model":
         """Open vocabularies and weights; raise a UserError if they do not belong together."""
-        source, target = self._load_codecs()
-        networks = load_networks(self.directories, self.descriptions, self.device, self.threads)
-        entries = read_dictionary(self.dictionary) if self.dictionary else None
-        return Model(networks, source, target, self.decode, entries)
-
-    def _load_codecs(self) -> tuple[Codec, Codec]:
         source, target = (Codec.load(self.directories[0], side) for side in SIDES)
         sizes: dict[Side, int] = {
             "source": len(source.vocabulary),
@@ -110,7 +111,9 @@ class ModelLoader:
                     f"{directory}: other vocabularies than {self.directories[0]}; the models of "
                     "an ensemble must be trained on one data directory"
                 )
-        return source, target
+        networks = load_networks(self.directories, self.descriptions, self.device, self.threads)
+        entries = read_dictionary(self.dictionary) if self.dictionary else None
+        return Model(networks, source, target, self.decode, entries)
 
 
 class Model:
@@ -190,14 +193,14 @@ class Model:
                 for text in (split_into_sentences(line).sentences if split_sentences else [line])
                 for segment in self._segments(text, number, decode.max_source, overlong)
             ]
-            owners = [number for number, _ in segments]  # the line of every segment
             if overlong == "raise":
                 _raise_overlong(segments, dict(window), decode.max_source)
-            progress = PartialLines(on_step, owners, self.target) if on_step else None
+            line_of_segment = [number for number, _ in segments]
+            progress = PartialLines(on_step, line_of_segment, self.target) if on_step else None
             translations = self._translate_segments([s for _, s in segments], decode, progress)
             start = 0
             for number, line in window:
-                end = bisect_right(owners, number, start)
+                end = bisect_right(line_of_segment, number, start)
                 yield join_translations(line, translations[start:end], self.target)
                 start = end
 
@@ -209,10 +212,13 @@ class Model:
         return list(self.align_stream(pairs, tokenized))
 
     def align_stream(
-        self, pairs: Iterable[tuple[str, str]], tokenized: bool = False
+        self, pairs: Iterable[tuple[str, str]], tokenized: bool = False, first: int = 0
     ) -> Iterator[Alignment]:
-        """Align like `align`, but yield results after every window of pairs."""
-        return force_align(self.engine, self.source, self.target, pairs, tokenized)
+        """Align like `align`, but yield results after every window of pairs.
+
+        `first` is the index of the first pair, for errors.
+        """
+        return force_align(self.engine, self.source, self.target, pairs, tokenized, first)
 
     def check(
         self, pairs: Iterable[tuple[str, str]], min_gain: float = MIN_GAIN
@@ -247,8 +253,8 @@ class Model:
         self, text: str, number: int, limit: int, overlong: Overlong
     ) -> list[tuple[str, ...]]:
         """Return the tokens to translate together: nothing for a text without words."""
-        if not any(letter.isalnum() for letter in text):  # a model makes up a sentence for a rule
-            return []
+        if not any(letter.isalnum() for letter in text):
+            return []  # for a line such as ----- a model would invent a sentence
         tokens = tuple(self.source.tokenize(text))
         if len(tokens) <= limit or overlong == "raise":
             return [tokens] if tokens else []

@@ -30,7 +30,7 @@ from covnmt.base.files import (
 )
 from covnmt.base.processes import Chunk, chunked
 from covnmt.decoding.engines import default_processes
-from covnmt.decoding.onnx.format import is_exported
+from covnmt.decoding.onnx.format import GRAPH_FILES, SHORTLIST_FILE, is_exported
 from covnmt.inference import align, omissions
 from covnmt.inference.align import Alignment, EmptySideError
 from covnmt.inference.input_lines import input_chunks
@@ -46,7 +46,7 @@ ChunkFunction = Callable[[Model, list[T], int], Iterable[R]]
 CORES_PER_WORKER = 2
 CHUNK_BATCHES = 8  # per chunk for one of several processes: enough to sort its lines by length
 ALIGNMENT_CHUNK_PAIRS = 4 * align.BATCH_SIZE  # per chunk for one of several processes
-WEIGHTS = ("model.safetensors", "encoder.onnx", "step.onnx", "weights.bin", "shortlist.json")
+WEIGHTS = ("model.safetensors", *GRAPH_FILES, SHORTLIST_FILE)
 SETTINGS_FILE = ".translate.json"  # how the files of an output directory were made
 
 
@@ -169,10 +169,7 @@ def align_parallel_files(
 def _align_chunk(
     tokenized: bool, model: Model, pairs: list[tuple[str, str]], first: int
 ) -> Iterator[Alignment]:
-    try:
-        yield from model.align_stream(pairs, tokenized)
-    except EmptySideError as error:
-        raise EmptySideError(first + error.index) from None
+    return model.align_stream(pairs, tokenized, first)
 
 
 def check_parallel_files(

@@ -196,5 +196,5 @@ def test_export_with_shortlist_translates(
     wanted = Model.load(tiny_model).translate(lines)
     assert [t.tokens for t in found] == [t.tokens for t in wanted]
     (tmp_path / "list" / "shortlist.json").unlink()
-    with pytest.raises(UserError, match=r"shortlist\.json: cannot be read"):
+    with pytest.raises(UserError, match=r"shortlist\.json: no such file"):
         Model.load(tmp_path / "list")
