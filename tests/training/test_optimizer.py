@@ -11,9 +11,9 @@ from covnmt.base.config import CoverageConfig, TrainConfig
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.training.optimizer import (
     build_optimizer,
+    build_optimizer_step,
     clip_gradients,
     learning_rate_factor,
-    set_learning_rate,
     update_ema,
 )
 from tests.model.small import small_config, small_model
@@ -84,8 +84,9 @@ def test_cosine_in_time_ends_at_the_first_limit(update: int, spent: float, expec
 
 def test_learning_rate_is_multiplied_by_the_schedule() -> None:
     config = settings(optimizer="adamw", learning_rate=0.3, warmup=10)
-    optimizer = build_optimizer(small_model(small_config(CoverageConfig())), config)
-    set_learning_rate(optimizer, config, 4)
+    model = small_model(small_config(CoverageConfig()))
+    optimizer = build_optimizer(model, config)
+    build_optimizer_step(model, optimizer, {}, config).prepare(4)
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.15])
 
 

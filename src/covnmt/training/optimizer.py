@@ -50,14 +50,6 @@ def learning_rate_factor(update: int, config: TrainConfig, time_share: float = 0
     return 1.0
 
 
-def set_learning_rate(
-    optimizer: torch.optim.Optimizer, config: TrainConfig, update: int, time_share: float = 0.0
-) -> None:
-    """Set the learning rate of this update."""
-    for group in optimizer.param_groups:
-        group["lr"] = config.learning_rate * learning_rate_factor(update, config, time_share)
-
-
 def clip_gradients(model: Seq2Seq, limit: float) -> Tensor:
     """Scale the gradients to a global norm of at most `limit` (0: any); return the norm before.
 
@@ -103,7 +95,9 @@ class TorchOptimizerStep:
     def prepare(self, update: int, time_share: float = 0.0) -> None:
         """Set what changes with the update (counted from 0); called before a captured replay."""
         self.update = update
-        set_learning_rate(self.optimizer, self.config, update, time_share)
+        factor = learning_rate_factor(update, self.config, time_share)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.learning_rate * factor
 
     def __call__(self) -> None:
         """Change the weights by the gradients that they have."""

@@ -117,7 +117,8 @@ class TrainStep:
 
     def accumulate(self, batch: Batch) -> None:
         """Run forward and backward, adding to the gradients."""
-        with autocast(self.config.precision, self.device):
+        bf16 = uses_bf16(self.config.precision, self.device)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=bf16):
             loss, nll = self.loss(batch)
         (loss * self.loss_scale).backward()
         self.nll += nll
@@ -215,11 +216,6 @@ class CudaGraphCache:
             return False
         self.captured[shape] = (graph, static_batch)
         return True
-
-
-def autocast(precision: str, device: torch.device) -> torch.autocast:
-    """Return the mixed-precision context of this recipe."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=uses_bf16(precision, device))
 
 
 def uses_bf16(precision: str, device: torch.device) -> bool:

@@ -249,7 +249,8 @@ def keys_backward_kernel(
         row = i * sentences + b
         if D > 0:
             after = tl.minimum(i + 1, steps - 1) * sentences + b
-            ahead = load_coverage(C + after * J * D, j, J, D)  # loaded while this step is computed
+            # loaded while this step is computed
+            prefetched = load_coverage(C + after * J * D, j, J, D)
         q_tile = load(q + row * WIDTH + col, col < N)
         activation = activations(q_tile, tile, V_tile, seen, D, PRECISION, QUICK)
         d_energy = load(d_e + row * J + j, j < J)[:, None]
@@ -261,7 +262,7 @@ def keys_backward_kernel(
         if D > 1:
             sum_V = product(tl.trans(seen), d_inner.to(keys.dtype.element_ty), sum_V, PRECISION)
         if D > 0:
-            seen = ahead
+            seen = prefetched
     inside = (j < J)[:, None] & (col < N)[None, :]
     tl.store(d_keys + b * J * N + j[:, None] * N + col[None, :], sum_keys, mask=inside)
     tl.store(d_v + b * N + col, tl.sum(sum_v, axis=0), mask=col < N)
@@ -290,13 +291,10 @@ def _blocks(block_j: int, n: int, tiling: Tiling) -> dict[str, int]:
     }
 
 
-def _fit_stages(tiling: Tiling, keys: Tensor) -> Tiling:
-    """Reduce the tiles in flight to what the GPU can hold."""
-    tile = tiling.wide * keys.element_size()
-    return tiling._replace(stages=gpu.fitting_stages(tiling.stages, tile, keys.device))
-
-
-def _attention_blocks(block_j: int, n: int, tiling: Tiling) -> dict[str, int]:
+def _attention_blocks(block_j: int, keys: Tensor, tiling: Tiling) -> dict[str, int]:
+    """Choose blocks with no more tiles in flight than the GPU can hold."""
+    n, tile = keys.shape[2], tiling.wide * keys.element_size()
+    tiling = tiling._replace(stages=gpu.fitting_stages(tiling.stages, tile, keys.device))
     block_h = max(16, min(tiling.wide // block_j, triton.next_power_of_2(2 * n)))
     return {**_blocks(block_j, n, tiling), "BLOCK_H": block_h}
 
@@ -316,7 +314,7 @@ def attend(
         q, S_t, source.keys, source.h, source.mask, source.v, source.V, source.Phi, source.P,
         source.gates, source.candidate, C, alpha, s, C_next, kind.sign, J, n, q.stride(0), kind.d,
         kind.name, kind.precision, s.stride(0), hypotheses,
-        **_attention_blocks(_block_j(J, kind.d), n, _fit_stages(tiling, source.keys)),
+        **_attention_blocks(_block_j(J, kind.d), source.keys, tiling),
     )  # fmt: skip
 
 
@@ -329,12 +327,12 @@ def attend_backward(
     B, J, n = source.keys.shape
     block_j = _block_j(J, kind.d)
     few = LONG_BACK if block_j == 64 else FEW_ROWS
-    tiling = _fit_stages(few if B <= FEW_ROWS_LIMIT else MANY_ROWS, source.keys)
+    tiling = few if B <= FEW_ROWS_LIMIT else MANY_ROWS
     attention_backward_kernel[(B,)](
         q, S_t, source.keys, source.h, source.v, source.V, source.Phi, source.P, source.gates,
         source.candidate, C, alpha, d_s, d_alpha, d_C, d_q, d_S_t, d_e, d_x, kind.sign, J, n,
         q.stride(0), d_q.stride(0), kind.d, kind.name, kind.precision,
-        **_attention_blocks(block_j, n, tiling),
+        **_attention_blocks(block_j, source.keys, tiling),
     )  # fmt: skip
 
 

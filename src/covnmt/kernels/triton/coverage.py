@@ -95,41 +95,32 @@ def recurrent(C, weights, total, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def load_gru(Phi, S_t, P, gates, candidate, j, J, D: tl.constexpr):
-    """Load what the GRU network reads: inputs, P and weights of r, z and c.
-
-    Kernels load it before they go over the units, so that nothing waits for it afterwards.
-    """
-    return (
-        network_input(Phi, S_t, j, J, 0, D, 3),
-        network_input(Phi, S_t, j, J, 1, D, 3),
-        network_input(Phi, S_t, j, J, 2, D, 3),
-        load_row(P, D),
-        load_row(P + D, D),
-        load_row(P + 2 * D, D),
-        load_matrix(gates, D),
-        load_matrix(gates + D * D, D),
-        load_matrix(candidate, D),
-    )
-
-
-@triton.jit
-def load_tanh(Phi, S_t, P, candidate, j, J, D: tl.constexpr):
-    """Load what the tanh network reads: inputs, P and weights."""
-    return network_input(Phi, S_t, j, J, 0, D, 1), load_row(P, D), load_matrix(candidate, D)
-
-
-@triton.jit
 def load_network(
     Phi, S_t, P, gates, candidate, sentence, j, J, KIND: tl.constexpr, D: tl.constexpr
 ):
-    """Load what the next coverage is computed from besides C and alpha."""
+    """Load what the next coverage is computed from besides C and alpha.
+
+    Of a network: inputs, P and weights, for r, z and c or only c. Kernels load them before they go
+    over the units, so that nothing waits for them afterwards.
+    """
     if KIND == "linguistic":
         loaded = tl.load(Phi + sentence * J + j, mask=j < J, other=1.0).to(tl.float32)
     if KIND == "tanh":
-        loaded = load_tanh(Phi + sentence * J * D, S_t, P, candidate, j, J, D)
+        x = network_input(Phi + sentence * J * D, S_t, j, J, 0, D, 1)
+        loaded = (x, load_row(P, D), load_matrix(candidate, D))
     if KIND == "gru":
-        loaded = load_gru(Phi + sentence * J * 3 * D, S_t, P, gates, candidate, j, J, D)
+        Phi += sentence * J * 3 * D
+        loaded = (
+            network_input(Phi, S_t, j, J, 0, D, 3),
+            network_input(Phi, S_t, j, J, 1, D, 3),
+            network_input(Phi, S_t, j, J, 2, D, 3),
+            load_row(P, D),
+            load_row(P + D, D),
+            load_row(P + 2 * D, D),
+            load_matrix(gates, D),
+            load_matrix(gates + D * D, D),
+            load_matrix(candidate, D),
+        )
     return loaded
 
 

@@ -37,23 +37,23 @@ def loss_and_gradient_kernel(
     w = tl.load(weight + row).to(tl.float32)
     highest = float("-inf")
     total = 0.0
-    plain = 0.0
+    logit_sum = 0.0
     for start in range(0, WIDTH, BLOCK):
         col = start + tl.arange(0, BLOCK)
         x = tl.load(logits + col, mask=col < V, other=float("-inf")).to(tl.float32)
         higher = tl.maximum(highest, tl.max(x, axis=0))
         total = total * tl.exp(highest - higher) + tl.sum(tl.exp(x - higher), axis=0)
-        plain += tl.sum(tl.where(col < V, x, 0.0), axis=0)
+        logit_sum += tl.sum(tl.where(col < V, x, 0.0), axis=0)
         highest = higher
     lse = highest + tl.log(total)
-    right = tl.load(logits + y).to(tl.float32)
-    tl.store(nll + row, w * (lse - right))
-    tl.store(loss + row, w * (lse - (1 - smoothing) * right - smoothing * plain / V))
+    target_logit = tl.load(logits + y).to(tl.float32)
+    tl.store(nll + row, w * (lse - target_logit))
+    tl.store(loss + row, w * (lse - (1 - smoothing) * target_logit - smoothing * logit_sum / V))
     for start in range(0, WIDTH, BLOCK):
         col = start + tl.arange(0, BLOCK)
         x = tl.load(logits + col, mask=col < V, other=float("-inf")).to(tl.float32)
-        wanted = smoothing / V + tl.where(col == y, 1 - smoothing, 0.0)
-        d_x = tl.where(col < V, w * (tl.exp(x - lse) - wanted), 0.0)
+        target_probability = smoothing / V + tl.where(col == y, 1 - smoothing, 0.0)
+        d_x = tl.where(col < V, w * (tl.exp(x - lse) - target_probability), 0.0)
         tl.store(logits + col, d_x, mask=col < WIDTH)
 
 

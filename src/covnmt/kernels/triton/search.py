@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""One choice of a beam search on a GPU: two Triton kernels between logits and the next beam.
+"""The selection step of beam search on a GPU: two Triton kernels between logits and the next beam.
 
 `scan_kernel` reads the logits once. It writes the best allowed logit of every block of tokens, and
 what the normalizer needs: the peak of every chunk (several blocks) and the sum of exponentials
@@ -26,20 +26,22 @@ NO_POSITION = tl.constexpr(2**30)  # a position behind all others
 
 
 @triton.jit
-def mask_banned(x, token, banned, early, END: tl.constexpr):
+def mask_forbidden(x, token, forbidden_ids, early, END: tl.constexpr):
     """Mask the logits of tokens that must not follow."""
-    x = tl.where((token == tl.load(banned)) | (token == tl.load(banned + 1)), float("-inf"), x)
+    x = tl.where(
+        (token == tl.load(forbidden_ids)) | (token == tl.load(forbidden_ids + 1)), float("-inf"), x
+    )
     return tl.where(token == tl.where(early, END, -1), float("-inf"), x)
 
 
 @triton.jit
-def before_minimum_length(without_end, clock, sentence):
-    return tl.load(without_end + sentence) > tl.load(clock)
+def before_minimum_length(min_steps, clock, sentence):
+    return tl.load(min_steps + sentence) > tl.load(clock)
 
 
 @triton.jit(do_not_specialize=["slots"])
 def scan_kernel(
-    logits, banned, without_end, clock, maxima, peaks, sums, slots,
+    logits, forbidden_ids, min_steps, clock, maxima, peaks, sums, slots,
     V: tl.constexpr, END: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Maxima of blocks, and peak and sum of a chunk, of one row of logits."""
@@ -53,7 +55,9 @@ def scan_kernel(
     at = row * tl.num_programs(1) + chunk
     tl.store(peaks + at, peak)
     tl.store(sums + at, total)
-    x = mask_banned(x, token, banned, before_minimum_length(without_end, clock, row // slots), END)
+    x = mask_forbidden(
+        x, token, forbidden_ids, before_minimum_length(min_steps, clock, row // slots), END
+    )
     tl.store(maxima + row * (V // BLOCK) + block, tl.max(x, axis=1), mask=block < V // BLOCK)
 
 
@@ -94,8 +98,8 @@ def best_of(scores, positions, slot, K: tl.constexpr, WIDE_K: tl.constexpr):
 
 @triton.jit(do_not_specialize=["slots"])
 def choose_kernel(
-    logits, banned, without_end, most, clock, maxima, peaks, sums, slots,
-    log_probs, widths, open_, words, choices, ended, rows,
+    logits, forbidden_ids, min_steps, max_steps, clock, maxima, peaks, sums, slots,
+    log_probs, widths, live, token_ids, choices, ended, rows,
     K: tl.constexpr, V: tl.constexpr, END: tl.constexpr, BLOCK: tl.constexpr,
     CHUNKS: tl.constexpr, WIDE_K: tl.constexpr, WIDE_BLOCKS: tl.constexpr,
     WIDE_CHUNKS: tl.constexpr,
@@ -127,8 +131,8 @@ def choose_kernel(
     lse = tl.sum(tl.where(is_parent, lse[None, :], 0.0), axis=1)
     position = tl.where(exists, blocks, 0)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     x = tl.load(logits + first * V + position, mask=exists[:, None], other=float("-inf"))
-    early = before_minimum_length(without_end, clock, sentence)
-    x = mask_banned(x.to(tl.float32), position - parent[:, None] * V, banned, early, END)
+    early = before_minimum_length(min_steps, clock, sentence)
+    x = mask_forbidden(x.to(tl.float32), position - parent[:, None] * V, forbidden_ids, early, END)
     x = tl.where(exists[:, None], behind[:, None] + (x - lse[:, None]), float("-inf"))
     scores, choice = best_of(x, position, slot, K, WIDE_K)
     choice = tl.where(choice < NO_POSITION, choice, 0)
@@ -138,13 +142,13 @@ def choose_kernel(
     token = choice - parent * V
     chosen = (slot < width) & (scores > float("-inf"))
     finished = chosen & (token == END)
-    stops = finished | (tl.load(most + sentence) <= step + 1)
-    live = chosen & (stops == 0)
+    stops = finished | (tl.load(max_steps + sentence) <= step + 1)
+    continues = chosen & (stops == 0)
     tl.store(widths + sentence, width - tl.sum(finished.to(tl.int64)))
-    tl.store(open_ + sentence, tl.max(live.to(tl.int32)) > 0)
+    tl.store(live + sentence, tl.max(continues.to(tl.int32)) > 0)
     real = slot < K
-    tl.store(log_probs + here, tl.where(live, scores, float("-inf")), mask=real)
-    tl.store(words + here, token, mask=real)
+    tl.store(log_probs + here, tl.where(continues, scores, float("-inf")), mask=real)
+    tl.store(token_ids + here, token, mask=real)
     tl.store(rows + here, first + parent, mask=real)
     row = tl.load(clock + 1) * tl.num_programs(0) * K
     tl.store(choices + row + here, choice, mask=real)

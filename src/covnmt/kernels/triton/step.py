@@ -80,13 +80,13 @@ def maxout_kernel(o, p, N: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexp
 
 @triton.jit(do_not_specialize=["slots_before", "J"])
 def extend_beam_kernel(
-    attended, C_attended, alpha, parents, words, table, clock, rows, C, record, slots_before, J,
+    attended, C_attended, alpha, parents, token_ids, table, clock, rows, C, record, slots_before, J,
     N: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Copy a row of the next beam from its parent's, with its own token; record its attention."""
     col, inside = unit_block(WIDTH, BLOCK)
     parent = tl.load(parents + row_index())
-    token = tl.load(words + row_index()) * (WIDTH - 3 * N)
+    token = tl.load(token_ids + row_index()) * (WIDTH - 3 * N)
     carried = tl.load(attended + parent * WIDTH + col, mask=col < 3 * N, other=0.0)
     y = tl.load(table + token + col - 3 * N, mask=inside & (col >= 3 * N), other=0.0)
     tl.store(rows + row_index() * WIDTH + col, tl.where(col < 3 * N, carried, y), mask=inside)
