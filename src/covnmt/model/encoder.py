@@ -39,20 +39,15 @@ class Encoder(KernelModule):
 
     def encode_stepwise(self, x: Tensor, mask: Tensor) -> Tensor:
         """Read the tokens one by one: the reference for the kernels."""
-        J = x.shape[1]
-        ahead = _states(self.ahead, x, mask, range(J))
-        back = _states(self.back, x, mask, range(J - 1, -1, -1))
-        return torch.cat([ahead, back], dim=-1)
-
-
-def _states(cell: GruCell, x: Tensor, mask: Tensor, positions: range) -> Tensor:
-    """Read the positions in this order; the states [S, J, n] in the order of the tokens."""
-    projected = cell.project(x).unbind(1)
-    keep = mask.unsqueeze(-1).unbind(1)
-    h = projected[0].new_zeros(x.shape[0], cell.b.shape[0])
-    states = [h] * len(positions)
-    for j in positions:
-        # padding copies the state, so nothing depends on how far a batch is padded
-        h = torch.where(keep[j], cell(projected[j], h), h)
-        states[j] = h
-    return torch.stack(states, dim=1)
+        keep = mask.unsqueeze(-1).unbind(1)
+        directions = []
+        for cell, order in ((self.ahead, 1), (self.back, -1)):
+            projected = cell.project(x).unbind(1)
+            h = projected[0].new_zeros(x.shape[0], cell.b.shape[0])
+            states = [h] * len(projected)
+            for j in range(len(projected))[::order]:
+                # padding copies the state, so nothing depends on how far a batch is padded
+                h = torch.where(keep[j], cell(projected[j], h), h)
+                states[j] = h
+            directions.append(torch.stack(states, dim=1))
+        return torch.cat(directions, dim=-1)

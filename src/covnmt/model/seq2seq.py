@@ -32,7 +32,8 @@ class Prediction(NamedTuple):
 class Readout(KernelModule):
     """Deep output (docs/paper-to-code.md, section 1.2): logits of the next token.
 
-    C_o s_i + U_o t + b_o + V_o y_{i-1}, maxout, then one or two products.
+    C_o s_i + U_o t + b_o + V_o y_{i-1}, maxout, then one or two products. The weights have the
+    names of Bahdanau et al. (2015), appendix A.2.2.
     """
 
     def __init__(self, vocabulary_size: int, config: ModelConfig) -> None:

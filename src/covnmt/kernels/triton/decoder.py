@@ -25,7 +25,7 @@ from covnmt.kernels.triton import gru as triton_gru
 from covnmt.kernels.triton.attention import AttentionSource
 from covnmt.kernels.triton.coverage import CoverageConstants
 from covnmt.kernels.triton.gru import GruTape
-from covnmt.kernels.triton.products import ALIGN, linear
+from covnmt.kernels.triton.products import ROW_MULTIPLE, linear
 
 
 class ProductColumns(NamedTuple):
@@ -41,7 +41,7 @@ class ProductColumns(NamedTuple):
         """Lay out n units and a coverage network with `inputs` pre-activations."""
         q = n if after else 0
         S_t = q + n
-        gates = S_t + inputs + -inputs % ALIGN
+        gates = S_t + inputs + -inputs % ROW_MULTIPLE
         return cls(
             slice(q, S_t),
             slice(S_t, S_t + inputs),
@@ -255,7 +255,7 @@ def decode_teacher_forced(
     kind = CoverageConstants.of(coverage, dtype)
     reading: list[Tensor] = [weights.W_a, cell.gates]
     if coverage.S is not None:
-        reading.insert(1, pad(coverage.S, (0, 0, 0, -kind.inputs % ALIGN)))
+        reading.insert(1, pad(coverage.S, (0, 0, 0, -kind.inputs % ROW_MULTIPLE)))
     if cell.reset_after:
         reading.insert(0, cell.candidate)
     # code: the token of step i + 1 goes into the update after attention step i; paper: of step i

@@ -21,9 +21,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from covnmt.kernels.triton.products import ROW_MULTIPLE
+
 BLOCK = 4096  # logits that a program has in registers at a time
 CHUNK = 1 << 28  # logits that exist at a time
-ALIGN = 64  # logits
+VOCABULARY_MULTIPLE = 64  # logits of a row
 
 
 @triton.jit
@@ -60,7 +62,7 @@ def loss_and_gradient_kernel(
 def _padded(matrix: Tensor, extra: Tensor | float, rows: int, dtype: torch.dtype) -> Tensor:
     """[rows, q + 1 up to whole 16 bytes in bf16]: the matrix, one more column, zeros."""
     q = matrix.shape[1]
-    padded = torch.zeros(rows, q + 1 + -(q + 1) % 8, device=matrix.device, dtype=dtype)
+    padded = torch.zeros(rows, q + 1 + -(q + 1) % ROW_MULTIPLE, device=matrix.device, dtype=dtype)
     padded[: len(matrix), :q] = matrix
     padded[: len(matrix), q] = extra
     return padded
@@ -81,7 +83,7 @@ class CrossEntropy(torch.autograd.Function):
         precision: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         R, (V, q) = features.shape[0], W.shape
-        width = V + -V % ALIGN
+        width = V + -V % VOCABULARY_MULTIPLE
         x = _padded(features, 1.0, R, precision)
         output = _padded(W, b, width, precision)
         loss, nll = torch.empty(2, R, device=x.device, dtype=torch.float32)

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import linear as plain_linear
 from torch.nn.functional import pad
 
-ALIGN = 8  # numbers: rows of 16 bytes in bf16
+ROW_MULTIPLE = 8  # numbers: rows of 16 bytes in bf16
 
 
 def linear(x: Tensor, W: Tensor, b: Tensor | None, precision: torch.dtype) -> Tensor:
@@ -13,7 +13,7 @@ def linear(x: Tensor, W: Tensor, b: Tensor | None, precision: torch.dtype) -> Te
 
     A single step of decoding is too small for that: padding the weights would take longer.
     """
-    inner, outer = -W.shape[1] % ALIGN, -W.shape[0] % ALIGN
+    inner, outer = -W.shape[1] % ROW_MULTIPLE, -W.shape[0] % ROW_MULTIPLE
     large = torch.is_grad_enabled() and precision == torch.bfloat16
     if not (inner or outer) or not large:
         return plain_linear(x, W, b)

@@ -31,7 +31,7 @@ from covnmt.kernels.triton import attention as triton_attention
 from covnmt.kernels.triton.attention import AttentionSource
 from covnmt.kernels.triton.coverage import CoverageConstants
 from covnmt.kernels.triton.gru import load, sigmoid, tanh, unit_block
-from covnmt.kernels.triton.products import ALIGN
+from covnmt.kernels.triton.products import ROW_MULTIPLE
 
 BLOCK = 1024  # columns of one program
 
@@ -102,12 +102,12 @@ def extend_beam_kernel(
 
 def _pad_columns(matrix: Tensor) -> Tensor:
     """Append columns of zeros, so that rows have whole 16 bytes."""
-    return pad(matrix, (0, -matrix.shape[1] % ALIGN))
+    return pad(matrix, (0, -matrix.shape[1] % ROW_MULTIPLE))
 
 
 def _pad_rows(matrix: Tensor) -> Tensor:
     """Append rows of zeros, so that rows of products have whole 16 bytes."""
-    return pad(matrix, (0, 0, 0, -len(matrix) % ALIGN))
+    return pad(matrix, (0, 0, 0, -len(matrix) % ROW_MULTIPLE))
 
 
 def _append_bias(matrix: Tensor, weights: Tensor) -> Tensor:
@@ -235,7 +235,7 @@ class TritonDecoderStep:
 
     def features(self, rows: Tensor) -> Tensor:
         """Compute the layer before the logits [R, q], with zeros up to whole 16 bytes."""
-        width = self.n // 2 + -(self.n // 2) % ALIGN
+        width = self.n // 2 + -(self.n // 2) % ROW_MULTIPLE
         o = rows @ self.weights.readout.T  # [R, n]
         p = rows.new_empty(len(rows), width)
         maxout_kernel[(len(rows), triton.cdiv(width, BLOCK))](o, p, self.n, width, BLOCK)
