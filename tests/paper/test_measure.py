@@ -31,7 +31,7 @@ def test_scores_of_lowercased_text_are_signed_as_sacrebleu_does() -> None:
 def test_capitals_do_not_count_on_either_side() -> None:
     """Systems that never saw a capital cannot write one."""
     lines = ["The Temple of the North .", "It is OLD , very old indeed ."]
-    test = SimpleNamespace(source_text=lambda: lines, target_text=lambda: lines)
+    test = SimpleNamespace(text=lambda side: lines)
     evaluation = score_text([line.upper() for line in lines], None, cast(Split, test))
     assert [score.value for score in evaluation.translation] == pytest.approx([100, 100, 100, 0])
 

@@ -38,7 +38,7 @@ def random_lists(seed: int, sentences: int = 4, longest: int = 6, ties: bool = F
             ]
             rows.append(sentence_bleu_statistics(noisy[: int(rng.integers(5, 9))], [reference]))
         statistics.append(np.array(rows, dtype=np.int64))
-    return NBestLists.of(features, statistics)
+    return NBestLists.from_lists(features, statistics)
 
 
 def best_by_exhaustive_search(
@@ -132,7 +132,7 @@ def test_optimizer_is_deterministic_for_a_seed() -> None:
 def test_padding_is_never_chosen() -> None:
     features = [np.array([[-5.0]]), np.array([[-1.0], [-2.0], [-3.0]])]
     statistics: list[IntArray] = [np.full((1, 10), 4), np.full((3, 10), 4)]
-    lists = NBestLists.of(features, statistics)
+    lists = NBestLists.from_lists(features, statistics)
     assert lists.best(np.array([1.0])).tolist() == [0, 0]
     assert lists.best(np.array([-1.0])).tolist() == [0, 2]
     assert lists.bleu(np.array([1.0])) == pytest.approx(float(corpus_bleu(np.full(10, 8))))

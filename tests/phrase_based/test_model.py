@@ -135,11 +135,11 @@ def test_stages_record_their_cost_and_outcome(tiny_smt: PhraseBasedModel) -> Non
 
 def test_bitext_takes_the_first_pairs_of_the_shuffled_order(tiny_corpus: Path) -> None:
     split = Corpus.open(tiny_corpus).split("train")
-    some = Bitext.of(split, 10)
+    some = Bitext.from_split(split, 10)
     rows = sorted(split.order[:10].tolist())
     assert [some.source[n].tolist() for n in range(10)] == [split.source[n].tolist() for n in rows]
     assert [some.target[n].tolist() for n in range(10)] == [split.target[n].tolist() for n in rows]
-    assert len(Bitext.of(split, 10_000)) == len(split)
+    assert len(Bitext.from_split(split, 10_000)) == len(split)
 
 
 def test_damaged_files_are_named(tiny_smt: PhraseBasedModel, tmp_path: Path) -> None:

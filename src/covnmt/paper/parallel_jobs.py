@@ -30,12 +30,12 @@ main()
 """
 
 
-def run_jobs_in_parallel(plan: ExperimentPlan, number: int) -> Iterator[str]:
-    """Run the open jobs, `number` at a time; if one fails, the others continue."""
+def run_jobs_in_parallel(plan: ExperimentPlan, jobs_at_once: int) -> Iterator[str]:
+    """Run the open jobs, `jobs_at_once` at a time; if one fails, the others continue."""
     plan.prepare()
-    processes = JobProcesses(plan, number)
+    processes = JobProcesses(plan, jobs_at_once)
     try:
-        with ThreadPoolExecutor(number) as threads:
+        with ThreadPoolExecutor(jobs_at_once) as threads:
             try:
                 groups = group_by_training(plan.open_jobs())
                 futures = [threads.submit(processes.run, jobs) for jobs in groups]
@@ -67,15 +67,15 @@ class JobProcesses:
     """The running child processes, and the devices that are free for others."""
 
     plan: ExperimentPlan
-    number: int
+    jobs_at_once: int
     running: list[subprocess.Popen[str]] = field(default_factory=list)
     stopped: bool = False
 
     def __post_init__(self) -> None:
         devices = list_devices(self.plan.device)
-        self.shared = self.plan.shared or self.number > len(devices)
+        self.shared = self.plan.shared or self.jobs_at_once > len(devices)
         self.free_devices: SimpleQueue[str] = SimpleQueue()
-        for k in range(self.number):
+        for k in range(self.jobs_at_once):
             self.free_devices.put(devices[k % len(devices)])
 
     def run(self, jobs: Sequence[ExperimentJob]) -> None:
@@ -88,7 +88,7 @@ class JobProcesses:
 
     def _run_on(self, device: str, jobs: Sequence[ExperimentJob]) -> None:
         """Run jobs in a child process, and forward its output."""
-        threads = str(max(1, available_cpus() // self.number))
+        threads = str(max(1, available_cpus() // self.jobs_at_once))
         with subprocess.Popen(
             [
                 sys.executable,

@@ -15,7 +15,7 @@ from covnmt.metrics.significance import SignTest, sign_test
 from covnmt.paper.experiments import Experiment
 from covnmt.paper.plan import choose_jobs
 from covnmt.paper.results import PAPER_BLEU, Result
-from covnmt.paper.systems import PHRASE_BASED, VARIANTS, base_system
+from covnmt.paper.systems import PHRASE_BASED, VARIANTS
 
 BASELINE = "baseline"
 # Settings in which the systems of one table may differ.
@@ -32,7 +32,7 @@ class Spread:
     seeds: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
+    def from_values(cls, values: Sequence[float]) -> "Spread":
         """Summarize at least one value."""
         return cls(mean(values), min(values), max(values), len(values))
 
@@ -89,14 +89,20 @@ def summarize_results(experiment: Experiment, results: Sequence[Result]) -> Summ
     groups = group_by_system(results)
     baseline = {result.seed: result for result in groups.get(BASELINE, [])}
     phrase_based = next(iter(groups.get(PHRASE_BASED, [])), None)
-    planned = choose_jobs(experiment)
     return Summary(
         experiment=experiment.name,
         systems=tuple(
-            summarize_system(group, baseline, phrase_based, groups.get(base_system(system), []))
+            summarize_system(
+                group,
+                baseline,
+                phrase_based,
+                groups.get(VARIANTS[system].base, []) if system in VARIANTS else [],
+            )
             for system, group in groups.items()
         ),
-        missing=tuple(job.name for job in planned if (job.system, job.seed) not in finished),
+        missing=tuple(
+            job.name for job in choose_jobs(experiment) if (job.system, job.seed) not in finished
+        ),
         commits=_unique(result.commit for result in results),
         machines=_unique(result.machine.name for result in results),
         unequal=differing_settings([r for r in results if r.system in PAPER_SYSTEMS]),
@@ -130,7 +136,9 @@ def summarize_system(
     ratios = [
         result.speed / base.speed
         for result, base in with_baseline
-        if result.speed and base.speed and speeds_comparable(result, base)
+        # code may get faster between commits
+        if (result.machine.name, result.commit) == (base.machine.name, base.commit)
+        if result.speed and base.speed
     ]
     speeds = [result.speed for result in results if result.speed]
     values = [result.score_values for result in results]
@@ -139,7 +147,7 @@ def summarize_system(
         seeds=tuple(result.seed for result in results),
         parameters=first.parameters["total"],
         scores={
-            name: Spread.of([scores[name] for scores in values if name in scores])
+            name: Spread.from_values([scores[name] for scores in values if name in scores])
             for name in dict.fromkeys(chain.from_iterable(values))
         },
         gain=gain,
@@ -150,9 +158,9 @@ def summarize_system(
             for result in results
             if phrase_based and result.system != PHRASE_BASED
         },
-        words_per_second=Spread.of(speeds) if speeds else None,
+        words_per_second=Spread.from_values(speeds) if speeds else None,
         speed_ratio=mean(ratios) if ratios else None,
-        updates=Spread.of([result.training.update for result in results]),
+        updates=Spread.from_values([result.training.update for result in results]),
         change=change,
         change_interval=change_interval,
     )
@@ -164,19 +172,19 @@ def _mean_gain(
     """Compute by how much BLEU the first of each pair is better, on average, and its interval."""
     if not pairs:
         return None, None
-    gain = mean(_bleu(result) - _bleu(reference) for result, reference in pairs)
+    scores = [[result.score_values.get(PAPER_BLEU, 0.0) for result in pair] for pair in pairs]
+    gain = mean(bleu - reference_bleu for bleu, reference_bleu in scores)
     statistics = [(reference.statistics, result.statistics) for result, reference in pairs]
     return gain, bleu_gain_interval(statistics)
 
 
-def speeds_comparable(first: Result, second: Result) -> bool:
-    """Tell whether speeds are from one machine and commit: code may get faster in between."""
-    return first.machine.name == second.machine.name and first.commit == second.commit
-
-
 def differing_settings(results: Sequence[Result]) -> tuple[str, ...]:
-    """List settings with more than one value, except those that define the systems."""
-    recipes = [flat_recipe(result) for result in results]
+    """List settings with more than one value, except those that define the systems.
+
+    A penalty that is chosen on the dev set counts as one setting for all systems.
+    """
+    chosen = {"decode.length_penalty": "chosen on the dev set"}
+    recipes = [flatten_keys(r.recipe) | (chosen if r.tuning else {}) for r in results]
     keys = dict.fromkeys(key for recipe in recipes for key in recipe)
     values = {key: {str(recipe.get(key)) for recipe in recipes} for key in keys}
     return tuple(
@@ -184,16 +192,6 @@ def differing_settings(results: Sequence[Result]) -> tuple[str, ...]:
         for key, different in values.items()
         if len(different) > 1 and not key.startswith(OWN_SETTINGS)
     )
-
-
-def flat_recipe(result: Result) -> dict[str, Any]:
-    """Flatten the recipe; a penalty chosen on the dev set counts as one setting for all systems."""
-    chosen = {"decode.length_penalty": "chosen on the dev set"} if result.tuning else {}
-    return {**flatten_keys(result.recipe), **chosen}
-
-
-def _bleu(result: Result) -> float:
-    return result.score_values.get(PAPER_BLEU, 0.0)
 
 
 def _unique(values: Iterable[str]) -> tuple[str, ...]:

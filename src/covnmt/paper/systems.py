@@ -91,11 +91,6 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
-def base_system(system: str) -> str:
-    """Return the system that a variant changes; empty for others."""
-    return VARIANTS[system].base if system in VARIANTS else ""
-
-
 def training_system(system: str) -> str:
     """Return the system whose training serves this one: its base, if only decoding differs."""
     variant = VARIANTS.get(system)

@@ -56,7 +56,7 @@ def align_pairs(
         assign_ids([pairs[n][1] for n in rows], vocabulary_ids(corpus, "target")),
     )
     if corpus:
-        bitext = bitext.followed_by(Bitext.of(corpus.split("train"), corpus_pairs))
+        bitext = bitext.followed_by(Bitext.from_split(corpus.split("train"), corpus_pairs))
     links = align_bitext(bitext, settings, processes)
     links_by_row = {row: links[k] for k, row in enumerate(rows)}
     return [links_by_row.get(n, NO_LINKS) for n in range(len(pairs))]

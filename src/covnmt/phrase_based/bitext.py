@@ -27,7 +27,7 @@ class Bitext:
         return len(self.source.offsets) - 1
 
     @classmethod
-    def of(cls, split: Split, pairs: int = 0) -> "Bitext":
+    def from_split(cls, split: Split, pairs: int = 0) -> "Bitext":
         """Take the first pairs of the shuffled order; 0 takes all, in the order on disk."""
         if not pairs or pairs >= len(split):
             return cls(split.source, split.target)

@@ -167,18 +167,18 @@ def _probabilities(
 ) -> tuple[DoubleArray, DoubleArray]:
     """Compute p of each node's last word after its parent, and g of each node."""
     before = np.bincount(shorter[size + 1 :], minlength=len(count))
-    amount = np.where(before > 0, before, count)
-    amount[size] = 0  # the beginning of a sentence is never predicted
-    discount = np.zeros(len(amount))
+    adjusted = np.where(before > 0, before, count)
+    adjusted[size] = 0  # the beginning of a sentence is never predicted
+    discount = np.zeros(len(adjusted))
     for level in levels[1:]:
-        discount[level] = kneser_ney_discounts(amount[level])[
-            np.minimum(amount[level], DISCOUNT_CLASSES)
+        discount[level] = kneser_ney_discounts(adjusted[level])[
+            np.minimum(adjusted[level], DISCOUNT_CLASSES)
         ]
     total, discounted = (
         np.bincount(parent[1:], weights=values[1:], minlength=len(count))
-        for values in (amount, discount)
+        for values in (adjusted, discount)
     )
-    p = (amount - discount) / np.maximum(total[parent], 1)
+    p = (adjusted - discount) / np.maximum(total[parent], 1)
     g = np.where(total > 0, discounted / np.maximum(total, 1), 1.0)
     p[0] = 1 / size
     for level in levels[1:]:
@@ -186,9 +186,9 @@ def _probabilities(
     return p, g
 
 
-def kneser_ney_discounts(amounts: IntArray) -> DoubleArray:
-    """Estimate discounts for amounts of 0, 1, 2 and more (Chen and Goodman, 1998)."""
-    ones, twos, threes, fours = np.bincount(np.minimum(amounts, 5), minlength=6)[1:5]
+def kneser_ney_discounts(adjusted_counts: IntArray) -> DoubleArray:
+    """Estimate discounts for adjusted counts of 0, 1, 2 and more (Chen and Goodman, 1998)."""
+    ones, twos, threes, fours = np.bincount(np.minimum(adjusted_counts, 5), minlength=6)[1:5]
     if min(ones, twos, threes, fours) == 0:
         return DEFAULT_DISCOUNTS
     y = ones / (ones + 2 * twos)

@@ -1,4 +1,4 @@
-"""Minimum error rate training: weights that maximise BLEU over n-best lists (Och, 2003).
+"""Minimum error rate training: weights that maximize BLEU over n-best lists (Och, 2003).
 
 Each hypothesis has features f and a score w.f. When the weights move along a direction, the score
 is a linear function of the step. In each sentence the best hypothesis changes only where lines meet
@@ -31,7 +31,9 @@ class NBestLists:
     real: BoolArray  # [S, N] not padding
 
     @classmethod
-    def of(cls, features: Sequence[DoubleArray], statistics: Sequence[IntArray]) -> "NBestLists":
+    def from_lists(
+        cls, features: Sequence[DoubleArray], statistics: Sequence[IntArray]
+    ) -> "NBestLists":
         """Pad one array [n, F] and one [n, 10] for each sentence."""
         longest = max(map(len, features))
         real = np.arange(longest) < np.array([[len(rows)] for rows in features])
@@ -81,7 +83,10 @@ def _climb(
     Climb 0 begins at `start`, the others at random weights. Each has a random seed of its own.
     """
     rng = np.random.default_rng([seed, number])
-    weights = _random_start(rng, lower) if number else start
+    weights = start
+    if number:
+        weights = rng.normal(size=len(lower))
+        weights = np.where(np.isfinite(lower), np.abs(weights), weights)
     score = lists.bleu(weights)
     for _ in range(PASSES):
         before = score
@@ -93,11 +98,6 @@ def _climb(
         if score < before + MIN_PASS_GAIN:
             break
     return weights, score
-
-
-def _random_start(rng: np.random.Generator, lower: DoubleArray) -> DoubleArray:
-    free = rng.normal(size=len(lower))
-    return np.where(np.isfinite(lower), np.abs(free), free)
 
 
 def line_search(

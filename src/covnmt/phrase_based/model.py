@@ -173,7 +173,7 @@ class ModelBuilder:
 
     def bitext(self) -> Bitext:
         """Return the pairs to train on."""
-        return Bitext.of(self.corpus.split("train"), self.settings.pairs)
+        return Bitext.from_split(self.corpus.split("train"), self.settings.pairs)
 
     def copy_texts(self) -> None:
         """Copy the text that later commands need, and remove smt.json until all stages are done."""

@@ -101,7 +101,7 @@ class SentenceBlock:
     starts: IntArray  # [sentences] position of the first word
 
     @classmethod
-    def of(cls, sentences: SentenceIds, rows: slice) -> "SentenceBlock":
+    def from_rows(cls, sentences: SentenceIds, rows: slice) -> "SentenceBlock":
         """Take some sentences of a corpus."""
         offsets = sentences.offsets[rows.start : rows.stop + 1]
         ids = sentences.ids[offsets[0] : offsets[-1]]
@@ -126,14 +126,17 @@ def _extract_chunk(
     bitext: Bitext, links: WordLinks, rows: slice, longest: int
 ) -> Iterator[tuple[AnyArray, ...]]:
     """Yield columns of `PhraseOccurrences`, by the length of the source phrase."""
-    source, target = SentenceBlock.of(bitext.source, rows), SentenceBlock.of(bitext.target, rows)
+    source, target = (
+        SentenceBlock.from_rows(bitext.source, rows),
+        SentenceBlock.from_rows(bitext.target, rows),
+    )
     counts = np.diff(links.offsets[rows.start : rows.stop + 1])
     pair = rows.start + np.repeat(np.arange(len(counts)), counts)
     chosen = slice(links.offsets[rows.start], links.offsets[rows.start + len(counts)])
     j = links.source[chosen] + bitext.source.offsets[pair] - source.begin
     i = links.target[chosen] + bitext.target.offsets[pair] - target.begin
     linked = _linked(i, target)
-    neighbors = LinkedNeighbors.of(source, target, j, i)
+    neighbors = LinkedNeighbors.from_links(source, target, j, i)
     left = _unlinked_before(linked, target.sentence, longest)
     right = _unlinked_before(linked[::-1], target.sentence[::-1], longest)[::-1]
     for length, starts, first, width in _minimal_pairs(source, len(linked), j, i, longest):
@@ -159,7 +162,7 @@ class LinkedNeighbors:
     target: SentenceBlock
 
     @classmethod
-    def of(
+    def from_links(
         cls, source: SentenceBlock, target: SentenceBlock, j: IntArray, i: IntArray
     ) -> "LinkedNeighbors":
         """Build from the links (j, i) of these sides."""

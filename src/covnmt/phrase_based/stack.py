@@ -105,22 +105,17 @@ class WeightedOptions:
     future: DoubleArray  # [J + 1, J + 1] estimated score of the words from position a to b
 
     @classmethod
-    def of(cls, options: TranslationOptions, weights: DoubleArray) -> "WeightedOptions":
+    def from_options(cls, options: TranslationOptions, weights: DoubleArray) -> "WeightedOptions":
         """Weigh the features that are known before the search."""
         phrase_scores = options.features @ weights[PHRASE_FEATURES]
         plain = phrase_scores + weights[LANGUAGE_MODEL] * options.language  # [O]
-        rows = _options_by_span(options.span, len(options.begin))
+        counts = np.bincount(options.span, minlength=len(options.begin))
+        rows = np.full((len(counts), int(counts.max())), -1)
+        rows[np.arange(rows.shape[1]) < counts[:, None]] = np.arange(len(options.span))
         best = np.where(rows >= 0, plain[rows], NEVER).max(axis=1)
         oriented = plain[:, None] + options.orientation * weights[ORIENTATION]  # [O, 3]
         estimate = np.where(rows >= 0, oriented.T[:, rows], NEVER)
         return cls(rows, estimate, _future_scores(options, best))
-
-
-def _options_by_span(span: IntArray, spans: int) -> IntArray:
-    counts = np.bincount(span, minlength=spans)
-    rows = np.full((spans, int(counts.max())), -1)
-    rows[np.arange(rows.shape[1]) < counts[:, None]] = np.arange(len(span))
-    return rows
 
 
 def _future_scores(options: TranslationOptions, best: DoubleArray) -> DoubleArray:
@@ -150,7 +145,7 @@ class StackSearch:
         stack_size: int,
     ) -> None:
         self.options, self.weights, self.model = options, weights, model
-        self.weighted = WeightedOptions.of(options, weights)
+        self.weighted = WeightedOptions.from_options(options, weights)
         self.distortion_limit, self.stack_size = distortion_limit, stack_size
         self.hash_factors = np.random.default_rng(0).integers(2**62, size=options.length + 3)
         self.hypotheses = self._allocate(1 + options.length * stack_size)

@@ -46,7 +46,7 @@ class TuningSet:
     target: list[list[str]]
 
     @classmethod
-    def of(cls, model: PhraseBasedModel, number: int) -> "TuningSet":
+    def from_model(cls, model: PhraseBasedModel, number: int) -> "TuningSet":
         """Take the first sentences (0: all), without those longer than one chunk."""
         source, target = model.codec("source"), model.codec("target")
         texts = (model.directory / f"dev.{side}.txt" for side in SIDES)
@@ -87,7 +87,7 @@ class NBestPool:
     def lists(self) -> NBestLists:
         """Split the pool by sentence."""
         cuts = np.flatnonzero(np.diff(self.sentence)) + 1
-        return NBestLists.of(np.split(self.features, cuts), np.split(self.statistics, cuts))
+        return NBestLists.from_lists(np.split(self.features, cuts), np.split(self.statistics, cuts))
 
 
 EMPTY_POOL = NBestPool(
@@ -102,7 +102,7 @@ def tune_phrase_based(
 
     Returns the weights and dev BLEU of every round; the first has the initial weights.
     """
-    dev = TuningSet.of(model, settings.sentences)
+    dev = TuningSet.from_model(model, settings.sentences)
     # more rounds resume a run of fewer, and the number of processes changes no result
     dumped = settings.model_dump(mode="json", exclude={"iterations": True, "search": {"processes"}})
     made_from = TuningInputs(model=model.identity(), tune=dumped)
