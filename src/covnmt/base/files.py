@@ -67,16 +67,20 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
     """Decode the lines of a binary stream, without line endings; an error names the line.
 
     Only line feeds end a line (with or without a carriage return before them), so that characters
-    such as U+2028 inside a sentence never shift the rest of the file. The one exception is
-    `_split_carriage_returns`. A byte order mark at the beginning is dropped.
+    such as U+2028 inside a sentence never shift the rest of the file. In text of old Macs, which
+    has no line feed at all, carriage returns do. A byte order mark at the beginning is dropped.
     """
     number = 0
     try:
-        for raw in _split_carriage_returns(stream):
-            number += 1
-            if number == 1:
+        for raw in stream:
+            lines = [raw]
+            if not number:
                 raw = raw.removeprefix(codecs.BOM_UTF8)
-            yield raw.decode("utf-8").rstrip("\r\n")
+                # without a line feed, the first line is the whole file
+                lines = [raw] if raw.endswith(b"\n") else raw.removesuffix(b"\r").split(b"\r")
+            for line in lines:
+                number += 1
+                yield line.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise UserError(
             f"{name}, line {number}: not UTF-8 (byte {error.start}: {error.reason}); "
@@ -84,15 +88,6 @@ def decode_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
         ) from None
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         raise UserError(f"{name}, after line {number}: cannot be read ({error})") from None
-
-
-def _split_carriage_returns(stream: Iterable[bytes]) -> Iterator[bytes]:
-    """Split at carriage returns where there is no line feed at all, as in text of old Macs."""
-    for number, raw in enumerate(stream):
-        if number or raw.endswith(b"\n"):
-            yield raw
-        else:  # the first line is the whole file
-            yield from raw.removesuffix(b"\r").split(b"\r")
 
 
 def read_lines(path: Path) -> Iterator[str]:

@@ -70,8 +70,8 @@ class Batch:
 
     def copy_(self, other: "Batch") -> None:
         """Overwrite this batch by another of the same shape."""
-        for name in ("source", "source_mask", "target", "target_mask"):
-            getattr(self, name).copy_(getattr(other, name), non_blocking=True)
+        for mine, others in zip(self._tensors(), other._tensors(), strict=True):
+            mine.copy_(others, non_blocking=True)
 
     def pad_to_multiples(self, pairs: int, tokens: int) -> "Batch":
         """Pad to multiples of `pairs` and of `tokens` on both sides, so that fewer shapes occur.
@@ -79,26 +79,19 @@ class Batch:
         Added pairs have one source position to attend to and no target tokens.
         """
 
-        def padded(tensor: Tensor, value: int) -> Tensor:
+        def pad(tensor: Tensor) -> Tensor:
             missing = (0, -tensor.shape[1] % tokens, 0, -self.size % pairs)
-            return nn.functional.pad(tensor, missing, value=value)
+            return nn.functional.pad(tensor, missing, value=PAD_ID)  # false in masks
 
-        source_mask = padded(self.source_mask, False)
-        source_mask[self.size :, 0] = True
-        return Batch(
-            padded(self.source, PAD_ID),
-            source_mask,
-            padded(self.target, PAD_ID),
-            padded(self.target_mask, False),
-        )
+        padded = self._map(pad)
+        padded.source_mask[self.size :, 0] = True
+        return padded
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
-        return Batch(
-            function(self.source),
-            function(self.source_mask),
-            function(self.target),
-            function(self.target_mask),
-        )
+        return Batch(*map(function, self._tensors()))
+
+    def _tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.source, self.source_mask, self.target, self.target_mask
 
 
 class BatchPosition(NamedTuple):

@@ -95,7 +95,7 @@ def _reuse(
         _identity(corpus.report.settings, corpus.report.inputs),
         _identity(settings, inputs),
         f"{output}: already contains a corpus made",
-        "choose another directory, or say --overwrite",
+        "choose another directory, or use --overwrite",
     )
     for name in corpus.report.splits:
         corpus.split(name)
@@ -176,7 +176,11 @@ def _write_codecs(
             add_token_counts(counts[side], pair.file(f"{side}.counts"))
     vocabularies = {}
     for side, model in pairs[0].spm_models.items():
-        vocabularies[side] = _build_vocabulary(counts[side], settings.vocabulary_size(side), model)
+        if model:
+            vocabularies[side] = Vocabulary(tuple(SentencePieceTokenizer(model).subwords()))
+        else:
+            size = settings.vocabulary_size(side)
+            vocabularies[side] = Vocabulary.from_counts(counts[side], size)
         tokenizer = build_tokenizer(settings.tokenizer(side), model)
         Codec(settings.tokenizer(side), tokenizer, vocabularies[side], model).save(output, side)
     return vocabularies
@@ -217,12 +221,6 @@ def _read_training_lines(settings: PrepareSettings, sides: Iterable[Side]) -> It
 
 def _dropped(tally: Counter[str]) -> dict[DropReason, int]:
     return {reason: tally[reason] for reason in DROP_REASONS if tally[reason]}
-
-
-def _build_vocabulary(counts: Mapping[str, int], size: int, model: Path | None) -> Vocabulary:
-    if model is None:
-        return Vocabulary.from_counts(counts, size)
-    return Vocabulary(tuple(SentencePieceTokenizer(model).subwords()))
 
 
 def _write_order(output: Path, pairs: int, seed: int, work: Path) -> None:
