@@ -77,11 +77,9 @@ class RateColumn(ProgressColumn):
 
 def track(items: Iterable[T], total: int | None, what: str, unit: str = "lines") -> Iterator[T]:
     """Yield the items while showing their count, rate and remaining time."""
-    show = _show_bar if stderr_console.is_terminal else _log_progress
-    yield from show(items, total, what, unit)
-
-
-def _show_bar(items: Iterable[T], total: int | None, what: str, unit: str) -> Iterator[T]:
+    if not stderr_console.is_terminal:
+        yield from _log_progress(items, total, what, unit)
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

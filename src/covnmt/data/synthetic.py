@@ -39,7 +39,7 @@ TENSE_ENDINGS, GENDER_ENDINGS = ("em", "it"), ("an", "or")
 class SyntheticSettings(Settings):
     """Settings of the languages, then of the sentences drawn from them."""
 
-    language: Count = Field(1, description="seed of the lexicon; another number, other words")
+    language: Count = Field(1, description="seed of the lexicon: another number gives other words")
     nouns: WordCount = Field(140, description="source nouns")
     verbs: WordCount = Field(34, description="source verbs")
     adjectives: WordCount = Field(28, description="source adjectives")
@@ -96,8 +96,9 @@ class SyntheticPair:
 class Word:
     """A source word with its translations.
 
-    `group` (0 or 1) is the gender of a noun or the temper of a verb. The second of two `forms` is
-    that of a verb in the past, an adjective of a noun of gender 1, a noun after a verb of temper 1.
+    `group` (0 or 1) is the gender of a noun or the inflection class of a verb. The second of two
+    `forms` is that of a verb in the past, of an adjective whose noun has gender 1, and of a noun
+    that follows a verb of class 1 in its clause.
     """
 
     text: str
@@ -277,8 +278,8 @@ class _Translator:
         self, verb: list[int], past: list[int]
     ) -> tuple[list[_TargetWord], list[_TargetWord]]:
         """Return the preverbs, which precede the object, and the inflected verb after it."""
-        *early, final = self.translate_word(verb[0], form=len(past))
-        return early, [final._replace(possible=tuple(past))]
+        *preverbs, final = self.translate_word(verb[0], form=len(past))
+        return preverbs, [final._replace(possible=tuple(past))]
 
     def sentence(self) -> list[_TargetWord]:
         """Clauses around a connective keep their order; those around a subordinator swap."""
@@ -296,14 +297,24 @@ class _Translator:
         past = self.take("past")
         subject = self.noun(past, verb=())
         verb = self.take("verb")
-        theme = self.noun(past, verb, theme=True)
+        object_noun = self.noun(past, verb, is_object=True)
         adverb = self.modifiers(self.take("degree", "adverb"))
         preposition = self.take("preposition")
         place = self.noun(past, verb) if preposition else []
-        early, final = self.translate_verb(verb, past)
-        return subject + early + adverb + place + self.translate_words(preposition) + theme + final
+        preverbs, final = self.translate_verb(verb, past)
+        return (
+            subject
+            + preverbs
+            + adverb
+            + place
+            + self.translate_words(preposition)
+            + object_noun
+            + final
+        )
 
-    def noun(self, past: list[int], verb: Sequence[int], theme: bool = False) -> list[_TargetWord]:
+    def noun(
+        self, past: list[int], verb: Sequence[int], is_object: bool = False
+    ) -> list[_TargetWord]:
         """(determiner) adjectives noun (relative) becomes relative determiner noun adjectives."""
         determiner = self.take("determiner")
         modifiers = self.take("degree", "adjective")
@@ -313,7 +324,9 @@ class _Translator:
         articles = [k for k in determiner if self.words[k].fertility == 0]
         decider = verb if len(self.words[j].forms) == 2 else ()
         noun = self.translate_word(j, self.group(decider), [*articles, *decider])
-        marker = [_TargetWord(OBJECT_MARKER, None, (j, *verb))] if theme and self.group([j]) else []
+        marker = (
+            [_TargetWord(OBJECT_MARKER, None, (j, *verb))] if is_object and self.group([j]) else []
+        )
         adjectives = self.modifiers(modifiers, noun=[j])
         return relative + self.translate_words(determiner) + noun + adjectives + marker
 
@@ -334,9 +347,9 @@ class _Translator:
         if not (mark := self.take("relative")):
             return []
         verb = self.take("verb")
-        theme = self.noun(past, verb, theme=True)
-        early, final = self.translate_verb(verb, past)
-        return early + theme + final + self.translate_words(mark)
+        object_noun = self.noun(past, verb, is_object=True)
+        preverbs, final = self.translate_verb(verb, past)
+        return preverbs + object_noun + final + self.translate_words(mark)
 
 
 def _translate(words: Sequence[Word]) -> SyntheticPair:
