@@ -20,7 +20,7 @@ from covnmt.base.config import describe_keys
 from covnmt.base.files import atomic_write_text
 from covnmt.base.table import markdown_table
 from covnmt.evaluation.evaluate import SIGNIFICANCE_LEVEL
-from covnmt.metrics.bleu import corpus_bleu
+from covnmt.metrics.bleu import bleu_from_totals
 from covnmt.metrics.bootstrap import bleu_gain_interval
 
 ROOT = Path(__file__).parents[2]
@@ -169,7 +169,7 @@ def bleu_and_statistics(name: str, seed: int = 1) -> tuple[float, IntArray]:
 
 
 def gain_over(baseline: IntArray, system: IntArray) -> str:
-    gain = float(corpus_bleu(system.sum(axis=0)) - corpus_bleu(baseline.sum(axis=0)))
+    gain = float(bleu_from_totals(system.sum(axis=0)) - bleu_from_totals(baseline.sum(axis=0)))
     return format_gain(gain, bleu_gain_interval([(baseline, system)]))
 
 

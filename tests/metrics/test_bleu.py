@@ -15,9 +15,9 @@ from sacrebleu.metrics.ter import TER
 
 from covnmt.base.errors import UserError
 from covnmt.metrics.bleu import (
+    bleu_from_totals,
     bleu_statistics,
     chrf,
-    corpus_bleu,
     paper_bleu,
     sacre_bleu,
     sentence_bleu_statistics,
@@ -102,14 +102,14 @@ def test_order_of_sentences_does_not_matter(
 ) -> None:
     counts = np.array([sentence_bleu_statistics(h, [r]) for h, r in rows])
     shuffled = random.sample(range(len(rows)), len(rows))
-    assert corpus_bleu(counts.sum(axis=0)) == corpus_bleu(counts[shuffled].sum(axis=0))
+    assert bleu_from_totals(counts.sum(axis=0)) == bleu_from_totals(counts[shuffled].sum(axis=0))
 
 
-def test_corpus_bleu_of_several_totals_at_once() -> None:
+def test_bleu_of_several_totals_at_once() -> None:
     counts = bleu_statistics(["a b c d e", "a b x d", "q"], [["a b c d e", "a b c d", "a"]])
-    together = corpus_bleu(counts)
+    together = bleu_from_totals(counts)
     assert together.shape == (3,)
-    assert together.tolist() == [float(corpus_bleu(row)) for row in counts]
+    assert together.tolist() == [float(bleu_from_totals(row)) for row in counts]
 
 
 def test_signatures_name_every_choice() -> None:

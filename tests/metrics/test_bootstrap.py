@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from covnmt.metrics.bleu import bleu_statistics, corpus_bleu
+from covnmt.metrics.bleu import bleu_from_totals, bleu_statistics
 from covnmt.metrics.bootstrap import (
     ConfidenceInterval,
     bleu_gain_interval,
@@ -37,7 +37,7 @@ def slow_band(
     for _ in range(samples):
         chosen = rng.integers(0, len(base), len(base))
         totals = [rows[chosen].sum(axis=0) for rows in (base, system)]
-        gains.append(float(corpus_bleu(totals[1]) - corpus_bleu(totals[0])))
+        gains.append(float(bleu_from_totals(totals[1]) - bleu_from_totals(totals[0])))
     return confidence_interval(np.array(gains))
 
 

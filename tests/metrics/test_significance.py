@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from covnmt.base.arrays import IntArray
-from covnmt.metrics.bleu import bleu_statistics, corpus_bleu, paper_bleu
+from covnmt.metrics.bleu import bleu_from_totals, bleu_statistics, paper_bleu
 from covnmt.metrics.significance import (
     ResamplingMethod,
     binomial_tail,
@@ -92,7 +92,7 @@ def test_better_worse_and_equal_systems() -> None:
 def test_changes_by_rounding_do_not_count() -> None:
     """The precisions are the same in another order, so their product differs in the last digit."""
     before, after = (np.array([[10, 10, *matched, *[10] * 4]]) for matched in ROUNDED)
-    assert corpus_bleu(before[0]) != corpus_bleu(after[0])
+    assert bleu_from_totals(before[0]) != bleu_from_totals(after[0])
     assert sign_test(before, after).same == 1
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covnmt.base.arrays import DoubleArray, IntArray
-from covnmt.metrics.bleu import corpus_bleu, sentence_bleu_statistics
+from covnmt.metrics.bleu import bleu_from_totals, sentence_bleu_statistics
 from covnmt.phrase_based.mert import (
     NBestLists,
     envelope,
@@ -135,4 +135,4 @@ def test_padding_is_never_chosen() -> None:
     lists = NBestLists.from_lists(features, statistics)
     assert lists.best(np.array([1.0])).tolist() == [0, 0]
     assert lists.best(np.array([-1.0])).tolist() == [0, 2]
-    assert lists.bleu(np.array([1.0])) == pytest.approx(float(corpus_bleu(np.full(10, 8))))
+    assert lists.bleu(np.array([1.0])) == pytest.approx(float(bleu_from_totals(np.full(10, 8))))

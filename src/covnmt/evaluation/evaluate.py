@@ -183,7 +183,7 @@ def compare(
 
 
 class _Evaluator:
-    """Scores one system; `links` are its links with the first reference."""
+    """Scores one system."""
 
     def __init__(
         self, output: SystemOutput, test_set: EvaluationSet, options: EvaluationOptions
@@ -192,7 +192,7 @@ class _Evaluator:
         references = test_set.references
         self.statistics = bleu.bleu_statistics(output.text, references, options.tokenize)
         self.word_errors = self._find_word_errors()
-        self.links = self._reference_links()
+        self.reference_links = self._link_reference()
 
     def evaluate(self) -> Evaluation:
         return Evaluation(
@@ -224,7 +224,7 @@ class _Evaluator:
         results = map_chunks(partial(_map_chunk, function), lines, TER_CHUNK, self.options.workers)
         return track(results, len(self.output.text), "TER")
 
-    def _reference_links(self) -> list[Links] | None:
+    def _link_reference(self) -> list[Links] | None:
         """Return links with the first reference, symmetrized if both directions are given."""
         if self.output.links is not None:
             links = list(self.output.links)
@@ -239,7 +239,7 @@ class _Evaluator:
             for forward, backward in zip(links, self.output.reverse_links, strict=True)
         ]
 
-    def _output_links(self) -> Sequence[Links] | None:
+    def _link_output(self) -> Sequence[Links] | None:
         """Return links with the system's output by the same aligner as those with the reference.
 
         None if attention is over subwords but the reference's over words.
@@ -269,9 +269,9 @@ class _Evaluator:
 
     def _alignment_scores(self) -> tuple[Score, ...]:
         gold, attention = self.test_set.gold, self.output.reference_attention
-        if gold is None or self.links is None:
+        if gold is None or self.reference_links is None:
             return ()
-        quality = alignment.alignment_quality(self.links, gold)
+        quality = alignment.alignment_quality(self.reference_links, gold)
         signature = self._links_signature()
         scores = [
             Score(name, 100 * value, signature)
@@ -323,12 +323,14 @@ class _Evaluator:
             Score("REP", rep, f"n:2|w:1,2|ref:1|tok:none|{VERSION}"),
             Score(f"repeated {order}-grams", repeated, f"n:{order}|tok:none|{VERSION}"),
         ]
-        output_links = self._output_links()
-        if output_links is not None and self.links is not None:
+        output_links = self._link_output()
+        if output_links is not None and self.reference_links is not None:
             from_file = self.output.output_links is not None
             origin = "file" if from_file else self._extraction_signature()
             signature = f"output-links:{origin}|{self._links_signature()}"
-            scores.append(Score("DROP", adequacy.drop_score(output_links, self.links), signature))
+            scores.append(
+                Score("DROP", adequacy.drop_score(output_links, self.reference_links), signature)
+            )
         if self.output.attention is not None:
             low = adequacy.low_attention_rate(self.output.attention)
             scores.append(Score("little attention", low, f"below:{LOW_ATTENTION:g}|{VERSION}"))
@@ -355,7 +357,11 @@ class _Evaluator:
             return ()
         lengths = [len(line.split()) for line in self.test_set.source]
         measures: dict[str, SubsetMeasure] = {}
-        gold, links, attention = self.test_set.gold, self.links, self.output.reference_attention
+        gold, links, attention = (
+            self.test_set.gold,
+            self.reference_links,
+            self.output.reference_attention,
+        )
         errors, renormalize = self.word_errors, self.options.renormalize
         if gold is not None and links is not None:
             measures["AER"] = lambda subset: (

@@ -331,13 +331,12 @@ def _length_drawing(systems: Mapping[str, Sequence[LengthBucket]]) -> Drawing:
     with_intervals = list(systems)[: None if len(systems) <= MAX_INTERVALS else 1]
     for (name, rows), line in zip(systems.items(), _line_styles(), strict=False):
         positions = [x[b.low] for b in rows]
-        scores.plot(positions, [b.bleu for b in rows], **line, label=name)
-        lengths.plot(positions, [b.output_length for b in rows], **line, label=name)
-        if rows and name in with_intervals:
-            for axes, intervals in (
-                (scores, [b.bleu_interval for b in rows]),
-                (lengths, [b.output_length_interval for b in rows]),
-            ):
+        for axes, values, intervals in (
+            (scores, [b.bleu for b in rows], [b.bleu_interval for b in rows]),
+            (lengths, [b.output_length for b in rows], [b.output_length_interval for b in rows]),
+        ):
+            axes.plot(positions, values, **line, label=name)
+            if rows and name in with_intervals:
                 low, high = zip(*intervals, strict=True)
                 axes.fill_between(positions, low, high, color=line["color"], alpha=0.15, lw=0)
     reference = [buckets[low].reference_length for low in x]

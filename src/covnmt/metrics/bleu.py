@@ -90,7 +90,7 @@ def count_ngrams(
     )
 
 
-def corpus_bleu(totals: NDArray[Any]) -> DoubleArray:
+def bleu_from_totals(totals: NDArray[Any]) -> DoubleArray:
     """Return BLEU, 0 to 100, of summed statistics [..., 10]; 0 where some order has no match."""
     totals = np.asarray(totals, dtype=np.float64)
     matched, total = totals[..., MATCHED_NGRAMS], totals[..., OUTPUT_NGRAMS]
@@ -113,7 +113,7 @@ def sentence_bleu(statistics: IntArray) -> DoubleArray:
     smoothed = statistics.astype(np.float64)
     for ngrams in (MATCHED_NGRAMS, OUTPUT_NGRAMS):
         smoothed[:, ngrams][:, 1:] += 1
-    return corpus_bleu(smoothed)
+    return bleu_from_totals(smoothed)
 
 
 def paper_bleu(
@@ -141,7 +141,7 @@ def paper_bleu_from_statistics(statistics: IntArray, reference_sets: int, tokeni
         f"nrefs:{reference_sets}|case:lc|eff:no|tok:{tokenize}|smooth:none|len:shortest|"
         f"version:covnmt-{__version__}"
     )
-    return Score(PAPER_BLEU, float(corpus_bleu(totals)), signature, details)
+    return Score(PAPER_BLEU, float(bleu_from_totals(totals)), signature, details)
 
 
 def sacre_bleu(

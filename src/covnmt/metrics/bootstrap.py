@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from covnmt.base.arrays import DoubleArray, IntArray
-from covnmt.metrics.bleu import corpus_bleu
+from covnmt.metrics.bleu import bleu_from_totals
 
 ConfidenceInterval = tuple[float, float]
 
@@ -35,6 +35,7 @@ def bleu_gain_interval(pairs: Sequence[tuple[IntArray, IntArray]]) -> Confidence
         len(pairs[0][0]), BOOTSTRAP_SAMPLES, np.random.default_rng(BOOTSTRAP_SEED)
     )  # [samples, N]
     gains = [
-        corpus_bleu(counts @ system) - corpus_bleu(counts @ baseline) for baseline, system in pairs
+        bleu_from_totals(counts @ system) - bleu_from_totals(counts @ baseline)
+        for baseline, system in pairs
     ]
     return confidence_interval(np.mean(gains, axis=0))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from covnmt.base.arrays import DoubleArray, IntArray
-from covnmt.metrics.bleu import OUTPUT_LENGTH, REFERENCE_LENGTH, corpus_bleu
+from covnmt.metrics.bleu import OUTPUT_LENGTH, REFERENCE_LENGTH, bleu_from_totals
 from covnmt.metrics.bootstrap import (
     BOOTSTRAP_SAMPLES,
     BOOTSTRAP_SEED,
@@ -83,7 +83,7 @@ def scores_by_length(
                 low=number * BUCKET_WIDTH + 1,
                 high=None if number == last else (number + 1) * BUCKET_WIDTH,
                 sentences=len(rows),
-                bleu=float(corpus_bleu(rows.sum(axis=0))),
+                bleu=float(bleu_from_totals(rows.sum(axis=0))),
                 bleu_interval=confidence_interval(bleu_samples),
                 output_length=float(rows[:, OUTPUT_LENGTH].mean()),
                 output_length_interval=confidence_interval(length_samples),
@@ -101,4 +101,4 @@ def _bootstrap(
 ) -> tuple[DoubleArray, DoubleArray]:
     """Return BLEU and mean output length of every bootstrap sample, each [samples]."""
     totals = resample_counts(len(statistics), samples, rng) @ statistics  # [samples, 10]
-    return corpus_bleu(totals), totals[:, OUTPUT_LENGTH] / len(statistics)
+    return bleu_from_totals(totals), totals[:, OUTPUT_LENGTH] / len(statistics)

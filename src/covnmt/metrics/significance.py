@@ -20,7 +20,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result
 
 from covnmt.base.arrays import IntArray
-from covnmt.metrics.bleu import corpus_bleu
+from covnmt.metrics.bleu import bleu_from_totals
 
 Alternative = Literal["two-sided", "greater"]
 ResamplingMethod = Literal["bootstrap", "randomization"]
@@ -63,8 +63,8 @@ def sign_test(
     if baseline.shape != system.shape:
         raise ValueError(f"systems of {len(baseline)} and {len(system)} sentences")
     total = baseline.sum(axis=0)  # [10]
-    before = corpus_bleu(total)
-    after = corpus_bleu(total + system - baseline)  # [N]
+    before = bleu_from_totals(total)
+    after = bleu_from_totals(total + system - baseline)  # [N]
     change = np.where(np.abs(after - before) <= EQUAL_TOLERANCE * before, 0.0, after - before)
     up, down = int((change > 0).sum()), int((change < 0).sum())
     p_value = (

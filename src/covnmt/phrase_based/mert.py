@@ -15,7 +15,7 @@ import numpy as np
 
 from covnmt.base.arrays import AnyArray, BoolArray, DoubleArray, IntArray
 from covnmt.base.processes import map_in_order
-from covnmt.metrics.bleu import corpus_bleu
+from covnmt.metrics.bleu import bleu_from_totals
 
 MARGIN = 1.0  # distance that a step goes beyond the outermost crossing
 PASSES = 20  # over all directions, at most
@@ -47,7 +47,7 @@ class NBestLists:
     def bleu(self, weights: DoubleArray) -> float:
         """Compute the corpus BLEU of the best hypotheses."""
         rows = np.arange(len(self.real))
-        return float(corpus_bleu(self.statistics[rows, self.best(weights)].sum(axis=0)))
+        return float(bleu_from_totals(self.statistics[rows, self.best(weights)].sum(axis=0)))
 
 
 def _padded(rows: Sequence[AnyArray], real: BoolArray) -> AnyArray:
@@ -117,7 +117,7 @@ def line_search(
     difference = after - lists.statistics[changes.sentence, changes.before]
     totals = np.concatenate([start[None], start + np.cumsum(difference[inside], axis=0)])
     bounds = _bounds(changes.step[inside], least, most)
-    scores = corpus_bleu(totals)
+    scores = bleu_from_totals(totals)
     width = np.diff(bounds)
     scores = np.where(width > 0, scores, -1.0)  # no interval between equal steps
     best = np.flatnonzero(scores >= scores.max() - 1e-12)

@@ -18,7 +18,7 @@ from covnmt.base.arrays import DoubleArray, IntArray
 from covnmt.base.console import log
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_parallel_lines, write_json
-from covnmt.metrics.bleu import corpus_bleu, sentence_bleu_statistics
+from covnmt.metrics.bleu import bleu_from_totals, sentence_bleu_statistics
 from covnmt.phrase_based.bitext import load_arrays, save_arrays
 from covnmt.phrase_based.decode import NBestDecoder, open_decoder
 from covnmt.phrase_based.mert import NBestLists, optimize_weights
@@ -137,7 +137,7 @@ def run_round(
     lists = list(decoder.nbest(ids, weights, settings.nbest, f"round {number}"))
     translations = score_translations(lists, dev, codecs[1])
     best_rows = np.unique(translations.sentence, return_index=True)[1]
-    bleu = float(corpus_bleu(translations.statistics[best_rows].sum(axis=0)))
+    bleu = float(bleu_from_totals(translations.statistics[best_rows].sum(axis=0)))
     merged = pool.merged_with(translations)
     log(f"round {number}: BLEU {bleu:.2f}, {len(merged):,} translations")
     rounds = [*tuned.rounds, (weights.tolist(), bleu)]
