@@ -63,16 +63,6 @@ class ValidationResult:
         return f"dev loss {self.loss:.3f}  perplexity {math.exp(min(self.loss, 50)):.1f}{bleu}"
 
 
-@dataclass(frozen=True)
-class RankResult:
-    """The result of one rank, on its shard of the dev set."""
-
-    nll: float
-    target_tokens: int
-    texts: tuple[str, ...]
-    samples: tuple[Sample, ...]
-
-
 class ValidationInterruptedError(Exception):
     """Training is to stop; the result is no longer needed."""
 
@@ -96,33 +86,30 @@ def validate(
             raise ValidationInterruptedError
 
     model.eval()
-    result: RankResult | None = None
+    result = None
+    texts: list[str] = []
+    samples: list[Sample] = []
     with suppress(ValidationInterruptedError):
-        result = validate_shard(model, dev, config, device, world, watch)
+        nll, target_tokens = total_nll(model, dev.split, device, world, watch)
+        if config.train.validate_bleu:
+            texts, samples = translate_shard(model, dev, config, world, watch)
+        result = nll, target_tokens, texts, samples
     results = [result for result in world.all_gather(result) if result is not None]
     if len(results) < world.size:
         return None
-    loss = sum(result.nll for result in results) / sum(result.target_tokens for result in results)
+    nlls, token_counts, all_texts, all_samples = zip(*results, strict=True)
+    loss = sum(nlls) / sum(token_counts)
     if not config.train.validate_bleu:
         return ValidationResult(loss, None, ())
-    texts = interleave([result.texts for result in results])
-    samples = interleave([result.samples for result in results])
-    references = dev.references[: len(texts)]
-    return ValidationResult(loss, paper_bleu(texts, [references]).value, tuple(samples))
+    texts, samples = interleave(all_texts), interleave(all_samples)
+    bleu = paper_bleu(texts, [dev.references[: len(texts)]]).value
+    return ValidationResult(loss, bleu, tuple(samples))
 
 
-def validate_shard(
-    model: Seq2Seq,
-    dev: DevSet,
-    config: Config,
-    device: torch.device,
-    world: World,
-    watch: Callable[..., None],
-) -> RankResult:
-    """Score this rank's shard. `watch` is called in between, and may raise to interrupt."""
-    nll, target_tokens = total_nll(model, dev.split, device, world, watch)
-    if not config.train.validate_bleu:
-        return RankResult(nll, target_tokens, (), ())
+def translate_shard(
+    model: Seq2Seq, dev: DevSet, config: Config, world: World, watch: Callable[..., None]
+) -> tuple[list[str], list[Sample]]:
+    """Translate this rank's lines; return the texts and the samples among them."""
     lines = config.train.validate_lines or len(dev.lines)
     # A half-trained model may never end a sentence; retrying with wider beams would take long.
     decode = config.decode.model_copy(
@@ -140,15 +127,17 @@ def validate_shard(
         )
         for output, reference in zip(outputs, references, strict=False)
     ]
-    texts = tuple(output.text for output in outputs)
-    return RankResult(nll, target_tokens, texts, tuple(samples))
+    return [output.text for output in outputs], samples
 
 
 @torch.inference_mode()
 def total_nll(
     model: Seq2Seq, split: Split, device: torch.device, world: World, watch: Callable[..., None]
 ) -> tuple[float, int]:
-    """Return the negative log-likelihood and the target tokens of this rank's batches."""
+    """Return the negative log-likelihood and the target tokens of this rank's batches.
+
+    `watch` is called in between, and may raise to interrupt.
+    """
     total, target_tokens = 0.0, 0
     for indices in world.shard(list(evaluation_batches(split, batch_size=64))):
         watch()
