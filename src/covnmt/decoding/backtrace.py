@@ -76,8 +76,7 @@ class SearchHistory(NamedTuple):
             score = float(penalized_score(log_prob, len(path), received, config))
             candidates[sentence].append(_Candidate(path, score, log_prob, is_finished))
         return [
-            [self._hypothesis(best, J) for best in _n_best(ended, config.nbest)]
-            or [empty_hypothesis(J)]
+            self._n_best(ended, J, config.nbest) or [empty_hypothesis(J)]
             for ended, J in zip(candidates, source_lengths, strict=True)
         ]
 
@@ -91,23 +90,17 @@ class SearchHistory(NamedTuple):
         begins = (paths == ROOT).sum(axis=1).tolist()
         return [path[begin:] for path, begin in zip(paths, begins, strict=True)]
 
-    def _attention(self, path: IntArray, J: int) -> AnyArray:
-        return self.attention[self.attention_rows[path], :J]
-
     def _received(self, path: IntArray, J: int) -> AnyArray:
-        received: AnyArray = self._attention(path, J).sum(axis=0)
+        received: AnyArray = self.attention[self.attention_rows[path], :J].sum(axis=0)
         return received
 
-    def _hypothesis(self, candidate: _Candidate, J: int) -> Hypothesis:
-        path, score, log_prob, finished = candidate
-        token_ids = self.token_ids[path].tolist()
-        attention = self._attention(path, J)
-        return Hypothesis(
-            tuple(token_ids[:-1] if finished else token_ids), score, log_prob, attention, finished
-        )
-
-
-def _n_best(candidates: list[_Candidate], nbest: int) -> list[_Candidate]:
-    """Rank the finished ones, or all where none is; of equal scores the first found wins."""
-    ranked = [candidate for candidate in candidates if candidate.finished] or candidates
-    return sorted(ranked, key=lambda candidate: -candidate.score)[:nbest]
+    def _n_best(self, candidates: list[_Candidate], J: int, nbest: int) -> list[Hypothesis]:
+        """Rank the finished ones, or all where none is; of equal scores the first found wins."""
+        ranked = [candidate for candidate in candidates if candidate.finished] or candidates
+        hypotheses = []
+        for path, score, log_prob, finished in sorted(ranked, key=lambda c: -c.score)[:nbest]:
+            token_ids = tuple(self.token_ids[path].tolist())
+            token_ids = token_ids[:-1] if finished else token_ids
+            attention = self.attention[self.attention_rows[path], :J]
+            hypotheses.append(Hypothesis(token_ids, score, log_prob, attention, finished))
+        return hypotheses

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from covnmt.decoding.array_functions import top_k
 from covnmt.decoding.gpu.buffers import SearchBuffers, round_up
 from covnmt.decoding.penalties import judge_continuations
-from covnmt.model.decoder import DecoderState
 from covnmt.model.seq2seq import Readout, Seq2Seq
 
 BLOCK = 128  # tokens whose best is found first; also the widest beam of this search
@@ -82,7 +81,11 @@ class PlainDecodingStep:
         self, buffers: SearchBuffers, first: bool, select: Callable[[Tensor], Tensor]
     ) -> None:
         """Compute a step from the buffers, and write the rows of the next beam to them."""
-        state = self._initial_state(buffers) if first else buffers.state
+        if first:
+            state = self.model.decoder.initial_state(buffers.source)
+            state = state._replace(C=state.C.to(buffers.C.dtype))
+        else:
+            state = buffers.state
         last_ids = None if first else buffers.token_ids
         features, alpha, state = self.model.step_features(buffers.source, state, last_ids)
         parents = select(features)
@@ -92,10 +95,6 @@ class PlainDecodingStep:
         S, K = buffers.log_probs.shape
         attention = alpha.float().unflatten(0, (S, -1)).expand(S, K, -1)
         buffers.alpha.index_copy_(0, buffers.clock[1:], attention[None])
-
-    def _initial_state(self, buffers: SearchBuffers) -> DecoderState:
-        state = self.model.decoder.initial_state(buffers.source)
-        return state._replace(C=state.C.to(buffers.C.dtype))
 
 
 def select_continuations(buffers: SearchBuffers, logits: Tensor, end_id: int) -> Tensor:

@@ -67,7 +67,8 @@ def _annotations(
         for value in (*_cell_inputs(graph, weights, direction, x), real)
     ]
     zeros = graph.constant(np.zeros((1, n), np.float32))
-    zeros = graph.op("Expand", zeros, _column_shape(graph, mask))
+    shape = graph.op("Concat", graph.op("Shape", mask, end=1), graph.ints(1), axis=0)  # [S, 1]
+    zeros = graph.op("Expand", zeros, shape)
     *_, ahead, back = graph.ops(
         "Scan", 4, zeros, zeros, *inputs,
         body=_encode_position(graph, weights, config).build_graph(), num_scan_inputs=6,
@@ -106,11 +107,6 @@ def _cell_inputs(
     W, b = weights[f"encoder.{direction}.W"], weights[f"encoder.{direction}.b"]
     gates, bound = 2 * len(b), max_embedding_value(weights, "source")
     return graph.product(x, W[:gates], None, bound), graph.product(x, W[gates:], b, bound)
-
-
-def _column_shape(graph: GraphBuilder, value: str) -> str:
-    """Add the shape [S, 1] for a value [S, ...]."""
-    return graph.op("Concat", graph.op("Shape", value, end=1), graph.ints(1), axis=0)
 
 
 def _source_features(

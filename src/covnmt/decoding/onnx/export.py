@@ -39,7 +39,6 @@ from covnmt.decoding.torch import pick_device
 from covnmt.model.checkpoint import BEST_WEIGHTS, load_network, lock_directory
 from covnmt.model.coverage import LinguisticCoverage, NeuralCoverage, NoCoverage
 from covnmt.model.directory import (
-    ModelDescription,
     check_vocabularies,
     find_model,
     load_config,
@@ -79,15 +78,11 @@ def export_model(
     shortlist = None if aligned_text is None else build_shortlist(aligned_text, codecs)
     with lock_directory(target):
         copy_codecs(directory, target)
-        save_config(target, drop_data_directory(description))
+        # the path of the training data means nothing on other machines
+        config = description.config
+        data = config.data.model_copy(update={"directory": DataConfig().directory})
+        save_config(target, replace(description, config=config.model_copy(update={"data": data})))
         return write_graphs(model, target, precision, shortlist, model_signature(description))
-
-
-def drop_data_directory(description: ModelDescription) -> ModelDescription:
-    """Reset the path of the training data: it means nothing on other machines."""
-    config = description.config
-    data = config.data.model_copy(update={"directory": DataConfig().directory})
-    return replace(description, config=config.model_copy(update={"data": data}))
 
 
 def write_graphs(
