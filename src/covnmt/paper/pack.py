@@ -36,7 +36,13 @@ def unpack_prepared_data(file: Path, name: str, prepared: Path) -> None:
     prepared.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=prepared.parent, prefix=".unpack"))
     try:
-        _extract(file, temporary)
+        try:
+            with tarfile.open(file, "r:xz") as archive:
+                archive.extractall(temporary, filter="data")
+        except FileNotFoundError:
+            raise UserError(f"{file}: no such file; make it with --pack") from None
+        except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
+            raise UserError(f"{file}: cannot be unpacked ({error}); pack it again") from None
         names = sorted(path.name for path in temporary.iterdir())
         if names != [name] or not (temporary / name / "corpus.json").exists():
             raise UserError(f"{file}: holds {', '.join(names) or 'nothing'}, not a pack of {name}")
@@ -44,13 +50,3 @@ def unpack_prepared_data(file: Path, name: str, prepared: Path) -> None:
         (temporary / name).rename(prepared)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _extract(file: Path, directory: Path) -> None:
-    try:
-        with tarfile.open(file, "r:xz") as archive:
-            archive.extractall(directory, filter="data")
-    except FileNotFoundError:
-        raise UserError(f"{file}: no such file; make it with --pack") from None
-    except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
-        raise UserError(f"{file}: cannot be unpacked ({error}); pack it again") from None

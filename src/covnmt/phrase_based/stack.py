@@ -216,7 +216,11 @@ class StackSearch:
         tried = Candidates(*columns).best(TRIES * self.stack_size)
         expanded, language = self._score_exactly(tried)
         order = np.argsort(-(expanded.score + expanded.future), kind="stable")
-        child, heads = _recombine(self._state_hashes(expanded)[order])
+        # all that the rest of the search depends on
+        state = np.column_stack([expanded.begin, expanded.end, expanded.history])
+        factors = self.hash_factors
+        hashes = expanded.covered @ factors[:-3] + state @ factors[-3:]
+        child, heads = _recombine(hashes[order])
         kept, alive = order[heads[: self.stack_size]], order[child < self.stack_size]
         first = self.complete.stop
         self.complete = slice(first, first + len(kept))
@@ -237,12 +241,6 @@ class StackSearch:
         covered = (position >= begin[:, None]) & (position < end[:, None]) | parents.covered
         score = tried.estimate - tried.future + correction
         return StackHypotheses(score, tried.future, covered, begin, end, history), language
-
-    def _state_hashes(self, rows: StackHypotheses) -> IntArray:
-        """Hash all that the rest of the search depends on."""
-        state = np.column_stack([rows.begin, rows.end, rows.history])
-        factors = self.hash_factors
-        return np.asarray(rows.covered @ factors[:-3] + state @ factors[-3:])
 
 
 def _recombine(keys: IntArray) -> tuple[IntArray, IntArray]:

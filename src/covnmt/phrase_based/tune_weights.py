@@ -112,7 +112,9 @@ def tune_phrase_based(
         with open_decoder(model, dev.source, settings.search) as decoder:
             while has_rounds_left(tuned, settings):
                 tuned, pool = run_round(tuned, pool, decoder, dev, codecs, settings)
-                save_tuning(model.directory, tuned, pool)
+                arrays = {**vars(pool), "rounds": np.array(len(tuned.rounds))}
+                save_arrays(model.directory / POOL_FILE, arrays)
+                write_json(model.directory / WEIGHTS_FILE, tuned.model_dump(mode="json"))
     return tuned.rounds
 
 
@@ -190,12 +192,6 @@ def score_translations(
             features.append(hypothesis.features)
             statistics.append(sentence_bleu_statistics(tokens, [dev.target[n]]))
     return NBestPool(np.array(sentence), np.array(features), np.array(statistics))
-
-
-def save_tuning(directory: Path, tuned: TunedWeights, pool: NBestPool) -> None:
-    """Write the best weights, and the pool that resuming needs."""
-    save_arrays(directory / POOL_FILE, {**vars(pool), "rounds": np.array(len(tuned.rounds))})
-    write_json(directory / WEIGHTS_FILE, tuned.model_dump(mode="json"))
 
 
 def read_tuning(directory: Path) -> TunedWeights:
