@@ -18,7 +18,6 @@ from covnmt.base.config import (
 )
 from covnmt.base.errors import UserError
 from covnmt.base.recipe import (
-    build_config,
     bundled_recipes,
     find_recipe,
     load_recipe,
@@ -275,7 +274,7 @@ def test_modern_recipes_share_everything_but_coverage(system: str) -> None:
 def test_settings_survive_json() -> None:
     for system, coverage in PAPER_SYSTEMS.items():
         config = load_recipe(find_recipe(f"modern/{system}"))
-        again = build_config(config.model_dump(mode="json"), where="config.json")
+        again = validate_settings(Config, config.model_dump(mode="json"))
         assert again == config
         assert again.model.coverage == coverage
 

@@ -8,7 +8,7 @@ unknown key names the nearest key there is.
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +30,20 @@ def load_recipe(path: Path, overrides: Sequence[str] | None = None) -> Config:
         # a group that the command line changes no longer comes from the file alone
         origins = {k: origin for k, origin in origins.items() if not key.startswith(k)}
         origins[key] = f"command line, {override}"
-    return build_config(tree, " ".join([str(path), *(overrides or [])]), origins)
+    recipe = " ".join([str(path), *(overrides or [])])
+
+    def prefix(location: Sequence[str]) -> str:
+        """Say where a key is set, or else the group or list that it belongs to."""
+        keys = (".".join(location[:size]) for size in range(len(location), 0, -1))
+        return next((f"{origins[key]}: " for key in keys if key in origins), f"{recipe}: ")
+
+    return validate_settings(Config, tree, prefix)
 
 
 def toml_string(path: Path) -> str:
     """Quote a path as the value of an override, whatever characters it has."""
     # TOML has the escapes of JSON except surrogates, the halves of characters beyond U+FFFF
     return json.dumps(str(path), ensure_ascii=False)
-
-
-def build_config(
-    tree: dict[str, Any], where: str, origins: Mapping[str, str] | None = None
-) -> Config:
-    """Validate a tree; one error lists every problem, with its key and the line that sets it."""
-
-    def prefix(location: Sequence[str]) -> str:
-        return f"{_find_origin(location, origins or {}) or where}: "
-
-    return validate_settings(Config, tree, prefix)
 
 
 def find_recipe(name: str) -> Path:
@@ -124,12 +120,6 @@ def _parse_override(text: str) -> tuple[str, Any]:
         return key, tomllib.loads(f"value = {value}")["value"]
     except PARSE_ERRORS:
         return key, value  # a word without quotes is a string: model.order=paper
-
-
-def _find_origin(location: Sequence[str], origins: Mapping[str, str]) -> str | None:
-    """Return where a key is set, or else the group or list that it belongs to."""
-    keys = (".".join(location[:size]) for size in range(len(location), 0, -1))
-    return next((origins[key] for key in keys if key in origins), None)
 
 
 def _key_lines(path: Path) -> dict[str, int]:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covnmt.base.config import Config, flatten_keys
+from covnmt.base.config import Config, flatten_keys, validate_settings
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_json, read_lines, write_json
-from covnmt.base.recipe import build_config
 from covnmt.text.codec import SIDES, Side, vocabulary_fingerprint
 
 CONFIG_FORMAT = 1
@@ -81,7 +80,8 @@ def load_config(directory: Path) -> ModelDescription:
             f"{path}: damaged: words must give the size of both vocabularies; "
             "restore it from a copy, or train again"
         )
-    return ModelDescription(build_config(tree, where=str(path)), sizes, str(fingerprint))
+    config = validate_settings(Config, tree, lambda location: f"{path}: ")
+    return ModelDescription(config, sizes, str(fingerprint))
 
 
 def _remedy(directory: Path) -> str:
