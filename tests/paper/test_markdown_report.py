@@ -128,8 +128,16 @@ def example_of(tokens: str) -> Example:
 @pytest.mark.parametrize(
     ("baseline", "coverage", "captions"),
     [
-        ("a b a b", "a b c d", ["Where gru10 gains most over the baseline"]),
-        ("a b c d", "a b a b", ["Where gru10 loses most to the baseline"]),
+        (
+            "a b a b",
+            "a b c d",
+            ["Where the number of attention errors falls most from baseline to gru10"],
+        ),
+        (
+            "a b c d",
+            "a b a b",
+            ["Where the number of attention errors rises most from baseline to gru10"],
+        ),
         ("a b c d", "a b d c", []),
     ],
 )

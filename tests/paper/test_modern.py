@@ -169,10 +169,11 @@ def test_shared_machine_records_no_speed(plan: ExperimentPlan, tmp_path: Path) -
     assert beside.command.endswith(" --seed 1 --shared")
 
 
-def test_page_without_proxies_has_no_adequacy_section(plan: ExperimentPlan) -> None:
+def test_page_without_proxies_says_why(plan: ExperimentPlan) -> None:
     page = write_page(plan.experiment, plan.result_directory).read_text("utf-8")
     assert "without length normalization" in page
-    assert "## Over- and under-translation" not in page
+    assert "Not measured: the attention of these systems is over subwords" in page
+    assert "DROP" not in page
 
 
 # Plain text

@@ -17,6 +17,7 @@ from covnmt.evaluation.system_output import SystemOutput
 from covnmt.paper.experiments import Experiment
 from covnmt.paper.measure import GoldPairs, measure_system
 from covnmt.paper.results import Training, ValidationPoint
+from covnmt.paper.systems import ALIGNER_PAIRS
 from covnmt.phrase_based.align_files import align_pairs
 from covnmt.phrase_based.model import PhraseBasedModel, train_phrase_based
 from covnmt.phrase_based.settings import (
@@ -29,7 +30,6 @@ from covnmt.phrase_based.translate import PhraseTranslation, translate_phrase_ba
 from covnmt.phrase_based.tune_weights import read_tuning, tune_phrase_based
 
 TUNING_ROUNDS = 12  # at most
-ALIGNER_PAIRS = 100_000  # training pairs that the aligner learns from when it is measured
 TUNING_FIGURES = {"weights", "dev_bleu", "seconds", "cpu_seconds", "peak_mib", "phrase_pairs"}
 
 

@@ -7,6 +7,7 @@ from covnmt.base.errors import UserError
 
 # The phrase-based system, row 1 of the paper's Table 1 (there it is Moses); run only when named.
 PHRASE_BASED = "pbsmt"
+ALIGNER_PAIRS = 100_000  # training pairs that its aligner learns from when it is measured
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ VARIANTS: dict[str, Variant] = {
     **_variants(BOTH, "no-dropout", "model.dropout=0", "without dropout"),
     **_variants("gru10", "no-smoothing", "train.label_smoothing=0", "without label smoothing"),
     **_variants(
-        "gru10", "no-average", "train.ema=0", "with the last weights instead of their average"
+        "gru10", "no-average", "train.ema=0", "with the final weights instead of their EMA"
     ),
     **_variants(
         "gru10", "no-length-penalty", "decode.length_penalty=0", "without length normalization"

@@ -45,6 +45,7 @@ PAPER_ROWS = {
 PAPER_RATES = {"baseline": (25.0, 4.5), "gru10": (16.7, 2.7)}
 # Scores by the names that result files have, and what pages call them.
 ADEQUACY = {"left out": "omitted words", "said twice": "repeated words"}
+SCORES = {PAPER_BLEU: "BLEU", "BLEU": "sacreBLEU", **ADEQUACY}
 PROXIES = ("DROP", "little attention", "REP", "repeated 4-grams")
 DIAGNOSTICS = (
     "coverage-attention correlation",
@@ -56,7 +57,8 @@ DIAGNOSTICS = (
 def translation_table(summary: Summary) -> str:
     """Fill in the paper's Table 1."""
     marks = f"{DAGGER} {DOUBLE_DAGGER}" if summary.find(PHRASE_BASED) else DAGGER
-    head = ("system", "parameters", "BLEU (paper's)", marks, "gain", "95%")
+    comparison = (marks, "gain", "95%", "published parameters", "published BLEU", "published gain")
+    head = ("system", "parameters", "BLEU", *comparison[:3], "sacreBLEU", "chrF", "TER")
     rows = []
     for system in _systems_of_the_paper(summary):
         paper = PAPER_ROWS[system.system]
@@ -72,8 +74,23 @@ def translation_table(summary: Summary) -> str:
                 format_number(paper.gain, "+.2f"),
             ]
         )
-    ours, theirs = ("sacreBLEU", "chrF", "TER"), ("paper: parameters", "paper: BLEU", "paper: gain")
-    return markdown_table((*head, *ours, *theirs), rows)
+    left_out = () if summary.find(BASELINE) else comparison
+    return _table_without(left_out, (*head, *comparison[3:]), rows)
+
+
+def runs_table(results: Sequence[Result]) -> str:
+    """Tabulate single runs and what they may differ in."""
+    rows = [
+        [
+            f"`{result.system}`",
+            str(result.seed),
+            format_number(result.score_values.get(PAPER_BLEU), ".2f"),
+            f"{result.training.update:,}",
+            f"{result.length_penalty:g}" if "decode" in result.recipe else NOTHING,
+        ]
+        for result in results
+    ]
+    return markdown_table(("system", "seed", "BLEU", "updates", "length penalty"), rows)
 
 
 def alignment_table(summary: Summary) -> str:
@@ -88,8 +105,8 @@ def alignment_table(summary: Summary) -> str:
         ]
         for system in _systems_of_the_paper(summary)
     ]
-    head = ("system", "SAER ↓", "AER ↓", "precision", "recall", "paper: SAER", "paper: AER")
-    return markdown_table(head, rows)
+    head = ("system", "SAER ↓", "AER ↓", "precision", "recall", "published SAER", "published AER")
+    return _table_without(() if summary.find(BASELINE) else head[-2:], head, rows)
 
 
 def adequacy_table(summary: Summary) -> str:
@@ -110,16 +127,17 @@ def adequacy_note(summary: Summary) -> str:
     """Explain the columns, and quote the paper's claim."""
     exact = any("left out" in system.scores for system in summary.systems)
     before, after = PAPER_RATES["baseline"], PAPER_RATES["gru10"]
-    kinds = "Omitted and repeated words are exact, the others" if exact else "All of them are"
+    kinds = "Omitted and repeated words are exact, the others are" if exact else "All of them are"
+    aligner = f" (`{PHRASE_BASED}`: by its aligner)" if summary.find(PHRASE_BASED) else ""
     limit = (
         ", and their text is synthetic" if exact else "; a proxy cannot confirm the paper's figures"
     )
     lines = [
-        "Percentages, REP per 100 reference words; in brackets the change from the baseline.",
-        f"{kinds} proxies: they hint at omissions (DROP, little attention) and repetitions "
-        "(REP, repeated 4-grams).",
-        f"DROP links words by the system's own attention (`{PHRASE_BASED}`: by its aligner); "
-        f"little attention means a total below {LOW_ATTENTION:g}.",
+        "Percentages, REP per 100 reference words; in parentheses the change from the baseline.",
+        f"{kinds} proxies: DROP and little attention for omissions (under-translation), REP and "
+        "repeated 4-grams for repetitions (over-translation).",
+        f"DROP links words by the system's own attention{aligner}; little attention means a total "
+        f"below {LOW_ATTENTION:g}.",
         f"In the paper people counted: the baseline omitted {before[0]}% of source words and "
         f"GRU d=10 {after[0]}% (33.2% fewer); they repeated {before[1]}% and {after[1]}% "
         f"(40.0% fewer). Nobody has rated these outputs{limit}.",
@@ -128,7 +146,7 @@ def adequacy_note(summary: Summary) -> str:
 
 
 def speed_table(summary: Summary) -> str:
-    """Tabulate words per second in training, as in the paper's section on speed."""
+    """Tabulate target tokens per second in training, as in the paper's section on speed."""
     rows = []
     for system in _neural_systems(summary):
         speed = system.words_per_second
@@ -139,10 +157,12 @@ def speed_table(summary: Summary) -> str:
                 format_number(speed.mean if speed else None, ",.0f"),
                 format_number(ratio, ".3f"),
                 format_number(PAPER_ROWS[system.system].speed, ".3f"),
-                f"{system.updates.mean:,.0f}",
+                format_range(system.updates),
             ]
         )
-    return markdown_table(("system", "words/s", "ratio", "paper: ratio", "updates"), rows)
+    ratios = ("ratio", "published ratio")
+    left_out = () if summary.find(BASELINE) else ratios
+    return _table_without(left_out, ("system", "tokens/s", *ratios, "updates"), rows)
 
 
 def attention_table(summary: Summary) -> str:
@@ -173,14 +193,15 @@ def variants_table(summary: Summary) -> str:
             format_spread(system.scores.get(first)),
             *(format_number(system.change, "+.2f"), format_interval(system.change_interval)),
             *(format_spread(system.scores.get(name)) for name in others),
-            f"{system.updates.mean:,.0f}",
+            format_range(system.updates),
             ", ".join(map(str, system.seeds)),
         ]
         for system in shown
     ]
-    scores = [ADEQUACY.get(name, name) for name in others]
+    scores = [SCORES.get(name, name) for name in others]
     return markdown_table(
-        ("system", "what", first, "change", "95%", *scores, "updates", "seeds"), rows
+        ("system", "what", SCORES.get(first, first), "change", "95%", *scores, "updates", "seeds"),
+        rows,
     )
 
 
@@ -244,6 +265,12 @@ def format_spread(spread: Spread | None, digits: int = 2) -> str:
     return f"{spread.mean:.{digits}f} [{spread.low:.{digits}f}, {spread.high:.{digits}f}]"
 
 
+def format_range(spread: Spread) -> str:
+    """Format a whole number, or the lowest and highest if the seeds differ."""
+    same = spread.low == spread.high
+    return f"{spread.low:,.0f}" if same else f"{spread.low:,.0f} to {spread.high:,.0f}"
+
+
 def format_interval(interval: ConfidenceInterval | None) -> str:
     """Format an interval with signs, or a dash."""
     return NOTHING if interval is None else f"{interval[0]:+.2f} to {interval[1]:+.2f}"
@@ -252,6 +279,12 @@ def format_interval(interval: ConfidenceInterval | None) -> str:
 def format_number(value: float | None, spec: str) -> str:
     """Format a number, or a dash."""
     return NOTHING if value is None else format(value, spec)
+
+
+def _table_without(left_out: Sequence[str], head: Sequence[str], rows: Sequence[list[str]]) -> str:
+    """Format a table without some of its columns, which compare with a baseline that is missing."""
+    kept = [n for n, name in enumerate(head) if name not in left_out]
+    return markdown_table([head[n] for n in kept], [[row[n] for n in kept] for row in rows])
 
 
 def _systems_of_the_paper(summary: Summary) -> list[SystemSummary]:
