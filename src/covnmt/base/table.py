@@ -54,7 +54,9 @@ class Table:
             )
         for rows in self.sections:
             for row in rows:
-                table.add_row(*(Text(c, "bold" if isinstance(c, Bold) else "") for c in row))
+                table.add_row(
+                    *(Text.styled(cell, "bold" if isinstance(cell, Bold) else "") for cell in row)
+                )
             table.add_section()
         return table
 

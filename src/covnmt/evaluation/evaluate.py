@@ -328,9 +328,8 @@ class _Evaluator:
             from_file = self.output.output_links is not None
             origin = "file" if from_file else self._extraction_signature()
             signature = f"output-links:{origin}|{self._links_signature()}"
-            scores.append(
-                Score("DROP", adequacy.drop_score(output_links, self.reference_links), signature)
-            )
+            drop = adequacy.drop_score(output_links, self.reference_links)
+            scores.append(Score("DROP", drop, signature))
         if self.output.attention is not None:
             low = adequacy.low_attention_rate(self.output.attention)
             scores.append(Score("little attention", low, f"below:{LOW_ATTENTION:g}|{VERSION}"))
@@ -357,11 +356,8 @@ class _Evaluator:
             return ()
         lengths = [len(line.split()) for line in self.test_set.source]
         measures: dict[str, SubsetMeasure] = {}
-        gold, links, attention = (
-            self.test_set.gold,
-            self.reference_links,
-            self.output.reference_attention,
-        )
+        gold, links = self.test_set.gold, self.reference_links
+        attention = self.output.reference_attention
         errors, renormalize = self.word_errors, self.options.renormalize
         if gold is not None and links is not None:
             measures["AER"] = lambda subset: (
