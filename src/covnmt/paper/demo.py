@@ -48,7 +48,7 @@ def run_demo(directory: Path) -> Iterator[RenderableType]:
         system: combine_output_lines(systems[system], attention[system]) for system in SYSTEMS
     }
     comparison = compare(outputs, test_set)
-    yield comparison_table(comparison, "The embedded pair, test set")
+    yield comparison_table(comparison, "The synthetic pair, test set")
     yield length_table(comparison.systems, "By source length")
     sentence = most_improved_sentence(comparison)
     if sentence is not None:
