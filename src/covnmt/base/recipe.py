@@ -113,7 +113,7 @@ def _set_key(tree: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _parse_override(text: str) -> tuple[str, Any]:
-    key, equals, value = (part.strip() for part in text.partition("="))
+    key, equals, value = (side.strip() for side in text.partition("="))
     if not equals or not key:
         raise UserError(f"{text!r}: write overrides as key=value, such as train.seed=2")
     try:
