@@ -178,7 +178,7 @@ def test_other_description(
 
 def test_ensembles_are_of_one_kind(exported: Path, tiny_model: Path) -> None:
     assert len(Model.load(exported, exported).networks) == 2
-    with pytest.raises(UserError, match="exported models or of trained ones, not of both"):
+    with pytest.raises(UserError, match="exported and trained models"):
         Model.load(exported, tiny_model)
 
 
