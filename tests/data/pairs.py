@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from covnmt.data.corpus import Corpus, PrepareSettings, SplitName
+from covnmt.data.corpus import Corpus
+from covnmt.data.settings import PrepareSettings, SplitName
 from covnmt.text.tokenize import TokenizerSettings
 
 WORDS = TokenizerSettings(kind="whitespace")

@@ -11,8 +11,8 @@ import torch
 
 from covnmt.base.config import PAPER_SYSTEMS, Config
 from covnmt.base.files import read_lines
-from covnmt.data.corpus import PrepareSettings
 from covnmt.data.prepare import prepare_corpus
+from covnmt.data.settings import PrepareSettings
 from covnmt.data.synthetic import SyntheticSettings, write_synthetic_corpus
 from covnmt.inference.model import Model
 from covnmt.metrics.bleu import paper_bleu

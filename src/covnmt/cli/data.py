@@ -10,7 +10,7 @@ from covnmt.base.console import log, warn
 from covnmt.base.errors import UserError
 from covnmt.base.processes import available_cpus
 from covnmt.cli.options import FromSettings, expand_settings, print_table
-from covnmt.data.corpus import PrepareSettings
+from covnmt.data.settings import PrepareSettings
 
 if TYPE_CHECKING:
     from covnmt.text.tokenize import TokenizerSettings

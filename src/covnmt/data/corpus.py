@@ -1,4 +1,4 @@
-"""A prepared corpus: its settings, its report and its memory-mapped ids (`Corpus`).
+"""A prepared corpus: its report and its memory-mapped ids (`Corpus`).
 
 A prepared directory has, for each split (train, dev, test) and each side:
 
@@ -15,22 +15,19 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 
 from covnmt.base import files
 from covnmt.base.arrays import IntArray
-from covnmt.base.config import Count, PositiveInt, Settings, read_settings
+from covnmt.base.config import Settings, read_settings
 from covnmt.base.errors import UserError
+from covnmt.data.settings import PrepareSettings, SplitName
 from covnmt.text.codec import SIDES, Codec, Side, vocabulary_fingerprint
-from covnmt.text.tokenize import TokenizerSettings
 
-SplitName = Literal["train", "dev", "test"]
-SPLIT_NAMES: tuple[SplitName, ...] = get_args(SplitName)
-PathPair = tuple[Path, Path]
 DropReason = Literal["empty", "too_long", "ratio"]
 TokenIds = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -41,64 +38,6 @@ DROP_REASONS: dict[DropReason, str] = {
 }
 CORPUS_FORMAT = 1  # version of the files in a prepared directory
 REMEDY = "make it again with `covnmt prepare`"
-
-
-class PrepareSettings(Settings):
-    """The text to prepare, and how."""
-
-    source: TokenizerSettings
-    target: TokenizerSettings
-    train: tuple[PathPair, ...] = Field(min_length=1, description="parallel files, concatenated")
-    dev: PathPair | None = Field(
-        None, description="parallel files for validation; no pair is dropped"
-    )
-    test: PathPair | None = Field(
-        None, description="parallel files for the final score; no pair is dropped"
-    )
-    source_size: Annotated[int, Field(ge=3)] = Field(
-        30_000, description="vocabulary size: words or subwords, 2 of them reserved"
-    )
-    target_size: Annotated[int, Field(ge=3)] = Field(
-        30_000, description="vocabulary size: words or subwords, 2 of them reserved"
-    )
-    max_length: PositiveInt = Field(80, description="longest side of a training pair, in tokens")
-    max_ratio: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="longer side over shorter side of a training pair; 0: any"
-    )
-    seed: Count = Field(
-        1234, description="random seed of the shuffle and of the sample for sentencepiece"
-    )
-    sentencepiece: Literal["unigram", "bpe"] = Field("unigram", description="kind of subwords")
-    open_vocabulary: bool = Field(
-        False,
-        description="raw text: sentencepiece with byte fallback, split digits, one character width",
-    )
-    joint: bool = Field(False, description="one vocabulary (and subword model) for both sides")
-
-    @model_validator(mode="after")
-    def _joint_sides_agree(self) -> "PrepareSettings":
-        kinds, sizes = (self.source.kind, self.target.kind), (self.source_size, self.target_size)
-        for what, (source, target) in {"kind": kinds, "size": sizes}.items():
-            if self.joint and source != target:
-                raise ValueError(f"joint needs the same {what}, not {source} and {target}")
-        return self
-
-    def tokenizer(self, side: Side) -> TokenizerSettings:
-        """Return the tokenizer settings of one side."""
-        return self.source if side == "source" else self.target
-
-    def vocabulary_size(self, side: Side) -> int:
-        """Return the vocabulary size of one side."""
-        return self.source_size if side == "source" else self.target_size
-
-    def files(self) -> dict[SplitName, tuple[PathPair, ...]]:
-        """Return the parallel files of each split."""
-        splits: dict[SplitName, tuple[PathPair, ...]] = {"train": self.train}
-        if self.dev:
-            splits["dev"] = (self.dev,)
-        if self.test:
-            splits["test"] = (self.test,)
-        return splits
 
 
 class SplitReport(Settings):

@@ -23,15 +23,13 @@ from covnmt.base.processes import map_unordered
 from covnmt.data.corpus import (
     CORPUS_FORMAT,
     DROP_REASONS,
-    SPLIT_NAMES,
     Corpus,
     DropReason,
     PrepareReport,
-    PrepareSettings,
-    SplitName,
     SplitReport,
     format_dropped,
 )
+from covnmt.data.settings import SPLIT_NAMES, PrepareSettings, SplitName
 from covnmt.data.tokenize_files import (
     EncodingTask,
     FilePair,

@@ -23,7 +23,8 @@ from covnmt.base import files
 from covnmt.base.config import read_if_made_from
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
-from covnmt.data.corpus import DropReason, PathPair, PrepareSettings, SplitName, id_dtype
+from covnmt.data.corpus import DropReason, id_dtype
+from covnmt.data.settings import PathPair, PrepareSettings, SplitName
 from covnmt.text.codec import SIDES, Side
 from covnmt.text.tokenize import build_tokenizer, clean_line
 from covnmt.text.vocabulary import UNK_ID, Vocabulary, most_frequent

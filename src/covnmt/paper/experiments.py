@@ -13,8 +13,8 @@ from typing import Literal
 from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines, read_parallel_lines, write_lines
-from covnmt.data.corpus import SPLIT_NAMES, PathPair, PrepareSettings
 from covnmt.data.prepare import prepare_corpus
+from covnmt.data.settings import SPLIT_NAMES, PathPair, PrepareSettings
 from covnmt.data.synthetic import write_synthetic_corpus
 from covnmt.paper.systems import VARIANTS
 from covnmt.text.tokenize import WHITESPACE_SETTINGS, TokenizerSettings, subword_settings
