@@ -38,7 +38,7 @@ CASES = {
     "training text is nothing but blank lines": Case(
         f"{PREPARE} blank blank", ("no training pair is left", "empty"), put("blank", "\n \n\n")
     ),
-    "training text is missing": Case(f"{PREPARE} s nowhere", ("nowhere: ", "No such file")),
+    "training text is missing": Case(f"{PREPARE} s nowhere", ("nowhere: ", "no such file")),
     "training text is a directory": Case(f"{PREPARE} model t", ("model: ", "Is a directory")),
     "training text is a truncated .gz": Case(
         f"{PREPARE} s.gz t", ("s.gz", "cannot be read"), put("s.gz", CUT_OFF), alone=True
@@ -82,7 +82,7 @@ CASES = {
     ),
     "data made with other settings": Case(
         "prepare data --train s t --max-length 70",
-        ("data: already contains a corpus", "max_length", "directory, or say --overwrite"),
+        ("data: already contains a corpus", "max_length", "--overwrite"),
     ),
     "prepare into a file": Case("prepare s --train s t", ("s: cannot be written",)),
     "prepare over the text that is read": Case(
