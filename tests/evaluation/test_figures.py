@@ -24,7 +24,7 @@ from covnmt.evaluation.figures import (
     heat_maps_svg,
     length_curves_svg,
 )
-from covnmt.evaluation.training_log import read_training_log
+from covnmt.evaluation.training_curves import read_training_curves
 from covnmt.metrics.by_length import LengthBucket
 
 LONG = ["internationalisation", "委員会", "a", "の", "$x_1$", "50%", "naïve", "国際協力機構"]
@@ -272,7 +272,7 @@ def test_training_curves_show_the_log(drawn: list[Figure], tmp_path: Path) -> No
         {"update": 30, "loss": 3.0, "words_per_second": 900},
         {"update": 40, "validation": {"loss": 3.5, "bleu": None}},
     )
-    draw_training_curves({"run": read_training_log(run)}, Path("x.png"))
+    draw_training_curves({"run": read_training_curves(run)}, Path("x.png"))
     losses, scores = drawn[0].axes
     points = [np.asarray(line.get_xydata()).tolist() for line in (*losses.lines, *scores.lines)]
     assert points == [[[10, 5], [20, 4], [30, 3]], [[20, 4.5], [40, 3.5]], [[20, 12]]]
@@ -280,7 +280,7 @@ def test_training_curves_show_the_log(drawn: list[Figure], tmp_path: Path) -> No
 
 def test_axes_of_scores_start_at_zero(drawn: list[Figure], tmp_path: Path) -> None:
     entries = [{"update": k, "loss": 5.0, "validation": {"loss": 5.0, "bleu": 0.0}} for k in (1, 3)]
-    run = read_training_log(log(tmp_path / "log.jsonl", *entries))
+    run = read_training_curves(log(tmp_path / "log.jsonl", *entries))
     draw_training_curves({"run": run}, Path("x.png"))
     draw_length_curves(
         {"one": [replace(b, bleu_interval=(0.0, 0.0)) for b in buckets([0, 0])]}, Path("x.png")

@@ -267,10 +267,10 @@ def plot_training(
 ) -> None:
     """Draw loss and BLEU during training."""
     from covnmt.evaluation.figures import draw_training_curves
-    from covnmt.evaluation.training_log import read_training_log
+    from covnmt.evaluation.training_curves import read_training_curves
 
     directories = _named_files(runs).items()
-    logs = {name: read_training_log(path / "log.jsonl") for name, path in directories}
+    logs = {name: read_training_curves(path / "log.jsonl") for name, path in directories}
     draw_training_curves(logs, figure)
 
 

@@ -33,7 +33,7 @@ from covnmt.base.arrays import FloatArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write
 from covnmt.evaluation.fonts import BASE_FONT, em_width, find_fonts, without_invisible
-from covnmt.evaluation.training_log import TrainingLog
+from covnmt.evaluation.training_curves import TrainingCurves
 from covnmt.metrics.by_length import LengthBucket
 from covnmt.text.characters import is_full_width
 from covnmt.text.tokenize import spell_byte_tokens
@@ -161,7 +161,7 @@ def length_curves_svg(systems: Mapping[str, Sequence[LengthBucket]]) -> Markup:
         return _to_svg(_length_drawing(systems), "chart", label)
 
 
-def draw_training_curves(runs: Mapping[str, TrainingLog], path: Path) -> None:
+def draw_training_curves(runs: Mapping[str, TrainingCurves], path: Path) -> None:
     """Write loss and validation BLEU of each run by update."""
     if not runs:
         raise UserError(f"{path}: no log to draw")

@@ -22,7 +22,7 @@ from covnmt.evaluation.figures import (
     draw_training_curves,
 )
 from covnmt.evaluation.interesting_sentences import repeated_bigram_positions
-from covnmt.evaluation.training_log import Curve, TrainingLog
+from covnmt.evaluation.training_curves import Curve, TrainingCurves
 from covnmt.metrics.adequacy import LOW_ATTENTION
 from covnmt.metrics.by_length import scores_by_length
 from covnmt.paper import tables
@@ -344,11 +344,11 @@ def draw_figures(shown: Mapping[str, Result], directory: Path) -> None:
         draw_training_curves(logs, directory / f"training.{ending}")
 
 
-def training_log(result: Result) -> TrainingLog:
+def training_log(result: Result) -> TrainingCurves:
     """Return the curves of a training."""
     reports, validations = result.training.curve, result.training.validations
     losses = [(point.update, point.loss) for point in validations if point.loss is not None]
-    return TrainingLog(
+    return TrainingCurves(
         Curve([point.update for point in reports], [point.loss for point in reports]),
         Curve([update for update, _ in losses], [loss for _, loss in losses]),
         Curve([point.update for point in validations], [point.bleu for point in validations]),

@@ -72,7 +72,7 @@ def find_model_for_languages(service: TranslationService, source: str, target: s
     return candidates[0]
 
 
-def build_router(service: TranslationService) -> APIRouter:
+def build_libretranslate_router(service: TranslationService) -> APIRouter:
     """Build the two routes."""
     router = APIRouter()
 

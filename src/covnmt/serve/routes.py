@@ -42,7 +42,7 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
-def build_router(service: TranslationService) -> APIRouter:
+def build_api_router(service: TranslationService) -> APIRouter:
     """Build the routes of these models."""
     router = APIRouter(prefix="/v1", responses=ERROR_RESPONSES)
 

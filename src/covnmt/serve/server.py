@@ -128,8 +128,8 @@ def create_app(
         lifespan=lifespan,
     )
     service = TranslationService(models, settings)
-    app.include_router(routes.build_router(service))
-    app.include_router(libretranslate.build_router(service))
+    app.include_router(routes.build_api_router(service))
+    app.include_router(libretranslate.build_libretranslate_router(service))
     _add_probes(app, models, metrics)
     specs = [model.spec for model in models.values()]
     document = _build_document(app, specs, settings)

@@ -92,7 +92,7 @@ def validate(
     with suppress(ValidationInterruptedError):
         nll, target_tokens = total_nll(model, dev.split, device, world, watch)
         if config.train.validate_bleu:
-            texts, samples = translate_shard(model, dev, config, world, watch)
+            texts, samples = translate_rank_share(model, dev, config, world, watch)
         result = nll, target_tokens, texts, samples
     results = [result for result in world.all_gather(result) if result is not None]
     if len(results) < world.size:
@@ -106,7 +106,7 @@ def validate(
     return ValidationResult(loss, bleu, tuple(samples))
 
 
-def translate_shard(
+def translate_rank_share(
     model: Seq2Seq, dev: DevSet, config: Config, world: World, watch: Callable[..., None]
 ) -> tuple[list[str], list[Sample]]:
     """Translate this rank's lines; return the texts and the samples among them."""

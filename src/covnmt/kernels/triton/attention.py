@@ -25,7 +25,7 @@ from covnmt.kernels.triton.coverage import (
     CoverageConstants,
     cover,
     cover_backward,
-    load_network,
+    load_coverage_weights,
     load_units,
     store_units,
 )
@@ -144,7 +144,7 @@ def attention_forward_kernel(
     seen = load_coverage(C + b * J * D, j, J, D) if D > 0 else 0.0
     if D > 0:
         covered = load_units(C + b * J * D, j, J, D, D)
-        loaded = load_network(Phi, S_t, P, gates, candidate, sentence, j, J, KIND, D)
+        loaded = load_coverage_weights(Phi, S_t, P, gates, candidate, sentence, j, J, KIND, D)
     shares = tl.zeros([BLOCK_J, BLOCK_N], tl.float32)
     for start in tl.range(0, N, BLOCK_N, num_stages=STAGES):
         col = start + tl.arange(0, BLOCK_N)
@@ -187,7 +187,7 @@ def attention_backward_kernel(
     if D > 0:
         covered = load_units(C + b * J * D, j, J, D, D)
         d_covered = load_units(d_C + b * J * D, j, J, D, D)
-        loaded = load_network(Phi, S_t + b * WIDTH, P, gates, candidate, b, j, J, KIND, D)
+        loaded = load_coverage_weights(Phi, S_t + b * WIDTH, P, gates, candidate, b, j, J, KIND, D)
         d_S_t += b * D_WIDTH
         d_covered, through_C = cover_backward(
             d_covered, covered, a, loaded, sign, d_x, d_S_t, b, j, J, KIND, D, PRECISION

@@ -95,7 +95,7 @@ def recurrent(C, weights, total, PRECISION: tl.constexpr):
 
 
 @triton.jit
-def load_network(
+def load_coverage_weights(
     Phi, S_t, P, gates, candidate, sentence, j, J, KIND: tl.constexpr, D: tl.constexpr
 ):
     """Load what the next coverage is computed from besides C and alpha.

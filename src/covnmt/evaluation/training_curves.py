@@ -15,7 +15,7 @@ class Curve(NamedTuple):
     values: list[float]
 
 
-class TrainingLog(NamedTuple):
+class TrainingCurves(NamedTuple):
     """The curves of one run."""
 
     training_loss: Curve
@@ -23,9 +23,9 @@ class TrainingLog(NamedTuple):
     validation_bleu: Curve
 
 
-def read_training_log(path: Path) -> TrainingLog:
+def read_training_curves(path: Path) -> TrainingCurves:
     """Read `log.jsonl`; raise if nothing was reported yet."""
-    log = TrainingLog(Curve([], []), Curve([], []), Curve([], []))
+    log = TrainingCurves(Curve([], []), Curve([], []), Curve([], []))
     for number, line in enumerate(read_lines(path), 1):
         where = f"{path}, line {number}"
         try:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from covnmt.base.errors import UserError
-from covnmt.evaluation.training_log import read_training_log
+from covnmt.evaluation.training_curves import read_training_curves
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ def test_bad_logs_name_file_and_line(tmp_path: Path, text: str, where: str) -> N
     path = tmp_path / "log.jsonl"
     path.write_text(text, "utf-8")
     with pytest.raises(UserError, match=where):
-        read_training_log(path)
+        read_training_curves(path)
