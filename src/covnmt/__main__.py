@@ -1,6 +1,6 @@
 """`python -m covnmt` is the command `covnmt`."""
 
-from covnmt.cli.app import main
+from covnmt.cli import main
 
 if __name__ == "__main__":
     main()

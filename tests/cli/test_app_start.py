@@ -1,0 +1,35 @@
+"""Ctrl-C while the command line is still importing its modules."""
+
+import subprocess
+import sys
+
+import pytest
+
+# A finder that is asked for typer, and raises what Ctrl-C raises there.
+INTERRUPTED = """
+import sys
+class Finder:
+    def find_spec(self, name, *rest):
+        if name == "typer":
+            {action}
+sys.meta_path.insert(0, Finder())
+from covnmt.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    "action",
+    ["raise KeyboardInterrupt", "raise ImportError('stopped') from KeyboardInterrupt()"],
+)
+def test_ctrl_c_during_imports_exits_with_130_and_no_traceback(action: str) -> None:
+    code = INTERRUPTED.format(action=action)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_a_module_that_is_missing_is_still_an_error() -> None:
+    code = INTERRUPTED.format(action="raise ImportError('no typer')")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "no typer" in done.stderr
