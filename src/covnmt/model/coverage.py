@@ -6,6 +6,7 @@ Every model here is one choice of g_update and Phi. C is [S, K, J, d]: S sentenc
 of each, J source tokens, d coverage units. Phi is [S, J, *], computed once per sentence.
 """
 
+from abc import ABC, abstractmethod
 from typing import Literal, NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ class CoverageInputs(NamedTuple):
     energies: Tensor  # [S, K, J] attention before its softmax
 
 
-class Coverage(nn.Module):
+class Coverage(nn.Module, ABC):
     """What attention needs of a coverage model.
 
     A subclass gives `size` and the first three methods, the others where they apply.
@@ -34,17 +35,17 @@ class Coverage(nn.Module):
     size: int  # d, the coverage units of one source token; 0 for the baseline
     sums_attention = False  # C grows beyond one, so what reads it starts near zero
 
+    @abstractmethod
     def prepare(self, h: Tensor) -> Tensor:
         """Compute Phi(h) [S, J, *] from the annotations [S, J, 2n], once per sentence."""
-        raise NotImplementedError
 
+    @abstractmethod
     def initial(self, h: Tensor) -> Tensor:
         """Return C_0 [S, 1, J, d]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, C: Tensor, alpha: Tensor, Phi: Tensor, auxiliary: CoverageInputs) -> Tensor:
         """Compute C_i from C_{i-1} [S, K, J, d] and alpha_i [S, K, J]."""
-        raise NotImplementedError
 
     def fertility(self, Phi: Tensor) -> Tensor | None:
         """Return how many target tokens each source token gets [S, J], where this is predicted."""
