@@ -15,6 +15,7 @@ import pytest
 from covnmt.inference.model import Model
 from covnmt.metrics.adequacy import LOW_ATTENTION
 from covnmt.serve.remarks import max_coverage
+from covnmt.serve.served_model import parse_spec
 from covnmt.serve.settings import ServeSettings
 
 from .server import PATIENCE, Running, post, serving, wait_until
@@ -133,6 +134,17 @@ def test_models_lists_properties_of_every_model(client: httpx.Client) -> None:
     assert (first["name"], first["coverage"], first["fertility"]) == ("tiny", "fertility", True)
     assert (first["min_attention"], first["max_coverage"]) == (LOW_ATTENTION, max_coverage(True))
     assert (second["name"], second["source"], second["target"]) == ("twin", "aa", "bb")
+    # a tokenized corpus, and nobody wrote a README.md
+    assert (first["description"], first["plain_text"]) == (None, False)
+
+
+def test_the_description_of_a_model_is_the_heading_of_its_readme(tmp_path: Path) -> None:
+    bundled = parse_spec("ja-en").description
+    assert bundled == "Japanese to English, Wikipedia articles about Kyoto"
+    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n\n# Somali to English\n\n# More")
+    assert parse_spec(f"so-en={tmp_path}").description == "Somali to English"
+    (tmp_path / "README.md").write_bytes(b"\xff\xfe")
+    assert parse_spec(f"so-en={tmp_path}").description is None
 
 
 # A batch that is not full waits for more, longer than any test.

@@ -40,7 +40,7 @@ def test_a_worker_reports_its_model_and_translates(
     worker: WorkerProcess, translator: Model, lines: list[str]
 ) -> None:
     properties = worker.wait_until_ready()
-    assert properties == ModelProperties("fertility", translator.decode, "cpu")
+    assert properties == ModelProperties("fertility", translator.decode, "cpu", plain_text=False)
     expected = [each.text for each in translator.translate(lines)]
     assert texts(worker, lines, translator) == expected
 

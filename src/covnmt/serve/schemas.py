@@ -245,8 +245,10 @@ class ModelOut(BaseModel):
     """A model that requests can name."""
 
     name: str
+    description: str | None = Field(description="languages and subject, if its README.md says them")
     source: str
     target: str
+    plain_text: bool = Field(description="false: it takes words with spaces between them")
     coverage: str
     fertility: bool
     beam: int
@@ -312,8 +314,10 @@ def model_json(model: ServedModel) -> dict[str, Any]:
     coverage = model.properties.coverage_kind
     return {
         "name": model.spec.name,
+        "description": model.spec.description,
         "source": model.spec.source,
         "target": model.spec.target,
+        "plain_text": model.properties.plain_text,
         "coverage": coverage,
         "fertility": coverage == "fertility",
         "beam": model.decode.beam,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,14 @@ class ModelSpec:
     source: str = "source"
     target: str = "target"
 
+    @cached_property
+    def description(self) -> str | None:
+        """What the model translates: the first heading of the README.md in its directory."""
+        with suppress(OSError, UnicodeDecodeError):
+            lines = (self.directory / "README.md").read_text("utf-8").splitlines()
+            return next((line[2:].strip()[:200] for line in lines if line.startswith("# ")), None)
+        return None
+
 
 def parse_spec(text: str) -> ModelSpec:
     """Parse `DIR`, `NAME=DIR` or `NAME:ja-en=DIR`.
@@ -94,6 +102,7 @@ class ModelProperties:
     coverage_kind: str
     decode: DecodeConfig
     device: str  # cpu or cuda
+    plain_text: bool  # text as people write it, not split into words
 
 
 class ServedModel:
@@ -308,7 +317,8 @@ def run_worker(pipe: Connection, directory: Path, device: str, threads: int) -> 
         run_batch([TranslateWork((sentence,), model.decode)], model, None)
         freeze_gc()
         kind, device = model.config.coverage.kind, model.engine.device
-        pipe.send(ModelProperties(kind, model.decode, device))
+        plain_text = model.source.settings.kind != "whitespace"
+        pipe.send(ModelProperties(kind, model.decode, device, plain_text))
         while True:
             _run_and_reply(pipe, model, *pipe.recv())
     except UserError as error:
