@@ -249,9 +249,11 @@ def test_translate_the_sentences_of_a_line(run: Run, tiny_model: Path, source: P
     first, second, *_ = read_lines(source)
     text = f"{first} 。 {second} 。\n"
     apart = run("translate", "--model", tiny_model, stdin=text.replace("。 ", "。\n")).out
-    whole = run("translate", "--model", tiny_model, "--sentences", stdin=text).out
-    assert whole.splitlines() == [" ".join(apart.splitlines())]
-    assert run("translate", "--model", tiny_model, stdin=text).out != whole
+    joined = run("translate", "--model", tiny_model, stdin=text).out
+    assert joined.splitlines() == [" ".join(apart.splitlines())]
+    assert run("translate", "--model", tiny_model, "--sentences", stdin=text).out == joined
+    as_one = run("translate", "--model", tiny_model, "--no-split-sentences", stdin=text).out
+    assert as_one != joined
 
 
 def test_translate_with_a_dictionary(run: Run, tiny_model: Path, tmp_path: Path) -> None:

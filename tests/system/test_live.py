@@ -56,7 +56,10 @@ def read_lines(process: subprocess.Popen[str], lines: int = 1) -> list[str]:
     return [process.stdout.readline().rstrip("\n") for _ in range(lines)]
 
 
-@pytest.mark.parametrize("option", ["", "--json", "--sentences", "--workers=2", "--nbest=2"])
+OPTIONS = ["", "--json", "--no-split-sentences", "--workers=2", "--nbest=2"]
+
+
+@pytest.mark.parametrize("option", OPTIONS)
 def test_every_line_is_answered_before_the_next(option: str) -> None:
     lines = ["これは寺です。", "", "京都は古い都です。", "彼は歌人です。"]
     wanted = Model.load("ja-en").translate(lines)

@@ -55,14 +55,14 @@ def translate(
     overlong: Annotated[
         Literal["cut", "split"], typer.Option(help="cut or split lines longer than --max-source")
     ] = "cut",
-    sentences: Annotated[
+    split_sentences: Annotated[
         bool,
         typer.Option(
-            "--split-sentences",
-            "--sentences",
-            help="split each line into sentences and translate them separately",
+            help="translate the sentences of a line separately, or a line as one sentence, as in "
+            "test sets",
         ),
-    ] = False,
+    ] = True,
+    _sentences: Annotated[bool, typer.Option("--sentences", hidden=True)] = True,
     shards: Annotated[
         list[Path] | None,
         typer.Option(help="translate these files, or all files of a directory; needs --out"),
@@ -96,7 +96,7 @@ def translate(
     settings = override_decoding(loader.decode, decode)
     if dictionary and not settings.replace_unk:
         raise UserError("--dictionary needs --replace-unk")
-    job = TranslationJob(loader, settings, overlong, sentences, as_json)
+    job = TranslationJob(loader, settings, overlong, split_sentences, as_json)
     if shards or into:
         if file or out:
             raise UserError("use either FILE with --output, or --shards (once per file) with --out")

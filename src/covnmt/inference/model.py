@@ -262,7 +262,7 @@ class Model:
             return split_tokens(tokens, limit)
         warn(
             f"line {number + 1}: {len(tokens)} tokens, only the first {limit} are translated "
-            "(--overlong split translates all; so does --split-sentences if these are several)",
+            "(--overlong split translates all)",
         )
         return [tokens[:limit]]
 
