@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 from hypothesis import given
@@ -175,11 +174,15 @@ def test_an_interrupted_write_changes_nothing(tmp_path: Path) -> None:
 def test_a_write_interrupted_at_its_start_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def create(path: Path, mode: str) -> NoReturn:
-        path.touch()
-        raise KeyboardInterrupt
+    create = os.open
 
-    monkeypatch.setattr(Path, "open", create)
+    def interrupted(path: Path, flags: int, mode: int = 0o777) -> int:
+        descriptor = create(path, flags, mode)
+        if flags & os.O_CREAT:
+            raise KeyboardInterrupt
+        return descriptor
+
+    monkeypatch.setattr(os, "open", interrupted)
     with pytest.raises(KeyboardInterrupt), atomic_write(tmp_path / "file"):
         pass
     assert not list(tmp_path.iterdir())

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from covnmt.base.errors import UserError
+from covnmt.base.files import lock_directory
 from covnmt.data import prepare as prepare_module
 from covnmt.data.corpus import Corpus
 from covnmt.data.prepare import prepare_corpus, shuffled_numbers
@@ -258,5 +259,16 @@ def test_missing_text_is_an_error(tmp_path: Path) -> None:
 
 def test_a_file_as_output_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
-    with pytest.raises(UserError, match="cannot be written to"):
+    with pytest.raises(UserError, match=r"cannot be written \(File exists\)"):
         prepare_corpus(make_settings(tmp_path), tmp_path / "out")
+
+
+def test_a_directory_that_another_prepare_writes_is_refused(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path)
+    with (
+        lock_directory(tmp_path / "out"),
+        pytest.raises(UserError, match="out: another covnmt command is writing to it"),
+    ):
+        prepare_corpus(settings, tmp_path / "out")
+    assert not list((tmp_path / "out").iterdir())
+    assert not prepare_corpus(settings, tmp_path / "out").reused

@@ -13,7 +13,7 @@ import pytest
 from covnmt.base import processes
 from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
-from covnmt.base.files import read_lines, write_json
+from covnmt.base.files import atomic_write, read_lines, write_json
 from covnmt.base.processes import WorkerRank
 from covnmt.decoding.onnx.export import export_model
 from covnmt.inference import parallel as module
@@ -127,6 +127,21 @@ def test_settings_of_a_call_without_results_are_replaced(
     assert translate_files(job, [shards / "5.txt.gz"], tmp_path, 1).files == 1
     with pytest.raises(UserError, match=r"other settings \(overlong\b"):
         translate_files(stopped, [shards], tmp_path, 1)
+
+
+def test_temporary_files_of_killed_workers_are_removed_at_the_end(
+    job: TranslationJob, shards: Path, tmp_path: Path
+) -> None:
+    for name in (".0.txt.1a2b.tmp", ".5.txt.covnmt.tmp", ".mine.tmp"):
+        (tmp_path / name).write_text("half a line")
+    with atomic_write(tmp_path / "4.txt") as stream:  # another process is at work on it
+        translate_files(job, [shards / "0.txt", shards / "5.txt.gz"], tmp_path, 1)
+        assert {path.name for path in tmp_path.glob(".*.tmp")} == {
+            ".4.txt.covnmt.tmp",
+            ".mine.tmp",
+        }
+        stream.write(b"its result")
+    assert (tmp_path / "4.txt").read_bytes() == b"its result"
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "step.onnx", "shortlist.json", "dictionary"])

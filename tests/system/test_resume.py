@@ -198,7 +198,7 @@ def test_run_directory_is_locked_while_training(
         for workers in (1, 2):
             failed = run_cli(*command(recipe, run), "--gpus", workers)
             assert failed.returncode == 2
-            assert f"error: {run}: another train, average or export is writing" in failed.stderr
+            assert f"error: {run}: another covnmt command is writing" in failed.stderr
             assert "Traceback" not in failed.stderr
         assert {path: path.read_bytes() for path in run.iterdir()} == before
         assert run_cli("translate", tiny_text / "dev.src", "--model", run).returncode == 0

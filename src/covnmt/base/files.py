@@ -5,6 +5,7 @@ temporary name in the same directory first and renamed when complete.
 """
 
 import codecs
+import fcntl
 import gzip
 import hashlib
 import io
@@ -16,7 +17,7 @@ import stat
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import zip_longest
 from pathlib import Path
@@ -51,8 +52,16 @@ def _explain_read_errors(path: Path, remedy: str = "") -> Iterator[None]:
 
 def read_bytes(path: Path, remedy: str = "") -> bytes:
     """Read a file; an error names it, and the remedy."""
+    refuse_pipe(path, remedy)
     with _explain_read_errors(path, remedy):
         return path.read_bytes()
+
+
+def refuse_pipe(path: Path, remedy: str = "") -> None:
+    """Refuse a pipe or device where only a file makes sense: reading it could wait for ever."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        remedy = remedy and f"; {remedy}"
+        raise UserError(f"{path}: cannot be read (a pipe or device, not a file){remedy}")
 
 
 def file_digest(path: Path) -> str:
@@ -191,17 +200,125 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _replacement(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file in the same directory that replaces `path` when complete."""
+    """Open a temporary file in the same directory that replaces `path` when complete.
+
+    A file that is replaced passes on its mode: what was private stays private.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:  # named before it exists, so that an interrupt leaves none behind
-        with temporary.open("xb") as stream:
+    temporary, stream = _open_temporary(path)
+    with stream:
+        try:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.replace(path)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
+    """Create and lock the temporary file of `path`.
+
+    Its name is the same each time, so what a killed process leaves is removed by the next one that
+    writes `path`. While another process writes it too, the name is random.
+    """
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+    tag = "covnmt"
+    while True:
+        temporary = path.with_name(f".{path.name}.{tag}.tmp")
+        tag = secrets.token_hex(4)
+        if not remove_abandoned(temporary):
+            continue
+        try:
+            descriptor = os.open(temporary, _CREATE, 0o666 if mode is None else mode)
+        except FileExistsError:
+            continue
+        except BaseException:  # an interrupt, perhaps after it was created
+            remove_abandoned(temporary)
+            raise
+        stream = os.fdopen(descriptor, "wb")
+        if mode is not None:  # whatever the umask
+            os.fchmod(descriptor, mode)
+        if _lock(descriptor) is False or not _is_at(descriptor, temporary):
+            stream.close()  # another process takes it for abandoned
+            continue
+        return temporary, stream
+
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+def remove_abandoned(temporary: Path) -> bool:
+    """Remove a temporary file that no living process writes; whether its name is free now."""
+    try:
+        descriptor = os.open(temporary, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    try:
+        if not _lock(descriptor) or not _is_at(descriptor, temporary):
+            return False
+        temporary.unlink()
+    except OSError:
+        return False
     finally:
-        temporary.unlink(missing_ok=True)
+        os.close(descriptor)
+    return True
+
+
+def remove_abandoned_files(directory: Path, names: Collection[str]) -> None:
+    """Remove what killed processes left of files with these names."""
+    for temporary in directory.glob(".*.tmp"):
+        if temporary.stem[1:].rpartition(".")[0] in names:
+            remove_abandoned(temporary)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file still has this name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Lock an open file; False if another process has, None where there are no locks.
+
+    The lock ends with the process, however that ends. Some network file systems have none.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+@contextmanager
+def lock_directory(directory: Path) -> Iterator[None]:
+    """Lock a directory, created if missing, against other commands that write files into it.
+
+    The lock is on the directory itself and leaves no file behind (see `_lock`).
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY)
+    except OSError as error:
+        raise UserError(
+            f"{directory}: cannot be written ({error.strerror}); choose another directory"
+        ) from None
+    try:
+        if _lock(descriptor) is False:
+            raise UserError(
+                f"{directory}: another covnmt command is writing to it; wait until it ends, stop "
+                "it, or choose another directory"
+            )
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

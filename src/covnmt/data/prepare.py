@@ -61,6 +61,17 @@ def prepare_corpus(
         name: tuple(files.file_digest(path) for pair in pairs for path in pair)
         for name, pairs in settings.files().items()
     }
+    with files.lock_directory(output):
+        return _prepare(settings, inputs, output, overwrite, workers)
+
+
+def _prepare(
+    settings: PrepareSettings,
+    inputs: dict[SplitName, tuple[str, ...]],
+    output: Path,
+    overwrite: bool,
+    workers: int,
+) -> PrepareReport:
     if (output / "corpus.json").exists() and not overwrite:
         return _reuse(output, settings, inputs)
     if (output / "config.json").exists():
@@ -110,7 +121,6 @@ def _identity(
 def _mark_incomplete(output: Path) -> None:
     """Remove corpus.json, and temporary files of a killed process."""
     try:
-        output.mkdir(parents=True, exist_ok=True)
         (output / "corpus.json").unlink(missing_ok=True)
         for leftover in chain.from_iterable(output.rglob(f".{name}.*.tmp") for name in SPLIT_NAMES):
             leftover.unlink()

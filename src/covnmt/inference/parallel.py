@@ -25,6 +25,7 @@ from covnmt.base.files import (
     read_json,
     read_lines,
     read_parallel_lines,
+    remove_abandoned_files,
     write_json,
     write_lines,
 )
@@ -254,6 +255,7 @@ def translate_files(
             partial(translate_shard, job), waiting, ray, CORES_PER_WORKER
         )
     lines = sum(track(line_counts, len(waiting), "translating", "files"))
+    remove_abandoned_files(directory, {shard.target.name for shard in shards})
     return TranslationSummary(directory, len(waiting), lines, len(shards) - len(waiting))
 
 

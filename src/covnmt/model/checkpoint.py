@@ -11,12 +11,9 @@ Weights are safetensors, so opening a directory from elsewhere never runs code. 
 replaced as a whole, so a crash or a full disk leaves the previous one.
 """
 
-import fcntl
 import json
-import os
 import struct
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +24,7 @@ from torch import Tensor
 
 from covnmt.base.config import Config
 from covnmt.base.errors import UserError
-from covnmt.base.files import PARSE_ERRORS, atomic_write
+from covnmt.base.files import PARSE_ERRORS, atomic_write, lock_directory
 from covnmt.model.directory import (
     ModelDescription,
     check_model_signature,
@@ -181,32 +178,3 @@ def refuse_run_directory(target: Path) -> None:
     """Refuse to write over a run in training."""
     if (target / LAST_CHECKPOINT).exists():
         raise UserError(f"{target}: is a training run directory; choose another directory")
-
-
-@contextmanager
-def lock_directory(directory: Path) -> Iterator[None]:
-    """Lock a directory, created if missing, against others that write a model into it.
-
-    The lock is on the directory itself. It ends with the process, however that ends, and leaves
-    no file behind. File systems without locks, as over some networks, are not locked.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(directory, os.O_RDONLY)
-    except OSError as error:
-        raise UserError(
-            f"{directory}: cannot be written ({error.strerror}); choose another directory"
-        ) from None
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"{directory}: another train, average or export is writing to it; wait until it "
-                "ends, stop it, or choose another directory"
-            ) from None
-        except OSError:
-            pass  # the file system has no locks
-        yield
-    finally:
-        os.close(descriptor)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from covnmt.base.config import read_settings
 from covnmt.base.errors import UserError
-from covnmt.base.files import read_bytes, write_bytes, write_json
+from covnmt.base.files import read_bytes, refuse_pipe, write_bytes, write_json
 from covnmt.text.tokenize import Tokenizer, TokenizerSettings, build_tokenizer, clean_line
 from covnmt.text.vocabulary import Vocabulary
 
@@ -38,6 +38,7 @@ class Codec:
         path = directory / f"{side}.vocab"
         if not path.exists():
             raise UserError(f"{path}: no such file; {REMEDY}")
+        refuse_pipe(path, REMEDY)
         tokenizer = build_tokenizer(settings, spm_path)
         return cls(settings, tokenizer, Vocabulary.load(path), spm_path)
 

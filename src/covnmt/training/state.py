@@ -16,6 +16,7 @@ from torch import Tensor
 
 from covnmt.base.config import Config, require_same_settings
 from covnmt.base.errors import UserError
+from covnmt.base.files import lock_directory
 from covnmt.data.corpus import Corpus
 from covnmt.decoding.onnx.format import refuse_exported
 from covnmt.model.checkpoint import (
@@ -26,7 +27,6 @@ from covnmt.model.checkpoint import (
     WEIGHTS_PREFIX,
     load_tensors,
     load_weights,
-    lock_directory,
     named_weights,
     new_model,
     save_tensors,

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from covnmt.base.config import DataConfig
 from covnmt.base.errors import UserError
-from covnmt.base.files import atomic_write, file_digest, write_json
+from covnmt.base.files import atomic_write, file_digest, lock_directory, write_json
 from covnmt.decoding.onnx.builder import WeightStore
 from covnmt.decoding.onnx.encoder import build_encoder_graph
 from covnmt.decoding.onnx.format import (
@@ -36,7 +36,7 @@ from covnmt.decoding.onnx.format import (
 from covnmt.decoding.onnx.shortlist import AlignedText, Shortlist, build_shortlist
 from covnmt.decoding.onnx.step import ActivationRanges, StepGraph
 from covnmt.decoding.torch import pick_device
-from covnmt.model.checkpoint import BEST_WEIGHTS, load_network, lock_directory
+from covnmt.model.checkpoint import BEST_WEIGHTS, load_network
 from covnmt.model.coverage import LinguisticCoverage, NeuralCoverage, NoCoverage
 from covnmt.model.directory import (
     check_vocabularies,
