@@ -9,8 +9,10 @@ The systems of "Modeling Coverage for Neural Machine Translation" (Tu et al., 20
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+# Not from typing, which takes a while to import: until the command line has begun, Ctrl-C shows a
+# traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from covnmt.inference.align import Alignment
     from covnmt.inference.model import Model, load
@@ -46,7 +48,7 @@ _EXPORTS = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a public name when it is first used, so that `import covnmt` is quick."""
     if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

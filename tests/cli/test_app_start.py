@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-# A finder that is asked for typer, and raises what Ctrl-C raises there.
+# A finder that is asked for typer, and does something then.
 INTERRUPTED = """
 import sys
 class Finder:
@@ -20,7 +20,11 @@ main()
 
 @pytest.mark.parametrize(
     "action",
-    ["raise KeyboardInterrupt", "raise ImportError('stopped') from KeyboardInterrupt()"],
+    [
+        "import signal; signal.raise_signal(signal.SIGINT)",
+        "import signal; signal.raise_signal(signal.SIGTERM)",
+        "raise KeyboardInterrupt",
+    ],
 )
 def test_ctrl_c_during_imports_exits_with_130_and_no_traceback(action: str) -> None:
     code = INTERRUPTED.format(action=action)

@@ -2,13 +2,13 @@
 
 
 def main() -> None:
-    """Run `covnmt`; Ctrl-C while its modules are imported exits with code 130, as it does later."""
+    """Run `covnmt`. Ctrl-C exits with code 130 from here on, also while modules are imported."""
     try:
+        from covnmt.base.signals import stop_on_signals
+
+        stop_on_signals()
         from covnmt.cli.app import main as run_command
+
+        run_command()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    except ImportError as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):  # from a module written in C
-            raise SystemExit(130) from None
-        raise
-    run_command()

@@ -7,7 +7,6 @@ inside the commands, so that `covnmt --help` answers at once.
 import errno
 import io
 import os
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,9 +42,6 @@ def main() -> None:
     """Run a command; bad input ends with a message and exit code 2, never with a traceback."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # text is UTF-8, whatever the locale says
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # so that `finally` blocks remove temporary files
     try:
         with _standard_output():
             app(prog_name="covnmt")
@@ -53,10 +49,8 @@ def main() -> None:
         _refuse(str(error))
     except KeyboardInterrupt:  # before typer's own handler is active
         sys.exit(130)
-    except ImportError as error:
-        if isinstance(error.__cause__, KeyboardInterrupt):  # an import was interrupted
-            sys.exit(130)
-        if not isinstance(error, ModuleNotFoundError) or error.name not in OPTIONAL_PACKAGES:
+    except ModuleNotFoundError as error:
+        if error.name not in OPTIONAL_PACKAGES:
             raise
         _refuse(f"this needs {error.name}, which is not installed: {install_command('train')}")
     except (MemoryError, RuntimeError) as error:

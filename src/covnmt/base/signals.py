@@ -1,0 +1,67 @@
+"""Raise KeyboardInterrupt at SIGINT and SIGTERM, also where Python would lose it."""
+
+import _thread
+import signal
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+SECONDS_UNTIL_RETRY = 0.02
+IMPORT_SYSTEM = "importlib._bootstrap"
+
+_will_retry = False
+
+
+def stop_on_signals() -> None:
+    """Raise KeyboardInterrupt in the main thread at SIGINT and SIGTERM.
+
+    Python's own handler loses it in two places. Modules written in C turn it into an ImportError
+    while they are imported, which their importers may catch: the signal waits until the import
+    ends. And Python ignores what finalizers and weak references' callbacks raise: the signal is
+    sent again.
+
+    SIGINT stays ignored where it was, as in commands that a shell starts in the background.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _interrupt)
+    signal.signal(signal.SIGTERM, _interrupt)
+    sys.unraisablehook = _retry_after_unraisable
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if not _is_importing(frame):
+        raise KeyboardInterrupt
+    _retry(number)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame:
+        if frame.f_globals.get("__name__") == IMPORT_SYSTEM:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _retry_after_unraisable(unraisable: Any) -> None:
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        _retry(signal.SIGTERM)
+    else:
+        sys.__unraisablehook__(unraisable)
+
+
+def _retry(number: int) -> None:
+    """Send the signal to the main thread again, a little later."""
+    global _will_retry
+    if not _will_retry:
+        _will_retry = True
+        # not threading.Thread: its locks may be held where the signal came
+        _thread.start_new_thread(_send_later, (number,))
+
+
+def _send_later(number: int) -> None:
+    global _will_retry
+    time.sleep(SECONDS_UNTIL_RETRY)
+    _will_retry = False
+    signal.pthread_kill(threading.main_thread().ident or 0, number)
