@@ -1,111 +1,284 @@
-"""`/translate` and `/languages` as LibreTranslate has them, so that its clients work unchanged.
+"""LibreTranslate's routes, so that its clients work unchanged.
 
-The languages are those that the models were given on the command line; a request is answered by
-the first model of its pair. Only plain text is translated, HTML is refused.
+A request is answered by the first model of its languages. With `auto`, the language of every text
+is detected among those of the models.
 """
 
-from typing import Annotated, Any
-from urllib.parse import parse_qs
+import asyncio
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, ValidationError
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from covnmt.base.errors import UserError
+from covnmt.inference.translate import Translation
 from covnmt.serve.routes import ERROR_RESPONSES
-from covnmt.serve.schemas import MAX_TEXTS, Text, first_error_message
+from covnmt.serve.schemas import MAX_BEAM, MAX_TEXTS, Text, first_error_message
 from covnmt.serve.security import RequestRefusedError, api_key_from_headers, check_api_key
 from covnmt.serve.served_model import ServedModel
 from covnmt.serve.service import TranslationService, gather_futures
+from covnmt.text.codec import SIDES, Codec
+from covnmt.text.languages import (
+    LanguageDetector,
+    LanguageGuess,
+    guess_among,
+    language_name,
+    primary_language,
+)
+from covnmt.text.sentences import SplitText
+
+MAX_FIELDS = MAX_TEXTS + 20  # of a form
+
+Body = TypeVar("Body", bound=BaseModel)
+Texts = Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
 
 
 class LibreRequest(BaseModel):
     """A request of a LibreTranslate client; other fields are ignored."""
 
-    q: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
+    q: Texts
     source: str = "auto"
     target: str
-    format: Annotated[str, Field(json_schema_extra={"enum": ["text"]})] = "text"
+    format: Literal["text"] = "text"
+    alternatives: Annotated[int, Field(ge=0, lt=MAX_BEAM)] = 0
     api_key: str | None = None
 
 
-BODIES = {
-    kind: {"schema": LibreRequest.model_json_schema()}
-    for kind in ("application/json", "application/x-www-form-urlencoded")
-}
+class DetectRequest(BaseModel):
+    """A text whose language is asked for."""
+
+    q: Text
+    api_key: str | None = None
 
 
-async def read_request(request: Request) -> LibreRequest:
-    """Read JSON or an HTML form, as LibreTranslate accepts both."""
-    body, kind = await request.body(), request.headers.get("content-type", "").lower()
-    if "multipart" in kind:
-        raise RequestRefusedError(400, "send JSON, or a form as application/x-www-form-urlencoded")
+def body_schema(kind: type[BaseModel]) -> dict[str, Any]:
+    """Describe a body that may be JSON or a form, for the OpenAPI document."""
+    types = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
+    content = {name: {"schema": kind.model_json_schema()} for name in types}
+    return {"requestBody": {"content": content, "required": True}}
+
+
+async def read_request(request: Request, kind: type[Body]) -> Body:
+    """Read JSON or a form, as LibreTranslate accepts both, with the parameters of the address.
+
+    A form with several `q` has several texts.
+    """
+    content_type = request.headers.get("content-type", "").lower()
     try:
-        if "json" in kind:
-            return LibreRequest.model_validate_json(body)
-        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=20)
-        return LibreRequest.model_validate({key: values[-1] for key, values in fields.items()})
+        if "json" in content_type:
+            return kind.model_validate_json(await request.body())
+        if "multipart" in content_type:
+            form = await request.form(max_files=0, max_fields=MAX_FIELDS)
+            fields = [(key, str(value)) for key, value in form.multi_items()]
+        else:
+            body = (await request.body()).decode()
+            fields = parse_qsl(body, keep_blank_values=True, max_num_fields=MAX_FIELDS)
+        values: dict[str, Any] = {}
+        for key, value in [*fields, *request.query_params.multi_items()]:
+            values.setdefault(key, []).append(value)
+        texts = values.pop("q", [])
+        single = {key: found[0] for key, found in values.items()}
+        if texts:
+            single["q"] = texts if len(texts) > 1 else texts[0]
+        return kind.model_validate(single)
     except ValidationError as error:
-        raise RequestRefusedError(
-            400, first_error_message(error.errors(include_input=False))
-        ) from None
+        message = first_error_message(error.errors(include_input=False))
+        raise RequestRefusedError(400, message) from None
+    except HTTPException as error:
+        if error.status_code != 400:  # the body is too large
+            raise
+        raise RequestRefusedError(400, f"the form cannot be read: {error.detail}") from None
     except ValueError:
         raise RequestRefusedError(400, "the body is neither JSON nor a form in UTF-8") from None
 
 
-def find_model_for_languages(service: TranslationService, source: str, target: str) -> ServedModel:
-    """Return the first model of these languages, whatever country or script: `zh-TW` is `zh`.
+class LanguageDirectory:
+    """The languages of the served models, and the models for a request."""
 
-    `auto` works only if a single source language fits; there is no language detection.
-    """
-    source, target = (code.partition("-")[0] for code in (source, target))
-    candidates = [
-        model
-        for model in service.models.values()
-        if source in ("auto", model.spec.source) and target == model.spec.target
-    ]
-    if not candidates:
-        raise RequestRefusedError(400, "no model for these languages; see /languages")
-    if len(codes := {model.spec.source for model in candidates}) > 1:
-        names = ", ".join(sorted(codes))
-        raise RequestRefusedError(400, f"source: name the language of the text, one of {names}")
-    return candidates[0]
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        self.models = models
+        self.pairs = [(model.spec.source, model.spec.target) for model in models]
+
+    @cached_property
+    def detector(self) -> LanguageDetector:
+        """The detector of the languages on both sides of the models; it reads their files."""
+        return LanguageDetector(
+            (getattr(model.spec, side), Codec.load(model.spec.directory, side))
+            for model in self.models
+            for side in SIDES
+        )
+
+    def candidates(self, source: str, target: str) -> list[ServedModel]:
+        """Return the models of these languages, whatever country or script: `zh-TW` is `zh`.
+
+        Every source language fits `auto`.
+        """
+        source, target = primary_language(source), primary_language(target)
+        models = [
+            model
+            for model, (source_language, target_language) in zip(
+                self.models, self.pairs, strict=True
+            )
+            if source in ("auto", source_language) and target == target_language
+        ]
+        if not models:
+            raise RequestRefusedError(400, "no model for these languages; see /languages")
+        return models
+
+    def detect(self, text: str) -> list[LanguageGuess]:
+        """Return the languages that a text may have, the likeliest first."""
+        return self.detector.detect(text)
+
+    def choose(
+        self, candidates: Sequence[ServedModel], text: str
+    ) -> tuple[ServedModel | None, LanguageGuess]:
+        """Detect the language of a text; return its model: None if it is in the target language."""
+        languages = {model.spec.source: model for model in reversed(candidates)}
+        target, guesses = candidates[0].spec.target, self.detect(text)
+        likeliest = guess_among(guesses, [*languages, target])
+        if likeliest.language not in languages and likeliest.confidence > 0:
+            return None, likeliest
+        guess = guess_among(guesses, languages)
+        return languages[guess.language], guess
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """List every language with what it can be translated into."""
+        codes = [code for pair in self.pairs for code in pair]
+        return [
+            {
+                "code": code,
+                "name": language_name(code),
+                "targets": sorted({target for source, target in self.pairs if source == code}),
+            }
+            for code in dict.fromkeys(codes)
+        ]
+
+
+def guess_json(guess: LanguageGuess) -> dict[str, Any]:
+    """Return a guess as LibreTranslate does, whose confidence is a percentage."""
+    return {"language": guess.language, "confidence": round(100 * guess.confidence, 1)}
 
 
 def build_libretranslate_router(service: TranslationService) -> APIRouter:
-    """Build the two routes."""
+    """Build the routes."""
     router = APIRouter()
+    languages = LanguageDirectory(list(service.models.values()))
 
-    @router.post(
-        "/translate",
-        responses=ERROR_RESPONSES,
-        openapi_extra={"requestBody": {"content": BODIES, "required": True}},
-    )
+    def check_key(request: Request, key_in_body: str | None) -> None:
+        key = api_key_from_headers(request.headers) or key_in_body
+        check_api_key(service.settings.api_key, key)
+
+    @router.post("/translate", responses=ERROR_RESPONSES, openapi_extra=body_schema(LibreRequest))
     async def translate(request: Request) -> Response:
         """Translate as LibreTranslate does."""
-        body = await read_request(request)
-        check_api_key(
-            service.settings.api_key, api_key_from_headers(request.headers) or body.api_key
-        )
-        if body.format != "text":
-            raise RequestRefusedError(400, "only format=text can be translated")
-        model = find_model_for_languages(service, body.source, body.target)
+        body = await read_request(request, LibreRequest)
+        check_key(request, body.api_key)
+        texts = [body.q] if isinstance(body.q, str) else body.q
+        candidates = languages.candidates(body.source, body.target)
+        models: list[ServedModel | None] = [candidates[0]] * len(texts)
+        guesses: list[LanguageGuess] = []
+        if body.source.lower() == "auto":
+            chosen = await asyncio.to_thread(
+                lambda: [languages.choose(candidates, text) for text in texts]
+            )
+            models, guesses = [model for model, _ in chosen], [guess for _, guess in chosen]
+        translated = await _translate_texts(service, request, texts, models, body.alternatives)
+        answer: dict[str, Any] = {"translatedText": [text for text, _ in translated]}
+        if guesses:
+            answer["detectedLanguage"] = [guess_json(guess) for guess in guesses]
+        if body.alternatives:
+            answer["alternatives"] = [alternatives for _, alternatives in translated]
+        if isinstance(body.q, str):
+            answer = {key: values[0] for key, values in answer.items()}
+        return JSONResponse(answer)
+
+    @router.post("/detect", responses=ERROR_RESPONSES, openapi_extra=body_schema(DetectRequest))
+    async def detect(request: Request) -> list[dict[str, Any]]:
+        """Detect which language of the models a text is written in."""
+        body = await read_request(request, DetectRequest)
+        check_key(request, body.api_key)
+        guesses = await asyncio.to_thread(languages.detect, body.q)
+        return [guess_json(guess) for guess in guesses]
+
+    @router.get("/languages")
+    async def list_languages() -> list[dict[str, Any]]:
+        """All languages, and what each can be translated into."""
+        return languages.to_json()
+
+    @router.get("/frontend/settings")
+    async def frontend_settings() -> dict[str, Any]:
+        """What LibreTranslate's page and clients ask of a server."""
+        target = languages.pairs[0][1]
+        settings = service.settings
+        return {
+            "apiKeys": settings.api_key is not None,
+            "charLimit": settings.max_body,
+            "filesTranslation": False,
+            "frontendTimeout": 500,
+            "keyRequired": settings.api_key is not None,
+            "language": {
+                "source": {"code": "auto", "name": "Auto Detect"},
+                "target": {"code": target, "name": language_name(target)},
+            },
+            "suggestions": False,
+            "supportedFilesFormat": [],
+        }
+
+    return router
+
+
+async def _translate_texts(
+    service: TranslationService,
+    request: Request,
+    texts: Sequence[str],
+    models: Sequence[ServedModel | None],
+    alternatives: int,
+) -> list[tuple[str, list[str]]]:
+    """Translate each text with its model; return translations and alternatives.
+
+    A text without a model is its own translation.
+    """
+    results = [(text, list[str]()) for text in texts]
+    for model in dict.fromkeys(models):
+        if model is None:
+            continue
+        mine = [index for index, each in enumerate(models) if each is model]
+        nbest = 1 + alternatives
+        beam = max(nbest, model.decode.beam) if alternatives else None
         try:
-            submitted = service.submit_texts(request, model, body.q)
+            submitted = service.submit_texts(
+                request, model, [texts[index] for index in mine], beam, nbest
+            )
             done = await service.finish(request, None, gather_futures(submitted.futures))
         except UserError as error:
             raise RequestRefusedError(400, str(error)) from None
-        translated = [text for text, _ in submitted.join(done)]
-        answer = translated[0] if isinstance(body.q, str) else translated
-        return JSONResponse({"translatedText": answer})
+        for index, layout, (text, sentences) in zip(
+            mine, submitted.layouts, submitted.join(done), strict=True
+        ):
+            others = _alternative_texts(layout, sentences, alternatives)
+            results[index] = text, [other for other in others if other != text]
+    return results
 
-    @router.get("/languages")
-    async def languages() -> list[dict[str, Any]]:
-        """The source languages, and what each can be translated into."""
-        pairs = [(model.spec.source, model.spec.target) for model in service.models.values()]
-        return [
-            {"code": code, "name": code, "targets": sorted({t for s, t in pairs if s == code})}
-            for code in dict.fromkeys(source for source, _ in pairs)
-        ]
 
-    return router
+def _alternative_texts(
+    layout: SplitText, sentences: Sequence[Translation], number: int
+) -> list[str]:
+    """Return texts of the second translations of all sentences, of the third ones, and so on."""
+    return list(
+        dict.fromkeys(
+            layout.join(
+                [
+                    sentence.alternatives[min(rank, len(sentence.alternatives)) - 1].text
+                    if sentence.alternatives
+                    else sentence.text
+                    for sentence in sentences
+                ]
+            )
+            for rank in range(1, number + 1)
+        )
+    )

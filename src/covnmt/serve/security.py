@@ -16,10 +16,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from covnmt.serve.settings import ServeSettings
 
-PROTECTED_PATHS = ("/translate", "/languages", "/metrics", "/openapi.json")  # and all under /v1
+PROTECTED_PATHS = (
+    "/translate",
+    "/detect",
+    "/languages",
+    "/metrics",
+    "/openapi.json",
+)  # and all under /v1
 # LibreTranslate's clients send their key in the body, which is read later, and ask for languages
 # without one.
-KEY_CHECKED_LATER = ("/translate", "/languages")
+KEY_CHECKED_LATER = ("/translate", "/detect", "/languages")
 MAX_ADDRESSES = 10_000  # remembered for the rate; the one not seen for longest is forgotten
 RESPONSE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "

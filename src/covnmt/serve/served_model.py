@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from covnmt.base.config import DecodeConfig
+from covnmt.base.config import DecodeConfig, read_settings
 from covnmt.base.errors import UserError
 from covnmt.inference.model import Model
 from covnmt.model.directory import BUNDLED_MODELS, find_model
@@ -38,6 +38,8 @@ from covnmt.serve.work import (
     run_batch,
     too_long_message,
 )
+from covnmt.text.codec import SIDES
+from covnmt.text.tokenize import TokenizerSettings
 
 # A text with more characters for each allowed token is refused before it is tokenized.
 CHARACTERS_PER_TOKEN = 25
@@ -90,9 +92,25 @@ def parse_spec(text: str) -> ModelSpec:
         raise UserError(f"{name!r} cannot name a model; write --model some-name={directory}")
     if match["source"]:
         return ModelSpec(name, directory, match["source"], match["target"])
+    if languages := _stored_languages(directory):
+        return ModelSpec(name, directory, *languages)
     if directory.parent == BUNDLED_MODELS:
         return ModelSpec(name, directory, *directory.name.split("-"))
     return ModelSpec(name, directory)
+
+
+def _stored_languages(directory: Path) -> tuple[str, str] | None:
+    """Return the languages that a model was prepared with, if it has them.
+
+    Without --source-language and --target-language both sides are `en`, which says nothing.
+    """
+    try:
+        source, target = (
+            read_settings(directory / f"{side}.json", TokenizerSettings).language for side in SIDES
+        )
+    except UserError:  # whoever opens the model will say what is wrong
+        return None
+    return (source, target) if source != target else None
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,7 @@ class SentencePieceTokenizer:
         return list(self._model.encode(line, out_type=str))
 
     def detokenize(self, tokens: Sequence[str]) -> str:
-        runs = groupby(tokens, lambda token: _BYTE.fullmatch(token) is not None)
+        runs = groupby(tokens, is_byte_token)
         texts = [_decode_bytes(run) if is_bytes else "".join(run) for is_bytes, run in runs]
         return "".join(texts).replace(SPACE_SYMBOL, " ").strip()
 
@@ -235,6 +235,11 @@ class SentencePieceTokenizer:
             for i in range(self._model.get_piece_size())
             if not (self._model.is_unknown(i) or self._model.is_control(i))
         ]
+
+
+def is_byte_token(token: str) -> bool:
+    """Tell whether a token is a byte of a character that is not in the vocabulary."""
+    return _BYTE.fullmatch(token) is not None
 
 
 def is_continuation_byte(token: str) -> bool:
