@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,11 +23,15 @@ from covnmt.base.processes import map_unordered
 from covnmt.data.corpus import (
     CORPUS_FORMAT,
     DROP_REASONS,
+    REPORT_FILE,
     Corpus,
     DropReason,
     PrepareReport,
     SplitReport,
     format_dropped,
+    npy_header,
+    report_digest,
+    split_files,
 )
 from covnmt.data.settings import SPLIT_NAMES, PrepareSettings, SplitName
 from covnmt.data.tokenize_files import (
@@ -72,7 +76,7 @@ def _prepare(
     overwrite: bool,
     workers: int,
 ) -> PrepareReport:
-    if (output / "corpus.json").exists() and not overwrite:
+    if (output / REPORT_FILE).exists() and not overwrite:
         return _reuse(output, settings, inputs)
     if (output / "config.json").exists():
         raise UserError(f"{output}: contains a model; choose another directory")
@@ -89,8 +93,12 @@ def _prepare(
         splits=splits,
         vocabulary_sizes=sizes,
         fingerprint=vocabulary_fingerprint(output),
+        checksums={
+            file: files.file_digest(output / file) for name in splits for file in split_files(name)
+        },
     )
-    files.write_json(output / "corpus.json", report.model_dump(mode="json"))
+    report.checksums[REPORT_FILE] = report_digest(report.model_dump(mode="json"))
+    files.write_json(output / REPORT_FILE, report.model_dump(mode="json"))
     shutil.rmtree(work, ignore_errors=True)
     return report
 
@@ -107,7 +115,10 @@ def _reuse(
         "choose another directory, or use --overwrite",
     )
     for name in corpus.report.splits:
-        corpus.split(name)
+        split = corpus.split(name)
+        if name != "train":
+            for side in SIDES:
+                split.text(side)
     return corpus.report.model_copy(update={"reused": True})
 
 
@@ -121,7 +132,7 @@ def _identity(
 def _mark_incomplete(output: Path) -> None:
     """Remove corpus.json, and temporary files of a killed process."""
     try:
-        (output / "corpus.json").unlink(missing_ok=True)
+        (output / REPORT_FILE).unlink(missing_ok=True)
         for leftover in chain.from_iterable(output.rglob(f".{name}.*.tmp") for name in SPLIT_NAMES):
             leftover.unlink()
     except OSError as error:
@@ -233,14 +244,9 @@ def _dropped(tally: Counter[str]) -> dict[DropReason, int]:
 
 def _write_order(output: Path, pairs: int, seed: int, work: Path) -> None:
     with files.atomic_write(output / "train.order.npy") as stream:
-        _write_npy_header(stream, pairs)
+        stream.write(npy_header(pairs))
         for chunk in shuffled_numbers(pairs, seed, work):
             stream.write(chunk.astype("<i8", copy=False).tobytes())
-
-
-def _write_npy_header(stream: IO[bytes], length: int) -> None:
-    header = {"descr": "<i8", "fortran_order": False, "shape": (length,)}
-    np.lib.format.write_array_header_1_0(stream, header)
 
 
 def shuffled_numbers(total: int, seed: int, work: Path) -> Iterator[IntArray]:
@@ -309,7 +315,7 @@ def _concatenate(pairs: Iterable[FilePair], side: Side, number: int, stem: Path)
         files.atomic_write(Path(f"{stem}.ids")) as ids_file,
         files.atomic_write(Path(f"{stem}.offsets.npy")) as offsets_file,
     ):
-        _write_npy_header(offsets_file, number + 1)
+        offsets_file.write(npy_header(number + 1))
         offsets_file.write(np.zeros(1, "<i8").tobytes())
         for pair in pairs:
             with pair.file(f"{side}.ids").open("rb") as stream:
