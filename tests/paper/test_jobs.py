@@ -85,7 +85,7 @@ def test_measuring_does_not_start_after_a_signal(
 ) -> None:
     """Even if training had just finished: then it is recorded as finished."""
     outcome = TrainingOutcome("it says why", Counters(), finished, stopped)
-    monkeypatch.setattr(neural, "train", lambda *_: outcome)
+    monkeypatch.setattr(neural, "train", lambda *_, **__: outcome)
     plan, job = tiny_plan(tmp_path), ExperimentJob("baseline", 1)
     with pytest.raises(KeyboardInterrupt) if stopped else nullcontext():
         assert train_job(plan, job).reason == "it says why"
@@ -97,7 +97,7 @@ def test_reason_names_the_time_of_the_whole_job(
 ) -> None:
     """The limit that training was given is shorter: measuring needs time too."""
     outcome = TrainingOutcome("0.85 minutes are over", Counters(), True, False, limit="minutes")
-    monkeypatch.setattr(neural, "train", lambda *_: outcome)
+    monkeypatch.setattr(neural, "train", lambda *_, **__: outcome)
     ended = train_job(tiny_plan(tmp_path, minutes=1.0), ExperimentJob("baseline", 1))
     assert ended.reason == "its time was over (1 minutes, measuring included)"
     assert ended.minutes == 1.0
@@ -131,12 +131,13 @@ def test_progress_rows_show_finished_and_open_jobs(tmp_path: Path, comparison: C
 
 
 def test_resumed_training_has_the_time_that_is_left(tmp_path: Path) -> None:
-    assert training_minutes_left(None, tmp_path) == 0
-    assert training_minutes_left(10, tmp_path) == pytest.approx(8.5)
+    plan = tiny_plan(tmp_path, minutes=10)
+    assert training_minutes_left(tiny_plan(tmp_path), tmp_path) == 0
+    assert training_minutes_left(plan, tmp_path) == pytest.approx(8.5)
     log = ['{"seconds": 60}', '{"seconds": 120.0}', '{"secon']
     write_lines(tmp_path / "log.jsonl", log)
-    assert training_minutes_left(10, tmp_path) == pytest.approx(6.5)
-    assert 0 < training_minutes_left(1, tmp_path) < 0.1
+    assert training_minutes_left(plan, tmp_path) == pytest.approx(6.5)
+    assert 0 < training_minutes_left(tiny_plan(tmp_path, minutes=1), tmp_path) < 0.1
 
 
 def test_command_of_a_result_has_no_local_directory(tmp_path: Path) -> None:

@@ -47,10 +47,11 @@ def reproduce(
         ),
     ] = None,
     scale: Annotated[
-        Literal["paper", "modern", "shipped", "small", "tiny"] | None,
+        Literal["paper", "original", "modern", "shipped", "small", "tiny"] | None,
         typer.Option(
-            help="paper: the six systems; modern: subwords and modern training; shipped: the "
-            "bundled models; embedded has small and tiny. Default: paper, small"
+            help="paper: the six systems, trained with AdamW; original: trained as in the paper; "
+            "modern: subwords and modern training; shipped: the bundled models; embedded has "
+            "small, tiny and original, a test. Default: paper, small"
         ),
     ] = None,
     device: DeviceOption = "auto",

@@ -7,6 +7,7 @@
     jobs.py             run the jobs one after the other; parallel_jobs.py runs several at a time
     neural.py           train, tune and describe a neural system; phrase_based.py the other one
     measure.py          everything that is measured of a trained system
+    checkpoints.py      what is measured of every checkpoint, and the mean of the last weights
     results.py          result files
     summary.py          mean and spread over seeds, gains, sign tests, speed
     tables.py           Markdown tables, with the paper's figures next to ours

@@ -20,7 +20,7 @@ from covnmt.paper.systems import VARIANTS
 from covnmt.text.tokenize import WHITESPACE_SETTINGS, TokenizerSettings, subword_settings
 
 CorpusName = Literal["kftt", "twlaw", "embedded"]
-Scale = Literal["paper", "modern", "shipped", "small", "tiny"]
+Scale = Literal["paper", "original", "modern", "shipped", "small", "tiny"]
 
 GOLD_FILES = ("gold.source.txt", "gold.target.txt", "gold.links")
 VOCABULARY_WORDS = 30_000  # of either side
@@ -181,9 +181,14 @@ class Experiment:
     second_seed: tuple[str, ...] = ()  # systems that are run with a second seed too
     minutes: float | None = None  # of one job; None: as long as the recipe says
     tunes_length_penalty: bool = False  # on the dev set, for every system
+    checkpoints: int = 0  # the last ones, whose scores and mean weights are measured too
+    measuring_share: float = 0.15  # of a job's minutes, for the last validation and all scores
 
 
 SECOND_SEED_SYSTEMS = ("baseline", "fertility", "gru10")
+# With three jobs at once, those that matter most come first.
+ORIGINAL_SYSTEMS = (*SECOND_SEED_SYSTEMS, "linguistic", "tanh1", "gru1")
+LAST_CHECKPOINTS = 10
 JOB_MINUTES = 9.5
 KFTT = OpenCorpusText(
     folder="kftt-ja-en",
@@ -206,7 +211,7 @@ TWLAW = OpenCorpusText(
 def open_corpus_experiments(
     corpus: CorpusName, title: str, words: OpenCorpusText, plain: OpenCorpusText
 ) -> tuple[Experiment, ...]:
-    """List the scales of an open corpus: as in the paper, a modern recipe, the bundled model."""
+    """List the scales of an open corpus: the paper's network trained in two ways, and subwords."""
     return (
         Experiment(
             corpus,
@@ -217,6 +222,18 @@ def open_corpus_experiments(
             words,
             second_seed=SECOND_SEED_SYSTEMS,
             minutes=JOB_MINUTES,
+        ),
+        Experiment(
+            f"{corpus}-original",
+            corpus,
+            "original",
+            f"{title}, the paper's own training",
+            f"reproduce/{corpus}-original",
+            words,
+            systems=ORIGINAL_SYSTEMS,
+            second_seed=ORIGINAL_SYSTEMS,
+            checkpoints=LAST_CHECKPOINTS,
+            measuring_share=0.08,
         ),
         Experiment(
             f"{corpus}-modern",
@@ -267,6 +284,17 @@ EXPERIMENTS = (
         "reproduce/embedded-tiny",
         EmbeddedPairText(train=300, dev=20, test=40, example_count=2),
         systems=("baseline", "gru10"),
+    ),
+    Experiment(
+        "embedded-original",
+        "embedded",
+        "original",
+        "The synthetic pair, a test of every step of the paper's own training",
+        "reproduce/embedded-original",
+        EmbeddedPairText(train=300, dev=20, test=40, example_count=2),
+        systems=("baseline", "gru10"),
+        second_seed=("baseline", "gru10"),
+        checkpoints=LAST_CHECKPOINTS,
     ),
 )
 

@@ -23,11 +23,17 @@ from covnmt.inference.tune_penalties import (
     save_decoding,
     score_penalties,
 )
-from covnmt.model.checkpoint import write_last_weights
+from covnmt.model.checkpoint import BEST_WEIGHTS, load_tensors, write_last_weights
+from covnmt.paper.checkpoints import (
+    CheckpointMeasurement,
+    average_last_weights,
+    read_checkpoint_scores,
+)
 from covnmt.paper.experiments import should_tune_length_penalty
 from covnmt.paper.measure import NeuralSystem, measure_system
 from covnmt.paper.plan import ExperimentJob, ExperimentPlan
 from covnmt.paper.results import (
+    AveragedWeights,
     FinishedTraining,
     ReportPoint,
     Training,
@@ -37,9 +43,8 @@ from covnmt.paper.results import (
 from covnmt.paper.systems import recipe_overrides, training_system
 from covnmt.training.loop import train
 
-# Share of a job's time for the last validation, translation, alignment and scores.
-MEASURING_SHARE = 0.15
 TRAINED = "trained.json"
+AVERAGED_OUTPUTS = "test-averaged.jsonl"  # next to jobs.OUTPUTS
 WARM_UP = 1  # reports of speed that do not count
 
 
@@ -62,11 +67,32 @@ def run_neural_job(
     limits = without_length_limit(decode, Corpus.open(plan.prepared).split("test"))
     system = NeuralSystem(load(model, device=plan.device), limits)
     measured = measure_system(system, plan.experiment, plan.prepared, outputs)
+    if plan.experiment.checkpoints:
+        measured |= measure_checkpoints(plan, job, run, limits)
     seconds = round(time.monotonic() - began, 1)
     measured_config = config.model_copy(update={"decode": decode})
     description = describe_run(run, measured_config, ended.reason, speed=not plan.shared)
     tuning = {"tuning": penalties} if penalties else {}
     return ended, {**description, **tuning, "measuring_seconds": seconds, **measured}
+
+
+def measure_checkpoints(
+    plan: ExperimentPlan, job: ExperimentJob, run: Path, decode: DecodeConfig
+) -> dict[str, Any]:
+    """Return what was measured of each checkpoint, and measure the mean of the last weights."""
+    model = average_last_weights(run, plan.experiment.checkpoints)
+    _, about = load_tensors(model / BEST_WEIGHTS)
+    system = NeuralSystem(load(model, device=plan.device), decode)
+    outputs = plan.model_directory(job) / AVERAGED_OUTPUTS
+    measured = measure_system(system, plan.experiment, plan.prepared, outputs)
+    averaged = AveragedWeights(
+        updates=[int(name) for name in about["averaged"]],
+        scores=measured["scores"],
+        test=measured["test"],
+    )
+    # of a system that only decodes differently, checkpoints were not measured
+    checkpoints = read_checkpoint_scores(run, job) if run == plan.model_directory(job) else []
+    return {"checkpoints": checkpoints, "averaged": averaged}
 
 
 def describe_run(run: Path, config: Config, reason: str, speed: bool = True) -> dict[str, Any]:
@@ -143,8 +169,12 @@ def train_job(plan: ExperimentPlan, job: ExperimentJob) -> FinishedTraining:
     run = plan.model_directory(job)
     if (run / TRAINED).exists():
         return FinishedTraining.model_validate(read_json(run / TRAINED))
-    config = job_config(plan, job, training_minutes_left(plan.minutes, run))
-    outcome = train(config, run, pick_device(plan.device))
+    config = job_config(plan, job, training_minutes_left(plan, run))
+    after_validation = None
+    if plan.experiment.checkpoints:
+        decode = without_length_limit(config.decode, Corpus.open(plan.prepared).split("test"))
+        after_validation = CheckpointMeasurement(plan, job, decode)
+    outcome = train(config, run, pick_device(plan.device), after_validation=after_validation)
     reason = outcome.reason
     if plan.minutes and outcome.limit == "minutes":
         reason = f"its time was over ({plan.minutes:g} minutes, measuring included)"
@@ -167,9 +197,9 @@ def job_config(plan: ExperimentPlan, job: ExperimentJob, minutes: float) -> Conf
     return load_recipe(find_recipe(plan.experiment.recipe), overrides)
 
 
-def training_minutes_left(minutes: float | None, run: Path) -> float:
+def training_minutes_left(plan: ExperimentPlan, run: Path) -> float:
     """Compute the training minutes left of a job's time after an interruption; 0 is no limit."""
-    if minutes is None:
+    if plan.minutes is None:
         return 0.0
     spent, log = 0.0, run / "log.jsonl"
     for line in read_lines(log) if log.exists() else ():
@@ -177,4 +207,4 @@ def training_minutes_left(minutes: float | None, run: Path) -> float:
             spent = json.loads(line)["seconds"] / 60
         except (ValueError, KeyError):
             break  # a line that a crash cut off
-    return max((1 - MEASURING_SHARE) * minutes - spent, 0.01)
+    return max((1 - plan.experiment.measuring_share) * plan.minutes - spent, 0.01)

@@ -6,9 +6,10 @@ that older files lack are optional, and keys that this version does not know are
 
 import json
 import re
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -19,7 +20,11 @@ from covnmt.base.files import atomic_write_text, read_json
 from covnmt.metrics.bleu import Score
 
 RESULT_NAME = re.compile(r"(.+)-seed(\d+)\.json")
+PARTIAL_NAME = re.compile(r"(.+)-seed(\d+)\.partial\.json")
 PAPER_BLEU = "BLEU (paper)"
+
+
+AnyResult = TypeVar("AnyResult", "Result", "PartialResult")
 
 
 class Record(BaseModel):
@@ -55,6 +60,20 @@ class ValidationPoint(NamedTuple):
     update: int
     loss: float | None
     bleu: float
+
+
+class CheckpointScores(NamedTuple):
+    """Scores of the weights after some update; BLEU is the paper's."""
+
+    update: int
+    dev_bleu: float
+    bleu: float
+    length_ratio: float  # output over reference length
+    aer: float | None
+    saer: float | None
+    drop: float
+    rep: float
+    repeated_4grams: float
 
 
 class TriedPenalty(NamedTuple):
@@ -137,6 +156,14 @@ class Scores(Record):
     diagnostics: list[Score] = []
 
 
+class AveragedWeights(Record):
+    """What was measured with the mean of the weights after several updates."""
+
+    updates: list[int]
+    scores: Scores
+    test: SentenceMeasurements
+
+
 class Provenance(Record):
     """Where a system was trained: `base.provenance.collect_provenance`."""
 
@@ -175,6 +202,8 @@ class Result(Record):
     gold: Gold
     test: SentenceMeasurements
     examples: list[Example]
+    checkpoints: list[CheckpointScores] = []  # of every validation
+    averaged: AveragedWeights | None = None
 
     @cached_property
     def score_values(self) -> dict[str, float]:
@@ -198,31 +227,77 @@ class Result(Record):
         return None if value is None else float(value)
 
 
+class PartialResult(Provenance):
+    """What has been measured of a training that has not ended, in SYSTEM-seedN.partial.json."""
+
+    format: Literal[1] = 1
+    experiment: str
+    system: str
+    seed: int
+    checkpoints: list[CheckpointScores]
+
+
 def result_path(directory: Path, system: str, seed: int) -> Path:
     """Return the path of a job's result."""
     return directory / f"{system}-seed{seed}.json"
 
 
+def partial_result_path(directory: Path, system: str, seed: int) -> Path:
+    """Return the path of what has been measured of an unfinished job."""
+    return result_path(directory, system, seed).with_suffix(".partial.json")
+
+
 def write_result(directory: Path, result: Result) -> Path:
-    """Write a result file with the keys that were set."""
+    """Write a result file with the keys that were set, in place of the partial one."""
     path = result_path(directory, result.system, result.seed)
-    content = {"format": result.format, **result.model_dump(mode="json", exclude_unset=True)}
+    _write_record(path, result)
+    partial_result_path(directory, result.system, result.seed).unlink(missing_ok=True)
+    return path
+
+
+def write_partial_result(path: Path, result: PartialResult) -> None:
+    """Write what has been measured so far."""
+    _write_record(path, result)
+
+
+def _write_record(path: Path, record: Result | PartialResult) -> None:
+    content = {"format": record.format, **record.model_dump(mode="json", exclude_unset=True)}
     with atomic_write_text(path) as stream:
         stream.write(format_json(content) + "\n")
-    return path
 
 
 def read_results(directory: Path) -> list[Result]:
     """Read every result of an experiment, sorted by file name."""
-    results = []
+    return [read_result(*file) for file in _find_files(directory, RESULT_NAME)]
+
+
+def read_partial_results(directory: Path) -> list[PartialResult]:
+    """Read what has been measured of jobs that are not finished."""
+    return [
+        read_partial_result(path, system, seed)
+        for path, system, seed in _find_files(directory, PARTIAL_NAME)
+        if not result_path(directory, system, seed).exists()
+    ]
+
+
+def _find_files(directory: Path, name: re.Pattern[str]) -> Iterator[tuple[Path, str, int]]:
+    """Yield each file of such a name with its system and seed, sorted by name."""
     for path in sorted(directory.glob("*.json")):
-        if match := RESULT_NAME.fullmatch(path.name):
-            results.append(read_result(path, match[1], int(match[2])))
-    return results
+        if match := name.fullmatch(path.name):
+            yield path, match[1], int(match[2])
 
 
 def read_result(path: Path, system: str, seed: int) -> Result:
     """Read a result; a damaged file, or the result of another job, is an error."""
+    return _read_record(Result, path, system, seed)
+
+
+def read_partial_result(path: Path, system: str, seed: int) -> PartialResult:
+    """Read the partial result of a job likewise."""
+    return _read_record(PartialResult, path, system, seed)
+
+
+def _read_record(kind: type[AnyResult], path: Path, system: str, seed: int) -> AnyResult:
     content = read_json(path)
     remedy = "remove it and run the job again"
     if not isinstance(content, dict) or content.get("format") != 1:
@@ -231,7 +306,7 @@ def read_result(path: Path, system: str, seed: int) -> Result:
     if job != (system, seed):
         raise UserError(f"{path}: holds {job[0]}, seed {job[1]}; rename it, or {remedy}")
     try:
-        return Result.model_validate(content)
+        return kind.model_validate(content)
     except ValidationError as error:
         problems = error.errors()
         missing = [".".join(map(str, e["loc"])) for e in problems if e["type"] == "missing"]

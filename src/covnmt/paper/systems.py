@@ -40,6 +40,26 @@ MODERN = (
     "train.warmup=1500",
     "train.updates=40000",
 )
+# From the paper's training towards ours, one change at a time. Attention forms early with the first
+# two, so that there is something to see before the usual first validation.
+EARLY = "train.validate_from=10000"
+BRIDGE = (
+    ("modern-init", ("model.init=modern", EARLY), "modern initialization"),
+    (
+        "adamw",
+        (
+            "train.optimizer=adamw",
+            "train.learning_rate=1e-3",
+            "train.epsilon=1e-8",
+            "train.warmup=1000",
+            EARLY,
+        ),
+        "AdamW at a constant rate",
+    ),
+    ("token-batches", ("data.batching=tokens",), "reshuffled batches of up to 4,096 tokens"),
+    ("dropout", ("model.dropout=0.2",), "dropout 0.2"),
+    ("longer", ("train.updates=150000",), "twice the updates"),
+)
 INPUTS = (  # of the coverage network: ending, change, and what it says on the page
     ("no-attention", "attention=false", "without the attention"),
     ("no-annotation", "annotation=false", "without the annotation"),
@@ -75,6 +95,11 @@ VARIANTS: dict[str, Variant] = {
     "gru10-modern": Variant(
         "gru10", MODERN, "trained and tuned as at scale modern", tunes_length_penalty=True
     ),
+    **{
+        f"{base}-{ending}": Variant(base, changes, description)
+        for base in BOTH.split()
+        for ending, changes, description in BRIDGE
+    },
     **_variants(BOTH, "no-dropout", "model.dropout=0", "without dropout"),
     **_variants("gru10", "no-smoothing", "train.label_smoothing=0", "without label smoothing"),
     **_variants(

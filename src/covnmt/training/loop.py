@@ -8,7 +8,7 @@ are a function of their number, and a checkpoint holds everything else that chan
 import math
 import signal
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice, pairwise
@@ -41,20 +41,26 @@ from covnmt.training.state import (
     save_checkpoint,
 )
 from covnmt.training.step import TrainStep
-from covnmt.training.validation import validate
+from covnmt.training.validation import ValidationResult, validate
 
 # On a GPU batches are padded to multiples of these (pairs, tokens), so that few CUDA graphs do.
 PADDED_MULTIPLES = (8, 4)
 
 Limit = Literal["updates", "epochs", "patience", "minutes"]
+AfterValidation = Callable[[TrainingRun, ValidationResult], None]
 
 
 def train(
-    config: Config, directory: Path, device: torch.device, world: World = SINGLE_PROCESS
+    config: Config,
+    directory: Path,
+    device: torch.device,
+    world: World = SINGLE_PROCESS,
+    after_validation: AfterValidation | None = None,
 ) -> "TrainingOutcome":
     """Train the model that the recipe describes, from the start or from the last checkpoint.
 
-    Every rank calls this. All ranks validate, save and stop after the same updates.
+    Every rank calls this. All ranks validate, save and stop after the same updates. On every rank
+    `after_validation` sees the model with the weights that were validated; it must not change them.
     """
     with (
         open_run(config, directory, device, world) as run,
@@ -68,7 +74,7 @@ def train(
 
         if counters.validation_pending:  # a signal interrupted it before the run was resumed
             with log.pause():
-                validate_and_keep_best(run, log, stop)
+                validate_and_keep_best(run, log, stop, after_validation)
                 save_checkpoint(run, keep=stop.limit is not None)
 
         while not stop:
@@ -94,13 +100,18 @@ def train(
                 if counters.validation_pending and not stop.signal:
                     if not run.has_checkpoint:  # best weights alone could not be resumed
                         save_checkpoint(run)
-                    validate_and_keep_best(run, log, stop)
+                    validate_and_keep_best(run, log, stop, after_validation)
                 if stop or checkpoint_due:
                     save_checkpoint(run, keep=stop.limit is not None or checkpoint_due)
         return stop.outcome()
 
 
-def validate_and_keep_best(run: TrainingRun, log: TrainingLog, stop: "StopCondition") -> None:
+def validate_and_keep_best(
+    run: TrainingRun,
+    log: TrainingLog,
+    stop: "StopCondition",
+    after_validation: AfterValidation | None = None,
+) -> None:
     """Score the model on the dev set, and save its weights if they are the best so far.
 
     A signal interrupts it; the validation then stays pending until the run is resumed.
@@ -126,6 +137,8 @@ def validate_and_keep_best(run: TrainingRun, log: TrainingLog, stop: "StopCondit
             save_best(run, named_weights(run.model), note)
         else:
             counters.validations_since_best += 1
+        if after_validation:
+            after_validation(run, result)
     log.validation(result, is_best)
     counters.validation_pending = False
     stop.check_limits()

@@ -200,7 +200,7 @@ def save_checkpoint(run: TrainingRun, keep: bool = False) -> None:
     note = {"counters": run.counters.model_dump(by_alias=True), "corpus": run.corpus.identity()}
     best = run.ema or weights
     if keep and run.config.train.keep:  # before the checkpoint, or a crash in between loses them
-        save_recent(run, best)
+        save_recent(run, best, run.config.train.keep)
     save_signed_tensors(run, LAST_CHECKPOINT, tensors, note)
     if run.counters.best is None:
         save_best(run, best, {"update": run.counters.update})
@@ -212,11 +212,11 @@ def save_best(run: TrainingRun, weights: dict[str, Tensor], note: dict[str, Any]
         save_signed_tensors(run, BEST_WEIGHTS, weights, note)
 
 
-def save_recent(run: TrainingRun, weights: dict[str, Tensor]) -> None:
-    """Keep the weights of the last `train.keep` checkpoints."""
+def save_recent(run: TrainingRun, weights: dict[str, Tensor], keep: int) -> None:
+    """Write weights to be averaged, and remove all but the last `keep`."""
     update = run.counters.update
     save_signed_tensors(run, f"recent/{update:08d}.safetensors", weights, {"update": update})
-    for old in sorted((run.directory / "recent").glob("*.safetensors"))[: -run.config.train.keep]:
+    for old in sorted((run.directory / "recent").glob("*.safetensors"))[:-keep]:
         old.unlink()
 
 
