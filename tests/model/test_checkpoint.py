@@ -290,3 +290,71 @@ def test_run_directory_is_not_overwritten(
         assert not list(run.iterdir())
         write(tiny_model, tmp_path / "other")
     write(tiny_model, run)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "last.safetensors", "recent/00000040.safetensors"]
+)
+def test_every_flipped_bit_of_weights_is_refused(model_copy: Path, name: str) -> None:
+    path = model_copy / name
+    content = path.read_bytes()
+    load_tensors(path)
+    random = np.random.default_rng(1)
+    in_header = random.integers(8 * 8, 8 * 1000, 12)
+    for bit in [*in_header, *random.integers(8 * 8, 8 * len(content), 12)]:
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(UserError, match=rf"{path.name}: damaged"):
+            load_tensors(path)
+
+
+@pytest.mark.parametrize("write", [mean_of_one, write_last_weights])
+def test_written_model_directories_carry_a_digest(
+    write: Callable[[Path, Path], None], tiny_model: Path, tmp_path: Path
+) -> None:
+    write(tiny_model, tmp_path / "made")
+    path = tmp_path / "made" / BEST_WEIGHTS
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="its checksum has changed"):
+        load_tensors(path)
+
+
+def test_weights_without_digest_are_read(tmp_path: Path) -> None:
+    """As older versions wrote them; a tensor may be empty, a scalar, or of any type."""
+    tensors = {
+        "a": torch.ones(2, 3),
+        "b": torch.tensor(1, dtype=torch.uint8),
+        "c": torch.zeros(0),
+        "d": torch.ones(3, dtype=torch.bfloat16),
+    }
+    save_file(tensors, tmp_path / "old", metadata={"about": '{"update": 3}'})
+    save_tensors(tmp_path / "new", tensors, {"update": 3})
+    for name in ("old", "new"):
+        read, metadata = load_tensors(tmp_path / name)
+        assert metadata == {"update": 3}
+        assert all(torch.equal(read[key], tensor) for key, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("use", [load_model, exported, mean_of_one, write_last_weights])
+def test_weights_that_are_not_finite_are_refused(
+    use: Callable[..., object], value: float, model_copy: Path, tmp_path: Path
+) -> None:
+    for name in (BEST_WEIGHTS, "last.safetensors", "recent/00000040.safetensors"):
+        tensors, metadata = load_tensors(model_copy / name)
+        weight = next(n for n in tensors if n.endswith("readout.b"))
+        tensors[weight][0] = value
+        save_tensors(model_copy / name, tensors, metadata)
+    arguments = (model_copy,) if use is load_model else (model_copy, tmp_path / "out")
+    with pytest.raises(UserError, match=r"readout\.b has values that are infinite or NaN"):
+        use(*arguments)
+    assert not (tmp_path / "out").exists()
+
+
+def test_large_finite_weights_are_read(tmp_path: Path) -> None:
+    """Their sum is infinite."""
+    save_tensors(tmp_path / "large", {"a": torch.full((9,), 3e38)}, {})
+    assert load_tensors(tmp_path / "large")[0]["a"].isfinite().all()

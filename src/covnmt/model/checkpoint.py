@@ -11,9 +11,11 @@ Weights are safetensors, so opening a directory from elsewhere never runs code. 
 replaced as a whole, so a crash or a full disk leaves the previous one.
 """
 
+import hashlib
 import json
 import struct
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,8 @@ from covnmt.text.codec import copy_codecs
 
 BEST_WEIGHTS = "model.safetensors"
 LAST_CHECKPOINT = "last.safetensors"
+DIGEST_KEY = "sha256"  # of tensors and the rest of the metadata
+HASHING_THREADS = 4
 SIGNATURE_KEY = "settings"  # of the model signature in the metadata of weights
 # how the names of weights and of their EMA begin in the last checkpoint
 WEIGHTS_PREFIX, EMA_PREFIX = "model.", "average."
@@ -45,29 +49,60 @@ WEIGHTS_PREFIX, EMA_PREFIX = "model.", "average."
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, Any]) -> None:
     """Write named tensors with metadata, which safetensors keep as one JSON string."""
-    data = save(
-        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
-        metadata={"about": json.dumps(metadata)},
-    )
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    metadata = metadata | {DIGEST_KEY: content_digest(tensors, metadata)}
+    data = save(tensors, metadata={"about": json.dumps(metadata)})
     with atomic_write(path) as stream:
         stream.write(data)
 
 
+def content_digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
+    """Hash names, types, shapes and values of tensors, several at a time, and their metadata."""
+
+    def digest(name: str) -> bytes:
+        tensor = tensors[name]
+        result = hashlib.sha256(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        result.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        return result.digest()
+
+    with ThreadPoolExecutor(HASHING_THREADS) as pool:
+        digests = pool.map(digest, sorted(tensors))
+    about = json.dumps(metadata, sort_keys=True).encode()
+    return hashlib.sha256(b"".join([about, *digests])).hexdigest()
+
+
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read named tensors and their metadata; refuse a truncated or foreign file."""
+    """Read named tensors and their metadata; refuse a damaged or foreign file.
+
+    Files of older versions have no digest.
+    """
     if not path.is_file():
         raise UserError(f"{path}: no such file; is this a model directory made by `covnmt train`?")
     try:
         with safe_open(path, framework="pt") as stream:
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118
             metadata = json.loads((stream.metadata() or {}).get("about", "{}"))
-            if not isinstance(metadata, dict):
-                raise ValueError("its metadata are not those of covnmt")
+        if not isinstance(metadata, dict):
+            raise ValueError("its metadata are not those of covnmt")
+        digest = metadata.pop(DIGEST_KEY, None)
+        if digest is not None and digest != content_digest(tensors, metadata):
+            raise ValueError("its checksum has changed")
     except (SafetensorError, OSError, struct.error, *PARSE_ERRORS) as error:
         raise UserError(
             f"{path}: damaged or not a safetensors file ({error}); "
             "restore it from a copy, or train again"
         ) from None
+    for name, tensor in tensors.items():
+        # a finite sum has finite terms, and is quicker to tell
+        if (
+            tensor.is_floating_point()
+            and not tensor.float().sum().isfinite()
+            and not tensor.double().isfinite().all()
+        ):
+            raise UserError(
+                f"{path}: {name} has values that are infinite or NaN; restore it from a copy, or "
+                "train again with a lower train.learning_rate"
+            )
     return tensors, metadata
 
 
