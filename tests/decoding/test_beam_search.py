@@ -15,6 +15,7 @@ from covnmt.base.arrays import AnyArray
 from covnmt.base.config import DecodeConfig
 from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.beam_search import beam_search
+from covnmt.decoding.penalties import MAX_RETRY_ROWS
 
 from .table_scorer import END, NEVER, UNK, A, B, Table, V, batch, markov, random_table
 
@@ -311,6 +312,40 @@ def test_length_penalty_changes_the_winner() -> None:
     ((longer,),) = run([table], DecodeConfig(beam=2, length_penalty=1.0))
     assert (plain.token_ids, plain.score) == ((), -1.0)
     assert (longer.token_ids, longer.log_prob, longer.score) == ((A,), -1.5, -0.75)
+
+
+# --- hypotheses that loop ----------------------------------------------------------------------
+
+LOOPS = markov({last: {A: -0.5, B: -1.0} for last in (0, A, B)}, J=40)
+
+
+def test_a_search_that_loops_is_stopped_early_and_not_retried() -> None:
+    scorer, state, lengths = batch([LOOPS, markov({0: {A: -0.5}, A: {END: -0.1}}, J=40)])
+    config = DecodeConfig(beam=2, length_rules=False, max_length=120, stop_loops=True)
+    (looping, *_), (ending, *_) = beam_search(scorer, state, lengths, config)
+    assert (looping.finished, ending.finished) == (False, True)
+    assert 40 <= len(looping.token_ids) < 60
+    assert len(scorer.sizes) < 60
+    assert max(rows for _, rows in scorer.sizes) <= 4
+
+
+def test_the_work_of_retries_is_bounded() -> None:
+    scorer, state, lengths = batch([LOOPS])
+    beam_search(scorer, state, lengths, DecodeConfig(beam=2))
+    assert sum(rows for _, rows in scorer.sizes) < 2 * MAX_RETRY_ROWS
+    assert max(rows for _, rows in scorer.sizes) == 32  # 64 times 3 * 40 steps would be too much
+
+
+def test_a_search_can_be_interrupted_before_any_step() -> None:
+    scorer, state, lengths = batch([LOOPS])
+
+    def stop_before_step_6() -> None:
+        if len(scorer.sizes) == 5:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        beam_search(scorer, state, lengths, DecodeConfig(beam=2), None, stop_before_step_6)
+    assert len(scorer.sizes) == 5
 
 
 # --- watching ----------------------------------------------------------------------------------

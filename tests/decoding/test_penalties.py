@@ -11,6 +11,7 @@ import torch
 from covnmt.base.arrays import AnyArray
 from covnmt.base.config import DecodeConfig
 from covnmt.decoding.penalties import (
+    are_loops,
     judge_continuations,
     penalized_score,
     search_attempts,
@@ -23,6 +24,8 @@ ATTEMPTS: list[tuple[DecodeConfig, list[tuple[int, bool]]]] = [
     (DecodeConfig(beam=60, forbid_unk=True), [(60, True), (60, False), (120, False)]),
     (DecodeConfig(beam=100, forbid_unk=True), [(100, True), (100, False)]),
     (DecodeConfig(beam=100), [(100, False)]),
+    (DecodeConfig(beam=5, max_retry_beam=20), [(5, False), (10, False), (20, False)]),
+    (DecodeConfig(beam=30, max_retry_beam=20), [(30, False)]),
 ]
 
 
@@ -39,6 +42,20 @@ def test_step_limits_follow_source_length_or_setting() -> None:
     assert (first.tolist(), most.tolist()) == ([0, 1, 2], [3, 6, 15])
     first, most = step_limits(lengths, DecodeConfig(length_rules=False, max_length=9))
     assert (first.tolist(), most.tolist()) == ([0, 0, 0], [9, 9, 9])
+
+
+TAILS = {
+    "aaaaaaaaaaaaaaaa": True,
+    "abcdabcdabcdabcdabcd": True,
+    "the cat sat on a mat": False,
+    "a": False,
+    "": False,
+}
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_few_different_bigrams_are_a_loop(tail: str) -> None:
+    assert are_loops(np.array([list(tail.encode())], dtype=np.int64)).tolist() == [TAILS[tail]]
 
 
 COVERAGE: list[tuple[list[float], float]] = [

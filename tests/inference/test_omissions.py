@@ -9,7 +9,7 @@ import pytest
 
 from covnmt.base.config import DecodeConfig
 from covnmt.data.padding import PaddedIds
-from covnmt.decoding.engines import ForcedDecoding, SearchResult, StepCallback
+from covnmt.decoding.engines import ForcedDecoding, SearchResult, StepCallback, do_nothing
 from covnmt.inference import omissions, translate
 from covnmt.inference.model import Model, Overlong
 from covnmt.inference.omissions import format_reports
@@ -59,6 +59,7 @@ class WordByWord:
     """
 
     device = "cpu"
+    before_step = staticmethod(do_nothing)
 
     def force_decode(self, source: PaddedIds, target: PaddedIds) -> ForcedDecoding:
         assert len(target.ids) == 1 or target.ids.size <= omissions.MAX_TARGET_POSITIONS

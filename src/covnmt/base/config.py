@@ -207,6 +207,11 @@ class DecodeConfig(Settings):
         500, description="maximum number of target tokens where length_rules is off"
     )
     retry: bool = Field(True, description="widen the beam where no hypothesis ends")
+    max_retry_beam: PositiveInt = Field(200, description="widest beam of a retry")
+    stop_loops: bool = Field(
+        False,
+        description="give up on a sentence whose hypotheses all repeat a few tokens; not on a GPU",
+    )
     length_penalty: Annotated[float, Field(ge=0, le=10)] = Field(
         0.0, description="scores are divided by length to this power; 0: off"
     )

@@ -33,7 +33,9 @@ app = typer.Typer()
 # an option that is not given keeps the value that the model's config.json has
 DecodeOptions = Annotated[
     dict[str, Any],
-    FromSettings(DecodeConfig, omit=frozenset({"max_length", "retry"}), defaults=False),
+    FromSettings(
+        DecodeConfig, omit=frozenset({"max_length", "retry", "max_retry_beam"}), defaults=False
+    ),
 ]
 
 

@@ -14,6 +14,7 @@ for each, J source positions with the end symbol.
 """
 
 import math
+from collections.abc import Callable
 from itertools import count
 from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -23,15 +24,19 @@ from covnmt.base.arrays import AnyArray, BoolArray, IntArray
 from covnmt.base.config import DecodeConfig
 from covnmt.decoding.array_functions import sort_descending
 from covnmt.decoding.backtrace import ROOT, Hypothesis, SearchHistory
-from covnmt.decoding.engines import StepCallback
+from covnmt.decoding.engines import StepCallback, do_nothing
 from covnmt.decoding.penalties import (
+    LOOP_TOKENS,
+    MAX_RETRY_ROWS,
     Outcome,
+    are_loops,
     forbidden_ids,
     judge_continuations,
     search_attempts,
     step_limits,
 )
 
+LOOP_CHECK_STEPS = 8  # between two looks for loops
 MAX_FORBIDDEN = 3  # padding, the unknown token and the end symbol
 
 NO_TRANSLATION: tuple[float, tuple[int, ...]] = (-math.inf, ())  # log-probability and token ids
@@ -84,30 +89,43 @@ def beam_search(
     source_lengths: IntArray,
     config: DecodeConfig,
     on_step: StepCallback | None = None,
+    before_step: Callable[[], None] = do_nothing,
 ) -> list[list[Hypothesis]]:
     """Return the n best translations of every sentence, best first; always at least one.
 
     `source_lengths` [S] count the end symbol. Sentences without any finished hypothesis are tried
     again (see `search_attempts`), in parts so that wider beams take no more memory; where nothing
-    helps, their hypotheses come back unfinished.
+    helps, their hypotheses come back unfinished. The work of a retry is bounded, and those that
+    loop are not tried again. `before_step` may raise to interrupt the search.
     """
     hypotheses: list[list[Hypothesis]] = [[] for _ in source_lengths]
     pending = np.arange(len(hypotheses))
     rows = len(pending) * config.beam
+    most_steps = step_limits(source_lengths, config)[1]
     for attempt in search_attempts(config):
+        if attempt.beam > config.beam:
+            pending = pending[attempt.beam * most_steps[pending] <= MAX_RETRY_ROWS]
         size = max(1, rows // attempt.beam)
         for batch in (pending[n : n + size] for n in range(0, len(pending), size)):
             lengths = source_lengths[batch]
             reporter = None if on_step is None else _Reporter(on_step, batch.tolist())
-            history = _explore(scorer.keep(batch), state.select(batch), lengths, attempt, reporter)
+            start = scorer.keep(batch), state.select(batch)
+            history = _explore(*start, lengths, attempt, reporter, before_step)
             results = history.hypotheses(lengths.tolist(), scorer.end_id, attempt)
             for sentence, n_best in zip(batch.tolist(), results, strict=True):
                 hypotheses[sentence] = n_best
-        unfinished = [s for s in pending.tolist() if not hypotheses[s][0].finished]
+        unfinished = [s for s in pending.tolist() if worth_retrying(hypotheses[s][0], config)]
         pending = np.array(unfinished, dtype=int)
         if not len(pending):
             break
     return hypotheses
+
+
+def worth_retrying(best: Hypothesis, config: DecodeConfig) -> bool:
+    """Tell whether a wider beam may finish a translation; one that loops hardly ever does."""
+    if best.finished or not config.stop_loops:
+        return not best.finished
+    return not are_loops(np.array([best.token_ids[-LOOP_TOKENS:]]))[0]
 
 
 class _Beam(NamedTuple):
@@ -136,6 +154,7 @@ def _explore(
     lengths: IntArray,
     config: DecodeConfig,
     reporter: "_Reporter | None",
+    before_step: Callable[[], None],
 ) -> SearchHistory:
     """Search until every beam is empty or out of steps."""
     S = len(lengths)
@@ -150,6 +169,7 @@ def _explore(
     history: list[SearchHistory] = []  # what each step adds
     size = attention_rows = 0
     for step in count():
+        before_step()
         k = min(int(beam.widths.max(initial=0)) + MAX_FORBIDDEN, scorer.end_id + 1)
         proposal = scorer.step(state, token_ids, k)
         candidates = _choose(beam, proposal, step, scorer, config)
@@ -188,7 +208,29 @@ def _explore(
                 nodes=nodes[survivors],
             )
         state, token_ids = proposal.state.select(rows.ravel()), token_ids.ravel()
+        if config.stop_loops and len(history) % LOOP_CHECK_STEPS == 0:
+            beam = _stop_loops(beam, history)
     return SearchHistory(*map(np.concatenate, zip(*history, strict=True)))
+
+
+def _stop_loops(beam: _Beam, history: list[SearchHistory]) -> _Beam:
+    """Let the next step be the last of sentences whose open hypotheses all loop.
+
+    They are looked at once they are as long as a translation usually is.
+    """
+    steps = len(history)
+    long_enough = beam.max_steps <= 3 * steps
+    if steps < LOOP_TOKENS or not long_enough.any():
+        return beam
+    nodes, columns = beam.nodes.ravel(), []
+    first = sum(len(added.token_ids) for added in history)
+    for added in history[: -LOOP_TOKENS - 1 : -1]:
+        first -= len(added.token_ids)
+        columns.append(added.token_ids[nodes - first])
+        nodes = added.parents[nodes - first]
+    loops = are_loops(np.stack(columns[::-1], axis=1)).reshape(beam.nodes.shape)
+    hopeless = long_enough & (loops | (beam.log_probs == -math.inf)).all(axis=1)
+    return beam._replace(max_steps=np.where(hopeless, steps + 1, beam.max_steps))
 
 
 def _choose(

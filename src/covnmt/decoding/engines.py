@@ -29,6 +29,10 @@ Network = Union["Seq2Seq", "OnnxModel"]
 StepCallback = Callable[[int, tuple[int, ...]], None]
 
 
+def do_nothing() -> None:
+    """Let the search continue."""
+
+
 class SearchResult(NamedTuple):
     """The translations of S sentences."""
 
@@ -48,6 +52,8 @@ class Engine(Protocol):
     """One model, or an ensemble, opened for translation."""
 
     device: str  # cpu or cuda
+    # Called before every step on the host; what it raises ends the search or the forced decoding.
+    before_step: Callable[[], None]
 
     def search(
         self, source: PaddedIds, decode: DecodeConfig, on_step: StepCallback | None

@@ -4,7 +4,7 @@ Letters: S sentences, K hypotheses of each, R = S K rows, V vocabulary size, I t
 positions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from covnmt.data.batching import Batch
 from covnmt.data.padding import PaddedIds
 from covnmt.decoding.array_functions import mean, mean_log_probs, mean_or_none, top_k
 from covnmt.decoding.beam_search import Proposal, beam_search
-from covnmt.decoding.engines import ForcedDecoding, SearchResult, StepCallback
+from covnmt.decoding.engines import ForcedDecoding, SearchResult, StepCallback, do_nothing
 from covnmt.decoding.gpu.beam_search import GpuBeamSearch
 from covnmt.kernels import gpu
 from covnmt.kernels.tensors import EncodedSource
@@ -99,6 +99,7 @@ class TorchEngine:
 
     def __init__(self, models: Sequence[Seq2Seq], end_id: int) -> None:
         self.models, self.end_id = models, end_id
+        self.before_step: Callable[[], None] = do_nothing
         self._device = next(models[0].parameters()).device
         self.device = self._device.type
 
@@ -124,7 +125,7 @@ class TorchEngine:
         source = (ids.to(self._device), mask.to(self._device))
         scorer, state = TorchScorer.encode(self.models, *source, self.end_id)
         lengths = mask.sum(dim=1).cpu().numpy()
-        hypotheses = beam_search(scorer, state, lengths, decode, on_step)
+        hypotheses = beam_search(scorer, state, lengths, decode, on_step, self.before_step)
         return SearchResult(hypotheses, scorer.fertility())
 
     @cached_property
@@ -136,6 +137,7 @@ class TorchEngine:
     @torch.inference_mode()
     def force_decode(self, source: PaddedIds, target: PaddedIds) -> ForcedDecoding:
         """Decode these targets with the first model."""
+        self.before_step()
         batch = Batch(*map(torch.from_numpy, (*source, *target))).to(self._device)
         model = self.models[0]
         forced = model(batch)

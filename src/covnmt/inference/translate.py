@@ -44,6 +44,7 @@ class Translation:
     coverage: FloatArray  # [J] total attention received, divided by the fertility if there is one
     fertility: FloatArray | None  # [J] target tokens expected, where the model predicts them
     alternatives: tuple["Translation", ...] = ()  # the rest of the n-best list
+    finished: bool = True  # False: the search gave up before the sentence ended
 
     @property
     def alignment(self) -> FloatArray:
@@ -73,6 +74,7 @@ class Translation:
             "alignment": rounded_list(self.alignment),
             "coverage": rounded_list(self.coverage),
             "fertility": fertility,
+            **({} if self.finished else {"finished": False}),
             **({"nbest": [a.to_json() for a in self.alternatives]} if self.alternatives else {}),
         }
 
@@ -113,6 +115,7 @@ def make_translation(
                 blocks=(alignment,),
                 coverage=received if expected is None else received / expected,
                 fertility=expected,
+                finished=hypothesis.finished,
             )
         )
     return replace(nbest[0], alternatives=tuple(nbest[1:]))
@@ -199,6 +202,7 @@ def _concatenate(line: str, segments: Sequence[Translation], target: Codec) -> T
         blocks=tuple(block for segment in segments for block in segment.blocks),
         coverage=np.concatenate([empty, *(segment.coverage for segment in segments)]),
         fertility=np.concatenate(fertilities) if fertilities else None,
+        finished=all(segment.finished for segment in segments),
     )
 
 

@@ -165,6 +165,9 @@ class SentenceOut(BaseModel):
     source: str
     text: str
     score: float
+    finished: bool = Field(
+        True, description="only present if false: the search gave up before the sentence ended"
+    )
     source_tokens: list[str] | None = None
     tokens: list[str] | None = None
     readable_source_tokens: list[str] | None = Field(
@@ -270,6 +273,8 @@ def sentence_json(translation: Translation, parts: Sequence[str]) -> dict[str, A
         "text": translation.text,
         "score": finite_score(translation.score),
     }
+    if not translation.finished:
+        answer["finished"] = False
     if "tokens" in parts:
         answer["source_tokens"] = list(translation.source_tokens)
         answer["tokens"] = list(translation.tokens)

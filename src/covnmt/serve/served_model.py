@@ -135,7 +135,13 @@ class ServedModel:
         observe: Callable[[str, int, float], None],
     ) -> None:
         self.spec, self.workers, self.properties = spec, workers, properties
-        self.decode = properties.decode.model_copy(update={"batch_size": settings.batch_size})
+        self.decode = properties.decode.model_copy(
+            update={
+                "batch_size": settings.batch_size,
+                "max_retry_beam": settings.max_beam,
+                "stop_loops": True,
+            }
+        )
         self.max_characters = CHARACTERS_PER_TOKEN * self.decode.max_source
         # what a batch returns depends on the kind of work, so the queue itself is not typed by it
         self.queue: RequestQueue[Work[Any], Any] = RequestQueue(

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from covnmt.base.config import DecodeConfig
+from covnmt.decoding.beam_search import worth_retrying
 from covnmt.decoding.engines import SearchResult
 from covnmt.decoding.gpu.buffers import (
     SOURCE_MULTIPLE,
@@ -99,7 +100,7 @@ class GpuBeamSearch:
         if config.beam > BLOCK:
             return fallback(source_ids, mask, config)
         result = self._first_attempt(source_ids.cpu(), mask.cpu(), config)
-        unfinished = [n for n, (best, *_) in enumerate(result.hypotheses) if not best.finished]
+        unfinished = [n for n, (b, *_) in enumerate(result.hypotheses) if worth_retrying(b, config)]
         for second_attempt in islice(search_attempts(config), 1, 2) if unfinished else ():
             again = fallback(source_ids[unfinished], mask[unfinished], second_attempt)
             for n, hypotheses in zip(unfinished, again.hypotheses, strict=True):

@@ -10,7 +10,7 @@ sentences with K hypotheses each.
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from covnmt.base.errors import UserError
 from covnmt.data.padding import PaddedIds
 from covnmt.decoding.array_functions import mean, mean_log_probs, mean_or_none, top_k
 from covnmt.decoding.beam_search import Proposal, beam_search
-from covnmt.decoding.engines import ForcedDecoding, SearchResult, StepCallback
+from covnmt.decoding.engines import ForcedDecoding, SearchResult, StepCallback, do_nothing
 from covnmt.decoding.onnx.format import (
     ENCODER_FILE,
     MANIFEST_FILE,
@@ -271,6 +271,7 @@ class OnnxEngine:
 
     def __init__(self, models: Sequence[OnnxModel], end_id: int) -> None:
         self.models, self.end_id = models, end_id
+        self.before_step: Callable[[], None] = do_nothing
 
     def search(
         self, source: PaddedIds, decode: DecodeConfig, on_step: StepCallback | None
@@ -279,7 +280,7 @@ class OnnxEngine:
         scorer, state = OnnxScorer.encode(
             self.models, source, self.end_id, decode.beam, all_tokens=len(self.models) > 1
         )
-        hypotheses = beam_search(scorer, state, source.lengths, decode, on_step)
+        hypotheses = beam_search(scorer, state, source.lengths, decode, on_step, self.before_step)
         return SearchResult(hypotheses, scorer.fertility(source.ids.shape[1]))
 
     def force_decode(self, source: PaddedIds, target: PaddedIds) -> ForcedDecoding:
@@ -291,6 +292,7 @@ class OnnxEngine:
         alphas, target_log_probs = [], np.zeros(len(rows), np.float32)
         last_ids: IntArray | None = None
         for token_ids, is_real in zip(target.ids.T, target.mask.T, strict=True):
+            self.before_step()
             [outputs], state = scorer.run(state, last_ids, 1, ["log_probs", "alpha"])
             log_probs, alpha = outputs
             target_log_probs += np.where(is_real, log_probs[rows, token_ids], 0)
