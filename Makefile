@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-fast check setup clean
+.PHONY: demo test test-fast check docs setup clean
 
 demo: $(STAMP)
 	$(VENV)/bin/covnmt demo demo
@@ -17,6 +17,9 @@ test-fast: $(STAMP)
 
 check: $(STAMP)
 	scripts/check
+
+docs: $(STAMP)
+	scripts/docs
 
 setup: $(STAMP)
 

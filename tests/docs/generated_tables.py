@@ -22,6 +22,7 @@ from covnmt.base.table import markdown_table
 from covnmt.evaluation.evaluate import SIGNIFICANCE_LEVEL
 from covnmt.metrics.bleu import bleu_from_totals
 from covnmt.metrics.bootstrap import bleu_gain_interval
+from tests.docs.command_line_reference import command_line_reference
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = "benchmarks/results"
@@ -45,6 +46,11 @@ VARIATIONS = {
 MODERN = {  # experiment and seed; seed 2 on KFTT: both systems were trained side by side
     "KFTT, seed 2": ("kftt-modern", 2),
     "laws, seed 1": ("twlaw-modern", 1),
+}
+SUMMARY = {
+    "synthetic pair: small networks, 600 updates, 3 seeds": "embedded",
+    "KFTT, Japanese-English: paper's network, AdamW, 2 seeds": "kftt",
+    "laws, Chinese-English: the same, 2 seeds": "twlaw",
 }
 SIZES = {"1": "gru1", "4": "gru4", "10": "gru10", "16": "gru16"}
 INGREDIENTS = {
@@ -150,6 +156,23 @@ def results_table(experiment: str) -> str:
         for system, *cells in zip(systems, *columns, strict=True)
     ]
     return markdown_table(("system", "BLEU", "gain", *RATES), rows)
+
+
+def summary_table() -> str:
+    """Show the baseline and GRU d=10 of all experiments."""
+    rows = []
+    for label, experiment in SUMMARY.items():
+        summary = load_json(f"docs/results/{experiment}/summary.json")["systems"]
+        systems = {system["system"]: system for system in summary}
+        pair = [systems[name]["scores"]["BLEU (paper)"] for name in ("baseline", "gru10")]
+        gain = format_gain(systems["gru10"]["gain"], systems["gru10"]["gain_band"])
+        rows.append((label, *(f"{bleu['mean']:.1f}" for bleu in pair), gain))
+    for label, (experiment, seed) in MODERN.items():
+        before, baseline = bleu_and_statistics(f"{experiment}/baseline", seed)
+        after, coverage = bleu_and_statistics(f"{experiment}/gru10", seed)
+        name = f"{label}: modern recipe, subwords"
+        rows.append((name, f"{before:.1f}", f"{after:.1f}", gain_over(baseline, coverage)))
+    return markdown_table(("", "baseline", "GRU d=10", "gain"), rows)
 
 
 def significance_marks(system: Mapping[str, Any]) -> list[str]:
@@ -340,8 +363,17 @@ TABLES: dict[str, Callable[[], str]] = {
     "checked-pairs": checked_pairs_table,
     "checked-sentences": checked_sentences_table,
     "recipe-keys": recipe_keys,
+    "command-line": command_line_reference,
+    "summary": summary_table,
 }
-PAGES = ("README.md", "docs/check.md", "docs/recipes.md")
+PAGES = (
+    "README.md",
+    "docs/benchmarks.md",
+    "docs/check.md",
+    "docs/cli.md",
+    "docs/recipes.md",
+    "docs/results/README.md",
+)
 MARKED = re.compile(
     r"(<!-- table: ([\w-]+) \(scripts/update-docs\) -->\n).*?(<!-- end of table -->)", re.DOTALL
 )

@@ -238,14 +238,11 @@ def test_commands_are_found_in_pipes_and_over_lines() -> None:
     ]
 
 
-def test_python_of_the_readme_runs(
-    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/mine").symlink_to(tiny_model)
-    monkeypatch.chdir(tmp_path)
-    [example] = blocks(read("README.md"), "python")
+@pytest.mark.parametrize("name", ["README.md", "docs/python.md"])
+def test_python_of_the_readme_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    [example] = blocks(read(name), "python")
     exec(example, {})
+    assert "Kinkaku-ji" in capsys.readouterr().out
 
 
 def test_python_of_check_runs(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,19 +10,42 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from covnmt import __version__
 from covnmt.base.console import log
 from covnmt.base.errors import UserError, install_command
 from covnmt.cli import data, evaluate, models, phrase_based, reproduce, serve, train, translate
 
+GROUPS = {
+    "Translate": ("translate", "serve", "models"),
+    "Inspect": ("check", "align", "plot", "info"),
+    "Train": ("corpus", "prepare", "train", "tune", "average", "export", "recipe"),
+    "Evaluate": ("evaluate", "compare", "report", "rate"),
+    "Research": ("reproduce", "demo", "synthetic", "smt", "words"),
+}
+
+
+class GroupedCommands(TyperGroup):
+    """Lists the commands by group, in the order of GROUPS."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands; set the panel in which the help shows each."""
+        groups = {name: group for group, names in GROUPS.items() for name in names}
+        commands: Any = self.commands
+        for name, command in commands.items():
+            command.rich_help_panel = groups.get(name)
+        return sorted(self.commands, key=[*groups, *self.commands].index)
+
+
 app = typer.Typer(
+    cls=GroupedCommands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Train, run and inspect neural translators that keep track of what they translated.",
 )
 for commands in (data, train, translate, evaluate, serve, models, reproduce):
@@ -98,7 +121,8 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="print and exit")
+        bool,
+        typer.Option("--version", "-V", callback=_version, is_eager=True, help="print and exit"),
     ] = False,
 ) -> None:
     pass
