@@ -1,4 +1,4 @@
-"""Commands that make training data: prepare, synthetic, corpus."""
+"""Commands that make and verify training data: prepare, synthetic, corpus, verify."""
 
 import re
 from pathlib import Path
@@ -115,6 +115,19 @@ def prepare(
     )
     for line in prepare_corpus(settings, directory, overwrite, workers or available_cpus()).lines():
         print(line)
+
+
+@app.command()
+def verify(
+    directory: Annotated[str, typer.Argument(help="prepared corpus, model or run directory")],
+) -> None:
+    """Verify every file of a prepared corpus or a model: checksums, ranges, finite weights."""
+    from covnmt.inference.verify import verify_directory
+
+    result = verify_directory(directory)
+    print_table(("what", "result"), result.rows)
+    if result.damaged:
+        raise UserError(f"{directory}: {result.damaged} of {len(result.rows)} checks failed")
 
 
 def _tokenizer_settings(
