@@ -77,3 +77,21 @@ def test_numbers_become_chinese_characters(run: Run, tmp_path: Path) -> None:
     assert source.tokenize("第 12 条") == ["第", "十二", "条"]
     assert {"十二", "12"} & set(source.vocabulary.tokens) == {"十二"}
     assert target.tokenize("Article 12") == ["Article", "12"]
+
+
+def test_names_with_commas_are_files_if_they_exist(
+    run: Run, tiny_text: Path, tmp_path: Path
+) -> None:
+    source, target = tmp_path / "a,b.src", tiny_text / "train.tgt"
+    source.write_bytes((tiny_text / "train.src").read_bytes())
+    assert "300 of 300" in run("prepare", tmp_path / "d", "--train", source, target).out
+    done = run("prepare", tmp_path / "e", "--train", "a,b", target, code=2)
+    assert "2 source files but 1 target files (commas separate the names" in done.err
+
+
+def test_unpack_is_refused_where_nothing_is_unpacked(run: Run, tmp_path: Path) -> None:
+    places = ("--work", tmp_path / "work", "--results", tmp_path / "results")
+    for option in ("--list", "--page"):
+        done = run("reproduce", "embedded", "--unpack", "nosuch", option, *places, code=2)
+        assert "give --unpack without them" in done.err
+    assert not list(tmp_path.iterdir())

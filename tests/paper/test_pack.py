@@ -1,10 +1,14 @@
 """Prepared data packed into one file."""
 
+import io
+import resource
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from covnmt.base.errors import UserError
+from covnmt.paper import pack
 from covnmt.paper.pack import pack_prepared_data, unpack_prepared_data
 from tests.paper.sample_results import KFTT
 
@@ -37,3 +41,37 @@ def test_files_that_are_no_pack_are_refused(prepared: Path, tmp_path: Path) -> N
         with pytest.raises(UserError, match=message):
             unpack_prepared_data(tmp_path / file, name, tmp_path / "new/data")
         assert list((tmp_path / "new").iterdir()) == []
+
+
+def write_archive(path: Path, members: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w:xz") as archive:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+
+
+def test_archive_that_unpacks_to_too_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack, "MAX_EXTRACTED_BYTES", 10**6)
+    write_archive(tmp_path / "bomb", {"kftt/corpus.json": bytes(10**6), "kftt/a": b"1"})
+    write_archive(tmp_path / "many", {f"kftt/{n}": b"" for n in range(1001)})
+    for name in ("bomb", "many"):
+        with pytest.raises(
+            UserError, match=rf"{name}: unpacks to more than 1,000 files or 1,000,0"
+        ):
+            unpack_prepared_data(tmp_path / name, "kftt", tmp_path / "new/data")
+        assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_full_disk_is_not_blamed_on_the_pack(tmp_path: Path) -> None:
+    write_archive(tmp_path / "large", {"kftt/corpus.json": bytes(10**6)})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10**5, before[1]))
+    try:
+        with pytest.raises(UserError, match=r"into .*data \(File too large\)$"):
+            unpack_prepared_data(tmp_path / "large", "kftt", tmp_path / "new/data")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list((tmp_path / "new").iterdir()) == []

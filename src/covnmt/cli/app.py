@@ -22,7 +22,7 @@ from covnmt.cli import data, evaluate, models, phrase_based, reproduce, serve, t
 
 GROUPS = {
     "Translate": ("translate", "serve", "models"),
-    "Inspect": ("check", "align", "plot", "info"),
+    "Inspect": ("check", "align", "plot", "info", "verify"),
     "Train": ("corpus", "prepare", "train", "tune", "average", "export", "recipe"),
     "Evaluate": ("evaluate", "compare", "report", "rate"),
     "Research": ("reproduce", "demo", "synthetic", "smt", "words"),

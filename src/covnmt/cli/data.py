@@ -155,9 +155,13 @@ def _tokenizer_settings(
 
 
 def _file_pairs(source: str, target: str) -> list[FilePair]:
-    sources, targets = source.split(","), target.split(",")
+    # a name with a comma in it is one file if there is such a file
+    sources, targets = ([n] if Path(n).exists() else n.split(",") for n in (source, target))
     if len(sources) != len(targets):
-        raise UserError(f"--train: {len(sources)} source files but {len(targets)} target files")
+        raise UserError(
+            f"--train: {len(sources)} source files but {len(targets)} target files "
+            "(commas separate the names of several files)"
+        )
     if not all(sources + targets):
         raise UserError("--train: a file name is missing beside a comma")
     return [(Path(s), Path(t)) for s, t in zip(sources, targets, strict=True)]

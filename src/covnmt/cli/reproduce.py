@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from covnmt.base.console import log, stdout_console
+from covnmt.base.errors import UserError
 from covnmt.cli.options import (
     DeviceOption,
     TrainingThreadsOption,
@@ -80,6 +81,8 @@ def reproduce(
     from covnmt.paper.pack import pack_prepared_data, unpack_prepared_data
     from covnmt.paper.plan import FIRST_SEED, ExperimentPlan, choose_jobs
 
+    if unpack and (list_jobs or page):
+        raise UserError("--list and --page read no data: give --unpack without them")
     experiment = find_experiment(corpus, scale)
     chosen = choose_jobs(experiment, system or (), seed or ())
     time = minutes or experiment.minutes

@@ -13,6 +13,9 @@ from pathlib import Path
 from covnmt.base.console import track
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write
+from covnmt.data.download import MAX_EXTRACTED_BYTES
+
+MAX_MEMBERS = 1000  # of a pack, which has some 20
 
 
 def pack_prepared_data(prepared: Path, name: str, file: Path) -> None:
@@ -29,6 +32,23 @@ def pack_prepared_data(prepared: Path, name: str, file: Path) -> None:
                 archive.addfile(entry, content)
 
 
+class SizeLimit:
+    """A filter of archive members: nothing outside of the directory, and not without end."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.members, self.bytes = file, 0, 0
+
+    def __call__(self, member: tarfile.TarInfo, path: str) -> tarfile.TarInfo:
+        self.members += 1
+        self.bytes += member.size
+        if self.members > MAX_MEMBERS or self.bytes > MAX_EXTRACTED_BYTES:
+            raise UserError(
+                f"{self.file}: unpacks to more than {MAX_MEMBERS:,} files or "
+                f"{MAX_EXTRACTED_BYTES:,} bytes, which no pack does"
+            )
+        return tarfile.data_filter(member, path)
+
+
 def unpack_prepared_data(file: Path, name: str, prepared: Path) -> None:
     """Fill the prepared directory from a pack, unless it is complete."""
     if (prepared / "corpus.json").exists():
@@ -38,10 +58,14 @@ def unpack_prepared_data(file: Path, name: str, prepared: Path) -> None:
     try:
         try:
             with tarfile.open(file, "r:xz") as archive:
-                archive.extractall(temporary, filter="data")
+                archive.extractall(temporary, filter=SizeLimit(file))
         except FileNotFoundError:
             raise UserError(f"{file}: no such file; make it with --pack") from None
-        except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
+        except (OSError, EOFError, tarfile.TarError, lzma.LZMAError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno:  # of the system, not of the archive
+                raise UserError(
+                    f"{file}: cannot be unpacked into {prepared} ({error.strerror})"
+                ) from None
             raise UserError(f"{file}: cannot be unpacked ({error}); pack it again") from None
         names = sorted(path.name for path in temporary.iterdir())
         if names != [name] or not (temporary / name / "corpus.json").exists():
