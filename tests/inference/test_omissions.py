@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pytest
 
+from covnmt.base.arrays import FloatArray
 from covnmt.base.config import DecodeConfig
 from covnmt.data.padding import PaddedIds
 from covnmt.decoding.engines import ForcedDecoding, SearchResult, StepCallback, do_nothing
@@ -77,6 +78,9 @@ class WordByWord:
         self, source: PaddedIds, decode: DecodeConfig, watch: StepCallback | None
     ) -> SearchResult:
         raise AssertionError("the stand-in translates")
+
+    def attend_without_coverage(self, source: PaddedIds, target: PaddedIds) -> FloatArray:
+        raise AssertionError("nobody asks for attention")
 
     def log_prob(self, x: Sequence[int], y: Sequence[int]) -> float:
         meant = [TRANSLATED[word] for word in x if word in TRANSLATED]

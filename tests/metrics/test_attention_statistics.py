@@ -4,33 +4,48 @@ import numpy as np
 import pytest
 
 from covnmt.metrics.attention_statistics import (
+    AttendedPair,
     attention_entropy,
-    coverage_correlation,
+    coverage_effect,
     fertility_fit,
 )
 
 
-def test_attention_that_moves_on_correlates_negatively_with_coverage() -> None:
-    moving_on = np.eye(6, dtype=np.float32)
-    staying = np.zeros((6, 6), np.float32)
-    staying[:, 2] = 1
-    assert coverage_correlation([moving_on]) < -0.1
-    assert coverage_correlation([staying]) > 0.8
+def test_coverage_effect_by_hand() -> None:
+    """One word is covered after the first step, and coverage halves the attention to it."""
+    alpha = np.array([[0.9, 0.1], [0.2, 0.8], [0.3, 0.6]], dtype=np.float32)
+    without = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.3]], dtype=np.float32)
+    effect = coverage_effect([AttendedPair(alpha, without)])
+    # C before each step: [0, 0], [0.9, 0.1], [1.1, 0.9]
+    assert [effect.uncovered.words, effect.partly.words, effect.covered.words] == [3, 2, 1]
+    assert effect.covered.change == pytest.approx(-np.log(2), abs=1e-6)
+    assert effect.partly.change == pytest.approx(np.log(2) / 2, abs=1e-6)
+    assert effect.uncovered.change == 0
+    assert effect.covered.log_attention == pytest.approx(np.log(0.3), abs=1e-6)
+    assert effect.difference == pytest.approx(-np.log(2), abs=1e-6)
+    assert effect.difference_interval == pytest.approx((-np.log(2), -np.log(2)), abs=1e-6)
 
 
-def test_coverage_correlation_by_hand() -> None:
-    soft = np.array([[0.8, 0.2], [0.3, 0.7], [0.5, 0.5]], dtype=np.float32)
-    before = [0.8, 0.2, 1.1, 0.9]
-    after = [0.3, 0.7, 0.5, 0.5]
-    expected = np.corrcoef(before, after)[0, 1]
-    assert coverage_correlation([soft]) == pytest.approx(expected, abs=1e-6)
-    # one step says nothing, and sentences are pooled
-    assert coverage_correlation([soft[:1], soft]) == pytest.approx(expected, abs=1e-6)
+def test_coverage_is_attention_received_over_fertility() -> None:
+    alpha = np.array([[0.5, 0.5], [0.5, 0.5]], dtype=np.float32)
+    fertility = np.array([0.25, 2.0], dtype=np.float32)  # C before the second step: 2, 0.25
+    effect = coverage_effect([AttendedPair(alpha, alpha, fertility)])
+    assert [effect.uncovered.words, effect.partly.words, effect.covered.words] == [2, 1, 1]
 
 
-@pytest.mark.parametrize("shape", [(0, 0), (1, 3), (4, 3)])
-def test_constant_attention_has_correlation_zero(shape: tuple[int, int]) -> None:
-    assert coverage_correlation([np.zeros(shape, np.float32)]) == 0
+def test_interval_of_the_coverage_effect_grows_with_the_spread_of_the_pairs() -> None:
+    alpha = np.array([[1.0, 0.5], [0.5, 0.5], [0.5, 0.5]], dtype=np.float32)
+    equal = [AttendedPair(alpha, alpha)] * 4
+    mixed = [AttendedPair(alpha, alpha * np.float32(1 + k / 4)) for k in range(4)]
+    narrow, wide = coverage_effect(equal).covered, coverage_effect(mixed).covered
+    assert narrow.change_interval == (0, 0)
+    low, high = wide.change_interval
+    assert low < wide.change < high
+
+
+def test_nothing_to_measure_has_no_effect() -> None:
+    effect = coverage_effect([])
+    assert effect.covered.words == effect.difference == 0
 
 
 def test_fertility_fit_by_hand() -> None:

@@ -198,3 +198,21 @@ def test_attention_gradient_reaches_earlier_steps_through_coverage() -> None:
 def test_small_batch_ids_are_in_range() -> None:
     batch = small_batch([(4, 3)])
     assert batch.source.max() == END == VOCABULARY_SIZE - 1
+
+
+@pytest.mark.parametrize("coverage", COVERAGES)
+def test_attention_without_coverage_is_that_of_the_same_state_with_C_0(coverage: str) -> None:
+    """In this order, the states that a step returns are those that attended."""
+    model = small_model(small_config(COVERAGES[coverage], order="code"))
+    batch = small_batch([(5, 4), (3, 6)])
+    source, y = model.encode(batch.source, batch.source_mask), model.embed_previous(batch)
+    decoder = model.decoder
+    steps, C_0 = decoder.decode_stepwise(source, y), decoder.initial_state(source).C.unsqueeze(1)
+    expected = [
+        decoder.attention(t.unsqueeze(1), C_0, source.h, source.keys, source.mask).alpha.squeeze(1)
+        for t in steps.t.unbind(1)
+    ]
+    without = decoder.attend_without_coverage(source, y)
+    torch.testing.assert_close(without, torch.stack(expected, dim=1))
+    assert torch.equal(without[:, 0], steps.alpha[:, 0])
+    assert torch.equal(without, steps.alpha) == (coverage == "baseline")

@@ -32,7 +32,6 @@ SCORES = {
     "DROP",
     "repeated 4-grams",
     "little attention",
-    "coverage-attention correlation",
     "attention entropy",
 }
 

@@ -63,6 +63,12 @@ class Engine(Protocol):
     def force_decode(self, source: PaddedIds, target: PaddedIds) -> ForcedDecoding:
         """Decode these targets with the first model."""
 
+    def attend_without_coverage(self, source: PaddedIds, target: PaddedIds) -> FloatArray:
+        """Attend [S, I, J] as `force_decode` does, but with C_0 in place of the coverage.
+
+        The decoder's states stay those of the model as it is. Without coverage nothing changes.
+        """
+
 
 def load_networks(
     directories: Sequence[Path],

@@ -150,6 +150,15 @@ class TorchEngine:
             fertility=None if fertility is None else fertility.float().cpu().numpy(),
         )
 
+    @torch.inference_mode()
+    def attend_without_coverage(self, source: PaddedIds, target: PaddedIds) -> FloatArray:
+        """Attend with C_0 in place of the coverage [S, I, J]."""
+        batch = Batch(*map(torch.from_numpy, (*source, *target))).to(self._device)
+        model = self.models[0]
+        encoded = model.encode(batch.source, batch.source_mask)
+        alpha = model.decoder.attend_without_coverage(encoded, model.embed_previous(batch))
+        return alpha.float().cpu().numpy()
+
 
 def pick_device(name: str) -> torch.device:
     """Return the device of this name, or for `auto` the GPU if there is one.

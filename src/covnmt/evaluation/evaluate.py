@@ -339,12 +339,8 @@ class _Evaluator:
         attention, fertility = self.output.attention, self.output.fertility
         if attention is None:
             return ()
-        correlation = attention_statistics.coverage_correlation(attention)
         entropy = attention_statistics.attention_entropy(attention)
-        scores = [
-            Score("coverage-attention correlation", correlation, f"r:pearson|lag:1|{VERSION}"),
-            Score("attention entropy", entropy, f"unit:bits|end:counted|{VERSION}"),
-        ]
+        scores = [Score("attention entropy", entropy, f"unit:bits|end:counted|{VERSION}")]
         if fertility is not None:
             fit = asdict(attention_statistics.fertility_fit(fertility, attention))
             name, signature = "fertility-attention correlation", f"r:pearson|{VERSION}"

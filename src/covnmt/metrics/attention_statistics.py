@@ -1,17 +1,28 @@
-"""Compute statistics of attention: coverage, fertility, entropy (paper, sections 3.1 and 3.2).
+"""Compute statistics of attention: effect of coverage, fertility, entropy (paper, section 3).
 
 Soft matrices are [I, J]: alpha_ij is the weight of source word j for target word i, without the
 end symbols. C_ij is the attention that word j has received up to step i, Phi_j its predicted
 fertility.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from covnmt.base.arrays import DoubleArray, FloatArray
+from covnmt.metrics.bootstrap import (
+    BOOTSTRAP_SAMPLES,
+    BOOTSTRAP_SEED,
+    ConfidenceInterval,
+    confidence_interval,
+    resample_counts,
+)
+
+# Coverage under which a source word is not yet covered, and above which it is covered.
+UNCOVERED, COVERED = 0.2, 1.0
 
 
 @dataclass(frozen=True)
@@ -24,17 +35,83 @@ class FertilityFit:
     mean_absolute_difference: float
 
 
-def coverage_correlation(attention: Sequence[FloatArray]) -> float:
-    """Compute the Pearson correlation of C_{i-1,j} with alpha_ij over all steps but the first.
+class AttendedPair(NamedTuple):
+    """The attention of one pair, and what it would be without coverage at each step."""
 
-    The paper finds it negative: covered words get less attention.
+    attention: FloatArray  # [I, J]
+    without_coverage: FloatArray  # [I, J]
+    fertility: FloatArray | None = None  # [J] Phi, which divides the attention received
+
+
+@dataclass(frozen=True)
+class WordGroup:
+    """Source words that have been covered so far to some degree, counted at every step."""
+
+    words: int
+    log_attention: float  # mean, in nats
+    change: float  # mean of log attention with coverage minus without
+    change_interval: ConfidenceInterval
+
+
+@dataclass(frozen=True)
+class CoverageEffect:
+    """How the coverage changes the attention to words that are covered, and to others."""
+
+    uncovered: WordGroup
+    partly: WordGroup
+    covered: WordGroup
+    difference: float  # change of covered words minus that of words not yet covered
+    difference_interval: ConfidenceInterval
+
+
+def coverage_effect(pairs: Iterable[AttendedPair]) -> CoverageEffect:
+    """Compare attention with the coverage and without it, by what words have received before.
+
+    A word's coverage is the attention received so far, divided by its fertility where the model has
+    one. Intervals are 95% bootstrap confidence intervals over the pairs.
     """
-    coverage, next_attention = [], []
-    for alpha in attention:
-        C = np.cumsum(alpha, axis=0, dtype=np.float64)  # [I, J]
-        coverage.append(C[:-1].ravel())
-        next_attention.append(alpha[1:].ravel())
-    return _correlation(_concatenate(coverage), _concatenate(next_attention))
+    rows = [_sums_of_pair(pair) for pair in pairs] or [np.zeros((3, 3))]
+    sums = np.stack(rows)  # [N, groups, 3]
+    samples = resample_counts(len(sums), BOOTSTRAP_SAMPLES, np.random.default_rng(BOOTSTRAP_SEED))
+    resampled = np.tensordot(samples, sums, axes=1)  # [samples, groups, 3]
+    means, mean_samples = _group_means(sums.sum(axis=0)), _group_means(resampled)
+    groups = [
+        WordGroup(
+            words=int(sums[:, group, 0].sum()),
+            log_attention=float(means[group, 0]),
+            change=float(means[group, 1]),
+            change_interval=confidence_interval(mean_samples[:, group, 1]),
+        )
+        for group in range(3)
+    ]
+    differences = mean_samples[:, 2, 1] - mean_samples[:, 0, 1]
+    uncovered, partly, covered = groups
+    return CoverageEffect(
+        uncovered,
+        partly,
+        covered,
+        difference=covered.change - uncovered.change,
+        difference_interval=confidence_interval(differences),
+    )
+
+
+def _sums_of_pair(pair: AttendedPair) -> DoubleArray:
+    """Return words, sum of log attention and sum of its change by group [3, 3]."""
+    alpha, without = (matrix.astype(np.float64) for matrix in pair[:2])
+    fertility = 1.0 if pair.fertility is None else pair.fertility
+    before = (np.cumsum(alpha, axis=0) - alpha) / fertility  # C_{i-1} [I, J]
+    groups = np.digitize(before, (UNCOVERED, np.nextafter(COVERED, 2)))
+    valid = (alpha > 0) & (without > 0)  # float32 has no smaller ones
+    logs = np.log(np.where(valid, alpha, 1))
+    changes = logs - np.log(np.where(valid, without, 1))
+    rows = [valid & (groups == group) for group in range(3)]
+    return np.array([[row.sum(), logs[row].sum(), changes[row].sum()] for row in rows])
+
+
+def _group_means(sums: DoubleArray) -> DoubleArray:
+    """Divide sums [..., groups, 3] by the words; 0 for a group without words [..., groups, 2]."""
+    words = sums[..., :1]
+    return np.divide(sums[..., 1:], words, out=np.zeros_like(sums[..., 1:]), where=words > 0)
 
 
 def fertility_fit(

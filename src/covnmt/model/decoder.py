@@ -102,6 +102,18 @@ class Decoder(KernelModule):
             C=state.C,
         )
 
+    def attend_without_coverage(self, source: EncodedSource, y: Tensor) -> Tensor:
+        """Attend as at every step of `decode_stepwise`, but with C_0 instead of C_{i-1} [B, I, J].
+
+        States, contexts and coverage are those of the model as it is; only attention differs.
+        """
+        state = first = self.initial_state(source)
+        alphas = []
+        for i, projected in enumerate(self.cell.project(y).unbind(1)):
+            alphas.append(self.step(source, state._replace(C=first.C), projected, first=i == 0)[1])
+            state, _ = self.step(source, state, projected, first=i == 0)
+        return torch.stack(alphas, dim=1)
+
     def weights(self) -> DecoderWeights:
         """Collect the weights that the kernels take."""
         attention = self.attention

@@ -91,12 +91,16 @@ class Seq2Seq(nn.Module):
     def forward(self, batch: Batch) -> TeacherForcedOutput:
         """Decode the targets of the batch, teacher-forced."""
         source = self.encode(batch.source, batch.source_mask)
-        y = self.dropout(self.target(batch.target[:, :-1]))
-        y = nn.functional.pad(y, (0, 0, 1, 0))  # y_0 is exactly zero
+        y = self.embed_previous(batch)
         steps = self.decoder.decode_teacher_forced(source, y)
         features = self.readout(steps.t, steps.s, y)
         fertility = self.decoder.coverage.fertility(source.Phi)
         return TeacherForcedOutput(features, steps.alpha, fertility)
+
+    def embed_previous(self, batch: Batch) -> Tensor:
+        """Embed the token before each target token [B, I, m]; y_0 is exactly zero."""
+        y = self.dropout(self.target(batch.target[:, :-1]))
+        return nn.functional.pad(y, (0, 0, 1, 0))
 
     def decoding_weights(self) -> DecodingWeights:
         """Collect the weights that the kernels take for a step of decoding."""

@@ -15,6 +15,7 @@ from covnmt.base.provenance import collect_provenance
 from covnmt.base.recipe import find_recipe, load_recipe, toml_string
 from covnmt.data.corpus import Corpus, Split
 from covnmt.decoding.torch import pick_device
+from covnmt.evaluation.coverage_effect import measure_coverage_effect
 from covnmt.inference.info import model_info
 from covnmt.inference.model import load
 from covnmt.inference.tune_penalties import (
@@ -65,8 +66,7 @@ def run_neural_job(
         write_last_weights(run, model)
     decode, penalties = tune_length_penalty(plan, job, model, config.decode)
     limits = without_length_limit(decode, Corpus.open(plan.prepared).split("test"))
-    system = NeuralSystem(load(model, device=plan.device), limits)
-    measured = measure_system(system, plan.experiment, plan.prepared, outputs)
+    measured = measure_weights(plan, model, limits, outputs)
     if plan.experiment.checkpoints:
         measured |= measure_checkpoints(plan, job, run, limits)
     seconds = round(time.monotonic() - began, 1)
@@ -76,19 +76,31 @@ def run_neural_job(
     return ended, {**description, **tuning, "measuring_seconds": seconds, **measured}
 
 
+def measure_weights(
+    plan: ExperimentPlan, directory: Path, decode: DecodeConfig, outputs: Path
+) -> dict[str, Any]:
+    """Measure the model in a directory, and what its coverage does on the test set."""
+    model = load(directory, device=plan.device)
+    system = NeuralSystem(model, decode)
+    measured = measure_system(system, plan.experiment, plan.prepared, outputs)
+    test = Corpus.open(plan.prepared).split("test")
+    pairs = zip(test.text("source"), test.text("target"), strict=True)
+    return {**measured, "coverage_effect": measure_coverage_effect(model, pairs)}
+
+
 def measure_checkpoints(
     plan: ExperimentPlan, job: ExperimentJob, run: Path, decode: DecodeConfig
 ) -> dict[str, Any]:
     """Return what was measured of each checkpoint, and measure the mean of the last weights."""
     model = average_last_weights(run, plan.experiment.checkpoints)
     _, about = load_tensors(model / BEST_WEIGHTS)
-    system = NeuralSystem(load(model, device=plan.device), decode)
     outputs = plan.model_directory(job) / AVERAGED_OUTPUTS
-    measured = measure_system(system, plan.experiment, plan.prepared, outputs)
+    measured = measure_weights(plan, model, decode, outputs)
     averaged = AveragedWeights(
         updates=[int(name) for name in about["averaged"]],
         scores=measured["scores"],
         test=measured["test"],
+        coverage_effect=measured["coverage_effect"],
     )
     # of a system that only decodes differently, checkpoints were not measured
     checkpoints = read_checkpoint_scores(run, job) if run == plan.model_directory(job) else []

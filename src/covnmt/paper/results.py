@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from covnmt.base.arrays import FloatArray, IntArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write_text, read_json
+from covnmt.metrics.attention_statistics import CoverageEffect
 from covnmt.metrics.bleu import Score
 
 RESULT_NAME = re.compile(r"(.+)-seed(\d+)\.json")
@@ -162,6 +163,7 @@ class AveragedWeights(Record):
     updates: list[int]
     scores: Scores
     test: SentenceMeasurements
+    coverage_effect: CoverageEffect | None = None
 
 
 class Provenance(Record):
@@ -202,6 +204,7 @@ class Result(Record):
     gold: Gold
     test: SentenceMeasurements
     examples: list[Example]
+    coverage_effect: CoverageEffect | None = None
     checkpoints: list[CheckpointScores] = []  # of every validation
     averaged: AveragedWeights | None = None
 

@@ -11,6 +11,7 @@ from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.table import markdown_table
 from covnmt.evaluation.evaluate import SIGNIFICANCE_LEVEL
 from covnmt.metrics.adequacy import LOW_ATTENTION
+from covnmt.metrics.attention_statistics import COVERED, UNCOVERED
 from covnmt.metrics.bootstrap import ConfidenceInterval
 from covnmt.paper.results import PAPER_BLEU, Result
 from covnmt.paper.summary import BASELINE, Spread, Summary, SystemSummary
@@ -47,11 +48,7 @@ PAPER_RATES = {"baseline": (25.0, 4.5), "gru10": (16.7, 2.7)}
 ADEQUACY = {"left out": "omitted words", "said twice": "repeated words"}
 SCORES = {PAPER_BLEU: "BLEU", "BLEU": "sacreBLEU", **ADEQUACY}
 PROXIES = ("DROP", "little attention", "REP", "repeated 4-grams")
-DIAGNOSTICS = (
-    "coverage-attention correlation",
-    "fertility-attention correlation",
-    "attention entropy",
-)
+DIAGNOSTICS = ("fertility-attention correlation", "attention entropy")
 
 
 def translation_table(summary: Summary) -> str:
@@ -177,6 +174,30 @@ def attention_table(summary: Summary) -> str:
     return markdown_table(("system", *DIAGNOSTICS), rows)
 
 
+def coverage_effect_table(results: Sequence[Result]) -> str:
+    """Tabulate what coverage changes in the attention of each run; empty if nobody measured it."""
+    rows = [
+        [
+            f"`{result.system}`",
+            str(result.seed),
+            *(
+                f"{group.change:+.3f}"
+                for group in (effect.uncovered, effect.partly, effect.covered)
+            ),
+            f"{effect.difference:+.3f}",
+            format_interval(effect.difference_interval, 3),
+            f"{effect.covered.words:,}",
+        ]
+        for result in results
+        if (effect := result.coverage_effect) and effect.covered.words
+    ]
+    head = (
+        *("system", "seed", f"C < {UNCOVERED:g}", "between", f"C > {COVERED:g}"),
+        *("difference", "95%", f"words with C > {COVERED:g}"),
+    )
+    return markdown_table(head, rows) if rows else ""
+
+
 def variants_table(summary: Summary) -> str:
     """Tabulate our variants after the systems they are compared with; empty if none was run."""
     run = [VARIANTS[system.system] for system in summary.systems if system.system in VARIANTS]
@@ -271,9 +292,11 @@ def format_range(spread: Spread) -> str:
     return f"{spread.low:,.0f}" if same else f"{spread.low:,.0f} to {spread.high:,.0f}"
 
 
-def format_interval(interval: ConfidenceInterval | None) -> str:
+def format_interval(interval: ConfidenceInterval | None, digits: int = 2) -> str:
     """Format an interval with signs, or a dash."""
-    return NOTHING if interval is None else f"{interval[0]:+.2f} to {interval[1]:+.2f}"
+    if interval is None:
+        return NOTHING
+    return " to ".join(f"{end:+.{digits}f}" for end in interval)
 
 
 def format_number(value: float | None, spec: str) -> str:

@@ -300,6 +300,22 @@ class OnnxEngine:
             last_ids = token_ids
         return ForcedDecoding(np.stack(alphas, axis=1), target_log_probs, scorer.fertility(J))
 
+    def attend_without_coverage(self, source: PaddedIds, target: PaddedIds) -> FloatArray:
+        """Attend with C_0 in place of the coverage [S, I, J]: every step is taken with both."""
+        scorer, state = OnnxScorer.encode(
+            self.models[:1], source, self.end_id, beam=1, all_tokens=True
+        )
+        first = state.carried[0].get("C")
+        C_0 = {} if first is None else {"C": first}
+        alphas, last_ids = [], None
+        for token_ids in target.ids.T:
+            without = OnnxStates(({**state.carried[0], **C_0},), state.rows)
+            [[alpha]], _ = scorer.run(without, last_ids, 1, ["alpha"])
+            _, state = scorer.run(state, last_ids, 1, ["alpha"])
+            alphas.append(alpha[:, : source.ids.shape[1]])
+            last_ids = token_ids
+        return np.stack(alphas, axis=1)
+
 
 def open_session(
     path: Path, threads: int, matrices: Mapping[str, NDArray[Any]]
