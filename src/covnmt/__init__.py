@@ -8,6 +8,7 @@ The systems of "Modeling Coverage for Neural Machine Translation" (Tu et al., 20
     print(model.translate(["金閣寺は京都にある。"])[0].text)
 """
 
+import os
 from importlib import import_module
 
 # Not from typing, which takes a while to import: until the command line has begun, Ctrl-C shows a
@@ -46,6 +47,13 @@ _EXPORTS = {
     "Checker": ("model", "Model"),
     "Translator": ("model", "Model"),
 }
+
+
+# How often a thread of OpenMP looks for work before it sleeps; libgomp reads it when torch is
+# imported. With its default of 300,000, some milliseconds, threads on cores that other processes
+# use too mostly wait for each other (docs/LOG.md, 2026-11-18). What the user has set stays.
+if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
+    os.environ["GOMP_SPINCOUNT"] = "1000"
 
 
 def __getattr__(name: str) -> object:

@@ -1,5 +1,10 @@
 """The PyTorch engine: devices and ensembles."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -61,3 +66,29 @@ def test_numbered_gpu_becomes_the_current_device(monkeypatch: pytest.MonkeyPatch
     assert current == [torch.device("cuda:1")]
     with pytest.raises(UserError, match="cuda:2: no such GPU; there are 2"):
         pick_device("cuda:2")
+
+
+FORKED = """
+import multiprocessing, sys, threading, covnmt
+model = covnmt.load(sys.argv[1], device="cpu", threads=2)
+lines = sys.argv[2:]
+before = [translation.text for translation in model.translate(lines)]
+def translate(queue):
+    queue.put([translation.text for translation in model.translate(lines)])
+context = multiprocessing.get_context("fork")
+queue = context.SimpleQueue()
+child = context.Process(target=translate, args=(queue,))
+child.start()
+child.join(10)
+child.kill()
+print(child.exitcode, not queue.empty() and queue.get() == before)
+"""
+
+
+def test_model_that_has_translated_works_in_forked_process(
+    tiny_model: Path, lines: list[str]
+) -> None:
+    command = [sys.executable, "-c", FORKED, str(tiny_model), *lines]
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["0", "True"], done.stderr

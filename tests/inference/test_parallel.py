@@ -288,7 +288,7 @@ def test_a_file_is_translated_in_order_by_several_processes(
     workers: int, exported: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CHUNK_BATCHES", 2)
-    monkeypatch.setattr("covnmt.base.processes.available_cpus", lambda: 2)
+    monkeypatch.setattr("covnmt.inference.parallel.available_cpus", lambda: 2)
     lines = ["", *read_lines(tiny_text / "test.src")]
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines), "utf-8")
     job = text_job(exported)

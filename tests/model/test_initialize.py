@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from covnmt.base.config import CoverageConfig, ModelConfig
+from covnmt.model.cells import GruCell
 from covnmt.model.initialize import initialize_weights
 from covnmt.model.seq2seq import Seq2Seq
 
@@ -76,3 +77,22 @@ def test_weights_that_read_summed_attention_start_near_zero(scheme: str, kind: s
     weights = dict(model.named_parameters())
     assert weights["decoder.attention.V_a"].std().item() == pytest.approx(0.001, rel=0.5)
     assert (weights["decoder.attention.W_a"].std() > 0.03) == (scheme == "modern")
+
+
+def test_one_thread_decomposes_each_matrix_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    svd, counts, threads = torch.linalg.svd, list[int](), torch.get_num_threads()
+
+    def counted_svd(matrix: torch.Tensor) -> object:
+        counts.append(torch.get_num_threads())
+        return svd(matrix)
+
+    monkeypatch.setattr(torch.linalg, "svd", counted_svd)
+    torch.set_num_threads(2)
+    try:
+        initialize_weights(torch.nn.ModuleDict({"cell": GruCell(4, 6, "exact")}), "modern")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert counts == [1, 1, 1]

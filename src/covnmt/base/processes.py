@@ -33,13 +33,6 @@ SUBMITTED_PER_WORKER = 2
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def available_cpus() -> int:
-    """Count the CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class WorkerRank(NamedTuple):
     """The rank of a worker process and the number of workers; (0, 1) outside of a pool."""
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from covnmt.base.console import log, warn
+from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
-from covnmt.base.processes import available_cpus
 from covnmt.cli.options import FromSettings, expand_settings, print_table
 from covnmt.data.settings import PrepareSettings
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from covnmt.base.console import log, stdout_console, warn
+from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
 from covnmt.base.files import check_distinct_paths, read_lines, write_json
-from covnmt.base.processes import available_cpus
 from covnmt.base.table import Table
 from covnmt.cli.options import ExtractionOption, check_finite, check_output_path, check_utf8
 

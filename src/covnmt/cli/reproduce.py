@@ -135,11 +135,9 @@ def demo(
     threads: TrainingThreadsOption = 0,
 ) -> None:
     """Train a baseline and a coverage model on the synthetic pair, and compare them."""
-    import torch
-
+    from covnmt.decoding.torch import limit_threads
     from covnmt.paper.demo import run_demo
 
-    if threads:
-        torch.set_num_threads(threads)
+    limit_threads(threads)
     for renderable in run_demo(directory):
         stdout_console.print(renderable)

@@ -30,10 +30,8 @@ def train(
     ] = 0,
 ) -> None:
     """Train a model. Run the same command again to resume."""
-    import torch
-
     from covnmt.base.recipe import find_recipe, load_recipe
-    from covnmt.decoding.torch import pick_device
+    from covnmt.decoding.torch import limit_threads, pick_device
     from covnmt.training.distributed import launch_torchrun, process_group
     from covnmt.training.loop import train as run_training
 
@@ -45,8 +43,7 @@ def train(
         raise typer.Exit(
             launch_torchrun(gpus, restarts, ["train", *options, recipe, *(overrides or ())])
         )
-    if threads:
-        torch.set_num_threads(threads)
+    limit_threads(threads)
     with process_group(pick_device(device)) as (world, worker_device):
         outcome = run_training(config, directory, worker_device, world)
         done = (

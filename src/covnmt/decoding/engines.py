@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Union, cast
 
 from covnmt.base.arrays import AnyArray, FloatArray
 from covnmt.base.config import DecodeConfig
+from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError, install_command
-from covnmt.base.processes import available_cpus
 from covnmt.data.padding import PaddedIds
 from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.onnx.format import is_exported
@@ -109,17 +109,16 @@ def _load_trained(
     models: Sequence[tuple[Path, ModelDescription]], device: str, threads: int
 ) -> list[Network]:
     try:
-        import torch
+        import torch  # noqa: F401
     except ImportError:
         raise UserError(
             f"{models[0][0]}: needs PyTorch, which is not installed: "
             f"{install_command('train')}, or use an exported model (covnmt export)"
         ) from None
-    from covnmt.decoding.torch import pick_device
+    from covnmt.decoding.torch import limit_threads, pick_device
     from covnmt.model.checkpoint import load_network
 
-    if threads:
-        torch.set_num_threads(threads)
+    limit_threads(threads)
     return [
         load_network(directory, description, pick_device(device))
         for directory, description in models

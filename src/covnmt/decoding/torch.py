@@ -4,8 +4,9 @@ Letters: S sentences, K hypotheses of each, R = S K rows, V vocabulary size, I t
 positions.
 """
 
+import os
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from covnmt.base.arrays import FloatArray, IntArray
 from covnmt.base.config import DecodeConfig
+from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
 from covnmt.data.batching import Batch
 from covnmt.data.padding import PaddedIds
@@ -158,6 +160,22 @@ class TorchEngine:
         encoded = model.encode(batch.source, batch.source_mask)
         alpha = model.decoder.attend_without_coverage(encoded, model.embed_previous(batch))
         return alpha.float().cpu().numpy()
+
+
+def limit_threads(threads: int = 0) -> None:
+    """Compute with this many CPU threads; 0: one per core, or fewer where a container has a quota.
+
+    A forked process computes with one: the others of its parent do not exist in it, and OpenMP
+    would wait for them for ever.
+    """
+    torch.set_num_threads(threads or min(torch.get_num_threads(), available_cpus()))
+    _use_one_thread_after_fork()
+
+
+@cache
+def _use_one_thread_after_fork() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=partial(torch.set_num_threads, 1))
 
 
 def pick_device(name: str) -> torch.device:

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar
 from covnmt.base import processes, ray_cluster
 from covnmt.base.config import DecodeConfig, require_same_settings
 from covnmt.base.console import track, warn
+from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
 from covnmt.base.files import (
     file_digest,
@@ -92,7 +93,7 @@ def open_in_worker(loader: ModelLoader) -> Model:
     """Open the model once per process, with its share of the threads or a GPU of its own."""
     rank, device, threads = processes.worker_rank(), loader.device, loader.threads
     if rank.workers > 1:
-        threads = max(1, (threads or processes.available_cpus()) // rank.workers)
+        threads = max(1, (threads or available_cpus()) // rank.workers)
         if gpus := count_gpus(loader):
             device = f"cuda:{rank.rank % gpus}"
     return replace(loader, device=device, threads=threads).load()
@@ -235,9 +236,7 @@ def translate_files(
         raise UserError("--shards gives one line for each line: with --nbest add --json")
     shards = plan_shards(inputs, directory)
     check_output_settings(job, directory)
-    workers = (
-        workers or count_gpus(job.loader) or max(1, processes.available_cpus() // CORES_PER_WORKER)
-    )
+    workers = workers or count_gpus(job.loader) or max(1, available_cpus() // CORES_PER_WORKER)
     waiting = [shard for shard in shards if not shard.target.exists()]
     # the largest first, so that no worker is left alone with it in the end
     waiting.sort(key=lambda shard: -shard.source.stat().st_size)

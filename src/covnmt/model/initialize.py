@@ -1,10 +1,12 @@
 """Initial weights as in the paper (docs/paper-to-code.md, section 1.3), or a modern scheme."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from covnmt.base.cpus import available_cpus
 from covnmt.model.coverage import Coverage
 
 # Inputs of attention and of the coverage network, which the paper draws closer to zero.
@@ -31,16 +33,19 @@ def initialize_weights(model: nn.Module, scheme: Literal["paper", "modern"]) -> 
     """
     fill = {"paper": _paper, "modern": _modern}[scheme]
     sums = any(isinstance(m, Coverage) and m.sums_attention for m in model.modules())
+    gaussians: list[tuple[Tensor, Tensor]] = []  # by the square block that becomes orthogonal
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith((".b", ".bias")):
                 parameter.zero_()
             elif name.endswith(RECURRENT):
-                _orthogonal(parameter)
+                for block in parameter.split(parameter.shape[1]):
+                    gaussians.append((block, torch.randn(block.shape, dtype=torch.float64)))
             elif sums and name.endswith("attention.V_a"):
                 _paper(name, parameter)
             else:
                 fill(name, parameter)
+        _orthogonal(gaussians)
 
 
 def _paper(name: str, parameter: Tensor) -> None:
@@ -61,8 +66,19 @@ def _modern(name: str, parameter: Tensor) -> None:
             nn.init.xavier_uniform_(gate)
 
 
-def _orthogonal(stacked: Tensor) -> None:
-    """Fill each square block with the left singular vectors of a Gaussian; a unit with +1 or -1."""
-    for block in stacked.split(stacked.shape[1]):
-        gaussian = torch.randn(block.shape, dtype=torch.float64)
-        block.copy_(torch.linalg.svd(gaussian)[0])
+def _orthogonal(gaussians: list[tuple[Tensor, Tensor]]) -> None:
+    """Fill each square block with the left singular vectors of a Gaussian; a unit with +1 or -1.
+
+    One thread decomposes one matrix: the result does not depend on the number of CPUs, and no
+    thread waits busily for others that a second training holds up.
+    """
+    threads = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(available_cpus(), "svd", torch.set_num_threads, (1,)) as pool:
+            vectors = [
+                (block, pool.submit(torch.linalg.svd, matrix)) for block, matrix in gaussians
+            ]
+            for block, svd in vectors:
+                block.copy_(svd.result()[0])
+    finally:
+        torch.set_num_threads(threads)

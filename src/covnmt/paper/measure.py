@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from covnmt.base.config import DecodeConfig
+from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_parallel_lines, write_lines
-from covnmt.base.processes import available_cpus
 from covnmt.data.corpus import Corpus, Split
 from covnmt.evaluation.alignment_files import check_links, read_links
 from covnmt.evaluation.evaluate import Evaluation, EvaluationOptions, evaluate

@@ -17,8 +17,8 @@ from queue import SimpleQueue
 import torch
 
 from covnmt.base.console import log
+from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
-from covnmt.base.processes import available_cpus
 from covnmt.paper.plan import ExperimentJob, ExperimentPlan
 from covnmt.paper.systems import training_system
 

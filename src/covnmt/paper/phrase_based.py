@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from covnmt.base.processes import available_cpus
+from covnmt.base.cpus import available_cpus
 from covnmt.data.corpus import Corpus, Split
 from covnmt.evaluation.system_output import SystemOutput
 from covnmt.paper.experiments import Experiment

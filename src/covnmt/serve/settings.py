@@ -7,9 +7,9 @@ from typing import Annotated
 from pydantic import Field
 
 from covnmt.base.config import PositiveInt, Settings
+from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines
-from covnmt.base.processes import available_cpus
 
 WORKERS = min(available_cpus(), 4)
 THREADS = max(1, available_cpus() // WORKERS)

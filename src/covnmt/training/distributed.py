@@ -22,6 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from covnmt.base.arrays import IntArray
 from covnmt.base.console import stderr_console
+from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
 
 T = TypeVar("T")
@@ -154,7 +155,7 @@ def launch_torchrun(workers: int, restarts: int, arguments: Sequence[str]) -> in
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cpus() // workers)))
     counts = ["--nproc-per-node", str(workers), "--max-restarts", str(restarts)]
     try:
         run(parse_args(["--standalone", *counts, "-m", "--", "covnmt", *arguments]))
