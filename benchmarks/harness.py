@@ -67,8 +67,9 @@ def command() -> str:
     if "--out" in words:
         at = words.index("--out")
         del words[at : at + 2]
-    if "--data" in words:
-        words[words.index("--data") + 1] = "DATA"
+    for option in ("--data", "--source", "--target"):
+        if option in words:
+            words[words.index(option) + 1] = option[2:].upper()
     return " ".join(words)
 
 

@@ -149,6 +149,13 @@ def test_pictures_are_of_sentences_that_gain_or_lose(
     assert all(picture.number == 1 for picture in pictures)
 
 
+def test_equal_outputs_are_not_pictured_whatever_their_attention() -> None:
+    even = example_of("a b a b")
+    neglecting = even.model_copy(update={"alignment": [[1.0, 0.0]] * 4})
+    assert count_attention_errors(neglecting) > count_attention_errors(even)
+    assert choose_pictures([(neglecting, even), (even, neglecting)]) == []
+
+
 def test_equal_translations_are_shown_once() -> None:
     same = example_of("a b"), example_of("a b")
     assert "   - both: a b" in examples_section([same], [])

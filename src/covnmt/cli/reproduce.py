@@ -122,9 +122,12 @@ def _run(plan: "ExperimentPlan", at_once: int, report: bool) -> None:
 
 
 def _write_page(plan: "ExperimentPlan") -> None:
+    from covnmt.paper.claims import CORPORA, write_claims_page
     from covnmt.paper.markdown_report import write_page
 
     log(f"report: {write_page(plan.experiment, plan.result_directory)}")
+    if plan.experiment.corpus in CORPORA:
+        log(f"claims: {write_claims_page(plan.results)}")
 
 
 @app.command()

@@ -26,8 +26,16 @@ from covnmt.evaluation.training_curves import Curve, TrainingCurves
 from covnmt.metrics.adequacy import LOW_ATTENTION
 from covnmt.metrics.by_length import scores_by_length
 from covnmt.paper import tables
-from covnmt.paper.experiments import Experiment
-from covnmt.paper.results import Example, Result, read_results
+from covnmt.paper.checkpoint_tables import (
+    Run,
+    checkpoint_differences_table,
+    checkpoint_means_table,
+    collect_runs,
+    course_table,
+    systems_of,
+)
+from covnmt.paper.experiments import LAST_CHECKPOINTS, Experiment
+from covnmt.paper.results import Example, Result, read_partial_results, read_results
 from covnmt.paper.summary import BASELINE, Summary, group_by_system, summarize_results
 from covnmt.paper.systems import ALIGNER_PAIRS, PHRASE_BASED
 
@@ -64,9 +72,12 @@ class Picture(NamedTuple):
 
 def write_page(experiment: Experiment, directory: Path) -> Path:
     """Write page, figures and summary next to the results; returns the path of the page."""
-    results = read_results(directory)
+    results, unfinished = read_results(directory), read_partial_results(directory)
     if not results:
         raise UserError(f"{directory}: no result files yet; run a job, or copy some there")
+    best = results
+    if experiment.checkpoints:
+        results = [result.with_averaged_weights() for result in best]
     summary = summarize_results(experiment, results)
     write_json(directory / SUMMARY, summary.to_json())
     shown = one_result_per_system(results)
@@ -75,6 +86,7 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
     draw_pictures(examples, pictures, directory)
     sections = [
         introduction(experiment, summary, results),
+        measuring_section(experiment),
         translation_section(experiment, summary, results),
         length_penalty_section(results),
         alignment_section(experiment, summary, results),
@@ -88,6 +100,13 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
             training_section(shown),
             attention_section(summary, results),
         ]
+    if experiment.checkpoints:
+        runs = collect_runs(best, unfinished)
+        sections[4:4] = [
+            checkpoints_section(runs),
+            best_checkpoint_section(summarize_results(experiment, best)),
+        ]
+        sections.append(course_section(runs))
     sections += [
         examples_section(examples, pictures),
         variants_section(summary),
@@ -156,6 +175,65 @@ def machine_label(machine: str, results: Sequence[Result]) -> str:
     """Name a machine, and say so if only the phrase-based system was trained on it."""
     systems = {result.system for result in results if result.machine.name == machine}
     return f"{machine} (only `{PHRASE_BASED}`)" if systems == {PHRASE_BASED} else machine
+
+
+def measuring_section(experiment: Experiment) -> str:
+    """Explain the three ways in which a run of the paper's own training is measured."""
+    if not experiment.checkpoints:
+        return ""
+    text = (
+        "With constant steps, single checkpoints of one run differ by more than systems do. So "
+        "every run is measured in three ways: (a) the checkpoint with the best dev BLEU, as in the "
+        f"paper; (b) mean and standard deviation over the last {experiment.checkpoints} "
+        f"checkpoints; (c) the mean of the weights of these checkpoints. All sections but "
+        "those that say otherwise show (c); example sentences are from (a)."
+    )
+    return _section("How runs are measured", text)
+
+
+def checkpoints_section(runs: Sequence[Run]) -> str:
+    """Write the section on the last checkpoints of every run."""
+    note = (
+        f"Means over seeds of the mean over the last {LAST_CHECKPOINTS} checkpoints, and the mean "
+        "standard deviation within a run. Of unfinished runs, the last ones there are."
+    )
+    differences = checkpoint_differences_table(runs)
+    paired = (
+        "Differences from the baseline that was trained in the same way, paired by seed and "
+        "update, with 95% intervals (blocks of three consecutive checkpoints are resampled, seeds "
+        "are not); the share is of the baseline's BLEU. `better at` counts pairs with higher BLEU; "
+        "its sign test takes them as independent, which they are not quite."
+    )
+    return _section(
+        "Last checkpoints (b)",
+        *((checkpoint_means_table(runs), note) if runs else ("Not measured yet.",)),
+        *((differences, paired) if differences else ()),
+    )
+
+
+def best_checkpoint_section(summary: Summary) -> str:
+    """Write the section on the checkpoints that the paper would have taken."""
+    return _section(
+        "Best dev checkpoint (a)",
+        tables.translation_table(summary),
+        tables.alignment_table(summary),
+        tables.adequacy_table(summary),
+        "The columns are those of the sections above.",
+    )
+
+
+def course_section(runs: Sequence[Run]) -> str:
+    """Write the section on the gain along the runs."""
+    courses = [
+        course_table(runs, system)
+        for system in systems_of(runs)
+        if system.partition("-")[0] == COVERAGE_SYSTEM
+    ]
+    note = (
+        "Does coverage gain while attention is poor? Each row compares both systems after the same "
+        "number of updates."
+    )
+    return _section("Gain along the runs", note, *filter(None, courses)) if any(courses) else ""
 
 
 def translation_section(experiment: Experiment, summary: Summary, results: Sequence[Result]) -> str:
@@ -365,8 +443,11 @@ def training_log(result: Result) -> TrainingCurves:
 
 def choose_pictures(examples: ExamplePairs) -> list[Picture]:
     """Choose the examples where coverage removes and where it adds the most attention errors."""
+    # two equal outputs would show nothing, whatever their attention
     reductions = [
         count_attention_errors(baseline) - count_attention_errors(coverage)
+        if baseline.text != coverage.text
+        else 0
         for baseline, coverage in examples
     ]
     between = f"from {BASELINE} to {COVERAGE_SYSTEM}"

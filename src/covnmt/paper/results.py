@@ -218,6 +218,21 @@ class Result(Record):
         """The BLEU counts of the test set [N, 10]."""
         return np.array(self.test.statistics, dtype=np.int64)
 
+    def with_averaged_weights(self) -> "Result":
+        """Return this result as measured with the mean of the last weights, where that was done."""
+        if self.averaged is None:
+            return self
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        averaged = self.averaged
+        return Result.model_construct(
+            **fields
+            | {
+                "scores": averaged.scores,
+                "test": averaged.test,
+                "coverage_effect": averaged.coverage_effect,
+            }
+        )
+
     @property
     def length_penalty(self) -> float:
         """The length penalty that the test set was translated with."""
