@@ -1,20 +1,15 @@
-"""Throughput, latency and exactness of the server under load.
+"""Requests per second and latency of the server, with batching and without.
 
-    covnmt demo demo
-    python benchmarks/serve.py --model demo/gru10 --text demo/text/test.src
+    covnmt corpus kftt corpora/kftt
+    python benchmarks/serve.py --model ja-en --text corpora/kftt/test.ja
 
-Clients and server share the cores of one machine; every figure notes what share of them other
+Clients each send a sentence, wait for its translation, and send the next. Two servers run side by
+side and are measured in turns: one with default settings, and one that translates every sentence by
+itself (`--batch-size 1 --wait 0`). With `--libretranslate PORT`, a LibreTranslate that runs on this
+machine is measured too, by the same sentences.
+
+Clients and servers share the cores of one machine; every figure notes what share of them other
 programs used.
-
-throughput  requests per second of 32 clients, compared with one client and a server without
-            batching (one thread per sentence or all cores, whichever is faster)
-latency     99th percentile compared with the median, while requests arrive at random (Poisson) at
-            half that throughput on separate connections, from when each was due to its complete
-            answer; also for a single client, since long sentences take longer on an idle server too
-exactness   10,000 requests of 32 clients (beam 1), a tenth of which disconnect at random: every
-            other request gets its own answer, once
-
-Throughput and latency are measured for all sentences and for those of 8 to 20 words.
 """
 
 import argparse
@@ -24,62 +19,47 @@ import json
 import os
 import random
 import re
-import signal
-import subprocess
-import sys
+import statistics
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import argument_parser, argument_values, process_tree, save
+from harness import argument_parser, argument_values, process_tree, save, summary
+from server_process import ServerProcess, cpu_ticks
 
-CLIENTS = 32
-# Without batches: one thread for a sentence, or all cores; whichever is faster counts.
-ONE_AT_A_TIME = [
-    ("--batch-size", "1", "--wait", "0"),
-    ("--batch-size", "1", "--wait", "0", "--workers", "1", "--threads", str(os.cpu_count() or 1)),
-]
-START = "from covnmt.cli.serve import app; app()"
-HANG_UP = 0.1
-
-
-@contextmanager
-def server(model: Path, *options: str) -> Iterator[tuple[int, int]]:
-    """Start the server in a separate process; give its port and process id."""
-    command = [sys.executable, "-c", START, "--model", str(model), "--port", "0", "--rate", "0"]
-    with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        try:
-            first = process.stderr.readline()
-            found = re.search(r":(\d+)$", first.strip())
-            if found is None:
-                raise SystemExit(first + process.stderr.read())
-            # its log must be read, or the server would wait for room in the pipe
-            asyncio.get_running_loop().run_in_executor(None, process.stderr.read)
-            yield int(found[1]), process.pid
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
+OPTIONS = {
+    "batches": ("--wait", "0"),
+    "batches, wait 10 ms": ("--wait", "10"),
+    "one sentence at a time": ("--batch-size", "1", "--wait", "0"),
+}
+LIBRETRANSLATE = "LibreTranslate"
+CLIENTS = (1, 8, 64)
+REQUESTS = {1: 150, 8: 400, 64: 1500}  # of each repetition, by the number of clients
+GOAL = 3.0  # p99 / p50 of 64 clients
 
 
 class Client:
     """A persistent connection; without an HTTP library, as the clients share the cores."""
 
-    def __init__(self, port: int, beam: int) -> None:
-        self.port, self.beam = port, beam
+    def __init__(self, port: int, address: str = "127.0.0.1") -> None:
+        self.port, self.address = port, address
         self.reader: asyncio.StreamReader | None = None
         self.writer: asyncio.StreamWriter | None = None
 
-    async def send(self, text: str) -> None:
-        """Send a request for a translation."""
+    async def send(self, content: dict[str, Any], path: str = "/v1/translate") -> None:
+        """Send a request, over a new connection if the server has closed the last one."""
+        if self.reader is not None and self.reader.at_eof():
+            self.hang_up()
         if self.writer is None:
-            self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
-        body = json.dumps({"text": text, "beam": self.beam}).encode()
+            self.reader, self.writer = await asyncio.open_connection(
+                "127.0.0.1", self.port, local_addr=(self.address, 0)
+            )
+        body = json.dumps(content).encode()
         head = (
-            "POST /v1/translate HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         self.writer.write(head.encode() + body)
@@ -93,13 +73,6 @@ class Client:
         assert found is not None, head
         body = await self.reader.readexactly(int(found[1]))
         return int(head.split()[1]), json.loads(body)
-
-    async def ask(self, text: str) -> str:
-        """Return the translation."""
-        await self.send(text)
-        status, answer = await self.receive()
-        assert status == 200, answer
-        return str(answer["translations"][0]["text"])
 
     async def surplus(self) -> bytes:
         """Return what the server sent without a request."""
@@ -117,32 +90,43 @@ class Client:
         self.reader = self.writer = None
 
 
-async def throughput(port: int, beam: int, texts: Sequence[str], clients: int) -> float:
-    """Return requests per second of clients that each wait for an answer before the next."""
-    queue = iter(texts)
+@dataclass(frozen=True)
+class Target:
+    """A server to measure."""
 
-    async def work() -> None:
-        client = Client(port, beam)
+    name: str
+    port: int
+    pid: int | None  # of a server that this script started
+    languages: tuple[str, str]
+
+    def request(self, text: str) -> tuple[dict[str, Any], str]:
+        """Return a request for the translation of a sentence, and its path."""
+        if self.name == LIBRETRANSLATE:
+            source, target = self.languages
+            return {"q": text, "source": source, "target": target}, "/translate"
+        return {"text": text}, "/v1/translate"
+
+
+async def closed_loop(target: Target, texts: Sequence[str], clients: int) -> list[float]:
+    """Return the latencies of requests of clients that each wait for an answer before the next."""
+    queue, taken = iter(texts), []
+
+    async def work(number: int) -> None:
+        client = Client(target.port, f"127.0.3.{number + 1}")
         for text in queue:
-            await client.ask(text)
+            began = time.perf_counter()
+            await client.send(*target.request(text))
+            status, answer = await client.receive()
+            assert status == 200, answer
+            taken.append(time.perf_counter() - began)
         client.hang_up()
 
-    began = time.perf_counter()
-    await asyncio.gather(*(work() for _ in range(clients)))
-    return len(texts) / (time.perf_counter() - began)
-
-
-async def load(
-    port: int, pid: int, beam: int, texts: Sequence[str], clients: int
-) -> dict[str, float]:
-    """Return requests per second, and the CPU time of a request."""
-    with cpu_use(pid, len(texts)) as used:
-        rate = await throughput(port, beam, texts, clients)
-    return {"rate": rate, **used}
+    await asyncio.gather(*map(work, range(clients)))
+    return taken
 
 
 @contextmanager
-def cpu_use(pid: int, requests: int) -> Iterator[dict[str, float]]:
+def cpu_use(pid: int | None, requests: int) -> Iterator[dict[str, float]]:
     """Fill in the CPU time of a request, by process, and the share of cores others used."""
     used: dict[str, float] = {}
     before, began = cpu_seconds(pid), time.perf_counter()
@@ -151,162 +135,102 @@ def cpu_use(pid: int, requests: int) -> Iterator[dict[str, float]]:
     server, workers, client, machine = (
         b - a for a, b in zip(before, cpu_seconds(pid), strict=True)
     )
-    used["server_cpu_ms"] = 1000 * server / requests
-    used["workers_cpu_ms"] = 1000 * workers / requests
+    if pid is not None:
+        used["server_cpu_ms"] = 1000 * server / requests
+        used["workers_cpu_ms"] = 1000 * workers / requests
+        others = machine - server - workers - client
+        used["others"] = max(0.0, others / (seconds * (os.cpu_count() or 1)))
     used["client_cpu_ms"] = 1000 * client / requests
-    others = machine - server - workers - client
-    used["others"] = max(0.0, others / (seconds * (os.cpu_count() or 1)))
+    used["load_average"] = os.getloadavg()[0]
 
 
-def cpu_seconds(pid: int) -> tuple[float, float, float, float]:
+def cpu_seconds(pid: int | None) -> tuple[float, float, float, float]:
     """Return CPU seconds of the server, its workers, this process, and the whole machine."""
     tick = os.sysconf("SC_CLK_TCK")
-
-    def spent(each: int) -> float:
-        fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / tick
-
-    workers = sum(spent(each) for each in process_tree(pid) - {pid})
     # user, nice, system, idle, waiting for disks, interrupts (two kinds), taken by other machines
     machine = [int(field) for field in Path("/proc/stat").read_text().split()[1:9]]
     busy = sum(machine[:3] + machine[5:]) / tick
-    return spent(pid), workers, time.process_time(), busy
+    if pid is None:
+        return 0, 0, time.process_time(), busy
+    workers = sum(cpu_ticks(each) / tick for each in process_tree(pid) - {pid})
+    return cpu_ticks(pid) / tick, workers, time.process_time(), busy
 
 
-async def latencies(port: int, beam: int, texts: Sequence[str], rate: float) -> list[float]:
-    """Return the sorted latencies while requests arrive at random at this rate."""
-    taken: list[float] = []
-    chance = random.Random(1)
-
-    async def ask(text: str, due: float) -> None:
-        client = Client(port, beam)
-        await client.ask(text)
-        taken.append(time.perf_counter() - due)
-        client.hang_up()
-
-    tasks = []
-    due = time.perf_counter()
-    for text in texts:
-        due += chance.expovariate(rate)
-        await asyncio.sleep(max(0.0, due - time.perf_counter()))
-        tasks.append(asyncio.create_task(ask(text, due)))
-    await asyncio.gather(*tasks)
-    return sorted(taken)
-
-
-async def latency_row(
-    port: int, pid: int, beam: int, texts: Sequence[str], rate: float
-) -> dict[str, Any]:
-    """Measure latency on an idle server and at this rate."""
-    client, idle = Client(port, beam), []
-    for text in texts[: len(texts) // 4]:
+async def measure_once(target: Target, texts: Sequence[str], clients: int) -> dict[str, float]:
+    """Measure a number of clients."""
+    with cpu_use(target.pid, len(texts)) as used:
         began = time.perf_counter()
-        await client.ask(text)
-        idle.append(time.perf_counter() - began)
-    client.hang_up()
-    with cpu_use(pid, len(texts)) as used:
-        busy = await latencies(port, beam, texts, rate)
-    at_rate = {**percentiles(busy), **used}
-    return {"rate": rate, "idle": percentiles(sorted(idle)), "half load": at_rate}
+        taken = sorted(await closed_loop(target, texts, clients))
+        seconds = time.perf_counter() - began
+    p50, p99 = taken[len(taken) // 2], taken[int(0.99 * len(taken))]
+    return {"rate": len(taken) / seconds, "p50": p50, "p99": p99, "tail": p99 / p50, **used}
 
 
-def percentiles(taken: Sequence[float]) -> dict[str, float]:
-    median, p99 = taken[len(taken) // 2], taken[int(0.99 * len(taken))]
-    return {"median": median, "p99": p99, "ratio": p99 / median}
-
-
-async def exactness(port: int, expected: dict[str, str], requests: int) -> dict[str, int]:
-    """Send many requests, disconnect at random; count right, wrong, lost and surplus answers."""
-    chance = random.Random(2)
-    texts = chance.choices(list(expected), k=requests)
-    queue = iter(texts)
-    counts: Counter[str] = Counter()
-
-    async def work() -> None:
-        client = Client(port, beam=1)
-        for text in queue:
-            if chance.random() < HANG_UP:
-                await client.send(text)
-                await asyncio.sleep(chance.random() * 0.02)
-                client.hang_up()
-                counts["hung up"] += 1
-                continue
-            try:
-                answer = await asyncio.wait_for(client.ask(text), 60)
-                counts["right" if answer == expected[text] else "wrong"] += 1
-            except (OSError, EOFError, TimeoutError, AssertionError):
-                counts["lost"] += 1
-                client.hang_up()
-        counts["twice"] += len(await client.surplus())
-        client.hang_up()
-
-    await asyncio.gather(*(work() for _ in range(CLIENTS)))
-    return {key: counts[key] for key in ("right", "wrong", "lost", "twice", "hung up")}
-
-
-async def measure(model: Path, lines: Sequence[str], arguments: argparse.Namespace) -> Any:
-    """Measure throughput, latency and exactness."""
-    beam, count = arguments.beam, arguments.requests
-    ordinary = [line for line in lines if 8 <= len(line.split()) <= 20]
-    pools = {
-        name: random.Random(0).choices(pool, k=count)
-        for name, pool in (("all", lines), ("8 to 20 words", ordinary))
-    }
-    expected: dict[str, str] = {}
-    alone: dict[str, dict[str, float]] = {}
-    for options in ONE_AT_A_TIME:
-        with server(model, *options) as (port, pid):
-            client = Client(port, beam=1)
-            for text in lines[: arguments.pool]:
-                expected[text] = await client.ask(text)
-            client.hang_up()
-            for name, pool in pools.items():
-                row = await load(port, pid, beam, pool[: count // 4], 1)
-                alone[name] = max(alone.get(name, row), row, key=lambda each: each["rate"])
-    with server(model) as (port, pid):
-        await throughput(port, beam, lines[:CLIENTS], CLIENTS)
-        together = {
-            name: await load(port, pid, beam, pool, CLIENTS) for name, pool in pools.items()
+async def measure(
+    targets: Sequence[Target], lines: Sequence[str], arguments: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Measure all servers in turns; return a row for each server and number of clients."""
+    chance = random.Random(0)
+    found: dict[tuple[str, int], list[dict[str, float]]] = {}
+    for target in targets:
+        await closed_loop(target, lines[:64], 32)  # to warm up
+    for _ in range(arguments.repeats):
+        for clients in arguments.clients:
+            texts = chance.choices(lines, k=round(REQUESTS[clients] * arguments.share))
+            for target in targets:
+                row = await measure_once(target, texts, clients)
+                found.setdefault((target.name, clients), []).append(row)
+                shown = f"{row['rate']:.1f}/s, p50 {1000 * row['p50']:.0f} ms"
+                print(f"{target.name}, {clients} clients: {shown}, p99 / p50 {row['tail']:.2f}")
+    return [
+        {
+            "server": name,
+            "clients": clients,
+            **{key: summary([row[key] for row in rows]) for key in rows[0]},
+            # in turns, so that what other programs used touches both alike
+            "speedup": statistics.median(
+                mine["rate"] / other["rate"]
+                for mine, other in zip(rows, found[targets[-1].name, clients], strict=True)
+            ),
         }
-        latency = {
-            name: await latency_row(port, pid, beam, pool, together[name]["rate"] / 2)
-            for name, pool in pools.items()
-        }
-        found = await exactness(port, expected, arguments.exact)
-    return {
-        "throughput": {
-            name: {
-                "alone": alone[name],
-                "together": row,
-                "ratio": row["rate"] / alone[name]["rate"],
-            }
-            for name, row in together.items()
-        },
-        "latency": latency,
-        "exactness": found,
-        "load_average": os.getloadavg(),
-    }
+        for (name, clients), rows in found.items()
+    ]
 
 
 def main() -> None:
     """Measure and write the result file."""
     parser = argument_parser(__doc__)
-    parser.add_argument("--model", type=Path, required=True, help="model directory")
+    parser.add_argument("--model", default="ja-en", help="model directory or bundled model")
     parser.add_argument("--text", type=Path, required=True, help="one sentence a line")
-    parser.add_argument("--beam", type=int, default=5, help="beam size")
-    parser.add_argument(
-        "--requests", type=int, default=2000, help="throughput and latency: requests"
-    )
-    parser.add_argument("--pool", type=int, default=200, help="exactness: different sentences")
-    parser.add_argument("--exact", type=int, default=10_000, help="exactness: requests")
+    parser.add_argument("--characters", type=int, nargs=2, default=(10, 100), help="of a sentence")
+    parser.add_argument("--clients", type=int, nargs="+", default=CLIENTS, choices=CLIENTS)
+    parser.add_argument("--repeats", type=int, default=3, help="how often each is measured")
+    parser.add_argument("--share", type=float, default=1.0, help="of the usual number of requests")
+    parser.add_argument("--options", default="", help="more options of both servers")
+    parser.add_argument("--libretranslate", type=int, metavar="PORT", help="of a LibreTranslate")
+    parser.add_argument("--languages", nargs=2, default=("ja", "en"), help="for LibreTranslate")
     arguments = parser.parse_args()
-    lines = arguments.text.read_text("utf-8").splitlines()
+    least, most = arguments.characters
+    lines = [
+        line
+        for line in arguments.text.read_text("utf-8").splitlines()
+        if least <= len(line) <= most
+    ]
     # a full garbage collection would stop the clients for longer than most answers take
     gc.collect()
     gc.freeze()
-    found = asyncio.run(measure(arguments.model, lines, arguments))
-    print(json.dumps(found, indent=2))
-    save("serve", {"settings": argument_values(arguments), "clients": CLIENTS, **found}, arguments)
+    with ExitStack() as stack:
+        targets = []
+        if arguments.libretranslate:
+            port, languages = arguments.libretranslate, tuple(arguments.languages)
+            targets.append(Target(LIBRETRANSLATE, port, None, languages))
+        for name, options in OPTIONS.items():
+            command = ("--rate", "0", *arguments.options.split(), *options)
+            server = stack.enter_context(ServerProcess([arguments.model], *command))
+            targets.append(Target(name, server.port, server.pid, ("", "")))
+        rows = asyncio.run(measure(targets, lines, arguments))
+    settings = argument_values(arguments)
+    save("serve", {"settings": settings, "sentences": len(lines), "rows": rows}, arguments)
 
 
 if __name__ == "__main__":
