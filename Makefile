@@ -1,11 +1,12 @@
-# Two commands: `make demo` and `make test`. Each sets up .venv first, once.
+# Two commands: `make demo` and `make test`. Each sets up .venv first, once; the demo needs less.
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
+DEMO_STAMP := $(VENV)/.installed-demo
 
 .PHONY: demo test test-fast check docs setup clean
 
-demo: $(STAMP)
+demo: $(DEMO_STAMP)
 	$(VENV)/bin/covnmt demo demo
 
 test: $(STAMP)
@@ -24,7 +25,12 @@ docs: $(STAMP)
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt scripts/setup
-	PYTHON='$(PYTHON)' scripts/setup $(VENV)
+	PYTHON='$(PYTHON)' scripts/setup $(VENV) dev,gpu,serve,cluster,smt,train
+	touch $(STAMP) $(DEMO_STAMP)
+
+$(DEMO_STAMP): pyproject.toml constraints.txt scripts/setup
+	PYTHON='$(PYTHON)' scripts/setup $(VENV) train
+	touch $(DEMO_STAMP)
 
 clean:
 	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache
