@@ -53,7 +53,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(kind: str, root: Path, directory: Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", directory]
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(directory)]
     subprocess.run(command, cwd=root, check=True, capture_output=True)
 
 
