@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from covnmt.base import console
-from covnmt.base.console import ProgressBar, log, track
+from covnmt.base.console import ProgressBar, format_duration, log, track
 
 
 @pytest.fixture(params=["terminal", "log"])
@@ -105,6 +105,22 @@ def test_the_first_item_does_not_count_for_the_rate(
 def test_log_lines_without_a_total_have_no_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     list(track(range(4), None, "reading", "pairs"))
     assert capsys.readouterr().err == "reading: 4 pairs, 0/s\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.2, "0 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (3599, "1 h 0 min"),
+        (3 * 3600 + 20 * 60, "3 h 20 min"),
+        (86400 + 3600, "1 day 1 h"),
+        (373_734, "4 days 7 h"),
+    ],
+)
+def test_durations_are_in_days_hours_minutes_or_seconds(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
 
 
 def test_quick_jobs_log_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,11 @@ def test_a_run_has_the_name_of_its_recipe(
     monkeypatch.chdir(tmp_path)
     short = ("train.updates=1", "train.validate_bleu=false", "train.select=loss")
     Path("mine.toml").write_text("[model]\nembedding = 4\nhidden = 4\nrank = 4\n")
-    run("train", "mine.toml", f"data.directory={tiny_corpus}", *short)
+    run("train", "mine.toml", "--data", tiny_corpus, *short)
     small = ("model.embedding=4", "model.hidden=4", "model.rank=4")
     run("train", "demo/gru10", f"data.directory={tiny_corpus}", *small, *short)
     assert sorted(path.name for path in Path("runs").iterdir()) == ["demo-gru10", "mine"]
+
+
+def test_setting_in_place_of_the_recipe_is_explained(run: Run) -> None:
+    assert "the recipe comes first" in run("train", "data.directory=data", code=2).err

@@ -64,6 +64,18 @@ def warn(message: str) -> None:
     log(message, style="yellow")
 
 
+def format_duration(seconds: float) -> str:
+    """Return a duration in its two largest units, such as `3 h 20 min`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours_of_day = divmod(hours, 24)
+    if days:
+        return f"{days:,} days {hours_of_day} h" if days > 1 else f"1 day {hours_of_day} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
 class RateColumn(ProgressColumn):
     """Shows items per second."""
 
@@ -111,7 +123,7 @@ def _log_progress(items: Iterable[T], total: int | None, what: str, unit: str) -
         elif now - logged >= SECONDS_BETWEEN_LINES:
             logged = now
             rate = (count - 1) / (now - started)
-            left = f", {(total - count) / rate:,.0f} s left" if total else ""
+            left = f", {format_duration((total - count) / rate)} left" if total else ""
             of = f" of {total:,}" if total else ""
             log(f"{what}: {count:,}{of} {unit}, {rate:,.0f}/s{left}")
 
@@ -150,4 +162,4 @@ class ProgressBar:
         elif status:
             rate = (done - self.started[1]) / max(now - self.started[0], 1e-9)
             left = (self.total - done) / rate if rate else 0.0
-            log(f"{self.what} {done:,}/{self.total:,}  {status}  {left:,.0f} s left")
+            log(f"{self.what} {done:,}/{self.total:,}  {status}  {format_duration(left)} left")

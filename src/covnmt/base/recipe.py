@@ -51,6 +51,11 @@ def find_recipe(name: str) -> Path:
     path = Path(name) if Path(name).is_file() else _bundled_path(name)
     if path.is_file():
         return path
+    if "=" in name:
+        raise UserError(
+            f"{name}: a setting, but the recipe comes first, as in `covnmt train modern/gru10 "
+            f"{name}`; `covnmt recipe list` names the bundled ones"
+        )
     raise UserError(f"{name}: no such recipe; `covnmt recipe list` names the bundled ones")
 
 

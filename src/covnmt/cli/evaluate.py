@@ -234,6 +234,7 @@ def plot_heat_maps(
     from covnmt.evaluation.html import read_heat_maps
 
     draw_heat_maps(read_heat_maps(_named_files(systems), sentence), figure)
+    log(f"wrote {figure}")
 
 
 @plot_app.command("lengths")
@@ -258,6 +259,7 @@ def plot_lengths(
         for name, path in _named_files(systems).items()
     }
     draw_length_curves(curves, figure)
+    log(f"wrote {figure}")
 
 
 @plot_app.command("training")
@@ -272,6 +274,7 @@ def plot_training(
     directories = _named_files(runs).items()
     logs = {name: read_training_curves(path / "log.jsonl") for name, path in directories}
     draw_training_curves(logs, figure)
+    log(f"wrote {figure}")
 
 
 @rate_app.command("make")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from covnmt.base.console import log
-from covnmt.cli.options import DeviceOption, TrainingThreadsOption
+from covnmt.cli.options import DeviceOption, TrainingThreadsOption, resumable
 
 app = typer.Typer()
 
@@ -19,6 +19,10 @@ def train(
     overrides: Annotated[
         list[str] | None, typer.Argument(help="settings to change: train.seed=2 ...")
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="directory made by `covnmt prepare`; same as data.directory=DIRECTORY"),
+    ] = None,
     run: Annotated[Path | None, typer.Option(help="run directory; default: runs/RECIPE")] = None,
     device: DeviceOption = "auto",
     threads: TrainingThreadsOption = 0,
@@ -30,22 +34,24 @@ def train(
     ] = 0,
 ) -> None:
     """Train a model. Run the same command again to resume."""
-    from covnmt.base.recipe import find_recipe, load_recipe
+    from covnmt.base.recipe import find_recipe, load_recipe, toml_string
     from covnmt.decoding.torch import limit_threads, pick_device
     from covnmt.training.distributed import launch_torchrun, process_group
     from covnmt.training.loop import train as run_training
 
     path = find_recipe(recipe)
+    overrides = list(overrides or ())
+    if data:
+        overrides.append(f"data.directory={toml_string(data)}")
     config = load_recipe(path, overrides)
     directory = run or Path("runs") / "-".join(filter(None, (path.parent.name, path.stem)))
     if gpus > 1:
         options = ["--run", str(directory), "--device", device, "--threads", str(threads)]
-        raise typer.Exit(
-            launch_torchrun(gpus, restarts, ["train", *options, recipe, *(overrides or ())])
-        )
+        raise typer.Exit(launch_torchrun(gpus, restarts, ["train", *options, recipe, *overrides]))
     limit_threads(threads)
     with process_group(pick_device(device)) as (world, worker_device):
-        outcome = run_training(config, directory, worker_device, world)
+        with resumable():
+            outcome = run_training(config, directory, worker_device, world)
         done = (
             f"{outcome.counters.update:,} updates, {outcome.counters.target_tokens:,} target tokens"
         )

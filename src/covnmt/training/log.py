@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 
+SECONDS_UNTIL_FIRST_LINE = 5.0
+SECONDS_BETWEEN_LINES = 60.0  # where reports come less often
+
+
 @contextmanager
 def open_log(run: TrainingRun) -> Iterator["TrainingLog"]:
     """Open the log of a run at its last checkpoint. Only the main process writes files."""
@@ -42,29 +46,44 @@ class TrainingLog:
         self, run: TrainingRun, bar: ProgressBar, tensorboard: "SummaryWriter | None"
     ) -> None:
         self.run, self.bar, self.tensorboard = run, bar, tensorboard
-        self._start_window()
-
-    def _start_window(self) -> None:
-        self.nll, self.target_tokens, self.since = 0.0, 0, time.monotonic()
+        self.since = time.monotonic()
+        self.earlier_tokens = run.counters.report_tokens  # of the process that was stopped
+        self.next_line = self.since + SECONDS_UNTIL_FIRST_LINE
 
     def add_nll(self, nll: float) -> None:
         """Add the negative log-likelihood of some updates; infinity or NaN ends the run."""
-        self.nll += nll
-        if not math.isfinite(self.nll):
+        self.run.counters.report_nll += nll
+        if not math.isfinite(self.run.counters.report_nll):
             update = self.run.counters.update
-            raise divergence_error(self.run, f"by update {update} the loss has become {self.nll}")
+            raise divergence_error(self.run, f"by update {update} the loss has become {nll}")
 
     def report(self, statistics: dict[str, float]) -> None:
         """Log loss and speed since the last report."""
-        loss = self.nll / self.target_tokens
-        rate = self.target_tokens / (time.monotonic() - self.since)
-        values = {"loss": loss, "words_per_second": round(rate)}
+        counters = self.run.counters
+        loss = counters.report_nll / counters.report_tokens
+        values = {"loss": loss, "words_per_second": round(self.rate())}
         self.write(values | statistics)
         self.plot(values)
+        self.show(f"loss {loss:.3f}")
+        counters.report_nll, counters.report_tokens = 0.0, 0
+        self.since, self.earlier_tokens = time.monotonic(), 0
+
+    def rate(self) -> float:
+        """Return the target tokens per second since the last report."""
+        tokens = self.run.counters.report_tokens - self.earlier_tokens
+        return tokens / max(time.monotonic() - self.since, 1e-9)
+
+    def show(self, loss: str = "loss -") -> None:
+        """Show how far the run is, and how long it will take."""
         counters = self.run.counters
-        status = f"epoch {counters.epoch + 1}  loss {loss:.3f}  {rate:,.0f} words/s"
+        status = f"epoch {counters.epoch + 1}  {loss}  {self.rate():,.0f} words/s"
         self.bar.show(counters.update, status)
-        self._start_window()
+        self.next_line = time.monotonic() + SECONDS_BETWEEN_LINES
+
+    def show_if_due(self) -> None:
+        """Show progress within seconds, and every minute, where reports come less often."""
+        if time.monotonic() >= self.next_line:
+            self.show()
 
     @contextmanager
     def pause(self) -> Iterator[None]:

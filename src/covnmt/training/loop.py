@@ -83,7 +83,7 @@ def train(
             step(batches, target_tokens, counters.update, time_share(run))
             counters.update += 1
             counters.target_tokens += target_tokens
-            log.target_tokens += target_tokens
+            counters.report_tokens += target_tokens
 
             stop.poll()
             update = counters.update
@@ -96,6 +96,8 @@ def train(
                 log.add_nll(step.take_nll())  # waits for the GPU; ends a run that has diverged
             if report_due:
                 log.report(step.graphs.statistics())
+            else:
+                log.show_if_due()
             with log.pause():
                 if counters.validation_pending and not stop.signal:
                     if not run.has_checkpoint:  # best weights alone could not be resumed

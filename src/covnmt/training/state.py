@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from covnmt.base.config import Config, require_same_settings
+from covnmt.base.console import log, warn
 from covnmt.base.errors import UserError
 from covnmt.base.files import lock_directory
 from covnmt.data.corpus import Corpus
@@ -39,7 +40,7 @@ from covnmt.model.directory import (
     model_signature,
     save_config,
 )
-from covnmt.model.seq2seq import Seq2Seq
+from covnmt.model.seq2seq import Seq2Seq, count_parameters
 from covnmt.text.codec import copy_codecs
 from covnmt.training.distributed import SINGLE_PROCESS, World
 from covnmt.training.optimizer import build_optimizer
@@ -58,6 +59,8 @@ MAY_CHANGE = (
     "train.keep",
     "train.tensorboard",
 )
+
+LARGEST_FOR_CPU = 20_000_000  # parameters
 
 # How the names of tensors in a checkpoint begin, next to those of the weights.
 OPTIMIZER_PREFIX, RNG_PREFIX = "optimizer.", "random."
@@ -78,6 +81,8 @@ class Counters(BaseModel):
     best_update: int = 0
     validations_since_best: int = Field(0, alias="stale")
     validation_pending: bool = Field(False, alias="unchecked")  # due, or interrupted by a signal
+    report_nll: float = 0.0  # negative log-likelihood since the last report,
+    report_tokens: int = 0  # and target tokens
 
 
 class CheckpointMetadata(BaseModel):
@@ -125,16 +130,13 @@ def open_run(
     config: Config, directory: Path, device: torch.device, world: World = SINGLE_PROCESS
 ) -> Iterator[TrainingRun]:
     """Start a run, or restore it from its last checkpoint. Only the main process writes files."""
+    if directory.resolve() == config.data.directory.resolve():
+        raise UserError(f"{directory}: holds the data; choose another directory for the run")
     corpus = Corpus.open(config.data.directory)
     dev = DevSet.open(corpus)
     rows = corpus.report.vocabulary_sizes
-    model = new_model(config, rows["source"], rows["target"]).to(device)
-    optimizer = build_optimizer(model, config.train)
-    ema = {k: w.clone() for k, w in named_weights(model).items()} if config.train.ema else {}
-    run = TrainingRun(config, directory, corpus, dev, model, optimizer, ema, device, world)
     with lock_run_directory(directory, world):
-        resumed = run.has_checkpoint
-        if resumed:
+        if resumed := (directory / LAST_CHECKPOINT).exists():
             require_same_settings(
                 load_config(directory).config,
                 config,
@@ -142,9 +144,15 @@ def open_run(
                 "choose another directory, or resume with the old settings",
                 MAY_CHANGE,
             )
-            restore_checkpoint(run)
         else:
             refuse_model_without_checkpoint(directory)
+        log_start(config, corpus, device, world)
+        model = new_model(config, rows["source"], rows["target"]).to(device)
+        optimizer = build_optimizer(model, config.train)
+        ema = {k: w.clone() for k, w in named_weights(model).items()} if config.train.ema else {}
+        run = TrainingRun(config, directory, corpus, dev, model, optimizer, ema, device, world)
+        if resumed:
+            restore_checkpoint(run)
         if world.is_main:
             for path in directory.rglob(".*.safetensors.*.tmp"):  # a killed run left them
                 path.unlink(missing_ok=True)
@@ -152,6 +160,27 @@ def open_run(
                 copy_codecs(config.data.directory, directory)
             save_config(directory, run.description)
         yield run
+
+
+def log_start(config: Config, corpus: Corpus, device: torch.device, world: World) -> None:
+    """Say what is trained on what, before the model is made, which takes a while if it is large."""
+    sizes = corpus.report.vocabulary_sizes
+    with torch.device("meta"):  # takes no memory
+        model = Seq2Seq(config.model, sizes["source"], sizes["target"])
+    parameters = sum(count_parameters(model).values())
+    hardware = f"CPU (threads: {torch.get_num_threads()})"
+    if device.type == "cuda":
+        hardware = torch.cuda.get_device_name(device)
+    log(
+        f"training on {hardware}{f' and {world.size - 1} more' if world.size > 1 else ''}: "
+        f"{corpus.report.splits['train'].kept:,} pairs, vocabularies of {sizes['source']:,} and "
+        f"{sizes['target']:,}, {parameters:,} parameters, up to {config.train.updates:,} updates"
+    )
+    if device.type == "cpu" and parameters > LARGEST_FOR_CPU:
+        warn(
+            "a model of this size needs a GPU: on a CPU an update takes seconds; make it smaller, "
+            "for example with model.embedding=256 model.hidden=256 model.rank=256"
+        )
 
 
 @contextmanager
