@@ -65,6 +65,17 @@ def translate(
         ),
     ] = True,
     _sentences: Annotated[bool, typer.Option("--sentences", hidden=True)] = True,
+    document_format: Annotated[
+        Literal["text", "html", "markdown", "srt"],
+        typer.Option("--format", help="translate the text of a document, and keep its markup"),
+    ] = "text",
+    terms: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            help="file of terms: a term, a tab, its translation; a term alone stays as it is",
+        ),
+    ] = None,
     shards: Annotated[
         list[Path] | None,
         typer.Option(help="translate these files, or all files of a directory; needs --out"),
@@ -90,15 +101,28 @@ def translate(
 ) -> None:
     """Translate a file, a pipe or typed lines. Order and empty lines are kept."""
     from covnmt.inference.model import ModelLoader
-    from covnmt.inference.parallel import TranslationJob, translate_files, translate_input
+    from covnmt.inference.parallel import (
+        TranslationJob,
+        translate_document_input,
+        translate_files,
+        translate_input,
+    )
+    from covnmt.inference.terms import NO_TERMS, Terms
     from covnmt.inference.translate import format_translations, override_decoding
 
-    check_distinct_paths([out], [file, dictionary])
+    check_distinct_paths([out], [file, dictionary, terms])
     loader = ModelLoader.find(require_models(model), device, threads, dictionary)
     settings = override_decoding(loader.decode, decode)
     if dictionary and not settings.replace_unk:
         raise UserError("--dictionary needs --replace-unk")
     job = TranslationJob(loader, settings, overlong, split_sentences, as_json)
+    if document_format != "text" or terms:
+        if shards or into or ray or as_json or settings.nbest > 1:
+            raise UserError("--format and --terms work without --shards, --json and --nbest")
+        required = Terms.read(terms) if terms else NO_TERMS
+        document = translate_document_input(job, file, document_format, required, workers)
+        write_output_lines(out, [document.text])
+        return
     if shards or into:
         if file or out:
             raise UserError("use either FILE with --output, or --shards (once per file) with --out")

@@ -23,6 +23,7 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import (
     file_digest,
     is_file_path,
+    read_input_lines,
     read_json,
     read_lines,
     read_parallel_lines,
@@ -35,10 +36,13 @@ from covnmt.decoding.engines import default_processes
 from covnmt.decoding.onnx.format import GRAPH_FILES, SHORTLIST_FILE, is_exported
 from covnmt.inference import align, omissions
 from covnmt.inference.align import Alignment, EmptySideError
+from covnmt.inference.documents import DocumentBatch, TranslatedDocument
 from covnmt.inference.input_lines import input_chunks
 from covnmt.inference.model import WINDOW_BATCHES, Model, ModelLoader
 from covnmt.inference.omissions import OmissionReport, SkippedPair
+from covnmt.inference.terms import Terms
 from covnmt.inference.translate import Translation, format_translations
+from covnmt.text.documents import DocumentFormat
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -153,6 +157,37 @@ def translate_input(job: TranslationJob, path: Path | None, workers: int) -> Ite
         workers = default_processes(job.loader.directories[0], job.loader.threads)
     size = (CHUNK_BATCHES if workers > 1 else WINDOW_BATCHES) * job.decode.batch_size
     return map_lines(job.loader, job.translate, input_chunks(path, size), workers)
+
+
+def translate_document_input(
+    job: TranslationJob,
+    path: Path | None,
+    document_format: DocumentFormat,
+    terms: Terms,
+    workers: int,
+) -> TranslatedDocument:
+    """Translate a document, sentence by sentence; long sentences are split."""
+    job = replace(job, overlong="split", split_sentences=False)
+    if not workers and is_file_path(path):
+        workers = default_processes(job.loader.directories[0], job.loader.threads)
+    batch = DocumentBatch(["\n".join(read_input_lines(path))], document_format, terms)
+    size, translations = CHUNK_BATCHES * job.decode.batch_size, list[Translation]()
+    model = None
+    while sentences := batch.advance(translations):
+        if workers > 1 and len(sentences) > size:
+            chunks = chunked(sentences, size)
+            translated = map_lines(job.loader, job.translate, chunks, workers)
+        else:
+            model = model or job.loader.load()
+            translated = job.translate(model, sentences)
+        translations = list(track(translated, len(sentences), "translating", "sentences"))
+    [document] = batch.results()
+    for term in dict.fromkeys(term for term in document.terms if term.inserted):
+        warn(
+            f"{term.source}: {term.target} was not in the translation, and was inserted where the "
+            "attention was; check those sentences"
+        )
+    return document
 
 
 def align_parallel_files(

@@ -16,13 +16,16 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
 from covnmt.base.errors import UserError
+from covnmt.inference.terms import NO_TERMS
 from covnmt.inference.translate import Translation
+from covnmt.serve.documents import translate_documents
 from covnmt.serve.routes import ERROR_RESPONSES
 from covnmt.serve.schemas import MAX_BEAM, MAX_TEXTS, Text, first_error_message
 from covnmt.serve.security import RequestRefusedError, api_key_from_headers, check_api_key
 from covnmt.serve.served_model import ServedModel
 from covnmt.serve.service import TranslationService, gather_futures
 from covnmt.text.codec import SIDES, Codec
+from covnmt.text.html import plain_text
 from covnmt.text.languages import (
     LanguageDetector,
     LanguageGuess,
@@ -44,7 +47,7 @@ class LibreRequest(BaseModel):
     q: Texts
     source: str = "auto"
     target: str
-    format: Literal["text"] = "text"
+    format: Literal["text", "html"] = "text"
     alternatives: Annotated[int, Field(ge=0, lt=MAX_BEAM)] = 0
     api_key: str | None = None
 
@@ -183,11 +186,12 @@ def build_libretranslate_router(service: TranslationService) -> APIRouter:
         models: list[ServedModel | None] = [candidates[0]] * len(texts)
         guesses: list[LanguageGuess] = []
         if body.source.lower() == "auto":
+            readable = plain_text if body.format == "html" else str
             chosen = await asyncio.to_thread(
-                lambda: [languages.choose(candidates, text) for text in texts]
+                lambda: [languages.choose(candidates, readable(text)) for text in texts]
             )
             models, guesses = [model for model, _ in chosen], [guess for _, guess in chosen]
-        translated = await _translate_texts(service, request, texts, models, body.alternatives)
+        translated = await _translate_texts(service, request, body, texts, models)
         answer: dict[str, Any] = {"translatedText": [text for text, _ in translated]}
         if guesses:
             answer["detectedLanguage"] = [guess_json(guess) for guess in guesses]
@@ -235,9 +239,9 @@ def build_libretranslate_router(service: TranslationService) -> APIRouter:
 async def _translate_texts(
     service: TranslationService,
     request: Request,
+    body: LibreRequest,
     texts: Sequence[str],
     models: Sequence[ServedModel | None],
-    alternatives: int,
 ) -> list[tuple[str, list[str]]]:
     """Translate each text with its model; return translations and alternatives.
 
@@ -248,20 +252,36 @@ async def _translate_texts(
         if model is None:
             continue
         mine = [index for index, each in enumerate(models) if each is model]
-        nbest = 1 + alternatives
-        beam = max(nbest, model.decode.beam) if alternatives else None
+        sources = [texts[index] for index in mine]
         try:
-            submitted = service.submit_texts(
-                request, model, [texts[index] for index in mine], beam, nbest
-            )
-            done = await service.finish(request, None, gather_futures(submitted.futures))
+            translated = await _translate_with(service, request, body, model, sources)
         except UserError as error:
             raise RequestRefusedError(400, str(error)) from None
-        for index, layout, (text, sentences) in zip(
-            mine, submitted.layouts, submitted.join(done), strict=True
-        ):
-            others = _alternative_texts(layout, sentences, alternatives)
-            results[index] = text, [other for other in others if other != text]
+        for index, result in zip(mine, translated, strict=True):
+            results[index] = result
+    return results
+
+
+async def _translate_with(
+    service: TranslationService,
+    request: Request,
+    body: LibreRequest,
+    model: ServedModel,
+    sources: Sequence[str],
+) -> list[tuple[str, list[str]]]:
+    """Return translations and alternatives, which HTML has none of, as in LibreTranslate."""
+    if body.format == "html":
+        translating = translate_documents(service, request, model, sources, "html", NO_TERMS)
+        documents = await service.finish(request, None, translating)
+        return [(document.text, []) for document in documents]
+    nbest = 1 + body.alternatives
+    beam = max(nbest, model.decode.beam) if body.alternatives else None
+    submitted = service.submit_texts(request, model, sources, beam, nbest)
+    done = await service.finish(request, None, gather_futures(submitted.futures))
+    results = []
+    for layout, (text, sentences) in zip(submitted.layouts, submitted.join(done), strict=True):
+        others = _alternative_texts(layout, sentences, body.alternatives)
+        results.append((text, [other for other in others if other != text]))
     return results
 
 

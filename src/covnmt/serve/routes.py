@@ -7,6 +7,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from covnmt.base.errors import UserError
+from covnmt.inference.terms import Terms
+from covnmt.serve.documents import translate_documents
 from covnmt.serve.schemas import (
     AlignRequest,
     AlignResponse,
@@ -17,6 +20,7 @@ from covnmt.serve.schemas import (
     TranslateRequest,
     TranslateResponse,
     alignment_json,
+    document_json,
     model_json,
     sentence_json,
 )
@@ -42,6 +46,11 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
+def required_terms(body: TranslateRequest) -> Terms:
+    """Return the terms of a request; those without a translation stay as they are."""
+    return Terms({source: target or source for source, target in body.terms.items()})
+
+
 def build_api_router(service: TranslationService) -> APIRouter:
     """Build the routes of these models."""
     router = APIRouter(prefix="/v1", responses=ERROR_RESPONSES)
@@ -50,6 +59,15 @@ def build_api_router(service: TranslationService) -> APIRouter:
     async def translate(body: TranslateRequest, request: Request) -> Response:
         """Translate one text or several."""
         model = service.model(body.model)
+        if body.is_document():
+            sources = [body.text] if isinstance(body.text, str) else body.text
+            translating = translate_documents(
+                service, request, model, sources, body.format, required_terms(body), body.beam
+            )
+            with_terms = bool(body.terms)
+            documents = await service.finish(request, body.timeout, translating)
+            translations = [document_json(document, with_terms) for document in documents]
+            return JSONResponse({"model": model.spec.name, "translations": translations})
         submitted = service.submit_texts(request, model, body.text, body.beam, body.nbest)
         done = await service.finish(request, body.timeout, gather_futures(submitted.futures))
         texts = [
@@ -68,6 +86,8 @@ def build_api_router(service: TranslationService) -> APIRouter:
     )
     async def stream(body: TranslateRequest, request: Request) -> Response:
         """The same as a stream of events: `partial`, `sentence`, at the end `done` or `error`."""
+        if body.is_document():
+            raise UserError("a stream works only with format=text and without terms")
         model = service.model(body.model)
         partial = PartialTranslations(asyncio.get_running_loop())
         submitted = service.submit_texts(

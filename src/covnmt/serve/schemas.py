@@ -10,14 +10,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from covnmt.base.errors import UserError
 from covnmt.inference.align import Alignment
+from covnmt.inference.documents import TranslatedDocument
 from covnmt.inference.translate import Translation, rounded_list
 from covnmt.metrics.adequacy import LOW_ATTENTION
 from covnmt.serve.remarks import Remark, find_remarks, max_coverage, readable_tokens
 from covnmt.serve.served_model import ServedModel
+from covnmt.text.documents import DocumentFormat
 
 MAX_TEXTS = 500
 MAX_BEAM = 100
+MAX_TERMS = 1000
 
 ResultPart = Literal["tokens", "readable_tokens", "alignment", "coverage", "fertility", "remarks"]
 # control characters except tabs and line breaks; Python also accepts halves of surrogate pairs
@@ -35,7 +39,7 @@ def reject_control_characters(text: str) -> str:
 def reject_blank(text: str) -> str:
     """Reject text without words."""
     if not text.strip():
-        raise ValueError("empty, there is nothing to align; leave the pair out")
+        raise ValueError("empty; leave it out")
     return text
 
 
@@ -44,6 +48,9 @@ Text = Annotated[
     AfterValidator(reject_control_characters),
     Field(json_schema_extra={"pattern": f"^[^{CONTROL_CLASS}]*$"}),
 ]
+
+
+TermSource = Annotated[Text, AfterValidator(reject_blank), Field(min_length=1, max_length=200)]
 
 
 def first_error_message(errors: Sequence[Any]) -> str:
@@ -95,6 +102,7 @@ class TranslateRequest(ModelRequest):
             "examples": [
                 {"text": "ze muye piro sire tuye"},
                 {"text": ["a first text", "and another"], "beam": 5, "return": ["alignment"]},
+                {"text": "<p>ze <b>muye</b></p>", "format": "html", "terms": {"muye": None}},
             ]
         }
     )
@@ -109,6 +117,21 @@ class TranslateRequest(ModelRequest):
     parts: Annotated[list[ResultPart], Field(max_length=10)] = Field(
         default_factory=list, alias="return", description="what else to return for each sentence"
     )
+    format: DocumentFormat = Field(
+        "text", description="markup stays as it is, and inline tags follow their words"
+    )
+    terms: Annotated[dict[TermSource, Text | None], Field(max_length=MAX_TERMS)] = Field(
+        default_factory=dict,
+        description="terms and their required translations; with null they stay as they are",
+    )
+
+    def is_document(self) -> bool:
+        """Tell whether there is more to do than to translate sentences; refuse what excludes it."""
+        if self.format == "text" and not self.terms:
+            return False
+        if self.nbest > 1 or self.parts:
+            raise UserError("nbest and return work only with format=text and without terms")
+        return True
 
 
 class SentencePair(RequestBody):
@@ -187,11 +210,22 @@ class SentenceOut(BaseModel):
     nbest: list["SentenceOut"] | None = Field(None, description="the other hypotheses, best first")
 
 
+class TermOut(BaseModel):
+    """A term of a text."""
+
+    source: str
+    target: str
+    inserted: bool = Field(
+        description="the model lost it, and it was put where the attention was: check the sentence"
+    )
+
+
 class TextOut(BaseModel):
-    """A translated text."""
+    """A translated text; `terms` are there if the request has some."""
 
     text: str
     sentences: list[SentenceOut]
+    terms: list[TermOut] | None = None
 
 
 class TranslateResponse(BaseModel):
@@ -294,6 +328,20 @@ def sentence_json(translation: Translation, parts: Sequence[str]) -> dict[str, A
         answer["nbest"] = [
             sentence_json(alternative, parts) for alternative in translation.alternatives
         ]
+    return answer
+
+
+def document_json(document: TranslatedDocument, with_terms: bool) -> dict[str, Any]:
+    """Return a translated document."""
+    answer: dict[str, Any] = {
+        "text": document.text,
+        "sentences": [
+            {"source": s.source, "text": s.text, "score": finite_score(s.score)}
+            for s in document.sentences
+        ],
+    }
+    if with_terms:
+        answer["terms"] = [asdict(term) for term in document.terms]
     return answer
 
 

@@ -47,10 +47,16 @@ class SplitText:
 
     def join(self, sentences: Sequence[str]) -> str:
         """Put other sentences in their places, with a space where two would touch."""
-        text = self.gaps[0]
+        return "".join(self.pieces(sentences))
+
+    def pieces(self, sentences: Sequence[str]) -> list[str]:
+        """Return gaps and other sentences in turn, from the first gap to the last one."""
+        pieces, last = [self.gaps[0]], self.gaps[0][-1:]
         for sentence, gap in zip(sentences, self.gaps[1:], strict=True):
-            text += (" " if _needs_space(text[-1:], sentence[:1]) else "") + sentence + gap
-        return text
+            pieces[-1] += " " if _needs_space(last, sentence[:1]) else ""
+            pieces += [sentence, gap]
+            last = (last + sentence + gap)[-1:]
+        return pieces
 
 
 def split_into_sentences(text: str) -> SplitText:

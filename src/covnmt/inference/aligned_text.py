@@ -1,0 +1,205 @@
+"""Where the tokens of a translation are in its text, and which of them belong to a source span."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import pairwise
+from unicodedata import normalize
+
+import numpy as np
+
+from covnmt.base.arrays import FloatArray
+from covnmt.inference.translate import Translation
+from covnmt.text.characters import is_unspaced_script
+from covnmt.text.tokenize import (
+    SPACE_SYMBOL,
+    is_byte_token,
+    is_continuation_byte,
+    spell_byte_tokens,
+)
+
+Span = tuple[int, int]  # characters from, and up to
+
+MAX_COMPARISONS = 1_000_000  # of characters; longer texts are matched by proportion
+
+
+@dataclass(frozen=True)
+class AlignedText:
+    """A sentence, its translation, and the attention of the words of this to tokens of that."""
+
+    text: str
+    words: tuple[Span, ...]  # of the translation
+    source_spans: tuple[Span, ...]
+    attention: FloatArray  # [words, source tokens], summed over the tokens of a word
+
+    @classmethod
+    def from_translation(cls, source: str, translation: Translation) -> "AlignedText":
+        """Find the tokens of both sides in the texts, and join the subwords of a word."""
+        text = translation.text
+        words, rows = list[Span](), list[FloatArray]()
+        for (start, end), row in zip(
+            token_spans(translation.tokens, text), translation.alignment, strict=True
+        ):
+            if start == end:
+                continue
+            if words and words[-1][1] == start and is_one_word(text[start - 1], text[start]):
+                words[-1], rows[-1] = (words[-1][0], end), rows[-1] + row
+            else:
+                words.append((start, end))
+                rows.append(row)
+        source_spans = tuple(token_spans(translation.source_tokens, source))
+        return cls(text, tuple(words), source_spans, _matrix(rows, len(source_spans)))
+
+    @classmethod
+    def unchanged(cls, text: str) -> "AlignedText":
+        """Return a text that is its own translation, as one word."""
+        span = (0, len(text))
+        return cls(text, (span,), (span,), np.ones((1, 1), dtype=np.float32))
+
+    def weights(self, source: Span) -> FloatArray:
+        """Return for every word whether it translates a span of the source.
+
+        The weight is positive if more than half of its attention is there.
+        """
+        shares = [overlap(span, source) - 0.5 for span in self.source_spans]
+        return self.attention @ np.array(shares, dtype=np.float32)
+
+    def replace_words(
+        self, replacements: "Sequence[Replacement]"
+    ) -> "tuple[AlignedText, list[Span]]":
+        """Replace spans of the translation; return the result, and where the new texts are."""
+        text, words, rows, position = "", list[Span](), list[FloatArray](), 0
+        spans = dict[int, Span]()
+
+        def copy_until(end: int) -> None:
+            nonlocal text
+            shift = len(text) - position
+            for (start, stop), row in zip(self.words, self.attention, strict=True):
+                if position <= start < stop <= end:
+                    words.append((start + shift, stop + shift))
+                    rows.append(row)
+            text += self.text[position:end]
+
+        for number, new in sorted(enumerate(replacements), key=lambda entry: entry[1].target):
+            copy_until(new.target[0])
+            position = new.target[1]
+            text += " " * is_one_word(text[-1:], new.text[:1])
+            spans[number] = (len(text), len(text) + len(new.text))
+            words.append(spans[number])
+            rows.append(np.array([overlap(span, new.source) for span in self.source_spans]))
+            text += new.text
+            text += " " * is_one_word(text[-1:], self.text[position : position + 1])
+        copy_until(len(self.text))
+        matrix = _matrix(rows, len(self.source_spans))
+        aligned = AlignedText(text, tuple(words), self.source_spans, matrix)
+        return aligned, [spans[number] for number in range(len(replacements))]
+
+
+def _matrix(rows: Sequence[FloatArray], columns: int) -> FloatArray:
+    return np.array(rows, dtype=np.float32).reshape(len(rows), columns)
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Text for a span of the translation, and the source span that it translates."""
+
+    target: Span
+    text: str
+    source: Span
+
+
+def is_one_word(before: str, after: str) -> bool:
+    """Tell whether two characters belong to one word, in scripts with spaces between words."""
+    return all(
+        character.isalnum()
+        and not is_unspaced_script(character)
+        and not "\uac00" <= character <= "\ud7a3"  # Korean particles follow without a space
+        for character in (before, after)
+    )
+
+
+def overlap(span: Span, other: Span) -> float:
+    """Return the share of a span that is inside another one."""
+    length = span[1] - span[0]
+    return max(0, min(span[1], other[1]) - max(span[0], other[0])) / length if length else 0.0
+
+
+def overlaps(span: Span, others: Sequence[Span]) -> bool:
+    """Tell whether a span has characters of any of these."""
+    return any(start < span[1] and span[0] < end for start, end in others)
+
+
+def best_range(weights: FloatArray) -> tuple[int, int, float]:
+    """Return the range, not empty, with the largest sum of weights, and the sum."""
+    best, best_sum = (0, 1), -np.inf
+    current, current_sum = 0, 0.0
+    for k, weight in enumerate(weights.tolist()):
+        if current_sum <= 0:
+            current, current_sum = k, 0.0
+        current_sum += weight
+        if current_sum > best_sum:
+            best, best_sum = (current, k + 1), current_sum
+    return *best, best_sum
+
+
+def token_spans(tokens: Sequence[str], text: str) -> list[Span]:
+    """Return the characters of a text that each token stands for, whatever the tokenizer.
+
+    The text may have been normalized before it was split, so some are only about right.
+    """
+    token_letters = [
+        (number, letter)
+        for number, (token, spelled) in enumerate(
+            zip(tokens, spell_byte_tokens(tokens), strict=True)
+        )
+        for letter in _letters(_spell(token, spelled))
+    ]
+    text_letters = [
+        (position, letter)
+        for position, character in enumerate(text)
+        for letter in _letters(character)
+    ]
+    positions = _match(
+        "".join(letter for _, letter in token_letters),
+        "".join(letter for _, letter in text_letters),
+    )
+    firsts: dict[int, int] = {}
+    lasts: dict[int, int] = {}
+    for (number, _), k in zip(token_letters, positions, strict=True):
+        if k < len(text_letters):
+            position = text_letters[k][0]
+            firsts.setdefault(number, position)
+            lasts[number] = position + 1
+    spans, end = [], 0
+    for number in range(len(tokens)):
+        start = max(end, firsts.get(number, end))
+        end = max(start, lasts.get(number, start))
+        spans.append((start, end))
+    return spans
+
+
+def _spell(token: str, spelled: str) -> str:
+    """Return the characters of a token; of several bytes the first one has the character."""
+    if is_byte_token(token):
+        return "" if is_continuation_byte(token) else spelled[:1]
+    return token.replace(SPACE_SYMBOL, "")
+
+
+def _letters(text: str) -> str:
+    return "".join(normalize("NFKC", text).casefold().split())
+
+
+def _match(letters: str, text: str) -> list[int]:
+    """Return for every letter the position in a text that is nearly the same."""
+    if letters == text:
+        return list(range(len(letters)))
+    blocks = [(0, 0, 0), (len(letters), len(text), 0)]
+    if len(letters) * len(text) <= MAX_COMPARISONS:
+        matcher = SequenceMatcher(None, letters, text, autojunk=False)
+        blocks = [(0, 0, 0), *matcher.get_matching_blocks()]
+    positions: list[int] = []
+    for (a, b, size), (next_a, next_b, _) in pairwise(blocks):
+        positions += range(b, b + size)
+        gap, room = next_a - a - size, next_b - b - size
+        positions += [b + size + k * room // gap for k in range(gap)]
+    return positions
