@@ -7,10 +7,15 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pytest
 
-from covnmt.base.arrays import FloatArray
 from covnmt.base.config import DecodeConfig
 from covnmt.data.padding import PaddedIds
-from covnmt.decoding.engines import ForcedDecoding, SearchResult, StepCallback, do_nothing
+from covnmt.decoding.engines import (
+    AttentionTwice,
+    ForcedDecoding,
+    SearchResult,
+    StepCallback,
+    do_nothing,
+)
 from covnmt.inference import omissions, translate
 from covnmt.inference.model import Model, Overlong
 from covnmt.inference.omissions import format_reports
@@ -79,7 +84,7 @@ class WordByWord:
     ) -> SearchResult:
         raise AssertionError("the stand-in translates")
 
-    def attend_without_coverage(self, source: PaddedIds, target: PaddedIds) -> FloatArray:
+    def attend_twice(self, source: PaddedIds, target: PaddedIds) -> AttentionTwice:
         raise AssertionError("nobody asks for attention")
 
     def log_prob(self, x: Sequence[int], y: Sequence[int]) -> float:

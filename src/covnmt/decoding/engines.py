@@ -48,6 +48,14 @@ class ForcedDecoding(NamedTuple):
     fertility: FloatArray | None  # [S, J]
 
 
+class AttentionTwice(NamedTuple):
+    """Attention of S sentences with the coverage and, at the same steps, with that of step 1."""
+
+    alpha: FloatArray  # [S, I, J]
+    without_coverage: FloatArray  # [S, I, J]
+    fertility: FloatArray | None  # [S, J]
+
+
 class Engine(Protocol):
     """One model, or an ensemble, opened for translation."""
 
@@ -63,10 +71,10 @@ class Engine(Protocol):
     def force_decode(self, source: PaddedIds, target: PaddedIds) -> ForcedDecoding:
         """Decode these targets with the first model."""
 
-    def attend_without_coverage(self, source: PaddedIds, target: PaddedIds) -> FloatArray:
-        """Attend [S, I, J] as `force_decode` does, but with C_0 in place of the coverage.
+    def attend_twice(self, source: PaddedIds, target: PaddedIds) -> AttentionTwice:
+        """Force-decode with the first model, and attend at every step without coverage too.
 
-        The decoder's states stay those of the model as it is. Without coverage nothing changes.
+        The decoder's states stay those of the model as it is.
         """
 
 

@@ -20,7 +20,13 @@ from covnmt.data.batching import Batch
 from covnmt.data.padding import PaddedIds
 from covnmt.decoding.array_functions import mean, mean_log_probs, mean_or_none, top_k
 from covnmt.decoding.beam_search import Proposal, beam_search
-from covnmt.decoding.engines import ForcedDecoding, SearchResult, StepCallback, do_nothing
+from covnmt.decoding.engines import (
+    AttentionTwice,
+    ForcedDecoding,
+    SearchResult,
+    StepCallback,
+    do_nothing,
+)
 from covnmt.decoding.gpu.beam_search import GpuBeamSearch
 from covnmt.kernels import gpu
 from covnmt.kernels.tensors import EncodedSource
@@ -153,13 +159,17 @@ class TorchEngine:
         )
 
     @torch.inference_mode()
-    def attend_without_coverage(self, source: PaddedIds, target: PaddedIds) -> FloatArray:
-        """Attend with C_0 in place of the coverage [S, I, J]."""
+    def attend_twice(self, source: PaddedIds, target: PaddedIds) -> AttentionTwice:
+        """Attend with the coverage and without; the same operations on every device."""
         batch = Batch(*map(torch.from_numpy, (*source, *target))).to(self._device)
         model = self.models[0]
         encoded = model.encode(batch.source, batch.source_mask)
-        alpha = model.decoder.attend_without_coverage(encoded, model.embed_previous(batch))
-        return alpha.float().cpu().numpy()
+        both = model.decoder.attend_twice(encoded, model.embed_previous(batch))
+        alpha, without = (attention.float().cpu().numpy() for attention in both)
+        fertility = model.decoder.coverage.fertility(encoded.Phi)
+        return AttentionTwice(
+            alpha, without, None if fertility is None else fertility.float().cpu().numpy()
+        )
 
 
 def limit_threads(threads: int = 0) -> None:

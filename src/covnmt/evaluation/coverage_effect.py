@@ -32,8 +32,7 @@ def attend_twice(model: Model, pairs: Iterable[tuple[str, str]]) -> Iterator[Att
     for batch in length_sorted_batches(lengths, BATCH_SIZE):
         source = pad_ids([encoded[k][0] for k in batch], model.source.vocabulary.end_id)
         target = pad_ids([encoded[k][1] for k in batch], model.target.vocabulary.end_id)
-        alpha, _, fertility = model.engine.force_decode(source, target)
-        without = model.engine.attend_without_coverage(source, target)
+        alpha, without, fertility = model.engine.attend_twice(source, target)
         for row, k in enumerate(batch):
             J, I = map(len, encoded[k])
             Phi = None if fertility is None else fertility[row, :J]

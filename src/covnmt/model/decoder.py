@@ -102,17 +102,18 @@ class Decoder(KernelModule):
             C=state.C,
         )
 
-    def attend_without_coverage(self, source: EncodedSource, y: Tensor) -> Tensor:
-        """Attend as at every step of `decode_stepwise`, but with C_0 instead of C_{i-1} [B, I, J].
+    def attend_twice(self, source: EncodedSource, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Attend with the coverage C_{i-1}, and at the same steps with C_0; both are [B, I, J].
 
-        States, contexts and coverage are those of the model as it is; only attention differs.
+        States, contexts and coverage are those of the model as it is.
         """
         state = first = self.initial_state(source)
-        alphas = []
+        alphas, without = [], []
         for i, projected in enumerate(self.cell.project(y).unbind(1)):
-            alphas.append(self.step(source, state._replace(C=first.C), projected, first=i == 0)[1])
-            state, _ = self.step(source, state, projected, first=i == 0)
-        return torch.stack(alphas, dim=1)
+            without.append(self.step(source, state._replace(C=first.C), projected, first=i == 0)[1])
+            state, alpha = self.step(source, state, projected, first=i == 0)
+            alphas.append(alpha)
+        return torch.stack(alphas, dim=1), torch.stack(without, dim=1)
 
     def weights(self) -> DecoderWeights:
         """Collect the weights that the kernels take."""

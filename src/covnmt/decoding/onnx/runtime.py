@@ -24,7 +24,13 @@ from covnmt.base.errors import UserError
 from covnmt.data.padding import PaddedIds
 from covnmt.decoding.array_functions import mean, mean_log_probs, mean_or_none, top_k
 from covnmt.decoding.beam_search import Proposal, beam_search
-from covnmt.decoding.engines import ForcedDecoding, SearchResult, StepCallback, do_nothing
+from covnmt.decoding.engines import (
+    AttentionTwice,
+    ForcedDecoding,
+    SearchResult,
+    StepCallback,
+    do_nothing,
+)
 from covnmt.decoding.onnx.format import (
     ENCODER_FILE,
     MANIFEST_FILE,
@@ -300,21 +306,25 @@ class OnnxEngine:
             last_ids = token_ids
         return ForcedDecoding(np.stack(alphas, axis=1), target_log_probs, scorer.fertility(J))
 
-    def attend_without_coverage(self, source: PaddedIds, target: PaddedIds) -> FloatArray:
-        """Attend with C_0 in place of the coverage [S, I, J]: every step is taken with both."""
+    def attend_twice(self, source: PaddedIds, target: PaddedIds) -> AttentionTwice:
+        """Take every step with the coverage and with C_0."""
         scorer, state = OnnxScorer.encode(
             self.models[:1], source, self.end_id, beam=1, all_tokens=True
         )
         first = state.carried[0].get("C")
         C_0 = {} if first is None else {"C": first}
-        alphas, last_ids = [], None
+        J = source.ids.shape[1]
+        alphas, without, last_ids = [], [], None
         for token_ids in target.ids.T:
-            without = OnnxStates(({**state.carried[0], **C_0},), state.rows)
-            [[alpha]], _ = scorer.run(without, last_ids, 1, ["alpha"])
-            _, state = scorer.run(state, last_ids, 1, ["alpha"])
-            alphas.append(alpha[:, : source.ids.shape[1]])
+            uncovered = OnnxStates(({**state.carried[0], **C_0},), state.rows)
+            [[alpha]], _ = scorer.run(uncovered, last_ids, 1, ["alpha"])
+            without.append(alpha[:, :J])
+            [[alpha]], state = scorer.run(state, last_ids, 1, ["alpha"])
+            alphas.append(alpha[:, :J])
             last_ids = token_ids
-        return np.stack(alphas, axis=1)
+        return AttentionTwice(
+            np.stack(alphas, axis=1), np.stack(without, axis=1), scorer.fertility(J)
+        )
 
 
 def open_session(
