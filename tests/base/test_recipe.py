@@ -20,6 +20,7 @@ from covnmt.base.errors import UserError
 from covnmt.base.recipe import (
     bundled_recipes,
     find_recipe,
+    format_recipe,
     load_recipe,
     toml_string,
 )
@@ -277,6 +278,14 @@ def test_settings_survive_json() -> None:
         again = validate_settings(Config, config.model_dump(mode="json"))
         assert again == config
         assert again.model.coverage == coverage
+
+
+def test_formatted_recipe_is_the_same_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "whole.toml"
+    for name in bundled_recipes():
+        config = load_recipe(find_recipe(name), ['data.directory="a \\"b\\" 語"'])
+        path.write_text(format_recipe(config), "utf-8")
+        assert load_recipe(path) == config
 
 
 def test_validate_settings_explains_problems_with_their_key() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from covnmt import __version__
 from covnmt.base.files import read_lines, write_lines
+from covnmt.inference.model import Model
 from tests.conftest import Run, RunCli
 
 
@@ -63,3 +64,20 @@ def test_sheets_know_the_words_of_text_without_spaces(run: Run, tmp_path: Path) 
     given = ("-s", tmp_path / "source", "-n", 1)
     run("rate", "make", tmp_path / "sheets", tmp_path / "out.jsonl", *given)
     assert "1:寺 2:です" in (tmp_path / "sheets" / "ratings.csv").read_text("utf-8")
+
+
+def test_score_prints_the_log_probability_of_each_pair(
+    run: Run, tiny_model: Path, tiny_text: Path
+) -> None:
+    files = tiny_text / "test.src", tiny_text / "test.tgt"
+    pairs = list(zip(*map(read_lines, files), strict=True))
+    expected = Model.load(tiny_model).align(pairs)
+    shown = run("score", *files, "-m", tiny_model)
+    assert [float(line) for line in shown.out.splitlines()] == pytest.approx(
+        [pair.log_prob for pair in expected], abs=1e-3
+    )
+    per_token = run("score", *files, "-m", tiny_model, "--per-token").out.splitlines()
+    first = expected[0]
+    mean = first.log_prob / (len(first.target_tokens) + 1)
+    assert float(per_token[0]) == pytest.approx(mean, abs=1e-3)
+    assert "perplexity per token" in shown.err

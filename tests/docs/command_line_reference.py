@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from covnmt.base.table import markdown_table
 from covnmt.cli.app import app
+from covnmt.cli.groups import EXAMPLES
 
 TYPE_NAMES = {int: "number", float: "number", Path: "path"}
 
@@ -42,6 +43,8 @@ def describe(name: str, command: Any) -> str:
     ]
     if rows:
         parts.append(markdown_table(("argument or option", "value", "meaning", "default"), rows))
+    if examples := EXAMPLES.get(name.removeprefix("covnmt ")):
+        parts.append("\n".join(["```console", *(f"$ {example}" for example in examples), "```"]))
     return "\n\n".join(parts)
 
 

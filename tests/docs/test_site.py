@@ -1,15 +1,19 @@
 """The documentation site and the front page."""
 
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import typer
 import yaml
 
-from covnmt.cli.app import GROUPS, app
+from covnmt.cli.app import app
+from covnmt.cli.groups import EXAMPLES, GROUPS
 from tests.docs.generated_tables import ROOT
+from tests.docs.test_docs import check_command
 
 
 def test_site_builds_without_warnings(tmp_path: Path) -> None:
@@ -48,3 +52,11 @@ def test_every_command_is_in_a_group_of_the_help() -> None:
     grouped = {name for names in GROUPS.values() for name in names}
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     assert {name for name, command in commands.items() if not command.hidden} == grouped
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_of_the_help_parse(name: str) -> None:
+    for example in EXAMPLES[name]:
+        assert f"covnmt {name} " in example
+        command = example.rpartition("| ")[2].partition(" > ")[0]
+        check_command(shlex.split(command)[1:])

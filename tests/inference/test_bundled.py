@@ -70,7 +70,9 @@ def bundled(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_bundled_model_is_found_by_name(bundled: Path) -> None:
     assert bundled_models() == ["xx-en"]
-    assert bundled_model_rows() == [("xx-en", "Xish to English, tiny", str(bundled))]
+    [(name, title, size, place)] = bundled_model_rows()
+    assert (name, title, place) == ("xx-en", "Xish to English, tiny", str(bundled))
+    assert float(size) < 1
     assert find_model("xx-en") == bundled
     assert find_model("other/xx-en") == Path("other/xx-en")
     assert Model.load("xx-en").translate(["anything"])[0].source == "anything"

@@ -8,7 +8,8 @@ unknown key names the nearest key there is.
 import json
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,27 @@ def bundled_recipes() -> list[str]:
     """Return the names of the bundled recipes, such as `paper/gru10`."""
     root = _recipes_directory()
     return sorted(str(path.relative_to(root).with_suffix("")) for path in root.rglob("*.toml"))
+
+
+def describe_recipe(name: str) -> str:
+    """Return the comment of a bundled recipe, below the line with its command."""
+    lines = _bundled_path(name).read_text("utf-8").splitlines()
+    comment = takewhile(lambda line: line.startswith("#"), lines[1:])
+    return " ".join(line.removeprefix("#").strip() for line in comment)
+
+
+def format_recipe(config: Config) -> str:
+    """Write all settings as a recipe that extends nothing."""
+
+    def lines(group: Mapping[str, Any], name: str) -> Iterator[str]:
+        for key, value in group.items():
+            if value is not None and not isinstance(value, dict):
+                yield f"{key} = {json.dumps(value, ensure_ascii=False)}"
+        for key, value in group.items():
+            if isinstance(value, dict):
+                yield from ("", f"[{name}{key}]", *lines(value, f"{name}{key}."))
+
+    return "\n".join(lines(config.model_dump(mode="json"), "")).strip()
 
 
 def _bundled_path(name: str) -> Path:

@@ -10,36 +10,15 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from covnmt import __version__
 from covnmt.base.console import log
 from covnmt.base.errors import UserError, install_command
 from covnmt.cli import data, evaluate, models, phrase_based, reproduce, serve, train, translate
-
-GROUPS = {
-    "Translate": ("translate", "serve", "models"),
-    "Inspect": ("check", "align", "plot", "info", "verify"),
-    "Train": ("corpus", "prepare", "train", "tune", "average", "export", "recipe"),
-    "Evaluate": ("evaluate", "compare", "report", "rate"),
-    "Research": ("reproduce", "demo", "synthetic", "smt", "words"),
-}
-
-
-class GroupedCommands(TyperGroup):
-    """Lists the commands by group, in the order of GROUPS."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands; set the panel in which the help shows each."""
-        groups = {name: group for group, names in GROUPS.items() for name in names}
-        commands: Any = self.commands
-        for name, command in commands.items():
-            command.rich_help_panel = groups.get(name)
-        return sorted(self.commands, key=[*groups, *self.commands].index)
-
+from covnmt.cli.groups import GroupedCommands
 
 app = typer.Typer(
     cls=GroupedCommands,

@@ -1,19 +1,30 @@
 """Commands that score translations: evaluate, compare, report, plot, rate."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from math import exp
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from covnmt.base.console import log, stdout_console, warn
+from covnmt.base.console import log, stdout_console, track, warn
 from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
-from covnmt.base.files import check_distinct_paths, read_lines, write_json
+from covnmt.base.files import check_distinct_paths, read_lines, write_json, write_output_lines
 from covnmt.base.table import Table
-from covnmt.cli.options import ExtractionOption, check_finite, check_output_path, check_utf8
+from covnmt.cli.options import (
+    DeviceOption,
+    ExtractionOption,
+    OutputOption,
+    SingleModelOption,
+    ThreadsOption,
+    check_finite,
+    check_output_path,
+    check_utf8,
+    require_one_model,
+)
 
 app = typer.Typer()
 rate_app = typer.Typer(
@@ -137,6 +148,38 @@ def evaluate(
     if evaluation.by_length:
         tables.append(length_table({hypothesis.name: evaluation}))
     _show(tables, evaluation.to_json(), json_file)
+
+
+@app.command()
+def score(
+    source: Annotated[Path, typer.Argument(help="source text")],
+    target: Annotated[Path, typer.Argument(help="its translation, line by line")],
+    model: SingleModelOption = [],  # noqa: B006
+    out: OutputOption = None,
+    per_token: Annotated[bool, typer.Option(help="divide by the number of target tokens")] = False,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = 0,
+) -> None:
+    """Print the log-probability that a model gives each translation."""
+    from covnmt.inference.model import ModelLoader
+    from covnmt.inference.parallel import align_parallel_files
+
+    check_distinct_paths([out], [source, target])
+    loader = ModelLoader.find([require_one_model(model, "score")], device, threads)
+    total, tokens = 0.0, 0
+
+    def lines() -> Iterator[str]:
+        nonlocal total, tokens
+        pairs = align_parallel_files(loader, source, target, tokenized=False)
+        for pair in track(pairs, None, "scoring", "pairs"):
+            size = len(pair.target_tokens) + 1  # with the end symbol
+            total, tokens = total + pair.log_prob, tokens + size
+            yield f"{pair.log_prob / (size if per_token else 1):.4f}"
+
+    write_output_lines(out, lines())
+    if tokens:
+        mean = total / tokens
+        log(f"mean per token: {mean:.4f}; perplexity per token: {exp(-mean):.2f}")
 
 
 @app.command()

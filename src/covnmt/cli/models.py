@@ -6,9 +6,7 @@ from typing import Annotated
 import typer
 
 from covnmt.base.console import log
-from covnmt.cli.options import (
-    print_table,
-)
+from covnmt.cli.options import print_table
 
 app = typer.Typer()
 recipe_app = typer.Typer(
@@ -24,7 +22,7 @@ def models() -> None:
 
     if not (rows := bundled_model_rows()):
         log("this version bundles no models; train one with `covnmt train`")
-    print_table(("name", "what", "directory"), rows)
+    print_table(("name", "what", "MiB", "directory"), rows)
 
 
 @app.command()
@@ -55,11 +53,12 @@ def info(
 
 @recipe_app.command("list")
 def recipe_list() -> None:
-    """List the bundled recipes."""
-    from covnmt.base.recipe import bundled_recipes
+    """List the bundled recipes with what they are for."""
+    from covnmt.base.recipe import bundled_recipes, describe_recipe
 
-    for name in bundled_recipes():
-        print(name)
+    # those named common hold what the others of their directory share
+    names = [name for name in bundled_recipes() if not name.endswith("/common")]
+    print_table(("recipe", "what"), ((name, describe_recipe(name)) for name in names))
 
 
 @recipe_app.command("keys")
@@ -72,9 +71,14 @@ def recipe_keys() -> None:
 
 @recipe_app.command("show")
 def recipe_show(
-    recipe: str, overrides: Annotated[list[str] | None, typer.Argument()] = None
+    recipe: Annotated[str, typer.Argument(help="TOML file, or name of a bundled recipe")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="settings to change: train.seed=2 ...")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
-    """Print the resolved settings of a recipe as JSON."""
-    from covnmt.base.recipe import find_recipe, load_recipe
+    """Print all settings of a recipe, as TOML that can be trained from."""
+    from covnmt.base.recipe import find_recipe, format_recipe, load_recipe
 
-    print(load_recipe(find_recipe(recipe), overrides).model_dump_json(indent=2))
+    config = load_recipe(find_recipe(recipe), overrides)
+    print(config.model_dump_json(indent=2) if as_json else format_recipe(config))

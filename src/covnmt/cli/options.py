@@ -197,7 +197,7 @@ def print_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
         write_output_lines(None, map("\t".join, [head, *cells]))
         return
     first, *others = head
-    table = Table(Column(first, no_wrap=True), *others)
+    table = Table(Column(first, no_wrap=True), *(Column(name, overflow="fold") for name in others))
     for row in cells:
         table.add_row(*row)
     stdout_console.print(table)
@@ -230,11 +230,20 @@ TrainingThreadsOption = Annotated[int, typer.Option(min=0, help="CPU threads; 0:
 ModelOption = Annotated[
     list[Path],
     typer.Option(
-        "--model", "-m", help="model directory, or name of a bundled model; several: an ensemble"
+        "--model",
+        "-m",
+        envvar="COVNMT_MODEL",
+        help="model directory, or name of a bundled model; several: an ensemble",
     ),
 ]
 # declared as a list, so that a second --model is an error and does not silently win
 SingleModelOption = Annotated[
     list[Path],
-    typer.Option("--model", "-m", metavar="<path>", help="model directory, or a bundled model"),
+    typer.Option(
+        "--model",
+        "-m",
+        envvar="COVNMT_MODEL",
+        metavar="<path>",
+        help="model directory, or a bundled model",
+    ),
 ]

@@ -34,12 +34,14 @@ def bundled_models() -> list[str]:
     return sorted(path.parent.name for path in BUNDLED_MODELS.glob("*/config.json"))
 
 
-def bundled_model_rows() -> list[tuple[str, str, str]]:
-    """Return name, title of the model card and directory of each bundled model."""
+def bundled_model_rows() -> list[tuple[str, str, str, str]]:
+    """Return name, title of the model card, size in MiB and directory of each bundled model."""
     rows = []
     for name in bundled_models():
-        title = next(iter(read_lines(BUNDLED_MODELS / name / MODEL_CARD)))
-        rows.append((name, title.lstrip("# "), str(BUNDLED_MODELS / name)))
+        directory = BUNDLED_MODELS / name
+        title = next(iter(read_lines(directory / MODEL_CARD)))
+        size = sum(path.stat().st_size for path in directory.iterdir()) / 2**20
+        rows.append((name, title.lstrip("# "), f"{size:.1f}", str(directory)))
     return rows
 
 
