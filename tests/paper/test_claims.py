@@ -44,6 +44,7 @@ def table_of(page: str, heading: str, first: str) -> list[dict[str, str]]:
 
 def test_nothing_is_claimed_where_nothing_was_measured(tmp_path: Path) -> None:
     page = write_claims_page(tmp_path).read_text("utf-8")
+    assert page.count(f"The paper's training: {NOT_MEASURED}. AdamW: {NOT_MEASURED}.") == 2
     for heading in ("KFTT, Japanese to English", "Laws of Taiwan, Chinese to English"):
         for row in table_of(page, heading, "claim"):
             assert row["verdict"] == row["ours, AdamW"] == NOT_MEASURED
@@ -63,6 +64,7 @@ def test_verdicts_are_about_the_papers_own_training(
             result = original(comparison, system, seed, *values)
             write_result(tmp_path / "kftt-original", result)
     page = write_claims_page(tmp_path).read_text("utf-8")
+    assert "The paper's training: 2 of 6 systems, seeds 1, 2, 20 updates." in page
     rows = {row["claim"]: row for row in table_of(page, "KFTT, Japanese to English", "claim")}
     better = rows["GRU d=10 translates better"]
     assert better["ours, the paper's training"].startswith("(b) +2.00 (+2.00 to +2.00), +17%; (c) ")

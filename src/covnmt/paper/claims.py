@@ -376,6 +376,25 @@ def _spread(system: SystemSummary | None, name: str) -> str:
     return format_spread(spread) if system else NOT_MEASURED
 
 
+def describe_runs(regime: Regime) -> str:
+    """Name the seeds and updates of the paper's systems, finished or not."""
+    trained = {
+        (run.system, run.seed): max(run.checkpoints)
+        for run in regime.runs
+        if run.system in PAPER_SYSTEMS
+    } | {
+        (result.system, result.seed): result.training.update
+        for result in regime.results
+        if result.system in PAPER_SYSTEMS
+    }
+    if not trained:
+        return NOT_MEASURED
+    systems = {system for system, _ in trained}
+    seeds = ", ".join(str(seed) for seed in sorted({seed for _, seed in trained}))
+    updates = " to ".join(f"{n:,}" for n in sorted({min(trained.values()), max(trained.values())}))
+    return f"{len(systems)} of {len(PAPER_SYSTEMS)} systems, seeds {seeds}, {updates} updates"
+
+
 def corpus_section(root: Path, corpus: str) -> str:
     """Write the section of one corpus."""
     original, today = (Regime.read(root, corpus, scale) for scale in ("original", "paper"))
@@ -387,6 +406,7 @@ def corpus_section(root: Path, corpus: str) -> str:
     return "\n\n".join(
         [
             f"## {today.experiment.title}",
+            f"The paper's training: {describe_runs(original)}. AdamW: {describe_runs(today)}.",
             claims_table(original, today),
             "The systems, over their seeds; in parentheses 95% intervals of the gain:",
             side_by_side_table(original, today),
