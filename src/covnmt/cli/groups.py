@@ -44,10 +44,7 @@ EXAMPLES = {
         "--source-tokenizer sentencepiece --target-tokenizer sentencepiece "
         "--source-language zh --target-language en",
     ),
-    "rate make": (
-        "covnmt rate make ratings baseline=base.txt gru10=gru10.txt --source test.de --reference "
-        "test.en",
-    ),
+    "rate make": ("covnmt rate make sheets base=base.txt gru10=gru10.txt -s test.de",),
     "recipe show": ("covnmt recipe show modern/gru10 model.hidden=512 > my.toml",),
     "report": ("covnmt report report baseline=base.jsonl gru10=gru10.jsonl -r test.en -s test.de",),
     "reproduce": (
