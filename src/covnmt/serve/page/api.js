@@ -1,35 +1,42 @@
 // Requests to the server.
 
-/** A failed request, with a message to show. */
+import { nextTask } from "./dom.js";
+
+/** A failed request: status 0 if there was no answer, `wait` in seconds if the server names it. */
 export class RequestError extends Error {
-  constructor(status, message) {
+  constructor(status, message, wait = 0) {
     super(message);
     this.status = status;
+    this.wait = wait;
   }
 }
 
-const NO_ANSWER = "The server does not answer. Is it still running?";
-const PARTS = ["readable_tokens", "alignment", "coverage", "fertility", "remarks"];
+const NO_ANSWER = "It may have been stopped, or the network is down. Your text stays here.";
+const PARTS = ["tokens", "alignment", "coverage", "fertility", "remarks"];
+// Results are shown as they arrive; after so long the page gets a chance to react to its user.
+const SLICE_MS = 12;
 
 /** The models of the server, the default first. */
-export function fetchModels(key) {
-  return fetchJson("v1/models", { headers: headers(key) });
+export async function fetchModels(key) {
+  return (await fetchJson("v1/models", { headers: headers(key) })).models;
 }
 
-/** Translate; `onPartial(sentence number, text)` is called with partial translations meanwhile. */
-export async function translate(query, key, signal, onPartial) {
+/** Translate. `on.partial(number, text)` and `on.sentence(number, content)` are called as sentences
+    grow and are done; returns what ends the stream: the model and the whole text. */
+export async function translate(query, key, signal, on) {
   const body = { text: query.text, model: query.model, return: PARTS };
   if (query.beam) body.beam = query.beam;
   const response = await sendRequest("v1/translate/stream", postOptions(body, key, signal));
-  const sentences = [];
+  let begun = performance.now();
   for await (const { name, content } of readEvents(response)) {
-    if (name === "error") throw new RequestError(response.status, content.error);
-    if (name === "done") return { model: content.model, text: content.texts[0], sentences };
-    if (name === "sentence") {
-      const { readable_source_tokens: source_tokens, readable_tokens: tokens } = content;
-      sentences.push({ ...content, source_tokens, tokens });
-    }
-    onPartial(content.sentence_number, content.text);
+    if (name === "error") throw new RequestError(content.status ?? response.status, content.error);
+    if (name === "done") return content;
+    if (name === "partial") on.partial(content.sentence_number, content.text);
+    if (name === "sentence") on.sentence(content.sentence_number, content);
+    if (performance.now() - begun < SLICE_MS) continue;
+    await nextTask();
+    if (signal.aborted) throw signal.reason;
+    begun = performance.now();
   }
   throw new RequestError(0, NO_ANSWER);
 }
@@ -61,7 +68,8 @@ async function sendRequest(path, options) {
   const response = await fetch(path, options).catch(throwNoAnswer);
   if (response.ok) return response;
   const content = await response.json().catch(() => ({}));
-  throw new RequestError(response.status, content.error ?? `error ${response.status}`);
+  const wait = Number(response.headers.get("retry-after")) || 0;
+  throw new RequestError(response.status, content.error ?? `error ${response.status}`, wait);
 }
 
 /** A cancelled request stays one; any other network error means that there is no server. */
@@ -80,6 +88,7 @@ async function* readEvents(response) {
     text = blocks.pop();
     for (const block of blocks) {
       const [name, data] = block.split("\n");
+      if (!data) continue;  // a comment that keeps the connection open
       yield { name: name.slice("event: ".length), content: JSON.parse(data.slice("data: ".length)) };
     }
   }

@@ -1,57 +1,84 @@
-// Check what another translation of a sentence leaves out, and mark that on its words.
+// Check what another translation of a sentence leaves out, and show it in the source.
 
 import { RequestError } from "./api.js";
-import { element, languageAttributes } from "./dom.js";
+import { count, element, languageAttributes, lazyDetails } from "./dom.js";
+import { phrase, readSide, wordsAt } from "./sentence.js";
+import { textLine } from "./words.js";
 
 const EMPTY = "Type or paste a translation of this sentence.";
-const UNCHANGED = "This is the model's own translation. Change it, or paste another.";
-const HINT = "A hint, not proof";
-const WHY = "the model finds the translation more likely where the source lacks these words";
+const UNCHANGED = "This is the model's own translation. Change it, or paste another one.";
+const CLEAR = "Nothing found that is left out.";
+const CLEAR_HINT = "A hint, not proof: what is said in a way that the model does not know, or left out " +
+  "in many small pieces, is not found.";
 
 /** A box with a translation, at first the model's own; `ask(target, signal)` checks it. */
-export function checkPanel(sentence, words, ask) {
+export function checkPanel(sentence, ask) {
   let pending = null;
-  const input = element("textarea", { rows: 1, ...languageAttributes(sentence.languages.target),
+  const { source, target } = sentence;
+  const input = element("textarea", { rows: 1, ...languageAttributes(target.lang),
     spellcheck: "false", "aria-label": "Translation to check" });
-  input.value = sentence.text;
-  const verdict = element("p", { class: "verdict", role: "status" });
-  const showVerdict = (...parts) => verdict.replaceChildren(...parts);
+  input.value = target.text;
+  const verdict = element("div", { class: "verdict", role: "status" });
+  const show = (...parts) => verdict.replaceChildren(...parts);
   const reset = () => {
     pending?.abort();
-    words.markOmitted([]);
-    showVerdict();
+    show();
   };
   const check = async () => {
     reset();
-    if (!input.value.trim()) return showVerdict(EMPTY);
+    if (!input.value.trim()) return show(EMPTY);
     const request = (pending = new AbortController());
-    showVerdict("Checking…");
+    show("Checking…");
     try {
       const report = await ask(input.value, request.signal);
-      words.markOmitted(report.left_out);
-      showVerdict(...verdictFor(report, input.value));
+      show(...input.value.trim() === report.own?.trim() ? [UNCHANGED] : verdictOn(report, source));
     } catch (error) {
       if (error.name === "AbortError") return;
       if (!(error instanceof RequestError)) throw error;
-      showVerdict(element("span", { class: "check-error" }, error.message));
+      show(element("span", { class: "failed" }, error.message));
     }
   };
   input.addEventListener("input", reset);
   const button = element("button", { type: "button", onclick: check }, "What does it leave out?");
-  return element(
-    "details",
-    { class: "check" },
-    element("summary", {}, "Check another translation"),
-    input,
-    element("div", { class: "row" }, button, verdict),
-  );
+  const node = lazyDetails({ class: "check" }, "Check another translation",
+    () => [input, element("div", { class: "row" }, button), verdict]);
+  /** Open the box with another translation and check it. */
+  const open = (text) => {
+    node.addEventListener("toggle", () => input.focus(), { once: true });
+    node.open = true;
+    input.value = text;
+    check();
+  };
+  return { node, open };
 }
 
-function verdictFor(report, text) {
-  if (text.trim() === report.own.trim()) return [UNCHANGED];
-  const hint = (why) => element("small", {}, `${HINT}${why}.`);
-  if (!report.left_out.length) return ["Nothing seems to be left out.", hint("")];
-  const list = report.left_out
-    .flatMap((omission) => [", ", element("mark", { dir: "auto" }, omission.text)]).slice(1);
-  return ["Probably left out: ", ...list, hint(`: ${WHY}`)];
+/** What a check found: the words, and the source line with these words marked. */
+export function verdictOn(report, { text, lang }) {
+  const source = readSide(text, report.source_tokens ?? [], lang);
+  const omissions = (report.left_out ?? []).map((omission) => {
+    const words = wordsAt(source, omission.start, omission.end);
+    return { words, gain: omission.gain, text: words.length ? phrase(source, words) : omission.text };
+  });
+  const notes = [report.warning, ...report.warnings ?? []].filter(Boolean)
+    .map((note) => element("p", { class: "warning" }, note.message ?? String(note)));
+  if (!omissions.length) {
+    return [...notes, element("p", {}, element("b", {}, CLEAR)), element("small", {}, CLEAR_HINT)];
+  }
+  const list = omissions.flatMap((omission) =>
+    [", ", element("bdi", { class: "missing", lang }, omission.text)]).slice(1);
+  return [
+    ...notes,
+    element("p", {}, element("b", {}, `${count(omissions.length, "place")} to look at.`),
+      " Probably left out: ", ...list),
+    textLine(source, { class: "source-line" }, omissions.map(({ words }) => [words, "left out", null])),
+    element("small", {}, "A hint, not proof. ", reason(omissions)),
+  ];
+}
+
+/** Why: a gain in nats as a ratio of probabilities. */
+export function reason(omissions) {
+  const times = Math.exp(Math.min(Math.max(...omissions.map(({ gain }) => gain ?? 0)), 20));
+  const rounded = Number(times.toPrecision(times < 10 ? 1 : 2)).toLocaleString("en");
+  const likely = times >= 2 ? `some ${rounded} times as likely` : "more likely";
+  return `To the model, this translation is ${likely} when the source lacks these words.`;
 }

@@ -29,6 +29,47 @@ function initialize(node, attributes, children) {
   return node;
 }
 
+/** A box that is closed; what it holds is built when it is first opened. */
+export function lazyDetails(attributes, summary, build) {
+  const node = element("details", attributes, element("summary", {}, summary));
+  node.addEventListener("toggle", () => node.append(...build()), { once: true });
+  return node;
+}
+
+/** "1 place", "2 places". */
+export function count(number, noun) {
+  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+}
+
+/** Let the browser draw and react before the next line runs. */
+export function nextTask() {
+  // a timer would wait for seconds in a tab that is not looked at
+  return new Promise((resolve) => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = resolve;
+    port2.postMessage(null);
+  });
+}
+
+/** Copy text; false if the browser does not allow it. */
+export async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // without https browsers have only the older way
+    const box = element("textarea", { class: "offscreen", readonly: true });
+    const focused = document.activeElement;
+    box.value = text;
+    document.body.append(box);
+    box.select();
+    const copied = document.execCommand("copy");
+    box.remove();
+    focused?.focus();
+    return copied;
+  }
+}
+
 /** Offer content as a file. */
 export function download(name, blob) {
   const url = URL.createObjectURL(blob);

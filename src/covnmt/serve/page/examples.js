@@ -1,5 +1,6 @@
 // Example sentences by the source language of a model. Those of the embedded pair are for models
-// of `covnmt demo`; the others are split into words as the open corpora are.
+// of `covnmt demo`; the others are split into words as the open corpora are, and joined for models
+// that take plain text.
 
 const EMBEDDED = [
   ["Short", "ze muye piro sire tuye"],
@@ -48,6 +49,8 @@ const BY_LANGUAGE = {
 };
 
 /** [title, text] pairs for a model; those of the embedded pair if its language is unknown. */
-export function examplesFor(model) {
-  return BY_LANGUAGE[model?.source] ?? (model?.source === "source" ? EMBEDDED : []);
+export function examplesFor({ source, plain_text }) {
+  if (source === "source") return EMBEDDED;
+  const list = BY_LANGUAGE[source] ?? [];
+  return plain_text ? list.map(([title, text]) => [title, text.replaceAll(" ", "")]) : list;
 }

@@ -1,7 +1,7 @@
 // Attention as a grid (SVG): target words are rows, source words columns; bars show coverage.
 
 import { download, svgElement, element } from "./dom.js";
-import { coverageLevel } from "./words.js";
+import { coverageLevel, weight } from "./sentence.js";
 
 const FONT = 12;
 const PAD = 6;
@@ -20,21 +20,24 @@ const DARK = matchMedia("(prefers-color-scheme: dark)");
 const BARS = { little: "#d9480f", enough: "#2b8a3e", much: "#9c36b5" };
 
 DARK.addEventListener("change", () =>
-  document.querySelectorAll(".heat").forEach((map) => map.dispatchEvent(new Event("scheme"))));
+  document.querySelectorAll(".heat-box").forEach((map) => map.dispatchEvent(new Event("scheme"))));
 
 export class HeatMap {
-  constructor(sentence, name, onHighlight) {
+  constructor(sentence, name, highlighter) {
+    const { source, target } = sentence;
     this.sentence = sentence;
     this.name = name;
-    this.onHighlight = onHighlight;
+    this.rows = target.words.map((word) => word.text);
+    this.columns = source.words.map((word) => word.text);
+    this.onHighlight = (side, k) => highlighter.show(side, k);
+    highlighter.listeners.push((side, k) => this.highlight(side, k));
     this.zoom = 2;
     this.box = element("div", { class: "heat-box", tabindex: "0", role: "group",
       "aria-label": "Attention heat map; scrolls" });
     this.readout = element("p", { class: "readout" }, " ");
-    this.node = element("details", { class: "heat", open: true },
-      element("summary", {}, "Heat map"), this.tools(), this.readout, this.box);
     // the event comes through the page, so that nothing keeps a map alive that was removed
-    this.node.addEventListener("scheme", () => this.draw());
+    this.box.addEventListener("scheme", () => this.draw());
+    this.parts = [this.tools(), this.readout, this.box];
     this.draw();
   }
 
@@ -60,10 +63,11 @@ export class HeatMap {
   }
 
   draw() {
-    const { source_tokens: source, tokens: target } = this.sentence;
+    const { columns: source, rows: target } = this;
+    const { source: { lang: sourceLang }, target: { lang: targetLang } } = this.sentence;
     const colors = COLORS[DARK.matches ? "dark" : "light"];
-    // at 80 words a line of text still fits into a cell
-    this.cell = Math.max(source.length, target.length) <= 25 ? 22 : 13;
+    // a line of text fits into a cell, with some space
+    this.cell = Math.max(source.length, target.length) <= 25 ? 22 : 16;
     this.left = maxLabelWidth([...target, "coverage"]) + 2 * PAD;
     this.top = maxLabelWidth(source) + 2 * PAD;
     const bottom = this.top + target.length * this.cell;
@@ -81,8 +85,8 @@ export class HeatMap {
       ...this.cells(colors),
       ...target.map((word, i) => this.label(word, this.left - PAD,
         this.top + (i + 0.5) * this.cell, colors,
-        { lang: this.sentence.languages.target, "text-anchor": "end" })),
-      ...source.map((word, j) => this.columnLabel(word, this.left + (j + 0.5) * this.cell, colors)),
+        { lang: targetLang, "text-anchor": "end" })),
+      ...source.map((word, j) => this.columnLabel(word, this.left + (j + 0.5) * this.cell, colors, sourceLang)),
       ...this.bars(bottom + PAD, colors));
     this.column = this.frame(colors, this.cell, target.length * this.cell);
     this.row = this.frame(colors, source.length * this.cell, this.cell);
@@ -92,10 +96,12 @@ export class HeatMap {
   }
 
   cells(colors) {
-    return this.sentence.alignment.flatMap((row, i) => row.flatMap((weight, j) =>
-      weight < MIN_WEIGHT ? [] : [svgElement("rect", { x: this.left + j * this.cell,
+    return this.rows.flatMap((_, i) => this.columns.flatMap((_, j) => {
+      const share = weight(this.sentence, i, j);
+      return share < MIN_WEIGHT ? [] : [svgElement("rect", { x: this.left + j * this.cell,
         y: this.top + i * this.cell, width: this.cell, height: this.cell, fill: colors.cell,
-        "fill-opacity": Math.min(weight, 1).toFixed(3) })]));
+        "fill-opacity": Math.min(share, 1).toFixed(3) })];
+    }));
   }
 
   label(word, x, y, colors, attributes) {
@@ -106,12 +112,12 @@ export class HeatMap {
   }
 
   /** A label over a column: rotated, or from top to bottom in scripts that are written so. */
-  columnLabel(word, x, colors) {
+  columnLabel(word, x, colors, lang) {
     const y = this.top - PAD;
     const orientation = UPRIGHT.test(word)
       ? { "text-anchor": "end", "writing-mode": "vertical-rl" }
       : { "text-anchor": "start", transform: `rotate(-90 ${x} ${y})` };
-    return this.label(word, x, y, colors, { lang: this.sentence.languages.source, ...orientation });
+    return this.label(word, x, y, colors, { lang, ...orientation });
   }
 
   bars(y, colors) {
@@ -124,7 +130,7 @@ export class HeatMap {
       const height = Math.max(Math.min(value / 2, 1) * BAR_AREA, 1);
       return svgElement("rect", { x: this.left + j * this.cell + 2, y: y + BAR_AREA - height,
         width: this.cell - 4, height,
-        fill: BARS[coverageLevel(value, this.sentence.fertility?.[j], this.sentence.bounds)] });
+        fill: BARS[coverageLevel(this.sentence, j, value)] });
     });
     return [...bars, one, label];
   }
@@ -139,13 +145,11 @@ export class HeatMap {
     const scale = this.width / bounds.width;
     const j = Math.floor(((event.clientX - bounds.left) * scale - this.left) / this.cell);
     const i = Math.floor(((event.clientY - bounds.top) * scale - this.top) / this.cell);
-    const weight = this.sentence.alignment[i]?.[j];
-    if (weight === undefined) return this.onHighlight(null, 0);
+    if (!this.rows[i] || !this.columns[j]) return this.onHighlight(null, 0);
     this.onHighlight("target", i);
     this.highlight("target", i, j);
-    const [target, source] = [this.sentence.tokens[i], this.sentence.source_tokens[j]];
-    this.readout.replaceChildren(element("bdi", {}, target), " ← ", element("bdi", {}, source),
-      `: ${weight.toFixed(3)}`);
+    this.readout.replaceChildren(element("bdi", {}, this.rows[i]), " ← ",
+      element("bdi", {}, this.columns[j]), `: ${weight(this.sentence, i, j).toFixed(3)}`);
   }
 
   highlight(side, position, column = null) {

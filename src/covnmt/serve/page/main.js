@@ -1,36 +1,52 @@
 // The page: translates what is typed, and shows the results.
 
 import { fetchCheck, RequestError, fetchModels, translate } from "./api.js";
-import { element, languageAttributes } from "./dom.js";
+import { copyText, element, languageAttributes } from "./dom.js";
+import { workedExample } from "./example.js";
 import { examplesFor } from "./examples.js";
-import { draftPanel, resultPanel } from "./result.js";
-import { readState, writeState } from "./state.js";
+import { fits, guessModel, label, languageName, languagesOf } from "./languages.js";
+import { ResultPanel } from "./result.js";
+import { linkTo, takeState } from "./state.js";
 
 const TYPING_PAUSE_MS = 400;
-// A translation that is done sooner is shown without partial ones before it.
+// A translation that is done sooner replaces the one before it without drafts between them.
 const DRAFT_DELAY_MS = 150;
+const LONG_LINK = 8000;
 const field = Object.fromEntries(
-  ["form", "text", "model", "compare", "beam", "examples", "key", "key-row", "link", "status",
-    "error", "results"].map((id) => [id, document.getElementById(id)]));
+  ["form", "text", "model", "compare", "beam", "settings", "examples", "key", "key-row", "choices",
+    "link", "status", "notice", "error", "results", "intro"]
+    .map((id) => [id, document.getElementById(id)]));
+// What went wrong, by the status of the answer; the server's message says the rest.
+const TITLES = {
+  0: "The server does not answer.",
+  200: "The translation stopped.",
+  401: "This server asks for a key.",
+  408: "This took too long.",
+  413: "This text is too long.",
+  422: "This cannot be translated.",
+  429: "The limit is reached.",
+  500: "Something failed on the server.",
+  503: "The server cannot answer now.",
+};
 
 let models = [];
+let linked = { model: "", compare: "" };  // of the last link, until the models are loaded
 let pending = null;
 let timer = null;
 
 async function start() {
-  restoreText();
+  takeLink();
   field.key.value = sessionStorage.getItem("key") ?? "";
   field.form.addEventListener("submit", (event) => {
     event.preventDefault();
-    run();
+    act();
   });
   for (const name of ["text", "beam"]) field[name].addEventListener("input", scheduleRun);
   for (const name of ["model", "compare"]) field[name].addEventListener("change", run);
-  field.model.addEventListener("change", adaptToModel);
+  field.model.addEventListener("change", offerExamples);
   field.key.addEventListener("change", () => {
     sessionStorage.setItem("key", field.key.value);
-    if (field.model.length) run();
-    else loadModels();
+    act();
   });
   field.examples.addEventListener("change", () => {
     if (field.examples.value) field.text.value = field.examples.value;
@@ -39,65 +55,88 @@ async function start() {
   });
   field.link.addEventListener("click", copyLink);
   addEventListener("hashchange", () => {
-    restoreText();
-    restoreModels();
+    if (location.hash.length < 2) return;
+    takeLink();
+    chooseLinked();
     run();
   });
   await loadModels();
 }
 
+/** Translate; before that, get the models if they could not be had so far. */
+function act() {
+  if (models.length) run();
+  else loadModels();
+}
+
 async function loadModels() {
+  clearError();
   try {
-    models = (await fetchModels(field.key.value)).models;
-    const options = () => models.map((model) =>
-      element("option", { value: model.name, title: `coverage: ${model.coverage}` }, model.name));
-    field.model.replaceChildren(...options());
-    field.compare.replaceChildren(element("option", { value: "" }, "nothing"), ...options());
-    field.compare.disabled = models.length < 2;
-    restoreModels();
-    await run();
+    models = await fetchModels(field.key.value);
   } catch (error) {
     showError(error);
+    return showExample();
   }
+  field["key-row"].hidden = true;
+  field.choices.hidden = false;
+  const languages = new Set(models.map((model) => languagesOf(model).source).filter(Boolean));
+  const options = () => models.map((model) => element("option",
+    { value: model.name, title: `${model.name}; coverage: ${model.coverage}` }, label(model, models)));
+  field.model.replaceChildren(
+    ...languages.size > 1 ? [element("option", { value: "" }, "Chosen by the text")] : [], ...options());
+  field.compare.replaceChildren(element("option", { value: "" }, "nothing"), ...options());
+  field.compare.disabled = models.length < 2;
+  chooseLinked();
+  await run();
+  await showExample();
 }
 
-// Show the default beam of the chosen model, and examples in its language.
-function adaptToModel() {
-  const model = findModel(field.model.value);
-  field.beam.placeholder = model?.beam ?? "";  // empty until the models are loaded
-  const { lang = "", dir } = languageAttributes(languagesOf(field.model.value).source);
-  Object.assign(field.text, { lang, dir });
-  const examples = examplesFor(model);
-  field.examples.disabled = !examples.length;
-  field.examples.replaceChildren(element("option", { value: "" }, examples.length ? "choose…" : "none"),
-    ...examples.map(([name, text]) => element("option", { value: text }, name)));
+async function showExample() {
+  const known = models.some((model) => model.source === "ja" && model.target === "en");
+  field.intro.replaceChildren(await workedExample(known ? tryExample : null));
 }
 
-function findModel(name) {
-  return models.find((model) => model.name === name);
+/** Translate the sentence of the example, and check the translation in it. */
+async function tryExample(source, translation) {
+  field.text.value = source;
+  field.compare.value = "";
+  if (!fits(source, chosenModel())) field.model.value = guessModel(source, models).name;
+  const [panel] = await run() ?? [];
+  panel?.sentences[0]?.check.open(translation);
 }
 
-// The languages of a model, for `lang`: Chinese is drawn in other shapes than Japanese. A server
-// that does not know them says "source" and "target".
-function languagesOf(name) {
-  const model = findModel(name);
-  return model && model.source !== "source" ? { source: model.source, target: model.target } : {};
+// Text is taken at once, the models when they are loaded: what is typed meanwhile must stay.
+function takeLink() {
+  const state = takeState();
+  linked = state;
+  if (state.text) field.text.value = state.text;
+  if (state.beam) field.beam.value = state.beam;
 }
 
-// Text is restored at once, models when they are loaded: what is typed meanwhile must stay.
-function restoreText() {
-  const state = readState();
-  field.text.value = state.text;
-  field.beam.value = state.beam;
-}
-
-function restoreModels() {
-  const state = readState();
+function chooseLinked() {
   for (const name of ["model", "compare"]) {
-    const offered = [...field[name].options].some((option) => option.value === state[name]);
-    if (offered && (state[name] || name === "compare")) field[name].value = state[name];
+    if (linked[name] && models.some((model) => model.name === linked[name])) field[name].value = linked[name];
   }
-  adaptToModel();
+  if (field.compare.value || field.beam.value) field.settings.open = true;
+  offerExamples();
+}
+
+/** The model that was chosen, or else the one that the text seems to be for. */
+function chosenModel() {
+  return models.find((model) => model.name === field.model.value) ?? guessModel(field.text.value, models);
+}
+
+function offerExamples() {
+  const chosen = models.filter((model) => [model.name, ""].includes(field.model.value));
+  const bySource = new Map(chosen.toReversed().map((model) => [model.source, model]));
+  const groups = [...bySource.values()].toReversed()
+    .map((model) => [languagesOf(model).source, examplesFor(model)]).filter(([, list]) => list.length);
+  const option = ([title, text]) => element("option", { value: text }, title);
+  field.examples.disabled = !groups.length;
+  field.examples.replaceChildren(
+    element("option", { value: "" }, groups.length ? "choose…" : "none"),
+    ...groups.flatMap(([lang, list]) => lang && groups.length > 1
+      ? [element("optgroup", { label: languageName(lang) }, ...list.map(option))] : list.map(option)));
 }
 
 function scheduleRun() {
@@ -105,61 +144,107 @@ function scheduleRun() {
   timer = setTimeout(run, TYPING_PAUSE_MS);
 }
 
+/** Translate what is in the text box; return the panels once they are complete. */
 async function run() {
   clearTimeout(timer);
-  if (!field.model.length) return;  // loadModels() calls again
+  if (!models.length) return;  // loadModels() calls again
   pending?.abort();
-  const state = Object.fromEntries(
-    ["text", "model", "compare", "beam"].map((name) => [name, field[name].value]));
-  writeState(state);
-  if (!state.text.trim()) return showResults([], "");
+  clearError();
+  const text = field.text.value;
+  field.intro.hidden = Boolean(text.trim());
+  const model = chosenModel();
+  adaptTo(model, text);
+  if (!text.trim()) return showPanels([], "");
+  if (!field.beam.checkValidity()) {
+    showPanels([], "");
+    return showError(new RequestError(422, `Beam: a whole number from ${field.beam.min} to ${field.beam.max}.`));
+  }
   const request = (pending = new AbortController());
-  const names = [...new Set([state.model, state.compare].filter(Boolean))];
-  const drafts = names.map((name) => draftPanel(name, languagesOf(name)));
-  const drafting = setTimeout(() => showPanels(drafts.map((draft) => draft.node)), DRAFT_DELAY_MS);
+  const key = field.key.value;
+  const other = models.find(({ name }) => name === field.compare.value && name !== model.name);
+  const beam = Number(field.beam.value);
+  const panels = [model, ...other ? [other] : []].map((each) => new ResultPanel(
+    { ...each, beam: beam || each.beam, title: label(each, models), languages: languagesOf(each) },
+    (source, target, signal) => fetchCheck(each.name, source, target, key, signal)));
+  const drafting = setTimeout(() => showPanels(panels, "Translating…"), DRAFT_DELAY_MS);
   field.status.textContent = "Translating…";
   const started = performance.now();
   try {
-    const answers = await Promise.all(names.map((model, n) => translate(
-      { ...state, model, beam: Number(state.beam) }, field.key.value, request.signal,
-      drafts[n].update)));
+    await Promise.all(panels.map(async (panel) => {
+      const { texts, warnings } = await translate(
+        { text, model: panel.model.name, beam }, key, request.signal,
+        { partial: (n, part) => panel.partial(n, part), sentence: (n, content) => panel.add(n, content) });
+      panel.finish(texts[0], warnings);
+    }));
     clearTimeout(drafting);
-    showResults(answers, `Done in ${Math.round(performance.now() - started)} ms`);
+    showPanels(panels, `Done in ${((performance.now() - started) / 1000).toFixed(1)} s`);
+    return panels;
   } catch (error) {
     clearTimeout(drafting);
-    if (error.name !== "AbortError") showError(error);
+    if (error.name === "AbortError") return;
+    request.abort();
+    // what was shown for another text goes; sentences of this one that are done stay
+    const begun = panels.filter((panel) => panel.sentences.length);
+    for (const panel of begun) panel.stop();
+    showPanels(begun, "");
+    showError(error);
   }
 }
 
-function showResults(answers, status) {
-  field.error.hidden = true;
-  field.status.textContent = status;
-  showPanels(answers.map((answer) => resultPanel(
-    answer, languagesOf(answer.model), findModel(answer.model),
-    (source, target, signal) => fetchCheck(answer.model, source, target, field.key.value, signal))));
+/** Show the usual beam of a model and the language of its text, and say if the text is not for it. */
+function adaptTo(model, text) {
+  field.beam.placeholder = model.beam;
+  const { source } = languagesOf(model);
+  const { lang = "", dir } = languageAttributes(source);
+  Object.assign(field.text, { lang, dir });
+  const names = [...new Set(field.model.value ? [source] : models.map(({ source }) => source))].map(languageName);
+  const wrong = text.trim() && !fits(text, model);
+  field.notice.hidden = !wrong;
+  field.notice.textContent = wrong
+    ? `This does not look like ${names.join(" or ")}: expect nonsense.` : "";
 }
 
-function showPanels(panels) {
+function showPanels(panels, status) {
+  field.status.textContent = status;
   field.results.classList.toggle("two", panels.length > 1);
-  field.results.replaceChildren(...panels);
+  const nodes = panels.map((panel) => panel.node);
+  const shown = [...field.results.children];
+  if (shown.length === nodes.length && shown.every((node, k) => node === nodes[k])) return;
+  field.results.replaceChildren(...nodes);
+}
+
+function clearError() {
+  field.error.hidden = true;
+  field.error.replaceChildren();
 }
 
 function showError(error) {
   if (!(error instanceof RequestError)) throw error;
+  const { status, message, wait } = error;
+  const wanted = status === 401;
+  const wrongKey = wanted && field.key.value;
+  const title = wrongKey ? "This is not the key of this server." : TITLES[status] ?? "The server refused this.";
+  const hint = wait ? ` Try again in ${wait} s.` : "";
+  const again = element("button", { type: "button", onclick: act }, "Try again");
   field.status.textContent = "";
-  if (error.status === 401) field["key-row"].hidden = false;
   field.error.hidden = false;
-  field.error.textContent = error.message;
-  field.results.querySelectorAll(".draft").forEach((draft) => draft.remove());
+  field.error.replaceChildren(element("b", {}, title), " ",
+    ...wanted ? ["Whoever runs it can give you one; it stays in this browser tab."]
+      : [element("span", {}, `${message[0].toUpperCase()}${message.slice(1)}${hint ? "." : ""}${hint}`)],
+    ...[0, 200, 408, 429, 500, 503].includes(status) ? [again] : []);
+  if (!wanted) return;
+  field["key-row"].hidden = false;
+  field.key.focus();
+  field.key.select();
 }
 
 async function copyLink() {
-  try {
-    await navigator.clipboard.writeText(location.href);
-    field.status.textContent = "Link copied.";
-  } catch {
-    field.status.textContent = "Copy it from the address bar.";
-  }
+  const state = Object.fromEntries(
+    ["text", "model", "compare", "beam"].map((name) => [name, field[name].value]));
+  const link = linkTo(state);
+  const long = link.length > LONG_LINK ? " It is long; some programs cut such links." : "";
+  if (await copyText(link)) field.status.textContent = `Link copied; it holds the text.${long}`;
+  else prompt("Copy this link:", link);
 }
 
 start();

@@ -1,14 +1,18 @@
-// The view as part of the address, so that a link reproduces it.
-// It stands after the #, which browsers do not send to any server.
+// A link holds text and settings after its #, which browsers do not send to any server. The page
+// takes them from there once; it writes nothing of its own into the address, where it would stay
+// in the browser's history.
 
 const NAMES = ["text", "model", "compare", "beam"];
 
-export function readState() {
+/** Return what the address holds, and empty it. */
+export function takeState() {
   const parameters = new URLSearchParams(location.hash.slice(1));
+  if (location.hash) history.replaceState(null, "", location.pathname + location.search);
   return Object.fromEntries(NAMES.map((name) => [name, parameters.get(name) ?? ""]));
 }
 
-export function writeState(state) {
-  const entries = Object.entries(state).filter(([name, value]) => NAMES.includes(name) && value);
-  history.replaceState(null, "", `#${new URLSearchParams(entries)}`);
+/** Return a link that opens this page with this text and these settings. */
+export function linkTo(state) {
+  const entries = NAMES.filter((name) => state[name]).map((name) => [name, state[name]]);
+  return `${location.href.split("#")[0]}#${new URLSearchParams(entries)}`;
 }
