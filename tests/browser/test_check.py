@@ -65,6 +65,25 @@ def test_marks_are_in_the_characters_of_the_reader(page: Page) -> None:
     expect(page.locator(".verdict mark")).to_have_text("閱覽")
 
 
+def test_a_verdict_tells_how_far_it_can_be_trusted(checking: Page) -> None:
+    report = {
+        "source_tokens": ["▁金閣寺は京都にある有名な寺です。"],
+        "own": "x",
+        "left_out": [{"text": TEMPLE, "start": 0, "end": 1, "gain": 2.0, "probability": 0.931}],
+        "unrelated": 0.8,
+        "unusual": True,
+        "words": 8,
+        "judged": 5,
+    }
+    checking.route("**/v1/check", lambda route: route.fulfill(json={"checks": [report]}))
+    ask(checking, "Good morning!")
+    verdict = checking.locator(".verdict")
+    expect(verdict.locator(".warning").first).to_contain_text("not look like a translation")
+    expect(verdict.locator(".warning").last).to_contain_text("unlike the text that the model")
+    expect(verdict).to_contain_text(f"{TEMPLE} (93%)")
+    expect(verdict).to_contain_text("5 of 8 words could be judged")
+
+
 def test_a_translation_that_is_too_long_shows_an_error(checking: Page) -> None:
     ask(checking, "temple " * 101)
     expect(checking.locator(".verdict")).to_contain_text("101 tokens")

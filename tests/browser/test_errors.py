@@ -53,7 +53,7 @@ def test_a_full_server_says_when_to_try_again(page: Page, line: str) -> None:
     write(page, line)
     alert = page.get_by_role("alert")
     expect(alert).to_contain_text("The limit is reached.")
-    expect(alert).to_contain_text("Try again in 7 s.")
+    expect(alert).to_contain_text("Wait 7 s.")
     alert.get_by_role("button", name="Try again").click()
     expect(page.locator(DONE)).to_be_visible()
     expect(alert).to_be_hidden()

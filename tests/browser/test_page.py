@@ -251,6 +251,20 @@ def test_two_models_are_compared_and_a_link_reproduces_it(
     assert page.url == again.url == f"{running.url}/"
 
 
+def test_only_models_of_one_language_are_compared(page: Page) -> None:
+    choose(page, "Compare with", "shipped")
+    offered = (
+        page.get_by_label("Compare with")
+        .locator("option")
+        .evaluate_all("all => all.map((each) => each.value)")
+    )
+    assert offered == ["", "baseline", "coverage", "kftt", "shipped"]
+    show(page, TEMPLE)
+    expect(page.locator(f"{DONE} h2")).to_have_count(2)
+    page.get_by_label("Model").select_option("laws")
+    expect(page.locator(f"{DONE} h2")).to_have_text(["Chinese to English"])
+
+
 def test_a_link_works_in_a_page_that_is_open(page: Page, line: str) -> None:
     page.evaluate("hash => { location.hash = hash; }", urlencode({"text": line, "beam": 2}))
     expect(page.locator(DONE)).to_be_visible()

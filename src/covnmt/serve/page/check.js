@@ -8,6 +8,9 @@ import { textLine } from "./words.js";
 const EMPTY = "Type or paste a translation of this sentence.";
 const UNCHANGED = "This is the model's own translation. Change it, or paste another one.";
 const CLEAR = "Nothing found that is left out.";
+const UNRELATED = "This does not look like a translation of the sentence.";
+const UNUSUAL = "This is unlike the text that the model was trained on: do not rely on what it finds here.";
+const MIN_UNRELATED = 0.5;  // probability
 const CLEAR_HINT = "A hint, not proof: what is said in a way that the model does not know, or left out " +
   "in many small pieces, is not found.";
 
@@ -57,22 +60,29 @@ export function verdictOn(report, { text, lang }) {
   const source = readSide(text, report.source_tokens ?? [], lang);
   const omissions = (report.left_out ?? []).map((omission) => {
     const words = wordsAt(source, omission.start, omission.end);
-    return { words, gain: omission.gain, text: words.length ? phrase(source, words) : omission.text };
+    return { ...omission, words, text: words.length ? phrase(source, words) : omission.text };
   });
-  const notes = [report.warning, ...report.warnings ?? []].filter(Boolean)
-    .map((note) => element("p", { class: "warning" }, note.message ?? String(note)));
+  const notes = [report.unrelated >= MIN_UNRELATED && UNRELATED, report.unusual && UNUSUAL].filter(Boolean)
+    .map((note) => element("p", { class: "warning" }, note));
+  const judged = report.words > report.judged
+    ? ` ${report.judged} of ${count(report.words, "word")} could be judged.` : "";
   if (!omissions.length) {
-    return [...notes, element("p", {}, element("b", {}, CLEAR)), element("small", {}, CLEAR_HINT)];
+    return [...notes, element("p", {}, element("b", {}, CLEAR)), element("small", {}, CLEAR_HINT, judged)];
   }
-  const list = omissions.flatMap((omission) =>
-    [", ", element("bdi", { class: "missing", lang }, omission.text)]).slice(1);
+  const list = omissions.flatMap((omission) => [", ", ...missingWords(omission, lang)]).slice(1);
   return [
     ...notes,
     element("p", {}, element("b", {}, `${count(omissions.length, "place")} to look at.`),
       " Probably left out: ", ...list),
     textLine(source, { class: "source-line" }, omissions.map(({ words }) => [words, "left out", null])),
-    element("small", {}, "A hint, not proof. ", reason(omissions)),
+    element("small", {}, "A hint, not proof. ", reason(omissions), judged),
   ];
+}
+
+/** Words that are left out, with the probability of that if the server knows it. */
+export function missingWords({ text, probability }, lang) {
+  const words = element("bdi", { class: "missing", lang }, text);
+  return probability === undefined ? [words] : [words, ` (${Math.round(100 * probability)}%)`];
 }
 
 /** Why: a gain in nats as a ratio of probabilities. */

@@ -1,7 +1,7 @@
 // The worked example that the page opens with: a translation without the year, and what is found.
 // example.json holds what the bundled model really answered (scripts/update-docs writes it).
 
-import { reason } from "./check.js";
+import { missingWords, reason } from "./check.js";
 import { element } from "./dom.js";
 import { languageName } from "./languages.js";
 import { phrase, readSentence, readSide, weight, wordsAt } from "./sentence.js";
@@ -32,7 +32,7 @@ export async function workedExample(tryIt) {
     element("p", { class: "given", ...target }, translation),
     element("h3", {}, "What covnmt says"),
     element("p", {}, element("b", {}, "1 place to look at."), " Probably left out: ",
-      element("bdi", { class: "missing", lang: languages.source }, word), ". ",
+      ...missingWords({ ...omission, text: word }, languages.source), ". ",
       element("span", { class: "soft" }, reason([omission]))),
     element("p", { class: "soft" }, `The model's own translation has it:`),
     textLine(sentence.target, { class: "own" }, [[said, "said", null]]),

@@ -80,15 +80,22 @@ async function loadModels() {
   field["key-row"].hidden = true;
   field.choices.hidden = false;
   const languages = new Set(models.map((model) => languagesOf(model).source).filter(Boolean));
-  const options = () => models.map((model) => element("option",
+  const options = (list) => list.map((model) => element("option",
     { value: model.name, title: `${model.name}; coverage: ${model.coverage}` }, label(model, models)));
   field.model.replaceChildren(
-    ...languages.size > 1 ? [element("option", { value: "" }, "Chosen by the text")] : [], ...options());
-  field.compare.replaceChildren(element("option", { value: "" }, "nothing"), ...options());
-  field.compare.disabled = models.length < 2;
+    ...languages.size > 1 ? [element("option", { value: "" }, "Chosen by the text")] : [],
+    ...options(models));
+  const comparable = models.filter((model) => models.some((other) => canCompare(model, other)));
+  field.compare.replaceChildren(element("option", { value: "" }, "nothing"), ...options(comparable));
+  field.compare.disabled = !comparable.length;
   chooseLinked();
   await run();
   await showExample();
+}
+
+/** Whether two models can be compared: they read the same language. */
+function canCompare(model, other) {
+  return model !== other && model.source === other.source;
 }
 
 async function showExample() {
@@ -161,7 +168,7 @@ async function run() {
   }
   const request = (pending = new AbortController());
   const key = field.key.value;
-  const other = models.find(({ name }) => name === field.compare.value && name !== model.name);
+  const other = models.find((each) => each.name === field.compare.value && canCompare(model, each));
   const beam = Number(field.beam.value);
   const panels = [model, ...other ? [other] : []].map((each) => new ResultPanel(
     { ...each, beam: beam || each.beam, title: label(each, models), languages: languagesOf(each) },
@@ -177,7 +184,8 @@ async function run() {
       panel.finish(texts[0], warnings);
     }));
     clearTimeout(drafting);
-    showPanels(panels, `Done in ${((performance.now() - started) / 1000).toFixed(1)} s`);
+    const seconds = Math.max((performance.now() - started) / 1000, 0.1);
+    showPanels(panels, `Done in ${seconds.toFixed(1)} s`);
     return panels;
   } catch (error) {
     clearTimeout(drafting);
@@ -224,7 +232,7 @@ function showError(error) {
   const wanted = status === 401;
   const wrongKey = wanted && field.key.value;
   const title = wrongKey ? "This is not the key of this server." : TITLES[status] ?? "The server refused this.";
-  const hint = wait ? ` Try again in ${wait} s.` : "";
+  const hint = wait ? ` Wait ${wait} s.` : "";
   const again = element("button", { type: "button", onclick: act }, "Try again");
   field.status.textContent = "";
   field.error.hidden = false;
