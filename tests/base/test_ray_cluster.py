@@ -126,6 +126,18 @@ def test_workers_that_die_before_they_start_are_an_error(
         list(map_on_cluster(DiesAtStart(), [7], cluster.address, cores=1))
 
 
+def test_actors_take_no_more_cpus_than_a_machine_has(cluster: Any) -> None:
+    assert list(map_on_cluster(abs, [-7], cluster.address, cores=64)) == [7]
+
+
+def test_waiting_for_a_busy_cluster_is_said(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("covnmt.base.ray_cluster.SECONDS_UNTIL_WARNING", 0.01)
+    assert list(map_on_cluster(abs, [-7], cluster.address, cores=2)) == [7]
+    assert "waiting until other jobs leave num_cpus=2 on a machine" in capfd.readouterr().err
+
+
 def test_without_items_no_cluster_is_needed() -> None:
     assert list(map_on_cluster(refuse, [], "nowhere:1", cores=1)) == []
 

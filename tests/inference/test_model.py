@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 from shutil import copytree
+from typing import Any
 
 import pytest
 
@@ -100,3 +101,24 @@ def test_a_vocabulary_size_in_config_that_is_not_that_of_the_file_is_an_error(
     write_json(path, settings | {"words": settings["words"] | {"source": 5}})
     with pytest.raises(UserError, match=r"config\.json: damaged"):
         Model.load(tiny_model, path.parent)
+
+
+NOT_TEXT: list[Any] = [b"x", 1, None, ["x"]]
+
+
+@pytest.mark.parametrize("value", NOT_TEXT)
+def test_what_is_not_text_is_refused_with_its_place(value: Any, translator: Model) -> None:
+    kind = type(value).__name__
+    with pytest.raises(TypeError, match=f"line 2 is .*, of type {kind}, not str"):
+        translator.translate(["ka", value])
+    for run in (translator.align, translator.check):
+        with pytest.raises(TypeError, match=f"the target of pair 2 is .*, of type {kind}, not str"):
+            run([("ka", "lo"), ("ka", value)])
+
+
+@pytest.mark.parametrize("pair", ["ab", ("a",), ("a", "b", "c"), None])
+def test_what_is_not_a_pair_is_refused(pair: Any, translator: Model) -> None:
+    with pytest.raises(TypeError, match=r"pair 1 is .*, not \(source, target\)"):
+        translator.check([pair])
+    with pytest.raises(TypeError, match="not a string"):
+        translator.align("ab")  # type: ignore[arg-type]

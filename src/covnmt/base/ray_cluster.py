@@ -1,8 +1,9 @@
 """Map a function over items on a Ray cluster; items of a worker that is lost are retried.
 
 The same guarantee as `processes.map_unordered`, across machines that see the same files at the same
-paths. There is an actor per GPU, or per `cores` CPUs. `ray.util.ActorPool` would not do: it loses
-the item of an actor that dies, and idle actors keep the resources that a new one waits for.
+paths. There is an actor per GPU, or per `cores` CPUs (fewer where no machine has as many).
+`ray.util.ActorPool` would not do: it loses the item of an actor that dies, and idle actors keep the
+resources that a new one waits for.
 """
 
 import logging
@@ -15,8 +16,11 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
+from covnmt.base.console import warn
 from covnmt.base.errors import UserError, install_command
 from covnmt.base.processes import MAX_RETRIES
+
+SECONDS_UNTIL_WARNING = 20.0
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -57,19 +61,36 @@ class ActorDispatcher(Generic[T, R]):
         self.failed_starts = 0  # in a row
         # by awaited result: its actor, and the item, or None while the actor starts
         self.running: dict[Any, tuple[Any, T | None]] = {}
-        resources = ray.cluster_resources()
-        gpus = int(resources.get("GPU", 0))
-        needs = {"num_gpus": 1} if gpus else {"num_cpus": cores}
-        self.actor_class = ray.remote(FunctionActor).options(max_restarts=0, **needs)
-        capacity = gpus or max(1, int(resources.get("CPU", 0)) // cores)
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        gpus = sum(int(resources.get("GPU", 0)) for resources in nodes)
+        cpus = [int(resources.get("CPU", 0)) for resources in nodes]
+        cores = min(cores, max(cpus))
+        if not gpus and not cores:
+            raise UserError(
+                "no node of the Ray cluster has a CPU or GPU to work with; see `ray status`"
+            )
+        self.needs = {"num_gpus": 1} if gpus else {"num_cpus": cores}
+        self.actor_class = ray.remote(FunctionActor).options(max_restarts=0, **self.needs)
+        capacity = gpus or sum(number // cores for number in cpus)
         self.actors = min(capacity, len(waiting))
+        self.patience: float | None = SECONDS_UNTIL_WARNING
         for _ in range(self.actors):
             self._start()
 
     def results(self) -> Iterator[R]:
         """Yield results; an actor that is done gets the next item, one that died is replaced."""
         while self.running:
-            [first], _ = self.ray.wait(list(self.running), num_returns=1)
+            finished, _ = self.ray.wait(list(self.running), num_returns=1, timeout=self.patience)
+            if not finished:
+                needs = " and ".join(f"{k}={v}" for k, v in self.needs.items())
+                warn(
+                    f"no worker has started on the Ray cluster in {self.patience:g} s; waiting "
+                    f"until other jobs leave {needs} on a machine; see `ray status`"
+                )
+            self.patience = None
+            if not finished:
+                continue
+            [first] = finished
             actor, item = self.running.pop(first)
             try:
                 result = self.ray.get(first)

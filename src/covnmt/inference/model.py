@@ -187,6 +187,8 @@ class Model:
         decode = decode or self.decode
         numbered = enumerate(lines, first)
         while window := list(islice(numbered, WINDOW_BATCHES * decode.batch_size)):
+            for number, line in window:
+                require_text(line, f"line {number + 1}")
             segments = [
                 (number, segment)
                 for number, line in window
@@ -218,6 +220,7 @@ class Model:
 
         `first` is the index of the first pair, for errors.
         """
+        pairs = require_pairs(pairs, first)
         return force_align(self.engine, self.source, self.target, pairs, tokenized, first)
 
     def check(
@@ -228,7 +231,7 @@ class Model:
         A word counts if the translation gains at least `min_gain` nats without it. An empty
         translation leaves out everything that is needed.
         """
-        return list(self._checker().reports(pairs, min_gain))
+        return list(self._checker().reports(require_pairs(pairs), min_gain))
 
     def check_stream(
         self,
@@ -240,7 +243,7 @@ class Model:
 
         A pair is skipped if a side has more than `max_tokens` tokens.
         """
-        return self._checker().short_reports(pairs, min_gain, max_tokens)
+        return self._checker().short_reports(require_pairs(pairs), min_gain, max_tokens)
 
     def _checker(self) -> OmissionChecker:
         def translate_whole(sentences: Sequence[str], max_source: int) -> list[Translation]:
@@ -289,6 +292,26 @@ class Model:
 
         lengths = [len(segment) for segment in segments]
         return map_in_batches(translate_batch, lengths, decode.batch_size)
+
+
+def require_text(value: object, what: str) -> None:
+    """Refuse what is no text, such as bytes or a missing value of a table."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what} is {value!r:.50}, of type {type(value).__name__}, not str")
+
+
+def require_pairs(pairs: Iterable[tuple[str, str]], first: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield the pairs; refuse what is not two texts."""
+    if isinstance(pairs, str):
+        raise TypeError("pairs must be a list of pairs (source, target), not a string")
+    for number, pair in enumerate(pairs, first + 1):
+        try:
+            source, target = () if isinstance(pair, str) else pair
+        except (TypeError, ValueError):
+            raise TypeError(f"pair {number} is {pair!r:.50}, not (source, target)") from None
+        require_text(source, f"the source of pair {number}")
+        require_text(target, f"the target of pair {number}")
+        yield source, target
 
 
 def _raise_overlong(
