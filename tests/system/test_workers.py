@@ -4,6 +4,7 @@ torchrun starts them, over gloo on the CPU. Batches are so small that some ranks
 """
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -155,7 +156,29 @@ def test_dead_worker_without_restarts_is_reported(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(elastic, "run", fail(2))
-    assert launch_torchrun(2, 0, ["train"]) == 2
+    assert launch_torchrun(2, ["train"], restarts=1) == 2
     monkeypatch.setattr(elastic, "run", fail(-9))
-    with pytest.raises(UserError, match="worker 1 of 2 was ended by SIGKILL; run the same"):
-        launch_torchrun(2, 0, ["train"])
+    with pytest.raises(UserError, match=r"worker 1 died \(signal 9\); run the same"):
+        launch_torchrun(2, ["train"])
+
+
+def test_restart_after_a_dead_worker_is_one_line_and_bit_identical(
+    config: Config, two: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    arguments = ["train", recipe(config, run), "--run", run, "--device", "cpu", "--threads", 1]
+    command = [sys.executable, "-m", "covnmt", *arguments, "--gpus", 2, "--restarts", 1]
+    process = subprocess.Popen(
+        [*map(str, command)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    until(lambda: (run / LAST_CHECKPOINT).exists(), process)
+    os.kill(children_of(process)[1], signal.SIGKILL)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    said = [line for line in err.splitlines() if not line.startswith(("training", "update"))]
+    assert len(said) == 2, err  # and the end of the run
+    assert re.fullmatch(r"worker 1 died \(signal 9\); restarting from update [1-9][0-9]*", said[0])
+    assert_same(two, run)

@@ -44,7 +44,7 @@ def until(condition: Callable[[], bool], process: subprocess.Popen[Any]) -> None
         time.sleep(0.005)
 
 
-def children_of(process: subprocess.Popen[bytes]) -> list[int]:
+def children_of(process: subprocess.Popen[Any]) -> list[int]:
     """Return the process ids of its workers."""
     threads = Path(f"/proc/{process.pid}/task").glob("*/children")
     return [int(number) for listed in threads for number in listed.read_text().split()]

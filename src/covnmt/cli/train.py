@@ -1,5 +1,6 @@
 """Commands that make models: train, average, export."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +39,7 @@ def train(
     from covnmt.decoding.torch import limit_threads, pick_device
     from covnmt.training.distributed import launch_torchrun, process_group
     from covnmt.training.loop import train as run_training
+    from covnmt.training.state import last_update
 
     path = find_recipe(recipe)
     overrides = list(overrides or ())
@@ -47,7 +49,9 @@ def train(
     directory = run or Path("runs") / "-".join(filter(None, (path.parent.name, path.stem)))
     if gpus > 1:
         options = ["--run", str(directory), "--device", device, "--threads", str(threads)]
-        raise typer.Exit(launch_torchrun(gpus, restarts, ["train", *options, recipe, *overrides]))
+        arguments = ["train", *options, recipe, *overrides]
+        update = partial(last_update, directory)
+        raise typer.Exit(launch_torchrun(gpus, arguments, restarts, update))
     limit_threads(threads)
     with process_group(pick_device(device)) as (world, worker_device):
         with resumable():

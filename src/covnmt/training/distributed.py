@@ -5,11 +5,11 @@ when one dies. Every rank holds the whole model and takes its rows of every batc
 summed over the ranks (see `step`), so an update equals that of one process with all the rows.
 """
 
+import logging
 import os
-import signal
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -21,11 +21,13 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from covnmt.base.arrays import IntArray
-from covnmt.base.console import stderr_console
+from covnmt.base.console import stderr_console, warn
 from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
 
 T = TypeVar("T")
+
+SECONDS_UNTIL_TORCHRUN_ENDS_US = 3.0  # it looks every tenth of a second
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,10 @@ def process_group(device: torch.device) -> Iterator[tuple[World, torch.device]]:
     try:
         yield world, device
         dist.barrier()
+    except RuntimeError:
+        # Perhaps another rank died: then torchrun ends this one too, and says which one it was.
+        time.sleep(SECONDS_UNTIL_TORCHRUN_ENDS_US)
+        raise
     finally:
         stderr_console.quiet = False
         dist.destroy_process_group()
@@ -146,28 +152,41 @@ def attempt_store(store: Store, world: World) -> Store:
     return PrefixStore(attempt, store)
 
 
-def launch_torchrun(workers: int, restarts: int, arguments: Sequence[str]) -> int:
+def launch_torchrun(
+    workers: int,
+    arguments: Sequence[str],
+    restarts: int = 0,
+    last_update: Callable[[], int] = lambda: 0,
+) -> int:
     """Run `covnmt` in several processes on this machine; return its exit code.
 
-    The same as `torchrun --standalone --nproc-per-node WORKERS -m covnmt ...`.
+    The same as `torchrun --standalone --nproc-per-node WORKERS -m covnmt ...`. When a worker dies,
+    all start again from the last checkpoint, which is that of `last_update`.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cpus() // workers)))
-    counts = ["--nproc-per-node", str(workers), "--max-restarts", str(restarts)]
-    try:
-        run(parse_args(["--standalone", *counts, "-m", "--", "covnmt", *arguments]))
-    except SignalException:
-        return 130
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
+    options = ["--standalone", "--nproc-per-node", str(workers), "-m", "--", "covnmt"]
+    while True:
+        logging.disable(logging.ERROR)  # what torchrun says of a dead worker
+        try:
+            run(parse_args([*options, *arguments]))
+            return 0
+        except SignalException:
+            return 130
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+        finally:
+            logging.disable(logging.NOTSET)
         if failure.exitcode > 0:
             return failure.exitcode
-        name = signal.Signals(-failure.exitcode).name
-        raise UserError(
-            f"worker {rank} of {workers} was ended by {name}; run the same command again to resume "
-            "from the last checkpoint, or let it restart by itself: --restarts 3"
-        ) from None
-    return 0
+        death = f"worker {rank} died (signal {-failure.exitcode})"
+        if not restarts:
+            raise UserError(
+                f"{death}; run the same command again to resume from the last checkpoint, or let "
+                "it restart by itself: --restarts 3"
+            )
+        restarts -= 1
+        warn(f"{death}; restarting from update {last_update():,}")

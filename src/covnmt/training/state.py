@@ -295,6 +295,14 @@ def restore_checkpoint(run: TrainingRun) -> None:
     run.previous_seconds = run.counters.seconds
 
 
+def last_update(directory: Path) -> int:
+    """Return the update of a run's last checkpoint; 0 if there is none."""
+    path = directory / LAST_CHECKPOINT
+    if not path.exists():
+        return 0
+    return CheckpointMetadata.model_validate(load_tensors(path)[1]).counters.update
+
+
 def damaged_checkpoint(path: Path, problem: str) -> UserError:
     """Name the file, what is wrong with it, and what to do."""
     return UserError(
