@@ -99,7 +99,7 @@ def _recipes_directory() -> Path:
 
 def _read_with_parents(path: Path, seen: tuple[Path, ...]) -> list[tuple[Path, dict[str, Any]]]:
     """Read a recipe and all that it extends, the most basic first."""
-    tree = _read_toml(path)
+    tree = read_toml(path)
     parent = tree.pop("extends", None)
     if parent is None:
         return [(path, tree)]
@@ -115,7 +115,8 @@ def _read_with_parents(path: Path, seen: tuple[Path, ...]) -> list[tuple[Path, d
     return [*_read_with_parents(base, (*seen, path.resolve())), (path, tree)]
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file."""
     try:
         return tomllib.loads(read_bytes(path).decode("utf-8-sig"))
     except PARSE_ERRORS as error:

@@ -1,5 +1,6 @@
 """Command-line options: made from settings classes, shared by several commands, and checked."""
 
+import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,6 +18,7 @@ from covnmt.base.config import Settings
 from covnmt.base.console import log, stdout_console
 from covnmt.base.errors import UserError
 from covnmt.base.files import check_writable, is_file_path, write_output_lines
+from covnmt.base.recipe import read_toml
 
 LARGEST_SHOWN = 10**6  # --help shows no upper limit from here on
 
@@ -66,6 +68,7 @@ class FromSettings:
     settings: type[Settings]
     names: Mapping[str, str] = field(default_factory=dict)  # field -> option name
     omit: frozenset[str] = frozenset()  # fields without an option: they keep their defaults
+    hidden: frozenset[str] = frozenset()  # fields whose options --help does not list
     defaults: bool = True
 
     def options(
@@ -84,7 +87,9 @@ class FromSettings:
             if kind is bool and not self.defaults:
                 flags = f"{option}/--no-{option.removeprefix('--')}"
             limits = {"callback": check_finite} if kind is float else typer_limits(info)
-            declared = typer.Option(flags, help=info.description, **limits)
+            declared = typer.Option(
+                flags, help=info.description, hidden=name in self.hidden, **limits
+            )
             yield (
                 (*path, name),
                 inspect.Parameter(
@@ -94,6 +99,31 @@ class FromSettings:
                     annotation=Annotated[kind if self.defaults else kind | None, declared],
                 ),
             )
+
+
+def apply_settings_file(context: typer.Context, path: Path | None) -> Path | None:
+    """Take the defaults of a command's other options from a TOML file: an option's callback.
+
+    What is given on the command line or by an environment variable comes first.
+    """
+    options = {option.name: option for option in context.command.params}
+    defaults: dict[str, Any] = {}
+    for key, value in (read_toml(path) if path else {}).items():
+        name = key.replace("-", "_")
+        option = options.get(name)
+        if option is None or name == "help":
+            names = [other.replace("_", "-") for other in options if not other.startswith("_")]
+            nearest = difflib.get_close_matches(key, names, 1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(names)}"
+            raise UserError(f"{path}: unknown setting {key}; {hint}")
+        repeatable = getattr(option, "multiple", False) and not isinstance(value, list)
+        defaults[name] = [value] if repeatable else value
+        try:
+            option.process_value(context, defaults[name])
+        except typer.BadParameter as error:
+            raise UserError(f"{path}: {key}: {error.message}") from None
+    context.default_map = defaults
+    return path
 
 
 def typer_limits(info: FieldInfo) -> dict[str, Any]:

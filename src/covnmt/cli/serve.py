@@ -6,20 +6,28 @@ from typing import Annotated
 import typer
 
 from covnmt.base.errors import UserError, install_command
-from covnmt.cli.options import DeviceOption, FromSettings, check_finite, expand_settings
+from covnmt.cli.options import (
+    DeviceOption,
+    FromSettings,
+    apply_settings_file,
+    check_finite,
+    expand_settings,
+)
 from covnmt.serve.settings import ServeSettings, parse_host, parse_origin, read_api_key
 
 app = typer.Typer()
 
 SET_BY_OTHER_OPTIONS = {"api_key", "allow_origins", "allow_hosts", "wait"}
-WITHOUT_OPTION = {"burst", "max_body", "max_sentences", "max_beam"}
+RARELY_CHANGED = {"burst", "max_body", "max_sentences", "max_beam"}
 ServerOptions = Annotated[
     ServeSettings,
-    FromSettings(ServeSettings, omit=frozenset(SET_BY_OTHER_OPTIONS | WITHOUT_OPTION)),
+    FromSettings(
+        ServeSettings, omit=frozenset(SET_BY_OTHER_OPTIONS), hidden=frozenset(RARELY_CHANGED)
+    ),
 ]
 
 
-@app.command()
+@app.command(context_settings={"auto_envvar_prefix": "COVNMT"})
 @expand_settings
 def serve(
     model: Annotated[
@@ -32,6 +40,16 @@ def serve(
         ),
     ],
     settings: ServerOptions,
+    _settings_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--settings",
+            envvar="COVNMT_SETTINGS",
+            is_eager=True,
+            callback=apply_settings_file,
+            help="TOML file with any of these options, as in: port = 8000",
+        ),
+    ] = None,
     device: DeviceOption = "auto",
     api_key_file: Annotated[
         Path | None, typer.Option(help="file whose first line is the key of every request")
@@ -51,7 +69,10 @@ def serve(
         ),
     ] = 10.0,
 ) -> None:
-    """Serve models over HTTP, with a web page that shows alignment and coverage."""
+    """Serve models over HTTP, with a web page that shows alignment and coverage.
+
+    The environment variable COVNMT_PORT sets --port, and so on for every option.
+    """
     try:
         from covnmt.serve.server import run_server
     except ImportError as error:

@@ -72,7 +72,6 @@ def translate(
     terms: Annotated[
         Path | None,
         typer.Option(
-            dir_okay=False,
             help="file of terms: a term, a tab, its translation; a term alone stays as it is",
         ),
     ] = None,
