@@ -125,9 +125,9 @@ def _write_page(plan: "ExperimentPlan") -> None:
     from covnmt.paper.claims import CORPORA, write_claims_page
     from covnmt.paper.markdown_report import write_page
 
+    if plan.experiment.corpus in CORPORA and plan.result_directory.exists():
+        log(f"claims: {write_claims_page(plan.results)}")  # has unfinished runs too
     log(f"report: {write_page(plan.experiment, plan.result_directory)}")
-    if plan.experiment.corpus in CORPORA:
-        log(f"claims: {write_claims_page(plan.results)}")
 
 
 @app.command()

@@ -44,6 +44,7 @@ class CheckpointMeasurement:
         self.plan, self.job = plan, job
         # a half-trained model may never end a sentence; retrying with wider beams would take long
         self.decode = decode.model_copy(update={"nbest": 1, "retry": False})
+        self.provenance = collect_provenance()
         self.corpus, self.gold = Corpus.open(plan.prepared), GoldPairs.read(plan.prepared)
 
     def __call__(self, run: TrainingRun, validation: ValidationResult) -> None:
@@ -56,7 +57,7 @@ class CheckpointMeasurement:
             system=job.system,
             seed=job.seed,
             checkpoints=[*before, self.measure(run, validation)],
-            **collect_provenance(),
+            **self.provenance,
         )
         published = partial_result_path(self.plan.result_directory, job.system, job.seed)
         for path in (run.directory / CHECKPOINT_SCORES, published):
