@@ -61,6 +61,7 @@ BAD_REQUESTS = {
     "n-best list": ({"text": "a", "format": "html", "nbest": 2}, "nbest and return"),
     "parts": ({"text": "a", "terms": {"a": "b"}, "return": ["alignment"]}, "nbest and return"),
     "beam": ({"text": "a", "format": "html", "beam": 50}, "beam may be"),
+    "long target": ({"text": "a", "terms": {"a": "b" * 201}}, "at most 200 "),
     "empty term": ({"text": "a", "terms": {" ": "b"}}, "terms"),
     "too long": ({"text": "a " * 300, "format": "markdown"}, "300 tokens"),
 }

@@ -50,7 +50,9 @@ Text = Annotated[
 ]
 
 
+# a term may occur often, so that a long translation of it would make a huge answer
 TermSource = Annotated[Text, AfterValidator(reject_blank), Field(min_length=1, max_length=200)]
+TermTarget = Annotated[Text, Field(max_length=200)]
 
 
 def first_error_message(errors: Sequence[Any]) -> str:
@@ -120,7 +122,7 @@ class TranslateRequest(ModelRequest):
     format: DocumentFormat = Field(
         "text", description="markup stays as it is, and inline tags follow their words"
     )
-    terms: Annotated[dict[TermSource, Text | None], Field(max_length=MAX_TERMS)] = Field(
+    terms: Annotated[dict[TermSource, TermTarget | None], Field(max_length=MAX_TERMS)] = Field(
         default_factory=dict,
         description="terms and their required translations; with null they stay as they are",
     )
