@@ -34,7 +34,7 @@ from itertools import count
 from typing import Any
 
 from harness import argument_parser, argument_values, process_tree, save
-from server_process import ServerProcess, cpu_ticks, is_running, resident_bytes
+from server_process import ServerProcess, cpu_ticks, is_running, open_files, resident_bytes
 
 MODELS = ("ja-en", "zh-en")
 MEMORY = 4 << 30  # bytes that a process of the server may allocate
@@ -348,6 +348,28 @@ def hold_connections(stage: Stage) -> Iterator[Finding]:
             yield at_most(f"{name}: closed after", closed.get(name, 999), 60)
 
 
+def unread_answers(stage: Stage) -> Iterator[Finding]:
+    """H2: clients that send request after request and read no answer."""
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with stage.start_with_first_model() as server, ExitStack() as stack:
+        client = Client(server.port)
+        before, memory = open_files(server.pid), resident_bytes(server.pid)
+        for _ in range(10):
+            connection = stack.enter_context(client.connect(receive_buffer=4096))
+            connection.settimeout(1)
+            with contextlib.suppress(OSError):
+                for _ in range(20_000):
+                    connection.sendall(request)
+        answer = Client(server.port).ask("/healthz")
+        yield at_most("health check of another address", answer.seconds, 2)
+        grown = (resident_bytes(server.pid) - memory) / 2**20
+        yield at_most("server grown by", grown, 50, "MiB")
+        started = time.monotonic()
+        while open_files(server.pid) > before + 2 and time.monotonic() < started + 100:
+            time.sleep(0.5)
+        yield at_most("connections closed after", time.monotonic() - started, 90)
+
+
 def is_closed(connection: socket.socket) -> bool:
     """Tell whether the other side has ended this connection."""
     connection.settimeout(0)
@@ -439,10 +461,11 @@ def large_answer(stage: Stage) -> Iterator[Finding]:
 def greedy_neighbor(stage: Stage) -> Iterator[Finding]:
     """M4: a short sentence beside two requests of 490 sentences."""
     port = stage.default_port()
-    alone = typical_seconds(Client(port), SHORT)
     attack = Client(port)
-    bound = max(2.0, 20 * alone)
-    text = "".join(f"第{n}の{ORDINARY}" for n in range(490))
+    ordinary = [f"第{n}の{ORDINARY}" for n in range(490)]
+    # what waits for one batch, however slow the machine is now
+    bound = max(2.0, 3 * attack.translate("".join(ordinary[:64])).seconds)
+    text = "".join(ordinary)
     big = [socket_of_request(attack, {"text": text}) for _ in range(2)]
     try:
         time.sleep(1)
@@ -729,6 +752,7 @@ ATTACKS = (
     Attack("H1", "search without end", endless_search, True),
     Attack("H1", "work after the deadline", beam_over_the_maximum, True),
     Attack("H2", "held connections", hold_connections),
+    Attack("H2", "answers that nobody reads", unread_answers),
     Attack("M1", "stop under load", stop_under_load),
     Attack("M2", "stop when idle", stop_when_idle),
     Attack("M2", "server killed", kill_the_server),

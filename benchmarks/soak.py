@@ -29,7 +29,7 @@ from typing import Any
 
 from harness import argument_parser, argument_values, save
 from serve import Client
-from server_process import ServerProcess, cpu_ticks, resident_bytes
+from server_process import ServerProcess, cpu_ticks, open_files, resident_bytes
 
 CLIENTS = 16
 KILL_EVERY, SAMPLE_EVERY = 400, 100
@@ -220,7 +220,7 @@ class Soak:
                 "server_mib": round(resident_bytes(pid) / 2**20, 2),
                 "oldest_worker_mib": round(resident_bytes(workers[0]) / 2**20, 2),
                 "all_mib": round(sum(self.server.resident().values()) / 2**20, 2),
-                "open_files": len(list(Path(f"/proc/{pid}/fd").iterdir())),
+                "open_files": open_files(pid),
                 "cpu_seconds": cpu_ticks(pid) / os.sysconf("SC_CLK_TCK"),
             }
         )
