@@ -24,7 +24,8 @@ def instruments(page: Page) -> None:
     page.get_by_label("Model").select_option("shipped")
     show(page, f"{TEMPLE}\n{TEMPLE}")
     open_instruments(page, heat_map=True)
-    page.locator(".word.source").nth(2).focus()
+    page.locator(".word.target").first.focus()
+    expect(page.locator(".source-line .highlighted")).not_to_have_count(0)
 
 
 def checked(page: Page) -> None:

@@ -14,13 +14,13 @@ export function howItWasMade(sentence, highlighter, name, model) {
   const score = Number.isFinite(sentence.score) ? `, score ${sentence.score.toFixed(2)}` : "";
   const facts = `Model ${model.name}, beam ${model.beam}${score}.`;
   const fertility = sentence.hasFertility
-    ? "over the number of target words that the model expects of it (after ×)"
-    : "for each token of the model in it";
+    ? ", over the number of target words that the model expects of it (after ×)"
+    : " in all; if the model reads it in parts, their average";
   return [
     words.node,
     stepper(sentence, words),
     element("p", { class: "legend" },
-      `The bar under a source word is its coverage: the attention it got, ${fertility}. The line is at 1. `,
+      `The bar under a source word is its coverage: the attention it got${fertility}. The line is at 1. `,
       swatch("little"), " too little, ", swatch("enough"), " enough, ", swatch("much"), " too much. ",
       "Point at a word, or move to it with Tab and the arrow keys, to see what it is aligned with."),
     element("p", { class: "legend" }, facts),
