@@ -76,3 +76,8 @@ def markdown_table(head: Row, rows: Iterable[Row], numeric: Sequence[bool] | Non
     """Format a Markdown table; `numeric` columns are aligned right."""
     rule = ["---:" if right else "---" for right in numeric or [False] * len(head)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+
+
+def page_section(title: str, *paragraphs: str) -> str:
+    """Join a heading and paragraphs; empty ones are left out."""
+    return "\n\n".join([f"## {title}", *filter(None, paragraphs)])

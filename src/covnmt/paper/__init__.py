@@ -12,6 +12,7 @@
     summary.py          mean and spread over seeds, gains, sign tests, speed
     tables.py           Markdown tables, with the paper's figures next to ours
     checkpoint_tables.py  systems compared over the last checkpoints of their runs
+    checkpoint_sections.py  what only the page of the paper's own training has
     claims.py           claims.md: the paper's claims one by one
     markdown_report.py  README.md, figures and summary.json from result files
     demo.py             two small systems compared, on a laptop

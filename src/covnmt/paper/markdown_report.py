@@ -14,7 +14,7 @@ import numpy as np
 from covnmt.base.config import PAPER_SYSTEMS
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write_text, write_json
-from covnmt.base.table import markdown_table
+from covnmt.base.table import markdown_table, page_section
 from covnmt.evaluation.figures import (
     HeatMap,
     draw_heat_maps,
@@ -26,21 +26,25 @@ from covnmt.evaluation.training_curves import Curve, TrainingCurves
 from covnmt.metrics.adequacy import LOW_ATTENTION
 from covnmt.metrics.by_length import scores_by_length
 from covnmt.paper import tables
-from covnmt.paper.checkpoint_tables import (
-    Run,
-    checkpoint_differences_table,
-    checkpoint_means_table,
-    collect_runs,
-    course_table,
-    systems_of,
+from covnmt.paper.checkpoint_sections import (
+    best_checkpoint_section,
+    checkpoints_section,
+    course_section,
+    measuring_section,
 )
-from covnmt.paper.experiments import LAST_CHECKPOINTS, Experiment
+from covnmt.paper.checkpoint_tables import collect_runs
+from covnmt.paper.experiments import Experiment
 from covnmt.paper.results import Example, Result, read_partial_results, read_results
-from covnmt.paper.summary import BASELINE, Summary, group_by_system, summarize_results
+from covnmt.paper.summary import (
+    BASELINE,
+    COVERAGE_SYSTEM,
+    Summary,
+    group_by_system,
+    summarize_results,
+)
 from covnmt.paper.systems import ALIGNER_PAIRS, PHRASE_BASED
 
 PAGE, SUMMARY = "README.md", "summary.json"
-COVERAGE_SYSTEM = "gru10"  # the system shown next to the baseline
 WORD_START = "▁"  # of SentencePiece, at the start of a word
 LONG_SOURCE = 40  # source words; beyond, the paper finds the baseline's outputs much too short
 ATTENTION_NOTE = "Correlation of predicted fertility with the attention received; entropy in bits."
@@ -84,9 +88,10 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
     examples = shared_examples(shown)
     pictures = choose_pictures(examples)
     draw_pictures(examples, pictures, directory)
+    runs = collect_runs(best, unfinished)
     sections = [
         introduction(experiment, summary, results),
-        measuring_section(experiment),
+        *((measuring_section(), checkpoints_section(runs)) if experiment.checkpoints else ()),
         translation_section(experiment, summary, results),
         length_penalty_section(results),
         alignment_section(experiment, summary, results),
@@ -101,12 +106,8 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
             attention_section(summary, results),
         ]
     if experiment.checkpoints:
-        runs = collect_runs(best, unfinished)
-        sections[4:4] = [
-            checkpoints_section(runs),
-            best_checkpoint_section(summarize_results(experiment, best)),
-        ]
-        sections.append(course_section(runs))
+        best_summary = summarize_results(experiment, best)
+        sections += [course_section(runs), best_checkpoint_section(best_summary)]
     sections += [
         examples_section(examples, pictures),
         variants_section(summary),
@@ -138,10 +139,6 @@ def shared_examples(shown: Mapping[str, Result]) -> ExamplePairs:
 
 
 # Sections
-
-
-def _section(title: str, *paragraphs: str) -> str:
-    return "\n\n".join([f"## {title}", *filter(None, paragraphs)])
 
 
 def introduction(experiment: Experiment, summary: Summary, results: Sequence[Result]) -> str:
@@ -177,65 +174,6 @@ def machine_label(machine: str, results: Sequence[Result]) -> str:
     return f"{machine} (only `{PHRASE_BASED}`)" if systems == {PHRASE_BASED} else machine
 
 
-def measuring_section(experiment: Experiment) -> str:
-    """Explain the three ways in which a run of the paper's own training is measured."""
-    if not experiment.checkpoints:
-        return ""
-    text = (
-        "With constant steps, single checkpoints of one run differ by more than systems do. So "
-        "every run is measured in three ways: (a) the checkpoint with the best dev BLEU, as in the "
-        f"paper; (b) mean and standard deviation over the last {experiment.checkpoints} "
-        f"checkpoints; (c) the mean of the weights of these checkpoints. All sections but "
-        "those that say otherwise show (c); example sentences are from (a)."
-    )
-    return _section("How runs are measured", text)
-
-
-def checkpoints_section(runs: Sequence[Run]) -> str:
-    """Write the section on the last checkpoints of every run."""
-    note = (
-        f"Means over seeds of the mean over the last {LAST_CHECKPOINTS} checkpoints, and the mean "
-        "standard deviation within a run. Of unfinished runs, the last ones there are."
-    )
-    differences = checkpoint_differences_table(runs)
-    paired = (
-        "Differences from the baseline that was trained in the same way, paired by seed and "
-        "update, with 95% intervals (blocks of three consecutive checkpoints are resampled, seeds "
-        "are not); the share is of the baseline's BLEU. `better at` counts pairs with higher BLEU; "
-        "its sign test takes them as independent, which they are not quite."
-    )
-    return _section(
-        "Last checkpoints (b)",
-        *((checkpoint_means_table(runs), note) if runs else ("Not measured yet.",)),
-        *((differences, paired) if differences else ()),
-    )
-
-
-def best_checkpoint_section(summary: Summary) -> str:
-    """Write the section on the checkpoints that the paper would have taken."""
-    return _section(
-        "Best dev checkpoint (a)",
-        tables.translation_table(summary),
-        tables.alignment_table(summary),
-        tables.adequacy_table(summary),
-        "The columns are those of the sections above.",
-    )
-
-
-def course_section(runs: Sequence[Run]) -> str:
-    """Write the section on the gain along the runs."""
-    courses = [
-        course_table(runs, system)
-        for system in systems_of(runs)
-        if system.partition("-")[0] == COVERAGE_SYSTEM
-    ]
-    note = (
-        "Does coverage gain while attention is poor? Each row compares both systems after the same "
-        "number of updates."
-    )
-    return _section("Gain along the runs", note, *filter(None, courses)) if any(courses) else ""
-
-
 def translation_section(experiment: Experiment, summary: Summary, results: Sequence[Result]) -> str:
     """Write the section of the paper's Table 1."""
     paragraphs = [tables.translation_table(summary)]
@@ -265,7 +203,7 @@ def translation_section(experiment: Experiment, summary: Summary, results: Seque
             "paper's. The published scores are means of three test sets with four references each "
             f"(here there is one){moses}."
         )
-    return _section("Translation (Table 1)", *paragraphs)
+    return page_section("Translation (Table 1)", *paragraphs)
 
 
 def length_penalty_section(results: Sequence[Result]) -> str:
@@ -277,7 +215,7 @@ def length_penalty_section(results: Sequence[Result]) -> str:
         "The test set was translated with the best value (of equal ones, the smallest). The length "
         "ratio is output over reference, on the dev set."
     )
-    return _section("Length normalization, chosen on the dev set", table, note) if table else ""
+    return page_section("Length normalization, chosen on the dev set", table, note) if table else ""
 
 
 def alignment_section(experiment: Experiment, summary: Summary, results: Sequence[Result]) -> str:
@@ -290,7 +228,7 @@ def alignment_section(experiment: Experiment, summary: Summary, results: Sequenc
                 "There is no AER: the subwords of plain text do not end where the words of gold "
                 "alignments do."
             )
-        return _section("Alignment (Table 3)", reason)
+        return page_section("Alignment (Table 3)", reason)
     note = (
         f"On {gold.pairs:,} {gold.what}: force-decoded, each target word linked to the source word "
         "with the highest attention."
@@ -300,16 +238,16 @@ def alignment_section(experiment: Experiment, summary: Summary, results: Sequenc
             f" The row of `{PHRASE_BASED}` is its statistical aligner, which learned from "
             f"{ALIGNER_PAIRS:,} training pairs and from these; both directions are symmetrized."
         )
-    return _section("Alignment (Table 3)", tables.alignment_table(summary), note)
+    return page_section("Alignment (Table 3)", tables.alignment_table(summary), note)
 
 
 def adequacy_section(experiment: Experiment, summary: Summary, results: Sequence[Result]) -> str:
     """Write the section on omissions and repetitions, where they were measured."""
     title = "Over- and under-translation"
     if any(result.scores.proxies for result in results):
-        return _section(title, tables.adequacy_table(summary), tables.adequacy_note(summary))
+        return page_section(title, tables.adequacy_table(summary), tables.adequacy_note(summary))
     reason = "Not measured: the attention of these systems is over subwords, not over words."
-    return _section(title, reason) if experiment.text.subwords else ""
+    return page_section(title, reason) if experiment.text.subwords else ""
 
 
 def length_section(experiment: Experiment, shown: Mapping[str, Result]) -> str:
@@ -329,7 +267,7 @@ def length_section(experiment: Experiment, shown: Mapping[str, Result]) -> str:
     note = f"Seed {seeds}. Shaded areas are 95% bootstrap confidence intervals{only}."
     figure = "![BLEU and length](lengths.png)"
     compared = rows and BASELINE in shown
-    return _section("Sentence length", figure, table, f"{claim} {note}" if compared else note)
+    return page_section("Sentence length", figure, table, f"{claim} {note}" if compared else note)
 
 
 def speed_section(summary: Summary) -> str:
@@ -345,7 +283,7 @@ def speed_section(summary: Summary) -> str:
             "the ratio need not be the quotient of the speeds. docs/kernels.md compares all "
             "systems in one run on a GPU."
         )
-    return _section("Speed", tables.speed_table(summary), note)
+    return page_section("Speed", tables.speed_table(summary), note)
 
 
 def training_section(shown: Mapping[str, Result]) -> str:
@@ -361,7 +299,7 @@ def training_section(shown: Mapping[str, Result]) -> str:
     note = f"Why training ended (seed {seeds}). {reasons}."
     if "measuring" in reasons:
         note += " Measuring is translation, alignment and scoring after the training."
-    return _section("Training", figure, note)
+    return page_section("Training", figure, note)
 
 
 def attention_section(summary: Summary, results: Sequence[Result]) -> str:
@@ -372,7 +310,7 @@ def attention_section(summary: Summary, results: Sequence[Result]) -> str:
     ordered = [result for group in group_by_system(results).values() for result in group]
     if effects := tables.coverage_effect_table(ordered):
         paragraphs += [effects, COVERAGE_EFFECT_NOTE]
-    return _section("Attention", *paragraphs) if paragraphs else ""
+    return page_section("Attention", *paragraphs) if paragraphs else ""
 
 
 def examples_section(examples: ExamplePairs, pictures: Sequence[Picture]) -> str:
@@ -406,13 +344,13 @@ def variants_section(summary: Summary) -> str:
         "The change in BLEU is against the system that a variant modifies, with the same seeds, "
         "and has a 95% bootstrap confidence interval over the test sentences."
     )
-    return _section("Variants", table, note) if table else ""
+    return page_section("Variants", table, note) if table else ""
 
 
 def missing_section(summary: Summary) -> str:
     """List planned results that do not exist."""
     names = ", ".join(f"`{name}`" for name in summary.missing)
-    return _section("Missing", f"Not run yet: {names}.") if names else ""
+    return page_section("Missing", f"Not run yet: {names}.") if names else ""
 
 
 # Figures

@@ -18,6 +18,7 @@ from covnmt.paper.results import PAPER_BLEU, Result
 from covnmt.paper.systems import PHRASE_BASED, VARIANTS
 
 BASELINE = "baseline"
+COVERAGE_SYSTEM = "gru10"  # shown next to the baseline
 # Settings in which the systems of one table may differ.
 OWN_SETTINGS = ("model.coverage.", "train.seed", "train.minutes")
 
