@@ -126,7 +126,7 @@ class WorkerPool:
         rest = enumerate(items)
         unfinished = dict(islice(rest, 1))  # items taken, by number
         source = _ItemSource(rest)
-        if self.workers > 1 and (self._executor or _have_semaphores()):
+        if self.workers > 1 and (self._executor or have_semaphores()):
             unfinished.update(source.take())
         if len(unfinished) <= 1:
             for number, item in chain(unfinished.items(), rest):
@@ -234,7 +234,7 @@ class _ItemSource(Generic[T]):
             future.set_exception(error)
 
 
-def _have_semaphores() -> bool:
+def have_semaphores() -> bool:
     """Check for what processes synchronize with; some containers lack it."""
     try:
         multiprocessing.get_context("spawn").Lock()

@@ -17,7 +17,17 @@ import typer
 from covnmt import __version__
 from covnmt.base.console import log
 from covnmt.base.errors import UserError, install_command
-from covnmt.cli import data, evaluate, models, phrase_based, reproduce, serve, train, translate
+from covnmt.cli import (
+    data,
+    doctor,
+    evaluate,
+    models,
+    phrase_based,
+    reproduce,
+    serve,
+    train,
+    translate,
+)
 from covnmt.cli.groups import GroupedCommands
 
 app = typer.Typer(
@@ -27,7 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train, run and inspect neural translators that keep track of what they translated.",
 )
-for commands in (data, train, translate, evaluate, serve, models, reproduce):
+for commands in (data, train, translate, evaluate, serve, models, doctor, reproduce):
     app.add_typer(commands.app)
 app.add_typer(phrase_based.app, name="smt")
 app.add_typer(phrase_based.words_app, name="words")

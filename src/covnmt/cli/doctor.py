@@ -1,0 +1,29 @@
+"""The command that checks the installation: doctor."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from covnmt.cli.options import print_table
+
+app = typer.Typer()
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+) -> None:
+    """Check the installation; print what is wrong and what to do. Paste it into issues."""
+    from covnmt.inference.doctor import diagnose, to_json
+
+    findings = list(diagnose())
+    if as_json:
+        print(json.dumps(to_json(findings), indent=2, ensure_ascii=False))
+    else:
+        print_table(
+            ("", "check", "found", "what to do"),
+            ((f.state, f.check, f.found, f.remedy) for f in findings),
+        )
+    if any(finding.state == "error" for finding in findings):
+        raise typer.Exit(1)
