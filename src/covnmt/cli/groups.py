@@ -7,7 +7,7 @@ from typer.core import TyperGroup
 GROUPS = {
     "Translate": ("translate", "serve", "models"),
     "Inspect": ("check", "align", "plot", "info", "verify"),
-    "Train": ("corpus", "prepare", "train", "tune", "average", "export", "recipe"),
+    "Train": ("corpus", "prepare", "train", "tune", "average", "export", "push", "recipe"),
     "Evaluate": ("evaluate", "compare", "score", "report", "rate"),
     "Research": ("reproduce", "demo", "synthetic", "smt", "words"),
 }
@@ -44,6 +44,7 @@ EXAMPLES = {
         "--source-tokenizer sentencepiece --target-tokenizer sentencepiece "
         "--source-language zh --target-language en",
     ),
+    "push": ("covnmt push runs/mine-int8 someone/de-en --license mit",),
     "rate make": ("covnmt rate make sheets base=base.txt gru10=gru10.txt -s test.de",),
     "recipe show": ("covnmt recipe show modern/gru10 model.hidden=512 > my.toml",),
     "report": ("covnmt report report baseline=base.jsonl gru10=gru10.jsonl -r test.en -s test.de",),

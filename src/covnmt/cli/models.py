@@ -1,6 +1,7 @@
 """Commands that list and describe models and recipes: models, info, recipe."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +24,23 @@ def models() -> None:
     if not (rows := bundled_model_rows()):
         log("this version bundles no models; train one with `covnmt train`")
     print_table(("name", "what", "MiB", "directory"), rows)
+
+
+@app.command()
+def push(
+    model: Annotated[Path, typer.Argument(help="model directory")],
+    name: Annotated[str, typer.Argument(help="OWNER/NAME on the Hugging Face hub")],
+    license_name: Annotated[
+        str | None,
+        typer.Option("--license", help="license of the weights, as the hub names it: mit"),
+    ] = None,
+    private: Annotated[bool, typer.Option(help="let only you see a new model")] = False,
+) -> None:
+    """Upload a model to the Hugging Face hub; `--model OWNER/NAME` then downloads it."""
+    from covnmt.model.directory import find_model
+    from covnmt.model.hub import push_model
+
+    print(push_model(find_model(model), name, license_name, private))
 
 
 @app.command()

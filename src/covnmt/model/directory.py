@@ -11,6 +11,7 @@ from typing import Any
 from covnmt.base.config import Config, flatten_keys, validate_settings
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_json, read_lines, write_json
+from covnmt.model.hub import download_model, is_hub_name
 from covnmt.text.codec import SIDES, Side, vocabulary_fingerprint
 
 CONFIG_FORMAT = 1
@@ -46,9 +47,13 @@ def bundled_model_rows() -> list[tuple[str, str, str, str]]:
 
 
 def find_model(name: Path | str) -> Path:
-    """Return the directory of a model: a path as it is, or that of a bundled model by its name."""
+    """Return the directory of a model: a path, a bundled model or OWNER/NAME on the hub."""
     path, bundled = Path(name), BUNDLED_MODELS / name
-    return bundled if not path.exists() and (bundled / "config.json").exists() else path
+    if path.exists():
+        return path
+    if (bundled / "config.json").exists():
+        return bundled
+    return download_model(str(name)) if is_hub_name(name) else path
 
 
 def save_config(directory: Path, description: ModelDescription) -> None:
