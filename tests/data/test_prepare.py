@@ -14,6 +14,7 @@ from covnmt.data import prepare as prepare_module
 from covnmt.data.corpus import Corpus
 from covnmt.data.prepare import prepare_corpus, shuffled_numbers
 from covnmt.text.tokenize import TokenizerSettings
+from covnmt.text.vocabulary import UNK_ID
 
 from .pairs import DEV, SUBWORDS, TRAIN, decoded, make_settings, write_pairs
 
@@ -272,3 +273,43 @@ def test_a_directory_that_another_prepare_writes_is_refused(tmp_path: Path) -> N
         prepare_corpus(settings, tmp_path / "out")
     assert not list((tmp_path / "out").iterdir())
     assert not prepare_corpus(settings, tmp_path / "out").reused
+
+
+def open_text(directory: Path) -> tuple[tuple[Path, Path], ...]:
+    """Words 0 to 1999 twice and 2000 to 2499 once, on the source side; one word on the other."""
+    words = [*range(2000), *range(2500)]
+    lines = [" ".join(map(str, words[i : i + 5])) for i in range(0, len(words), 5)]
+    return (write_pairs(directory / "open", [(line, "a a a") for line in lines]),)
+
+
+def test_words_seen_once_train_the_unknown_word_where_all_would_fit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = make_settings(tmp_path, train=open_text(tmp_path))
+    report = prepare_corpus(settings, tmp_path / "out")
+    assert report.vocabulary_sizes == {"source": 2003, "target": 4}
+    assert (
+        np.count_nonzero(Corpus.open(tmp_path / "out").split("train").source.ids == UNK_ID) == 500
+    )
+    said = capsys.readouterr().err
+    assert "source: all words of the training text would fit" in said
+    assert "the 500 words that occur once are left out (--min-count 1 keeps them)" in said
+    assert "target: " not in said  # a closed language
+    assert prepare_corpus(settings, tmp_path / "out").reused
+
+
+@pytest.mark.parametrize(
+    ("changes", "size"),
+    [({"min_count": 1}, 2503), ({"min_count": 2}, 2003), ({"source_size": 2400}, 2401)],
+)
+def test_words_seen_once_are_kept_where_asked_or_where_others_are_unknown(
+    tmp_path: Path, changes: dict[str, int], size: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = make_settings(tmp_path, train=open_text(tmp_path), target_size=4, **changes)
+    assert prepare_corpus(settings, tmp_path / "out").vocabulary_sizes["source"] == size
+    assert "left out" not in capsys.readouterr().err
+
+
+def test_min_count_that_leaves_no_word_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no source word occurs 99 times: lower --min-count"):
+        prepare_corpus(make_settings(tmp_path, min_count=99), tmp_path / "out")

@@ -17,7 +17,7 @@ import numpy as np
 from covnmt.base import files
 from covnmt.base.arrays import IntArray
 from covnmt.base.config import require_same_settings
-from covnmt.base.console import track
+from covnmt.base.console import log, track
 from covnmt.base.errors import UserError
 from covnmt.base.processes import map_unordered
 from covnmt.data.corpus import (
@@ -46,12 +46,14 @@ from covnmt.text.tokenize import SentencePieceTokenizer, build_tokenizer, clean_
 from covnmt.text.vocabulary import (
     MAX_SUBWORD_LENGTH,
     MAX_SUBWORD_LENGTH_UNSPACED,
+    SPECIAL_TOKENS,
     Vocabulary,
     train_sentencepiece,
 )
 
 SHUFFLED_IN_MEMORY = 1 << 21  # pairs; more of them are first distributed to files
 NUMBERS_PER_CHUNK = 1 << 20
+CLOSED_VOCABULARY = 1000  # types; languages of fewer, such as synthetic ones, have no others
 
 
 def prepare_corpus(
@@ -198,11 +200,37 @@ def _write_codecs(
         if model:
             vocabularies[side] = Vocabulary(tuple(SentencePieceTokenizer(model).subwords()))
         else:
+            frequent = _without_rare_words(counts[side], settings, side)
             size = settings.vocabulary_size(side)
-            vocabularies[side] = Vocabulary.from_counts(counts[side], size)
+            vocabularies[side] = Vocabulary.from_counts(frequent, size)
         tokenizer = build_tokenizer(settings.tokenizer(side), model)
         Codec(settings.tokenizer(side), tokenizer, vocabularies[side], model).save(output, side)
     return vocabularies
+
+
+def _without_rare_words(
+    counts: Mapping[str, int], settings: PrepareSettings, side: Side
+) -> Mapping[str, int]:
+    """Leave out words below `min_count`.
+
+    If the vocabulary had room for all words of the training text, its UNK would never be trained,
+    but read wherever other text has an unknown word. So words that occur once become UNK there,
+    except in small closed languages.
+    """
+    fit = CLOSED_VOCABULARY < len(counts) <= settings.vocabulary_size(side) - len(SPECIAL_TOKENS)
+    min_count = settings.min_count or (2 if fit else 1)
+    if min_count == 1:
+        return counts
+    frequent = {token: count for token, count in counts.items() if count >= min_count}
+    if not frequent:
+        raise UserError(f"no {side} word occurs {min_count} times: lower --min-count")
+    if not settings.min_count:
+        log(
+            f"{side}: all words of the training text would fit into the vocabulary, and the "
+            f"unknown word would never be trained; the {len(counts) - len(frequent):,} words that "
+            "occur once are left out (--min-count 1 keeps them)"
+        )
+    return frequent
 
 
 def _train_subwords(settings: PrepareSettings, work: Path) -> dict[Side, Path | None]:

@@ -3,6 +3,7 @@
 They have a module of their own, without NumPy: the command line makes its options from them.
 """
 
+from operator import not_
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -34,6 +35,12 @@ class PrepareSettings(Settings):
     )
     target_size: Annotated[int, Field(ge=3)] = Field(
         30_000, description="vocabulary size: words or subwords, 2 of them reserved"
+    )
+    min_count: Count = Field(
+        0,
+        exclude_if=not_,
+        description="words of the vocabulary occur this often in the training text; 0: once, but "
+        "twice where every word would fit and the unknown word would never be trained",
     )
     max_length: PositiveInt = Field(80, description="longest side of a training pair, in tokens")
     max_ratio: Annotated[float, Field(ge=0)] = Field(

@@ -109,10 +109,11 @@ def test_output_layer_has_seven_bits_on_older_processors(
 
 def test_saved_shortlist_loads_again(tmp_path: Path) -> None:
     FEW.save(tmp_path / "list.json")
-    assert Shortlist.load(tmp_path / "list.json") == FEW
-    write_json(tmp_path / "list.json", {"always": [7]})
-    with pytest.raises(UserError, match="not a shortlist; export the model anew"):
-        Shortlist.load(tmp_path / "list.json")
+    assert Shortlist.load(tmp_path / "list.json", END + 1) == FEW
+    for content in ({"always": [7]}, {"always": [END + 1], "partners": {}}):
+        write_json(tmp_path / "list.json", content)
+        with pytest.raises(UserError, match="not a shortlist; export the model anew"):
+            Shortlist.load(tmp_path / "list.json", END + 1)
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,9 @@ class OnnxModel:
         self.has_first = "first" in shapes
         has_shortlist = "output.W" in shapes
         self.output = OutputLayer.load(directory, manifest) if has_shortlist else None
-        self.shortlist = Shortlist.load(directory / SHORTLIST_FILE) if has_shortlist else None
+        self.shortlist = (
+            Shortlist.load(directory / SHORTLIST_FILE, self.start_id) if has_shortlist else None
+        )
 
     def encode(
         self, source: PaddedIds, beam: int, all_tokens: bool

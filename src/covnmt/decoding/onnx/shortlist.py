@@ -43,13 +43,17 @@ class Shortlist:
         write_json(path, asdict(self))
 
     @classmethod
-    def load(cls, path: Path) -> "Shortlist":
-        """Read what `save` wrote."""
+    def load(cls, path: Path, vocabulary_size: int) -> "Shortlist":
+        """Read what `save` wrote, of a target vocabulary of this size."""
         tree: Any = read_json(path)
         try:
             partners = {int(s): [int(t) for t in ids] for s, ids in tree["partners"].items()}
-            return cls([int(t) for t in tree["always"]], partners)
-        except (KeyError, TypeError, ValueError, AttributeError):
+            always = [int(t) for t in tree["always"]]
+            lists = [always, *filter(None, partners.values())]
+            if min(map(min, lists)) < 0 or max(map(max, lists)) >= vocabulary_size:
+                raise ValueError("an id that no token has")
+            return cls(always, partners)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise UserError(f"{path}: not a shortlist; export the model anew") from None
 
 
