@@ -272,6 +272,19 @@ def test_a_link_works_in_a_page_that_is_open(page: Page, line: str) -> None:
     assert "#" not in page.url
 
 
+def test_a_reload_keeps_the_text_and_another_tab_does_not_have_it(
+    page: Page, context: BrowserContext, line: str, running: Running
+) -> None:
+    show(page, line)
+    page.reload()
+    expect(page.locator("#text")).to_have_value(line)
+    expect(page.locator(DONE)).to_be_visible()
+    other = context.new_page()
+    other.goto(running.url)
+    expect(other.locator(".example")).to_be_visible()
+    expect(other.locator("#text")).to_have_value("")
+
+
 def test_text_is_never_inserted_as_html(page: Page) -> None:
     show(page, "<img src=x onerror=alert(1)> <b>bold</b>")
     expect(page.locator(".source-line")).to_contain_text("<img")

@@ -86,7 +86,8 @@ export class HeatMap {
       ...target.map((word, i) => this.label(word, this.left - PAD,
         this.top + (i + 0.5) * this.cell, colors,
         { lang: targetLang, "text-anchor": "end" })),
-      ...source.map((word, j) => this.columnLabel(word, this.left + (j + 0.5) * this.cell, colors, sourceLang)),
+      ...source.map((word, j) =>
+        this.columnLabel(word, this.left + (j + 0.5) * this.cell, colors, sourceLang)),
       ...this.bars(bottom + PAD, colors));
     this.column = this.frame(colors, this.cell, target.length * this.cell);
     this.row = this.frame(colors, source.length * this.cell, this.cell);

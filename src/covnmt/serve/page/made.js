@@ -55,7 +55,8 @@ class WordLists {
   }
 
   side(name, words, lang) {
-    const list = element("ol", { class: "side", ...languageAttributes(lang), "aria-label": name }, ...words);
+    const attributes = { class: "side", ...languageAttributes(lang), "aria-label": name };
+    const list = element("ol", attributes, ...words);
     list.addEventListener("keydown", (event) => moveFocus(event, words));
     return element("div", {}, element("h3", {}, name), list);
   }
@@ -124,5 +125,6 @@ function stepper(sentence, words) {
     show();
   });
   show();
-  return element("div", { class: "row steps" }, element("span", {}, "Word by word"), play, slider, progress);
+  return element("div", { class: "row steps" },
+    element("span", {}, "Word by word"), play, slider, progress);
 }

@@ -6,7 +6,7 @@ import { workedExample } from "./example.js";
 import { examplesFor } from "./examples.js";
 import { fits, guessModel, label, languageName, languagesOf } from "./languages.js";
 import { ResultPanel } from "./result.js";
-import { linkTo, takeState } from "./state.js";
+import { keepState, linkTo, takeState } from "./state.js";
 
 const TYPING_PAUSE_MS = 400;
 // A translation that is done sooner replaces the one before it without drafts between them.
@@ -122,7 +122,7 @@ function takeLink() {
 
 function chooseLinked() {
   for (const name of ["model", "compare"]) {
-    if (linked[name] && models.some((model) => model.name === linked[name])) field[name].value = linked[name];
+    if (models.some((model) => model.name === linked[name])) field[name].value = linked[name];
   }
   if (field.compare.value || field.beam.value) field.settings.open = true;
   offerExamples();
@@ -158,13 +158,15 @@ async function run() {
   pending?.abort();
   clearError();
   const text = field.text.value;
+  keepState(currentState());
   field.intro.hidden = Boolean(text.trim());
   const model = chosenModel();
   adaptTo(model, text);
   if (!text.trim()) return showPanels([], "");
   if (!field.beam.checkValidity()) {
     showPanels([], "");
-    return showError(new RequestError(422, `Beam: a whole number from ${field.beam.min} to ${field.beam.max}.`));
+    const { min, max } = field.beam;
+    return showError(new RequestError(422, `Beam: a whole number from ${min} to ${max}.`));
   }
   const request = (pending = new AbortController());
   const key = field.key.value;
@@ -205,7 +207,8 @@ function adaptTo(model, text) {
   const { source } = languagesOf(model);
   const { lang = "", dir } = languageAttributes(source);
   Object.assign(field.text, { lang, dir });
-  const names = [...new Set(field.model.value ? [source] : models.map(({ source }) => source))].map(languageName);
+  const codes = field.model.value ? [source] : models.map((each) => each.source);
+  const names = [...new Set(codes)].map(languageName);
   const wrong = text.trim() && !fits(text, model);
   field.notice.hidden = !wrong;
   field.notice.textContent = wrong
@@ -231,7 +234,8 @@ function showError(error) {
   const { status, message, wait } = error;
   const wanted = status === 401;
   const wrongKey = wanted && field.key.value;
-  const title = wrongKey ? "This is not the key of this server." : TITLES[status] ?? "The server refused this.";
+  const title = wrongKey ? "This is not the key of this server."
+    : TITLES[status] ?? "The server refused this.";
   const hint = wait ? ` Wait ${wait} s.` : "";
   const again = element("button", { type: "button", onclick: act }, "Try again");
   field.status.textContent = "";
@@ -246,10 +250,13 @@ function showError(error) {
   field.key.select();
 }
 
+function currentState() {
+  const names = ["text", "model", "compare", "beam"];
+  return Object.fromEntries(names.map((name) => [name, field[name].value]));
+}
+
 async function copyLink() {
-  const state = Object.fromEntries(
-    ["text", "model", "compare", "beam"].map((name) => [name, field[name].value]));
-  const link = linkTo(state);
+  const link = linkTo(currentState());
   const long = link.length > LONG_LINK ? " It is long; some programs cut such links." : "";
   if (await copyText(link)) field.status.textContent = `Link copied; it holds the text.${long}`;
   else prompt("Copy this link:", link);

@@ -11,7 +11,11 @@ const SHOWN_PLACES = 6;  // in the line that leads to the sentences with places
 const LISTED_PLACES = 4;  // of a sentence; more of them are listed when asked for
 const COPIED_MS = 2000;
 // The words of the server, and how the page says them.
-const KINDS = { "left out": "May be left out", "too much": "May say too much", "said twice": "May be said twice" };
+const KINDS = {
+  "left out": "May be left out",
+  "too much": "May say too much",
+  "said twice": "May be said twice",
+};
 
 /** A result that fills as the server sends sentences. */
 export class ResultPanel {
@@ -58,8 +62,8 @@ export class ResultPanel {
     this.stop();
     this.node.classList.remove("draft");
     this.summary.replaceChildren(...summaryOf(this.sentences));
-    const notes = warnings.map((warning) => element("p", { class: "warning" }, warning.message ?? String(warning)));
-    this.summary.before(...notes);
+    this.summary.before(...warnings.map((warning) =>
+      element("p", { class: "warning" }, warning.message ?? String(warning))));
     if (this.sentences.length > 1) this.node.classList.add("several");
   }
 

@@ -5,7 +5,8 @@ const SPACE = "\u2581";  // what sentencepiece writes for a space
 const BYTE = /^<0x([0-9A-F]{2})>$/;
 const LETTER = /[\p{L}\p{M}\p{N}]/u;
 // Scripts without spaces between words: there a token is shown as a word.
-const UNSPACED = /[\p{sc=Hani}\p{scx=Hira}\p{scx=Kana}\p{sc=Thai}\p{sc=Laoo}\p{sc=Khmr}\p{sc=Mymr}\p{sc=Tibt}]/u;
+const UNSPACED = new RegExp(
+  "[\\p{sc=Hani}\\p{scx=Hira}\\p{scx=Kana}\\p{sc=Thai}\\p{sc=Laoo}\\p{sc=Khmr}\\p{sc=Mymr}\\p{sc=Tibt}]", "u");
 const INSIDE_WORD = /^[-'’·]$/u;
 const INSIDE_NUMBER = /^[.,:]$/;
 const MAX_SKIP = 40;  // characters of a text between two words that were found in it
@@ -108,16 +109,19 @@ function joinTokens(tokens) {
   tokens.forEach((token, position) => {
     const last = words.at(-1);
     const bare = token.replaceAll(SPACE, " ").trim();
-    const boundary = start < position || token.startsWith(SPACE) || !last;
     if (!bare) return;
-    if (!boundary && (BYTE.test(token) ? last.bytes : bySpaces && joins(last.text, bare, tokens[position + 1]))) {
+    const boundary = start < position || token.startsWith(SPACE) || !last;
+    const goesOn = () => BYTE.test(token) ? last.bytes
+      : bySpaces && joins(last.text, bare, tokens[position + 1]);
+    if (!boundary && goesOn()) {
       last.text += bare;
       last.end = position + 1;
     } else words.push({ start, end: position + 1, text: bare, bytes: BYTE.test(token) });
     start = position + 1;
   });
   if (words.length) words.at(-1).end = tokens.length;
-  return words.map(({ start, end, text, bytes }) => ({ start, end, text: bytes ? spellBytes(text) : text }));
+  return words.map(({ bytes, text, ...range }) =>
+    ({ ...range, text: bytes ? spellBytes(text) : text }));
 }
 
 /** Whether a token goes on with the word before it. */
