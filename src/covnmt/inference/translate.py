@@ -8,6 +8,7 @@ import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,20 @@ class Translation:
             **({} if self.finished else {"finished": False}),
             **({"nbest": [a.to_json() for a in self.alternatives]} if self.alternatives else {}),
         }
+
+    def _repr_html_(self) -> str:
+        """Show the attention in a notebook: a row per target token, dark where it is high."""
+
+        def cell(weight: float) -> str:
+            color = f"rgba(0, 114, 178, {weight:.2f})"
+            return f'<td style="background: {color}" title="{weight:.2f}"></td>'
+
+        head = "".join(f"<th>{escape(token)}</th>" for token in self.source_tokens)
+        rows = "".join(
+            f"<tr><th>{escape(token)}</th>{''.join(map(cell, weights.tolist()))}</tr>"
+            for token, weights in zip(self.tokens, self.alignment, strict=True)
+        )
+        return f"<p>{escape(self.text)}</p><table><tr><th></th>{head}</tr>{rows}</table>"
 
 
 def rounded_list(values: FloatArray) -> Any:
