@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import RunCli
+from covnmt.paper.experiments import find_experiment
+from covnmt.paper.jobs import run_jobs
+from covnmt.paper.markdown_report import write_page
+from covnmt.paper.pack import pack_prepared_data, unpack_prepared_data
+from covnmt.paper.plan import ExperimentPlan, choose_jobs
 
 from .workers import until
 
@@ -20,7 +24,7 @@ UPDATES = [10, 15, 20, 22]
 
 
 @pytest.fixture(scope="module")
-def done(run_cli: RunCli, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory whose jobs were interrupted once something was measured, and resumed."""
     directory = tmp_path_factory.mktemp("original")
     where = ("--work", str(directory / "work"), "--results", str(directory / "results"))
@@ -37,9 +41,20 @@ def done(run_cli: RunCli, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert process.returncode == 130
     measured = [json.loads(path.read_text()) for path in (directory / RESULTS).glob("*.partial*")]
     assert all(row["checkpoints"][0][0] == UPDATES[0] for row in measured)
-    completed = run_cli(*command)
-    assert completed.returncode == 0, completed.stderr
+    list(run_jobs(plan(directory, "baseline", "gru10")))
     return directory
+
+
+def plan(directory: Path, *systems: str, minutes: float | None = None) -> ExperimentPlan:
+    experiment = find_experiment("embedded", "original")
+    return ExperimentPlan(
+        experiment,
+        directory / "work",
+        directory / "results",
+        minutes=minutes,
+        device="cpu",
+        jobs=choose_jobs(experiment, systems, [1]),
+    )
 
 
 def result(directory: Path, system: str) -> Any:
@@ -64,7 +79,7 @@ def test_every_checkpoint_and_the_mean_of_the_weights_are_measured(done: Path, s
 
 
 def test_page_shows_the_run_in_three_ways(done: Path) -> None:
-    page = (done / RESULTS / "README.md").read_text("utf-8")
+    page = write_page(plan(done).experiment, done / RESULTS).read_text("utf-8")
     for heading in (
         "## How runs are measured",
         "## Last checkpoints (b)",
@@ -77,18 +92,15 @@ def test_page_shows_the_run_in_three_ways(done: Path) -> None:
     assert "Not run yet: `baseline-seed2`, `gru10-seed2`" in page
 
 
-def test_pack_and_time_limit_measure_what_there_is(
-    done: Path, run_cli: RunCli, tmp_path: Path
-) -> None:
-    """In a fresh directory, as on another machine; a slow one reaches the limit."""
-    pack = tmp_path / "data.tar.xz"
-    where = ("--work", done / "work", "--results", tmp_path / "results")
-    assert run_cli(*COMMAND, *where, "--pack", pack).returncode == 0
-    where = ("--work", tmp_path / "work", "--results", tmp_path / "results")
-    limit = ("--unpack", pack, "--system", "baseline", "--minutes", 0.1, "--no-report")
-    completed = run_cli(*COMMAND, *where, *limit)
-    assert completed.returncode == 0, completed.stderr
+def test_time_limit_measures_what_there_is(done: Path, tmp_path: Path) -> None:
+    """With packed data in a fresh directory, as on another machine."""
+    limited = plan(tmp_path, "baseline", minutes=0.001)
+    name, pack = limited.experiment.name, tmp_path / "data.tar.xz"
+    pack_prepared_data(plan(done).prepared, name, pack)
+    unpack_prepared_data(pack, name, limited.prepared)
+    list(run_jobs(limited))
     content = result(tmp_path, "baseline")
+    assert content["training"]["reason"].startswith("its time was over")
     [*_, last] = content["checkpoints"]
-    assert last[0] == content["training"]["update"]
+    assert last[0] == content["training"]["update"] < UPDATES[-1]
     assert content["averaged"]["updates"] == [row[0] for row in content["checkpoints"]]

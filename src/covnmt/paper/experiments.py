@@ -291,7 +291,7 @@ EXPERIMENTS = (
         "original",
         "The synthetic pair, a test of every step of the paper's own training",
         "reproduce/embedded-original",
-        EmbeddedPairText(train=300, dev=20, test=40, example_count=2),
+        EmbeddedPairText(train=200, dev=6, test=10, example_count=1),
         systems=("baseline", "gru10"),
         second_seed=("baseline", "gru10"),
         checkpoints=LAST_CHECKPOINTS,
