@@ -184,3 +184,16 @@ def test_work_continues_when_standard_error_is_closed(deaf: Callable[[], int]) -
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=here, check=False)
     os.close(here)
     assert (ended.returncode, ended.stdout) == (0, b"done\n")
+
+
+def test_progress_can_be_switched_off(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.0)
+    for progress in (False, True):
+        console.set_verbosity(messages=True, progress=progress)
+        assert list(console.track(range(5), 5, "counting")) == list(range(5))
+        with console.ProgressBar(5, "updates") as bar:
+            bar.show(2, "loss 1.0")
+        shown = capsys.readouterr().err
+        assert ("counting: 3 of 5" in shown, "updates 2/5" in shown) == (progress, progress)

@@ -81,3 +81,16 @@ def test_score_prints_the_log_probability_of_each_pair(
     mean = first.log_prob / (len(first.target_tokens) + 1)
     assert float(per_token[0]) == pytest.approx(mean, abs=1e-3)
     assert "perplexity per token" in shown.err
+
+
+@pytest.mark.parametrize("option", ["--quiet", "-q"])
+def test_quiet_prints_results_and_errors_only(
+    option: str, run: Run, tiny_model: Path, tiny_text: Path
+) -> None:
+    files = tiny_text / "test.src", tiny_text / "test.tgt"
+    quiet = run("score", *files, "-m", tiny_model, option)
+    assert len(quiet.out.splitlines()) == 20
+    assert quiet.err == ""
+    assert run(option, "score", *files, "-m", tiny_model) == quiet
+    assert "no such file" in run("score", "nowhere", files[1], "-m", tiny_model, option, code=2).err
+    assert run("score", *files, "-m", tiny_model).err  # only that one command is quiet

@@ -182,7 +182,6 @@ def options(command: Any, name: str) -> Iterator[tuple[str, list[str]]]:
     if isinstance(command, TyperGroup):
         for part in command.commands.values():
             yield from options(part, f"{name} {part.name}")
-        return
     for option in command.params:
         if option.opts[0].startswith("-"):
             yield name, option.opts + option.secondary_opts

@@ -54,14 +54,35 @@ stdout_console = Console(
 SECONDS_BETWEEN_LINES = 10.0
 
 
-def log(message: str, style: str = "") -> None:
+class _Verbosity:
+    """What `set_verbosity` chose."""
+
+    messages = progress = True
+
+
+def set_verbosity(messages: bool, progress: bool) -> None:
+    """Choose whether messages are printed, and progress; warnings and errors always are."""
+    _Verbosity.messages, _Verbosity.progress = messages, progress
+
+
+def log(message: str) -> None:
     """Print one line to standard error, neither wrapped nor read as markup."""
-    stderr_console.print(message, style=style, markup=False, highlight=False, soft_wrap=True)
+    if _Verbosity.messages:
+        _print(message)
 
 
 def warn(message: str) -> None:
     """Print a warning to standard error, in yellow on a terminal."""
-    log(message, style="yellow")
+    _print(message, "yellow")
+
+
+def print_error(message: str) -> None:
+    """Print an error to standard error, in red on a terminal."""
+    _print(f"error: {message}", "red")
+
+
+def _print(message: str, style: str = "") -> None:
+    stderr_console.print(message, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def format_duration(seconds: float) -> str:
@@ -89,6 +110,9 @@ class RateColumn(ProgressColumn):
 
 def track(items: Iterable[T], total: int | None, what: str, unit: str = "lines") -> Iterator[T]:
     """Yield the items while showing their count, rate and remaining time."""
+    if not _Verbosity.progress:
+        yield from items
+        return
     if not stderr_console.is_terminal:
         yield from _log_progress(items, total, what, unit)
         return
@@ -144,7 +168,7 @@ class ProgressBar:
         self.started: tuple[float, int] | None = None
 
     def __enter__(self) -> "ProgressBar":
-        if stderr_console.is_terminal:
+        if stderr_console.is_terminal and _Verbosity.progress:
             self.progress.start()
         return self
 
@@ -154,6 +178,8 @@ class ProgressBar:
 
     def show(self, done: int, status: str) -> None:
         """Show how many items are done, and a status such as the loss."""
+        if not _Verbosity.progress:
+            return
         now = time.monotonic()
         if self.started is None:
             self.started = (now, done)

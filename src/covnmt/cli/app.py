@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from covnmt import __version__
-from covnmt.base.console import log
+from covnmt.base.console import print_error, set_verbosity
 from covnmt.base.errors import UserError, install_command
 from covnmt.cli import (
     data,
@@ -42,6 +42,7 @@ for commands in (data, train, translate, evaluate, serve, models, doctor, reprod
 app.add_typer(phrase_based.app, name="smt")
 app.add_typer(phrase_based.words_app, name="words")
 
+COMMON_OPTIONS = ("--quiet", "-q", "--no-progress")
 OUT_OF_MEMORY_MESSAGES = (
     "out of memory",
     "can't allocate memory",
@@ -56,7 +57,7 @@ def main() -> None:
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
         with _standard_output():
-            app(prog_name="covnmt")
+            app(_options_first(sys.argv[1:]), prog_name="covnmt")
     except UserError as error:
         _refuse(str(error))
     except KeyboardInterrupt:  # before typer's own handler is active
@@ -77,7 +78,7 @@ def main() -> None:
 
 
 def _refuse(reason: str) -> NoReturn:
-    log(f"error: {reason}", style="red")
+    print_error(reason)
     sys.exit(2)
 
 
@@ -113,5 +114,17 @@ def _options(
         bool,
         typer.Option("--version", "-V", callback=_version, is_eager=True, help="print and exit"),
     ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="print only results, warnings and errors")
+    ] = False,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="show no progress")] = False,
 ) -> None:
-    pass
+    """These options may also stand after the command."""
+    set_verbosity(messages=not quiet, progress=not (quiet or no_progress))
+
+
+def _options_first(arguments: list[str]) -> list[str]:
+    """Move the options of every command before the command."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    common = [word for word in arguments[:end] if word in COMMON_OPTIONS]
+    return [*common, *(word for word in arguments[:end] if word not in common), *arguments[end:]]

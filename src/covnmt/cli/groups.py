@@ -6,7 +6,7 @@ from typer.core import TyperGroup
 
 GROUPS = {
     "Translate": ("translate", "serve", "models"),
-    "Inspect": ("check", "align", "plot", "info", "verify"),
+    "Inspect": ("check", "align", "plot", "info", "verify", "doctor"),
     "Train": ("corpus", "prepare", "train", "tune", "average", "export", "push", "recipe"),
     "Evaluate": ("evaluate", "compare", "score", "report", "rate"),
     "Research": ("reproduce", "demo", "synthetic", "smt", "words"),

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 
 import torch
 
-from covnmt.base.console import log
+from covnmt.base.console import log, warn
 from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
 from covnmt.paper.plan import ExperimentJob, ExperimentPlan
@@ -112,7 +112,7 @@ class JobProcesses:
                 log(f"{jobs[0].name}: {line.rstrip()}")
         if process.returncode < 0 and not self.stopped:
             name = signal.Signals(-process.returncode).name
-            log(f"{jobs[0].name}: its process died ({name})", style="red")
+            warn(f"{jobs[0].name}: its process died ({name})")
 
     def stop(self) -> None:
         """Have all child processes save their training and end."""
