@@ -26,7 +26,7 @@ def test_omissions_of_a_checked_translation_are_marked_beside_the_verdict(checki
     expect(verdict).to_have_role("status")
     line = verdict.locator(".source-line")
     expect(line).to_have_text(TEMPLE)
-    expect(line.locator("mark")).to_have_text("京都")
+    expect(line.locator("mark")).to_contain_text("京都")
     # not by color alone
     style = line.locator("mark").evaluate("mark => getComputedStyle(mark).borderBottomStyle")
     assert style == "dashed"

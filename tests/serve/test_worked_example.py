@@ -26,5 +26,5 @@ def test_the_example_of_the_page_is_the_output_of_the_model() -> None:
         again["start"],
         again["end"],
     )
-    assert found["text"] in dict(GLOSS), "the page marks one of the pieces"
+    assert any(found["text"] in piece for piece, _ in GLOSS), "the page marks one of the pieces"
     assert found["gain"] == pytest.approx(again["gain"], abs=0.3)

@@ -19,6 +19,12 @@ export async function workedExample(tryIt) {
   const said = sentence.target.words.flatMap((_, i) =>
     missing.reduce((sum, j) => sum + weight(sentence, i, j), 0) >= 0.5 ? [i] : []);
   const word = phrase(source, missing);
+  const [start, end] = [source.words[missing[0]].from, source.words[missing.at(-1)].to];
+  let at = 0;  // where a piece of the gloss begins
+  const isMissing = (text) => {
+    at += text.length;
+    return at > start && at - text.length < end;
+  };
   const target = { lang: languages.target };
   const [from, to] = [languages.source, languages.target].map(languageName);
   return element("section", { class: "example", "aria-labelledby": "example-title" },
@@ -26,7 +32,7 @@ export async function workedExample(tryIt) {
     element("h3", {}, `For example, a sentence in ${from}, word by word`),
     element("p", { class: "gloss", lang: languages.source }, ...gloss.map(([text, meaning]) => {
       const ruby = element("ruby", {}, text, element("rt", target, meaning));
-      return text === word ? element("mark", { class: "left-out" }, ruby) : ruby;
+      return isMissing(text) ? element("mark", { class: "left-out" }, ruby) : ruby;
     })),
     element("h3", {}, `A translation into ${to} by somebody`),
     element("p", { class: "given", ...target }, translation),

@@ -10,6 +10,7 @@ import { Highlighter, kindClass, textLine } from "./words.js";
 const SHOWN_PLACES = 6;  // in the line that leads to the sentences with places
 const LISTED_PLACES = 4;  // of a sentence; more of them are listed when asked for
 const COPIED_MS = 2000;
+const UNUSUAL = "This is unlike the text that the model was trained on: it may be translated as nonsense.";
 // The words of the server, and how the page says them.
 const KINDS = {
   "left out": "May be left out",
@@ -130,6 +131,7 @@ function sentencePanel(panel, content, number) {
         howItWasMade(sentence, highlighter, `${model.name}${number ? `-${number + 1}` : ""}`, model))),
   );
   entry.check = checking;
+  if (content.unusual) node.prepend(element("p", { class: "warning" }, UNUSUAL));
   highlighter.watch(node);
   return node;
 }
