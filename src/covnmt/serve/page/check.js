@@ -62,11 +62,13 @@ export function verdictOn(report, { text, lang }) {
     const words = wordsAt(source, omission.start, omission.end);
     return { ...omission, words, text: words.length ? phrase(source, words) : omission.text };
   });
-  const notes = [report.unrelated >= MIN_UNRELATED && UNRELATED, report.unusual && UNUSUAL].filter(Boolean)
+  const unrelated = report.unrelated >= MIN_UNRELATED;
+  const notes = [unrelated && UNRELATED, report.unusual && UNUSUAL].filter(Boolean)
     .map((note) => element("p", { class: "warning" }, note));
   const judged = report.words > report.judged
     ? ` ${report.judged} of ${count(report.words, "word")} could be judged.` : "";
   if (!omissions.length) {
+    if (unrelated) return notes;
     return [...notes, element("p", {}, element("b", {}, CLEAR)), element("small", {}, CLEAR_HINT, judged)];
   }
   const list = omissions.flatMap((omission) => [", ", ...missingWords(omission, lang)]).slice(1);
