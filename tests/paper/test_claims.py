@@ -92,7 +92,7 @@ def test_checkpoints_of_unfinished_jobs_count(tmp_path: Path, comparison: Compar
     page = write_claims_page(tmp_path).read_text("utf-8")
     row = table_of(page, "KFTT, Japanese to English", "claim")[0]
     assert row["ours, the paper's training"] == "(b) +1.00 (+1.00 to +1.00), +8%"
-    assert row["verdict"] == "holds"
+    assert row["verdict"] == "holds, with one seed"
 
 
 def test_effect_of_coverage_is_judged_by_the_intervals_of_all_runs(
@@ -113,15 +113,23 @@ def test_effect_of_coverage_is_judged_by_the_intervals_of_all_runs(
 
 
 @pytest.mark.parametrize(
-    ("interval", "bleu", "error"),
+    ("interval", "by_seed", "bleu", "error"),
     [
-        ((0.1, 0.9), "holds", "the opposite"),
-        ((-0.1, 0.9), "not shown", "not shown"),
-        ((-0.9, -0.1), "the opposite", "holds"),
+        ((0.1, 0.9), {1: 0.5, 2: 0.3}, "holds", "the opposite"),
+        ((-0.1, 0.9), {1: 0.5, 2: 0.3}, "not shown", "not shown"),
+        ((-0.9, -0.1), {1: -0.5, 2: -0.3}, "the opposite", "holds"),
+        ((0.1, 0.9), {1: 1.2, 2: -0.2}, "not shown", "not shown"),
+        ((0.1, 0.9), {1: 0.5}, "holds, with one seed", "the opposite, with one seed"),
     ],
 )
-def test_verdict_follows_the_interval(interval: tuple[float, float], bleu: str, error: str) -> None:
-    difference = PairedDifference(0.4, interval, 3.0, 8, 10, 0.1, {1: 0.5, 2: -0.2})
+def test_verdict_follows_the_interval_and_the_seeds(
+    interval: tuple[float, float], by_seed: dict[int, float], bleu: str, error: str
+) -> None:
+    difference = PairedDifference(0.4, interval, 3.0, 8, 10, 0.1, by_seed)
     aer = next(measure for measure in MEASURES if measure.field == "aer")
     assert (verdict(difference, BLEU), verdict(difference, aer)) == (bleu, error)
+
+
+def test_confidence_says_whether_seeds_agree() -> None:
+    difference = PairedDifference(0.4, (0.1, 0.9), 3.0, 8, 10, 0.1, {1: 0.5, 2: -0.2})
     assert confidence(difference) == "2 seeds, which disagree; better at 8 of 10 checkpoints"

@@ -65,9 +65,9 @@ figures are for other text, with four references.
 - (b) is the mean over the last {LAST_CHECKPOINTS} checkpoints, paired with the baseline by seed and
   update, with a 95% interval over blocks of checkpoints; (c) is measured with the mean of their
   weights.
-- A claim **holds** if the interval of (b) lies on its side of zero, and is **not shown** if it
-  contains zero. The interval is about these runs: another seed may differ by more, so the last
-  column says what a verdict rests on.
+- A claim **holds** if the interval of (b) and the mean of every seed lie on its side of zero. It
+  is **not shown** if the interval contains zero or seeds disagree. The interval is about these
+  runs: another seed may differ by more, so the last column says what a verdict rests on.
 - For AER, SAER, DROP and REP lower is better. DROP and REP are proxies for what people counted.
 - Ours are differences from the baseline with the same seeds (or from the system that the claim
   names), where nothing else is said."""
@@ -168,13 +168,17 @@ def percent(value: float | None) -> str:
 
 
 def verdict(difference: PairedDifference | None, measure: CheckpointMeasure) -> str:
-    """Say whether the interval of a difference lies on the side that the paper claims."""
+    """Say whether a difference lies on the side that the paper claims, by interval and seeds."""
     if difference is None:
         return NOT_MEASURED
     low, high = difference.interval
     if not measure.higher_is_better:
         low, high = -high, -low
-    return "holds" if low > 0 else "the opposite" if high < 0 else "not shown"
+    seeds = difference.by_seed.values()
+    if low <= 0 <= high or min(seeds) < 0 < max(seeds):
+        return "not shown"
+    answer = "holds" if low > 0 else "the opposite"
+    return answer if len(seeds) > 1 else f"{answer}, with one seed"
 
 
 def confidence(difference: PairedDifference | None) -> str:
