@@ -1,5 +1,6 @@
 """A real server on a free port, in a thread of the test."""
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import uvicorn
 
 from covnmt.serve.monitoring import ServerMetrics
 from covnmt.serve.served_model import ServedModel, open_models, parse_spec
-from covnmt.serve.server import create_app, open_socket
+from covnmt.serve.server import build_server, open_socket
 from covnmt.serve.settings import ServeSettings
 
 # requests of all tests come from one address
@@ -30,6 +31,7 @@ class Running:
     models: dict[str, ServedModel]
     metrics: ServerMetrics
     server: uvicorn.Server
+    signals: list[int]  # the server stops when there are some
 
     def client(self) -> httpx.Client:
         """Open a client, which waits long for a response."""
@@ -43,23 +45,21 @@ def serving(
     """Serve these models; stop gracefully at the end."""
     metrics = ServerMetrics()
     specs = [parse_spec(f"{name}={path}") for name, path in models.items()]
-    served = open_models(specs, device, settings, metrics.observe_batch)
-    app = create_app(served, settings, metrics)
-    config = uvicorn.Config(
-        app, log_config=None, access_log=False, timeout_graceful_shutdown=PATIENCE
-    )
-    server, listening = uvicorn.Server(config), open_socket("127.0.0.1", 0)
+    served = open_models(specs, device, settings, metrics)
+    signals: list[int] = []
+    server = build_server(served, settings, metrics, signals)
+    listening = open_socket("127.0.0.1", 0)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     try:
         wait_until(lambda: server.started)
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        running = Running(url, served, metrics, server)
+        running = Running(url, served, metrics, server, signals)
         with running.client() as client:
             wait_until(lambda: client.get("/readyz").status_code == 200)
         yield running
     finally:
-        server.should_exit = True
+        signals.append(signal.SIGTERM)
         thread.join(PATIENCE)
         listening.close()
     assert not thread.is_alive()

@@ -2,12 +2,14 @@
 
 import json
 import logging
+import os
 import socket
 from pathlib import Path
 
 import httpx
 import pytest
 
+from covnmt.serve.monitoring import BackgroundHandler
 from covnmt.serve.settings import ServeSettings
 
 from .server import Running, serving, wait_until
@@ -50,24 +52,71 @@ def test_refused_requests_are_logged_by_known_paths_only(
     assert told == [*REFUSED[:2], ("other", 404), ("other", 401)]
 
 
+def test_every_request_has_an_id_in_its_answer_and_in_the_log(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "covnmt.serve")
+    with running.client() as client:
+        own = client.get("/healthz", headers={"X-Request-ID": "of-a-proxy.1"}).headers
+        bad = client.get("/healthz", headers={"X-Request-ID": 'two words"'}).headers
+    assert own["X-Request-ID"] == "of-a-proxy.1"
+    assert len(bad["X-Request-ID"]) == 16
+    wait_until(lambda: len(caplog.messages) >= 2)
+    lines = [json.loads(text) for text in caplog.messages]
+    ids = [own["X-Request-ID"], bad["X-Request-ID"]]
+    assert [line["request_id"] for line in lines if line["path"] == "/healthz"] == ids
+    assert {line["client"] for line in lines} == {"127.0.0.1"}
+
+
+def test_logging_does_not_wait_for_a_reader() -> None:
+    reading, writing = os.pipe()
+    handler = BackgroundHandler(writing, capacity=10)
+    drops: list[None] = []
+    handler.on_drop = lambda: drops.append(None)
+    for number in range(5000):
+        handler.handle(record("x" * 1000 + f" {number}"))
+    assert len(drops) > 4000  # a pipe holds 64 KiB
+    received = b""
+    while b"dropped" not in received:
+        received += os.read(reading, 65536)
+    handler.close()
+    os.close(writing)
+    os.close(reading)
+
+
+def test_the_last_lines_are_written_before_the_log_is_closed() -> None:
+    reading, writing = os.pipe()
+    handler = BackgroundHandler(writing)
+    handler.handle(record("the last line"))
+    handler.close()
+    assert os.read(reading, 99) == b"the last line\n"
+    os.close(writing)
+    os.close(reading)
+
+
+def record(text: str) -> logging.LogRecord:
+    return logging.LogRecord("covnmt.serve", logging.INFO, "", 0, text, None, None)
+
+
 def metrics(client: httpx.Client) -> str:
     return client.get("/metrics").text
 
 
+@pytest.mark.parametrize("path", ["/translate", "/v1/translate"])
 def test_a_client_that_disconnects_while_sending_is_logged_as_499(
-    running: Running, caplog: pytest.LogCaptureFixture
+    running: Running, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
     host, _, port = running.url.removeprefix("http://").partition(":")
-    head = f"POST /translate HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
     with running.client() as client:
-        before = gone(client)
+        before = gone(client, path)
         with socket.create_connection((host, int(port))) as connection:
             connection.sendall(f'{head}Content-Length: 99\r\n\r\n{{"q": '.encode())
-        wait_until(lambda: gone(client) == before + 1)
+        wait_until(lambda: gone(client, path) == before + 1)
     assert "Traceback" not in caplog.text
     assert "ClientDisconnect" not in caplog.text
 
 
-def gone(client: httpx.Client) -> int:
-    found = [line for line in metrics(client).splitlines() if '"/translate",status="499"' in line]
+def gone(client: httpx.Client, path: str) -> int:
+    found = [line for line in metrics(client).splitlines() if f'"{path}",status="499"' in line]
     return int(float(found[0].rpartition(" ")[2])) if found else 0

@@ -33,6 +33,10 @@ class Double:
     batch_key: str = ""
     size: int = 10
 
+    @property
+    def cost(self) -> float:
+        return self.size
+
 
 NumberItem = WorkItem[Double, int]
 NumberQueue = RequestQueue[Double, int]

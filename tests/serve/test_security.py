@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -218,3 +219,36 @@ def test_the_access_log_has_text_only_with_log_text(
     wait_until(lambda: len(caplog.messages) == 3)
     assert json.loads(caplog.messages[2])["text"] == ["private affairs"]
     assert KEY not in caplog.text
+
+
+def test_probes_need_no_host(running: Running) -> None:
+    host, _, port = running.url.removeprefix("http://").partition(":")
+    for path, status in (("/healthz", b"200"), ("/readyz", b"200"), ("/metrics", b"421")):
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+            assert connection.recv(99).split()[1] == status
+
+
+METHODS = [
+    ("GET", "/v1/translate", 405, "OPTIONS, POST"),
+    ("OPTIONS", "/v1/translate", 204, "OPTIONS, POST"),
+    ("DELETE", "/healthz", 405, "GET, HEAD, OPTIONS"),
+    ("HEAD", "/v1/models", 200, None),
+    ("HEAD", "/", 200, None),
+    ("POST", "/", 405, "GET, HEAD"),
+    ("POST", "/nothing", 404, None),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "status", "allowed"), METHODS)
+def test_other_methods_are_refused_with_those_that_are_allowed(
+    client: httpx.Client, method: str, path: str, status: int, allowed: str | None
+) -> None:
+    answer = client.request(method, path)
+    assert (answer.status_code, answer.headers.get("allow")) == (status, allowed)
+
+
+def test_searches_are_bounded_by_the_limits_of_the_server(running: Running) -> None:
+    decode = running.models["tiny"].decode
+    assert decode.stop_loops
+    assert decode.max_retry_beam == ServeSettings().max_beam

@@ -16,15 +16,20 @@ import pytest
 from covnmt.base.errors import UserError
 from covnmt.inference.model import Model
 from covnmt.serve.request_queue import WorkItem
-from covnmt.serve.served_model import ModelProperties, WorkerDiedError, WorkerProcess, freeze_gc
 from covnmt.serve.work import TranslateWork
+from covnmt.serve.worker_process import (
+    ModelProperties,
+    WorkerDiedError,
+    WorkerProcess,
+    freeze_gc,
+)
 
 from .server import PATIENCE, wait_until
 
 
 @pytest.fixture
 def worker(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerProcess]:
-    monkeypatch.setattr("covnmt.serve.served_model.SECONDS_TO_EXIT", PATIENCE)
+    monkeypatch.setattr("covnmt.serve.worker_process.SECONDS_TO_EXIT", PATIENCE)
     made = WorkerProcess(tiny_model, "cpu", threads=1)
     yield made
     made.close()
@@ -70,7 +75,7 @@ def test_a_worker_that_died_idle_is_restarted_without_a_batch(
 ) -> None:
     """A server that is not ready may get no requests, and would stay so."""
     worker.wait_until_ready()
-    watching = threading.Thread(target=worker.restart_when_dead, daemon=True)
+    watching = threading.Thread(target=worker.watch, daemon=True)
     watching.start()
     first = worker.process
     kill(first)
@@ -88,12 +93,12 @@ def is_another(worker: WorkerProcess, last: BaseProcess) -> bool:
 def test_a_failed_restart_is_repeated(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("covnmt.serve.served_model.RESTART_PAUSE", 0.01)
+    monkeypatch.setattr("covnmt.serve.worker_process.RESTART_PAUSE", 0.01)
     directory = Path(shutil.copytree(tiny_model, tmp_path / "model"))
     worker = WorkerProcess(directory, "cpu", threads=1)
     try:
         worker.wait_until_ready()
-        threading.Thread(target=worker.restart_when_dead, daemon=True).start()
+        threading.Thread(target=worker.watch, daemon=True).start()
         directory.rename(tmp_path / "away")
         last = worker.process
         kill(last)
@@ -154,6 +159,7 @@ def test_closing_the_pipe_while_it_is_read_raises_an_error(
         raise TypeError("'NoneType' object cannot be interpreted as an integer")
 
     worker.wait_until_ready()
+    monkeypatch.setattr(worker.pipe, "poll", lambda seconds: True)
     monkeypatch.setattr(worker.pipe, "recv", read)
     with pytest.raises(UserError, match="died"):
         worker.wait_until_ready()

@@ -5,6 +5,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -65,3 +67,23 @@ def _send_later(number: int) -> None:
     time.sleep(SECONDS_UNTIL_RETRY)
     _will_retry = False
     signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+
+@contextmanager
+def recorded_signals() -> Iterator[list[int]]:
+    """Record SIGINT and SIGTERM instead of raising KeyboardInterrupt wherever they come.
+
+    For commands that look for them: a process that is stopped while it starts another one may wait
+    for that one without end.
+    """
+    received: list[int] = []
+    handlers = {
+        number: signal.signal(number, lambda number, _: received.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield received
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

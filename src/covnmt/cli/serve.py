@@ -1,11 +1,13 @@
 """The `serve` command: translate over HTTP."""
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from covnmt.base.errors import UserError, install_command
+from covnmt.base.signals import recorded_signals
 from covnmt.cli.options import (
     DeviceOption,
     FromSettings,
@@ -18,7 +20,11 @@ from covnmt.serve.settings import ServeSettings, parse_host, parse_origin, read_
 app = typer.Typer()
 
 SET_BY_OTHER_OPTIONS = {"api_key", "allow_origins", "allow_hosts", "wait"}
-RARELY_CHANGED = {"burst", "max_body", "max_sentences", "max_beam"}
+RARELY_CHANGED = {
+    *("burst", "max_body", "max_sentences", "max_beam", "max_connections"),
+    *("max_connections_per_address", "header_timeout", "body_timeout", "write_timeout"),
+    "stall_timeout",
+}
 ServerOptions = Annotated[
     ServeSettings,
     FromSettings(
@@ -73,16 +79,19 @@ def serve(
 
     The environment variable COVNMT_PORT sets --port, and so on for every option.
     """
-    try:
-        from covnmt.serve.server import run_server
-    except ImportError as error:
-        raise UserError(
-            f"the server needs {error.name}, which is not installed: {install_command('serve')}"
-        ) from None
     changes = {
         "api_key": read_api_key(api_key_file) if api_key_file else None,
         "allow_origins": tuple(map(parse_origin, allow_origin or ())),
         "allow_hosts": tuple(map(parse_host, allow_host or ())),
         "wait": wait / 1000,
     }
-    run_server(model, settings.model_copy(update=changes), device)
+    with recorded_signals() as signals:
+        try:
+            from covnmt.serve.server import run_server
+        except ImportError as error:
+            raise UserError(
+                f"the server needs {error.name}, which is not installed: {install_command('serve')}"
+            ) from None
+        run_server(model, settings.model_copy(update=changes), device, signals)
+    if signal.SIGINT in signals:  # SIGTERM is the usual end of a server, and no failure
+        raise KeyboardInterrupt

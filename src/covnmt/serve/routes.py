@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -89,12 +90,12 @@ def build_api_router(service: TranslationService) -> APIRouter:
         if body.is_document():
             raise UserError("a stream works only with format=text and without terms")
         model = service.model(body.model)
-        partial = PartialTranslations(asyncio.get_running_loop())
+        texts_so_far = PartialTranslations(asyncio.get_running_loop())
         submitted = service.submit_texts(
-            request, model, body.text, body.beam, body.nbest, partial.update
+            request, model, body.text, body.beam, body.nbest, texts_so_far.update
         )
         deadline = time.monotonic() + service.time_limit(body.timeout)
-        events = stream_events(model.spec.name, submitted, partial, body.parts, deadline)
+        events = stream_events(model.spec.name, submitted, texts_so_far, body.parts, deadline)
         return StreamingResponse(events, media_type="text/event-stream", headers=STREAM_HEADERS)
 
     @router.post("/align", response_model=AlignResponse)
@@ -103,7 +104,7 @@ def build_api_router(service: TranslationService) -> APIRouter:
         model = service.model(body.model)
         service.check_size(request, model, len(body.pairs))
         work = [AlignWork((pair.source, pair.target), body.tokenized) for pair in body.pairs]
-        futures = model.submit(work, numbered_prefixes("pair", len(work)))
+        futures = service.submit(request, model, work, numbered_prefixes("pair", len(work)))
         done = await service.finish(request, body.timeout, gather_futures(futures))
         rows = [alignment_json(alignment) for alignment in done]
         return JSONResponse({"model": model.spec.name, "alignments": rows})
@@ -114,7 +115,8 @@ def build_api_router(service: TranslationService) -> APIRouter:
         model = service.model(body.model)
         service.check_size(request, model, len(body.pairs))
         work = [CheckWork((pair.source, pair.target)) for pair in body.pairs]
-        reports = run_one_by_one(model, work, numbered_prefixes("pair", len(work)))
+        prefixes = numbered_prefixes("pair", len(work))
+        reports = run_one_by_one(partial(service.submit, request, model), work, prefixes)
         done = await service.finish(request, body.timeout, reports)
         return JSONResponse(
             {"model": model.spec.name, "checks": [report.to_json() for report in done]}

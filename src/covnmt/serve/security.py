@@ -3,6 +3,7 @@
 Also the response headers that keep a browser from running anything but the page's own scripts.
 """
 
+import asyncio
 import hmac
 import ipaddress
 import time
@@ -14,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from covnmt.serve.monitoring import CLIENT_CLOSED_REQUEST, client_address
 from covnmt.serve.settings import ServeSettings
 
 PROTECTED_PATHS = (
@@ -26,6 +28,7 @@ PROTECTED_PATHS = (
 # LibreTranslate's clients send their key in the body, which is read later, and ask for languages
 # without one.
 KEY_CHECKED_LATER = ("/translate", "/detect", "/languages")
+PROBES = ("/healthz", "/readyz")
 MAX_ADDRESSES = 10_000  # remembered for the rate; the one not seen for longest is forgotten
 RESPONSE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -82,12 +85,23 @@ class SecurityMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        bytes_received = 0
+        bytes_received, whole = 0, False
+        deadline = asyncio.get_running_loop().time() + self.settings.body_timeout
 
         async def receive_limited() -> Message:
-            """Stop a body that grows beyond the limit, whatever its header says."""
-            nonlocal bytes_received
-            message = await receive()
+            """Stop a body that grows beyond the limit, whatever its header says, or is late."""
+            nonlocal bytes_received, whole
+            if whole:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                seconds = self.settings.body_timeout
+                raise HTTPException(408, f"the body did not come within {seconds:g} s") from None
+            if message["type"] == "http.disconnect":
+                raise HTTPException(CLIENT_CLOSED_REQUEST, "the client disconnected")
+            whole = not message.get("more_body", False)
             bytes_received += len(message.get("body", b""))
             if bytes_received > self.settings.max_body:
                 raise HTTPException(413, too_large_message(self.settings.max_body))
@@ -102,7 +116,9 @@ class SecurityMiddleware:
 
         headers = Headers(scope=scope)
         try:
-            self._check_host(headers)
+            # simple probes speak HTTP/1.0 and name no host
+            if scope["path"] not in PROBES or "host" in headers:
+                self._check_host(headers)
             # the page itself is for everybody: it can then say that it may not call the server
             if scope["path"].startswith("/v1/") or scope["path"] in PROTECTED_PATHS:
                 self._check_access(scope, headers)
@@ -114,6 +130,10 @@ class SecurityMiddleware:
             response = JSONResponse({"error": str(refusal)}, refusal.status_code, response_headers)
             await response(scope, receive, send_with_headers)
         else:
+            if (
+                scope["method"] == "HEAD"
+            ):  # monitors may use it; the HTTP protocol leaves out bodies
+                scope = {**scope, "method": "GET"}
             await self.app(scope, receive_limited, send_with_headers)
 
     def _check_host(self, headers: Headers) -> None:
@@ -143,7 +163,7 @@ class SecurityMiddleware:
             )
         if scope["method"] == "OPTIONS":
             return
-        address = scope["client"][0] if scope.get("client") else ""
+        address = client_address(scope)
         if seconds := self.rate_limiter.seconds_to_wait(address, time.monotonic()):
             message = "too many requests from this address; wait a little"
             raise RequestRefusedError(429, message, {"Retry-After": str(int(seconds) + 1)})

@@ -3,11 +3,12 @@
 import asyncio
 import errno
 import logging
+import math
 import socket
-import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from multiprocessing.connection import Listener
 from pathlib import Path
 from typing import Any
@@ -16,68 +17,141 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
-from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from covnmt import __version__
 from covnmt.base.console import log
 from covnmt.base.errors import UserError
 from covnmt.serve import libretranslate, routes
-from covnmt.serve.monitoring import CLIENT_CLOSED_REQUEST, AccessLogMiddleware, ServerMetrics
+from covnmt.serve.connections import limited_protocol
+from covnmt.serve.monitoring import (
+    CLIENT_CLOSED_REQUEST,
+    AccessLogMiddleware,
+    BackgroundHandler,
+    ServerMetrics,
+    log_event,
+)
 from covnmt.serve.request_queue import ClosedError, QueueFullError
 from covnmt.serve.schemas import first_error_message
 from covnmt.serve.security import RequestRefusedError, SecurityMiddleware
-from covnmt.serve.served_model import (
-    ModelSpec,
-    ServedModel,
-    WorkerDiedError,
-    freeze_gc,
-    open_models,
-    parse_spec,
-)
+from covnmt.serve.served_model import ModelSpec, ServedModel, open_models, parse_spec
 from covnmt.serve.service import TranslationService
 from covnmt.serve.settings import ServeSettings, bracket_ipv6
+from covnmt.serve.worker_process import WorkerDiedError, freeze_gc
 
 # Starlette and FastAPI raise these themselves, with messages that do not help.
 NO_ENDPOINT = "no such endpoint or method; see /openapi.json"
 MESSAGES = {400: "the body is not JSON in UTF-8", 404: NO_ENDPOINT, 405: NO_ENDPOINT}
 DOCUMENT = "/openapi.json"
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 PAGE = Path(__file__).parent / "page"
-SHUTDOWN_SECONDS = 30  # to finish what was accepted
+SECONDS_TO_ANSWER = 2  # requests whose time is up when the server is stopped
+SECONDS_BETWEEN_ACCEPT_ERRORS = 60.0  # in the log
+OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-def run_server(models: Sequence[str], settings: ServeSettings, device: str) -> None:
-    """Serve these models until interrupted; then finish what was accepted."""
+def run_server(
+    models: Sequence[str], settings: ServeSettings, device: str, signals: Sequence[int]
+) -> None:
+    """Serve these models until there are `signals`; then finish what was accepted."""
     metrics = ServerMetrics()
-    specs = [parse_spec(text) for text in models]
-    # before the models are opened, which takes longer than to find the port taken
-    listening = open_socket(settings.host, settings.port)
-    check_temporary_directory()
-    served = open_models(specs, device, settings, metrics.observe_batch)
+    with suppress(KeyboardInterrupt):  # of `check_interrupt`
+        # before the models are opened, which takes longer than to find the port taken
+        specs = [parse_spec(text) for text in models]
+        listening = open_socket(settings.host, settings.port)
+        check_temporary_directory()
+        start_log(metrics)
+
+        def check_interrupt() -> None:
+            if signals:
+                raise KeyboardInterrupt
+
+        served = open_models(specs, device, settings, metrics, check_interrupt)
+        try:
+            server = build_server(served, settings, metrics, signals)
+            freeze_gc()
+            host, port = listening.getsockname()[:2]
+            log(f"listening on http://{bracket_ipv6(host)}:{port}")
+            server.run(sockets=[listening])
+        finally:
+            for model in served.values():
+                model.abort()
+                model.close(finish=False)
+
+
+def start_log(metrics: ServerMetrics) -> None:
+    """Let log lines go to standard error, without ever waiting for it."""
+    handler = BackgroundHandler()
+    handler.on_drop = metrics.dropped_log_lines.inc
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, format="%(message)s")
+    logging.getLogger("covnmt.serve").setLevel(logging.INFO)
+
+
+class GracefulServer(uvicorn.Server):
+    """Stops when a signal was received: gives requests some seconds, then answers them with 503."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        models: Iterable[ServedModel],
+        grace: float,
+        signals: Sequence[int],
+    ) -> None:
+        super().__init__(config)
+        self.models, self.grace, self.signals = models, grace, signals
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to `recorded_signals`, which fills the list."""
+        yield
+
+    async def on_tick(self, counter: int) -> bool:
+        """Stop once a signal was received."""
+        return await super().on_tick(counter) or bool(self.signals)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept nothing new; finish what was accepted, or fail it when its time is up."""
+        aborting = asyncio.ensure_future(self._abort_in_time())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            aborting.cancel()
+
+    async def _abort_in_time(self) -> None:
+        """Fail what is left when time is up, or at once at a second signal."""
+        loop, signals = asyncio.get_running_loop(), len(self.signals)
+        end = loop.time() + self.grace
+        while loop.time() < end and len(self.signals) == signals:
+            await asyncio.sleep(0.1)
+        for model in self.models:
+            model.abort()
+
+
+def build_server(
+    models: dict[str, ServedModel],
+    settings: ServeSettings,
+    metrics: ServerMetrics,
+    signals: Sequence[int],
+) -> GracefulServer:
+    """Build the server of these models; it stops when `signals` is not empty any more."""
     config = uvicorn.Config(
-        create_app(served, settings, metrics),
+        create_app(models, settings, metrics),
+        http=limited_protocol(settings, metrics),
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        # after this, clients are left that do not read their answers
+        timeout_graceful_shutdown=math.ceil(settings.grace) + SECONDS_TO_ANSWER,
     )
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
-    logging.getLogger("covnmt.serve").setLevel(logging.INFO)
-    freeze_gc()
-    host, port = listening.getsockname()[:2]
-    log(f"listening on http://{bracket_ipv6(host)}:{port}")
-    try:
-        uvicorn.Server(config).run(sockets=[listening])
-    finally:
-        # also after a second Ctrl-C, which waits for nothing
-        for model in served.values():
-            model.close(finish=False)
+    return GracefulServer(config, models.values(), settings.grace, signals)
 
 
 def check_temporary_directory() -> None:
@@ -107,6 +181,25 @@ def open_socket(host: str, port: int) -> socket.socket:
     return listening
 
 
+class AcceptErrorFilter:
+    """Logs in one line, once a minute, that no connection could be accepted.
+
+    asyncio would log it with a traceback for every connection.
+    """
+
+    def __init__(self) -> None:
+        self.last = -math.inf
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Handle an error of the event loop."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in OUT_OF_RESOURCES:
+            loop.default_exception_handler(context)
+        elif loop.time() - self.last > SECONDS_BETWEEN_ACCEPT_ERRORS:
+            self.last = loop.time()
+            log_event("connections cannot be accepted", error=str(error))
+
+
 def create_app(
     models: dict[str, ServedModel], settings: ServeSettings, metrics: ServerMetrics
 ) -> FastAPI:
@@ -114,6 +207,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        asyncio.get_running_loop().set_exception_handler(AcceptErrorFilter())
         yield
         for model in models.values():
             await asyncio.to_thread(model.close)
@@ -134,11 +228,8 @@ def create_app(
     specs = [model.spec for model in models.values()]
     document = _build_document(app, specs, settings)
     app.openapi = lambda: document  # type: ignore[method-assign]
-    for route in app.routes:
-        # monitors may probe by HEAD; the document need not say so
-        if isinstance(route, APIRoute) and route.methods == {"GET"}:
-            route.methods = {"GET", "HEAD"}
-    app.mount("/", StaticFiles(directory=PAGE, html=True))
+    _answer_other_methods(app)
+    app.mount("/", PageFiles(directory=PAGE, html=True))
     _add_error_handlers(app)
     if settings.allow_origins:
         app.add_middleware(
@@ -150,6 +241,36 @@ def create_app(
     app.add_middleware(SecurityMiddleware, settings=settings)
     app.add_middleware(AccessLogMiddleware, metrics=metrics, paths={*document["paths"], DOCUMENT})
     return app
+
+
+class PageFiles(StaticFiles):
+    """The files of the page; what is no file is not found, whatever the method."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Return a file, for GET and HEAD."""
+        if scope["method"] in ("GET", "HEAD"):
+            return await super().get_response(path, scope)
+        _, found = await asyncio.to_thread(self.lookup_path, path)
+        if found is None:
+            raise HTTPException(404)
+        raise HTTPException(405, headers={"Allow": "GET, HEAD"})
+
+
+def _answer_other_methods(app: FastAPI) -> None:
+    """Name the methods of each path where another one is used, or in answer to OPTIONS."""
+    methods: dict[str, set[str]] = defaultdict(set)
+    for path, operations in app.openapi()["paths"].items():
+        methods[path] |= {method.upper() for method in operations}
+    for path, known in methods.items():
+        allowed = known | {"OPTIONS"} | ({"HEAD"} if "GET" in known else set())
+        headers = {"Allow": ", ".join(sorted(allowed))}
+
+        async def answer(request: Request, headers: dict[str, str] = headers) -> Response:
+            if request.method == "OPTIONS":
+                return Response(status_code=204, headers=headers)
+            raise HTTPException(405, headers=headers)
+
+        app.add_route(path, answer, methods=list(METHODS), include_in_schema=False)
 
 
 def _add_probes(app: FastAPI, models: dict[str, ServedModel], metrics: ServerMetrics) -> None:
@@ -169,6 +290,7 @@ def _add_probes(app: FastAPI, models: dict[str, ServedModel], metrics: ServerMet
         """Counts and times for Prometheus."""
         for name, model in models.items():
             metrics.waiting.labels(name).set(len(model.queue.waiting))
+            metrics.workers_ready.labels(name).set(sum(w.ready() for w in model.workers))
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,12 +12,13 @@ from fastapi import Request
 
 from covnmt.base.errors import UserError
 from covnmt.inference.translate import Translation, override_decoding
-from covnmt.serve.monitoring import CLIENT_CLOSED_REQUEST, add_log_fields
+from covnmt.serve.monitoring import CLIENT_CLOSED_REQUEST, add_log_fields, client_address
 from covnmt.serve.schemas import sentence_json
 from covnmt.serve.security import RequestRefusedError
-from covnmt.serve.served_model import ServedModel, WorkerDiedError
+from covnmt.serve.served_model import ServedModel
 from covnmt.serve.settings import ServeSettings
 from covnmt.serve.work import ProgressCallback, R, TranslateWork, Work
+from covnmt.serve.worker_process import WorkerDiedError
 from covnmt.text.sentences import SplitText, split_into_sentences
 
 T = TypeVar("T")
@@ -76,10 +77,23 @@ class TranslationService:
             sentence_prefixes = numbered_prefixes("sentence", len(layout.sentences))
             prefixes += [text_prefix + prefix for prefix in sentence_prefixes]
             work += [TranslateWork((sentence,), decode) for sentence in layout.sentences]
-        futures = model.submit(work, prefixes, on_partial)
+        futures = self.submit(request, model, work, prefixes, on_partial)
         if self.settings.log_text:
             add_log_fields(request.scope, text=texts)
         return SubmittedTexts(layouts, futures)
+
+    def submit(
+        self,
+        request: Request,
+        model: ServedModel,
+        work: Sequence[Work[R]],
+        prefixes: Sequence[str],
+        on_partial: ProgressCallback | None = None,
+    ) -> "list[Future[R]]":
+        """Queue work of a request, in its turn; messages about it begin with the prefixes."""
+        identity = request.scope.get("covnmt_request_id")
+        client = client_address(request.scope)
+        return model.submit(work, prefixes, on_partial, client, identity)
 
     def check_size(self, request: Request, model: ServedModel, sentences: int) -> None:
         """Refuse more sentences than a request may have; log the model and their number."""
@@ -131,13 +145,15 @@ async def gather_futures(futures: "Sequence[Future[T]]") -> list[T]:
 
 
 async def run_one_by_one(
-    model: ServedModel, work: Sequence[Work[R]], prefixes: Sequence[str]
+    submit: "Callable[[Sequence[Work[R]], Sequence[str]], list[Future[R]]]",
+    work: Sequence[Work[R]],
+    prefixes: Sequence[str],
 ) -> list[R]:
     """Submit work when the work before it is done, so that others have their turn between."""
     return [
         result
         for entry, prefix in zip(work, prefixes, strict=True)
-        for result in await gather_futures(model.submit([entry], [prefix]))
+        for result in await gather_futures(submit([entry], [prefix]))
     ]
 
 

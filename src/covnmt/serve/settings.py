@@ -46,6 +46,25 @@ class ServeSettings(Settings):
     timeout: Annotated[float, Field(gt=0)] = Field(
         60.0, description="seconds that a request may take"
     )
+    max_connections: PositiveInt = Field(1000, description="open connections")
+    max_connections_per_address: PositiveInt = Field(
+        250, description="open connections from one address"
+    )
+    header_timeout: Annotated[float, Field(gt=0)] = Field(
+        10.0, description="seconds until a connection has sent a whole header"
+    )
+    body_timeout: Annotated[float, Field(gt=0)] = Field(
+        30.0, description="seconds until a request has sent its whole body"
+    )
+    write_timeout: Annotated[float, Field(gt=0)] = Field(
+        30.0, description="seconds that a client may not read its answer"
+    )
+    grace: Annotated[float, Field(ge=0)] = Field(
+        30.0, description="seconds to finish what was accepted when the server is stopped"
+    )
+    stall_timeout: Annotated[float, Field(gt=0)] = Field(
+        15.0, description="seconds without a sign of life after which a worker process is replaced"
+    )
     log_text: bool = Field(False, description="write source texts to the log")
 
 

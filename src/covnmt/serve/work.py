@@ -23,6 +23,8 @@ R = TypeVar("R")
 ProgressCallback = Callable[[int, str], None]
 
 BYTES_PER_WORD = 5
+OVERHEAD_BYTES = 30  # what the shortest sentence costs
+USUAL_BEAM = 10
 SHOWN_CHARACTERS = 40  # of a sentence that is refused
 
 
@@ -42,6 +44,11 @@ class Work(ABC, Generic[R]):
         """Bytes of the longest text: they measure cost alike in all scripts."""
         return max(len(text.encode()) for text in self.texts)
 
+    @property
+    def cost(self) -> float:
+        """Estimate the time that it takes, as bytes of a sentence translated with a usual beam."""
+        return OVERHEAD_BYTES + self.size
+
     @classmethod
     @abstractmethod
     def run(
@@ -55,6 +62,11 @@ class TranslateWork(Work[Translation]):
     """Translate a sentence, which must have at least one character that is not a space."""
 
     decode: DecodeConfig
+
+    @property
+    def cost(self) -> float:
+        """Estimate the time: a step takes longer with a wider beam, though not in proportion."""
+        return (OVERHEAD_BYTES + self.size) * (1 + self.decode.beam / USUAL_BEAM) / 2
 
     @classmethod
     def run(
