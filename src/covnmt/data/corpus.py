@@ -28,7 +28,7 @@ from pydantic import ConfigDict, Field
 
 from covnmt.base import files
 from covnmt.base.arrays import IntArray
-from covnmt.base.config import Settings, read_settings
+from covnmt.base.config import PositiveInt, Settings, read_settings
 from covnmt.base.console import log
 from covnmt.base.errors import UserError
 from covnmt.data.settings import PrepareSettings, SplitName
@@ -76,7 +76,9 @@ class PrepareReport(Settings):
     settings: PrepareSettings
     inputs: dict[SplitName, tuple[str, ...]] = Field(description="SHA-256 of the files read")
     splits: dict[SplitName, SplitReport]
-    vocabulary_sizes: dict[Side, int] = Field(alias="rows", description="with the end symbol")
+    vocabulary_sizes: dict[Side, PositiveInt] = Field(
+        alias="rows", min_length=len(SIDES), description="with the end symbol"
+    )
     fingerprint: str = Field(description="of the tokenizers and vocabularies")
     checksums: dict[str, str] = Field(
         {}, description="SHA-256 of the files of all splits, and of the rest of corpus.json"

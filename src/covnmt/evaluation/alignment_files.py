@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
-from zipfile import BadZipFile
 
 import numpy as np
 
-from covnmt.base.arrays import FloatArray
+from covnmt.base.arrays import ARRAY_FILE_ERRORS, FloatArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write, open_decompressed, read_lines
 from covnmt.metrics.alignment import GoldAlignment, Links, parse_links
@@ -50,7 +49,7 @@ def load_matrices(path: Path) -> list[FloatArray]:
     try:
         with open_decompressed(path) as stream, np.load(stream, allow_pickle=False) as arrays:
             matrices = [arrays[str(number)] for number in range(len(arrays.files))]
-    except (BadZipFile, KeyError, ValueError, EOFError, OSError, TypeError):
+    except ARRAY_FILE_ERRORS:
         # NumPy's own message would advise to unpickle the file
         raise UserError(
             f"{path}: not a file of soft matrices, or damaged; expected an .npz with one array per "

@@ -17,9 +17,10 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, Field, ValidationError
 
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write_text, read_json, read_lines, write_json
@@ -54,7 +55,14 @@ class RatedOutput:
     id: str
     sentence: int  # line of the files, from 1
     system: str
-    words: int  # source words that can be marked
+    words: Annotated[int, Field(gt=0)]  # source words that can be marked
+
+
+class RatingKey(BaseModel):
+    """The content of the key file."""
+
+    systems: list[str]
+    items: list[RatedOutput]
 
 
 @dataclass(frozen=True)
@@ -272,11 +280,11 @@ def score_rating_sheets(key: Path, sheets: Sequence[Path]) -> RatingSummary:
 
 
 def _read_key(path: Path) -> tuple[list[str], dict[str, RatedOutput]]:
-    key = read_json(path)
     try:
-        return list(key["systems"]), {row["id"]: RatedOutput(**row) for row in key["items"]}
-    except (KeyError, TypeError):
+        key = RatingKey.model_validate(read_json(path))
+    except ValidationError:
         raise UserError(f"{path}: not a key that `covnmt rate make` wrote") from None
+    return key.systems, {item.id: item for item in key.items}
 
 
 def _read_sheet(path: Path, items: Mapping[str, RatedOutput]) -> dict[str, Rating]:

@@ -81,8 +81,10 @@ def load_config(directory: Path) -> ModelDescription:
     if version > CONFIG_FORMAT:
         raise UserError(f"{path}: made by a newer covnmt (format {version}); please upgrade")
     sizes, fingerprint = tree.pop("words", None), tree.pop("fingerprint", None)
-    rows = [sizes.get(side) for side in SIDES] if isinstance(sizes, dict) else [None]
-    if not all(type(size) is int and 0 < size <= MAX_VOCABULARY_SIZE for size in rows):
+    complete = isinstance(sizes, dict) and sizes.keys() == set(SIDES)
+    if not complete or not all(
+        type(size) is int and 0 < size <= MAX_VOCABULARY_SIZE for size in sizes.values()
+    ):
         raise UserError(
             f"{path}: damaged: words must give the size of both vocabularies; "
             "restore it from a copy, or train again"

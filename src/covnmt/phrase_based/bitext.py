@@ -4,11 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Self
-from zipfile import BadZipFile
 
 import numpy as np
 
-from covnmt.base.arrays import AnyArray, IntArray
+from covnmt.base.arrays import ARRAY_FILE_ERRORS, AnyArray, IntArray
 from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write
 from covnmt.data.corpus import SentenceIds, Split
@@ -61,10 +60,13 @@ class Bitext:
     def load(cls, path: Path) -> "Bitext":
         """Read what `save` wrote."""
         arrays = load_arrays(path)
-        source, target = (
-            SentenceIds(arrays[f"{side}_ids"], arrays[f"{side}_offsets"])
-            for side in ("source", "target")
-        )
+        try:
+            source, target = (
+                SentenceIds(arrays[f"{side}_ids"], arrays[f"{side}_offsets"])
+                for side in ("source", "target")
+            )
+        except KeyError as error:
+            raise _unreadable(path, error) from None
         return cls(source, target)
 
 
@@ -79,7 +81,10 @@ class ArrayFile:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote."""
-        return cls(**load_arrays(path))
+        try:
+            return cls(**load_arrays(path))
+        except TypeError as error:  # other names
+            raise _unreadable(path, error) from None
 
 
 def select_sentences(sentences: SentenceIds, rows: IntArray) -> SentenceIds:
@@ -115,7 +120,7 @@ def load_arrays(path: Path) -> NamedArrays:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
+    except ARRAY_FILE_ERRORS as error:
         raise _unreadable(path, error) from None
 
 
@@ -123,7 +128,7 @@ def map_array(path: Path) -> AnyArray:
     """Memory-map an .npy file: processes on one machine share its memory."""
     try:
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
+    except ARRAY_FILE_ERRORS as error:
         raise _unreadable(path, error) from None
 
 

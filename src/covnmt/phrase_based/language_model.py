@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from covnmt.base.arrays import DoubleArray, IntArray
 from covnmt.base.console import track
+from covnmt.base.errors import UserError
 from covnmt.base.files import atomic_write
 from covnmt.data.corpus import SentenceIds
 from covnmt.phrase_based.bitext import map_array
@@ -99,6 +100,8 @@ class LanguageModel:
         arrays: dict[str, Any] = {
             field.name: map_array(directory / f"{field.name}.npy") for field in fields(cls)
         }
+        if arrays["rows"].shape or arrays["rows"].dtype.kind not in "iu":
+            raise UserError(f"{directory / 'rows.npy'}: not a whole number; train the model again")
         return cls(**arrays | {"rows": int(arrays["rows"])})
 
 

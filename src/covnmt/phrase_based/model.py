@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from covnmt.base.config import read_if_made_from, read_settings
 from covnmt.base.console import log
@@ -106,11 +106,15 @@ class PhraseBasedModel:
     def stage_records(self) -> dict[str, StageRecord]:
         """Read the records of the finished stages."""
         paths = {name: self.directory / f"{name}.json" for name in stage_names(self.settings)}
-        return {
-            name: StageRecord.model_validate(read_json(path))
-            for name, path in paths.items()
-            if path.exists()
-        }
+        return {name: read_stage(path) for name, path in paths.items() if path.exists()}
+
+
+def read_stage(path: Path) -> StageRecord:
+    """Read the record of a stage."""
+    try:
+        return StageRecord.model_validate(read_json(path))
+    except ValidationError:
+        raise UserError(f"{path}: damaged; remove it and run `covnmt smt train` again") from None
 
 
 def stage_names(settings: PhraseBasedSettings) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from covnmt.base.console import ProgressBar, log
 from covnmt.base.errors import UserError, install_command
-from covnmt.base.files import write_lines
+from covnmt.base.files import PARSE_ERRORS, write_lines
 from covnmt.training.state import Counters, TrainingRun, divergence_error
 from covnmt.training.validation import ValidationResult
 
@@ -140,7 +140,7 @@ def truncate_log(path: Path, counters: Counters) -> None:
             repeated = counters.validation_pending and "validation" in entry
             if entry["update"] < last or (entry["update"] == last and not repeated):
                 kept.append(line)
-        except (ValueError, KeyError):
+        except (*PARSE_ERRORS, KeyError, TypeError):
             break  # the end of the file, or a line that a crash cut off
     write_lines(path, kept)
 
