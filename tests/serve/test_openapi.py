@@ -1,8 +1,12 @@
 """The OpenAPI document of a server."""
 
+from pathlib import Path
+
 import httpx
 
 from covnmt.serve.settings import ServeSettings
+
+from .server import serving
 
 
 def test_the_document_has_the_models_and_limits_of_the_server(client: httpx.Client) -> None:
@@ -17,3 +21,26 @@ def test_the_document_has_the_models_and_limits_of_the_server(client: httpx.Clie
         properties = content["schema"]["properties"]
         assert properties["source"]["enum"] == ["auto", "source", "aa"]
         assert properties["target"]["enum"] == ["target", "bb"]
+
+
+def test_the_document_says_how_to_send_the_key(tiny_model: Path, client: httpx.Client) -> None:
+    """Where it is needed; a server without one has no security schemes."""
+    assert "securitySchemes" not in client.get("/openapi.json").json()["components"]
+    settings = ServeSettings(rate=0, api_key="a-secret-key")
+    with serving({"tiny:aa-bb": tiny_model}, settings) as guarded, guarded.client() as guest:
+        document = guest.get("/openapi.json", headers={"x-api-key": "a-secret-key"}).json()
+        schemes = document["components"]["securitySchemes"]
+        assert schemes["header"] == {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+        for path, operations in document["paths"].items():
+            for method, operation in operations.items():
+                refused = (
+                    guest.request(method, path, json={"q": "a", "target": "bb"}).status_code == 401
+                )
+                assert refused == ("security" in operation), path
+
+
+def test_a_whole_number_may_be_written_with_a_point(client: httpx.Client) -> None:
+    """JSON Schema takes 2.0 for an integer."""
+    assert client.post("/v1/translate", json={"text": "a", "beam": 2.0}).status_code == 200
+    assert client.post("/v1/translate", json={"text": "a", "beam": 2.5}).status_code == 422
+    assert client.post("/v1/translate", json={"text": "a", "beam": "2"}).status_code == 422

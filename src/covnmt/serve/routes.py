@@ -39,11 +39,15 @@ STREAM_HEADERS = {"X-Accel-Buffering": "no"}  # nginx would keep events until it
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     400: {"model": Failure, "description": "not JSON, or not UTF-8"},
     401: {"model": Failure, "description": "no API key, or a wrong one"},
+    403: {"model": Failure, "description": "called by the page of another site"},
     404: {"model": Failure, "description": "no such model"},
     408: {"model": Failure, "description": "not done in time"},
     413: {"model": Failure, "description": "too large"},
+    421: {"model": Failure, "description": "not a name of this server; see --allow-host"},
     422: {"model": Failure, "description": "does not fit the schema, or cannot be translated"},
     429: {"model": Failure, "description": "too many requests; see Retry-After"},
+    500: {"model": Failure, "description": "something failed; the log has more"},
+    503: {"model": Failure, "description": "stopping, or a process died; try again"},
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from covnmt.base.errors import UserError
 from covnmt.inference.align import Alignment
@@ -50,6 +50,12 @@ Text = Annotated[
 ]
 
 
+def accept_whole_float(number: Any) -> Any:
+    """Take 5.0 for 5, which it is in JSON."""
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+WHOLE_FLOATS = BeforeValidator(accept_whole_float)
 # a term may occur often, so that a long translation of it would make a huge answer
 TermSource = Annotated[Text, AfterValidator(reject_blank), Field(min_length=1, max_length=200)]
 TermTarget = Annotated[Text, Field(max_length=200)]
@@ -110,10 +116,10 @@ class TranslateRequest(ModelRequest):
     )
 
     text: Text | Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
-    beam: Annotated[int, Field(ge=1, le=MAX_BEAM)] | None = Field(
+    beam: Annotated[int, Field(ge=1, le=MAX_BEAM), WHOLE_FLOATS] | None = Field(
         None, description="hypotheses kept while searching; the model's own if not given"
     )
-    nbest: Annotated[int, Field(ge=1, le=MAX_BEAM)] = Field(
+    nbest: Annotated[int, Field(ge=1, le=MAX_BEAM), WHOLE_FLOATS] = Field(
         1, description="translations per sentence, at most `beam`"
     )
     parts: Annotated[list[ResultPart], Field(max_length=10)] = Field(

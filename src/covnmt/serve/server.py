@@ -37,6 +37,7 @@ from covnmt.serve.monitoring import (
     ServerMetrics,
     log_event,
 )
+from covnmt.serve.openapi import describe_security
 from covnmt.serve.request_queue import ClosedError, QueueFullError
 from covnmt.serve.schemas import first_error_message
 from covnmt.serve.security import RequestRefusedError, SecurityMiddleware
@@ -317,6 +318,8 @@ def _build_document(
             "target": schema["properties"]["target"] | {"enum": targets},
         }
         content["schema"] = schema | {"properties": properties, "examples": [example]}
+    if settings.api_key:
+        describe_security(document)
     return document
 
 
