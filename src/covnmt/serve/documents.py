@@ -37,5 +37,5 @@ async def translate_documents(
         service.check_size(request, model, len(sentences))
         work = [TranslateWork((sentence,), decode) for sentence in sentences]
         prefixes = numbered_prefixes("sentence", len(sentences))
-        translations = await gather_futures(model.submit(work, prefixes))
+        translations = await gather_futures(service.submit(request, model, work, prefixes))
     return batch.results()
