@@ -124,6 +124,16 @@ def test_reading_missing_files_or_directories_is_an_error(tmp_path: Path) -> Non
         read_json(tmp_path)
 
 
+def test_one_of_parallel_files_may_be_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_text("1\n2\n", "utf-8")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x\ny\n")))
+    assert list(read_parallel_lines(tmp_path / "a", Path("-"))) == [("1", "x"), ("2", "y")]
+    with pytest.raises(UserError, match="only one of the files can be -"):
+        list(read_parallel_lines(Path("-"), Path("-")))
+
+
 def test_parallel_files_need_the_same_number_of_lines(tmp_path: Path) -> None:
     for name, lines in {"a": "1 2 3", "b": "4 5 6", "c": "7 8"}.items():
         write_lines(tmp_path / name, lines.split())

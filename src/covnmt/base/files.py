@@ -129,9 +129,14 @@ def read_input_lines(path: Path | None) -> Iterator[str]:
 
 
 def read_parallel_lines(*paths: Path) -> Iterator[tuple[str, ...]]:
-    """Yield corresponding lines of several files; different numbers of lines are an error."""
+    """Yield corresponding lines of several files; different numbers of lines are an error.
+
+    One of them may be "-", standard input.
+    """
+    if sum(not is_file_path(path) for path in paths) > 1:
+        raise UserError("only one of the files can be -, standard input")
     missing = object()
-    rows = zip_longest(*(read_lines(path) for path in paths), fillvalue=missing)
+    rows = zip_longest(*(read_input_lines(path) for path in paths), fillvalue=missing)
     for number, row in enumerate(rows):
         shorter = [str(path) for path, line in zip(paths, row, strict=True) if line is missing]
         if shorter:
