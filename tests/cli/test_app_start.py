@@ -37,3 +37,25 @@ def test_a_module_that_is_missing_is_still_an_error() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "no typer" in done.stderr
+
+
+# What starting does without; each takes a tenth of a second or more, together several.
+SLOW_TO_IMPORT = {
+    "fastapi", "jinja2", "markdown_it", "matplotlib", "opencc", "ray", "rjieba", "sacrebleu",
+    "sacremoses", "scipy", "torch",
+}  # fmt: skip
+TRANSLATE = """
+import sys
+sys.argv[1:] = ["translate", "--model", "ja-en"]
+from covnmt.cli import main
+main()
+"""
+
+
+def test_translating_a_line_imports_only_what_it_needs() -> None:
+    code = f"import atexit, sys\natexit.register(lambda: print(*sys.modules))\n{TRANSLATE}"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, input="北".encode(), capture_output=True, check=True)
+    imported = set(done.stdout.decode().split())
+    assert "onnxruntime" in imported
+    assert imported & SLOW_TO_IMPORT == set()

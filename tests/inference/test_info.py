@@ -1,6 +1,9 @@
 """`info`: settings and parameter counts of recipes and model directories."""
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,9 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import read_json, write_json
 from covnmt.base.recipe import load_recipe
 from covnmt.inference.info import model_info
+from covnmt.model.checkpoint import build_network
+from covnmt.model.directory import load_config
+from covnmt.model.seq2seq import count_parameters
 from tests.paper.worked_example import ADDED, BLOCKS, TOTAL
 
 
@@ -70,3 +76,33 @@ def test_an_unknown_name_is_an_error(tmp_path: Path) -> None:
         model_info(str(tmp_path / "gone"), 30_001)
     with pytest.raises(UserError, match="not a model directory"):
         model_info(str(tmp_path), 30_001)
+
+
+def test_info_of_a_trained_model_does_not_import_torch(tiny_model: Path) -> None:
+    code = (
+        "import sys; from covnmt.inference.info import model_info; "
+        "found = model_info(sys.argv[1], 4); print(found.parameters, 'torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(tiny_model)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    network = build_network(load_config(tiny_model))
+    assert done.stdout == f"{count_parameters(network)} False\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff" * 8,
+        (2).to_bytes(8, "little") + b"[]",
+        (11).to_bytes(8, "little") + b'{"x.y": {}}',
+        (20).to_bytes(8, "little") + b'{"x": {"shape": [1]}}',
+    ],
+)
+def test_damaged_header_of_weights_is_refused(
+    content: bytes, tiny_model: Path, tmp_path: Path
+) -> None:
+    shutil.copy(tiny_model / "config.json", tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match=r"model\.safetensors: damaged"):
+        model_info(str(tmp_path), 4)

@@ -30,7 +30,7 @@ CoverageKind = Literal["none", "linguistic", "fertility", "tanh", "gru"]
 class Settings(BaseModel):
     """Base of all settings: frozen, and unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)

@@ -10,7 +10,8 @@ from covnmt.base.errors import UserError
 from covnmt.base.recipe import find_recipe, load_recipe
 from covnmt.data.corpus import Corpus
 from covnmt.decoding.onnx.format import is_exported, read_manifest
-from covnmt.model.directory import find_model, load_config
+from covnmt.model.directory import BEST_WEIGHTS, find_model, load_config
+from covnmt.model.parameters import count_weights
 from covnmt.text.codec import Side
 
 
@@ -60,6 +61,9 @@ def model_info(name: str, vocabulary_size: int) -> ModelInfo:
             sizes = Corpus.open(config.data.directory).report.vocabulary_sizes
     if is_exported(path):
         return ModelInfo(config, sizes, read_manifest(path).parameters)
+    weights = path / BEST_WEIGHTS
+    if weights.is_file():
+        return ModelInfo(config, sizes, count_weights(weights))
     return ModelInfo(config, sizes, _count_parameters(config, sizes))
 
 

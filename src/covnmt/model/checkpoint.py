@@ -27,6 +27,7 @@ from torch import Tensor
 from covnmt.base.config import Config
 from covnmt.base.errors import UserError
 from covnmt.base.files import PARSE_ERRORS, atomic_write, lock_directory
+from covnmt.model.directory import BEST_WEIGHTS as BEST_WEIGHTS
 from covnmt.model.directory import (
     ModelDescription,
     check_model_signature,
@@ -38,7 +39,6 @@ from covnmt.model.initialize import initialize_weights
 from covnmt.model.seq2seq import Seq2Seq
 from covnmt.text.codec import copy_codecs
 
-BEST_WEIGHTS = "model.safetensors"
 LAST_CHECKPOINT = "last.safetensors"
 DIGEST_KEY = "sha256"  # of tensors and the rest of the metadata
 HASHING_THREADS = 4

@@ -18,6 +18,7 @@ CONFIG_FORMAT = 1
 MAX_VOCABULARY_SIZE = 10**9
 BUNDLED_MODELS = Path(__file__).parents[1] / "bundled"
 TRAINING_ONLY = {"dropout", "init"}  # model settings that translations do not depend on
+BEST_WEIGHTS = "model.safetensors"
 MODEL_CARD = "README.md"  # intended use, training data and scores of a model
 
 

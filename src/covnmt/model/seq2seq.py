@@ -11,6 +11,7 @@ from covnmt.kernels.dispatch import KernelModule
 from covnmt.kernels.tensors import DecodingWeights, EncodedSource
 from covnmt.model.decoder import Decoder, DecoderState
 from covnmt.model.encoder import Embedding, Encoder
+from covnmt.model.parameters import count_by_block
 
 
 class TeacherForcedOutput(NamedTuple):
@@ -137,27 +138,6 @@ class Seq2Seq(nn.Module):
         return self.readout(state.t, state.s, y), alpha, state
 
 
-# The blocks of docs/paper-to-code.md, section 1.6, in its order, and how their parameters begin.
-BLOCKS = {
-    "source embedding": ("source.",),
-    "encoder forward": ("encoder.ahead.",),
-    "encoder backward": ("encoder.back.",),
-    "target embedding": ("target.",),
-    "decoder word inputs": ("decoder.cell.W", "decoder.cell.b"),
-    "decoder recurrent": ("decoder.cell.gates", "decoder.cell.candidate"),
-    "decoder context inputs": ("decoder.Cx",),
-    "decoder start": ("decoder.W_init.",),
-    "attention": ("decoder.attention.W_a", "decoder.attention.U_a", "decoder.attention.v"),
-    "readout": ("readout.C_o", "readout.U_o", "readout.V_o"),
-    "output": ("readout.W_1", "readout.W_2", "readout.b"),
-    "coverage": ("decoder.attention.V_a", "decoder.coverage."),
-}
-
-
 def count_parameters(model: nn.Module) -> dict[str, int]:
     """Count trainable parameters by block; a shared matrix counts once."""
-    counts = dict.fromkeys(BLOCKS, 0)
-    for name, parameter in model.named_parameters():
-        block = next(b for b, prefixes in BLOCKS.items() if name.startswith(prefixes))
-        counts[block] += parameter.numel()
-    return counts
+    return count_by_block((name, weight.numel()) for name, weight in model.named_parameters())
