@@ -7,7 +7,7 @@ from typing import Any
 
 from covnmt.base.config import Config, flatten_keys
 from covnmt.base.errors import UserError
-from covnmt.base.recipe import find_recipe, load_recipe
+from covnmt.base.recipe import bundled_recipes, find_recipe, load_recipe
 from covnmt.data.corpus import Corpus
 from covnmt.decoding.onnx.format import is_exported, read_manifest
 from covnmt.model.directory import BEST_WEIGHTS, find_model, load_config
@@ -50,7 +50,8 @@ def model_info(name: str, vocabulary_size: int) -> ModelInfo:
 
     `vocabulary_size` is for a recipe whose data are not prepared yet.
     """
-    path = find_model(name)
+    # the name of a recipe looks like that of a model on the hub
+    path = Path(name) if name in bundled_recipes() else find_model(name)
     if path.is_dir():
         description = load_config(path)
         config, sizes = description.config, description.vocabulary_sizes
