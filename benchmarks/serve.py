@@ -31,7 +31,7 @@ from harness import argument_parser, argument_values, process_tree, save, summar
 from server_process import ServerProcess, cpu_ticks
 
 OPTIONS = {
-    "batches": ("--wait", "0"),
+    "batches": (),
     "batches, wait 10 ms": ("--wait", "10"),
     "one sentence at a time": ("--batch-size", "1", "--wait", "0"),
 }

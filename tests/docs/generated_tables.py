@@ -22,6 +22,7 @@ from covnmt.base.table import markdown_table
 from covnmt.evaluation.evaluate import SIGNIFICANCE_LEVEL
 from covnmt.metrics.bleu import bleu_from_totals
 from covnmt.metrics.bootstrap import bleu_gain_interval
+from tests.docs import server_tables
 from tests.docs.command_line_reference import command_line_reference
 
 ROOT = Path(__file__).parents[2]
@@ -365,6 +366,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "recipe-keys": recipe_keys,
     "command-line": command_line_reference,
     "summary": summary_table,
+    **server_tables.TABLES,
 }
 PAGES = (
     "README.md",
@@ -373,6 +375,7 @@ PAGES = (
     "docs/cli.md",
     "docs/recipes.md",
     "docs/results/README.md",
+    "docs/serve.md",
 )
 MARKED = re.compile(
     r"(<!-- table: ([\w-]+) \(scripts/update-docs\) -->\n).*?(<!-- end of table -->)", re.DOTALL

@@ -73,7 +73,7 @@ def serve(
             help="milliseconds that the first sentence of a batch waits for others",
             callback=check_finite,
         ),
-    ] = 10.0,
+    ] = 0.0,
 ) -> None:
     """Serve models over HTTP, with a web page that shows alignment and coverage.
 

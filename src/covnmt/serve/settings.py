@@ -41,7 +41,7 @@ class ServeSettings(Settings):
     queue: PositiveInt = Field(1000, description="sentences that may wait for a model")
     batch_size: PositiveInt = Field(32, description="sentences translated together")
     wait: Annotated[float, Field(ge=0)] = Field(
-        0.01, description="seconds that the first sentence of a batch waits for others"
+        0.0, description="seconds that the first sentence of a batch waits for others"
     )
     timeout: Annotated[float, Field(gt=0)] = Field(
         60.0, description="seconds that a request may take"
