@@ -2,7 +2,7 @@
 
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,11 +15,17 @@ from covnmt.cli.options import (
     check_finite,
     expand_settings,
 )
-from covnmt.serve.settings import ServeSettings, parse_host, parse_origin, read_api_key
+from covnmt.serve.settings import (
+    ServeSettings,
+    parse_host,
+    parse_origin,
+    read_api_key,
+    read_api_keys,
+)
 
 app = typer.Typer()
 
-SET_BY_OTHER_OPTIONS = {"api_key", "allow_origins", "allow_hosts", "wait"}
+SET_BY_OTHER_OPTIONS = {"api_key", "api_keys", "allow_origins", "allow_hosts", "wait"}
 RARELY_CHANGED = {
     *("burst", "max_body", "max_sentences", "max_beam", "max_connections"),
     *("max_connections_per_address", "header_timeout", "body_timeout", "write_timeout"),
@@ -31,6 +37,13 @@ ServerOptions = Annotated[
         ServeSettings, omit=frozenset(SET_BY_OTHER_OPTIONS), hidden=frozenset(RARELY_CHANGED)
     ),
 ]
+
+
+def read_keys(path: Path) -> dict[str, Any]:
+    """Read the key, or the keys, of the server."""
+    if path.suffix == ".toml":
+        return {"api_keys": read_api_keys(path)}
+    return {"api_key": read_api_key(path)}
 
 
 @app.command(context_settings={"auto_envvar_prefix": "COVNMT"})
@@ -58,7 +71,11 @@ def serve(
     ] = None,
     device: DeviceOption = "auto",
     api_key_file: Annotated[
-        Path | None, typer.Option(help="file whose first line is the key of every request")
+        Path | None,
+        typer.Option(
+            help="file whose first line is the key of every request; or, named .toml, the keys and "
+            "limits of several clients"
+        ),
     ] = None,
     allow_origin: Annotated[
         list[str] | None, typer.Option(help="site whose pages may call this server; repeatable")
@@ -80,7 +97,7 @@ def serve(
     The environment variable COVNMT_PORT sets --port, and so on for every option.
     """
     changes = {
-        "api_key": read_api_key(api_key_file) if api_key_file else None,
+        **(read_keys(api_key_file) if api_key_file else {}),
         "allow_origins": tuple(map(parse_origin, allow_origin or ())),
         "allow_hosts": tuple(map(parse_host, allow_host or ())),
         "wait": wait / 1000,

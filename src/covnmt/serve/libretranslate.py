@@ -21,7 +21,7 @@ from covnmt.inference.translate import Translation
 from covnmt.serve.documents import translate_documents
 from covnmt.serve.routes import ERROR_RESPONSES
 from covnmt.serve.schemas import MAX_BEAM, MAX_TEXTS, Text, first_error_message
-from covnmt.serve.security import RequestRefusedError, api_key_from_headers, check_api_key
+from covnmt.serve.security import RequestRefusedError, admit_with_key_in_body
 from covnmt.serve.served_model import ServedModel
 from covnmt.serve.service import TranslationService, gather_futures
 from covnmt.text.codec import SIDES, Codec
@@ -172,15 +172,11 @@ def build_libretranslate_router(service: TranslationService) -> APIRouter:
     router = APIRouter()
     languages = LanguageDirectory(list(service.models.values()))
 
-    def check_key(request: Request, key_in_body: str | None) -> None:
-        key = api_key_from_headers(request.headers) or key_in_body
-        check_api_key(service.settings.api_key, key)
-
     @router.post("/translate", responses=ERROR_RESPONSES, openapi_extra=body_schema(LibreRequest))
     async def translate(request: Request) -> Response:
         """Translate as LibreTranslate does."""
         body = await read_request(request, LibreRequest)
-        check_key(request, body.api_key)
+        admit_with_key_in_body(request.scope, body.api_key)
         texts = [body.q] if isinstance(body.q, str) else body.q
         candidates = languages.candidates(body.source, body.target)
         models: list[ServedModel | None] = [candidates[0]] * len(texts)
@@ -205,7 +201,7 @@ def build_libretranslate_router(service: TranslationService) -> APIRouter:
     async def detect(request: Request) -> list[dict[str, Any]]:
         """Detect which language of the models a text is written in."""
         body = await read_request(request, DetectRequest)
-        check_key(request, body.api_key)
+        admit_with_key_in_body(request.scope, body.api_key)
         guesses = await asyncio.to_thread(languages.detect, body.q)
         return [guess_json(guess) for guess in guesses]
 
@@ -220,11 +216,11 @@ def build_libretranslate_router(service: TranslationService) -> APIRouter:
         target = languages.pairs[0][1]
         settings = service.settings
         return {
-            "apiKeys": settings.api_key is not None,
+            "apiKeys": bool(settings.keys()),
             "charLimit": settings.max_body,
             "filesTranslation": False,
             "frontendTimeout": 500,
-            "keyRequired": settings.api_key is not None,
+            "keyRequired": bool(settings.keys()),
             "language": {
                 "source": {"code": "auto", "name": "Auto Detect"},
                 "target": {"code": target, "name": language_name(target)},

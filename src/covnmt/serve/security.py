@@ -8,15 +8,15 @@ import hmac
 import ipaddress
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from covnmt.serve.monitoring import CLIENT_CLOSED_REQUEST, client_address
-from covnmt.serve.settings import ServeSettings
+from covnmt.serve.monitoring import CLIENT_CLOSED_REQUEST, add_log_fields, client_address
+from covnmt.serve.settings import ApiKey, ServeSettings
 
 PROTECTED_PATHS = (
     "/translate",
@@ -69,6 +69,52 @@ class RateLimiter:
         return 0.0 if allowed else (1 - tokens) / self.rate
 
 
+class ApiKeys:
+    """The keys of a server, and a rate limit for each that has one."""
+
+    def __init__(self, keys: Sequence[ApiKey]) -> None:
+        self.keys = keys
+        self.limiters = {
+            key: RateLimiter(key.rate, key.burst) for key in keys if key.rate is not None
+        }
+
+    def find(self, sent: str | None) -> ApiKey | None:
+        """Return the key that a request has sent, in a time that says nothing about it."""
+        content = (sent or "").encode()
+        right = [key for key in self.keys if hmac.compare_digest(key.key.encode(), content)]
+        return right[0] if right else None
+
+    def admit(self, scope: Scope, key: ApiKey | None) -> None:
+        """Refuse a request without a key, if one is required, or with one that is used too often.
+
+        The key goes with the request, for the limits that are checked later.
+        """
+        if key is None:
+            if self.keys:
+                headers = {"WWW-Authenticate": "Bearer"}
+                raise RequestRefusedError(401, "send the API key of this server", headers)
+            return
+        if (limiter := self.limiters.get(key)) is not None:
+            refuse_if_too_often(limiter, key.name, "with this API key")
+        scope["covnmt_api_key"] = key
+        if key.name:
+            add_log_fields(scope, key=key.name)
+
+
+def admit_with_key_in_body(scope: Scope, sent: str | None) -> None:
+    """Admit a request whose key may be in its body, unless a header had one."""
+    keys: ApiKeys = scope["covnmt_api_keys"]
+    if "covnmt_api_key" not in scope:
+        keys.admit(scope, keys.find(sent))
+
+
+def refuse_if_too_often(limiter: RateLimiter, client: str, whence: str) -> None:
+    """Refuse a request of a client that asks too often."""
+    if seconds := limiter.seconds_to_wait(client, time.monotonic()):
+        message = f"too many requests {whence}; wait a little"
+        raise RequestRefusedError(429, message, {"Retry-After": str(int(seconds) + 1)})
+
+
 class SecurityMiddleware:
     """Refuse requests that may not be made, and add the headers that protect the page.
 
@@ -78,6 +124,7 @@ class SecurityMiddleware:
     def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
         self.app, self.settings = app, settings
         self.rate_limiter = RateLimiter(settings.rate, settings.burst)
+        self.api_keys = ApiKeys(settings.keys())
         self.hosts = {"localhost", *settings.allow_hosts, settings.host.lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -163,24 +210,15 @@ class SecurityMiddleware:
             )
         if scope["method"] == "OPTIONS":
             return
-        address = client_address(scope)
-        if seconds := self.rate_limiter.seconds_to_wait(address, time.monotonic()):
-            message = "too many requests from this address; wait a little"
-            raise RequestRefusedError(429, message, {"Retry-After": str(int(seconds) + 1)})
-        if scope["path"] not in KEY_CHECKED_LATER:
-            check_api_key(self.settings.api_key, api_key_from_headers(headers))
+        scope["covnmt_api_keys"] = self.api_keys
+        key = self.api_keys.find(api_key_from_headers(headers))
+        if key is None or key.rate is None:
+            refuse_if_too_often(self.rate_limiter, client_address(scope), "from this address")
+        if key or scope["path"] not in KEY_CHECKED_LATER:
+            self.api_keys.admit(scope, key)
         length = headers.get("content-length", "0")
         if length.isdigit() and int(length) > self.settings.max_body:
             raise RequestRefusedError(413, too_large_message(self.settings.max_body))
-
-
-def check_api_key(required: str | None, key: str | None) -> None:
-    """Refuse a request without the right key, if one is required."""
-    if required is None or hmac.compare_digest(required.encode(), (key or "").encode()):
-        return
-    raise RequestRefusedError(
-        401, "send the API key of this server", {"WWW-Authenticate": "Bearer"}
-    )
 
 
 def api_key_from_headers(headers: Headers) -> str | None:

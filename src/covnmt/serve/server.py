@@ -318,7 +318,7 @@ def _build_document(
             "target": schema["properties"]["target"] | {"enum": targets},
         }
         content["schema"] = schema | {"properties": properties, "examples": [example]}
-    if settings.api_key:
+    if settings.keys():
         describe_security(document)
     return document
 

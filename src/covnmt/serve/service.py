@@ -16,7 +16,7 @@ from covnmt.serve.monitoring import CLIENT_CLOSED_REQUEST, add_log_fields, clien
 from covnmt.serve.schemas import sentence_json
 from covnmt.serve.security import RequestRefusedError
 from covnmt.serve.served_model import ServedModel
-from covnmt.serve.settings import ServeSettings
+from covnmt.serve.settings import ApiKey, ServeSettings
 from covnmt.serve.work import ProgressCallback, R, TranslateWork, Work
 from covnmt.serve.worker_process import WorkerDiedError
 from covnmt.text.sentences import SplitText, split_into_sentences
@@ -92,12 +92,15 @@ class TranslationService:
     ) -> "list[Future[R]]":
         """Queue work of a request, in its turn; messages about it begin with the prefixes."""
         identity = request.scope.get("covnmt_request_id")
-        client = client_address(request.scope)
+        key: ApiKey | None = request.scope.get("covnmt_api_key")
+        client = key.name if key and key.name else client_address(request.scope)
         return model.submit(work, prefixes, on_partial, client, identity)
 
     def check_size(self, request: Request, model: ServedModel, sentences: int) -> None:
         """Refuse more sentences than a request may have; log the model and their number."""
-        limit = min(self.settings.max_sentences, self.settings.queue)
+        key: ApiKey | None = request.scope.get("covnmt_api_key")
+        limit = (key and key.max_sentences) or self.settings.max_sentences
+        limit = min(limit, self.settings.queue)
         if sentences > limit:
             message = f"{sentences:,} sentences; send {limit} at most in one request"
             raise RequestRefusedError(413, message)

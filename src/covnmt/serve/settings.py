@@ -2,19 +2,32 @@
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from covnmt.base.config import PositiveInt, Settings
+from covnmt.base.config import PositiveInt, Settings, validate_settings
 from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
 from covnmt.base.files import read_lines
+from covnmt.base.recipe import read_toml
 
 WORKERS = min(available_cpus(), 4)
 THREADS = max(1, available_cpus() // WORKERS)
 HOST = re.compile(r"\*|[^\s:/\[\]*]+|\[[0-9a-f:.]+\]")
 ORIGIN = re.compile(r"https?://([^\s:/\[\]*@]+|\[[0-9a-f:.]+\])(:\d+)?")
+
+
+class ApiKey(Settings):
+    """An API key, and limits of its own instead of those for everybody."""
+
+    key: Annotated[str, Field(min_length=8, pattern=r"^[ -~]+$")]
+    name: str = Field("", description="for the log")
+    rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        None, description="requests per second; without it those of an address"
+    )
+    burst: PositiveInt = Field(100, description="requests at once, if it has a rate")
+    max_sentences: PositiveInt | None = Field(None, description="sentences in one request")
 
 
 class ServeSettings(Settings):
@@ -25,6 +38,7 @@ class ServeSettings(Settings):
     api_key: str | None = Field(
         None, description="required from every request except the page and the probes"
     )
+    api_keys: tuple[ApiKey, ...] = Field((), description="more keys, with limits of their own")
     allow_origins: tuple[str, ...] = Field((), description="other sites that may call this server")
     allow_hosts: tuple[str, ...] = Field(
         (), description="names of this server, besides its address and localhost"
@@ -67,6 +81,10 @@ class ServeSettings(Settings):
     )
     log_text: bool = Field(False, description="write source texts to the log")
 
+    def keys(self) -> tuple[ApiKey, ...]:
+        """Return all keys; without any, requests need none."""
+        return (*((ApiKey(key=self.api_key),) if self.api_key else ()), *self.api_keys)
+
 
 def parse_host(text: str) -> str:
     """Return a name of this server as browsers send it: in lower case, without a port."""
@@ -93,6 +111,24 @@ def read_api_key(path: Path) -> str:
     if len(key) < 8 or not key.isascii():
         raise UserError(f"{path}, line 1: an API key needs at least 8 ASCII characters")
     return key
+
+
+def read_api_keys(path: Path) -> tuple[ApiKey, ...]:
+    """Read keys from a TOML file: a table for each, by name, with `key` and its limits."""
+    keys: list[ApiKey] = []
+    for name, table in read_toml(path).items():
+        if not isinstance(table, dict):
+            raise UserError(f"{path}: {name}: write a table, [{name}], with key = ...")
+        keys.append(_read_table(path, name, table))
+        if any(key.key == keys[-1].key for key in keys[:-1]):
+            raise UserError(f"{path}: {name}: another client has this key")
+    if not keys:
+        raise UserError(f"{path}: has no keys; write [name] and key = ... for each client")
+    return tuple(keys)
+
+
+def _read_table(path: Path, name: str, table: dict[str, Any]) -> ApiKey:
+    return validate_settings(ApiKey, {**table, "name": name}, lambda _: f"{path}: {name}: ")
 
 
 def bracket_ipv6(host: str) -> str:
