@@ -23,7 +23,6 @@ from covnmt.serve.schemas import (
     alignment_json,
     document_json,
     model_json,
-    sentence_json,
 )
 from covnmt.serve.service import (
     PartialTranslations,
@@ -32,6 +31,8 @@ from covnmt.serve.service import (
     numbered_prefixes,
     run_one_by_one,
     stream_events,
+    to_json,
+    translate_response,
 )
 from covnmt.serve.work import AlignWork, CheckWork
 
@@ -73,16 +74,11 @@ def build_api_router(service: TranslationService) -> APIRouter:
             documents = await service.finish(request, body.timeout, translating)
             translations = [document_json(document, with_terms) for document in documents]
             return JSONResponse({"model": model.spec.name, "translations": translations})
-        submitted = service.submit_texts(request, model, body.text, body.beam, body.nbest)
+        submitted = service.submit_texts(
+            request, model, body.text, body.beam, body.nbest, parts=body.parts
+        )
         done = await service.finish(request, body.timeout, gather_futures(submitted.futures))
-        texts = [
-            {
-                "text": text,
-                "sentences": [sentence_json(sentence, body.parts) for sentence in sentences],
-            }
-            for text, sentences in submitted.join(done)
-        ]
-        return JSONResponse({"model": model.spec.name, "translations": texts})
+        return await translate_response(model.spec.name, submitted.join(done), body.parts)
 
     @router.post(
         "/translate/stream",
@@ -96,7 +92,7 @@ def build_api_router(service: TranslationService) -> APIRouter:
         model = service.model(body.model)
         texts_so_far = PartialTranslations(asyncio.get_running_loop())
         submitted = service.submit_texts(
-            request, model, body.text, body.beam, body.nbest, texts_so_far.update
+            request, model, body.text, body.beam, body.nbest, texts_so_far.update, body.parts
         )
         deadline = time.monotonic() + service.time_limit(body.timeout)
         events = stream_events(model.spec.name, submitted, texts_so_far, body.parts, deadline)
@@ -107,11 +103,15 @@ def build_api_router(service: TranslationService) -> APIRouter:
         """Align given translations by forced decoding."""
         model = service.model(body.model)
         service.check_size(request, model, len(body.pairs))
+        service.check_cells(model, [pair.source for pair in body.pairs], 1, ["alignment"])
         work = [AlignWork((pair.source, pair.target), body.tokenized) for pair in body.pairs]
         futures = service.submit(request, model, work, numbered_prefixes("pair", len(work)))
         done = await service.finish(request, body.timeout, gather_futures(futures))
-        rows = [alignment_json(alignment) for alignment in done]
-        return JSONResponse({"model": model.spec.name, "alignments": rows})
+        rows = await asyncio.to_thread(
+            lambda: ",".join(to_json(alignment_json(alignment)) for alignment in done)
+        )
+        content = f'{{"model":{to_json(model.spec.name)},"alignments":[{rows}]}}'
+        return Response(content, media_type="application/json")
 
     @router.post("/check", response_model=CheckResponse)
     async def check(body: CheckRequest, request: Request) -> Response:

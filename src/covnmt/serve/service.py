@@ -5,14 +5,16 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from fastapi import Request
+from starlette.responses import Response
 
 from covnmt.base.errors import UserError
 from covnmt.inference.translate import Translation, override_decoding
 from covnmt.serve.monitoring import CLIENT_CLOSED_REQUEST, add_log_fields, client_address
+from covnmt.serve.request_queue import ClosedError
 from covnmt.serve.schemas import sentence_json
 from covnmt.serve.security import RequestRefusedError
 from covnmt.serve.served_model import ServedModel
@@ -22,6 +24,9 @@ from covnmt.serve.worker_process import WorkerDiedError
 from covnmt.text.sentences import SplitText, split_into_sentences
 
 T = TypeVar("T")
+
+BYTES_PER_TOKEN = 4  # at least, in Japanese as in English
+ALIGNMENT_WEIGHT = 10  # a cell written as JSON, compared with one that is only held in memory
 
 
 @dataclass(frozen=True)
@@ -64,14 +69,20 @@ class TranslationService:
         beam: int | None = None,
         nbest: int | None = None,
         on_partial: ProgressCallback | None = None,
+        parts: Sequence[str] = (),
     ) -> SubmittedTexts:
-        """Split one text or several into sentences and queue these for translation."""
+        """Split one text or several into sentences and queue these for translation.
+
+        `parts` are those of the answer, whose size is bounded.
+        """
         texts = [texts] if isinstance(texts, str) else texts
         if (beam or 1) > self.settings.max_beam:
             raise UserError(f"beam may be {self.settings.max_beam} at most on this server")
         layouts = [split_into_sentences(text) for text in texts]
         self.check_size(request, model, sum(len(layout.sentences) for layout in layouts))
         decode = override_decoding(model.decode, {"beam": beam, "nbest": nbest})
+        sentences = [sentence for layout in layouts for sentence in layout.sentences]
+        self.check_cells(model, sentences, decode.nbest, parts)
         work, prefixes = [], []
         for text_prefix, layout in zip(numbered_prefixes("text", len(texts)), layouts, strict=True):
             sentence_prefixes = numbered_prefixes("sentence", len(layout.sentences))
@@ -105,6 +116,17 @@ class TranslationService:
             message = f"{sentences:,} sentences; send {limit} at most in one request"
             raise RequestRefusedError(413, message)
         add_log_fields(request.scope, model=model.spec.name, sentences=sentences)
+
+    def check_cells(
+        self, model: ServedModel, sentences: Sequence[str], nbest: int, parts: Sequence[str]
+    ) -> None:
+        """Refuse what would make an answer of tens of megabytes, or take as much memory."""
+        sizes = (len(sentence.encode()) // BYTES_PER_TOKEN for sentence in sentences)
+        cells = nbest * sum(min(size, model.decode.max_source) ** 2 for size in sizes)
+        weight = ALIGNMENT_WEIGHT if "alignment" in parts else 1
+        if weight * cells > self.settings.max_cells:
+            remedy = "ask for fewer nbest, send less at once, or leave alignment out of return"
+            raise RequestRefusedError(413, f"the answer would be too large; {remedy}")
 
     def time_limit(self, requested: float | None) -> float:
         """Return the seconds that a request may take."""
@@ -192,6 +214,35 @@ class PartialTranslations:
         return newest
 
 
+async def translate_response(
+    model: str, texts: Sequence[tuple[str, list[Translation]]], parts: Sequence[str]
+) -> Response:
+    """Write the answer in a thread, hypothesis by hypothesis: others are answered meanwhile."""
+
+    def encode() -> bytes:
+        rows = []
+        for text, translations in texts:
+            sentences = ",".join(encode_sentence(sentence, parts) for sentence in translations)
+            rows.append(f'{{"text":{to_json(text)},"sentences":[{sentences}]}}')
+        return f'{{"model":{to_json(model)},"translations":[{",".join(rows)}]}}'.encode()
+
+    return Response(await asyncio.to_thread(encode), media_type="application/json")
+
+
+def encode_sentence(sentence: Translation, parts: Sequence[str]) -> str:
+    """Return what `sentence_json` does as JSON, in steps of one hypothesis each."""
+    content = to_json(sentence_json(replace(sentence, alternatives=()), parts))
+    if not sentence.alternatives:
+        return content
+    others = ",".join(encode_sentence(other, parts) for other in sentence.alternatives)
+    return f'{content[:-1]},"nbest":[{others}]}}'
+
+
+def to_json(content: Any) -> str:
+    """Return compact JSON."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
 async def stream_events(
     model: str,
     submitted: SubmittedTexts,
@@ -199,7 +250,11 @@ async def stream_events(
     parts: Sequence[str],
     deadline: float,
 ) -> AsyncGenerator[str, None]:
-    """Yield partial texts, each sentence in order as soon as it is done, then the whole texts."""
+    """Yield partial texts, each sentence in order as soon as it is done, then the whole texts.
+
+    A client that reads slowly gets the last event too: its time counts only while it waits for
+    events, and is compared with the deadline when it has read one.
+    """
     # the text and the sentence in it, by the number of the sentence among all
     positions = [
         {"text_number": text, "sentence_number": sentence}
@@ -208,38 +263,46 @@ async def stream_events(
     ]
     done: list[Translation] = []
     try:
-        async with asyncio.timeout(deadline - time.monotonic()):
-            async for number, news in _progress(submitted, partial):
-                if isinstance(news, str):
-                    yield format_event("partial", positions[number] | {"text": news})
-                else:
-                    done.append(news)
-                    content = positions[number] | sentence_json(news, parts)
-                    yield format_event("sentence", content)
+        async for number, news in _progress(submitted, partial, deadline):
+            if isinstance(news, str):
+                yield format_event("partial", positions[number] | {"text": news})
+            else:
+                done.append(news)
+                content = positions[number] | sentence_json(news, parts)
+                yield await asyncio.to_thread(format_event, "sentence", content)
         texts = [text for text, _ in submitted.join(done)]
         yield format_event("done", {"model": model, "texts": texts})
     except TimeoutError:
         yield format_event("error", {"error": "not done in time; send less at once"})
     except (UserError, WorkerDiedError) as error:
         yield format_event("error", {"error": str(error)})
+    except ClosedError:
+        yield format_event("error", {"error": "the server is stopping"})
     finally:
         for future in submitted.futures:
             future.cancel()
 
 
 async def _progress(
-    submitted: SubmittedTexts, partial: PartialTranslations
+    submitted: SubmittedTexts, partial: PartialTranslations, deadline: float
 ) -> AsyncIterator[tuple[int, str | Translation]]:
-    """Yield the number of a sentence with its text so far, or with its translation, in order."""
+    """Yield the number of a sentence with its text so far, or with its translation, in order.
+
+    Raise a TimeoutError at the deadline.
+    """
     futures = [asyncio.wrap_future(future) for future in submitted.futures]
     for future in futures:
         # the first failure ends the stream; asyncio would complain that nobody asks for the others
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
     for number, future in enumerate(futures):
         while not future.done():
+            if (seconds := deadline - time.monotonic()) <= 0:
+                raise TimeoutError
             changed = asyncio.ensure_future(partial.changed.wait())
             try:
-                await asyncio.wait((future, changed), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    (future, changed), timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+                )
             finally:
                 changed.cancel()
             for sentence, text in partial.take().items():

@@ -50,6 +50,11 @@ class ServeSettings(Settings):
     max_body: PositiveInt = Field(1 << 18, description="bytes of a request")
     max_sentences: PositiveInt = Field(500, description="sentences in one request")
     max_beam: PositiveInt = Field(20, description="largest beam that a request may ask for")
+    max_cells: PositiveInt = Field(
+        20_000_000,
+        description="cells of all attention matrices of a request: estimated tokens squared times "
+        "n-best; ten times as many if it asks for alignments",
+    )
     workers: PositiveInt = Field(WORKERS, description="processes per model; one on a GPU")
     threads: PositiveInt = Field(THREADS, description="CPU threads of each process")
     queue: PositiveInt = Field(1000, description="sentences that may wait for a model")
