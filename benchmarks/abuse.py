@@ -495,7 +495,7 @@ def socket_of_request(client: Client, body: object) -> socket.socket:
 
 
 def full_queue(stage: Stage) -> Iterator[Finding]:
-    """M5: what a client is told when the queue is full, after much heavier work."""
+    """M5: the answer to a client when the queue is full, after much heavier work."""
     with stage.start_with_first_model("--queue", "60") as server:
         port = server.port
         Client(port).translate([LONG] * 4, beam=20)
@@ -515,7 +515,7 @@ def full_queue(stage: Stage) -> Iterator[Finding]:
 def ask_until_accepted(client: Client) -> tuple[int, int | None, float]:
     """Return the last status, the first Retry-After if there was one, and the seconds until then.
 
-    The client tries more often than it is told, to see when there really was room.
+    The client tries more often than the answer says, to see when there really was room.
     """
     promise, started = None, time.monotonic()
     while True:
@@ -776,7 +776,7 @@ def attempt(attack: Attack, stage: Stage) -> dict[str, Any]:
         for finding in attack.run(stage):
             findings.append(finding)
     except Exception as error:
-        findings.append(Finding("the attack could go on", repr(error), "yes", False))
+        findings.append(Finding("the attack could run on", repr(error), "yes", False))
     return {
         "row": attack.row,
         "name": attack.name,

@@ -53,7 +53,7 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(
     monkeypatch.setattr(doctor, "version", version)
     finding = next(f for f in doctor.check_packages() if f.check == check)
     assert finding.state == state
-    assert "pip install" in finding.found + finding.remedy
+    assert "pip install" in finding.result + finding.remedy
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_harmful_thread_settings_are_named(
     monkeypatch.setenv(name, value)
     finding = next(doctor.check_cpus())
     assert finding.state == "warning"
-    assert f"{name}={value}" in finding.found
+    assert f"{name}={value}" in finding.result
     assert remedy in finding.remedy
 
 
@@ -92,5 +92,5 @@ def test_check_that_fails_is_reported_and_the_others_run(monkeypatch: pytest.Mon
     monkeypatch.setattr(doctor, "available_cpus", fail)
     monkeypatch.setattr(doctor, "bundled_models", list)
     findings = {finding.check: finding for finding in diagnose()}
-    assert findings["cpus"].found == "ValueError: no CPU"
-    assert findings["models"].found == "none are bundled"
+    assert findings["cpus"].result == "ValueError: no CPU"
+    assert findings["models"].result == "none are bundled"

@@ -23,7 +23,7 @@ def doctor(
     else:
         print_table(
             ("", "check", "found", "what to do"),
-            ((f.state, f.check, f.found, f.remedy) for f in findings),
+            ((f.state, f.check, f.result, f.remedy) for f in findings),
         )
     if any(finding.state == "error" for finding in findings):
         raise typer.Exit(1)

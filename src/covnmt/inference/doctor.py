@@ -33,7 +33,7 @@ class Finding:
     """What a check found; a warning or an error has a remedy."""
 
     check: str
-    found: str
+    result: str
     state: Literal["ok", "warning", "error"] = "ok"
     remedy: str = ""
 
@@ -56,8 +56,8 @@ def diagnose() -> Iterator[Finding]:
         except UserError as error:
             yield Finding(name, str(error), "error", "see the message")
         except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-            yield Finding(name, found, "error", "report it, with all of this output")
+            result = f"{type(error).__name__}: {error}"
+            yield Finding(name, result, "error", "report it, with all of this output")
 
 
 def to_json(findings: list[Finding]) -> dict[str, Any]:
@@ -92,15 +92,15 @@ def check_packages() -> Iterator[Finding]:
             or (extra and not marker.evaluate({"extra": ""}) and marker.evaluate({"extra": extra}))
             if bool(marker) == bool(extra)
         ]
-        found = {requirement: _version(requirement.name) for requirement in of_extra}
+        versions = {requirement: _version(requirement.name) for requirement in of_extra}
         wrong = [
-            f"{requirement.name} {found[requirement] or 'missing'}, not {requirement.specifier}"
+            f"{requirement.name} {versions[requirement] or 'missing'}, not {requirement.specifier}"
             for requirement in of_extra
-            if not (installed := found[requirement])
+            if not (installed := versions[requirement])
             or not requirement.specifier.contains(installed, prereleases=True)
         ]
         name = f"packages ({extra})" if extra else "packages"
-        have = ", ".join(f"{r.name} {v}" for r, v in found.items() if v)
+        have = ", ".join(f"{r.name} {v}" for r, v in versions.items() if v)
         if not wrong:
             yield Finding(name, have)
         elif extra and not have:
@@ -114,20 +114,20 @@ def check_cpus() -> Iterator[Finding]:
     """Look for too many threads, and for other work on the same cores."""
     cpus, load = available_cpus(), os.getloadavg()[0]
     settings = [f"{name}={os.environ[name]}" for name in THREAD_SETTINGS if name in os.environ]
-    found = f"{cpus} of {os.cpu_count()}, load {load:.1f}"
-    found = ", ".join([found, *settings])
+    result = f"{cpus} of {os.cpu_count()}, load {load:.1f}"
+    result = ", ".join([result, *settings])
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if threads.isdecimal() and int(threads) > cpus:
         remedy = "unset OMP_NUM_THREADS: more threads than CPUs wait for each other"
-        yield Finding("CPUs", found, "warning", remedy)
+        yield Finding("CPUs", result, "warning", remedy)
     elif os.environ.get("OMP_WAIT_POLICY", "").lower() == "active":
         remedy = "unset OMP_WAIT_POLICY: threads that wait keep other work from the CPUs"
-        yield Finding("CPUs", found, "warning", remedy)
+        yield Finding("CPUs", result, "warning", remedy)
     elif load > 1.5 * (os.cpu_count() or 1):
         remedy = "other programs use the CPUs: times will be longer than in the documentation"
-        yield Finding("CPUs", found, "warning", remedy)
+        yield Finding("CPUs", result, "warning", remedy)
     else:
-        yield Finding("CPUs", found)
+        yield Finding("CPUs", result)
     if have_semaphores():
         yield Finding("worker processes", "possible")
     else:
@@ -142,10 +142,10 @@ def check_memory() -> Iterator[Finding]:
     except OSError:
         return
     sizes = {line.split(":")[0]: int(line.split()[1]) / 2**20 for line in lines}
-    found = f"{sizes['MemAvailable']:.1f} of {sizes['MemTotal']:.1f} GiB free"
+    result = f"{sizes['MemAvailable']:.1f} of {sizes['MemTotal']:.1f} GiB free"
     enough = sizes["MemAvailable"] >= ENOUGH_MEMORY
     remedy = "" if enough else "end other programs: training needs a GiB and more"
-    yield Finding("memory", found, "ok" if enough else "warning", remedy)
+    yield Finding("memory", result, "ok" if enough else "warning", remedy)
 
 
 def check_disk() -> Iterator[Finding]:
@@ -159,14 +159,14 @@ def check_disk() -> Iterator[Finding]:
     for name, (path, remedy) in places.items():
         existing = next(parent for parent in (path, *path.parents) if parent.is_dir())
         free = shutil.disk_usage(existing).free / 2**30
-        found = f"{free:,.1f} GiB free"
+        result = f"{free:,.1f} GiB free"
         try:
             tempfile.TemporaryFile(dir=existing).close()
         except OSError as error:
             yield Finding(name, f"cannot be written ({error.strerror})", "warning", remedy)
             continue
         state: Literal["ok", "warning"] = "ok" if free >= ENOUGH_DISK else "warning"
-        yield Finding(name, found, state, "" if state == "ok" else f"free some space, or {remedy}")
+        yield Finding(name, result, state, "" if state == "ok" else f"free some space, or {remedy}")
 
 
 def check_gpu() -> Iterator[Finding]:
@@ -178,15 +178,15 @@ def check_gpu() -> Iterator[Finding]:
     import torch
 
     if not torch.cuda.is_available():
-        found = f"none that PyTorch {torch.__version__} can use"
+        result = f"none that PyTorch {torch.__version__} can use"
         if not devices:
-            yield Finding("GPU", found)
+            yield Finding("GPU", result)
         elif torch.version.cuda is None:
             remedy = "this PyTorch is for CPUs only: install one for CUDA from pytorch.org"
-            yield Finding("GPU", f"{found}, but /dev/{devices[0]} is there", "warning", remedy)
+            yield Finding("GPU", f"{result}, but /dev/{devices[0]} is there", "warning", remedy)
         else:
             remedy = f"update the driver for CUDA {torch.version.cuda}; see nvidia-smi"
-            yield Finding("GPU", f"{found}, but /dev/{devices[0]} is there", "warning", remedy)
+            yield Finding("GPU", f"{result}, but /dev/{devices[0]} is there", "warning", remedy)
         return
     from covnmt.kernels.dispatch import uses_triton
 
@@ -218,11 +218,11 @@ def check_models() -> Iterator[Finding]:
             yield Finding(f"model {name}", str(error), "error", "install covnmt again")
             continue
         seconds = time.monotonic() - began
-        found = f"{sample} -> {translation.text} ({seconds:.1f} s with loading)"
+        result = f"{sample} -> {translation.text} ({seconds:.1f} s with loading)"
         if translation.text.strip():
-            yield Finding(f"model {name}", found)
+            yield Finding(f"model {name}", result)
         else:
-            yield Finding(f"model {name}", found, "error", "install covnmt again")
+            yield Finding(f"model {name}", result, "error", "install covnmt again")
 
 
 def _version(name: str) -> str | None:

@@ -177,14 +177,14 @@ def checkpoint_means_table(runs: Sequence[Run]) -> str:
     """Tabulate mean and standard deviation of every measure over the last checkpoints."""
     rows = []
     for system in systems_of(runs):
-        own = runs_of(runs, system)
-        last = [run.last for run in own]
+        of_system = runs_of(runs, system)
+        last = [run.last for run in of_system]
         rows.append(
             [
                 _label(system),
-                ", ".join(f"{r.seed}{'' if r.finished else ' (unfinished)'}" for r in own),
+                ", ".join(f"{r.seed}{'' if r.finished else ' (unfinished)'}" for r in of_system),
                 f"{min(c[0].update for c in last):,} to {max(c[-1].update for c in last):,}",
-                *(mean_and_deviation(own, measure) for measure in MEASURES),
+                *(mean_and_deviation(of_system, measure) for measure in MEASURES),
             ]
         )
     return markdown_table(("system", "seeds", "updates", *(m.name for m in MEASURES)), rows)

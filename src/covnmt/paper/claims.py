@@ -319,16 +319,16 @@ def side_by_side_table(original: Regime, today: Regime) -> str:
     """Tabulate the systems: the paper's own training first, ours beside it."""
     rows = []
     for system in PAPER_SYSTEMS:
-        own = runs_of(original.runs, system)
+        of_system = runs_of(original.runs, system)
         old, new = original.find(system), today.find(system)
         rows.append(
             [
                 system_label(system),
-                mean_and_deviation(own, BLEU) if own else NOT_MEASURED,
+                mean_and_deviation(of_system, BLEU) if of_system else NOT_MEASURED,
                 *_bleu_and_gain(old),
                 *_bleu_and_gain(new),
                 format_number(PAPER_ROWS[system].gain, "+.2f"),
-                mean_and_deviation(own, BY_FIELD["aer"]) if own else NOT_MEASURED,
+                mean_and_deviation(of_system, BY_FIELD["aer"]) if of_system else NOT_MEASURED,
                 _spread(new, "AER"),
                 format_number(PAPER_ROWS[system].aer, ".2f"),
             ]

@@ -1,6 +1,6 @@
 // Names of languages and models, and which model a text is for, by its script.
 
-// Languages of these are told apart by their script; all others are taken for Latin.
+// Languages of these are distinguished by their script; all others are taken for Latin.
 const SCRIPTS = {
   Arab: ["ar", "ckb", "fa", "ps", "sd", "ug", "ur"], Beng: ["bn"], Cyrl: ["be", "bg", "ru", "sr", "uk"],
   Deva: ["hi", "mr", "ne"], Geor: ["ka"], Grek: ["el"], Hang: ["ko"], Hani: ["zh"], Hebr: ["he", "yi"],

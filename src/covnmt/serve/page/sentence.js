@@ -124,7 +124,7 @@ function joinTokens(tokens) {
     ({ ...range, text: bytes ? spellBytes(text) : text }));
 }
 
-/** Whether a token goes on with the word before it. */
+/** Whether a token continues the word before it. */
 function joins(before, token, next) {
   const [last, first] = [[...before].at(-1), [...token][0]];
   if (UNSPACED.test(last) || UNSPACED.test(first)) return false;
