@@ -16,8 +16,8 @@ def test_good_installation_has_no_errors_and_translates(run: Run) -> None:
     report = json.loads(run("doctor", "--json").out)
     assert report["ok"]
     findings = {finding["check"]: finding for finding in report["findings"]}
-    assert "north of Kyoto" in findings["model ja-en"]["found"]
-    assert "numpy" in findings["packages"]["found"]
+    assert "north of Kyoto" in findings["model ja-en"]["result"]
+    assert "numpy" in findings["packages"]["result"]
     assert [f for f in findings.values() if f["state"] == "ok" and f["remedy"]] == []
 
 

@@ -22,7 +22,7 @@ def doctor(
         print(json.dumps(to_json(findings), indent=2, ensure_ascii=False))
     else:
         print_table(
-            ("", "check", "found", "what to do"),
+            ("", "check", "result", "what to do"),
             ((f.state, f.check, f.result, f.remedy) for f in findings),
         )
     if any(finding.state == "error" for finding in findings):
