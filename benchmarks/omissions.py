@@ -1,157 +1,474 @@
-"""How well `covnmt check` finds omitted words, in hand-aligned pairs with a part cut out.
+"""How well `covnmt check` finds omissions, beside trivial baselines.
 
-    python benchmarks/omissions.py --model ja-en --data DATA --unspaced --name check-ja-en
-    python benchmarks/omissions.py --model RUN --data DATA      # words as in the gold files
+    python benchmarks/omissions.py --model zh-en --mqm mqm_ted_zhen.tsv.xz
+    python benchmarks/omissions.py --model zh-en --zurich zurich.zh-en.dev.jsonl
+    python benchmarks/omissions.py --model zh-en --pairs test.zh test.en --cut
 
-DATA holds gold.source.txt, gold.target.txt and gold.links, as `covnmt reproduce` prepares them. In
-each pair, one to three consecutive source words are chosen at random, and the target words that
-are linked to them and to nothing else are cut out of the translation. What is reported of a
-complete translation may really be missing: translations in a corpus are free.
+--mqm reads translations by many systems in which experts marked errors (Freitag et al. 2021);
+--zurich reads predictions of Vamvas and Sennrich (2022) that experts judged, so recall cannot be
+measured on it; --pairs reads held-out text, out of which words, phrases, clauses and sentences are
+cut (inference/synthetic_omissions.py). Lines are resampled with all that was made of their source.
+
+Every score ranks lines, or the words of lines with a marked omission. Precision and recall of a
+baseline are those at as many marked lines as the check marks. What forced decoding says is kept in
+--cache, so that a new calibration is measured without decoding again.
 """
 
+import hashlib
+import json
+import lzma
 import random
-from collections.abc import Iterator, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from unicodedata import normalize
 
 import numpy as np
 from harness import argument_parser, argument_values, save
-from sacremoses import MosesDetokenizer
+from numpy.typing import NDArray
 
-from covnmt.base.files import read_parallel_lines
-from covnmt.evaluation.alignment_files import read_links
+from covnmt.base.files import read_parallel_lines, write_bytes
 from covnmt.inference.model import Model
-from covnmt.inference.omissions import OmissionReport
-from covnmt.paper.experiments import GOLD_FILES, VISIBLE_SPACE
+from covnmt.inference.omission_features import Decoded, Pair
+from covnmt.inference.omissions import (
+    MAX_TOKENS,
+    MIN_PROBABILITY,
+    OmissionChecker,
+    OmissionReport,
+    Removal,
+)
+from covnmt.inference.synthetic_omissions import KINDS, synthetic_omissions
+from covnmt.inference.text_units import TextUnits, token_text
+from covnmt.metrics.bootstrap import confidence_interval, resample_counts
+from covnmt.text.codec import Codec
 
-LENGTHS = range(5, 61)  # source words
-LONGEST = 3  # omitted source words
-SHORTEST = 4  # letters of the longest target word that is cut
-MOST = 0.4  # of the target words
+SAMPLES = 300  # of the bootstrap
+FALSE_ALARMS = 0.02  # of complete lines, for recall on cuts
+MARK = re.compile("</?v>")
 
 
-class Cut(NamedTuple):
-    """A pair with its complete translation and with one from which words were cut."""
+class Item(NamedTuple):
+    """A pair, whether something is omitted, and which characters of the source."""
 
-    words: list[str]  # of the source
-    omitted: frozenset[int]  # indices of source words whose translation was cut
+    group: str  # lines of one source
+    kind: str  # of a cut; none: a complete line; marked or unmarked: judged by experts
     source: str
-    complete: str
-    part: str
+    target: str
+    omitted: frozenset[int]  # characters, without spaces
+    faultless: bool = False
 
 
-def cuts(data: Path, unspaced: bool, seed: int) -> Iterator[Cut]:
-    """Yield one random cut for each pair that has one."""
-    rng, moses = random.Random(seed), MosesDetokenizer("en")
-    texts = read_parallel_lines(data / GOLD_FILES[0], data / GOLD_FILES[1])
-    for (source, target), gold in zip(texts, read_links(data / GOLD_FILES[2]), strict=True):
-        words = source.replace(VISIBLE_SPACE, "").split()
-        words = [normalize("NFKC", word) for word in words] if unspaced else words
-        choices = list(possible_cuts(source.split(), target.split(), gold.possible))
-        if len(source.split()) not in LENGTHS or not choices or len(words) != len(source.split()):
+class Result(NamedTuple):
+    """A checked item: scores of the line, and of its words."""
+
+    item: Item
+    marked: dict[str, bool]  # by mode
+    line: dict[str, float]
+    words: dict[str, list[float]]
+    truth: list[bool]  # of each word
+
+
+def read_mqm(path: Path) -> Iterator[Item]:
+    """Yield every translation once, with the omissions that any rater marked."""
+    rows = defaultdict(list)
+    with lzma.open(path, "rt", encoding="utf-8") as stream:
+        next(stream)
+        for line in stream:
+            system, _, _, segment, _, *rest = line.rstrip("\n").split("\t")
+            rows[system, segment].append(rest)
+    for (_, segment), errors in rows.items():
+        marked = [source for source, _, category, _ in errors if category == "Accuracy/Omission"]
+        yield Item(
+            segment,
+            "marked" if marked else "unmarked",
+            MARK.sub("", errors[0][0]),
+            MARK.sub("", errors[0][1]),
+            frozenset(k for source in marked for k in marked_characters(source)),
+            all(category == "No-error" for _, _, category, _ in errors),
+        )
+
+
+def marked_characters(source: str) -> Iterator[int]:
+    """Yield the numbers of the characters inside <v> ... </v>, spaces not counted."""
+    inside, number = False, 0
+    for part in re.split("(</?v>)", source):
+        if MARK.fullmatch(part):
+            inside = part == "<v>"
             continue
-        omitted, cut = rng.choice(choices)
-        left = [word for i, word in enumerate(target.split()) if i not in cut]
-        join = moses.detokenize if unspaced else " ".join
-        text = "".join(words) if unspaced else source
-        yield Cut(words, omitted, text, join(target.split()), join(left))
+        for _ in part.replace(" ", ""):
+            if inside:
+                yield number
+            number += 1
 
 
-def possible_cuts(
-    source: Sequence[str], target: Sequence[str], links: frozenset[tuple[int, int]]
-) -> Iterator[tuple[frozenset[int], set[int]]]:
-    """Yield source words and the target words that are linked to them and to nothing else."""
-    for length in range(1, LONGEST + 1):
-        for start in range(len(source) - length + 1):
-            omitted = frozenset(range(start, start + length))
-            cut = {i for j, i in links if j in omitted}
-            exclusive = all(j in omitted for j, i in links if i in cut)
-            linked = omitted <= {j for j, _ in links}
-            long = any(sum(map(str.isalpha, target[i])) >= SHORTEST for i in cut)
-            if exclusive and linked and long and len(cut) <= MOST * len(target):
-                yield omitted, cut
+def read_zurich(path: Path) -> Iterator[Item]:
+    """Yield the segments that experts judged."""
+    for line in path.read_text("utf-8").splitlines():
+        row = json.loads(line)
+        kind = "marked" if row["has_omission_error_by_any_rater"] else "unmarked"
+        yield Item(str(row["seg_id"]), kind, row["source"], row["target"], frozenset())
 
 
-def truth(cut: Cut, check: OmissionReport) -> list[bool] | None:
-    """Return whether each unit contains an omitted word; None if the tokenizer changed letters."""
-    owners = [number for number, word in enumerate(cut.words) for _ in word]
-    tokens = [token.lstrip("▁") for token in check.source_tokens]
-    if "".join(tokens) != "".join(cut.words):
-        return None
-    ends = np.cumsum([0, *map(len, tokens)])
-    return [
-        any(owners[at] in cut.omitted for at in range(ends[unit.start], ends[unit.stop]))
-        for unit in check.units
+def cut_pairs(
+    model: Model, source: Path, target: Path, lines: int, seed: int, unspaced: bool
+) -> Iterator[Item]:
+    """Yield cuts of some consecutive pairs of held-out text."""
+    pairs = [
+        ("".join(x.split()) if unspaced else x, y)
+        for x, y in read_parallel_lines(source, target)
+        if x.strip() and y.strip()
     ]
+    first = random.Random(seed).randrange(max(1, len(pairs) - lines))
+    examples = synthetic_omissions(
+        pairs[first : first + lines], model.engine, model.source, model.target, seed
+    )
+    for example in examples:
+        owners = character_tokens(example.source, model.source)
+        omitted = frozenset(k for k, j in enumerate(owners) if j in example.omitted)
+        yield Item(str(example.origin), example.kind, example.source, example.target, omitted, True)
 
 
-def area(scores: Sequence[float], true: Sequence[bool]) -> float:
-    """Return the area under the ROC curve: how often an omitted word scores above another."""
-    order = np.argsort(np.argsort(scores)) + 1
-    positive = np.array(true)
-    p, n = positive.sum(), (~positive).sum()
-    return float((order[positive].sum() - p * (p + 1) / 2) / (p * n))
+class CachingChecker(OmissionChecker):
+    """Keeps what forced decoding says in a file."""
+
+    def __init__(self, model: Model, cache: Path) -> None:
+        plain = model.checker
+        super().__init__(plain.engine, plain.source, plain.target, plain.lexicon, plain.calibration)
+        self.path, self.entries = cache, dict[str, NDArray[Any]]()
+        if cache.exists():
+            with np.load(cache) as file:
+                keys, values, ends = file["keys"], file["values"], file["ends"]
+                self.entries = dict(zip(keys.tolist(), np.split(values, ends[:-1]), strict=True))
+
+    def decode(self, removals: Sequence[Removal]) -> list[Decoded]:
+        keys = [self._key(removal) for removal in removals]
+        unknown = [k for k, key in enumerate(keys) if key not in self.entries]
+        for k, decoded in zip(unknown, super().decode([removals[k] for k in unknown]), strict=True):
+            size = np.array([len(decoded.token_log_probs)], np.float16)
+            row = np.concatenate([size, decoded.token_log_probs, decoded.received])
+            self.entries[keys[k]] = row.astype(np.float16)
+        rows = (self.entries[key].astype(np.float32) for key in keys)
+        return [Decoded(row[1 : 1 + int(row[0])], row[1 + int(row[0]) :]) for row in rows]
+
+    @staticmethod
+    def _key(removal: Removal) -> str:
+        text = f"{list(removal.source_ids())} {list(removal.pair.target.ids)}"
+        return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+    def save(self) -> None:
+        """Write the file."""
+        import io
+
+        stream, rows = io.BytesIO(), list(self.entries.values())
+        ends = np.cumsum([len(row) for row in rows])
+        values = np.concatenate(rows)
+        np.savez_compressed(stream, keys=np.array([*self.entries]), values=values, ends=ends)
+        write_bytes(self.path, stream.getvalue())
 
 
-def flagged(check: OmissionReport) -> list[bool]:
-    """Return whether each unit is reported as omitted."""
-    return [any(f.start <= unit.start < f.end for f in check.omissions) for unit in check.units]
+def check(checker: OmissionChecker, items: Sequence[Item]) -> list[Result]:
+    """Check all items, by parts alone and with words."""
+    results = []
+    pairs = [(item.source, item.target) for item in items]
+    reports = [checker.reports(pairs, words=words) for words in (False, True)]
+    for item, parts, words in zip(items, *reports, strict=True):
+        pair = checker.read_pair((item.source, item.target))
+        [whole] = checker.decode_whole([pair])
+        results.append(result(checker, item, pair, whole, parts, words))
+    return results
 
 
-def measure(model: str, chosen: Sequence[Cut], threads: int) -> dict[str, Any]:
-    """Return precision, recall and area under the ROC curve."""
-    opened = Model.load(model, device="cpu", threads=threads)
-    partial = opened.check((cut.source, cut.part) for cut in chosen)
-    complete = opened.check((cut.source, cut.complete) for cut in chosen)
-    alignments = opened.align((cut.source, cut.part) for cut in chosen)
-    true: list[bool] = []
-    flags: list[bool] = []
-    gains: list[float] = []
-    attention: list[float] = []
-    found_pairs = []
-    for cut, check, alignment in zip(chosen, partial, alignments, strict=True):
-        if (omitted := truth(cut, check)) is None:
+def any_of(probabilities: Sequence[float]) -> float:
+    """Return the probability that something is omitted, if the findings are independent."""
+    return 1 - float(np.prod([1 - p for p in probabilities]))
+
+
+def character_tokens(line: str, codec: Codec) -> list[int]:
+    """Return the token of each character, spaces not counted."""
+    text, owners, _ = token_text(TextUnits.from_line(line, codec).tokens, codec)
+    return [j for character, j in zip(text, owners, strict=True) if not character.isspace()]
+
+
+def result(
+    checker: OmissionChecker,
+    item: Item,
+    pair: Pair,
+    whole: Decoded,
+    parts: OmissionReport,
+    words: OmissionReport,
+) -> Result:
+    """Collect the scores of a line and of its words."""
+    units = pair.source.units
+    received = [float(whole.received[unit.start : unit.stop].sum()) for unit in units]
+    probable = [words.probabilities.get(unit, 0.0) for unit in units]
+    by_part = [
+        max((p for part, p in parts.probabilities.items() if unit.start in part), default=0.0)
+        for unit in units
+    ]
+    owners = character_tokens(item.source, checker.source)
+    truth: list[bool] = []
+    if len(owners) == len("".join(item.source.split())):  # else the tokenizer changed letters
+        tokens = {owners[k] for k in item.omitted if k < len(owners)}
+        truth = [any(j in tokens for j in unit) for unit in units]
+    lengths = len(pair.source.ids), len(pair.target.ids)
+    unrelated = parts.unrelated
+    return Result(
+        item,
+        {
+            "check": bool(parts.omissions) or unrelated >= MIN_PROBABILITY,
+            "check, words": bool(words.omissions) or unrelated >= MIN_PROBABILITY,
+        },
+        {
+            "check": max([unrelated, *parts.probabilities.values()]),
+            "check, words": any_of([unrelated, max(by_part, default=0.0), *probable]),
+            "lexicon alone": float(pair.evidence.missing.sum()),
+            "source length": float(lengths[0]),
+            "length ratio": lengths[0] / (lengths[1] + 1),
+            "least attended word": -min(received, default=0.0),
+            "nats per token": -whole.nats_per_token,
+        },
+        {
+            "check, words": [max(pair_) for pair_ in zip(probable, by_part, strict=True)],
+            "lexicon alone": pair.evidence.missing.tolist(),
+            "least attended word": [-value for value in received],
+            "longest word": [float(len(unit)) for unit in units],
+        },
+        truth,
+    )
+
+
+Statistic = Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], float]
+
+
+def average_precision(scores: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any]) -> float:
+    """Return the mean precision over the positive examples; ties count as one group."""
+    order = np.argsort(-scores, kind="stable")
+    scores, positive, weight = scores[order], (labels * weights)[order], weights[order]
+    last = np.append(np.flatnonzero(np.diff(scores)), len(scores) - 1)
+    found, marked = np.cumsum(positive)[last], np.cumsum(weight)[last]
+    steps = np.diff(found, prepend=0.0)
+    return float((steps * found / np.maximum(marked, 1e-9)).sum() / max(found[-1], 1e-9))
+
+
+def area(scores: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any]) -> float:
+    """Return the area under the ROC curve; ties count half."""
+    order = np.argsort(scores, kind="stable")
+    scores, positive, weight = scores[order], (labels * weights)[order], weights[order]
+    negative = weight - positive
+    first = np.append(0, np.flatnonzero(np.diff(scores)) + 1)
+    p, n = np.add.reduceat(positive, first), np.add.reduceat(negative, first)
+    below = np.cumsum(n) - n
+    return float((p * (below + n / 2)).sum() / max(p.sum() * n.sum(), 1e-9))
+
+
+def precision(marked: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any]) -> float:
+    """Return the share of marked examples that are positive."""
+    return float((weights * marked * labels).sum() / max((weights * marked).sum(), 1e-9))
+
+
+def recall(marked: NDArray[Any], labels: NDArray[Any], weights: NDArray[Any]) -> float:
+    """Return the share of positive examples that are marked."""
+    return float((weights * marked * labels).sum() / max((weights * labels).sum(), 1e-9))
+
+
+class Sample:
+    """Bootstrap over groups of lines."""
+
+    def __init__(self, groups: Sequence[str]) -> None:
+        _, self.rows = np.unique(groups, return_inverse=True)
+        self.counts = resample_counts(
+            int(self.rows.max()) + 1, SAMPLES, np.random.default_rng(1234)
+        )
+
+    def interval(
+        self, statistic: Statistic, scores: NDArray[Any], labels: NDArray[Any]
+    ) -> dict[str, Any]:
+        """Return a statistic with its 95% interval."""
+        value = statistic(scores, labels, np.ones(len(self.rows)))
+        samples = [statistic(scores, labels, counts[self.rows]) for counts in self.counts]
+        low, high = confidence_interval(np.array(samples))
+        return {"value": round(value, 4), "low": round(low, 4), "high": round(high, 4)}
+
+
+def rank_rows(
+    results: Sequence[Result], positive: Callable[[Result], bool]
+) -> dict[str, dict[str, Any]]:
+    """Return the measures of every score of lines."""
+    sample = Sample([r.item.group for r in results])
+    labels = np.array([positive(r) for r in results], np.float64)
+    table: dict[str, dict[str, Any]] = {}
+    for name in results[0].line:
+        scores = np.array([r.line[name] for r in results])
+        table[name] = {
+            "average precision": sample.interval(average_precision, scores, labels),
+            "area": sample.interval(area, scores, labels),
+        }
+        marked = [r.marked.get(name) for r in results]
+        if None in marked:  # a baseline marks as many lines
+            count = sum(r.marked["check"] for r in results)
+            chosen = set(np.argsort(-scores, kind="stable")[:count].tolist())
+            marked = [k in chosen for k in range(len(results))]
+        flags = np.array(marked, np.float64)
+        faultless = np.array([r.item.faultless for r in results], np.float64)
+        table[name] |= {
+            "precision": sample.interval(precision, flags, labels),
+            "recall": sample.interval(recall, flags, labels),
+        }
+        if faultless.any():
+            table[name]["faultless marked"] = sample.interval(
+                recall, flags, faultless * (1 - labels)
+            )
+        table[name]["precision at recall 0.3"] = precision_at(scores, labels, 0.3)
+    return table
+
+
+def precision_at(scores: NDArray[Any], labels: NDArray[Any], share: float) -> float:
+    """Return the precision where this share of the positive lines is found."""
+    order = np.argsort(-scores, kind="stable")
+    found = np.cumsum(labels[order])
+    k = int(np.searchsorted(found, share * labels.sum()))
+    return round(float(found[k] / (k + 1)), 4)
+
+
+def word_rows(results: Sequence[Result]) -> dict[str, dict[str, Any]]:
+    """Return the measures of every score of words, in lines with an omission."""
+    rows = [r for r in results if any(r.truth) and not all(r.truth)]
+    if not rows:
+        return {}
+    sample = Sample([r.item.group for r in rows for _ in r.truth])
+    labels = np.array([truth for r in rows for truth in r.truth], np.float64)
+    table = {}
+    for name in rows[0].words:
+        scores = np.array([score for r in rows for score in r.words[name]])
+        table[name] = {
+            "average precision": sample.interval(average_precision, scores, labels),
+            "area": sample.interval(area, scores, labels),
+        }
+        if name == "check, words":
+            flags = scores >= MIN_PROBABILITY
+            table[name] |= {
+                "precision": sample.interval(precision, flags, labels),
+                "recall": sample.interval(recall, flags, labels),
+            }
+    return table
+
+
+def cut_rows(results: Sequence[Result]) -> dict[str, Any]:
+    """Return, by kind of cut, recall as set, and at few false alarms."""
+    complete = [r for r in results if r.item.kind == "none"]
+    table: dict[str, Any] = {}
+    for kind in KINDS[1:]:
+        rows = [r for r in results if r.item.kind == kind]
+        if not rows:
             continue
-        reported = flagged(check)
-        received = alignment.matrix.sum(axis=0)
-        attention += [-float(received[list(unit)].mean()) for unit in check.units]
-        gains += check.gain.tolist()
-        true, flags = true + omitted, flags + reported
-        found_pairs.append(any(a and b for a, b in zip(omitted, reported, strict=True)))
-    true_positives = sum(a and b for a, b in zip(true, flags, strict=True))
-    return {
-        "pairs": len(found_pairs),
-        "units": len(true),
-        "gone": sum(true),
-        "precision": true_positives / sum(flags),
-        "recall": true_positives / sum(true),
-        "pairs_found": sum(found_pairs) / len(found_pairs),
-        "area": area(gains, true),
-        "area_of_attention": area(attention, true),
-        "whole_pairs_flagged": sum(bool(report.omissions) for report in complete) / len(complete),
-        "whole_units_flagged": sum(map(sum, map(flagged, complete)))
-        / sum(len(report.units) for report in complete),
-    }
+        sample = Sample([r.item.group for r in (*complete, *rows)])
+        labels = np.array([0] * len(complete) + [1] * len(rows), np.float64)
+        table[kind] = {"lines": len(rows)}
+        for name in complete[0].line:
+            scores = np.array([r.line[name] for r in (*complete, *rows)])
+            limit = np.quantile(scores[labels == 0], 1 - FALSE_ALARMS)
+            entry = {
+                "area": sample.interval(area, scores, labels),
+                "recall at 2% false alarms": sample.interval(recall, scores > limit, labels),
+            }
+            if name in complete[0].marked:
+                flags = np.array([r.marked[name] for r in (*complete, *rows)], np.float64)
+                entry["recall"] = sample.interval(recall, flags, labels)
+            table[kind][name] = entry
+    sample = Sample([r.item.group for r in complete])
+    table["complete lines marked"] = {}
+    for name in complete[0].marked:
+        flags = np.array([r.marked[name] for r in complete], np.float64)
+        table["complete lines marked"][name] = sample.interval(recall, flags, np.ones(len(flags)))
+    return table
+
+
+def show(title: str, table: dict[str, Any]) -> None:
+    """Print a table of scores by their names."""
+    print(f"\n{title}")
+    for name, measures in table.items():
+        if not isinstance(measures, dict):
+            continue
+        if "value" in measures:
+            measures = {"": measures}
+        texts = [
+            f"{key} {m['value']:.3f} ({m['low']:.3f}-{m['high']:.3f})"
+            if isinstance(m, dict)
+            else f"{key} {m}"
+            for key, m in measures.items()
+            if not (isinstance(m, dict) and "value" not in m)
+        ]
+        print(f"  {name:22} {'; '.join(texts)}")
+        for inner, row in measures.items():
+            if isinstance(row, dict) and "value" not in row:
+                show_row = {k: f"{v['value']:.3f}" for k, v in row.items()}
+                print(f"      {inner:22} {show_row}")
 
 
 def main() -> None:
     """Measure and write the result file."""
     parser = argument_parser(__doc__)
     parser.add_argument("--model", required=True, help="model name or directory")
-    parser.add_argument("--data", type=Path, required=True, help="directory of the gold files")
-    parser.add_argument("--unspaced", action="store_true", help="a language without spaces")
-    parser.add_argument("--pairs", type=int, help="at most this many")
-    parser.add_argument("--seed", type=int, default=2, help="of the cuts")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
-    parser.add_argument("--name", default="check", help="of the result file")
+    parser.add_argument("--mqm", type=Path, help="TSV of judged translations")
+    parser.add_argument("--zurich", type=Path, help="JSON lines of judged predictions")
+    parser.add_argument("--pairs", type=Path, nargs=2, help="source and target of held-out text")
+    parser.add_argument("--unspaced", action="store_true", help="drop spaces from the source")
+    parser.add_argument("--lines", type=int, default=1500, help="at most this many, at random")
+    parser.add_argument("--seed", type=int, default=2, help="of the sample and of the cuts")
+    parser.add_argument("--calibration", type=Path, help="directory with another check.json")
+    parser.add_argument("--cache", type=Path, default=Path("omissions.npz"))
+    parser.add_argument("--name", default="omissions", help="of the result file")
     options = parser.parse_args()
-    chosen = list(cuts(options.data, options.unspaced, options.seed))
-    row = measure(options.model, chosen[: options.pairs], options.threads)
-    for key, value in row.items():
-        print(f"{key:22} {value:,.3f}" if isinstance(value, float) else f"{key:22} {value:,}")
-    settings = argument_values(options, leave_out=["data", "name"])
-    save(options.name, {"settings": settings, "row": row}, options)
+    model = Model.load(options.model, device="cpu", threads=1)
+    checker = CachingChecker(model, options.cache)
+    if options.calibration:
+        model.directory = options.calibration
+        del model.checker
+        model_checker = model.checker
+        checker.lexicon = model_checker.lexicon
+        checker.calibration, checker.ratio = model_checker.calibration, model_checker.ratio
+    items = list(read_items(options, model))
+    fits = [
+        item
+        for item in items
+        if 0 < len(model.source.tokenize(item.source)) <= MAX_TOKENS
+        and 0 < len(model.target.tokenize(item.target)) <= MAX_TOKENS
+    ]
+    chosen = random.Random(options.seed).sample(fits, min(options.lines, len(fits)))
+    results = check(checker, chosen)
+    checker.save()
+    kinds = {r.item.kind for r in results}
+    content: dict[str, Any] = {
+        "settings": argument_values(
+            options, leave_out=["mqm", "zurich", "pairs", "cache", "name", "calibration"]
+        ),
+        "lines": {kind: sum(r.item.kind == kind for r in results) for kind in sorted(kinds)},
+        "left out as too long or empty": len(items) - len(fits),
+    }
+    if "none" in kinds:
+        content["cuts"] = cut_rows(results)
+        show("cuts", content["cuts"])
+    else:
+        content["by line"] = rank_rows(results, lambda r: r.item.kind == "marked")
+        show("lines", content["by line"])
+    if by_word := word_rows(results):
+        content["by word"] = by_word
+        show("words of lines with an omission", by_word)
+    print(content["lines"])
+    save(options.name, content, options)
+
+
+def read_items(options: Any, model: Model) -> Iterator[Item]:
+    """Yield the items of the set that was asked for."""
+    if options.mqm:
+        yield from read_mqm(options.mqm)
+    if options.zurich:
+        yield from read_zurich(options.zurich)
+    if options.pairs:
+        lines, seed = options.lines // 4, options.seed
+        source, target = options.pairs
+        yield from cut_pairs(model, source, target, lines, seed, options.unspaced)
 
 
 if __name__ == "__main__":

@@ -33,8 +33,10 @@ from covnmt.cli import options
 from covnmt.data.corpus import Corpus
 from covnmt.evaluation.alignment_files import load_matrices
 from covnmt.inference import align, info, omissions
+from covnmt.inference.check_output import format_pairs
 from covnmt.inference.model import Model
-from covnmt.inference.omissions import format_reports
+from covnmt.inference.omissions import CheckedPair
+from covnmt.inference.parallel import read_text_pairs
 from covnmt.metrics.alignment import format_links, links_from_attention
 from covnmt.model.checkpoint import load_tensors
 from tests.conftest import Run, RunCli
@@ -66,7 +68,10 @@ def test_help(run: Run, command: tuple[str, ...]) -> None:
 
 def test_options_show_the_defaults_of_what_they_call(run: Run) -> None:
     shown = " ".join(re.sub("[│╭╮╰╯─]", " ", run("check", "--help").out).split())
-    for name, default in (("--max-tokens", omissions.MAX_TOKENS), ("--least", omissions.MIN_GAIN)):
+    for name, default in (
+        ("--max-tokens", omissions.MAX_TOKENS),
+        ("--min-probability", omissions.MIN_PROBABILITY),
+    ):
         [about] = re.findall(rf"{name} (.*?)\[default: ([\d.]+)\]", shown)
         assert str(default) == about[1]
         assert str(default) not in about[0]
@@ -305,22 +310,36 @@ def test_links_are_printed_as_they_are_found(
     assert "one side is empty" in done.err
 
 
-def test_check(
-    run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(omissions, "MIN_NEED", -100.0)  # the tiny model needs nothing
+def test_check(run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path) -> None:
     files = tiny_text / "test.src", tiny_text / "test.tgt"
-    pairs = ((s, t) for s, t in read_parallel_lines(*files))
-    expected = Model.load(tiny_model).check(pairs, min_gain=0.01)
+    pairs, model = list(read_text_pairs(*files)), Model.load(tiny_model)
+    texts = [(pair.source, pair.target) for pair in pairs]
+    highest = [max(each.probabilities.values()) for each in model.check(texts, words=True)]
+    limit = sorted(highest)[len(pairs) // 2]  # the tiny model is sure of nothing
+    options = ["check", *files, "-m", tiny_model, "--words", "--min-probability", limit]
+    expected = model.check(texts, limit, words=True)
     assert 0 < sum(bool(each.omissions) for each in expected) < len(expected)
-    printed = run("check", *files, "--model", tiny_model, "--least", 0.01).out.splitlines()
-    assert printed == list(format_reports(expected, as_json=False))
-    few = run("check", *files, "--model", tiny_model, "--max-tokens", 1)
-    assert few.out == ""
-    assert f"{files[0]} and {files[1]}, line 20: " in " ".join(few.err.split())
-    run("check", *files, "-m", tiny_model, "--least", 0.01, "--json", "-o", tmp_path / "json")
+    done = run(*options)
+    checked = [CheckedPair(*row) for row in zip(pairs, expected, strict=True)]
+    assert done.out.splitlines() == list(format_pairs(checked, as_json=False))
+    marked = sum(bool(each.omissions) for each in expected)
+    assert f"{len(pairs)} pairs checked, {marked} marked" in done.err
+    page = tmp_path / "page.html"
+    run(*options, "--json", "-o", tmp_path / "json", "--report", page, "--exit-code", code=1)
     rows = [json.loads(line) for line in read_lines(tmp_path / "json")]
     assert [len(row["left_out"]) for row in rows] == [len(each.omissions) for each in expected]
+    assert page.read_text("utf-8").count("<article>") == marked
+
+
+def test_check_finds_nothing_in_pairs_that_are_too_long(
+    run: Run, tiny_model: Path, tiny_text: Path
+) -> None:
+    files = tiny_text / "test.src", tiny_text / "test.tgt"
+    few = run("check", *files, "--model", tiny_model, "--max-tokens", 1, "--exit-code")
+    assert few.out == ""
+    shown = " ".join(few.err.split())
+    assert f"{files[0]} and {files[1]}, line 20: " in shown
+    assert "0 pairs checked, 0 marked; 20 too long, not checked" in shown
 
 
 def test_tune(run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path) -> None:

@@ -78,17 +78,15 @@ CPU_COLUMNS = {  # result file and beam
     "the same, greedy, batch 32": ("cpu-small-batch32", 1),
     "the paper's size, beam 10": ("cpu-paper-batch1", 10),
 }
-CHECKED_PAIRS = {  # result file, what the pairs are, model
-    "check-ja-en": ("of KFTT, 5 to 60 words", "`ja-en`"),
-    "check-embedded-gru10": (
-        "of the [synthetic pair](embedded-pair.md)",
-        "GRU d=10 (one seed, 600 updates)",
-    ),
-    "check-embedded-baseline": ("of the same", "baseline"),
+JUDGED_SETS = {  # translations in which experts marked omissions
+    "omissions-ted": "TED talks, Chinese to English",
+    "omissions-zurich-zh-en": "news, Chinese to English",
 }
-CHECKED_SENTENCES = {
-    "check-sentences-ja-en": ("of KFTT", "`ja-en`"),
-    "check-sentences-zh-en": ("of the laws of Taiwan", "`zh-en`"),
+CUT_SETS = {
+    "omissions-laws": "laws of Taiwan, `zh-en`",
+    "omissions-mix-zh": "other text, `zh-en`",
+    "omissions-kftt": "KFTT, `ja-en`",
+    "omissions-mix-ja": "other text, `ja-en`",
 }
 KEY_TYPES = {
     "int": "whole number",
@@ -293,42 +291,38 @@ def cpu_speed_table() -> str:
     return markdown_table(("system", *CPU_COLUMNS), rows)
 
 
-def checked_pairs_table() -> str:
+def with_interval(measure: Mapping[str, float]) -> str:
+    return f"{measure['value']:.3f} ({measure['low']:.3f} to {measure['high']:.3f})"
+
+
+def judged_omissions_table() -> str:
+    """Tabulate how scores rank lines and words of translations that experts judged."""
     rows = []
-    for name, (pairs, model) in CHECKED_PAIRS.items():
-        row = load_json(f"{BENCHMARKS}/{name}.json")["row"]
-        percent = [f"{100 * row[key]:.0f}%" for key in ("pairs_found", "precision", "recall")]
-        areas = [f"{row[key]:.2f}" for key in ("area", "area_of_attention")]
-        flagged = f"{100 * row['whole_units_flagged']:.1f}%"
-        rows.append((f"{row['pairs']} {pairs}", model, *percent, *areas, flagged))
-    head = (
-        "pairs",
-        "model",
-        "pairs found",
-        "precision",
-        "recall",
-        "AUC, gain",
-        "AUC, attention",
-        "words reported when uncut",
-    )
+    keys = ("average precision", "area", "precision", "recall", "faultless marked")
+    for name, text in JUDGED_SETS.items():
+        result = load_json(f"{BENCHMARKS}/{name}.json")
+        for unit in ("line", "word"):
+            for score, measures in result.get(f"by {unit}", {}).items():
+                cells = [with_interval(measures[k]) if k in measures else "" for k in keys]
+                rows.append((text, f"{unit}s", score, *cells))
+    head = ("text", "of", "score", "average precision", "area", *keys[2:])
     return markdown_table(head, rows)
 
 
-def checked_sentences_table() -> str:
+def cut_omissions_table() -> str:
+    """Tabulate how much of what was cut out of translations is found."""
     rows = []
-    for name, (lines, model) in CHECKED_SENTENCES.items():
-        row = load_json(f"{BENCHMARKS}/{name}.json")["row"]
-        found = [f"{100 * row[key]:.0f}%" for key in ("gone_reported", "gone_reported_as_one")]
-        false = [f"{100 * row[key]:.1f}%" for key in ("kept_reported", "whole_reported")]
-        rows.append((f"{row['lines']} {lines}", model, *found, *false))
-    head = (
-        "lines",
-        "model",
-        "missing sentence reported",
-        "as one finding",
-        "other sentences reported",
-        "sentences reported when none is missing",
-    )
+    for name, text in CUT_SETS.items():
+        cuts = dict(load_json(f"{BENCHMARKS}/{name}.json")["cuts"])
+        marked = cuts.pop("complete lines marked")
+        for mode in marked:
+            found = [with_interval(cut[mode]["recall"]) for cut in cuts.values()]
+            rows.append((text, mode, with_interval(marked[mode]), *found))
+        for score in ("check", "lexicon alone", "length ratio", "least attended word"):
+            key = "recall at 2% false alarms"
+            found = [f"{cut[score][key]['value']:.3f}" for cut in cuts.values()]
+            rows.append((text, f"{score}, at 2%", "0.020", *found))
+    head = ("text", "score", "complete lines marked", "word", "phrase", "clause", "sentence")
     return markdown_table(head, rows)
 
 
@@ -361,8 +355,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "training-speed": training_speed_table,
     "decoding-speed": decoding_speed_table,
     "cpu-speed": cpu_speed_table,
-    "checked-pairs": checked_pairs_table,
-    "checked-sentences": checked_sentences_table,
+    "judged-omissions": judged_omissions_table,
+    "cut-omissions": cut_omissions_table,
     "recipe-keys": recipe_keys,
     "command-line": command_line_reference,
     "summary": summary_table,

@@ -14,13 +14,14 @@ from covnmt.cli import models as model_commands
 from covnmt.decoding.onnx.export import export_model
 from covnmt.decoding.onnx.format import read_manifest
 from covnmt.inference import parallel
+from covnmt.inference.check_output import format_pairs
 from covnmt.inference.info import model_info
 from covnmt.inference.model import Model, ModelLoader
-from covnmt.inference.omissions import format_reports
-from covnmt.inference.parallel import align_parallel_files, check_parallel_files
+from covnmt.inference.parallel import align_parallel_files, check_pairs, read_text_pairs
 from covnmt.model import directory
 from covnmt.model.directory import (
     BUNDLED_MODELS,
+    LEXICON_FILE,
     MODEL_CARD,
     bundled_model_rows,
     bundled_models,
@@ -121,7 +122,9 @@ def test_the_demo_translates_with_the_bundled_models_there_are(
 @pytest.mark.parametrize("name", bundled_models())
 def test_a_bundled_model_is_small_and_complete(name: str) -> None:
     files = [path for path in (BUNDLED_MODELS / name).rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) <= MOST_BYTES
+    sizes = {path.name: path.stat().st_size for path in files}
+    assert sizes[LEXICON_FILE] <= 2 * 10**6
+    assert sum(sizes.values()) - sizes[LEXICON_FILE] <= MOST_BYTES
     assert read_manifest(BUNDLED_MODELS / name).precision == "int8"
     info = model_info(name, vocabulary_size=0)
     assert info.config.model.coverage.kind == "gru"
@@ -146,7 +149,7 @@ def test_bundled_models_translate_key_words(name: str) -> None:
 def test_bundled_models_find_omissions(name: str) -> None:
     checker = Model.load(name)
     mine = [(line, text, words) for model, line, text, words in LEFT_OUT if model == name]
-    found = checker.check((line, text) for line, text, _ in mine)
+    found = checker.check(((line, text) for line, text, _ in mine), words=True)
     for each, (_, _, words) in zip(found, mine, strict=True):
         assert words in " ".join(part.text for part in each.omissions)
         assert bool(each.omissions) == bool(words)
@@ -158,26 +161,16 @@ def pair_files(directory: Path, pairs: list[tuple[str, str]]) -> tuple[Path, Pat
     return directory / "s", directory / "t"
 
 
-def test_several_processes_check_like_one(tmp_path: Path) -> None:
+def test_several_processes_check_like_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     mine = [(line, text) for model, line, text, _ in LEFT_OUT if model == "ja-en"]
-    files = pair_files(tmp_path, [*mine, *reversed(mine)] * 4)  # more than a chunk
+    monkeypatch.setattr(parallel, "CHECK_CHUNK_PAIRS", 4)
+    files = pair_files(tmp_path, [*mine, *reversed(mine)])
     alone, together = (
-        check_parallel_files(ModelLoader.find(["ja-en"], threads=n), *files, 1.0, 100)
-        for n in (1, 2)
+        check_pairs(ModelLoader.find(["ja-en"], threads=n), read_text_pairs(*files)) for n in (1, 2)
     )
-    assert list(format_reports(together, as_json=True)) == list(format_reports(alone, as_json=True))
+    assert list(format_pairs(together, as_json=True)) == list(format_pairs(alone, as_json=True))
     with pytest.raises(UserError, match="leave --device out"):
-        list(check_parallel_files(ModelLoader.find(["ja-en"], "cuda", 2), *files, 1.0, 100))
-
-
-def test_a_skipped_pair_is_named_by_its_files_and_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = [("京都", "Kyoto")] * 17 + [("京都は古い町である。", "Kyoto is an old town.")]
-    files = pair_files(tmp_path, lines)
-    list(check_parallel_files(ModelLoader.find(["ja-en"], threads=1), *files, 1.0, max_tokens=3))
-    warning = "".join(capsys.readouterr().err.split())
-    assert f"{files[0]}and{files[1]},line18:" in warning
+        list(check_pairs(ModelLoader.find(["ja-en"], "cuda", 2), read_text_pairs(*files)))
 
 
 def test_several_processes_align_like_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

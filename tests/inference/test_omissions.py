@@ -1,6 +1,5 @@
 """Omissions, found with a stand-in model that translates word by word."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -18,13 +17,12 @@ from covnmt.decoding.engines import (
 )
 from covnmt.inference import omissions, translate
 from covnmt.inference.model import Model, Overlong
-from covnmt.inference.omissions import format_reports
 from covnmt.inference.translate import Translation
 from covnmt.text.codec import Codec
 from covnmt.text.tokenize import TokenizerSettings, WhitespaceTokenizer
 from covnmt.text.vocabulary import Vocabulary
 
-# Source, a translation, and its omissions; `wa` and `.` are never translated.
+# Source, a translation, and the words that it omits.
 CASES = [
     ("a wa b c .", "A B C", []),
     ("a wa b c .", "A C", ["b"]),
@@ -32,13 +30,12 @@ CASES = [
     ("a b c d", "A D", ["b c"]),
     ("a b a c", "A C", ["b"]),
     ("d wa", "D", []),
-    ("a wa b", "", ["a", "b"]),
+    ("a wa b", "", ["a wa b"]),
     ("", "A", []),
-    ("wa .", "", []),
-    ("a x", "A", []),  # the model itself omits it, and scores better without it
+    (".", "", []),
 ]
 
-# Lines with several sentences: omissions and their gains.
+# Lines with several sentences: omitted sentences and words, and their gains.
 SENTENCES = [
     ("a b 。 c d 。", "A B C D", []),
     ("a b 。 c d 。", "A B", [("c d 。", 6.0)]),
@@ -46,11 +43,16 @@ SENTENCES = [
     ("a 。 b 。 c 。", "B", [("a 。", 3.0), ("c 。", 3.0)]),
     ("a b 。 c d 。", "D", [("a b 。", 6.0), ("c", 3.0)]),  # neighbors in different sentences
     ("a b 。 c d 。", "A D", [("b", 3.0), ("c", 3.0)]),  # as above
-    ("wa 。 a b 。 。 c 。", "A", [("b", 3.0), ("c 。", 3.0)]),
-    ("a 。 x 。", "A", []),
-    ("a b 。 c d 。", "", [("a b 。", 8.0), ("c d 。", 8.0)]),
-    ("wa 。 a b 。", "", [("a b", 8.0)]),
-    ("wa 。 。", "", []),
+    ("a 。 x 。", "A", [("x 。", 5.0)]),
+    ("a b 。 c d 。", "", [("a b 。 c d 。", 0.0)]),
+]
+
+# Clauses end at commas.
+CLAUSES = [
+    ("a b , c d", "A B", [("c d", "clause")]),
+    ("a b , c d", "A B C D", []),
+    ("a b , c , d", "A B", [("c , d", "clause")]),  # one word is no clause
+    ("a b , c d , b a 。 b 。", "B", [("a b , c d , b a 。", "sentence")]),
 ]
 
 SOURCE, TARGET = Vocabulary(("a", "b", "c", "d", "x", "wa", ".")), Vocabulary(tuple("ABCD"))
@@ -75,9 +77,11 @@ class WordByWord:
                 source.ids, source.mask.sum(1), target.ids, target.mask.sum(1), strict=True
             )
         ]
-        return ForcedDecoding(
-            np.zeros((len(rows), 1, 1), np.float32), np.array(rows, np.float32), None
-        )
+        log_probs = np.array(rows, np.float32)
+        by_token = np.zeros(target.ids.shape, np.float32)
+        by_token[:, 0] = log_probs
+        alpha = np.zeros((*target.ids.shape, source.ids.shape[1]), np.float32)
+        return ForcedDecoding(alpha, log_probs, None, by_token)
 
     def search(
         self, source: PaddedIds, decode: DecodeConfig, watch: StepCallback | None
@@ -120,6 +124,7 @@ class StandIn(Model):
         settings, plain = TokenizerSettings(kind="whitespace"), WhitespaceTokenizer()
         self.source, self.target = Codec(settings, plain, SOURCE), Codec(settings, plain, TARGET)
         self.decode, self.engine = DecodeConfig(), engine or WordByWord()
+        self.directory = None
 
     def translate(
         self,
@@ -149,44 +154,63 @@ def checker() -> Model:
 def test_omitted_words_are_found(
     checker: Model, source: str, target: str, left_out: list[str]
 ) -> None:
-    [found] = checker.check([(source, target)])
+    [found] = checker.check([(source, target)], words=True)
     assert [each.text for each in found.omissions] == left_out
     for each in found.omissions:
         assert " ".join(found.source_tokens[each.start : each.end]) == each.text
-        assert each.gain == pytest.approx(3.0 if target else 8.0)
+        assert each.probability > 0.5
+    assert found.words == found.judged
 
 
 @pytest.mark.parametrize(("source", "target", "left_out"), SENTENCES)
 def test_omitted_sentences_are_found_as_a_whole(
     checker: Model, source: str, target: str, left_out: list[tuple[str, float]]
 ) -> None:
-    [found] = checker.check([(source, target)])
+    [found] = checker.check([(source, target)], words=True)
     assert [(each.text, round(each.gain, 3)) for each in found.omissions] == left_out
     assert list(found.source_tokens) == source.split()
     for each in found.omissions:
         assert " ".join(found.source_tokens[each.start : each.end]) == each.text
-    assert len(found.units) == len(found.need) == len(found.gain)
+
+
+@pytest.mark.parametrize(("source", "target", "left_out"), CLAUSES)
+def test_omitted_clauses_are_found(
+    checker: Model, source: str, target: str, left_out: list[tuple[str, str]]
+) -> None:
+    [found] = checker.check([(source, target)])
+    assert [(each.text, each.kind) for each in found.omissions] == left_out
+
+
+def test_single_words_are_reported_on_request_only(checker: Model) -> None:
+    assert not checker.check([("a b c d", "A B D")])[0].omissions
+    [omission] = checker.check([("a b c d", "A B D")], words=True)[0].omissions
+    assert (omission.text, omission.kind) == ("c", "word")
 
 
 def test_only_one_of_two_identical_sentences_is_omitted() -> None:
     [found] = StandIn(CountingWords()).check([("a b 。 a b 。 c 。", "A B C")])
-    assert [(each.text, each.gain) for each in found.omissions] == [("a b 。", 6.0)]
+    [omission] = found.omissions
+    assert (omission.text, round(omission.gain, 3)) == ("a b 。", 6.0)
 
 
 def test_omitted_sentences_that_hide_each_other_are_both_found() -> None:
     """The gain of each is measured with the others removed."""
     [found] = StandIn(HidingOmissions()).check([("a 。 b 。 c 。", "A")])
-    assert [(each.text, each.gain) for each in found.omissions] == [("b 。", 3.0), ("c 。", 3.0)]
+    assert [(each.text, round(each.gain, 3)) for each in found.omissions] == [
+        ("b 。", 3.0),
+        ("c 。", 3.0),
+    ]
 
 
-def test_min_gain_applies_to_sentences(checker: Model) -> None:
-    pair = ("a b 。 c d 。", "A B")
-    assert checker.check([pair], min_gain=6.9)[0].omissions
-    assert not checker.check([pair], min_gain=7.1)[0].omissions
-    assert not checker.check([("a b 。 c d 。", "")], min_gain=8.1)[0].omissions
+def test_less_probable_findings_are_left_out(checker: Model) -> None:
+    """Without calibration the probability of a gain of 3 nats is 0.88 for words."""
+    assert checker.check([("a b", "A")], 0.87, words=True)[0].omissions
+    assert not checker.check([("a b", "A")], 0.89, words=True)[0].omissions
+    assert checker.check([("a b 。 c d 。", "A B")], 0.99)[0].omissions
+    assert not checker.check([("a b 。 c d 。", "A B")], 0.999)[0].omissions
 
 
-def test_one_sentence_takes_two_decodings_per_word() -> None:
+def test_a_sentence_takes_one_decoding_and_one_more_per_word_or_part() -> None:
     class Counting(WordByWord):
         rows = 0
 
@@ -194,34 +218,21 @@ def test_one_sentence_takes_two_decodings_per_word() -> None:
             self.rows += len(source.ids)
             return super().force_decode(source, target)
 
-    engine = Counting()
-    StandIn(engine).check([("a wa b c .", "A C")])
-    assert engine.rows == 2 * (1 + 4)
+    for words, expected in ((False, 1), (True, 1 + 4)):
+        engine = Counting()
+        StandIn(engine).check([("a wa b c .", "A C")], words=words)
+        assert engine.rows == expected
 
 
 def test_checks_do_not_depend_on_batches_and_windows(
     checker: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pairs = [(source, target) for source, target, *_ in [*CASES, *SENTENCES]]
-    alone = [checker.check([pair])[0].to_json() for pair in pairs]
+    pairs = [(source, target) for source, target, *_ in [*CASES, *SENTENCES, *CLAUSES]]
+    alone = [checker.check([pair], words=True)[0].to_json() for pair in pairs]
     monkeypatch.setattr(omissions, "BATCH_SIZE", 3)
     monkeypatch.setattr(omissions, "WINDOW_PAIRS", 4)
     monkeypatch.setattr(omissions, "MAX_TARGET_POSITIONS", 5)
-    assert [each.to_json() for each in checker.check(iter(pairs))] == alone
-
-
-def test_min_gain_applies_to_words(checker: Model) -> None:
-    assert checker.check([("a b", "A")], min_gain=2.9)[0].omissions
-    assert not checker.check([("a b", "A")], min_gain=3.1)[0].omissions
-
-
-def test_formatted_reports(checker: Model) -> None:
-    found = checker.check([("a b", "A B"), ("a b c d", "B"), ("a b", "A")])
-    assert list(format_reports(found, as_json=False)) == ["2\ta (3.0)\tc d (3.0)", "3\tb (3.0)"]
-    rows = [json.loads(line) for line in format_reports(found, as_json=True)]
-    assert [len(row["left_out"]) for row in rows] == [0, 2, 1]
-    assert rows[1]["own"] == "A B C D"
-    assert rows[1]["left_out"][1] == {"text": "c d", "start": 2, "end": 4, "gain": 3.0}
+    assert [each.to_json() for each in checker.check(iter(pairs), words=True)] == alone
 
 
 def test_a_pair_with_a_long_side_is_skipped_and_the_others_are_checked(
@@ -229,17 +240,12 @@ def test_a_pair_with_a_long_side_is_skipped_and_the_others_are_checked(
 ) -> None:
     monkeypatch.setattr(omissions, "WINDOW_PAIRS", 2)
     pairs = [("a b", "A"), ("a b c d", "A"), ("a", "A A A A"), ("", ""), ("a b c", "A B")]
-    found = list(checker.check_stream(pairs, 1.0, max_tokens=3))
-    assert list(format_reports(found, as_json=False)) == ["1\tb (3.0)", "5\tc (3.0)"]
-    rows = [json.loads(line) for line in format_reports(found, as_json=True)]
-    assert [row.get("skipped") for row in rows] == [None, "4 tokens", "4 tokens", None, None]
-
-
-def test_the_model_translation_contains_every_sentence_of_a_line() -> None:
-    """A model omits much of long lines, and could not miss what it omits itself."""
-    checker = Model.load("ja-en")
-    sentences = ["清水寺は東山にある。", "本尊は千手観音である。", "彼は寺で茶の湯を学んだ。"]
-    [found] = checker.check([("".join(sentences), "Kiyomizu-dera is in Higashiyama.")])
-    translations = [translation.text for translation in checker.translate(sentences)]
-    assert found.model_translation == " ".join(translations)
-    assert [left_out.text for left_out in found.omissions] == sentences[1:]
+    found = [each.to_json() for each in checker.check_stream(pairs, words=True, max_tokens=3)]
+    assert [row.get("skipped") for row in found] == [None, "4 tokens", "4 tokens", None, None]
+    assert [[part["text"] for part in row.get("left_out", [])] for row in found] == [
+        ["b"],
+        [],
+        [],
+        [],
+        ["c"],
+    ]

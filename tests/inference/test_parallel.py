@@ -264,6 +264,7 @@ def test_translation_of_shards_resumes_after_a_kill(
         "cpu",
         "--workers",
         1,
+        "--no-split-sentences",
     )
     done = run_cli(*words, "--shards", shards, "--out", out)
     assert "5 files, 68 lines; 1 were there already" in done.stderr

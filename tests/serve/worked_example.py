@@ -30,7 +30,7 @@ def worked_example() -> dict[str, Any]:
     source = "".join(text for text, _ in GLOSS)
     model = covnmt.load("ja-en", device="cpu")
     [translation] = model.translate([source])
-    [report] = model.check([(source, TRANSLATION)])
+    [report] = model.check([(source, TRANSLATION)], words=True)
     return {
         "languages": {"source": "ja", "target": "en"},
         "bounds": {"min_attention": LOW_ATTENTION, "max_coverage": max_coverage(False)},

@@ -7,7 +7,17 @@ from typer.core import TyperGroup
 GROUPS = {
     "Translate": ("translate", "serve", "models"),
     "Inspect": ("check", "align", "plot", "info", "verify", "doctor"),
-    "Train": ("corpus", "prepare", "train", "tune", "average", "export", "push", "recipe"),
+    "Train": (
+        "corpus",
+        "prepare",
+        "train",
+        "tune",
+        "average",
+        "export",
+        "calibrate",
+        "push",
+        "recipe",
+    ),
     "Evaluate": ("evaluate", "compare", "score", "report", "rate"),
     "Research": ("reproduce", "demo", "synthetic", "smt", "words"),
 }
@@ -17,9 +27,12 @@ EXAMPLES = {
         "covnmt align test.de test.en -m runs/mine -o test.links --matrices test.npz",
     ),
     "average": ("covnmt average runs/mine runs/mine-mean --last 5",),
+    "calibrate": (
+        "covnmt calibrate runs/mine --dev dev.de dev.en --train train.de --train train.en",
+    ),
     "check": (
         "covnmt check source.ja translation.en -m ja-en",
-        "covnmt check source.ja translation.en -m ja-en --json -o findings.jsonl",
+        "covnmt check source.ja translation.en -m ja-en --words --report page.html --exit-code",
     ),
     "compare": (
         "covnmt compare baseline=base.jsonl coverage=gru10.jsonl --reference test.en",

@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +42,15 @@ def check_output_path(path: Path | None) -> Path | None:
     if is_file_path(path):
         check_writable(path)
     return path
+
+
+def pair_paths(paths: Sequence[Path], option: str) -> list[tuple[Path, Path]]:
+    """Return source and target files of a repeated option that names them in turn."""
+    if len(paths) % 2:
+        raise UserError(
+            f"{option}: name a source file and, with the next {option}, its translation"
+        )
+    return list(zip(paths[::2], paths[1::2], strict=True))
 
 
 def check_utf8(value: str) -> str:

@@ -23,6 +23,7 @@ from covnmt.cli.options import (
     check_finite,
     check_output_path,
     expand_settings,
+    pair_paths,
     print_table,
     require_models,
     require_one_model,
@@ -99,6 +100,7 @@ def translate(
     decode: DecodeOptions = {},  # noqa: B006 (always replaced)
 ) -> None:
     """Translate a file, a pipe or typed lines. Order and empty lines are kept."""
+    from covnmt.inference.calibration import field_monitor
     from covnmt.inference.model import ModelLoader
     from covnmt.inference.parallel import (
         TranslationJob,
@@ -108,6 +110,7 @@ def translate(
     )
     from covnmt.inference.terms import NO_TERMS, Terms
     from covnmt.inference.translate import format_translations, override_decoding
+    from covnmt.text.codec import Codec
 
     check_distinct_paths([out], [file, dictionary, terms])
     loader = ModelLoader.find(require_models(model), device, threads, dictionary)
@@ -130,6 +133,9 @@ def translate(
     if ray:
         raise UserError("--ray needs --shards and --out")
     done = translate_input(job, file, workers)
+    if monitor := field_monitor(loader.directories[0]):
+        vocabulary = Codec.load(loader.directories[0], "source").vocabulary
+        done = monitor.watch(done, vocabulary, settings.length_penalty)
     if is_file_path(file) and output_is_file(out):  # a pipe may pause for days
         done = track(done, None, "translating")
     write_output_lines(out, format_translations(done, as_json, settings.nbest))
@@ -185,29 +191,82 @@ def check(
     model: SingleModelOption = [],  # noqa: B006
     out: OutputOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object per line")] = False,
-    min_gain: Annotated[
+    words: Annotated[
+        bool,
+        typer.Option(help="report single words too: slower, and wrong more often"),
+    ] = False,
+    min_probability: Annotated[
         float,
-        typer.Option(
-            "--min-gain",
-            "--least",
-            help="report words without which the translation gains at least this log-probability "
-            "(whole sentences: 1 less); higher: fewer, surer findings",
-            callback=check_finite,
-        ),
-    ] = 1.0,
+        typer.Option(min=0, max=1, help="report findings that are at least so probable"),
+    ] = 0.5,
     max_tokens: Annotated[int, typer.Option(min=1, help="skip pairs with a longer side")] = 100,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            callback=check_output_path,
+            help="also write a web page of the marked pairs",
+        ),
+    ] = None,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="exit with status 1 if anything was found")
+    ] = False,
     device: DeviceOption = "auto",
     threads: ThreadsOption = 0,
 ) -> None:
-    """Find omissions: source words and sentences that a translation probably leaves out."""
+    """Find omissions: parts of a text that its translation probably leaves out."""
+    from covnmt.evaluation.omission_page import write_omission_page
+    from covnmt.inference.calibration import field_monitor
+    from covnmt.inference.check_output import CheckSummary, format_pairs
     from covnmt.inference.model import ModelLoader
-    from covnmt.inference.omissions import format_reports
-    from covnmt.inference.parallel import check_parallel_files
+    from covnmt.inference.parallel import check_pairs, read_text_pairs
 
-    check_distinct_paths([out], [source, target])
+    check_distinct_paths([out, report], [source, target])
     loader = ModelLoader.find([require_one_model(model, "check")], device, threads)
-    reports = check_parallel_files(loader, source, target, min_gain, max_tokens)
-    write_output_lines(out, format_reports(track(reports, None, "checking", "pairs"), as_json))
+    summary = CheckSummary(field_monitor(loader.directories[0]), f"{source} and {target}, line")
+    pairs = read_text_pairs(source, target)
+    checked = summary.watch(check_pairs(loader, pairs, min_probability, words, max_tokens))
+    tracked = track(checked, None, "checking", "pairs")
+    if report:
+        kept = list(tracked)
+        write_omission_page(report, kept, str(summary))
+        tracked = iter(kept)
+    write_output_lines(out, format_pairs(tracked, as_json))
+    log(str(summary))
+    if exit_code and summary.marked:
+        raise typer.Exit(1)
+
+
+@app.command()
+def calibrate(
+    model: Annotated[Path, typer.Argument(help="model directory, which gets the result")],
+    dev: Annotated[
+        tuple[Path, Path],
+        typer.Option(help="source and target of the model's dev set, not training or test text"),
+    ],
+    other_dev: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--other", help="more text to expect: source; the next --other is its translation"
+        ),
+    ] = None,
+    train: Annotated[
+        list[Path] | None,
+        typer.Option(help="text for a lexicon: source; the next --train is its translation"),
+    ] = None,
+    field: Annotated[str, typer.Option(help="what the model knows, for warnings: laws")] = "",
+    pairs: Annotated[int, typer.Option(min=50, help="at most this many of each dev set")] = 160,
+) -> None:
+    """Calibrate `check` for a model, and make it a lexicon: a few minutes on one core."""
+    from covnmt.inference.calibrate import calibrate_model
+
+    directory = require_one_model([model], "calibrate")
+    others, trained = (
+        pair_paths(paths or [], name)
+        for paths, name in ((other_dev, "--other"), (train, "--train"))
+    )
+    calibration = calibrate_model(directory, dev, others, trained, field, pairs)
+    log(f"{directory}: calibrated with {calibration.made_from}")
 
 
 @app.command()

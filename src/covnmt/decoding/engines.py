@@ -46,6 +46,7 @@ class ForcedDecoding(NamedTuple):
     alpha: FloatArray  # [S, I, J]
     log_probs: FloatArray  # [S] of the whole target, end symbol included
     fertility: FloatArray | None  # [S, J]
+    token_log_probs: FloatArray  # [S, I]; 0 on padding
 
 
 class AttentionTwice(NamedTuple):

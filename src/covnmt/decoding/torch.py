@@ -151,11 +151,13 @@ class TorchEngine:
         forced = model(batch)
         log_probs = torch.log_softmax(model.readout.logits(forced.features).float(), dim=-1)
         target_log_probs = log_probs.gather(-1, batch.target.unsqueeze(-1)).squeeze(-1)  # [S, I]
+        target_log_probs = target_log_probs * batch.target_mask
         fertility = forced.fertility
         return ForcedDecoding(
             alpha=forced.alpha.float().cpu().numpy(),
-            log_probs=(target_log_probs * batch.target_mask).sum(dim=1).cpu().numpy(),
+            log_probs=target_log_probs.sum(dim=1).cpu().numpy(),
             fertility=None if fertility is None else fertility.float().cpu().numpy(),
+            token_log_probs=target_log_probs.cpu().numpy(),
         )
 
     @torch.inference_mode()

@@ -110,7 +110,7 @@ def _align_window(
     def align_batch(indices: list[int]) -> list[Alignment]:
         x = pad_ids([pairs[k][0].ids for k in indices], source.vocabulary.end_id)
         y = pad_ids([pairs[k][1].ids for k in indices], target.vocabulary.end_id)
-        alpha, log_probs, fertility = engine.force_decode(x, y)
+        alpha, log_probs, fertility, _ = engine.force_decode(x, y)
         fertilities = [None] * len(indices) if fertility is None else list(fertility)
         rows = zip(indices, alpha, log_probs.tolist(), fertilities, strict=True)
         return [_fold_pair(*pairs[k], *row) for k, *row in rows]

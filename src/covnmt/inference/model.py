@@ -18,6 +18,7 @@ How a line reaches the beam search:
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Literal
@@ -25,12 +26,14 @@ from typing import Literal
 from covnmt.base.config import DecodeConfig
 from covnmt.base.console import warn
 from covnmt.base.errors import UserError
+from covnmt.data.lexicon import Lexicon
 from covnmt.data.padding import map_in_batches, pad_ids
 from covnmt.decoding.engines import Network, build_engine, load_networks
 from covnmt.inference.align import Alignment, force_align
+from covnmt.inference.calibration import Calibration
 from covnmt.inference.omissions import (
     MAX_TOKENS,
-    MIN_GAIN,
+    MIN_PROBABILITY,
     OmissionChecker,
     OmissionReport,
     SkippedPair,
@@ -45,6 +48,7 @@ from covnmt.inference.translate import (
     split_tokens,
 )
 from covnmt.model.directory import (
+    LEXICON_FILE,
     ModelDescription,
     check_vocabularies,
     find_model,
@@ -113,7 +117,7 @@ class ModelLoader:
                 )
         networks = load_networks(self.directories, self.descriptions, self.device, self.threads)
         entries = read_dictionary(self.dictionary) if self.dictionary else None
-        return Model(networks, source, target, self.decode, entries)
+        return Model(networks, source, target, self.decode, entries, self.directories[0])
 
 
 class Model:
@@ -129,7 +133,9 @@ class Model:
         target: Codec,
         decode: DecodeConfig,
         dictionary: dict[str, str] | None = None,
+        directory: Path | None = None,
     ) -> None:
+        self.directory = directory  # has the lexicon and the calibration of the omission check
         self.networks, self.source, self.target, self.decode = networks, source, target, decode
         self.config = networks[0].config
         self.dictionary = dictionary or {}  # for `replace_unk`: source token to target token
@@ -224,33 +230,39 @@ class Model:
         return force_align(self.engine, self.source, self.target, pairs, tokenized, first)
 
     def check(
-        self, pairs: Iterable[tuple[str, str]], min_gain: float = MIN_GAIN
+        self,
+        pairs: Iterable[tuple[str, str]],
+        min_probability: float = MIN_PROBABILITY,
+        words: bool = False,
     ) -> list[OmissionReport]:
-        """Find source words and sentences that given translations leave out.
+        """Find sentences, clauses and phrases that given translations leave out.
 
-        A word counts if the translation gains at least `min_gain` nats without it. An empty
-        translation leaves out everything that is needed.
+        `words` looks at single words too, which takes longer and errs more often. An empty
+        translation leaves out the whole line.
         """
-        return list(self._checker().reports(require_pairs(pairs), min_gain))
+        return list(self.checker.reports(require_pairs(pairs), min_probability, words))
 
     def check_stream(
         self,
         pairs: Iterable[tuple[str, str]],
-        min_gain: float = MIN_GAIN,
+        min_probability: float = MIN_PROBABILITY,
+        words: bool = False,
         max_tokens: int = MAX_TOKENS,
     ) -> Iterator[OmissionReport | SkippedPair]:
         """Check like `check`, but yield results after every window of pairs.
 
         A pair is skipped if a side has more than `max_tokens` tokens.
         """
-        return self._checker().short_reports(require_pairs(pairs), min_gain, max_tokens)
+        return self.checker.short_reports(require_pairs(pairs), max_tokens, min_probability, words)
 
-    def _checker(self) -> OmissionChecker:
-        def translate_whole(sentences: Sequence[str], max_source: int) -> list[Translation]:
-            decode = self.decode.model_copy(update={"max_source": max_source})
-            return self.translate(sentences, decode)
-
-        return OmissionChecker(self.engine, self.source, self.target, translate_whole)
+    @cached_property
+    def checker(self) -> OmissionChecker:
+        """What finds omissions, with the lexicon and the calibration of the first directory."""
+        lexicon = calibration = None
+        if self.directory:
+            lexicon = Lexicon.load(self.directory / LEXICON_FILE)
+            calibration = Calibration.load(self.directory)
+        return OmissionChecker(self.engine, self.source, self.target, lexicon, calibration)
 
     def _segments(
         self, text: str, number: int, limit: int, overlong: Overlong

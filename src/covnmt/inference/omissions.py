@@ -1,62 +1,84 @@
-"""What did a translation leave out? Source words that it does not depend on, though it should.
+"""What did a translation leave out? Parts of the source that nothing in the translation stands for.
 
-A translation of a source word becomes less probable when the word is taken out of the source. One
-that leaves the word out does not: it rather becomes more probable (contrastive conditioning,
-Vamvas and Sennrich 2022). Words that carry little, such as particles, make no difference in either
-case, so a word counts only if the model's own translation would be much less probable without it.
-Attention does not tell: while a translation is force-decoded, omitted words get attention too.
+Sentences, clauses and phrases are looked at first, single words only on request. A lexicon says
+which parts the words of the translation do not support; that is fast. Parts in doubt are removed
+from the source, and the translation is scored by forced decoding: without a part that it translates
+it becomes less probable, without one that it leaves out rather more (contrastive conditioning,
+Vamvas and Sennrich 2022). A calibration turns both into a probability.
 
-Where one of several sentences is left out, taking out one more of its words changes little. So
-sentences are taken out first, one after the other, and then the words of those that remain.
+Where several parts are left out, removing one of them changes little. So parts are removed one
+after the other, always the most probable one, and each is judged again without the others.
 
-Letters: K units of a line. A unit is a word or a number, of one or several tokens, or a sentence.
+Pairs come from an iterator, and reports go to one: what reads and writes files is elsewhere.
 """
 
-import json
-from bisect import bisect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from itertools import accumulate, chain, groupby, islice, pairwise
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, islice
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from covnmt.base.arrays import DoubleArray
+from covnmt.data.lexicon import Lexicon
 from covnmt.data.padding import map_in_batches, pad_ids
 from covnmt.decoding.engines import Engine
-from covnmt.inference.translate import Translation, join_translations
-from covnmt.text.characters import is_grapheme_extension
+from covnmt.inference.calibration import Calibration, Logistic, sigmoid
+from covnmt.inference.field import has_foreign_script
+from covnmt.inference.omission_features import (
+    FEATURES,
+    Decoded,
+    LengthRatio,
+    Pair,
+    decoded_features,
+    lexical_features,
+)
 from covnmt.text.codec import Codec
-from covnmt.text.sentences import split_into_sentences
-from covnmt.text.tokenize import SPACE_SYMBOL, UNSPACED_LANGUAGES, is_continuation_byte
 
-UnitScores = dict[range, float]  # in nats, by the tokens of a unit
-TranslateSentences = Callable[[Sequence[str], int], Sequence[Translation]]  # with max_source
+Kind = Literal["line", "sentence", "clause", "phrase", "word"]
 
 BATCH_SIZE = 64
 # Target positions in a batch: the probabilities of the whole vocabulary are kept at each of them.
 MAX_TARGET_POSITIONS = 2000
-WINDOW_PAIRS = 16  # pairs at a time; each of them is many sentences to decode
-# In nats: what the model's own translation must lose without a word for that word to count, and
-# what the given translation must gain without it.
-MIN_NEED = 2.0
-MIN_GAIN = 1.0
-# A whole sentence needs to gain this much less: without one that was translated, tens are lost.
-SENTENCE_MARGIN = 1.0
-# A sentence that gains this much is removed on trial: other omissions may still hide its gain.
-MIN_TRIAL_GAIN = -1.0
-# Tokens per side that can be checked: time grows with their third power, here to some seconds.
+WINDOW_PAIRS = 64  # pairs at a time
+# Tokens per side that can be checked: with words, time grows with their third power.
 MAX_TOKENS = 100
+MIN_PROBABILITY = 0.5
+# A part this probable, of what a report needs, is removed on trial: others may still hide it.
+TRIAL = 0.5
+NEARLY = 0.9
+# Below this probability by the lexicon alone nothing is decoded.
+MIN_DOUBT = 0.02
+# A word with more of its usual support is not decoded.
+MAX_MISSING_SHARE = 0.1
+GAIN = FEATURES.index("gain")
+UNCALIBRATED_WORD_GAIN = 1.0  # nats that a translation must gain without a word
+UNRELATED_FEATURES = (
+    "unsupported share of the source",
+    "unsupported share of the target",
+    "nats per target token",
+    "length",
+    "foreign letters",
+)
+
+
+class TextPair(NamedTuple):
+    """A text and its translation, wherever they come from."""
+
+    id: str  # where they come from: the number of a line
+    source: str
+    target: str
 
 
 @dataclass(frozen=True)
 class Omission:
-    """Consecutive source words, or a whole sentence, that a translation probably leaves out."""
+    """A part of the source that a translation probably leaves out."""
 
     text: str
     start: int  # first token
     end: int  # after the last token
-    gain: float  # in nats, of the translation without the sentence, or without its best word
+    gain: float  # in nats, of the log-probability of the translation without the part
+    probability: float
+    kind: Kind
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,18 +86,27 @@ class OmissionReport:
     """One translation, compared with its source."""
 
     source_tokens: tuple[str, ...]
-    units: list[range]  # tokens of each word, or of each sentence that is left out as a whole
-    model_translation: str
-    need: DoubleArray  # [K] what the model's translation loses without each unit, in nats
-    gain: DoubleArray  # [K] what the given translation gains
     omissions: tuple[Omission, ...]
+    unrelated: float  # probability that it is no translation of the source at all
+    unusual: bool  # the pair is unlike what the model was trained on
+    words: int  # of the source
+    judged: int  # of them, those that can be judged
+    probabilities: dict[range, float] = field(default_factory=dict)  # of all that was looked at
+    model_translation: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values; gains are rounded to four decimal places."""
+        """Return JSON values; gains and probabilities are rounded to four decimal places."""
         return {
             "source_tokens": list(self.source_tokens),
             "own": self.model_translation,
-            "left_out": [asdict(row) | {"gain": round(row.gain, 4)} for row in self.omissions],
+            "left_out": [
+                asdict(row) | {"gain": round(row.gain, 4), "probability": round(row.probability, 4)}
+                for row in self.omissions
+            ],
+            "unrelated": round(self.unrelated, 4),
+            "unusual": self.unusual,
+            "words": self.words,
+            "judged": self.judged,
         }
 
 
@@ -90,296 +121,346 @@ class SkippedPair:
         return {"skipped": f"{self.tokens} tokens"}
 
 
-@dataclass(frozen=True)
-class SourceUnits:
-    """A source line, and what can be taken out of it: sentences, and words and numbers in them."""
+class CheckedPair(NamedTuple):
+    """A pair and what was found in it."""
 
-    line: str
-    sentence_texts: tuple[str, ...]
-    tokens: tuple[str, ...]
-    ids: list[int]
-    sentences: list[range]  # tokens of each sentence
-    units: list[range]  # tokens of each word or number
-
-    @classmethod
-    def from_line(cls, line: str, codec: Codec) -> "SourceUnits":
-        """Split a line into sentences, and each sentence as the model reads it."""
-        texts = split_into_sentences(line).sentences
-        tokenized = [_tokens_after(before, text, codec) for before, text in pairwise(["", *texts])]
-        tokens = tuple(chain.from_iterable(tokenized))
-        ends = accumulate(map(len, tokenized), initial=0)
-        sentences = [range(*pair) for pair in pairwise(ends)]
-        units = [
-            range(sentence.start + unit.start, sentence.start + unit.stop)
-            for sentence, sentence_tokens in zip(sentences, tokenized, strict=True)
-            for unit in find_units(sentence_tokens, codec)
-        ]
-        return cls(line, texts, tokens, codec.vocabulary.encode(tokens), sentences, units)
-
-    def units_in(self, sentence: range) -> list[range]:
-        """Return the units of a sentence."""
-        return [unit for unit in self.units if unit.start in sentence]
-
-    def units_without(self, sentences: Iterable[range]) -> list[range]:
-        """Return the units that remain when these sentences are taken out."""
-        removed = set(chain.from_iterable(sentences))
-        return [unit for unit in self.units if unit.start not in removed]
-
-    def highest(self, scores: UnitScores, tokens: range) -> float:
-        """Return the highest score of the units among these tokens."""
-        return max(scores[unit] for unit in self.units_in(tokens))
-
-    def other_sentences(self, sentence: range) -> list[range]:
-        """Return all sentences but this one."""
-        return [other for other in self.sentences if other != sentence]
+    pair: TextPair
+    report: "OmissionReport | SkippedPair"
 
 
-def _tokens_after(before: str, text: str, codec: Codec) -> list[str]:
-    """Tokenize a sentence as it reads after another one.
+class Removal(NamedTuple):
+    """A translation to score with parts of the source removed."""
 
-    By itself it would begin with the space that sentencepiece puts before a line. In a language
-    without spaces no line has one inside, and models hardly heed what stands after one.
-    """
-    if before and codec.settings.unspaced:
-        prefix, both = codec.tokenize(before), codec.tokenize(before + text)
-        if both[: len(prefix)] == prefix:
-            return both[len(prefix) :]
-    return codec.tokenize(text)
+    pair: Pair
+    removed: tuple[range, ...] = ()
 
-
-def find_units(tokens: Sequence[str], codec: Codec) -> list[range]:
-    """Return words and numbers as ranges of tokens, without punctuation.
-
-    Subwords form words where spaces separate them. Elsewhere each is a unit of its own, together
-    with the marks on its last letter; so is a character that is spelled as bytes.
-    """
-    starts = [j for j, pair in enumerate(pairwise(tokens), 1) if _starts_unit(*pair, codec)]
-    ranges = [range(*pair) for pair in pairwise([0, *starts, len(tokens)])]
-    return [
-        unit
-        for unit in ranges
-        if any(letter.isalnum() for letter in codec.detokenize(tokens[unit.start : unit.stop]))
-    ]
+    def source_ids(self) -> Sequence[int]:
+        """Return the tokens that remain."""
+        removed = set(chain.from_iterable(self.removed))
+        return [token for j, token in enumerate(self.pair.source.ids) if j not in removed]
 
 
-def _starts_unit(before: str, token: str, codec: Codec) -> bool:
-    """Tell whether a unit begins between these two tokens."""
-    if codec.settings.kind != "sentencepiece":
-        return True
-    if codec.settings.unspaced or codec.settings.language in UNSPACED_LANGUAGES:
-        number = before[-1].isdecimal() and token[0].isdecimal()
-        return not (number or is_continuation_byte(token) or is_grapheme_extension(token[0]))
-    return token.startswith(SPACE_SYMBOL)
+Scores = dict[range, tuple[float, float]]  # probability and gain of each part
 
 
-class Ablation(NamedTuple):
-    """A target to score with parts of the source taken out: some at once, others one at a time."""
+@dataclass
+class _Search:
+    """The parts of one pair that are removed so far, and those that may follow."""
 
-    source: SourceUnits
-    removed: Sequence[range]
-    candidates: Sequence[range]  # to remove as well, one at a time
-    target: Sequence[int]
+    pair: Pair
+    whole: Decoded
+    remaining: list[range]
+    removed: list[range] = field(default_factory=list)
+    scores: Scores = field(default_factory=dict)
+    active: bool = True
 
-    def variants(self) -> Iterator[Sequence[int]]:
-        """Yield the source without `removed`, then also without each of the candidates."""
-        yield self._without(*self.removed)
-        for candidate in self.candidates:
-            yield self._without(*self.removed, candidate)
-
-    def _without(self, *ranges: range) -> Sequence[int]:
-        removed = set(chain.from_iterable(ranges))
-        return [token_id for j, token_id in enumerate(self.source.ids) if j not in removed]
+    def can_follow(self, part: range) -> bool:
+        """Tell whether something remains without a part that no removed one overlaps."""
+        removed = [*self.removed, part]
+        overlaps = any(a.start < part.stop and part.start < a.stop for a in self.removed)
+        left = any(
+            not any(unit.start in each for each in removed) for unit in self.pair.source.units
+        )
+        return left and not overlaps
 
 
 class OmissionChecker:
     """Finds omissions in translations by any system, with a model that can score them."""
 
     def __init__(
-        self, engine: Engine, source: Codec, target: Codec, translate: TranslateSentences
+        self,
+        engine: Engine,
+        source: Codec,
+        target: Codec,
+        lexicon: Lexicon | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
-        self.engine, self.source, self.target, self.translate = engine, source, target, translate
+        self.engine, self.source, self.target = engine, source, target
+        self.lexicon, self.calibration = lexicon, calibration
+        self.ratio = LengthRatio()
+        self.target_scripts: tuple[str, ...] = ()
+        if calibration:
+            self.target_scripts = calibration.field.target_scripts
+            self.ratio = LengthRatio(calibration.length_mean, calibration.length_deviation)
 
     def reports(
-        self, pairs: Iterable[tuple[str, str]], min_gain: float = MIN_GAIN
+        self,
+        pairs: Iterable[tuple[str, str]],
+        min_probability: float = MIN_PROBABILITY,
+        words: bool = False,
     ) -> Iterator[OmissionReport]:
         """Yield a report for every pair of source and translation, a window of pairs at a time."""
         remaining = iter(pairs)
-        while window := list(islice(remaining, WINDOW_PAIRS)):
-            sources = [SourceUnits.from_line(line, self.source) for line, _ in window]
-            translations = self._translate(sources)
-            needs = self._needs(sources, translations)
-            targets = [self._target_ids(line) for _, line in window]
-            rows = zip(sources, needs, targets, strict=True)
-            sentences = [self._omitted_sentences(*row, min_gain) for row in rows]
-            words = self._word_gains(sources, needs, targets, sentences)
-            for row in zip(sources, translations, needs, sentences, words, strict=True):
-                yield self._report(*row, min_gain)
+        while window := [self.read_pair(pair) for pair in islice(remaining, WINDOW_PAIRS)]:
+            yield from self._window_reports(window, min_probability, words)
 
     def short_reports(
-        self, pairs: Iterable[tuple[str, str]], min_gain: float, max_tokens: int
+        self,
+        pairs: Iterable[tuple[str, str]],
+        max_tokens: int,
+        min_probability: float = MIN_PROBABILITY,
+        words: bool = False,
     ) -> Iterator[OmissionReport | SkippedPair]:
         """Yield reports like `reports`, but skip pairs with a side of more than `max_tokens`."""
         remaining = iter(pairs)
-        while window := list(islice(remaining, WINDOW_PAIRS)):
-            sizes = [
-                max(len(self.source.tokenize(source)), len(self.target.tokenize(target)))
-                for source, target in window
-            ]
+        while window := [self.read_pair(pair) for pair in islice(remaining, WINDOW_PAIRS)]:
+            sizes = [max(len(pair.source.ids), len(pair.target.ids)) for pair in window]
             short = [pair for pair, size in zip(window, sizes, strict=True) if size <= max_tokens]
-            reports = self.reports(short, min_gain)
+            reports = iter(self._window_reports(short, min_probability, words))
             for size in sizes:
                 yield next(reports) if size <= max_tokens else SkippedPair(size)
 
-    def _target_ids(self, line: str) -> Sequence[int]:
-        return self.target.vocabulary.encode(self.target.tokenize(line))
+    def read_pair(self, pair: tuple[str, str]) -> Pair:
+        """Split both lines into words and look them up."""
+        return Pair.from_lines(pair, self.source, self.target, self.lexicon)
 
-    def _translate(self, sources: Sequence[SourceUnits]) -> list[list[Translation]]:
-        """Translate every sentence by itself, however long it is."""
-        texts = [text for source in sources for text in source.sentence_texts]
-        longest = max(1, *(len(source.ids) for source in sources))
-        translations = iter(self.translate(texts, longest))
-        return [list(islice(translations, len(source.sentences))) for source in sources]
-
-    def _needs(
-        self, sources: Sequence[SourceUnits], translations: Sequence[Sequence[Translation]]
-    ) -> list[UnitScores]:
-        """Return what the model's own translation of a sentence loses without each of its words."""
-        ablations = [
-            Ablation(
-                source,
-                source.other_sentences(sentence),
-                source.units_in(sentence),
-                self._target_ids(translation.text),
-            )
-            for source, of_sentences in zip(sources, translations, strict=True)
-            for sentence, translation in zip(source.sentences, of_sentences, strict=True)
+    def _window_reports(
+        self, pairs: Sequence[Pair], min_probability: float, words: bool
+    ) -> list[OmissionReport]:
+        wholes = self.decode_whole(pairs)
+        searches = [
+            _Search(pair, whole, self._doubtful_parts(pair) if pair.target.units else [])
+            for pair, whole in zip(pairs, wholes, strict=True)
         ]
-        losses = zip(ablations, self._losses(ablations), strict=True)
+        self._remove_parts(searches, min_probability)
+        rows = self.unrelated_features(pairs, wholes)
+        unrelated = (
+            self.calibration.unrelated.probabilities(rows)
+            if self.calibration
+            else np.zeros(len(pairs))
+        )
+        found = self._word_scores(searches) if words else [{} for _ in pairs]
         return [
-            {
-                unit: loss
-                for ablation, row in islice(losses, len(source.sentences))
-                for unit, loss in zip(ablation.candidates, row.tolist(), strict=True)
-            }
-            for source in sources
+            self._report(search, word_scores, float(p), min_probability)
+            for search, word_scores, p in zip(searches, found, unrelated, strict=True)
         ]
 
-    def _omitted_sentences(
-        self, source: SourceUnits, need: UnitScores, target: Sequence[int], min_gain: float
-    ) -> UnitScores:
-        """Return omitted sentences, and what the target gains without each, given the others gone.
-
-        Of two that are alike either can be taken out, but not both; so it is done one after the
-        other, the one with the highest gain first. One remains if the target says anything: its
-        words are looked at.
-        """
-        needs = {s: source.highest(need, s) for s in source.sentences if source.units_in(s)}
-        remaining = [sentence for sentence, highest in needs.items() if highest >= MIN_NEED]
-        if not target and len(remaining) > 1:
-            return {s: needs[s] for s in remaining if needs[s] >= min_gain}
-        removed: list[range] = []
-        while len(remaining) > 1:
-            [losses] = self._losses([Ablation(source, removed, remaining, target)])
-            best = int(losses.argmin())
-            if -losses[best] < MIN_TRIAL_GAIN:
-                break
-            removed.append(remaining.pop(best))
-        ablations = [
-            Ablation(source, [other for other in removed if other != sentence], [sentence], target)
-            for sentence in removed
-        ]
-        gains = [-float(loss) for [loss] in self._losses(ablations)]
-        enough = min_gain - SENTENCE_MARGIN
-        return {s: gain for s, gain in zip(removed, gains, strict=True) if gain >= enough}
-
-    def _word_gains(
-        self,
-        sources: Sequence[SourceUnits],
-        needs: Sequence[UnitScores],
-        targets: Sequence[Sequence[int]],
-        sentences: Sequence[UnitScores],
-    ) -> list[UnitScores]:
-        """Return gains without each word of the remaining sentences; the needs for no target."""
-        ablations = [
-            Ablation(source, list(omitted), source.units_without(omitted), target)
-            for source, omitted, target in zip(sources, sentences, targets, strict=True)
-        ]
-        return [
-            {
-                unit: -loss if ablation.target else need[unit]
-                for unit, loss in zip(ablation.candidates, losses.tolist(), strict=True)
-            }
-            for ablation, losses, need in zip(
-                ablations, self._losses(ablations), needs, strict=True
-            )
-        ]
-
-    def _losses(self, ablations: Sequence[Ablation]) -> list[DoubleArray]:
-        """Return log P(y | x) - log P(y | x without u) for all candidates u of each ablation."""
-        rows = [(x, ablation.target) for ablation in ablations for x in ablation.variants()]
-        sizes = [1 + len(ablation.candidates) for ablation in ablations]
-        ends = np.cumsum(sizes, dtype=np.int64)
-        scores = np.split(self._log_probs(rows), ends[:-1]) if ablations else []
-        return [row[0] - row[1:] for row in scores]
-
-    def _log_probs(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> DoubleArray:
-        """Return log P(y | x) of all rows (x, y), decoded in batches of similar length."""
-
-        def score(chosen: list[int]) -> list[float]:
-            x = pad_ids([rows[k][0] for k in chosen], self.source.vocabulary.end_id)
-            y = pad_ids([rows[k][1] for k in chosen], self.target.vocabulary.end_id)
-            log_probs: list[float] = self.engine.force_decode(x, y).log_probs.tolist()
-            return log_probs
-
-        longest = max((len(y) for _, y in rows), default=0)
-        size = max(1, min(BATCH_SIZE, MAX_TARGET_POSITIONS // (1 + longest)))
-        return np.array(map_in_batches(score, [len(x) + len(y) for x, y in rows], size))
-
-    def _report(
-        self,
-        source: SourceUnits,
-        translations: Sequence[Translation],
-        need: UnitScores,
-        sentences: UnitScores,
-        words: UnitScores,
-        min_gain: float,
-    ) -> OmissionReport:
-        """Report on a line: its omitted sentences, and the words of the others."""
-        gain = sentences | words
-        units = sorted(gain, key=lambda unit: unit.start)
-        omitted = {
-            unit
-            for unit in units
-            if unit in sentences or (need[unit] >= MIN_NEED and gain[unit] >= min_gain)
-        }
-        return OmissionReport(
-            source_tokens=source.tokens,
-            units=units,
-            model_translation=join_translations(source.line, translations, self.target).text,
-            need=np.array([source.highest(need, unit) for unit in units]),
-            gain=np.array([gain[unit] for unit in units]),
-            omissions=tuple(self._merge_neighbors(source, units, omitted, gain)),
+    def candidate_parts(self, pair: Pair) -> list[range]:
+        """Return sentences, clauses and the least supported phrase, if they have words."""
+        parts = {*pair.source.sentences, *pair.source.clauses}
+        if phrase := pair.phrase():
+            parts.add(phrase)
+        everything = pair.words(range(len(pair.source.ids)))
+        return sorted(
+            (part for part in parts if pair.words(part) not in (everything, slice(0, 0))),
+            key=lambda part: (part.start, -part.stop),
         )
 
-    def _merge_neighbors(
-        self, source: SourceUnits, units: Sequence[range], omitted: set[range], gain: UnitScores
-    ) -> Iterator[Omission]:
-        """Yield omitted neighbors of one sentence as one omission."""
-        starts = [sentence.start for sentence in source.sentences]
-        keys = {unit: (unit in omitted, bisect(starts, unit.start)) for unit in units}
-        for (is_omitted, _), group in groupby(units, keys.__getitem__):
-            if is_omitted:
-                neighbors = list(group)
-                start, end = neighbors[0].start, neighbors[-1].stop
-                text = self.source.detokenize(source.tokens[start:end])
-                yield Omission(text, start, end, max(gain[unit] for unit in neighbors))
+    def _doubtful_parts(self, pair: Pair) -> list[range]:
+        parts = [part for part in self.candidate_parts(pair) if len(pair.source.units_in(part))]
+        if not self.calibration or not self.lexicon or not parts:
+            return parts
+        rows = [lexical_features(pair, part, self.ratio) for part in parts]
+        probable = self.calibration.lexical.probabilities(rows) >= MIN_DOUBT
+        return [part for part, is_probable in zip(parts, probable, strict=True) if is_probable]
+
+    def _remove_parts(self, searches: Sequence[_Search], min_probability: float) -> None:
+        """Remove the most probable part of each pair, as long as there is one; then judge each."""
+        while active := [search for search in searches if search.active]:
+            for search in active:
+                search.remaining = [part for part in search.remaining if search.can_follow(part)]
+            scores = self.score_parts(
+                [(s.pair, s.whole, tuple(s.removed), s.remaining) for s in active],
+                self.calibration.parts if self.calibration else None,
+            )
+            for search, found in zip(active, scores, strict=True):
+                search.scores |= found
+                best = _most_probable(found)
+                search.active = best is not None and found[best][0] >= TRIAL * min_probability
+                if best is not None and search.active:
+                    search.removed.append(best)
+        several = [search for search in searches if len(search.removed) > 1]
+        tasks = [
+            (s.pair, s.whole, tuple(other for other in s.removed if other != part), [part])
+            for s in several
+            for part in s.removed
+        ]
+        again = iter(self.score_parts(tasks, self.calibration.parts if self.calibration else None))
+        for search in several:
+            for _ in search.removed:
+                search.scores |= next(again)
+        for search in searches:
+            search.removed = [p for p in search.removed if search.scores[p][0] >= min_probability]
+
+    def score_parts(
+        self,
+        tasks: Sequence[tuple[Pair, Decoded, tuple[range, ...], Sequence[range]]],
+        logistic: Logistic | None,
+        margin: float = 0.0,
+    ) -> list[Scores]:
+        """Return probability and gain of each part, with the removed parts of its pair removed."""
+        features = self.part_features(tasks)
+        rows = [row for group in features for row in group]
+        if logistic:
+            probabilities = logistic.probabilities(rows)
+        else:  # without calibration: what gains probability
+            gains = np.array([row[GAIN] for row in rows])
+            probabilities = sigmoid(np.sign(gains) * np.expm1(np.abs(gains)) - margin)
+        scored = iter(zip(probabilities.tolist(), rows, strict=True))
+        return [
+            {
+                part: (p, float(np.sign(row[GAIN]) * np.expm1(abs(row[GAIN]))))
+                for part, (p, row) in zip(parts, islice(scored, len(parts)), strict=True)
+            }
+            for _, _, _, parts in tasks
+        ]
+
+    def part_features(
+        self, tasks: Sequence[tuple[Pair, Decoded, tuple[range, ...], Sequence[range]]]
+    ) -> list[list[list[float]]]:
+        """Return the features of each part, with the removed parts of its pair removed."""
+        removals = []
+        for pair, _, removed, parts in tasks:
+            if parts and removed:
+                removals.append(Removal(pair, removed))
+            removals += [Removal(pair, (*removed, part)) for part in parts]
+        decoded = iter(self.decode(removals))
+        features = []
+        for pair, whole, removed, parts in tasks:
+            base = replace(next(decoded), received=whole.received) if parts and removed else whole
+            features.append(
+                [
+                    [
+                        *lexical_features(pair, part, self.ratio),
+                        *decoded_features(base, next(decoded), part),
+                    ]
+                    for part in parts
+                ]
+            )
+        return features
+
+    def _word_scores(self, searches: Sequence[_Search]) -> list[Scores]:
+        """Return the scores of the words that the removed parts leave, if they are in doubt."""
+        tasks = [
+            (s.pair, s.whole, tuple(s.removed), self.doubtful_words(s.pair, s.removed))
+            for s in searches
+        ]
+        logistic = self.calibration.words if self.calibration else None
+        return self.score_parts(tasks, logistic, UNCALIBRATED_WORD_GAIN)
+
+    def doubtful_words(self, pair: Pair, removed: Sequence[range] = ()) -> list[range]:
+        """Return the words that the translation does not support as usual."""
+        units = pair.source.units_without(removed)
+        if len(pair.source.units) < 2 or not pair.target.units:
+            return []
+        if self.lexicon is None:
+            return units
+        missing, usual = pair.evidence.missing, pair.evidence.usual
+        is_doubtful = {
+            unit: usual[j] > 0 and missing[j] > MAX_MISSING_SHARE * usual[j]
+            for j, unit in enumerate(pair.source.units)
+        }
+        return [unit for unit in units if is_doubtful[unit]]
+
+    def unrelated_features(
+        self, pairs: Sequence[Pair], wholes: Sequence[Decoded]
+    ) -> list[list[float]]:
+        """Return what tells a translation from a text that is none."""
+        return [
+            [
+                pair.evidence.share,
+                pair.target_evidence.share,
+                float(np.clip(whole.nats_per_token, -10, 0)),
+                abs(self.ratio.deviations(len(pair.source.units), len(pair.target.units))),
+                float(has_foreign_script(pair.target.line, self.target_scripts)),
+            ]
+            for pair, whole in zip(pairs, wholes, strict=True)
+        ]
+
+    def decode_whole(self, pairs: Sequence[Pair]) -> list[Decoded]:
+        """Score translations of whole lines."""
+        return self.decode([Removal(pair) for pair in pairs])
+
+    def decode(self, removals: Sequence[Removal]) -> list[Decoded]:
+        """Score translations, in batches of similar length."""
+        rows = [removal.source_ids() for removal in removals]
+
+        def score(chosen: list[int]) -> list[Decoded]:
+            targets = [removals[k].pair.target.ids for k in chosen]
+            x = pad_ids([rows[k] for k in chosen], self.source.vocabulary.end_id)
+            y = pad_ids(targets, self.target.vocabulary.end_id)
+            forced = self.engine.force_decode(x, y)
+            received = (forced.alpha * y.mask[:, : forced.alpha.shape[1], None]).sum(axis=1)
+            return [
+                Decoded(log_probs[: len(target) + 1], attention)
+                for target, log_probs, attention in zip(
+                    targets, forced.token_log_probs, received, strict=True
+                )
+            ]
+
+        longest = max((len(removal.pair.target.ids) for removal in removals), default=0)
+        size = max(1, min(BATCH_SIZE, MAX_TARGET_POSITIONS // (1 + longest)))
+        lengths = [len(x) + len(r.pair.target.ids) for x, r in zip(rows, removals, strict=True)]
+        return map_in_batches(score, lengths, size)
+
+    def _report(
+        self, search: _Search, words: Scores, unrelated: float, min_probability: float
+    ) -> OmissionReport:
+        pair = search.pair
+        source, has_words = pair.source, bool(pair.source.units)
+        omissions: list[Omission] = []
+        if has_words and not pair.target.units:
+            unrelated = 1.0
+            omissions.append(self._omission(pair, range(len(source.ids)), (1.0, 0.0), "line"))
+        elif unrelated < min_probability or not has_words:
+            parts, scores = _runs(search.removed, pair, gap=False), search.scores
+            omissions += [
+                self._omission(pair, part, max(scores[p] for p in members), _kind(part, pair))
+                for part, members in parts
+            ]
+            is_found = {part for part, (p, _) in words.items() if p >= min_probability}
+            omissions += [
+                self._omission(pair, part, max(words[p] for p in members), "word")
+                for part, members in _runs(is_found, pair, gap=True)
+            ]
+        statistics = self.calibration.field if self.calibration else None
+        nats = search.whole.nats_per_token
+        return OmissionReport(
+            source_tokens=source.tokens,
+            omissions=tuple(sorted(omissions, key=lambda omission: omission.start)),
+            unrelated=unrelated if has_words else 0.0,
+            unusual=statistics is not None
+            and has_words
+            and (
+                nats < statistics.min_given
+                or statistics.has_rare_tokens(source.tokens, self.source.vocabulary)
+            ),
+            words=len(source.units),
+            judged=pair.evidence.judged if self.lexicon else len(source.units),
+            probabilities={p: score[0] for p, score in (search.scores | words).items()},
+        )
+
+    def _omission(
+        self, pair: Pair, part: range, score: tuple[float, float], kind: Kind
+    ) -> Omission:
+        text = self.source.detokenize(pair.source.tokens[part.start : part.stop])
+        return Omission(text, part.start, part.stop, score[1], score[0], kind)
 
 
-def format_reports(reports: Iterable[OmissionReport | SkippedPair], as_json: bool) -> Iterator[str]:
-    """Yield output lines: as JSON one per pair, otherwise only for pairs with omissions."""
-    for number, report in enumerate(reports, 1):
-        if as_json:
-            yield json.dumps(report.to_json(), ensure_ascii=False)
-        elif isinstance(report, OmissionReport) and report.omissions:
-            omissions = (f"{omission.text} ({omission.gain:.1f})" for omission in report.omissions)
-            yield "\t".join([str(number), *omissions])
+def _most_probable(scores: Scores) -> range | None:
+    """Return the longest part that is nearly as probable as the most probable one."""
+    highest = max((p for p, _ in scores.values()), default=0.0)
+    near = (part for part, (p, _) in scores.items() if p >= NEARLY * highest)
+    return max(near, key=len, default=None)
+
+
+def _kind(part: range, pair: Pair) -> Kind:
+    if part in pair.source.sentences:
+        return "sentence"
+    return "clause" if part in pair.source.clauses else "phrase"
+
+
+def _runs(parts: Iterable[range], pair: Pair, gap: bool) -> Iterator[tuple[range, list[range]]]:
+    """Join parts of one sentence between which there is no word and, without `gap`, no token."""
+    run: list[range] = []
+    for part in sorted(parts, key=lambda part: part.start):
+        if run:
+            between = range(run[-1].stop, part.start)
+            words = pair.words(between)
+            together = any(run[0].start in s and part.start in s for s in pair.source.sentences)
+            if not together or words.start < words.stop or (between and not gap):
+                yield range(run[0].start, run[-1].stop), run
+                run = []
+        run.append(part)
+    if run:
+        yield range(run[0].start, run[-1].stop), run

@@ -34,12 +34,12 @@ from covnmt.base.files import (
 from covnmt.base.processes import Chunk, chunked
 from covnmt.decoding.engines import default_processes
 from covnmt.decoding.onnx.format import GRAPH_FILES, SHORTLIST_FILE, is_exported
-from covnmt.inference import align, omissions
+from covnmt.inference import align
 from covnmt.inference.align import Alignment, EmptySideError
 from covnmt.inference.documents import DocumentBatch, TranslatedDocument
 from covnmt.inference.input_lines import input_chunks
 from covnmt.inference.model import WINDOW_BATCHES, Model, ModelLoader
-from covnmt.inference.omissions import OmissionReport, SkippedPair
+from covnmt.inference.omissions import MAX_TOKENS, MIN_PROBABILITY, CheckedPair, TextPair
 from covnmt.inference.terms import Terms
 from covnmt.inference.translate import Translation, format_translations
 from covnmt.text.documents import DocumentFormat
@@ -51,6 +51,7 @@ ChunkFunction = Callable[[Model, list[T], int], Iterable[R]]
 
 CORES_PER_WORKER = 2
 CHUNK_BATCHES = 8  # per chunk for one of several processes: enough to sort its lines by length
+CHECK_CHUNK_PAIRS = 128  # few enough that all processes have work, enough to batch them
 ALIGNMENT_CHUNK_PAIRS = 4 * align.BATCH_SIZE  # per chunk for one of several processes
 WEIGHTS = ("model.safetensors", *GRAPH_FILES, SHORTLIST_FILE)
 SETTINGS_FILE = ".translate.json"  # how the files of an output directory were made
@@ -209,27 +210,36 @@ def _align_chunk(
     return model.align_stream(pairs, tokenized, first)
 
 
-def check_parallel_files(
-    loader: ModelLoader, source: Path, target: Path, min_gain: float, max_tokens: int
-) -> Iterator[OmissionReport | SkippedPair]:
-    """Check two files for omissions line by line, in order; warn of lines that are too long."""
+def check_pairs(
+    loader: ModelLoader,
+    pairs: Iterable[TextPair],
+    min_probability: float = MIN_PROBABILITY,
+    words: bool = False,
+    max_tokens: int = MAX_TOKENS,
+) -> Iterator[CheckedPair]:
+    """Check pairs for omissions, in order."""
     workers = default_processes(loader.directories[0], loader.threads)
-    pairs = ((s, t) for s, t in read_parallel_lines(source, target))
-    check = partial(_check_chunk, min_gain, max_tokens)
-    reports = map_lines(loader, check, chunked(pairs, omissions.WINDOW_PAIRS), workers)
-    for number, report in enumerate(reports, 1):
-        if isinstance(report, SkippedPair):
-            warn(
-                f"{source} and {target}, line {number}: {report.tokens} tokens, not checked; a "
-                f"side may have {max_tokens}: split it, or use --max-tokens {report.tokens}"
-            )
-        yield report
+    check = partial(_check_chunk, min_probability, words, max_tokens)
+    return map_lines(loader, check, chunked(pairs, CHECK_CHUNK_PAIRS), workers)
 
 
 def _check_chunk(
-    min_gain: float, max_tokens: int, model: Model, pairs: list[tuple[str, str]], _first: int
-) -> Iterator[OmissionReport | SkippedPair]:
-    return model.check_stream(pairs, min_gain, max_tokens)
+    min_probability: float,
+    words: bool,
+    max_tokens: int,
+    model: Model,
+    pairs: list[TextPair],
+    _first: int,
+) -> Iterator[CheckedPair]:
+    texts = [(pair.source, pair.target) for pair in pairs]
+    reports = model.check_stream(texts, min_probability, words, max_tokens)
+    return (CheckedPair(*row) for row in zip(pairs, reports, strict=True))
+
+
+def read_text_pairs(source: Path, target: Path) -> Iterator[TextPair]:
+    """Read a text and its translation line by line; ids are numbers of lines."""
+    for number, (x, y) in enumerate(read_parallel_lines(source, target), 1):
+        yield TextPair(str(number), x, y)
 
 
 @dataclass(frozen=True)

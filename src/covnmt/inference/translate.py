@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from covnmt.decoding.engines import StepCallback
 from covnmt.text.codec import Codec
 from covnmt.text.tokenize import clean_line
 from covnmt.text.vocabulary import UNK_ID
+
+if TYPE_CHECKING:
+    from covnmt.inference.omissions import Omission
 
 # Called after a decoding step with the index of a line and the tokens of its translation so far.
 LineCallback = Callable[[int, tuple[str, ...]], None]
@@ -45,6 +48,7 @@ class Translation:
     coverage: FloatArray  # [J] total attention received, divided by the fertility if there is one
     fertility: FloatArray | None  # [J] target tokens expected, where the model predicts them
     alternatives: tuple["Translation", ...] = ()  # the rest of the n-best list
+    omissions: "tuple[Omission, ...] | None" = None  # if it was checked
     finished: bool = True  # False: the search gave up before the sentence ended
 
     @property

@@ -8,9 +8,18 @@ from typing import TypeVar
 
 from covnmt.base.errors import UserError
 from covnmt.data.corpus import REPORT_FILE, Corpus, check_digest, split_files
+from covnmt.data.lexicon import Lexicon
 from covnmt.data.settings import SplitName
 from covnmt.decoding.onnx.format import check_digests, is_exported, read_manifest
-from covnmt.model.directory import ModelDescription, check_vocabularies, find_model, load_config
+from covnmt.inference.calibration import Calibration
+from covnmt.model.directory import (
+    CHECK_FILES,
+    LEXICON_FILE,
+    ModelDescription,
+    check_vocabularies,
+    find_model,
+    load_config,
+)
 from covnmt.text.codec import SIDES, Codec
 
 T = TypeVar("T")
@@ -72,6 +81,8 @@ def _verify_model(directory: Path, result: Verification) -> None:
     result.check("vocabularies", lambda: _check_vocabularies(directory, description))
     if is_exported(directory):
         result.check("graphs and weights", lambda: _check_exported(directory))
+    if any((directory / name).exists() for name in CHECK_FILES):
+        result.check("omission check", lambda: _load_check(directory))
     for path in sorted(directory.rglob("*.safetensors")):
         name = str(path.relative_to(directory))
         result.check(name, partial(_check_weights, path, description))
@@ -84,6 +95,11 @@ def _check_vocabularies(directory: Path, description: ModelDescription) -> None:
 
 def _check_exported(directory: Path) -> None:
     check_digests(directory, read_manifest(directory))
+
+
+def _load_check(directory: Path) -> None:
+    Calibration.load(directory)
+    Lexicon.load(directory / LEXICON_FILE)
 
 
 def _check_weights(path: Path, description: ModelDescription) -> None:

@@ -19,6 +19,8 @@ MAX_VOCABULARY_SIZE = 10**9
 BUNDLED_MODELS = Path(__file__).parents[1] / "bundled"
 TRAINING_ONLY = {"dropout", "init"}  # model settings that translations do not depend on
 BEST_WEIGHTS = "model.safetensors"
+LEXICON_FILE, CALIBRATION_FILE = "lexicon.npz", "check.json"
+CHECK_FILES = (LEXICON_FILE, CALIBRATION_FILE)  # of the omission check; models need not have them
 MODEL_CARD = "README.md"  # intended use, training data and scores of a model
 
 

@@ -1,7 +1,8 @@
-"""Remarks on a translation: source words with too little or too much attention, repetitions.
+"""Remarks on a translation: omitted source words, words with too much attention, repetitions.
 
-Attention is only a hint, so the reason of a remark says what was measured. `alignment` is [I, J];
-the attention that a source token received is the sum of its column.
+Omissions come from the check that judges all translations; attention is only a hint, so the reason
+of a remark says what was measured. `alignment` is [I, J]; the attention that a source token
+received is the sum of its column.
 """
 
 from collections import defaultdict
@@ -48,15 +49,31 @@ def _source_remarks(translation: Translation) -> list[Remark]:
     remarks, fertility = [], translation.fertility
     received = translation.alignment.sum(axis=0)  # [J]
     limit = max_coverage(fertility is not None)
+    omitted = _omitted_tokens(translation)
+    is_checked = translation.omissions is not None
     for j, (attention, coverage) in enumerate(zip(received, translation.coverage, strict=True)):
-        if attention < LOW_ATTENTION:
+        # a longer token stands for more words
+        letters = sum(map(str.isalnum, translation.source_tokens[j]))
+        if j in omitted:
+            remarks.append(Remark("source", j, "left out", omitted[j]))
+        elif not is_checked and attention < LOW_ATTENTION:
             reason = f"attention {attention:.2f} in all: the translation hardly attended to it"
             remarks.append(Remark("source", j, "left out", reason))
-        elif coverage > limit:
+        elif coverage > limit * (max(1.0, letters / 2) if fertility is None else 1.0):
             expected = "" if fertility is None else f", {fertility[j]:.2f} expected"
             reason = f"attention {attention:.2f} in all{expected}: more than its share"
             remarks.append(Remark("source", j, "too much", reason))
     return remarks
+
+
+def _omitted_tokens(translation: Translation) -> dict[int, str]:
+    """Return the tokens of words that the translation probably leaves out, each with the reason."""
+    return {
+        j: f"nothing stands for “{omission.text}”, with a probability of {omission.probability:.2f}"
+        for omission in translation.omissions or ()
+        for j in range(omission.start, omission.end)
+        if any(map(str.isalnum, translation.source_tokens[j]))
+    }
 
 
 def _repetitions(translation: Translation) -> list[Remark]:

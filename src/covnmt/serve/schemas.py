@@ -261,7 +261,7 @@ class AlignResponse(BaseModel):
 
 
 class LeftOutWords(BaseModel):
-    """Consecutive words, or a whole sentence, that are probably left out: a hint, not proof."""
+    """A part of the source that is probably left out: a hint, not proof."""
 
     text: str
     start: int = Field(description="first token")
@@ -269,6 +269,8 @@ class LeftOutWords(BaseModel):
     gain: float = Field(
         description="nats by which the translation is more probable without these words, or one"
     )
+    probability: float = Field(description="that it is left out")
+    kind: str = Field(description="line, sentence, clause, phrase or word")
 
 
 class CheckOut(BaseModel):
@@ -277,6 +279,10 @@ class CheckOut(BaseModel):
     source_tokens: list[str]
     own: Annotated[str, Field(description="the model's own translation")]
     left_out: list[LeftOutWords]
+    unrelated: float = Field(description="probability that it is no translation of the source")
+    unusual: bool = Field(description="unlike what the model was trained on")
+    words: int = Field(description="words of the source")
+    judged: int = Field(description="words of the source that can be judged")
 
 
 class CheckResponse(BaseModel):

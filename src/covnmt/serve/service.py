@@ -73,7 +73,8 @@ class TranslationService:
     ) -> SubmittedTexts:
         """Split one text or several into sentences and queue these for translation.
 
-        `parts` are those of the answer, whose size is bounded.
+        `parts` are those of the answer, whose size is bounded; with `remarks` the
+        translations are checked for omissions too.
         """
         texts = [texts] if isinstance(texts, str) else texts
         if (beam or 1) > self.settings.max_beam:
@@ -87,7 +88,10 @@ class TranslationService:
         for text_prefix, layout in zip(numbered_prefixes("text", len(texts)), layouts, strict=True):
             sentence_prefixes = numbered_prefixes("sentence", len(layout.sentences))
             prefixes += [text_prefix + prefix for prefix in sentence_prefixes]
-            work += [TranslateWork((sentence,), decode) for sentence in layout.sentences]
+            work += [
+                TranslateWork((sentence,), decode, "remarks" in parts)
+                for sentence in layout.sentences
+            ]
         futures = self.submit(request, model, work, prefixes, on_partial)
         if self.settings.log_text:
             add_log_fields(request.scope, text=texts)

@@ -14,7 +14,7 @@ from covnmt.base.config import DecodeConfig
 from covnmt.base.errors import UserError
 from covnmt.inference.align import Alignment
 from covnmt.inference.model import Model, OverlongTextError
-from covnmt.inference.omissions import MAX_TOKENS, OmissionReport
+from covnmt.inference.omissions import MAX_TOKENS, OmissionReport, SkippedPair
 from covnmt.inference.translate import Translation
 from covnmt.text.codec import Codec
 
@@ -62,6 +62,7 @@ class TranslateWork(Work[Translation]):
     """Translate a sentence, which must have at least one character that is not a space."""
 
     decode: DecodeConfig
+    check: bool = False  # check the translations for omissions too
 
     @property
     def cost(self) -> float:
@@ -74,7 +75,14 @@ class TranslateWork(Work[Translation]):
     ) -> Sequence[Translation]:
         sentences = [sentence for work in batch for sentence in work.texts]
         on_step = ChangedText(on_partial, model.target) if on_partial else None
-        return model.translate(sentences, batch[0].decode, "raise", on_step)
+        done = model.translate(sentences, batch[0].decode, "raise", on_step)
+        if not batch[0].check:
+            return done
+        reports = model.check_stream([(each.source, each.text) for each in done], words=True)
+        return [
+            each if isinstance(report, SkippedPair) else replace(each, omissions=report.omissions)
+            for each, report in zip(done, reports, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -106,7 +114,12 @@ class CheckWork(Work[OmissionReport]):
     def run(
         cls, batch: Sequence[Self], model: Model, on_partial: ProgressCallback | None
     ) -> Sequence[OmissionReport]:
-        return model.check(_short_pairs(batch, model, min(MAX_TOKENS, model.decode.max_source)))
+        pairs = _short_pairs(batch, model, min(MAX_TOKENS, model.decode.max_source))
+        own = model.translate([source for source, _ in pairs], split_sentences=True)
+        return [
+            replace(report, model_translation=translation.text)
+            for report, translation in zip(model.check(pairs, words=True), own, strict=True)
+        ]
 
 
 def _short_pairs(

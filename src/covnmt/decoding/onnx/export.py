@@ -19,7 +19,14 @@ from torch import Tensor, nn
 
 from covnmt.base.config import DataConfig
 from covnmt.base.errors import UserError
-from covnmt.base.files import atomic_write, file_digest, lock_directory, write_json
+from covnmt.base.files import (
+    atomic_write,
+    file_digest,
+    lock_directory,
+    read_bytes,
+    write_bytes,
+    write_json,
+)
 from covnmt.decoding.onnx.builder import WeightStore
 from covnmt.decoding.onnx.encoder import build_encoder_graph
 from covnmt.decoding.onnx.format import (
@@ -39,6 +46,7 @@ from covnmt.decoding.torch import pick_device
 from covnmt.model.checkpoint import BEST_WEIGHTS, load_network
 from covnmt.model.coverage import LinguisticCoverage, NeuralCoverage, NoCoverage
 from covnmt.model.directory import (
+    CHECK_FILES,
     check_vocabularies,
     find_model,
     load_config,
@@ -78,6 +86,9 @@ def export_model(
     shortlist = None if aligned_text is None else build_shortlist(aligned_text, codecs)
     with lock_directory(target):
         copy_codecs(directory, target)
+        for name in CHECK_FILES:
+            if (directory / name).exists():
+                write_bytes(target / name, read_bytes(directory / name))
         # the path of the training data means nothing on other machines
         config = description.config
         data = config.data.model_copy(update={"directory": DataConfig().directory})

@@ -297,16 +297,20 @@ class OnnxEngine:
             self.models[:1], source, self.end_id, beam=1, all_tokens=True
         )
         rows, J = np.arange(len(source.ids)), source.ids.shape[1]
-        alphas, target_log_probs = [], np.zeros(len(rows), np.float32)
+        alphas, columns = [], []
         last_ids: IntArray | None = None
         for token_ids, is_real in zip(target.ids.T, target.mask.T, strict=True):
             self.before_step()
             [outputs], state = scorer.run(state, last_ids, 1, ["log_probs", "alpha"])
             log_probs, alpha = outputs
-            target_log_probs += np.where(is_real, log_probs[rows, token_ids], 0)
+            columns.append(np.where(is_real, log_probs[rows, token_ids], np.float32(0)))
             alphas.append(alpha[:, :J])
             last_ids = token_ids
-        return ForcedDecoding(np.stack(alphas, axis=1), target_log_probs, scorer.fertility(J))
+        total = np.zeros(len(rows), np.float32)
+        for column in columns:  # in this order, so that padding changes nothing
+            total += column
+        alpha, token_log_probs = np.stack(alphas, axis=1), np.stack(columns, axis=1)
+        return ForcedDecoding(alpha, total, scorer.fertility(J), token_log_probs)
 
     def attend_twice(self, source: PaddedIds, target: PaddedIds) -> AttentionTwice:
         """Take every step with the coverage and with C_0."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from covnmt.inference.omissions import SourceUnits, find_units
+from covnmt.inference.text_units import TextUnits, find_units
 from covnmt.model.directory import find_model
 from covnmt.text.codec import Codec
 from covnmt.text.moses import MosesTokenizer
@@ -46,7 +46,7 @@ def test_a_character_spelled_in_bytes_is_a_unit_unless_punctuation() -> None:
 
 def test_sentences_are_ranges_of_the_tokens_of_a_line() -> None:
     codec = Codec(TokenizerSettings(), MosesTokenizer("en"), NO_WORDS)
-    line = SourceUnits.from_line("The dog barks. ... It is late.", codec)
+    line = TextUnits.from_line("The dog barks. ... It is late.", codec)
     assert line.tokens == ("The", "dog", "barks", ".", "...", "It", "is", "late", ".")
     assert line.sentences == [range(4), range(4, 5), range(5, 9)]
     assert line.units_in(line.sentences[2]) == [range(5, 6), range(6, 7), range(7, 8)]
@@ -59,7 +59,7 @@ def test_unspaced_sentences_are_tokenized_as_in_the_line(model: str) -> None:
     """A sentence by itself would begin with a space symbol and be read differently."""
     codec = Codec.load(find_model(model), "source")
     text = "彼は寺で学んだ。しかし「月」を得た。其他有关事项。"
-    line = SourceUnits.from_line(text, codec)
+    line = TextUnits.from_line(text, codec)
     assert list(line.tokens) == codec.tokenize(text)
     assert [codec.detokenize(line.tokens[each.start : each.stop]) for each in line.sentences] == [
         f"{sentence}。" for sentence in text.split("。")[:-1]
@@ -73,9 +73,9 @@ def test_spaced_sentences_begin_with_a_space_symbol(unspaced: bool, tokens: str)
             return list(f"▁{line}")
 
     settings = TokenizerSettings(kind="sentencepiece", unspaced=unspaced)
-    assert SourceUnits.from_line(
-        "今。 明。", Codec(settings, Subwords(), NO_WORDS)
-    ).tokens == tuple(tokens)
+    assert TextUnits.from_line("今。 明。", Codec(settings, Subwords(), NO_WORDS)).tokens == tuple(
+        tokens
+    )
 
 
 def test_a_subword_across_a_sentence_end_changes_no_tokens() -> None:
@@ -84,5 +84,5 @@ def test_a_subword_across_a_sentence_end_changes_no_tokens() -> None:
             return list(line.replace("。「", "@"))
 
     settings = TokenizerSettings(kind="characters", unspaced=True)
-    line = SourceUnits.from_line("あ。「い」。", Codec(settings, Greedy(), NO_WORDS))
+    line = TextUnits.from_line("あ。「い」。", Codec(settings, Greedy(), NO_WORDS))
     assert line.tokens == tuple("あ。「い」。")

@@ -1,0 +1,357 @@
+"""A lexicon of word translations: IBM model 1 in both directions (Brown et al., 1993).
+
+It tells how well the words of one side support a word of the other: max_e log t(z | e) / p(z), the
+mutual information of z with its best partner. That needs no network and no decoding, and holds in
+text that a translation model has never seen. Words are the same to it if their first letters are.
+
+Letters: z a source and e a target word; K pairs of words that occur together.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covnmt.base.arrays import DoubleArray, FloatArray, IntArray
+from covnmt.base.console import track
+from covnmt.base.errors import UserError
+from covnmt.base.files import read_bytes, write_bytes
+from covnmt.text.codec import SIDES, Side
+
+STEM_LETTERS = 6  # of a word in an alphabet: a stemmer that needs to know no language
+MAX_WORDS = 20_000  # of each side
+MIN_COUNT = 3  # of a word
+MAX_ENTRIES = 330_000
+MAX_LENGTH = 50  # words; longer sentences say little about single words
+ITERATIONS = 5
+CHUNK_PAIRS = 20_000
+STEP = 1 / 20  # of stored logarithms, in nats
+MAX_LOG = 255 * STEP
+MIN_SUPPORT = 1.0  # entries with less are left out
+MAX_PIECE = 4  # characters of a word that no spaces separate; longer ones are phrases
+# runs of letters and digits, of katakana, or of other letters
+_RUN = re.compile(r"[A-Za-z0-9]+|[ァ-ヺー]+|[^\W_A-Za-z0-9ァ-ヺー]+")
+_WHOLE_RUN = re.compile(r"[A-Za-z0-9ァ-ヺー]+")  # is one word
+
+PAIR_ARRAYS = ("offsets", "partners", "source_support", "target_support")
+
+Bytes = NDArray[np.uint8]
+
+
+class Word(NamedTuple):
+    """A word of a line: what the lexicon calls it, and its characters."""
+
+    key: str
+    start: int
+    end: int
+
+
+class WordSplitter:
+    """Splits a line into words, without punctuation; with a sentencepiece model if `spm` is one."""
+
+    def __init__(self, spm: bytes = b"") -> None:
+        self._model: Any = None
+        if spm:
+            import sentencepiece
+
+            self._model = sentencepiece.SentencePieceProcessor(model_proto=spm)
+
+    def words(self, line: str) -> list[Word]:
+        """Return the words in order."""
+        return list(self._words(line))
+
+    def _words(self, line: str) -> Iterator[Word]:
+        for run in _RUN.finditer(line):
+            start = run.start()
+            pieces = [run[0]]
+            if self._model is not None and not _WHOLE_RUN.fullmatch(run[0]):
+                pieces = self._model.encode(run[0], out_type=str)
+            for piece in pieces:
+                key = piece.lower()[:STEM_LETTERS] if piece[0].isalpha() else piece
+                yield Word(key, start, start + len(piece))
+                start += len(piece)
+
+
+def train_splitter(lines: Iterable[str], vocabulary_size: int = MAX_WORDS) -> bytes:
+    """Train the sentencepiece model that finds words where no spaces separate them."""
+    import sentencepiece
+
+    stream = BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(
+            run[0]
+            for line in lines
+            for run in _RUN.finditer(line)
+            if not _WHOLE_RUN.fullmatch(run[0])
+        ),
+        model_writer=stream,
+        model_type="unigram",
+        vocab_size=vocabulary_size,
+        max_sentencepiece_length=MAX_PIECE,
+        hard_vocab_limit=False,
+        character_coverage=0.9995,
+        normalization_rule_name="identity",
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        input_sentence_size=400_000,
+        shuffle_input_sentence=False,
+        num_threads=1,
+        minloglevel=2,
+    )
+    return stream.getvalue()
+
+
+@dataclass(frozen=True, eq=False)
+class LexiconSide:
+    """The words of one side, and what is usual for each; logarithms are in `STEP`s."""
+
+    words: Bytes  # UTF-8, one word a line, most frequent first
+    spm: Bytes  # a sentencepiece model; empty where spaces separate words
+    usual: Bytes  # [words] mean support of the word in the training text
+    rarity: Bytes  # [words] -log p of the word
+
+    @cached_property
+    def splitter(self) -> WordSplitter:
+        """What finds the words of a line."""
+        return WordSplitter(self.spm.tobytes())
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Ids of the words."""
+        words = self.words.tobytes().decode().split("\n")
+        return {word: number for number, word in enumerate(words)}
+
+    def arrays(self, side: Side) -> dict[str, Bytes]:
+        """Name what is stored."""
+        return {f"{side}_{field.name}": getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any], side: Side) -> "LexiconSide":
+        """Read what is stored."""
+        return cls(**{field.name: arrays[f"{side}_{field.name}"] for field in fields(cls)})
+
+
+class Support(NamedTuple):
+    """How well the other side supports each word of a line, in nats; nan if it is unknown."""
+
+    support: DoubleArray  # [words] of the line
+    usual: DoubleArray  # in the training text
+    rarity: DoubleArray  # -log p of the word
+
+
+@dataclass(frozen=True, eq=False)
+class Lexicon:
+    """Pairs of words, sorted by source and then target, with their mutual information."""
+
+    source: LexiconSide
+    target: LexiconSide
+    offsets: IntArray  # [source words + 1] of the pairs
+    partners: NDArray[np.uint16]  # [K] target words
+    source_support: Bytes  # [K] log t(z | e) / p(z)
+    target_support: Bytes  # [K] log t(e | z) / p(e)
+
+    @classmethod
+    def load(cls, path: Path) -> "Lexicon | None":
+        """Read a lexicon, if there is one."""
+        if not path.exists():
+            return None
+        try:
+            with np.load(BytesIO(read_bytes(path)), allow_pickle=False) as file:
+                source, target = (LexiconSide.from_arrays(file, side) for side in SIDES)
+                return cls(source, target, *(file[name] for name in PAIR_ARRAYS))
+        except (ValueError, KeyError, OSError, BadZipFile) as error:
+            raise UserError(
+                f"{path}: damaged ({error}); restore it from a copy, or make it again with "
+                "`covnmt calibrate`"
+            ) from None
+
+    def save(self, path: Path) -> None:
+        """Write the lexicon."""
+        arrays: dict[str, Any] = {name: getattr(self, name) for name in PAIR_ARRAYS}
+        arrays |= self.source.arrays("source") | self.target.arrays("target")
+        stream = BytesIO()
+        np.savez_compressed(stream, **arrays)
+        write_bytes(path, stream.getvalue())
+
+    @cached_property
+    def _keys(self) -> IntArray:
+        """The pairs as numbers in ascending order, and one more that is none."""
+        size = len(self.target.usual)
+        rows = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
+        return np.append(rows * size + self.partners, np.iinfo(np.int64).max)
+
+    @cached_property
+    def _supports(self) -> tuple[DoubleArray, DoubleArray]:
+        rows = (self.source_support, self.target_support)
+        first, second = (np.append(row * STEP, 0.0) for row in rows)
+        return first, second
+
+    def supports(self, source: Sequence[str], target: Sequence[str]) -> tuple[Support, Support]:
+        """Return the support of the words of either side, given as keys, by those of the other.
+
+        A word that stands on the other side as it is has all the support it can have.
+        """
+        z, e = (
+            np.array([side.ids.get(key, -1) for key in keys], dtype=np.int64)
+            for side, keys in ((self.source, source), (self.target, target))
+        )
+        wanted = np.where(
+            (z[:, None] >= 0) & (e >= 0), z[:, None] * len(self.target.usual) + e, -1
+        )  # [J, I]
+        rows = np.searchsorted(self._keys, wanted)
+        rows = np.where(self._keys[rows] == wanted, rows, len(self._keys) - 1)
+        by_target, by_source = (values[rows] for values in self._supports)
+        return (
+            _best(self.source, source, z, by_target, set(target)),
+            _best(self.target, target, e, by_source.T, set(source)),
+        )
+
+
+def _best(
+    side: LexiconSide, keys: Sequence[str], ids: IntArray, pairs: DoubleArray, others: set[str]
+) -> Support:
+    unknown = ids < 0
+    support = np.where(unknown, np.nan, pairs.max(axis=1, initial=0.0))
+    usual, rarity = (
+        np.where(unknown, np.nan, values[ids] * STEP) for values in (side.usual, side.rarity)
+    )
+    literal = np.array([key in others for key in keys], dtype=bool)
+    rarity = np.where(unknown, MAX_LOG, rarity)
+    full = np.where(unknown, MAX_LOG, np.maximum(usual, support))
+    return Support(
+        np.where(literal, full, support), np.where(literal & unknown, full, usual), rarity
+    )
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Sentence pairs as cells: all pairs of their words, by source word; word 0 is NULL."""
+
+    rows: NDArray[np.int32]  # [cells] the pair of words of each cell
+    J: IntArray  # words of each sentence
+    I: IntArray
+
+    def groups(self) -> tuple[IntArray, IntArray]:
+        """Number the source and the target word of each cell within the chunk."""
+        cells = self.J * self.I
+        pair = np.repeat(np.arange(len(cells)), cells)
+        within = np.arange(len(self.rows)) - (np.cumsum(cells) - cells)[pair]
+        j = within // self.I[pair] + (np.cumsum(self.J) - self.J)[pair]
+        i = within % self.I[pair] + (np.cumsum(self.I) - self.I)[pair]
+        return j, i
+
+
+def train_lexicon(
+    pairs: Sequence[tuple[str, str]], unspaced: tuple[bool, bool] = (False, False)
+) -> Lexicon:
+    """Train a lexicon on pairs of lines, cleaned as the model reads them.
+
+    `unspaced` says on which sides no spaces separate words.
+    """
+    words, spms, counts, ids = [], [], [], []
+    for number, is_unspaced in enumerate(unspaced):
+        spms.append(train_splitter(pair[number] for pair in pairs) if is_unspaced else b"")
+        splitter, occurrences, lines = WordSplitter(spms[-1]), Counter[str](), []
+        for pair in track(pairs, len(pairs), "splitting into words", "pairs"):
+            lines.append({word.key for word in splitter.words(pair[number])})
+            occurrences.update(lines[-1])
+        words.append([w for w, n in occurrences.most_common(MAX_WORDS) if n >= MIN_COUNT])
+        numbers = {word: k for k, word in enumerate(words[-1], 1)}
+        ids.append([[0, *sorted(numbers[key] for key in line & numbers.keys())] for line in lines])
+        counts.append(np.array([occurrences[word] for word in words[-1]], np.int64))
+    short = [pair for pair in zip(*ids, strict=True) if max(map(len, pair)) <= MAX_LENGTH]
+    sizes = (1 + len(words[0]), 1 + len(words[1]))
+    keys, chunks = _cells(short, sizes[1])
+    z, e = keys // sizes[1], keys % sizes[1]
+    t_z, t_e = _estimate(z, e, sizes, chunks)
+    rarities = [np.append(0.0, np.log(n.sum() / n)) for n in counts]
+    supports = [np.log(np.maximum(t_z, 1e-9)) + rarities[0][z]]
+    supports.append(np.log(np.maximum(t_e, 1e-9)) + rarities[1][e])
+    useful = (z > 0) & (e > 0) & (np.maximum(*supports) >= MIN_SUPPORT)
+    best = np.where(useful, np.maximum(t_z, t_e), 0)
+    limit = np.sort(best)[-MAX_ENTRIES] if len(best) > MAX_ENTRIES else 0.0
+    kept = useful & (best >= limit) & (best > 0)
+    stored = [np.append(_steps(np.where(kept, values, 0)), np.uint8(0)) for values in supports]
+    source, target = (
+        LexiconSide(
+            np.frombuffer("\n".join(words[n]).encode(), np.uint8),
+            np.frombuffer(spms[n], np.uint8),
+            _steps(_usual(stored[n], chunks, n, ids_of, sizes[n])[1:] * STEP),
+            _steps(rarities[n][1:]),
+        )
+        for n, ids_of in enumerate(zip(*short, strict=True))
+    )
+    offsets = np.searchsorted(z[kept], np.arange(1, sizes[0] + 1))
+    partners = (e[kept] - 1).astype(np.uint16)
+    first, second = (row[:-1][kept] for row in stored)
+    return Lexicon(source, target, offsets, partners, first, second)
+
+
+def _steps(values: DoubleArray) -> Bytes:
+    return np.clip(np.rint(values / STEP), 0, 255).astype(np.uint8)
+
+
+def _cells(
+    pairs: Sequence[tuple[list[int], list[int]]], size: int
+) -> tuple[IntArray, list[_Chunk]]:
+    """Return the pairs of words that occur together more than once, and all cells as their rows.
+
+    Cells of other pairs have the row after the last.
+    """
+    parts = []
+    for start in range(0, len(pairs), CHUNK_PAIRS):
+        rows = [(np.array(z), np.array(e)) for z, e in pairs[start : start + CHUNK_PAIRS]]
+        cells = np.concatenate([(z[:, None] * size + e).ravel() for z, e in rows])
+        J, I = (np.array([len(row[n]) for row in rows]) for n in (0, 1))
+        parts.append((*np.unique(cells, return_inverse=True, return_counts=True), J, I))
+    keys, inverse = np.unique(np.concatenate([part[0] for part in parts]), return_inverse=True)
+    kept = np.bincount(inverse, np.concatenate([part[2] for part in parts])) >= 2
+    row_of_key = np.where(kept, np.cumsum(kept) - 1, kept.sum()).astype(np.int32)
+    ends = np.cumsum([len(part[0]) for part in parts])
+    chunks = [
+        _Chunk(row_of_key[rows][cells], J, I)
+        for rows, (_, cells, _, J, I) in zip(np.split(inverse, ends[:-1]), parts, strict=True)
+    ]
+    return keys[kept], chunks
+
+
+def _estimate(
+    z: IntArray, e: IntArray, sizes: tuple[int, int], chunks: Sequence[_Chunk]
+) -> tuple[FloatArray, FloatArray]:
+    """Return t(z | e) and t(e | z) of the pairs of words, by expectation maximization."""
+    K = len(z)
+    t = [np.append(np.ones(K, np.float32), np.float32(0)) for _ in range(2)]
+    for _ in track(range(ITERATIONS), ITERATIONS, "estimating the lexicon", "rounds"):
+        expected = [np.zeros(K + 1), np.zeros(K + 1)]
+        for chunk in chunks:
+            for n, group in enumerate(chunk.groups()):
+                p = t[n][chunk.rows]
+                p = p / np.maximum(np.bincount(group, p), 1e-12)[group]
+                expected[n] += np.bincount(chunk.rows, p, minlength=K + 1)
+        for n, given, size in ((0, e, sizes[1]), (1, z, sizes[0])):
+            totals = np.bincount(given, expected[n][:K], minlength=size)
+            t[n][:K] = expected[n][:K] / np.maximum(totals[given], 1e-12)
+    return t[0][:K], t[1][:K]
+
+
+def _usual(
+    stored: Bytes, chunks: Sequence[_Chunk], side: int, ids: Sequence[list[int]], size: int
+) -> DoubleArray:
+    """Return the mean of the best support of every word, over the sentences that have it."""
+    best = []
+    for chunk in chunks:
+        group = chunk.groups()[side]
+        values = np.zeros(int((chunk.J, chunk.I)[side].sum()), np.uint8)
+        np.maximum.at(values, group, stored[chunk.rows])
+        best.append(values)
+    words = np.concatenate([np.array(row) for row in ids])
+    sums = np.bincount(words, np.concatenate(best), minlength=size)
+    return np.asarray(sums / np.maximum(np.bincount(words, minlength=size), 1))

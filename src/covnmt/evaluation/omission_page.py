@@ -1,0 +1,58 @@
+"""A web page of pairs in which something was found, with the omitted parts marked."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from covnmt.base.files import write_bytes
+from covnmt.evaluation.rendering import render_template
+from covnmt.inference.check_output import Finding, findings
+from covnmt.inference.omissions import CheckedPair, OmissionReport
+from covnmt.text.tokenize import SPACE_SYMBOL, spell_byte_tokens
+
+
+@dataclass(frozen=True)
+class Run:
+    """Source text that is marked with a probability, or not marked."""
+
+    text: str
+    probability: float | None
+
+
+@dataclass(frozen=True)
+class PageRow:
+    """A pair as the page shows it."""
+
+    id: str
+    runs: Sequence[Run]
+    target: str
+    findings: Sequence[Finding]
+
+
+def write_omission_page(path: Path, pairs: Iterable[CheckedPair], summary: str) -> None:
+    """Write the page."""
+    rows = [row for pair in pairs if (row := page_row(pair)).findings]
+    content = render_template("omissions.html", rows=rows, summary=summary)
+    write_bytes(path, content.encode())
+
+
+def page_row(checked: CheckedPair) -> PageRow:
+    """Split the source of a pair into marked and other text."""
+    pair, report = checked
+    runs: list[Run] = []
+    if isinstance(report, OmissionReport):
+        words, end = _shown_tokens(report.source_tokens), 0
+        for omission in report.omissions:
+            runs.append(Run("".join(words[end : omission.start]), None))
+            end = omission.end
+            text = "".join(words[omission.start : end])
+            runs.append(Run(text, omission.probability))
+        runs.append(Run("".join(words[end:]), None))
+    return PageRow(pair.id, runs, pair.target, [*findings(report)])
+
+
+def _shown_tokens(tokens: Sequence[str]) -> list[str]:
+    """Return tokens as they read one after the other."""
+    is_split = any(token.startswith(SPACE_SYMBOL) for token in tokens)
+    space = "" if is_split else " "
+    return [space + token.replace(SPACE_SYMBOL, " ") for token in spell_byte_tokens(tokens)]

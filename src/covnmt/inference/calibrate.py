@@ -1,0 +1,231 @@
+"""Fit the calibration of a model's omission check on pairs that the model was not trained on."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from covnmt.base.console import track
+from covnmt.base.errors import UserError
+from covnmt.base.files import read_parallel_lines
+from covnmt.data.lexicon import Lexicon, train_lexicon
+from covnmt.inference.calibration import PRIOR, Calibration, Logistic
+from covnmt.inference.field import (
+    USUAL_LINES,
+    FieldStatistics,
+    characters_per_token,
+    mean_log_rank,
+    own_nats,
+    unknown_share,
+    usual_scripts,
+)
+from covnmt.inference.model import Model
+from covnmt.inference.omission_features import FEATURES, LEXICAL, LengthRatio, Pair
+from covnmt.inference.omissions import UNRELATED_FEATURES, OmissionChecker
+from covnmt.inference.synthetic_omissions import Example, synthetic_omissions
+from covnmt.model.directory import LEXICON_FILE, find_model
+from covnmt.text.codec import Codec
+from covnmt.text.tokenize import UNSPACED_LANGUAGES, clean_line
+
+MIN_PAIRS = 50
+MAX_PAIRS = 160  # of a dev set
+OWN_TRANSLATIONS = 100
+LENGTHS = range(4, 61)  # tokens
+WINDOW = 64
+OMITTED = 0.7  # of the judged words of a part must be cut for it to count as omitted
+WORD_EXAMPLES = 2  # examples without an omission, per pair, whose words are looked at
+UNRELATED_PRIOR = 0.01
+
+
+class _Rows(NamedTuple):
+    """Features of parts and whether they are omitted."""
+
+    features: list[list[float]]
+    labels: list[bool]
+
+
+def calibrate_model(
+    name: Path | str,
+    own_dev: tuple[Path, Path],
+    other_dev: Sequence[tuple[Path, Path]] = (),
+    train: Sequence[tuple[Path, Path]] = (),
+    field_name: str = "",
+    limit: int = MAX_PAIRS,
+) -> Calibration:
+    """Fit the calibration of a model directory and write it there; with `train` a lexicon first.
+
+    Of each dev set at most `limit` pairs that follow each other are used.
+    """
+    model = Model.load(name, device="cpu")
+    directory = find_model(name)
+    if train:
+        lexicon = lexicon_from_files(train, model.source, model.target)
+        lexicon.save(directory / LEXICON_FILE)
+    plain = OmissionChecker(
+        model.engine, model.source, model.target, Lexicon.load(directory / LEXICON_FILE)
+    )
+    blocks = [dev_pairs(model, files, limit) for files in (own_dev, *other_dev)]
+    own = model.translate([source for source, _ in blocks[0][:OWN_TRANSLATIONS]])
+    usual = field_statistics(
+        plain, blocks[0], [own_nats(t, model.decode.length_penalty) for t in own], field_name
+    )
+    made_from = ", ".join(f"{len(block)} pairs" for block in blocks)
+    calibration = calibrate(plain, [pair for block in blocks for pair in block], usual, made_from)
+    calibration.save(directory)
+    return calibration
+
+
+def lexicon_from_files(files: Sequence[tuple[Path, Path]], source: Codec, target: Codec) -> Lexicon:
+    """Train a lexicon on the lines of pairs of files, as the model reads them."""
+    pairs = [
+        (clean_line(x, source.settings), clean_line(y, target.settings))
+        for paths in files
+        for x, y in read_parallel_lines(*paths)
+    ]
+    first, second = (
+        codec.settings.unspaced or codec.settings.language in UNSPACED_LANGUAGES
+        for codec in (source, target)
+    )
+    return train_lexicon([pair for pair in pairs if all(pair)], (first, second))
+
+
+def dev_pairs(model: Model, files: tuple[Path, Path], limit: int) -> list[tuple[str, str]]:
+    """Return pairs from the middle of a dev set, without very short and very long ones."""
+    pairs = [
+        (x, y)
+        for x, y in read_parallel_lines(*files)
+        if len(model.source.tokenize(x)) in LENGTHS and len(model.target.tokenize(y)) in LENGTHS
+    ]
+    first = max(0, len(pairs) - limit) // 2
+    return pairs[first : first + limit]
+
+
+def calibrate(
+    checker: OmissionChecker,
+    pairs: Sequence[tuple[str, str]],
+    usual: FieldStatistics,
+    made_from: str = "",
+    seed: int = 1,
+) -> Calibration:
+    """Return a calibration of this checker, whose own one is not used.
+
+    `usual` is what `field_statistics` found in the model's own dev set.
+    """
+    if len(pairs) < MIN_PAIRS:
+        raise UserError(f"{len(pairs)} pairs are too few to calibrate with; give {MIN_PAIRS}")
+    lengths = LengthRatio.fit([checker.read_pair(pair) for pair in pairs])
+    checker = OmissionChecker(checker.engine, checker.source, checker.target, checker.lexicon)
+    checker.ratio, checker.target_scripts = lengths, usual.target_scripts
+    examples = list(
+        synthetic_omissions(pairs, checker.engine, checker.source, checker.target, seed)
+    )
+    parts, words, whole = _Rows([], []), _Rows([], []), list[list[float]]()
+    windows = [examples[k : k + WINDOW] for k in range(0, len(examples), WINDOW)]
+    for window in track(windows, len(windows), "calibrating", "windows"):
+        whole += _add_window(checker, window, parts, words)
+    if not (any(parts.labels) and any(words.labels)):
+        raise UserError(
+            "no parts to omit in these pairs: give lines with several clauses or sentences"
+        )
+    unrelated = _unrelated_rows(checker, pairs, seed)
+    negatives = [*whole, *unrelated[0]]
+    lexical = [row[: len(LEXICAL)] for row in parts.features]
+    odds = PRIOR / (1 - PRIOR)
+    return Calibration(
+        lexical=Logistic.fit(LEXICAL, lexical, parts.labels, odds),
+        parts=Logistic.fit(FEATURES, parts.features, parts.labels, odds),
+        words=Logistic.fit(FEATURES, words.features, words.labels, odds),
+        unrelated=Logistic.fit(
+            UNRELATED_FEATURES,
+            [*negatives, *unrelated[1]],
+            [False] * len(negatives) + [True] * len(unrelated[1]),
+            UNRELATED_PRIOR / (1 - UNRELATED_PRIOR),
+        ),
+        length_mean=round(lengths.mean, 4),
+        length_deviation=round(lengths.deviation, 4),
+        field=usual,
+        made_from=made_from,
+    )
+
+
+def field_statistics(
+    checker: OmissionChecker,
+    pairs: Sequence[tuple[str, str]],
+    own: Sequence[float],
+    name: str = "",
+) -> FieldStatistics:
+    """Measure what is usual in a model's dev set; `own` are nats per token of its translations."""
+    read = [checker.read_pair(pair) for pair in pairs]
+    given = [decoded.nats_per_token for decoded in checker.decode_whole(read)]
+    vocabulary = checker.source.vocabulary
+    tokens = [pair.source.tokens for pair in read if pair.source.tokens]
+
+    def highest(values: Sequence[float]) -> float:
+        return round(float(np.quantile(values, USUAL_LINES)), 4)
+
+    def lowest(values: Sequence[float]) -> float:
+        return round(float(np.quantile(values, 1 - USUAL_LINES)), 4)
+
+    return FieldStatistics(
+        name=name,
+        source_scripts=usual_scripts([source for source, _ in pairs]),
+        target_scripts=usual_scripts([target for _, target in pairs]),
+        max_unknown=highest([unknown_share(row, vocabulary) for row in tokens]),
+        max_rank=highest([mean_log_rank(row, vocabulary) for row in tokens]),
+        min_characters=lowest([characters_per_token(row) for row in tokens]),
+        min_own=lowest(own),
+        min_given=lowest(given),
+    )
+
+
+def _add_window(
+    checker: OmissionChecker, window: Sequence[Example], parts: _Rows, words: _Rows
+) -> list[list[float]]:
+    """Add the features of all parts and doubtful words; return those of whole lines."""
+    pairs = [checker.read_pair((example.source, example.target)) for example in window]
+    wholes = checker.decode_whole(pairs)
+    for rows, find in ((parts, checker.candidate_parts), (words, checker.doubtful_words)):
+        tasks = []
+        labels: list[list[bool]] = []
+        for example, pair, decoded in zip(window, pairs, wholes, strict=True):
+            if rows is words and example.kind in ("clause", "sentence"):
+                continue
+            labeled = {part: _label(part, example, pair) for part in find(pair)}
+            kept = {part: label for part, label in labeled.items() if label is not None}
+            tasks.append((pair, decoded, (), list(kept)))
+            labels.append(list(kept.values()))
+        for group, group_labels in zip(checker.part_features(tasks), labels, strict=True):
+            rows.features.extend(group)
+            rows.labels.extend(group_labels)
+    return checker.unrelated_features(pairs, wholes)
+
+
+def _label(part: range, example: Example, pair: Pair) -> bool | None:
+    """Tell whether a part is omitted; None if only some of it is."""
+    units = pair.source.units[pair.words(part)]
+    cut = [unit.start in example.omitted for unit in units]
+    share = sum(cut) / max(len(cut), 1)
+    if share >= OMITTED:
+        return True
+    return None if share > 1 - OMITTED else False
+
+
+def _unrelated_rows(
+    checker: OmissionChecker, pairs: Sequence[tuple[str, str]], seed: int
+) -> tuple[list[list[float]], list[list[float]]]:
+    """Return features of pairs and of sources beside the translations of other ones."""
+    order = sorted(range(len(pairs)), key=lambda k: len(pairs[k][0]))
+    rng, last = random.Random(seed), len(order) - 1
+    others = []
+    for n, k in enumerate(order):  # beside the translation of a source of similar length
+        other = order[min(max(n + rng.choice([-3, -2, -1, 1, 2, 3]), 0), last)]
+        others.append((pairs[k][0], pairs[other][1]))
+    others = [pair for pair in others if pair not in set(pairs)]
+    others += [(source, source) for source, _ in pairs[:: len(pairs) // 20 or 1]]
+    rows = []
+    for lines in (pairs, others):
+        read = [checker.read_pair(pair) for pair in lines]
+        rows.append(checker.unrelated_features(read, checker.decode_whole(read)))
+    return rows[0], rows[1]

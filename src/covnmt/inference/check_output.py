@@ -1,0 +1,91 @@
+"""Print what a check found: lines, JSON, a summary, and warnings about text of another kind."""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from covnmt.base.console import warn
+from covnmt.inference.field import FieldMonitor
+from covnmt.inference.omissions import MIN_PROBABILITY, CheckedPair, OmissionReport, SkippedPair
+
+NOT_A_TRANSLATION = "NOT A TRANSLATION"
+
+
+class Finding(NamedTuple):
+    """Something found in a pair."""
+
+    label: str
+    probability: float
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.label}\t{self.probability:.2f}\t{self.text}"
+
+
+def findings(report: OmissionReport | SkippedPair) -> Iterator[Finding]:
+    """Yield what was found in a pair."""
+    if isinstance(report, SkippedPair):
+        return
+    if report.unrelated >= MIN_PROBABILITY:
+        yield Finding(NOT_A_TRANSLATION, report.unrelated, "")
+    for omission in report.omissions:
+        yield Finding("OMISSION", omission.probability, omission.text)
+
+
+def format_pairs(pairs: Iterable[CheckedPair], as_json: bool) -> Iterator[str]:
+    """Yield output lines: as JSON one per pair, otherwise one per finding."""
+    for (name, *_), report in pairs:
+        if as_json:
+            yield json.dumps({"id": name, **report.to_json()}, ensure_ascii=False)
+        else:
+            yield from (f"{name}\t{finding}" for finding in findings(report))
+
+
+@dataclass
+class CheckSummary:
+    """Counts pairs as they pass."""
+
+    monitor: FieldMonitor | None
+    where: str = "pair"  # what a message calls the id of a pair
+    pairs: int = 0
+    marked: int = 0
+    skipped: int = 0
+    words: int = 0
+    judged: int = 0
+
+    def watch(self, pairs: Iterable[CheckedPair]) -> Iterator[CheckedPair]:
+        """Pass pairs on; warn of those that are too long, and at the end of unusual text."""
+        for checked in pairs:
+            self.add(checked)
+            yield checked
+        if self.monitor:
+            self.monitor.warn()
+
+    def add(self, checked: CheckedPair) -> None:
+        """Count a pair."""
+        pair, report = checked
+        self.pairs += 1
+        if isinstance(report, SkippedPair):
+            self.skipped += 1
+            warn(
+                f"{self.where} {pair.id}: {report.tokens} tokens, not checked: split it, or use "
+                f"--max-tokens {report.tokens}"
+            )
+            return
+        self.marked += any(True for _ in findings(report))
+        self.words += report.words
+        self.judged += report.judged
+        if self.monitor:
+            self.monitor.add(pair.source, report.unusual)
+
+    def __str__(self) -> str:
+        checked = self.pairs - self.skipped
+        share = f" ({self.marked / checked:.1%})" if checked else ""
+        pairs = "pair" if checked == 1 else "pairs"
+        text = f"{checked:,} {pairs} checked, {self.marked:,} marked{share}"
+        if self.skipped:
+            text += f"; {self.skipped:,} too long, not checked"
+        if self.judged < self.words:
+            text += f"; {self.judged:,} of {self.words:,} source words could be judged"
+        return text

@@ -1,0 +1,168 @@
+"""Is text like what a model was trained on? Quantiles on its dev set, and the writing system.
+
+A model translates text from outside its field fluently and wrongly, so the user must be warned.
+"""
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+from pydantic import Field
+
+from covnmt.base.config import Settings
+from covnmt.base.console import warn
+from covnmt.inference.translate import Translation
+from covnmt.text.tokenize import is_byte_token
+from covnmt.text.vocabulary import UNK_ID, Vocabulary
+
+USUAL_LINES = 0.98  # of the dev set are on the usual side of each limit
+MIN_SCRIPT_SHARE = 0.005  # of the letters of the dev set
+MAX_FOREIGN_LETTERS = 0.3  # of a line
+WARN_SHARE = 0.2  # of the lines
+# by the first word of the names of characters, where it is not the script
+SCRIPT_NAMES = {
+    "CJK": "HAN",
+    "IDEOGRAPHIC": "HAN",
+    "HIRAGANA": "KANA",
+    "KATAKANA": "KANA",
+    "KATAKANA-HIRAGANA": "KANA",
+}
+
+
+class FieldStatistics(Settings):
+    """What usual input looks like: limits that nearly all lines of the dev set keep."""
+
+    name: str = Field("", description="the field, for messages: laws")
+    source_scripts: tuple[str, ...] = Field((), description="writing systems of the source")
+    target_scripts: tuple[str, ...] = ()
+    max_unknown: float = Field(1.0, description="unknown words and bytes, share of source tokens")
+    max_rank: float = Field(1e9, description="mean logarithm of the ranks of source tokens")
+    min_characters: float = Field(0.0, description="characters per source token")
+    min_own: float = Field(-1e9, description="nats per token of the model's own translation")
+    min_given: float = Field(-1e9, description="nats per token of a given translation")
+
+    def has_rare_tokens(self, tokens: Sequence[str], vocabulary: Vocabulary) -> bool:
+        """Tell whether the tokens of a line are too rare for this field."""
+        if not tokens:
+            return False
+        return (
+            unknown_share(tokens, vocabulary) > self.max_unknown
+            or mean_log_rank(tokens, vocabulary) > self.max_rank
+            or characters_per_token(tokens) < self.min_characters
+        )
+
+
+def unknown_share(tokens: Sequence[str], vocabulary: Vocabulary) -> float:
+    """Return the share of tokens that are unknown or spelled in bytes."""
+    ids = vocabulary.encode(tokens)
+    unknown = sum(n == UNK_ID or is_byte_token(t) for n, t in zip(ids, tokens, strict=True))
+    return unknown / max(len(tokens), 1)
+
+
+def mean_log_rank(tokens: Sequence[str], vocabulary: Vocabulary) -> float:
+    """Return the mean logarithm of the ids of tokens: the rarer a token, the higher its id."""
+    return float(np.mean(np.log(np.array(vocabulary.encode(tokens)) + 1)))
+
+
+def characters_per_token(tokens: Sequence[str]) -> float:
+    """Return the mean length of tokens: what a vocabulary was not made for falls into pieces."""
+    characters = sum(1 if is_byte_token(token) else len(token) for token in tokens)
+    return characters / max(len(tokens), 1)
+
+
+def own_nats(translation: Translation, length_penalty: float) -> float:
+    """Return the mean log-probability of the tokens of a model's own translation."""
+    sentences = max(len(translation.blocks), 1)
+    length = max(len(translation.tokens) / sentences, 1.0)
+    return float(translation.score / sentences * length ** (length_penalty - 1))
+
+
+@cache
+def script_of(character: str) -> str:
+    """Return the writing system of a letter, as its Unicode name begins; nothing for others."""
+    if not character.isalpha():
+        return ""
+    name = unicodedata.name(character, "").split()[:1]
+    script = name[0] if name else ""
+    return SCRIPT_NAMES.get(script, script)
+
+
+def count_scripts(lines: Sequence[str]) -> Counter[str]:
+    """Count the letters of each writing system."""
+    return Counter(script for line in lines for script in map(script_of, line) if script)
+
+
+def usual_scripts(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return the writing systems of text, the most frequent first."""
+    counts = count_scripts(lines)
+    return tuple(name for name, n in counts.most_common() if n >= MIN_SCRIPT_SHARE * counts.total())
+
+
+def has_foreign_script(line: str, scripts: Sequence[str]) -> bool:
+    """Tell whether many letters of a line belong to other writing systems."""
+    counts = count_scripts([line])
+    foreign = sum(n for name, n in counts.items() if name not in scripts)
+    return bool(scripts) and foreign > MAX_FOREIGN_LETTERS * counts.total()
+
+
+@dataclass
+class FieldMonitor:
+    """Counts lines of other kinds than the model was trained on, for one warning at the end."""
+
+    statistics: FieldStatistics
+    model: str
+    lines: int = 0
+    unusual: int = 0
+    foreign: int = 0
+    foreign_letters: Counter[str] = field(default_factory=Counter)
+
+    def add(self, line: str, is_unusual: bool) -> None:
+        """Count a line."""
+        if not any(map(str.isalpha, line)):
+            return
+        self.lines += 1
+        if has_foreign_script(line, self.statistics.source_scripts):
+            self.foreign += 1
+            self.foreign_letters.update(count_scripts([line]))
+        elif is_unusual:
+            self.unusual += 1
+
+    def watch(
+        self, translations: Iterable[Translation], vocabulary: Vocabulary, length_penalty: float
+    ) -> Iterator[Translation]:
+        """Pass translations on; warn at the end."""
+        for translation in translations:
+            is_rare = self.statistics.has_rare_tokens(translation.source_tokens, vocabulary)
+            is_unsure = own_nats(translation, length_penalty) < self.statistics.min_own
+            self.add(translation.source, is_rare or is_unsure)
+            yield translation
+        self.warn()
+
+    def warn(self) -> None:
+        """Warn if many lines were not usual."""
+        if message := self.message():
+            warn(message)
+
+    def message(self) -> str | None:
+        """Return a warning if many lines were not usual."""
+        known = " and ".join(map(str.capitalize, self.statistics.source_scripts[:2]))
+        if self.foreign and self.foreign >= WARN_SHARE * self.lines:
+            found = self.foreign_letters.most_common(1)[0][0].capitalize()
+            return (
+                f"{_of(self.foreign, self.lines)} in {found} script, which {self.model} was not "
+                f"trained to read (it reads {known}): expect nonsense"
+            )
+        if self.unusual and self.unusual >= WARN_SHARE * self.lines:
+            trained = f" ({self.statistics.name})" if self.statistics.name else ""
+            return (
+                f"{_of(self.unusual, self.lines)} unlike what {self.model} was trained on"
+                f"{trained}: do not rely on the result"
+            )
+        return None
+
+
+def _of(count: int, lines: int) -> str:
+    return f"{count:,} of {lines:,} line{'s are' if lines > 1 else ' is'}"

@@ -1,0 +1,219 @@
+"""What is measured of a part of the source to tell whether a translation leaves it out.
+
+Two kinds of evidence: how well the words of the translation support the words of the part
+(lexicon), and how the probability of the translation changes when the part is removed from the
+source (forced decoding). A translated part takes the probability of its translation with it; an
+omitted one does not.
+
+Letters: J source and I target words of a pair.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from covnmt.base.arrays import DoubleArray, FloatArray
+from covnmt.data.lexicon import Lexicon
+from covnmt.inference.text_units import TextUnits
+from covnmt.text.codec import Codec
+
+# A word that gets less support in the training text, in nats, cannot be judged: it has no
+# translation of its own, as particles have none.
+MIN_USUAL = 1.5
+MOSTLY = 0.8  # of the usual support is missing where a word counts as unsupported
+UNSUPPORTED = 0.6  # of the usual support must be missing in the words of a phrase, on average
+MIN_PHRASE_WORDS = 2
+
+LEXICAL = (
+    "unsupported share",
+    "unsupported share of the rest",
+    "unsupported share here only",
+    "unsupported nats",
+    "unsupported words",
+    "best supported word",
+    "share of the source",
+    "length",
+    "length without the part",
+)
+DECODED = (
+    "gain per token",
+    "gain",
+    "largest rise",
+    "share of the largest rise",
+    "nats per target token",
+    "attention per token",
+    "gain per token in the field",
+)
+FEATURES = (*LEXICAL, *DECODED)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The support of the words of one side by the other side, and which can be judged."""
+
+    missing: DoubleArray  # [J] nats of support less than usual; 0 for what cannot be judged
+    usual: DoubleArray  # [J] 0 for what cannot be judged
+
+    @property
+    def judged(self) -> int:
+        """How many words can be judged."""
+        return int((self.usual > 0).sum())
+
+    @property
+    def share(self) -> float:
+        """The share of support that is missing in the whole line."""
+        return float(self.missing.sum() / max(self.usual.sum(), 1.0))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A source line and a translation of it, in words."""
+
+    source: TextUnits
+    target: TextUnits
+    evidence: Evidence  # on the source
+    target_evidence: Evidence
+
+    @classmethod
+    def from_lines(
+        cls, lines: tuple[str, str], source: Codec, target: Codec, lexicon: Lexicon | None
+    ) -> "Pair":
+        """Tokenize both lines and look their words up."""
+        x = TextUnits.from_line(lines[0], source, lexicon.source if lexicon else None)
+        y = TextUnits.from_line(lines[1], target, lexicon.target if lexicon else None)
+        if lexicon is None:
+            nothing = (Evidence(np.zeros(n), np.zeros(n)) for n in (len(x.units), len(y.units)))
+            return cls(x, y, *nothing)
+        flat = [[key for keys in side.keys for key in keys] for side in (x, y)]
+        found = lexicon.supports(*flat)
+        sides = (
+            _evidence(support.support, support.usual, side.keys)
+            for side, support in zip((x, y), found, strict=True)
+        )
+        return cls(x, y, *sides)
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The first token of each source word."""
+        return [unit.start for unit in self.source.units]
+
+    def words(self, tokens: range) -> slice:
+        """Return the source words among these tokens."""
+        first, last = np.searchsorted(self.starts, [tokens.start, tokens.stop])
+        return slice(int(first), int(last))
+
+    def judged_words(self, tokens: range) -> int:
+        """Count the words among these tokens that can be judged."""
+        return int((self.evidence.usual[self.words(tokens)] > 0).sum())
+
+    def phrase(self) -> range | None:
+        """Return the consecutive words of a sentence whose support is missing most, if any."""
+        scores = self.evidence.missing - UNSUPPORTED * self.evidence.usual
+        best, phrase = 0.0, None
+        for sentence in self.source.sentences:
+            total, start = 0.0, 0
+            words = self.words(sentence)
+            for j in range(words.start, words.stop):
+                if total <= 0:
+                    total, start = 0.0, j
+                total += scores[j]
+                if total > best and scores[j] > 0:
+                    tokens = range(self.source.units[start].start, self.source.units[j].stop)
+                    if self.judged_words(tokens) >= MIN_PHRASE_WORDS:
+                        best, phrase = total, tokens
+        return phrase
+
+
+def _evidence(
+    support: DoubleArray, usual: DoubleArray, keys: Sequence[tuple[str, ...]]
+) -> Evidence:
+    """Add up the words of the lexicon to the words of the line."""
+    is_judged = np.nan_to_num(usual) >= MIN_USUAL
+    usual = np.where(is_judged, usual, 0.0)
+    missing = np.where(is_judged, np.maximum(usual - np.nan_to_num(support), 0.0), 0.0)
+    owners = np.repeat(np.arange(len(keys)), [len(names) for names in keys])
+    sums = (np.bincount(owners, values, minlength=len(keys)) for values in (missing, usual))
+    return Evidence(*(total.astype(np.float64) for total in sums))
+
+
+@dataclass(frozen=True)
+class LengthRatio:
+    """The logarithm of target words per source word, as it usually is."""
+
+    mean: float = 0.0
+    deviation: float = 0.5
+
+    @classmethod
+    def fit(cls, pairs: Sequence[Pair]) -> "LengthRatio":
+        """Measure complete translations."""
+        ratios = [log_length_ratio(len(p.source.units), len(p.target.units)) for p in pairs]
+        return cls(float(np.mean(ratios)), max(float(np.std(ratios)), 0.05))
+
+    def deviations(self, source: int, target: int) -> float:
+        """Return how many standard deviations a translation is too long; negative: too short."""
+        ratio = (log_length_ratio(source, target) - self.mean) / self.deviation
+        return float(np.clip(ratio, -5, 5))
+
+
+def log_length_ratio(source: int, target: int) -> float:
+    """Return the logarithm of a ratio that short lines do not make extreme."""
+    return float(np.log((target + 2) / (source + 2)))
+
+
+def lexical_features(pair: Pair, part: range, ratio: LengthRatio) -> list[float]:
+    """Return what the lexicon and the lengths say of a part of the source."""
+    words, evidence = pair.words(part), pair.evidence
+    missing, usual = evidence.missing[words], evidence.usual[words]
+    rest_missing = evidence.missing.sum() - missing.sum()
+    rest_usual = evidence.usual.sum() - usual.sum()
+    judged = usual > 0
+    shares = missing[judged] / usual[judged]
+    share = missing.sum() / usual.sum() if judged.any() else 0.5
+    rest = rest_missing / max(rest_usual, 1.0)
+    supported = float(1 - shares.min()) if len(shares) else 0.5
+    J, I, removed = len(pair.source.units), len(pair.target.units), words.stop - words.start
+    with_part, without = ratio.deviations(J, I), ratio.deviations(J - removed, I)
+    return [
+        share,
+        rest,
+        max(share - rest, 0.0) if judged.any() else 0.0,
+        min(float(np.sqrt(missing.sum())), 6.0),
+        min(float((shares > MOSTLY).sum()), 6.0),
+        supported,
+        removed / max(J, 1),
+        with_part,
+        abs(without) - abs(with_part),
+    ]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What forced decoding says of a translation, given the whole source or a part of it."""
+
+    token_log_probs: FloatArray  # [tokens] of the target, end symbol included
+    received: FloatArray = field(default_factory=lambda: np.zeros(0, np.float32))  # attention
+
+    @property
+    def nats_per_token(self) -> float:
+        """The mean log-probability."""
+        return float(self.token_log_probs.mean())
+
+
+def decoded_features(whole: Decoded, without: Decoded, part: range) -> list[float]:
+    """Return what removing a part of the source does to the probability of the translation."""
+    rises = np.asarray(without.token_log_probs - whole.token_log_probs, np.float64)
+    gain, largest = float(rises.sum()), float(rises.max(initial=0.0))
+    upward = float(np.maximum(rises, 0).sum())
+    per_token = gain / len(part)
+    in_field = 1 / (1 + np.exp(-2 * (whole.nats_per_token + 3.5)))
+    return [
+        float(np.clip(per_token, -6, 3)),
+        float(np.sign(gain) * np.log1p(abs(gain))),
+        float(np.log1p(largest)),
+        largest / upward if upward > 0.1 else 0.0,
+        float(np.clip(whole.nats_per_token, -8, 0)),
+        float(np.log1p(whole.received[part.start : part.stop].mean())),
+        float(np.clip(per_token, -6, 3) * in_field),
+    ]

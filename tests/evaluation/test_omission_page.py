@@ -1,0 +1,40 @@
+"""The web page of pairs in which something was found."""
+
+from pathlib import Path
+
+from covnmt.evaluation.omission_page import page_row, write_omission_page
+from covnmt.inference.omissions import CheckedPair, Omission, OmissionReport, TextPair
+
+
+def checked(tokens: str, *omissions: Omission, unrelated: float = 0.0) -> CheckedPair:
+    report = OmissionReport(tuple(tokens.split()), omissions, unrelated, False, words=3, judged=3)
+    return CheckedPair(TextPair("5", tokens, "<b>text</b>"), report)
+
+
+def test_omitted_parts_are_marked_in_the_source() -> None:
+    pair = checked("a b c d", Omission("b c", 1, 3, 1.0, 0.75, "phrase"))
+    assert [(run.text, run.probability) for run in page_row(pair).runs] == [
+        (" a", None),
+        (" b c", 0.75),
+        (" d", None),
+    ]
+
+
+def test_subwords_are_shown_as_words() -> None:
+    pair = checked("▁Go ing ▁home", Omission("home", 2, 3, 1.0, 0.75, "word"))
+    assert [run.text for run in page_row(pair).runs] == [" Going", " home", ""]
+
+
+def test_the_page_has_the_marked_pairs_alone_and_escapes_them(tmp_path: Path) -> None:
+    pairs = [
+        checked("a"),
+        checked("b", unrelated=0.9),
+        checked("c d", Omission("c", 0, 1, 1, 1, "word")),
+    ]
+    write_omission_page(tmp_path / "page.html", pairs, "3 pairs checked")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert page.count("<article>") == 2
+    assert "<mark" in page
+    assert "&lt;b&gt;text" in page
+    assert "<b>" not in page
+    assert "not a translation, probability 0.90" in page

@@ -1,0 +1,94 @@
+"""The calibration of a model's omission check, made from its dev set."""
+
+import random
+import shutil
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+from covnmt.base.errors import UserError
+from covnmt.base.files import write_lines
+from covnmt.data.lexicon import Lexicon, train_lexicon
+from covnmt.data.padding import PaddedIds
+from covnmt.decoding.engines import Engine, ForcedDecoding
+from covnmt.inference.calibrate import calibrate, calibrate_model, lexicon_from_files
+from covnmt.inference.calibration import Calibration
+from covnmt.inference.field import FieldStatistics
+from covnmt.inference.omissions import OmissionChecker
+from covnmt.text.codec import Codec
+from covnmt.text.tokenize import TokenizerSettings, WhitespaceTokenizer
+from covnmt.text.vocabulary import Vocabulary
+
+WORDS = [first + second for first in "abcde" for second in "xyz"]
+CODEC = Codec(
+    TokenizerSettings(kind="whitespace"), WhitespaceTokenizer(), Vocabulary((*WORDS, ",", "。"))
+)
+
+
+class SameWord:
+    """Attends to the source word that is the same; a word that the source lacks costs 5 nats."""
+
+    device = "cpu"
+
+    def force_decode(self, source: PaddedIds, target: PaddedIds) -> ForcedDecoding:
+        same = (target.ids[:, :, None] == source.ids[:, None, :]) & source.mask[:, None, :]
+        log_probs = np.where(same.any(axis=2), -0.1, -5.0) * target.mask
+        return ForcedDecoding(
+            same.astype(np.float32),
+            log_probs.sum(axis=1).astype(np.float32),
+            None,
+            log_probs.astype(np.float32),
+        )
+
+
+def copied_pairs(count: int) -> list[tuple[str, str]]:
+    """Return lines of two clauses with a translation that repeats them."""
+    rng = random.Random(1)
+    lines = []
+    for _ in range(count):
+        words = rng.sample(WORDS, 8)
+        lines.append(" ".join([*words[:4], ",", *words[4:], "。"]))
+    return [(line, line) for line in lines]
+
+
+def new_checker(lexicon: Lexicon | None) -> OmissionChecker:
+    return OmissionChecker(cast(Engine, SameWord()), CODEC, CODEC, lexicon)
+
+
+@pytest.mark.parametrize("has_lexicon", [True, False])
+def test_a_calibrated_check_finds_omissions_and_passes_complete_lines(has_lexicon: bool) -> None:
+    pairs = copied_pairs(80)
+    lexicon = train_lexicon(pairs) if has_lexicon else None
+    calibration = calibrate(new_checker(lexicon), pairs, FieldStatistics())
+    assert all(each.examples[1] > 10 for each in (calibration.parts, calibration.words))
+    checker = OmissionChecker(cast(Engine, SameWord()), CODEC, CODEC, lexicon, calibration)
+    source = "ax bx cx dx , ay by cy dy 。"
+    missing = ["ax bx cx dx 。", source, "ax bx cx dx , ay by dy 。", "ez dz ey dy cz ex bz 。"]
+    clause, complete, word, other = checker.reports(
+        [(source, text) for text in missing], words=True
+    )
+    assert [(each.text, each.kind) for each in clause.omissions] == [("ay by cy dy 。", "clause")]
+    assert not complete.omissions
+    assert [each.text for each in word.omissions] == ["cy"]
+    assert other.unrelated > 0.5 > max(each.unrelated for each in (clause, complete, word))
+
+
+def test_a_lexicon_is_learned_from_files_as_the_model_reads_them(tmp_path: Path) -> None:
+    paths = tmp_path / "source", tmp_path / "target"
+    for path in paths:
+        write_lines(path, ["ax   bx\u200b", "bx cx", ""] * 5)
+    lexicon = lexicon_from_files([paths], CODEC, CODEC)
+    assert sorted(lexicon.source.ids) == ["ax", "bx", "cx"]
+
+
+def test_pairs_that_cannot_be_used_are_refused(tiny_model: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    few = tmp_path / "few.src", tmp_path / "few.tgt"
+    for count, message in ((10, "10 pairs are too few"), (60, "no parts to omit")):
+        for path in few:
+            write_lines(path, ["new words here we go"] * count)
+        with pytest.raises(UserError, match=message):
+            calibrate_model(model, few)
+    assert Calibration.load(model) is None

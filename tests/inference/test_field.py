@@ -1,0 +1,75 @@
+"""Text of another kind than a model was trained on is counted, and warned of once."""
+
+import pytest
+
+from covnmt.inference.field import (
+    FieldMonitor,
+    FieldStatistics,
+    has_foreign_script,
+    script_of,
+    usual_scripts,
+)
+from covnmt.text.vocabulary import Vocabulary
+
+LAWS = FieldStatistics(name="laws", source_scripts=("HAN",), max_unknown=0.1, max_rank=1.5)
+VOCABULARY = Vocabulary(("a", "b", "c", "d", "e", "f"))
+
+
+@pytest.mark.parametrize(
+    ("character", "script"),
+    [("法", "HAN"), ("ひ", "KANA"), ("é", "LATIN"), ("1", ""), ("。", "")],
+)
+def test_scripts_of_characters(character: str, script: str) -> None:
+    assert script_of(character) == script
+
+
+def test_usual_scripts_are_those_of_many_letters() -> None:
+    assert usual_scripts(["京都はいい" * 100, "a"]) == ("KANA", "HAN")
+
+
+@pytest.mark.parametrize(
+    ("line", "is_foreign"),
+    [
+        ("法律第12条", False),
+        ("これは法律です", True),
+        ("law", True),
+        ("法律法律law", True),
+        ("12.", False),
+    ],
+)
+def test_lines_in_another_script_are_foreign(line: str, is_foreign: bool) -> None:
+    assert has_foreign_script(line, ("HAN",)) == is_foreign
+    assert not has_foreign_script(line, ())
+
+
+def test_rare_and_unknown_tokens_are_unusual() -> None:
+    assert not LAWS.has_rare_tokens(["a", "b"], VOCABULARY)
+    assert LAWS.has_rare_tokens(["e", "f"], VOCABULARY)
+    assert LAWS.has_rare_tokens(["a", "a", "new"], VOCABULARY)
+    assert LAWS.has_rare_tokens(["a", "a", "<0xE9>"], VOCABULARY)
+    assert not LAWS.has_rare_tokens([], VOCABULARY)
+
+
+def monitored(*lines: tuple[str, bool]) -> str | None:
+    monitor = FieldMonitor(LAWS, "zh-en")
+    for line, is_unusual in lines:
+        monitor.add(line, is_unusual)
+    return monitor.message()
+
+
+def test_many_unusual_lines_are_counted_in_one_warning() -> None:
+    message = monitored(*[("法律", True)] * 3, ("法律", False), ("---", True))
+    assert message is not None
+    assert message.startswith("3 of 4 lines are unlike what zh-en was trained on (laws)")
+
+
+def test_a_few_unusual_lines_are_no_reason_to_warn() -> None:
+    assert monitored(*[("法律", False)] * 19, ("法律", True)) is None
+    assert monitored() is None
+
+
+def test_another_script_is_named() -> None:
+    message = monitored(("これはひらがなです", False))
+    assert message is not None
+    assert "1 of 1 line is in Kana script" in message
+    assert "it reads Han" in message
