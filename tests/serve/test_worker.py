@@ -57,6 +57,33 @@ def test_a_model_that_cannot_be_opened_raises_its_error(tmp_path: Path) -> None:
     worker.close()
 
 
+def test_an_idle_worker_ends_and_is_started_for_the_next_batch(
+    tiny_model: Path, translator: Model, lines: list[str]
+) -> None:
+    failures: list[str] = []
+    worker = WorkerProcess(
+        tiny_model,
+        "cpu",
+        threads=1,
+        on_failure=lambda failure, process: failures.append(failure),
+        unload_after=0.01,
+    )
+    worker.wait_until_ready()
+    watching = threading.Thread(target=worker.watch, daemon=True)
+    watching.start()
+    expected = [translator.translate(lines[:1])[0].text]
+    for _ in range(2):
+        process = worker.process
+        wait_until(lambda: worker.unloaded and worker.process.exitcode == 0)
+        assert worker.ready()
+        assert texts(worker, lines[:1], translator) == expected
+        assert worker.process is not process
+    worker.close()
+    watching.join(PATIENCE)
+    assert failures == []
+    assert not watching.is_alive()
+
+
 def kill(process: BaseProcess) -> None:
     process.kill()
     process.join()

@@ -190,6 +190,7 @@ def open_models(
                 settings.threads,
                 settings.stall_timeout,
                 partial(report_failure, metrics, spec.name),
+                settings.unload_after,
             )
             # the first process reports the device; on a GPU it stays the only one
             workers = [stack.enter_context(closing(start()))]

@@ -84,6 +84,11 @@ class ServeSettings(Settings):
     stall_timeout: Annotated[float, Field(gt=0)] = Field(
         15.0, description="seconds without a sign of life after which a worker process is replaced"
     )
+    unload_after: Annotated[float, Field(ge=0)] = Field(
+        0.0,
+        description="seconds without work after which a model's processes end, until the next "
+        "request; 0: never",
+    )
     log_text: bool = Field(False, description="write source texts to the log")
 
     def keys(self) -> tuple[ApiKey, ...]:

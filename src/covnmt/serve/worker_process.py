@@ -7,6 +7,7 @@ Batches and results go through a pipe. When the server ends, in whatever way, it
 When a worker dies, or shows no sign of life for some seconds, it is replaced and only its batch is
 tried again. That happens to idle workers too: a server that is not ready may never be given work.
 A batch that nobody waits for any more is stopped before its next decoding step.
+A worker without work for some time may end, to be started again for the next batch.
 """
 
 import gc
@@ -81,7 +82,8 @@ def do_not_interrupt() -> None:
 class WorkerProcess:
     """A process that runs batches, and this end of the pipes to it.
 
-    `on_failure` is called with a process that failed, and how; another one is then started.
+    `on_failure` is called with a process that failed, and how; another one is then started. After
+    `unload_after` seconds without work, if not 0, the process ends until there is some.
     """
 
     def __init__(
@@ -91,9 +93,11 @@ class WorkerProcess:
         threads: int,
         stall_seconds: float = STALL_SECONDS,
         on_failure: Callable[[Failure, BaseProcess], None] = lambda failure, process: None,
+        unload_after: float = 0.0,
     ) -> None:
         self.arguments = (directory, device, threads)
         self.stall_seconds, self.on_failure = stall_seconds, on_failure
+        self.unload_after, self.last_used, self.unloaded = unload_after, time.monotonic(), False
         self.closed = False
         self.pipe_lock = threading.Lock()
         self.start_lock = threading.Lock()  # no process is started after `close`
@@ -142,7 +146,9 @@ class WorkerProcess:
         return properties
 
     def ready(self) -> bool:
-        """Tell whether the process has the model open and shows signs of life."""
+        """Tell whether the process has the model open and shows signs of life, or need not yet."""
+        if self.unloaded:
+            return True
         late = time.monotonic() - self.last_beat > min(
             LATE_BEATS * BEAT_SECONDS, self.stall_seconds
         )
@@ -151,6 +157,9 @@ class WorkerProcess:
     def watch(self) -> None:
         """Replace the process whenever it dies or stalls; return when this is closed."""
         while not self.closed:
+            if self.unloaded:
+                time.sleep(POLL_SECONDS)
+                continue
             process, beats = self.process, self.beats
             silent = time.monotonic() - self.last_beat
             try:
@@ -158,6 +167,7 @@ class WorkerProcess:
                 if ready == [beats]:
                     beats.recv_bytes()
                     self.last_beat = time.monotonic()
+                    self._unload_if_idle()
                     continue
             except (*BROKEN_PIPE, ValueError):  # it is being replaced, or dying
                 time.sleep(POLL_SECONDS)
@@ -170,21 +180,44 @@ class WorkerProcess:
 
     def _replace(self, process: BaseProcess) -> None:
         """Replace a process that died, unless the batch that it was running has seen to that."""
-        while not self.closed and self.process is process:
+        while not self.closed and self.process is process and not self.unloaded:
             if self.pipe_lock.acquire(timeout=POLL_SECONDS):
                 try:
                     # if the next one cannot be started either, the batches that need it raise
                     with suppress(WorkerDiedError, EOFError, OSError):
-                        if self.process is process:
+                        if self.process is process and not self.unloaded:
                             self._restart()
                 finally:
                     self.pipe_lock.release()
                 time.sleep(RESTART_PAUSE)
 
+    def _unload_if_idle(self) -> None:
+        idle = time.monotonic() - self.last_used
+        if not self.unload_after or not self.opened or idle < self.unload_after:
+            return
+        if self.pipe_lock.acquire(blocking=False):  # else it has just been given a batch
+            try:
+                self.unloaded = True
+                self.pipe.close()
+                end_process(self.process)
+                self.beats.close()
+            finally:
+                self.pipe_lock.release()
+
+    def _load(self) -> None:
+        self._start()
+        self.unloaded = False
+        try:
+            self.wait_until_ready()
+        except UserError as error:
+            raise WorkerDiedError(str(error)) from None
+
     def run(self, items: Sequence[WorkItem[Work[Any], Any]]) -> Sequence[Any]:
         """Run a batch; if the process dies over a single item, try that a second time."""
         with self.pipe_lock:
-            if not self.process.is_alive():
+            if self.unloaded:
+                self._load()
+            elif not self.process.is_alive():
                 self._restart()
             try:
                 reply = self._exchange(items)
@@ -192,6 +225,8 @@ class WorkerProcess:
                 if len(items) > 1 or items[0].abandoned:  # the caller tries each alone
                     raise
                 reply = self._exchange(items)
+            finally:
+                self.last_used = time.monotonic()
         if isinstance(reply, Exception):
             raise reply
         return [
@@ -234,11 +269,7 @@ class WorkerProcess:
         end_process(process)
         self.on_failure(self.failure or "died", process)
         self.beats.close()
-        self._start()
-        try:
-            self.wait_until_ready()
-        except UserError as error:
-            raise WorkerDiedError(str(error)) from None
+        self._load()
 
     def begin_to_close(self) -> None:
         """Tell the process to end; the batch it is running is lost."""
