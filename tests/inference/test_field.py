@@ -1,5 +1,8 @@
 """Text of another kind than a model was trained on is counted, and warned of once."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from covnmt.inference.field import (
@@ -9,6 +12,7 @@ from covnmt.inference.field import (
     script_of,
     usual_scripts,
 )
+from covnmt.inference.translate import Translation
 from covnmt.text.vocabulary import Vocabulary
 
 LAWS = FieldStatistics(name="laws", source_scripts=("HAN",), max_unknown=0.1, max_rank=1.5)
@@ -48,6 +52,19 @@ def test_rare_and_unknown_tokens_are_unusual() -> None:
     assert LAWS.has_rare_tokens(["a", "a", "new"], VOCABULARY)
     assert LAWS.has_rare_tokens(["a", "a", "<0xE9>"], VOCABULARY)
     assert not LAWS.has_rare_tokens([], VOCABULARY)
+
+
+def test_a_translation_of_low_probability_is_unusual() -> None:
+    usual = FieldStatistics(min_own=-1.0)
+    nothing = np.zeros(0, np.float32)
+    likely, unlikely = (
+        Translation("a b", ("a", "b"), "x y", ("x", "y"), score, (), nothing, None)
+        for score in (-0.9, -1.1)
+    )
+    assert not usual.is_unusual(likely, VOCABULARY, length_penalty=1.0)
+    assert usual.is_unusual(unlikely, VOCABULARY, length_penalty=1.0)
+    assert not usual.is_unusual(unlikely, VOCABULARY, length_penalty=0.0)  # a sum, of two tokens
+    assert usual.is_unusual(replace(likely, score=-2.1), VOCABULARY, length_penalty=0.0)
 
 
 def monitored(*lines: tuple[str, bool]) -> str | None:

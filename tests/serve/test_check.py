@@ -13,7 +13,7 @@ from covnmt.model.directory import find_model
 from covnmt.serve.request_queue import LONG_BYTES
 from covnmt.serve.service import run_one_by_one
 from covnmt.serve.settings import ServeSettings
-from covnmt.serve.work import CheckWork
+from covnmt.serve.work import CheckWork, TranslateWork
 
 from .server import PATIENCE, Running, serving
 
@@ -60,6 +60,16 @@ def test_pairs_over_the_token_limit_are_refused(running: Running) -> None:
             pair = {"source": "寺", "target": "temple " * tokens}
             statuses.append(client.post("/v1/check", json={"pairs": [pair]}).status_code)
     assert statuses == [200, 422]
+
+
+def test_translations_are_checked_on_request() -> None:
+    model = Model.load("ja-en", device="cpu")
+    batch = [TranslateWork((text,), model.decode, check=True) for text in (TEMPLE, "hello there")]
+    usual, unusual = TranslateWork.run(batch, model, None)
+    assert usual.omissions == model.check([(TEMPLE, usual.text)], words=True)[0].omissions
+    assert (usual.unusual, unusual.unusual) == (False, True)
+    [unchecked] = TranslateWork.run([TranslateWork((TEMPLE,), model.decode)], model, None)
+    assert unchecked.omissions is None
 
 
 def test_the_size_of_a_check_counts_its_decodings() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from covnmt.inference.omissions import Omission
 from covnmt.inference.translate import Translation
 from covnmt.serve.remarks import find_remarks, readable_tokens
 
@@ -69,6 +70,20 @@ def test_reasons_show_subwords_as_words() -> None:
     assert "comes from “cat” too" in space.reason
     [byte] = find_remarks(replace(made, source_tokens=("<0x24>", "b")))
     assert "comes from “$” too" in byte.reason
+
+
+def test_a_checked_translation_has_the_omissions_of_the_check_instead_of_low_attention() -> None:
+    made = translation("x", [[0.95, 0.05]], None)
+    assert find_remarks(replace(made, omissions=())) == []
+    omission = Omission("a .", 0, 2, 3.0, 0.75, "phrase")
+    found = find_remarks(replace(made, source_tokens=("a", "."), omissions=(omission,)))
+    assert [(each.position, each.kind) for each in found] == [(0, "left out")]  # no mark
+    assert "“a .”, with a probability of 0.75" in found[0].reason
+
+
+def test_a_long_token_may_get_the_attention_of_several_words() -> None:
+    made = translation("v w x y z", [[0.9, 0.1]] * 5, None)
+    assert find_remarks(replace(made, source_tokens=("公布日施行", "b"))) == []
 
 
 def test_readable_tokens_have_no_signs_of_subwords_and_bytes() -> None:

@@ -54,6 +54,16 @@ class FieldStatistics(Settings):
             or characters_per_token(tokens) < self.min_characters
         )
 
+    def is_unusual(
+        self, translation: Translation, vocabulary: Vocabulary, length_penalty: float
+    ) -> bool:
+        """Tell whether a source is unlike this field; its translation by a model counts too."""
+        return (
+            has_foreign_script(translation.source, self.source_scripts)
+            or self.has_rare_tokens(translation.source_tokens, vocabulary)
+            or own_nats(translation, length_penalty) < self.min_own
+        )
+
 
 def unknown_share(tokens: Sequence[str], vocabulary: Vocabulary) -> float:
     """Return the share of tokens that are unknown or spelled in bytes."""
@@ -135,9 +145,8 @@ class FieldMonitor:
     ) -> Iterator[Translation]:
         """Pass translations on; warn at the end."""
         for translation in translations:
-            is_rare = self.statistics.has_rare_tokens(translation.source_tokens, vocabulary)
-            is_unsure = own_nats(translation, length_penalty) < self.statistics.min_own
-            self.add(translation.source, is_rare or is_unsure)
+            is_unusual = self.statistics.is_unusual(translation, vocabulary, length_penalty)
+            self.add(translation.source, is_unusual)
             yield translation
         self.warn()
 

@@ -255,6 +255,14 @@ class Model:
         """
         return self.checker.short_reports(require_pairs(pairs), max_tokens, min_probability, words)
 
+    def is_unusual(self, translation: Translation, decode: DecodeConfig | None = None) -> bool:
+        """Tell whether a source is unlike what the model was trained on, as far as it can tell."""
+        calibration = self.checker.calibration
+        penalty = (decode or self.decode).length_penalty
+        return calibration is not None and calibration.field.is_unusual(
+            translation, self.source.vocabulary, penalty
+        )
+
     @cached_property
     def checker(self) -> OmissionChecker:
         """What finds omissions, with the lexicon and the calibration of the first directory."""

@@ -215,6 +215,9 @@ class SentenceOut(BaseModel):
         None, description="target tokens expected of each source token"
     )
     remarks: list[Remark] | None = None
+    unusual: bool | None = Field(
+        None, description="with remarks: the sentence is unlike what the model was trained on"
+    )
     nbest: list["SentenceOut"] | None = Field(None, description="the other hypotheses, best first")
 
 
@@ -338,6 +341,7 @@ def sentence_json(translation: Translation, parts: Sequence[str]) -> dict[str, A
         answer["fertility"] = None if fertility is None else rounded_list(fertility)
     if "remarks" in parts:
         answer["remarks"] = [asdict(remark) for remark in find_remarks(translation)]
+        answer["unusual"] = translation.unusual
     if translation.alternatives:
         answer["nbest"] = [
             sentence_json(alternative, parts) for alternative in translation.alternatives

@@ -80,7 +80,11 @@ class TranslateWork(Work[Translation]):
             return done
         reports = model.check_stream([(each.source, each.text) for each in done], words=True)
         return [
-            each if isinstance(report, SkippedPair) else replace(each, omissions=report.omissions)
+            replace(
+                each,
+                omissions=None if isinstance(report, SkippedPair) else report.omissions,
+                unusual=model.is_unusual(each, batch[0].decode),
+            )
             for each, report in zip(done, reports, strict=True)
         ]
 
