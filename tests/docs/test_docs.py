@@ -36,7 +36,9 @@ DOCS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *PACKAGE.rglob("*
 NAMES = [str(path.relative_to(ROOT)) for path in DOCS]
 HISTORY = ("CHANGELOG.md", "docs/LOG.md")  # true when written
 # of other programs: grep, torchrun, mypy, docker
-OTHER_OPTIONS = {"--help", "--line-buffered", "--max-restarts", "--strict", "--tmpfs"}
+OTHER_OPTIONS = {
+    *("--help", "--libretranslate", "--line-buffered", "--max-restarts", "--strict", "--tmpfs")
+}
 
 
 def read(name: str) -> str:

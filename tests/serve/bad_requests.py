@@ -76,6 +76,6 @@ BAD_REQUESTS: dict[str, tuple[str, bytes | dict[str, Any], int, str]] = {
         "tiny, twin",
     ),
     "many to check": ("/v1/check", {"pairs": [{"source": "a", "target": "b"}] * 501}, 422, "500"),
-    "no such path": ("/v1/nothing", {}, 405, "see /openapi.json"),
+    "no such path": ("/v1/nothing", {}, 404, "see /openapi.json"),
     "no object": ("/v1/translate", b'["a"]', 422, "send a JSON object"),
 }

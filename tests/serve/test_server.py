@@ -30,6 +30,15 @@ SPECS = {
 }
 
 
+@pytest.fixture
+def model_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make those that are named: others might be on the Hugging Face hub."""
+    for name in ("gru10", "x", "a=b"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("model_directories")
 @pytest.mark.parametrize("text", SPECS)
 def test_model_specs_are_parsed(text: str) -> None:
     assert parse_spec(text) == SPECS[text]
@@ -48,6 +57,7 @@ def test_a_bundled_model_has_its_languages_by_default() -> None:
     assert told == [("ja-en", "ja", "en"), ("kyoto", "ja", "en"), ("kyoto", "jpn", "eng")]
 
 
+@pytest.mark.usefixtures("model_directories")
 @pytest.mark.parametrize("text", ["", "my name=models/x", "models/a=b", "=x"])
 def test_bad_model_specs_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="--model"):
