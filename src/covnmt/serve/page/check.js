@@ -56,7 +56,7 @@ export function checkPanel(sentence, ask) {
 }
 
 /** What a check found: the words, and the source line with these words marked. */
-export function verdictOn(report, { text, lang }) {
+function verdictOn(report, { text, lang }) {
   const source = readSide(text, report.source_tokens ?? [], lang);
   const omissions = (report.left_out ?? []).map((omission) => {
     const words = wordsAt(source, omission.start, omission.end);

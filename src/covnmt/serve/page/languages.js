@@ -36,7 +36,7 @@ export function languagesOf(model) {
 }
 
 /** What a model translates, in words; its name if it does not say. */
-export function describe(model) {
+function describe(model) {
   const { source, target } = languagesOf(model);
   return model.description || (source ? `${languageName(source)} to ${languageName(target)}` : model.name);
 }
@@ -49,7 +49,7 @@ export function label(model, models) {
 }
 
 /** How well a text fits a language: the share of its letters that are in the right script. */
-export function fit(text, code) {
+function fit(text, code) {
   const start = text.slice(0, BEGINNING);
   const letters = start.match(/\p{L}/gu)?.length ?? 0;
   if (!letters) return 1;
