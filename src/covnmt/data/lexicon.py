@@ -1,6 +1,6 @@
 """A lexicon of word translations: IBM model 1 in both directions (Brown et al., 1993).
 
-It tells how well the words of one side support a word of the other: max_e log t(z | e) / p(z), the
+It scores how well the words of one side support a word of the other: max_e log t(z | e) / p(z), the
 mutual information of z with its best partner. That needs no network and no decoding, and holds in
 text that a translation model has never seen. Words are the same to it if their first letters are.
 
@@ -312,10 +312,10 @@ def _cells(
         cells = np.concatenate([(z[:, None] * size + e).ravel() for z, e in rows])
         J, I = (np.array([len(row[n]) for row in rows]) for n in (0, 1))
         parts.append((*np.unique(cells, return_inverse=True, return_counts=True), J, I))
-    keys, inverse = np.unique(np.concatenate([part[0] for part in parts]), return_inverse=True)
-    kept = np.bincount(inverse, np.concatenate([part[2] for part in parts])) >= 2
+    keys, inverse = np.unique(np.concatenate([keys for keys, *_ in parts]), return_inverse=True)
+    kept = np.bincount(inverse, np.concatenate([counts for _, _, counts, *_ in parts])) >= 2
     row_of_key = np.where(kept, np.cumsum(kept) - 1, kept.sum()).astype(np.int32)
-    ends = np.cumsum([len(part[0]) for part in parts])
+    ends = np.cumsum([len(keys) for keys, *_ in parts])
     chunks = [
         _Chunk(row_of_key[rows][cells], J, I)
         for rows, (_, cells, _, J, I) in zip(np.split(inverse, ends[:-1]), parts, strict=True)

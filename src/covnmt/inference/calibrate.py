@@ -67,9 +67,12 @@ def calibrate_model(
         model.engine, model.source, model.target, Lexicon.load(directory / LEXICON_FILE)
     )
     blocks = [dev_pairs(model, files, limit) for files in (own_dev, *other_dev)]
-    own = model.translate([source for source, _ in blocks[0][:OWN_TRANSLATIONS]])
+    own_translations = model.translate([source for source, _ in blocks[0][:OWN_TRANSLATIONS]])
     usual = field_statistics(
-        plain, blocks[0], [own_nats(t, model.decode.length_penalty) for t in own], field_name
+        plain,
+        blocks[0],
+        [own_nats(t, model.decode.length_penalty) for t in own_translations],
+        field_name,
     )
     made_from = ", ".join(f"{len(block)} pairs" for block in blocks)
     calibration = calibrate(plain, [pair for block in blocks for pair in block], usual, made_from)
@@ -192,8 +195,8 @@ def _add_window(
         for example, pair, decoded in zip(window, pairs, wholes, strict=True):
             if rows is words and example.kind in ("clause", "sentence"):
                 continue
-            labeled = {part: _label(part, example, pair) for part in find(pair)}
-            kept = {part: label for part, label in labeled.items() if label is not None}
+            labeled = {span: _label(span, example, pair) for span in find(pair)}
+            kept = {span: label for span, label in labeled.items() if label is not None}
             tasks.append((pair, decoded, (), list(kept)))
             labels.append(list(kept.values()))
         for group, group_labels in zip(checker.part_features(tasks), labels, strict=True):
@@ -202,9 +205,9 @@ def _add_window(
     return checker.unrelated_features(pairs, wholes)
 
 
-def _label(part: range, example: Example, pair: Pair) -> bool | None:
+def _label(span: range, example: Example, pair: Pair) -> bool | None:
     """Tell whether a part is omitted; None if only some of it is."""
-    units = pair.source.units[pair.words(part)]
+    units = pair.source.units[pair.words(span)]
     cut = [unit.start in example.omitted for unit in units]
     share = sum(cut) / max(len(cut), 1)
     if share >= OMITTED:

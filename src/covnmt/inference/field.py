@@ -66,7 +66,7 @@ class FieldStatistics(Settings):
 
 
 def unknown_share(tokens: Sequence[str], vocabulary: Vocabulary) -> float:
-    """Return the share of tokens that are unknown or spelled in bytes."""
+    """Return the share of tokens that are unknown or spelled as byte tokens."""
     ids = vocabulary.encode(tokens)
     unknown = sum(n == UNK_ID or is_byte_token(t) for n, t in zip(ids, tokens, strict=True))
     return unknown / max(len(tokens), 1)
@@ -157,12 +157,12 @@ class FieldMonitor:
 
     def message(self) -> str | None:
         """Return a warning if many lines were not usual."""
-        known = " and ".join(map(str.capitalize, self.statistics.source_scripts[:2]))
+        scripts = " and ".join(map(str.capitalize, self.statistics.source_scripts[:2]))
         if self.foreign and self.foreign >= WARN_SHARE * self.lines:
-            found = self.foreign_letters.most_common(1)[0][0].capitalize()
+            script = self.foreign_letters.most_common(1)[0][0].capitalize()
             return (
-                f"{_of(self.foreign, self.lines)} in {found} script, which {self.model} was not "
-                f"trained to read (it reads {known}): expect nonsense"
+                f"{_of(self.foreign, self.lines)} in {script} script, which {self.model} was not "
+                f"trained to read (it reads {scripts}): expect nonsense"
             )
         if self.unusual and self.unusual >= WARN_SHARE * self.lines:
             trained = f" ({self.statistics.name})" if self.statistics.name else ""

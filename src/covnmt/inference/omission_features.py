@@ -87,10 +87,10 @@ class Pair:
             nothing = (Evidence(np.zeros(n), np.zeros(n)) for n in (len(x.units), len(y.units)))
             return cls(x, y, *nothing)
         flat = [[key for keys in side.keys for key in keys] for side in (x, y)]
-        found = lexicon.supports(*flat)
+        supports = lexicon.supports(*flat)
         sides = (
             _evidence(support.support, support.usual, side.keys)
-            for side, support in zip((x, y), found, strict=True)
+            for side, support in zip((x, y), supports, strict=True)
         )
         return cls(x, y, *sides)
 
@@ -162,9 +162,9 @@ def log_length_ratio(source: int, target: int) -> float:
     return float(np.log((target + 2) / (source + 2)))
 
 
-def lexical_features(pair: Pair, part: range, ratio: LengthRatio) -> list[float]:
+def lexical_features(pair: Pair, span: range, ratio: LengthRatio) -> list[float]:
     """Return what the lexicon and the lengths say of a part of the source."""
-    words, evidence = pair.words(part), pair.evidence
+    words, evidence = pair.words(span), pair.evidence
     missing, usual = evidence.missing[words], evidence.usual[words]
     rest_missing = evidence.missing.sum() - missing.sum()
     rest_usual = evidence.usual.sum() - usual.sum()
@@ -201,12 +201,12 @@ class Decoded:
         return float(self.token_log_probs.mean())
 
 
-def decoded_features(whole: Decoded, without: Decoded, part: range) -> list[float]:
+def decoded_features(whole: Decoded, without: Decoded, span: range) -> list[float]:
     """Return what removing a part of the source does to the probability of the translation."""
     rises = np.asarray(without.token_log_probs - whole.token_log_probs, np.float64)
     gain, largest = float(rises.sum()), float(rises.max(initial=0.0))
     upward = float(np.maximum(rises, 0).sum())
-    per_token = gain / len(part)
+    per_token = gain / len(span)
     in_field = 1 / (1 + np.exp(-2 * (whole.nats_per_token + 3.5)))
     return [
         float(np.clip(per_token, -6, 3)),
@@ -214,6 +214,6 @@ def decoded_features(whole: Decoded, without: Decoded, part: range) -> list[floa
         float(np.log1p(largest)),
         largest / upward if upward > 0.1 else 0.0,
         float(np.clip(whole.nats_per_token, -8, 0)),
-        float(np.log1p(whole.received[part.start : part.stop].mean())),
+        float(np.log1p(whole.received[span.start : span.stop].mean())),
         float(np.clip(per_token, -6, 3) * in_field),
     ]

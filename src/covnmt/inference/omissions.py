@@ -154,13 +154,11 @@ class _Search:
     scores: Scores = field(default_factory=dict)
     active: bool = True
 
-    def can_follow(self, part: range) -> bool:
+    def can_follow(self, span: range) -> bool:
         """Tell whether something remains without a part that no removed one overlaps."""
-        removed = [*self.removed, part]
-        overlaps = any(a.start < part.stop and part.start < a.stop for a in self.removed)
-        left = any(
-            not any(unit.start in each for each in removed) for unit in self.pair.source.units
-        )
+        removed = [*self.removed, span]
+        overlaps = any(a.start < span.stop and span.start < a.stop for a in self.removed)
+        left = any(not any(unit.start in gap for gap in removed) for unit in self.pair.source.units)
         return left and not overlaps
 
 
@@ -229,10 +227,10 @@ class OmissionChecker:
             if self.calibration
             else np.zeros(len(pairs))
         )
-        found = self._word_scores(searches) if words else [{} for _ in pairs]
+        word_scores = self._word_scores(searches) if words else [{} for _ in pairs]
         return [
-            self._report(search, word_scores, float(p), min_probability)
-            for search, word_scores, p in zip(searches, found, unrelated, strict=True)
+            self._report(search, scores, float(p), min_probability)
+            for search, scores, p in zip(searches, word_scores, unrelated, strict=True)
         ]
 
     def candidate_parts(self, pair: Pair) -> list[range]:
@@ -242,23 +240,23 @@ class OmissionChecker:
             parts.add(phrase)
         everything = pair.words(range(len(pair.source.ids)))
         return sorted(
-            (part for part in parts if pair.words(part) not in (everything, slice(0, 0))),
-            key=lambda part: (part.start, -part.stop),
+            (span for span in parts if pair.words(span) not in (everything, slice(0, 0))),
+            key=lambda span: (span.start, -span.stop),
         )
 
     def _doubtful_parts(self, pair: Pair) -> list[range]:
-        parts = [part for part in self.candidate_parts(pair) if len(pair.source.units_in(part))]
+        parts = [span for span in self.candidate_parts(pair) if len(pair.source.units_in(span))]
         if not self.calibration or not self.lexicon or not parts:
             return parts
-        rows = [lexical_features(pair, part, self.ratio) for part in parts]
+        rows = [lexical_features(pair, span, self.ratio) for span in parts]
         probable = self.calibration.lexical.probabilities(rows) >= MIN_DOUBT
-        return [part for part, is_probable in zip(parts, probable, strict=True) if is_probable]
+        return [span for span, is_probable in zip(parts, probable, strict=True) if is_probable]
 
     def _remove_parts(self, searches: Sequence[_Search], min_probability: float) -> None:
         """Remove the most probable part of each pair, as long as there is one; then judge each."""
         while active := [search for search in searches if search.active]:
             for search in active:
-                search.remaining = [part for part in search.remaining if search.can_follow(part)]
+                search.remaining = [span for span in search.remaining if search.can_follow(span)]
             scores = self.score_parts(
                 [(s.pair, s.whole, tuple(s.removed), s.remaining) for s in active],
                 self.calibration.parts if self.calibration else None,
@@ -271,9 +269,9 @@ class OmissionChecker:
                     search.removed.append(best)
         several = [search for search in searches if len(search.removed) > 1]
         tasks = [
-            (s.pair, s.whole, tuple(other for other in s.removed if other != part), [part])
+            (s.pair, s.whole, tuple(other for other in s.removed if other != span), [span])
             for s in several
-            for part in s.removed
+            for span in s.removed
         ]
         again = iter(self.score_parts(tasks, self.calibration.parts if self.calibration else None))
         for search in several:
@@ -299,8 +297,8 @@ class OmissionChecker:
         scored = iter(zip(probabilities.tolist(), rows, strict=True))
         return [
             {
-                part: (p, float(np.sign(row[GAIN]) * np.expm1(abs(row[GAIN]))))
-                for part, (p, row) in zip(parts, islice(scored, len(parts)), strict=True)
+                span: (p, float(np.sign(row[GAIN]) * np.expm1(abs(row[GAIN]))))
+                for span, (p, row) in zip(parts, islice(scored, len(parts)), strict=True)
             }
             for _, _, _, parts in tasks
         ]
@@ -313,7 +311,7 @@ class OmissionChecker:
         for pair, _, removed, parts in tasks:
             if parts and removed:
                 removals.append(Removal(pair, removed))
-            removals += [Removal(pair, (*removed, part)) for part in parts]
+            removals += [Removal(pair, (*removed, span)) for span in parts]
         decoded = iter(self.decode(removals))
         features = []
         for pair, whole, removed, parts in tasks:
@@ -321,10 +319,10 @@ class OmissionChecker:
             features.append(
                 [
                     [
-                        *lexical_features(pair, part, self.ratio),
-                        *decoded_features(base, next(decoded), part),
+                        *lexical_features(pair, span, self.ratio),
+                        *decoded_features(base, next(decoded), span),
                     ]
-                    for part in parts
+                    for span in parts
                 ]
             )
         return features
@@ -355,7 +353,7 @@ class OmissionChecker:
     def unrelated_features(
         self, pairs: Sequence[Pair], wholes: Sequence[Decoded]
     ) -> list[list[float]]:
-        """Return what tells a translation from a text that is none."""
+        """Return the features that separate a translation from a text that is none."""
         return [
             [
                 pair.evidence.share,
@@ -405,13 +403,13 @@ class OmissionChecker:
         elif unrelated < min_probability or not has_words:
             parts, scores = _runs(search.removed, pair, gap=False), search.scores
             omissions += [
-                self._omission(pair, part, max(scores[p] for p in members), _kind(part, pair))
-                for part, members in parts
+                self._omission(pair, span, max(scores[p] for p in members), _kind(span, pair))
+                for span, members in parts
             ]
-            is_found = {part for part, (p, _) in words.items() if p >= min_probability}
+            is_found = {span for span, (p, _) in words.items() if p >= min_probability}
             omissions += [
-                self._omission(pair, part, max(words[p] for p in members), "word")
-                for part, members in _runs(is_found, pair, gap=True)
+                self._omission(pair, span, max(words[p] for p in members), "word")
+                for span, members in _runs(is_found, pair, gap=True)
             ]
         statistics = self.calibration.field if self.calibration else None
         nats = search.whole.nats_per_token
@@ -431,36 +429,36 @@ class OmissionChecker:
         )
 
     def _omission(
-        self, pair: Pair, part: range, score: tuple[float, float], kind: Kind
+        self, pair: Pair, span: range, score: tuple[float, float], kind: Kind
     ) -> Omission:
-        text = self.source.detokenize(pair.source.tokens[part.start : part.stop])
-        return Omission(text, part.start, part.stop, score[1], score[0], kind)
+        text = self.source.detokenize(pair.source.tokens[span.start : span.stop])
+        return Omission(text, span.start, span.stop, score[1], score[0], kind)
 
 
 def _most_probable(scores: Scores) -> range | None:
     """Return the longest part that is nearly as probable as the most probable one."""
     highest = max((p for p, _ in scores.values()), default=0.0)
-    near = (part for part, (p, _) in scores.items() if p >= NEARLY * highest)
+    near = (span for span, (p, _) in scores.items() if p >= NEARLY * highest)
     return max(near, key=len, default=None)
 
 
-def _kind(part: range, pair: Pair) -> Kind:
-    if part in pair.source.sentences:
+def _kind(span: range, pair: Pair) -> Kind:
+    if span in pair.source.sentences:
         return "sentence"
-    return "clause" if part in pair.source.clauses else "phrase"
+    return "clause" if span in pair.source.clauses else "phrase"
 
 
 def _runs(parts: Iterable[range], pair: Pair, gap: bool) -> Iterator[tuple[range, list[range]]]:
     """Join parts of one sentence between which there is no word and, without `gap`, no token."""
     run: list[range] = []
-    for part in sorted(parts, key=lambda part: part.start):
+    for span in sorted(parts, key=lambda span: span.start):
         if run:
-            between = range(run[-1].stop, part.start)
+            between = range(run[-1].stop, span.start)
             words = pair.words(between)
-            together = any(run[0].start in s and part.start in s for s in pair.source.sentences)
+            together = any(run[0].start in s and span.start in s for s in pair.source.sentences)
             if not together or words.start < words.stop or (between and not gap):
                 yield range(run[0].start, run[-1].stop), run
                 run = []
-        run.append(part)
+        run.append(span)
     if run:
         yield range(run[0].start, run[-1].stop), run

@@ -94,15 +94,15 @@ def _cut(
     by_word: DoubleArray = np.array(
         [alpha[unit.start : unit.stop].mean(axis=0) for unit in pair.target.units]
     )  # [target words, source tokens]
-    parts = [part for part in _parts(kind, pair, rng) if len(part) < len(pair.source.ids)]
-    for part in rng.sample(parts, min(TRIALS, len(parts))):
-        mass = by_word[:, part.start : part.stop].sum(axis=1)
+    parts = [span for span in _parts(kind, pair, rng) if len(span) < len(pair.source.ids)]
+    for span in rng.sample(parts, min(TRIALS, len(parts))):
+        mass = by_word[:, span.start : span.stop].sum(axis=1)
         cut = np.flatnonzero(mass >= MIN_ATTENTION * np.maximum(by_word.sum(axis=1), 1e-6))
-        words = pair.words(part)
+        words = pair.words(span)
         enough = len(cut) >= max(1, (words.stop - words.start) / 3)
         together = len(cut) and cut[-1] - cut[0] < 1.5 * len(cut) + 1
         if enough and together and len(cut) <= MAX_CUT * len(by_word):
-            return part, _without(pair.target, cut.tolist(), target)
+            return span, _without(pair.target, cut.tolist(), target)
     return None
 
 
@@ -116,9 +116,9 @@ def _parts(kind: Kind, pair: Pair, rng: random.Random) -> list[range]:
     for first in range(len(units)):
         last = first + rng.choice(sizes) - 1
         if last < len(units):
-            part = range(units[first].start, units[last].stop)
-            if any(part.start in clause and part[-1] in clause for clause in source.clauses):
-                parts.append(part)
+            span = range(units[first].start, units[last].stop)
+            if any(span.start in clause and span[-1] in clause for clause in source.clauses):
+                parts.append(span)
     return parts
 
 

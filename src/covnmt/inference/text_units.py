@@ -51,13 +51,15 @@ class TextUnits:
         clauses: list[range] = []
         keys: list[tuple[str, ...]] = []
         for sentence, sentence_tokens in zip(sentences, tokenized, strict=True):
-            found = find_units(sentence_tokens, codec)
-            names: list[tuple[str, ...]] = [() for _ in found]
+            sentence_units = find_units(sentence_tokens, codec)
+            names: list[tuple[str, ...]] = [() for _ in sentence_units]
             if lexicon:
-                found, names = _lexicon_words(sentence_tokens, found, codec, lexicon)
+                sentence_units, names = _lexicon_words(
+                    sentence_tokens, sentence_units, codec, lexicon
+                )
             keys += names
-            units += _shift(found, sentence.start)
-            clauses += _shift(find_clauses(sentence_tokens, found), sentence.start)
+            units += _shift(sentence_units, sentence.start)
+            clauses += _shift(find_clauses(sentence_tokens, sentence_units), sentence.start)
         ids = codec.vocabulary.encode(tokens)
         return cls(line, texts, tokens, ids, sentences, units, clauses, keys)
 
@@ -114,7 +116,7 @@ def _starts_unit(before: str, token: str, codec: Codec) -> bool:
 
 
 def _shift(ranges: Iterable[range], by: int) -> list[range]:
-    return [range(each.start + by, each.stop + by) for each in ranges]
+    return [range(r.start + by, r.stop + by) for r in ranges]
 
 
 def find_clauses(tokens: Sequence[str], units: Sequence[range]) -> list[range]:
@@ -159,12 +161,15 @@ def token_text(tokens: Sequence[str], codec: Codec) -> tuple[str, list[int], lis
     apart = codec.settings.kind in _ALWAYS_APART
     for is_bytes, group in groupby(tokens, is_byte_token):
         run = list(group)
-        parts = [run] if is_bytes else [[token] for token in run]
-        for part in parts:
-            piece = codec.detokenize(part) if is_bytes else part[0].replace(SPACE_SYMBOL, " ")
+        for piece_tokens in [run] if is_bytes else [[token] for token in run]:
+            piece = (
+                codec.detokenize(piece_tokens)
+                if is_bytes
+                else piece_tokens[0].replace(SPACE_SYMBOL, " ")
+            )
             piece = " " + piece if apart else piece
             text += piece
             starts += [k] * len(piece)
-            k += len(part)
+            k += len(piece_tokens)
             stops += [k] * len(piece)
     return text, starts, stops

@@ -78,7 +78,7 @@ class TranslateWork(Work[Translation]):
         done = model.translate(sentences, batch[0].decode, "raise", on_step)
         if not batch[0].check:
             return done
-        reports = model.check_stream([(each.source, each.text) for each in done], words=True)
+        reports = model.check_stream([(t.source, t.text) for t in done], words=True)
         return [
             replace(
                 each,
@@ -119,10 +119,12 @@ class CheckWork(Work[OmissionReport]):
         cls, batch: Sequence[Self], model: Model, on_partial: ProgressCallback | None
     ) -> Sequence[OmissionReport]:
         pairs = _short_pairs(batch, model, min(MAX_TOKENS, model.decode.max_source))
-        own = model.translate([source for source, _ in pairs], split_sentences=True)
+        translations = model.translate([source for source, _ in pairs], split_sentences=True)
         return [
             replace(report, model_translation=translation.text)
-            for report, translation in zip(model.check(pairs, words=True), own, strict=True)
+            for report, translation in zip(
+                model.check(pairs, words=True), translations, strict=True
+            )
         ]
 
 
