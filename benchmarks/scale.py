@@ -287,7 +287,7 @@ def translate(arguments: argparse.Namespace, text: Path, work: Path) -> dict[str
     for repeat in range(arguments.repeats):
         for workers, done in runs.items():
             out = work / f"out-{workers}-{repeat}"
-            words = ["translate", "--model", run, "--shards", work / "in", "--out", out]
+            words = ["translate", "--model", run, "--shards", work / "in", "--output-dir", out]
             words += ["--beam", 5, "--device", "cpu", "--threads", 1, "--workers", workers]
             done.append(covnmt(*words))
             print(workers, json.dumps(done[-1]), flush=True)

@@ -23,7 +23,7 @@ def test_tables_in_a_pipe(run_cli: RunCli, source: Path) -> None:
 
 def test_figures_alone(run: Run, source: Path) -> None:
     """A dash prints nothing but JSON, for other programs."""
-    shown = run("evaluate", source, "-r", source, "--no-ter", "--json", "-").out
+    shown = run("evaluate", source, "-r", source, "--no-ter", "--json").out
     assert json.loads(shown)["sentences"] == 20
 
 
@@ -31,7 +31,7 @@ def test_figures_alone(run: Run, source: Path) -> None:
 def test_translations_are_evaluated_from_a_pipe(
     run: Run, tiny_model: Path, source: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    made, score = tmp_path / "made", ("--reference", source, "--json", "-")
+    made, score = tmp_path / "made", ("--reference", source, "--json")
     piped = run("translate", source, "--model", tiny_model, *options).out
     made.write_text(piped)
     assert run("evaluate", "-", *score, stdin=piped).out == run("evaluate", made, *score).out
@@ -47,7 +47,7 @@ def test_report_counts_as_compare_does(run: Run, source: Path, tmp_path: Path) -
     given = (f"a={text}", f"b={other}", "-r", text, "-s", source, "--tokenize", "char", "--no-ter")
     run("report", tmp_path / "report", *given, "--maps", 0)
     figures = json.loads((tmp_path / "report" / "scores.json").read_text("utf-8"))
-    assert figures == json.loads(run("compare", *given, "--json", "-").out)
+    assert figures == json.loads(run("compare", *given, "--json").out)
     names = {score["name"]: score["signature"] for score in figures["systems"]["b"]["translation"]}
     assert "tok:char" in names["BLEU (paper)"]
     assert "TER" not in names

@@ -246,7 +246,7 @@ def test_translate_overlong_lines(run: Run, tiny_model: Path, source: Path) -> N
     cut = run("translate", source, "--model", tiny_model, "--max-source", 3)
     assert cut.err.startswith("line 1: ")
     assert len(cut.err.splitlines()) == 20
-    split = run("translate", source, "-m", tiny_model, "--max-source", 3, "--overlong", "split")
+    split = run("translate", source, "-m", tiny_model, "--max-source", 3, "--long-lines", "split")
     assert split.err == ""
     assert len(split.out) > len(cut.out)
     assert len(split.out.splitlines()) == len(cut.out.splitlines()) == 20
@@ -289,7 +289,7 @@ def test_align(run: Run, tiny_model: Path, tiny_text: Path, tmp_path: Path) -> N
 
 def test_align_by_threshold(run: Run, tiny_model: Path, tiny_text: Path) -> None:
     files = (tiny_text / "test.src", tiny_text / "test.tgt")
-    options = ("--model", tiny_model, "--method", "threshold", "--threshold")
+    options = ("--model", tiny_model, "--link-method", "threshold", "--threshold")
     every = run("align", *files, *options, 0, "--tokenized").out.splitlines()
     lengths = [len(s.split()) * len(t.split()) for s, t in read_parallel_lines(*files)]
     assert [len(line.split()) for line in every] == lengths
@@ -371,7 +371,16 @@ def test_tune_an_ensemble(run: Run, tiny_model: Path, tiny_text: Path) -> None:
 
 def test_output_is_utf8_in_any_locale() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "covnmt", "recipe", "show", "demo/gru10", "data.directory=données"],
+        [
+            sys.executable,
+            "-m",
+            "covnmt",
+            "recipe",
+            "show",
+            "demo/gru10",
+            "data.directory=données",
+            "--json",
+        ],
         env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C.UTF-8"},
         capture_output=True,
         check=True,

@@ -35,7 +35,7 @@ WRITTEN = [given for given, _, about in ALL if getattr(about, "dir_okay", True) 
 
 def test_they_are_found() -> None:
     assert {("align", "--threshold"), ("tune", "--length-penalty")} < set(FRACTIONS)
-    assert {("translate", "--output"), ("plot", "lengths"), ("evaluate", "--json")} < set(WRITTEN)
+    assert {("translate", "--output"), ("plot", "lengths"), ("evaluate", "--output")} < set(WRITTEN)
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
@@ -72,10 +72,10 @@ OVER = [
     "check F y -o F",
     "smt translate model F --links F",
     "words align x F -o F",
-    "evaluate x -r F --json F",
-    "compare a=F b=x -r y --json F",
-    "compare x -r y --forced x=F --json F",
-    "rate score key F --json F",
+    "evaluate x -r F -o F",
+    "compare a=F b=x -r y -o F",
+    "compare x -r y --reference-attention x=F -o F",
+    "rate score key F -o F",
 ]
 
 

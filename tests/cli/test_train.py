@@ -55,5 +55,17 @@ def test_a_run_has_the_name_of_its_recipe(
     assert sorted(path.name for path in Path("runs").iterdir()) == ["demo-gru10", "mine"]
 
 
+def test_without_a_recipe_the_small_one_is_trained_on_a_cpu(
+    run: Run, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = ("train.updates=1", "train.validate_bleu=false", "train.select=loss")
+    small = ("model.embedding=4", "model.hidden=4", "model.rank=4")
+    message = run("train", "--device", "cpu", "--data", tiny_corpus, *small, *short).err
+    assert "recipe: small/gru10" in message
+    assert "weights, gradients and optimizer take 0.0 GB" in message
+    assert "runs/small-gru10: made 1 updates" in message
+
+
 def test_setting_in_place_of_the_recipe_is_explained(run: Run) -> None:
-    assert "the recipe comes first" in run("train", "data.directory=data", code=2).err
+    assert "the recipe comes first" in run("recipe", "show", "data.directory=data", code=2).err

@@ -44,3 +44,24 @@ def test_bad_terms_and_options_that_exclude_each_other_are_refused(
     assert "--nbest" in run(*command, "--nbest", "2", code=2).err
     other = run("translate", "-m", tiny_model, "--format", "html", "--json", code=2)
     assert "--json" in other.err
+
+
+def test_a_text_in_quotes_is_translated(run: Run, tiny_model: Path, lines: list[str]) -> None:
+    expected = run("translate", "-m", tiny_model, stdin=lines[0]).out
+    assert run("translate", lines[0], "-m", tiny_model).out == expected
+    assert run("translate", "名前", "-m", tiny_model).out.count("\n") == 1
+    marked = run("translate", f"<p>{lines[0]}</p>", "-m", tiny_model, "--format", "html").out
+    assert marked == f"<p>{expected.strip()}</p>\n"
+
+
+def test_a_missing_file_is_no_text(run: Run, tiny_model: Path, tmp_path: Path) -> None:
+    for name in ("missing", "名前.txt", tmp_path / "名前"):
+        message = run("translate", name, "-m", tiny_model, code=2).err
+        assert f"{name}: no such file" in message.replace("\n", "")
+
+
+def test_verbose_names_the_model_and_the_time(run: Run, tiny_model: Path, lines: list[str]) -> None:
+    printed = run("translate", lines[0], "-m", tiny_model, "--verbose")
+    assert str(tiny_model) in printed.err.replace("\n", "")
+    assert " s] done" in printed.err
+    assert run("translate", lines[0], "-m", tiny_model).err == ""

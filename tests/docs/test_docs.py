@@ -223,7 +223,7 @@ WRONG = {
     "train paper/gru11": "no such recipe",
     "train paper/gru10 model.hiden=8": "unknown key model.hiden",
     "prepare x": "Missing",
-    "align a b --method c": "is not one of",
+    "align a b --link-method c": "is not one of",
 }
 
 

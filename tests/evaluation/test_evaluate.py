@@ -167,7 +167,7 @@ def test_fertility_that_equals_attention_fits_exactly() -> None:
 
 
 def test_exact_rates_need_gold() -> None:
-    with pytest.raises(UserError, match="--deterministic"):
+    with pytest.raises(UserError, match="--unique-reference"):
         evaluate(SHORT, EvaluationSet([REFERENCES], deterministic=True))
 
 

@@ -23,8 +23,8 @@ from covnmt.model.directory import (
     BUNDLED_MODELS,
     LEXICON_FILE,
     MODEL_CARD,
-    bundled_model_rows,
     bundled_models,
+    describe_bundled_models,
     find_model,
 )
 from covnmt.paper import demo
@@ -61,7 +61,10 @@ def bundled(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Bundle a tiny model as xx-en; the test runs in an empty directory."""
     folder, here = tmp_path / "shipped", tmp_path / "here"
     export_model(tiny_model, folder / "xx-en", "int8")
-    write_lines(folder / "xx-en" / MODEL_CARD, ["# Xish to English, tiny"])
+    write_lines(
+        folder / "xx-en" / MODEL_CARD,
+        ["---", "license: mit", "bleu: 1.5", "---", "", "# Xish to English, tiny"],
+    )
     here.mkdir()
     monkeypatch.chdir(here)
     for module in (directory, served_model):
@@ -71,9 +74,10 @@ def bundled(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_bundled_model_is_found_by_name(bundled: Path) -> None:
     assert bundled_models() == ["xx-en"]
-    [(name, title, size, place)] = bundled_model_rows()
-    assert (name, title, place) == ("xx-en", "Xish to English, tiny", str(bundled))
-    assert float(size) < 1
+    [model] = describe_bundled_models()
+    assert (model.name, model.title) == ("xx-en", "Xish to English, tiny")
+    assert (model.license, model.bleu, model.directory) == ("mit", "1.5", bundled)
+    assert model.mebibytes < 1
     assert find_model("xx-en") == bundled
     assert find_model("other/xx-en") == Path("other/xx-en")
     assert Model.load("xx-en").translate(["anything"])[0].source == "anything"
@@ -100,7 +104,7 @@ def test_commands_work_without_bundled_models(
 ) -> None:
     monkeypatch.setattr(directory, "BUNDLED_MODELS", tmp_path)
     monkeypatch.chdir(tmp_path)
-    assert (bundled_models(), bundled_model_rows()) == ([], [])
+    assert (bundled_models(), describe_bundled_models()) == ([], [])
     with pytest.raises(UserError, match=r"zh-en: not a model directory .* `covnmt train` made$"):
         Model.load("zh-en")
     model_commands.models()

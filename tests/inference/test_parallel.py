@@ -190,7 +190,17 @@ def test_shards_keep_their_file_names(tmp_path: Path) -> None:
 def test_translate_command_with_shards(
     shards: Path, expected: dict[str, list[str]], tiny_model: Path, tmp_path: Path, run_cli: RunCli
 ) -> None:
-    words = ("translate", "--model", tiny_model, "--beam", 2, "--device", "cpu", "--out", tmp_path)
+    words = (
+        "translate",
+        "--model",
+        tiny_model,
+        "--beam",
+        2,
+        "--device",
+        "cpu",
+        "--output-dir",
+        tmp_path,
+    )
     incomplete = run_cli(*words)
     assert incomplete.returncode == 2
     assert "give both" in incomplete.stderr
@@ -266,7 +276,7 @@ def test_translation_of_shards_resumes_after_a_kill(
         1,
         "--no-split-sentences",
     )
-    done = run_cli(*words, "--shards", shards, "--out", out)
+    done = run_cli(*words, "--shards", shards, "--output-dir", out)
     assert "5 files, 68 lines; 1 were there already" in done.stderr
     assert results(out) == expected
 

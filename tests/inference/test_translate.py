@@ -154,7 +154,7 @@ def test_overlong_lines_are_cut(
     short = change(translator, max_source=3)
     found = translator.translate(["", lines[0]], short)[1]
     assert "line 2: " in (warning := capsys.readouterr().err)
-    assert "only the first 3 are translated (--overlong split" in warning
+    assert "only the first 3 are translated (--long-lines split" in warning
     assert len(warning.splitlines()) == 1
     assert found.source == lines[0]
     assert_same([found], translator.translate([" ".join(lines[0].split()[:3])]))

@@ -7,8 +7,8 @@ from .bad_input import Case, Refused, put
 CASES = {
     # compare
     "matrices of a system that is not there": Case(
-        "compare a=s b=t --reference t --forced c=m.npz",
-        ("--forced c", "a, b"),
+        "compare a=s b=t --reference t --reference-attention c=m.npz",
+        ("--reference-attention c", "a, b"),
     ),
     "a system without a name": Case("compare =s b=s -r t", ("'=s'",)),
     "a system whose name is no text": Case("compare \udcff=s b=s -r t", ("udcff",)),

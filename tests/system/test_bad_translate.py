@@ -148,9 +148,11 @@ CASES = {
     "a coverage penalty beyond all numbers": Case(
         f"{TRANSLATE} --coverage-penalty 1e308", ("coverage_penalty: ", "less than or equal to")
     ),
-    "a file beside shards": Case(f"{TRANSLATE} --shards t --out new", ("--shards", "--output")),
+    "a file beside shards": Case(
+        f"{TRANSLATE} --shards t --output-dir new", ("--shards", "--output")
+    ),
     "a Ray cluster that is not there": Case(
-        "translate --model model --shards s --out new --ray localhost:1",
+        "translate --model model --shards s --output-dir new --ray localhost:1",
         ("localhost:1: no Ray cluster found", "ray start --head"),
     ),
     "a Ray cluster for a single file": Case(f"{TRANSLATE} --ray auto", ("--ray", "--shards")),

@@ -34,7 +34,7 @@ PIPELINE = {
     "average": "average run mean --last 2",
     "export": "export run --output exported",
     "translate": "translate test.src --model exported --output out.txt",
-    "evaluate": "evaluate out.txt --reference test.tgt --json scores.json",
+    "evaluate": "evaluate out.txt --reference test.tgt -o scores.json",
 }
 FILE_EVENTS = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree")
 PRELOADED = ["covnmt.cli.app", "covnmt.training.loop", "covnmt.decoding.onnx.export"]

@@ -46,7 +46,7 @@ def test_translation_is_better_than_word_for_word(
 ) -> None:
     source, reference = ((tiny_text / f"test.{e}").read_text().splitlines() for e in ("src", "tgt"))
     out, links = tmp_path / "out.txt", tmp_path / "out.links"
-    files = (tiny_text / "test.src", "-o", out, "--links", links, "--reorder", 4, "--processes", 2)
+    files = (tiny_text / "test.src", "-o", out, "--links", links, "--reorder", 4, "--workers", 2)
     done = run_cli("smt", "translate", model, *files)
     assert done.returncode == 0, done.stderr
     bleu = paper_bleu(out.read_text().splitlines(), [reference]).value
@@ -74,7 +74,7 @@ def test_json_output_can_be_evaluated(
     done = run_cli("smt", "translate", model, "--json", "-o", out, "--reorder", 4, stdin=text)
     assert done.returncode == 0, done.stderr
     given = ("-r", tiny_text / "test.tgt", "-s", tiny_text / "test.src")
-    judged = run_cli("evaluate", out, *given, "--json", figures)
+    judged = run_cli("evaluate", out, *given, "-o", figures)
     assert judged.returncode == 0, judged.stderr
     found = read_json(figures)
     assert found["translation"][0]["value"] > 0
@@ -115,7 +115,7 @@ def test_interrupted_training_resumes_after_the_finished_stages(
     tiny_corpus: Path, run_cli: RunCli, tmp_path: Path
 ) -> None:
     command = ["smt", "train", str(tiny_corpus), str(tmp_path / "model"), "--aligner", "ibm4"]
-    command += ["--processes", "1"]
+    command += ["--workers", "1"]
     stopped = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, *command], capture_output=True, text=True, check=False
     )

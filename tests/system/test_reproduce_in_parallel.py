@@ -41,7 +41,7 @@ def test_interrupted_parallel_jobs_end_and_resume(
     number: signal.Signals, one_by_one: Path, run_cli: RunCli, tmp_path: Path
 ) -> None:
     """However the parent ends, its children end too; the same command finishes their jobs."""
-    command = [*COMMAND, *PAIR, *where(tmp_path), "--at-once", "2"]
+    command = [*COMMAND, *PAIR, *where(tmp_path), "--workers", "2"]
     process = subprocess.Popen(
         [sys.executable, "-m", "covnmt", *command],
         stderr=subprocess.DEVNULL,
@@ -70,7 +70,7 @@ def test_interrupted_parallel_jobs_end_and_resume(
 def test_failure_of_one_job_leaves_the_others_running(run_cli: RunCli, tmp_path: Path) -> None:
     (tmp_path / "work/embedded-tiny").mkdir(parents=True)
     (tmp_path / "work/embedded-tiny/gru10-seed1").write_text("in the way")
-    completed = run_cli(*COMMAND, *PAIR, *where(tmp_path), "--at-once", 2)
+    completed = run_cli(*COMMAND, *PAIR, *where(tmp_path), "--workers", 2)
     assert completed.returncode == 2
     assert "not done: gru10-seed1, gru10-coverage-penalty-seed1;" in completed.stderr
     assert "gru10-seed1: error: " in completed.stderr

@@ -28,7 +28,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory whose jobs were interrupted once something was measured, and resumed."""
     directory = tmp_path_factory.mktemp("original")
     where = ("--work", str(directory / "work"), "--results", str(directory / "results"))
-    command = [*COMMAND, *where, "--at-once", "2"]
+    command = [*COMMAND, *where, "--workers", "2"]
     process = subprocess.Popen(
         [sys.executable, "-m", "covnmt", *command],
         stderr=subprocess.PIPE,

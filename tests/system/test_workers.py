@@ -167,7 +167,7 @@ def test_restart_after_a_dead_worker_is_one_line_and_bit_identical(
 ) -> None:
     run = tmp_path / "run"
     arguments = ["train", recipe(config, run), "--run", run, "--device", "cpu", "--threads", 1]
-    command = [sys.executable, "-m", "covnmt", *arguments, "--gpus", 2, "--restarts", 1]
+    command = [sys.executable, "-m", "covnmt", *arguments, "--gpus", 2, "--max-restarts", 1]
     process = subprocess.Popen(
         [*map(str, command)],
         env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -52,23 +52,31 @@ stdout_console = Console(
 
 # Without a terminal, progress is logged at most this often.
 SECONDS_BETWEEN_LINES = 10.0
+STARTED = time.monotonic()
 
 
 class _Verbosity:
     """What `set_verbosity` chose."""
 
     messages = progress = True
+    details = False
 
 
-def set_verbosity(messages: bool, progress: bool) -> None:
-    """Choose whether messages are printed, and progress; warnings and errors always are."""
-    _Verbosity.messages, _Verbosity.progress = messages, progress
+def set_verbosity(messages: bool, progress: bool, details: bool = False) -> None:
+    """Choose what is printed besides warnings and errors: messages, progress, details."""
+    _Verbosity.messages, _Verbosity.progress, _Verbosity.details = messages, progress, details
 
 
 def log(message: str) -> None:
     """Print one line to standard error, neither wrapped nor read as markup."""
     if _Verbosity.messages:
         _print(message)
+
+
+def log_detail(message: str) -> None:
+    """Print a line that only `--verbose` shows, with the seconds since the start."""
+    if _Verbosity.details:
+        _print(f"[{time.monotonic() - STARTED:.2f} s] {message}", "dim")
 
 
 def warn(message: str) -> None:

@@ -105,15 +105,17 @@ def read_lines(path: Path) -> Iterator[str]:
         yield from decode_lines(stream, str(path))
 
 
-def is_file_path(path: Path | None) -> TypeGuard[Path]:
-    """Tell whether a path names a file; none, or "-", is standard input or output."""
-    return path is not None and str(path) != "-"
+def is_file_path(path: Path | str | None) -> TypeGuard[Path]:
+    """Tell whether a path names a file; none, or "-", is standard input or output, a str text."""
+    return isinstance(path, Path) and str(path) != "-"
 
 
 @contextmanager
-def open_input(path: Path | None) -> Iterator[tuple[IO[bytes], str]]:
-    """Open a file or standard input; also yields the name for messages."""
-    if is_file_path(path):
+def open_input(path: Path | str | None) -> Iterator[tuple[IO[bytes], str]]:
+    """Open a file, standard input or a text; also yields the name for messages."""
+    if isinstance(path, str):
+        yield io.BytesIO(path.encode("utf-8", "surrogateescape")), "the text"
+    elif is_file_path(path):
         with open_decompressed(path) as stream:
             yield stream, str(path)
     elif sys.stdin is None:
@@ -122,8 +124,8 @@ def open_input(path: Path | None) -> Iterator[tuple[IO[bytes], str]]:
         yield sys.stdin.buffer, "standard input"
 
 
-def read_input_lines(path: Path | None) -> Iterator[str]:
-    """Yield the lines of a file or of standard input."""
+def read_input_lines(path: Path | str | None) -> Iterator[str]:
+    """Yield the lines of a file, of standard input or of a text."""
     with open_input(path) as (stream, name):
         yield from decode_lines(stream, name)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from covnmt.base.config import Config, validate_settings
+from covnmt.base.console import log_detail
 from covnmt.base.errors import UserError
 from covnmt.base.files import PARSE_ERRORS, read_bytes
 
@@ -23,6 +24,7 @@ def load_recipe(path: Path, overrides: Sequence[str] | None = None) -> Config:
     tree: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for file, settings in _read_with_parents(path, seen=()):
+        log_detail(f"reading {file}")
         tree = _merge(tree, settings)
         origins |= {key: f"{file}, line {line}" for key, line in _key_lines(file).items()}
     for override in overrides or []:

@@ -15,7 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from covnmt import __version__
-from covnmt.base.console import print_error, set_verbosity
+from covnmt.base.console import log_detail, print_error, set_verbosity
 from covnmt.base.errors import UserError, install_command
 from covnmt.cli import (
     data,
@@ -29,6 +29,7 @@ from covnmt.cli import (
     translate,
 )
 from covnmt.cli.groups import GroupedCommands
+from covnmt.cli.renamed import rename_options
 
 app = typer.Typer(
     cls=GroupedCommands,
@@ -42,7 +43,7 @@ for commands in (data, train, translate, evaluate, serve, models, doctor, reprod
 app.add_typer(phrase_based.app, name="smt")
 app.add_typer(phrase_based.words_app, name="words")
 
-COMMON_OPTIONS = ("--quiet", "-q", "--no-progress")
+COMMON_OPTIONS = ("--quiet", "-q", "--verbose", "-v", "--no-progress")
 OUT_OF_MEMORY_MESSAGES = (
     "out of memory",
     "can't allocate memory",
@@ -57,7 +58,10 @@ def main() -> None:
         sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
     try:
         with _standard_output():
-            app(_options_first(sys.argv[1:]), prog_name="covnmt")
+            try:
+                app(_options_first(rename_options(sys.argv[1:])), prog_name="covnmt")
+            finally:
+                log_detail("done")
     except UserError as error:
         _refuse(str(error))
     except KeyboardInterrupt:  # before typer's own handler is active
@@ -117,10 +121,14 @@ def _options(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="print only results, warnings and errors")
     ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", help="also print files, devices, threads and durations"),
+    ] = False,
     no_progress: Annotated[bool, typer.Option("--no-progress", help="show no progress")] = False,
 ) -> None:
     """These options may also stand after the command."""
-    set_verbosity(messages=not quiet, progress=not (quiet or no_progress))
+    set_verbosity(not quiet, progress=not (quiet or no_progress), details=verbose and not quiet)
 
 
 def _options_first(arguments: list[str]) -> list[str]:

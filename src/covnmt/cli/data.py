@@ -87,7 +87,9 @@ def prepare(
         bool, typer.Option("--numerals", help="write numbers in Chinese text as 十二, not 12")
     ] = False,
     overwrite: Annotated[bool, typer.Option(help="replace an existing corpus")] = False,
-    workers: Annotated[int, typer.Option(min=0, help="processes; 0: one per core")] = 0,
+    workers: Annotated[
+        int, typer.Option("--workers", "-j", min=0, help="processes; 0: one per core")
+    ] = 0,
     options: PrepareOptions = {},  # noqa: B006 (always replaced)
 ) -> None:
     """Prepare a parallel corpus: tokenize, build vocabularies, write ids."""

@@ -16,7 +16,7 @@ from covnmt.base.files import check_distinct_paths, read_lines, write_json, writ
 from covnmt.base.table import Table
 from covnmt.cli.options import (
     DeviceOption,
-    ExtractionOption,
+    LinkMethodOption,
     OutputOption,
     SingleModelOption,
     ThreadsOption,
@@ -44,8 +44,10 @@ GoldOption = Annotated[
     Path | None,
     typer.Option("--gold", "-g", help="gold alignment of the source and the first reference"),
 ]
-BaseOption = Annotated[int, typer.Option(help="number of the first word in link files: 0 or 1")]
-DeterministicOption = Annotated[
+IndexBaseOption = Annotated[
+    int, typer.Option(help="number of the first word in link files: 0 or 1")
+]
+UniqueReferenceOption = Annotated[
     bool,
     typer.Option(
         help="count omitted and repeated words exactly; valid only if the reference is the "
@@ -54,17 +56,19 @@ DeterministicOption = Annotated[
 ]
 TokenizeOption = Annotated[str, typer.Option(help="sacreBLEU tokenizer")]
 TerOption = Annotated[bool, typer.Option(help="compute TER, which is slow on long texts")]
-SymmetryOption = Annotated[
+SymmetrizeOption = Annotated[
     Literal["grow-diag-final", "union", "intersection"],
     typer.Option(help="how links of both directions are combined"),
 ]
-JsonOption = Annotated[
+JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON object instead of tables")]
+ScoresOption = Annotated[
     Path | None,
     typer.Option(
-        "--json",
+        "--output",
+        "-o",
         dir_okay=False,
         callback=check_output_path,
-        help="also write all scores to this JSON file; -: print only the JSON",
+        help="also write all scores to this JSON file",
     ),
 ]
 FigureArgument = Annotated[
@@ -74,7 +78,7 @@ NamedFiles = Annotated[
     list[str],
     typer.Argument(help="outputs: NAME=FILE or FILE, text or .jsonl of `translate --json`"),
 ]
-ForcedOption = Annotated[
+ReferenceAttentionOption = Annotated[
     list[str] | None,
     typer.Option(help="NAME=FILE.npz: attention matrices of the reference, from `covnmt align`"),
 ]
@@ -88,7 +92,7 @@ def evaluate(
     reference: ReferenceOption,
     source: SourceOption = None,
     gold: GoldOption = None,
-    forced: Annotated[
+    reference_attention: Annotated[
         Path | None,
         typer.Option(help="attention matrices of the reference (.npz), from `covnmt align`"),
     ] = None,
@@ -108,24 +112,21 @@ def evaluate(
     output_links: Annotated[
         Path | None, typer.Option(help="alignment of source and output, for DROP")
     ] = None,
-    base: BaseOption = 0,
-    deterministic: DeterministicOption = False,
+    index_base: IndexBaseOption = 0,
+    unique_reference: UniqueReferenceOption = False,
     tokenize: TokenizeOption = "13a",
-    extraction: ExtractionOption = "argmax",
+    link_method: LinkMethodOption = "argmax",
     threshold: Annotated[
-        float, typer.Option(help="for --extraction threshold", callback=check_finite)
+        float, typer.Option(help="for --link-method threshold", callback=check_finite)
     ] = 0.5,
-    symmetry: SymmetryOption = "grow-diag-final",
+    symmetrize: SymmetrizeOption = "grow-diag-final",
     renormalize: Annotated[
         bool,
-        typer.Option(
-            "--renormalize/--no-renormalize",
-            "--renormalise/--no-renormalise",
-            help="renormalize the matrices for SAER",
-        ),
+        typer.Option(help="renormalize the matrices for SAER"),
     ] = False,
     ter: TerOption = True,
-    json_file: JsonOption = None,
+    as_json: JsonOption = False,
+    out: ScoresOption = None,
 ) -> None:
     """Score one system: BLEU, chrF, TER, AER, SAER, DROP, REP and more."""
     from covnmt.evaluation.evaluate import EvaluationOptions
@@ -133,21 +134,37 @@ def evaluate(
     from covnmt.evaluation.tables import evaluation_table, length_table
     from covnmt.evaluation.test_set import load_evaluation_set, load_output
 
-    inputs = [hypothesis, *reference, source, gold, forced, links, reverse_links, attention]
-    check_distinct_paths([json_file], [*inputs, output_links])
-    first_number = _first_word_number(base)
-    test_set = load_evaluation_set(reference, source, gold, first_number, deterministic)
+    inputs = [
+        hypothesis,
+        *reference,
+        source,
+        gold,
+        reference_attention,
+        links,
+        reverse_links,
+        attention,
+    ]
+    check_distinct_paths([out], [*inputs, output_links])
+    first_number = _first_word_number(index_base)
+    test_set = load_evaluation_set(reference, source, gold, first_number, unique_reference)
     system = load_output(
-        hypothesis, test_set, forced, links, reverse_links, attention, output_links, first_number
+        hypothesis,
+        test_set,
+        reference_attention,
+        links,
+        reverse_links,
+        attention,
+        output_links,
+        first_number,
     )
     options = EvaluationOptions(
-        tokenize, extraction, threshold, symmetry, renormalize, ter=ter, workers=available_cpus()
+        tokenize, link_method, threshold, symmetrize, renormalize, ter=ter, workers=available_cpus()
     )
     evaluation = run(system, test_set, options)
     tables = [evaluation_table(evaluation)]
     if evaluation.by_length:
         tables.append(length_table({hypothesis.name: evaluation}))
-    _show(tables, evaluation.to_json(), json_file)
+    _show(tables, evaluation.to_json(), as_json, out)
 
 
 @app.command()
@@ -188,7 +205,7 @@ def compare(
     reference: ReferenceOption,
     source: SourceOption = None,
     gold: GoldOption = None,
-    forced: ForcedOption = None,
+    reference_attention: ReferenceAttentionOption = None,
     baseline: Annotated[
         list[str] | None,
         typer.Option(
@@ -198,11 +215,12 @@ def compare(
     one_sided: Annotated[
         bool, typer.Option(help="one-sided sign test: is the system better?")
     ] = False,
-    base: BaseOption = 0,
-    deterministic: DeterministicOption = False,
+    index_base: IndexBaseOption = 0,
+    unique_reference: UniqueReferenceOption = False,
     tokenize: TokenizeOption = "13a",
     ter: TerOption = True,
-    json_file: JsonOption = None,
+    as_json: JsonOption = False,
+    out: ScoresOption = None,
 ) -> None:
     """Compare systems on one test set, with significance tests."""
     from covnmt.evaluation.evaluate import EvaluationOptions
@@ -211,11 +229,11 @@ def compare(
     from covnmt.evaluation.test_set import load_evaluation_set, load_output
 
     files = _named_files(systems)
-    matrices = _named_matrices(forced, files)
-    check_distinct_paths(
-        [json_file], [*files.values(), *matrices.values(), *reference, source, gold]
+    matrices = _named_matrices(reference_attention, files)
+    check_distinct_paths([out], [*files.values(), *matrices.values(), *reference, source, gold])
+    test_set = load_evaluation_set(
+        reference, source, gold, _first_word_number(index_base), unique_reference
     )
-    test_set = load_evaluation_set(reference, source, gold, _first_word_number(base), deterministic)
     outputs = {
         name: load_output(path, test_set, matrices.get(name)) for name, path in files.items()
     }
@@ -227,7 +245,7 @@ def compare(
     tables = [comparison_table(comparison), significance_table(comparison)]
     if source:
         tables.append(length_table(comparison.systems))
-    _show(tables, comparison.to_json(), json_file)
+    _show(tables, comparison.to_json(), as_json, out)
 
 
 @app.command()
@@ -237,14 +255,14 @@ def report(
     reference: ReferenceOption,
     source: Annotated[Path, typer.Option("--source", "-s", help="source text")],
     gold: GoldOption = None,
-    forced: ForcedOption = None,
+    reference_attention: ReferenceAttentionOption = None,
     baseline: Annotated[list[str] | None, typer.Option(help="as in compare")] = None,
     title: Annotated[str, typer.Option(callback=check_utf8)] = "Translation report",
-    base: BaseOption = 0,
-    deterministic: DeterministicOption = False,
+    index_base: IndexBaseOption = 0,
+    unique_reference: UniqueReferenceOption = False,
     tokenize: TokenizeOption = "13a",
     ter: TerOption = True,
-    sentences: Annotated[int, typer.Option(min=0, help="sentences in each list")] = 10,
+    max_sentences: Annotated[int, typer.Option(min=0, help="sentences in each list")] = 10,
     maps: Annotated[int, typer.Option(min=0, help="sentences with heat maps")] = 4,
 ) -> None:
     """Write a self-contained HTML report: tables, curves, heat maps, sentences that differ most."""
@@ -254,14 +272,19 @@ def report(
     from covnmt.evaluation.system_output import read_outputs
     from covnmt.evaluation.test_set import load_evaluation_set
 
-    test_set = load_evaluation_set(reference, source, gold, _first_word_number(base), deterministic)
+    test_set = load_evaluation_set(
+        reference, source, gold, _first_word_number(index_base), unique_reference
+    )
     n = len(test_set.references[0])
     files = _named_files(systems)
     rows = {name: read_outputs(path, n) for name, path in files.items()}
-    matrices = {name: load_matrices(path) for name, path in _named_matrices(forced, files).items()}
+    matrices = {
+        name: load_matrices(path)
+        for name, path in _named_matrices(reference_attention, files).items()
+    }
     options = EvaluationOptions(tokenize, ter=ter, workers=available_cpus())
     page = write_report(
-        directory, title, test_set, rows, matrices, baseline or (), options, sentences, maps
+        directory, title, test_set, rows, matrices, baseline or (), options, max_sentences, maps
     )
     log(f"wrote {page}")
 
@@ -325,7 +348,7 @@ def rate_make(
     directory: Annotated[Path, typer.Argument(help="directory of sheet, form and key")],
     systems: NamedFiles,
     source: Annotated[Path, typer.Option("--source", "-s", help="source text")],
-    n: Annotated[int, typer.Option("--sentences", "-n", help="sentences to sample")] = 200,
+    n: Annotated[int, typer.Option("--max-sentences", "-n", help="sentences to sample")] = 200,
     seed: Annotated[int, typer.Option(help="random seed of the sample")] = 1,
 ) -> None:
     """Write blinded sheets for raters: a spreadsheet and an HTML form."""
@@ -345,13 +368,14 @@ def rate_make(
 def rate_score(
     key: Annotated[Path, typer.Argument(help="key.json of `rate make`")],
     sheets: Annotated[list[Path], typer.Argument(help="filled sheets, one per rater")],
-    json_file: JsonOption = None,
+    as_json: JsonOption = False,
+    out: ScoresOption = None,
 ) -> None:
     """Score filled sheets: the paper's Table 2, and agreement between raters."""
     from covnmt.evaluation.human_evaluation import score_rating_sheets
     from covnmt.evaluation.tables import agreement_table, ratings_table
 
-    check_distinct_paths([json_file], [key, *sheets])
+    check_distinct_paths([out], [key, *sheets])
     ratings = score_rating_sheets(key, sheets)
     tables = [ratings_table(ratings)]
     if ratings.agreement:
@@ -359,7 +383,7 @@ def rate_score(
     for sheet, missing in ratings.unfilled.items():
         if missing:
             warn(f"{sheet}: {len(missing)} outputs not rated")
-    _show(tables, asdict(ratings), json_file)
+    _show(tables, asdict(ratings), as_json, out)
 
 
 def _named_files(texts: Sequence[str]) -> dict[str, Path]:
@@ -382,7 +406,9 @@ def _named_matrices(texts: list[str] | None, systems: dict[str, Path]) -> dict[s
     """Read NAME=FILE.npz pairs; every name must be a system."""
     files = _named_files(texts or [])
     for name in files.keys() - systems.keys():
-        raise UserError(f"--forced {name}: no such system; there are {', '.join(systems)}")
+        raise UserError(
+            f"--reference-attention {name}: no such system; there are {', '.join(systems)}"
+        )
     return files
 
 
@@ -391,15 +417,16 @@ def _first_word_number(number: int) -> Literal[0, 1]:
         return 0
     if number == 1:
         return 1
-    raise UserError(f"--base {number}: must be 0 or 1")
+    raise UserError(f"--index-base {number}: must be 0 or 1")
 
 
-def _show(tables: Sequence[Table], scores: dict[str, Any], path: Path | None) -> None:
-    """Print the tables, and write the scores as JSON; the path "-" prints only the JSON."""
-    if str(path) == "-":
+def _show(
+    tables: Sequence[Table], scores: dict[str, Any], as_json: bool, path: Path | None
+) -> None:
+    """Print the tables, or the scores as JSON; also write the scores to a file."""
+    if as_json:
         print(json.dumps(scores, ensure_ascii=False, indent=2))
-        return
-    for table in tables:
+    for table in () if as_json else tables:
         stdout_console.print(table)
     if path:
         write_json(path, scores)

@@ -26,9 +26,13 @@ EXAMPLES = {
         "covnmt align source.ja translation.en -m ja-en",
         "covnmt align test.de test.en -m runs/mine -o test.links --matrices test.npz",
     ),
-    "average": ("covnmt average runs/mine runs/mine-mean --last 5",),
+    "average": (
+        "covnmt average runs/mine runs/mine-mean",
+        "covnmt average runs/mine runs/mine-mean --last 10",
+    ),
     "calibrate": (
-        "covnmt calibrate runs/mine --dev dev.de dev.en --train train.de --train train.en",
+        "covnmt calibrate -m runs/mine --dev dev.de dev.en --train train.de --train train.en",
+        "covnmt calibrate -m runs/mine --dev dev.de dev.en --field news --pairs 500",
     ),
     "check": (
         "covnmt check source.ja translation.en -m ja-en",
@@ -38,18 +42,32 @@ EXAMPLES = {
         "covnmt compare baseline=base.jsonl coverage=gru10.jsonl --reference test.en",
         "covnmt compare baseline=base.txt coverage=gru10.txt -r test.en --source test.de",
     ),
-    "corpus get": ("covnmt corpus get kftt corpora/kftt",),
-    "demo": ("covnmt demo demo",),
+    "corpus get": (
+        "covnmt corpus get multi30k corpora/multi30k",
+        "covnmt corpus get kftt corpora/kftt",
+    ),
+    "corpus list": ("covnmt corpus list", "covnmt corpus list | cut -f 1,2"),
+    "demo": ("covnmt demo", "covnmt demo somewhere/else --threads 2"),
+    "doctor": ("covnmt doctor", "covnmt doctor --json"),
     "evaluate": (
         "covnmt evaluate test.out --reference test.en",
-        "covnmt evaluate test.jsonl -r test.en -s test.de --gold test.align --json scores.json",
+        "covnmt evaluate test.jsonl -r test.en -s test.de --gold test.align -o scores.json",
     ),
-    "export": ("covnmt export runs/mine --int8",),
-    "info": ("covnmt info runs/mine", "covnmt info paper/gru10"),
+    "export": ("covnmt export runs/mine --int8", "covnmt export -m runs/mine -o exported"),
+    "info": ("covnmt info -m runs/mine", "covnmt info paper/gru10"),
+    "models": ("covnmt models", "covnmt models | cut -f 1,3"),
     "plot heat-maps": (
         "covnmt plot heat-maps attention.png baseline=base.jsonl gru10=gru10.jsonl",
+        "covnmt plot heat-maps attention.svg test.jsonl --sentence 7",
     ),
-    "plot training": ("covnmt plot training curves.svg runs/baseline runs/gru10",),
+    "plot lengths": (
+        "covnmt plot lengths lengths.png base.txt gru10.txt -r test.en -s test.de",
+        "covnmt plot lengths lengths.svg baseline=base.txt -r test.en -s test.de --tokenize zh",
+    ),
+    "plot training": (
+        "covnmt plot training curves.svg runs/baseline runs/gru10",
+        "covnmt plot training curves.png baseline=runs/one coverage=runs/two",
+    ),
     "prepare": (
         "covnmt prepare data/mine --train train.de train.en --dev dev.de dev.en "
         "--source-language de --target-language en",
@@ -57,10 +75,28 @@ EXAMPLES = {
         "--source-tokenizer sentencepiece --target-tokenizer sentencepiece "
         "--source-language zh --target-language en",
     ),
-    "push": ("covnmt push runs/mine-int8 someone/de-en --license mit",),
-    "rate make": ("covnmt rate make sheets base=base.txt gru10=gru10.txt -s test.de",),
-    "recipe show": ("covnmt recipe show modern/gru10 model.hidden=512 > my.toml",),
-    "report": ("covnmt report report baseline=base.jsonl gru10=gru10.jsonl -r test.en -s test.de",),
+    "push": (
+        "covnmt push runs/mine-int8 someone/de-en --license mit",
+        "covnmt push runs/mine-int8 someone/de-en --private",
+    ),
+    "rate make": (
+        "covnmt rate make sheets base=base.txt gru10=gru10.txt -s test.de",
+        "covnmt rate make sheets base.txt gru10.txt -s test.de -n 50 --seed 2",
+    ),
+    "rate score": (
+        "covnmt rate score sheets/key.json anna.csv ben.csv",
+        "covnmt rate score sheets/key.json anna.csv ben.csv --json",
+    ),
+    "recipe keys": ("covnmt recipe keys", "covnmt recipe keys | grep dropout"),
+    "recipe list": ("covnmt recipe list", "covnmt recipe list | grep small/"),
+    "recipe show": (
+        "covnmt recipe show modern/gru10 model.hidden=512 > my.toml",
+        "covnmt recipe show paper/gru10 --json",
+    ),
+    "report": (
+        "covnmt report report baseline=base.jsonl gru10=gru10.jsonl -r test.en -s test.de",
+        "covnmt report report base.txt gru10.txt -r test.en -s test.de --title News --no-ter",
+    ),
     "reproduce": (
         "covnmt reproduce embedded --work work --results results",
         "covnmt reproduce kftt --data corpora/kftt --work work --results results --list",
@@ -73,16 +109,36 @@ EXAMPLES = {
         "covnmt serve -m ja-en -m zh-en",
         "covnmt serve -m laws:zh-en=runs/mine --host 0.0.0.0 --api-key-file key.txt",
     ),
-    "synthetic": ("covnmt synthetic text",),
+    "smt train": (
+        "covnmt smt train data/mine runs/phrases",
+        "covnmt smt train data/mine runs/phrases --aligner fast_align -j 2",
+    ),
+    "smt translate": (
+        "covnmt smt translate runs/phrases test.de -o test.out",
+        "covnmt smt translate runs/phrases test.de --json -o test.jsonl -j 2",
+    ),
+    "smt tune": (
+        "covnmt smt tune runs/phrases",
+        "covnmt smt tune runs/phrases --max-sentences 500 -j 2",
+    ),
+    "synthetic": ("covnmt synthetic text", "covnmt synthetic text --train 5000 --seed 2"),
     "train": (
-        "covnmt train modern/gru10 data.directory=data/mine --run runs/mine",
-        "covnmt train modern/gru10 data.directory=data/mine model.hidden=512 train.updates=20_000",
+        "covnmt train --data data/mine",
+        "covnmt train modern/gru10 --data data/mine --run runs/mine model.hidden=512",
     ),
     "translate": (
-        "covnmt translate source.ja -m ja-en -o translation.en",
-        "echo 申请人应于三十日内补正。 | covnmt translate -m zh-en",
+        'covnmt translate "金閣寺は京都にある。" -m ja-en',
+        "covnmt translate source.zh -m zh-en -o translation.en",
     ),
-    "tune": ("covnmt tune dev.de dev.en -m runs/mine --write",),
+    "tune": (
+        "covnmt tune dev.de dev.en -m runs/mine --write",
+        "covnmt tune dev.de dev.en -m runs/mine --length-penalty 0.5 --length-penalty 0.7",
+    ),
+    "verify": ("covnmt verify data/mine", "covnmt verify runs/mine"),
+    "words align": (
+        "covnmt words align test.de test.en --data data/mine -o test.links",
+        "covnmt words align train.de train.en --aligner ibm1 --symmetrize intersection",
+    ),
 }
 
 

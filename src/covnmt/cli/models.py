@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from covnmt.base.console import log
-from covnmt.cli.options import print_table
+from covnmt.cli.options import SingleModelOption, print_table, require_one_model
 
 app = typer.Typer()
 recipe_app = typer.Typer(
@@ -19,11 +19,14 @@ app.add_typer(recipe_app, name="recipe")
 @app.command()
 def models() -> None:
     """List the bundled models; `--model NAME` uses one."""
-    from covnmt.model.directory import bundled_model_rows
+    from covnmt.model.directory import describe_bundled_models
 
-    if not (rows := bundled_model_rows()):
+    if not (bundled := describe_bundled_models()):
         log("this version bundles no models; train one with `covnmt train`")
-    print_table(("name", "what", "MiB", "directory"), rows)
+    print_table(
+        ("name", "languages, field", "test BLEU", "license", "MiB", "directory"),
+        ((m.name, m.title, m.bleu, m.license, f"{m.mebibytes:.1f}", m.directory) for m in bundled),
+    )
 
 
 @app.command()
@@ -45,13 +48,12 @@ def push(
 
 @app.command()
 def info(
-    target: Annotated[str, typer.Argument(help="recipe or model")],
+    target: Annotated[str | None, typer.Argument(help="recipe or model")] = None,
+    model: SingleModelOption = [],  # noqa: B006
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
     vocabulary_size: Annotated[
         int,
         typer.Option(
-            "--vocabulary-size",
-            "--words",
             min=4,
             max=10**9,
             help="rows of the embeddings, end symbol included, for a recipe without data",
@@ -61,7 +63,8 @@ def info(
     """Show the settings and the parameter counts of a recipe or a model."""
     from covnmt.inference.info import model_info
 
-    description = model_info(target, vocabulary_size)
+    name = target or str(require_one_model(model, "info"))
+    description = model_info(name, vocabulary_size)
     if as_json:
         print(json.dumps(description.to_json(), indent=2))
         return

@@ -3,6 +3,8 @@
 import difflib
 import inspect
 import math
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +22,8 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import check_writable, is_file_path, write_output_lines
 from covnmt.base.recipe import read_toml
 
+MAX_PATH = 255  # bytes; a longer argument is no file name
+SHORT_NAMES = {"--workers": ("-j",)}
 LARGEST_SHOWN = 10**6  # --help shows no upper limit from here on
 
 
@@ -42,6 +46,20 @@ def check_output_path(path: Path | None) -> Path | None:
     if is_file_path(path):
         check_writable(path)
     return path
+
+
+def file_or_text(argument: str | None) -> Path | str | None:
+    """Tell whether an argument is a file or a text, which has spaces or letters beyond ASCII."""
+    if argument is None:
+        return None
+    if argument == "-" or (len(os.fsencode(argument)) <= MAX_PATH and Path(argument).exists()):
+        return Path(argument)
+    has_suffix = re.search(r"[/\\]|\.\w{1,4}$", argument) is not None
+    if not argument or re.search(r"\s", argument) or not (argument.isascii() or has_suffix):
+        return argument
+    raise UserError(
+        f"{argument}: no such file; to translate one word, pipe it: echo {argument} | covnmt ..."
+    )
 
 
 def pair_paths(paths: Sequence[Path], option: str) -> list[tuple[Path, Path]]:
@@ -97,7 +115,11 @@ class FromSettings:
                 flags = f"{option}/--no-{option.removeprefix('--')}"
             limits = {"callback": check_finite} if kind is float else typer_limits(info)
             declared = typer.Option(
-                flags, help=info.description, hidden=name in self.hidden, **limits
+                flags,
+                *SHORT_NAMES.get(option, ()),
+                help=info.description,
+                hidden=name in self.hidden,
+                **limits,
             )
             yield (
                 (*path, name),
@@ -219,6 +241,15 @@ def require_one_model(models: list[Path], command: str) -> Path:
     return directories[0]
 
 
+def require_model_argument(argument: Path | None, option: list[Path], command: str) -> Path:
+    """Return the model that a command takes as an argument or as --model."""
+    if argument is None:
+        return require_one_model(option, command)
+    if option and str(option[0]) != os.environ.get("COVNMT_MODEL"):
+        raise UserError(f"{command} takes one model: give {argument} or --model {option[0]}")
+    return argument
+
+
 @contextmanager
 def resumable() -> Iterator[None]:
     """Exit with code 130 at Ctrl-C, and say that the same command resumes."""
@@ -243,7 +274,7 @@ def print_table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
 
 
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1")]
-ExtractionOption = Annotated[
+LinkMethodOption = Annotated[
     Literal["argmax", "argmax_with_end", "threshold"],
     typer.Option(
         help="how attention becomes links; argmax_with_end: none where the end symbol has more"

@@ -26,13 +26,20 @@ app = typer.Typer(
 )
 words_app = typer.Typer(no_args_is_help=True, help="Statistical word alignment (extra `smt`).")
 
+OPTION_NAMES = {
+    "kind": "--aligner",
+    "joining": "--symmetrize",
+    "processes": "--workers",
+    "sentences": "--max-sentences",
+}
 ModelArgument = Annotated[Path, typer.Argument(help="made by `covnmt smt train`")]
-AlignOptions = Annotated[
-    AlignerSettings, FromSettings(AlignerSettings, names={"kind": "--aligner"})
+AlignOptions = Annotated[AlignerSettings, FromSettings(AlignerSettings, names=OPTION_NAMES)]
+SearchOptions = Annotated[
+    StackSearchSettings, FromSettings(StackSearchSettings, names=OPTION_NAMES)
 ]
-SearchOptions = Annotated[StackSearchSettings, FromSettings(StackSearchSettings)]
-ChainProcesses = Annotated[
-    int, typer.Option(min=1, help="processes that share the chains of the aligner")
+AlignerWorkers = Annotated[
+    int,
+    typer.Option("--workers", "-j", min=1, help="processes that share the chains of the aligner"),
 ]
 
 
@@ -43,15 +50,15 @@ def train(
     model: Annotated[Path, typer.Argument(help="directory of the new model")],
     settings: Annotated[
         PhraseBasedSettings,
-        FromSettings(PhraseBasedSettings, names={"kind": "--aligner"}),
+        FromSettings(PhraseBasedSettings, names=OPTION_NAMES),
     ],
-    processes: ChainProcesses = 1,
+    workers: AlignerWorkers = 1,
 ) -> None:
     """Train a phrase-based system: align words, extract phrases, count n-grams. Resumes."""
     from covnmt.phrase_based.model import train_phrase_based
 
     with resumable():
-        train_phrase_based(data, model, settings, processes)
+        train_phrase_based(data, model, settings, workers)
     log(f"{model}: ready; next: covnmt smt tune {model}")
 
 
@@ -59,7 +66,9 @@ def train(
 @expand_settings
 def tune(
     model: ModelArgument,
-    settings: Annotated[WeightTuningSettings, FromSettings(WeightTuningSettings)],
+    settings: Annotated[
+        WeightTuningSettings, FromSettings(WeightTuningSettings, names=OPTION_NAMES)
+    ],
 ) -> None:
     """Tune the feature weights for dev BLEU (MERT). Run the same command again to resume."""
     from covnmt.phrase_based.model import PhraseBasedModel
@@ -119,7 +128,7 @@ def align(
     out: OutputOption = None,
     data: Annotated[Path | None, typer.Option(help="prepared corpus to learn from as well")] = None,
     pairs: Annotated[int, typer.Option(min=0, help="number of pairs of --data; 0: all")] = 0,
-    processes: ChainProcesses = 1,
+    workers: AlignerWorkers = 1,
     *,
     settings: AlignOptions,
 ) -> None:
@@ -131,5 +140,5 @@ def align(
 
     check_distinct_paths([out], [source, target])
     corpus = Corpus.open(data) if data else None
-    links = align_files(source, target, corpus, settings, pairs, processes)
+    links = align_files(source, target, corpus, settings, pairs, workers)
     write_output_lines(out, map(format_links, links))

@@ -56,7 +56,9 @@ def reproduce(
         ),
     ] = None,
     device: DeviceOption = "auto",
-    at_once: Annotated[int, typer.Option(min=1, help="jobs that run at the same time")] = 1,
+    workers: Annotated[
+        int, typer.Option("--workers", "-j", min=1, help="jobs that run at the same time")
+    ] = 1,
     shared: Annotated[
         bool, typer.Option("--shared", help="other work runs too: do not record speeds")
     ] = False,
@@ -107,15 +109,15 @@ def reproduce(
         sheets = write_rating_sheets(plan, pair, (seed or [FIRST_SEED])[0])
         log(f"rating sheets: {sheets}")
     else:
-        _run(plan, at_once, report)
+        _run(plan, workers, report)
 
 
-def _run(plan: "ExperimentPlan", at_once: int, report: bool) -> None:
+def _run(plan: "ExperimentPlan", workers: int, report: bool) -> None:
     from covnmt.paper.jobs import run_jobs
     from covnmt.paper.parallel_jobs import run_jobs_in_parallel
 
     with resumable():
-        for line in run_jobs_in_parallel(plan, at_once) if at_once > 1 else run_jobs(plan):
+        for line in run_jobs_in_parallel(plan, workers) if workers > 1 else run_jobs(plan):
             log(line)
     if report:
         _write_page(plan)

@@ -7,7 +7,13 @@ from typing import Annotated
 import typer
 
 from covnmt.base.console import log
-from covnmt.cli.options import DeviceOption, TrainingThreadsOption, resumable
+from covnmt.cli.options import (
+    DeviceOption,
+    SingleModelOption,
+    TrainingThreadsOption,
+    require_model_argument,
+    resumable,
+)
 
 app = typer.Typer()
 
@@ -15,8 +21,12 @@ app = typer.Typer()
 @app.command()
 def train(
     recipe: Annotated[
-        str, typer.Argument(help="TOML file, or name of a bundled recipe such as paper/gru10")
-    ],
+        str | None,
+        typer.Argument(
+            help="TOML file, or name of a bundled recipe such as paper/gru10; "
+            "default: modern/gru10 on a GPU, small/gru10 on a CPU"
+        ),
+    ] = None,
     overrides: Annotated[
         list[str] | None, typer.Argument(help="settings to change: train.seed=2 ...")
     ] = None,
@@ -30,7 +40,7 @@ def train(
     gpus: Annotated[
         int, typer.Option(min=1, help="number of workers, one per GPU (or CPU process)")
     ] = 1,
-    restarts: Annotated[
+    max_restarts: Annotated[
         int, typer.Option(min=0, help="with --gpus: resume this many times when a worker dies")
     ] = 0,
 ) -> None:
@@ -41,8 +51,14 @@ def train(
     from covnmt.training.loop import train as run_training
     from covnmt.training.state import last_update
 
-    path = find_recipe(recipe)
     overrides = list(overrides or ())
+    if recipe and "=" in recipe and not Path(recipe).exists():
+        overrides.insert(0, recipe)
+        recipe = None
+    if recipe is None:
+        recipe = "small/gru10" if pick_device(device).type == "cpu" else "modern/gru10"
+        log(f"recipe: {recipe}; `covnmt recipe list` has others")
+    path = find_recipe(recipe)
     if data:
         overrides.append(f"data.directory={toml_string(data)}")
     config = load_recipe(path, overrides)
@@ -51,7 +67,7 @@ def train(
         options = ["--run", str(directory), "--device", device, "--threads", str(threads)]
         arguments = ["train", *options, recipe, *overrides]
         update = partial(last_update, directory)
-        raise typer.Exit(launch_torchrun(gpus, arguments, restarts, update))
+        raise typer.Exit(launch_torchrun(gpus, arguments, max_restarts, update))
     limit_threads(threads)
     with process_group(pick_device(device)) as (world, worker_device):
         with resumable():
@@ -85,7 +101,8 @@ def average(
 
 @app.command()
 def export(
-    model: Annotated[Path, typer.Argument(help="model directory")],
+    model: Annotated[Path | None, typer.Argument(help="model directory")] = None,
+    model_option: SingleModelOption = [],  # noqa: B006
     target: Annotated[
         Path | None,
         typer.Option("--output", "-o", file_okay=False, help="default: MODEL-onnx or MODEL-int8"),
@@ -104,8 +121,10 @@ def export(
     from covnmt.decoding.onnx.export import AlignedText, export_model
     from covnmt.model.checkpoint import refuse_run_directory
 
-    directory = target or model.with_name(f"{model.absolute().name}-{'int8' if int8 else 'onnx'}")
+    source = require_model_argument(model, model_option, "export")
+    suffix = "int8" if int8 else "onnx"
+    directory = target or source.with_name(f"{source.absolute().name}-{suffix}")
     refuse_run_directory(directory)
     aligned_text = AlignedText(*shortlist) if shortlist else None
-    sizes = export_model(model, directory, "int8" if int8 else "fp32", aligned_text)
+    sizes = export_model(source, directory, "int8" if int8 else "fp32", aligned_text)
     log(f"{directory}: {sum(sizes.values()) / 2**20:,.1f} MiB")

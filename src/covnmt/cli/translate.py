@@ -13,8 +13,8 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import check_distinct_paths, is_file_path, output_is_file, write_output_lines
 from covnmt.cli.options import (
     DeviceOption,
-    ExtractionOption,
     FromSettings,
+    LinkMethodOption,
     ModelOption,
     OutputOption,
     SingleModelOption,
@@ -23,8 +23,10 @@ from covnmt.cli.options import (
     check_finite,
     check_output_path,
     expand_settings,
+    file_or_text,
     pair_paths,
     print_table,
+    require_model_argument,
     require_models,
     require_one_model,
 )
@@ -44,7 +46,7 @@ DecodeOptions = Annotated[
 @expand_settings
 def translate(
     file: Annotated[
-        Path | None, typer.Argument(help="text to translate; default: standard input")
+        str | None, typer.Argument(help="file, or a text in quotes; default: standard input")
     ] = None,
     model: ModelOption = [],  # noqa: B006 (typer makes its own copy)
     out: OutputOption = None,
@@ -55,7 +57,7 @@ def translate(
     dictionary: Annotated[
         Path | None, typer.Option(help="for --replace-unk: source word, tab, translation")
     ] = None,
-    overlong: Annotated[
+    long_lines: Annotated[
         Literal["cut", "split"], typer.Option(help="cut or split lines longer than --max-source")
     ] = "cut",
     split_sentences: Annotated[
@@ -65,7 +67,6 @@ def translate(
             "test sets",
         ),
     ] = True,
-    _sentences: Annotated[bool, typer.Option("--sentences", hidden=True)] = True,
     document_format: Annotated[
         Literal["text", "html", "markdown", "srt"],
         typer.Option("--format", help="translate the text of a document, and keep its markup"),
@@ -78,15 +79,17 @@ def translate(
     ] = None,
     shards: Annotated[
         list[Path] | None,
-        typer.Option(help="translate these files, or all files of a directory; needs --out"),
+        typer.Option(help="translate these files, or all files of a directory; needs --output-dir"),
     ] = None,
-    into: Annotated[
+    output_dir: Annotated[
         Path | None,
-        typer.Option("--out", file_okay=False, help="directory for the translations of --shards"),
+        typer.Option(file_okay=False, help="directory for the translations of --shards"),
     ] = None,
     workers: Annotated[
         int,
         typer.Option(
+            "--workers",
+            "-j",
             min=0,
             help="processes; 0: one per core for exported models, one per GPU or two cores for "
             "--shards, else one",
@@ -99,7 +102,7 @@ def translate(
     threads: ThreadsOption = 0,
     decode: DecodeOptions = {},  # noqa: B006 (always replaced)
 ) -> None:
-    """Translate a file, a pipe or typed lines. Order and empty lines are kept."""
+    """Translate a text, a file, a pipe or typed lines. Order and empty lines are kept."""
     from covnmt.inference.calibration import field_monitor
     from covnmt.inference.model import ModelLoader
     from covnmt.inference.parallel import (
@@ -112,31 +115,34 @@ def translate(
     from covnmt.inference.translate import format_translations, override_decoding
     from covnmt.text.codec import Codec
 
-    check_distinct_paths([out], [file, dictionary, terms])
+    source = file_or_text(file)
+    check_distinct_paths([out], [source if is_file_path(source) else None, dictionary, terms])
     loader = ModelLoader.find(require_models(model), device, threads, dictionary)
     settings = override_decoding(loader.decode, decode)
     if dictionary and not settings.replace_unk:
         raise UserError("--dictionary needs --replace-unk")
-    job = TranslationJob(loader, settings, overlong, split_sentences, as_json)
+    job = TranslationJob(loader, settings, long_lines, split_sentences, as_json)
     if document_format != "text" or terms:
-        if shards or into or ray or as_json or settings.nbest > 1:
+        if shards or output_dir or ray or as_json or settings.nbest > 1:
             raise UserError("--format and --terms work without --shards, --json and --nbest")
         required = Terms.read(terms) if terms else NO_TERMS
-        document = translate_document_input(job, file, document_format, required, workers)
+        document = translate_document_input(job, source, document_format, required, workers)
         write_output_lines(out, [document.text])
         return
-    if shards or into:
-        if file or out:
-            raise UserError("use either FILE with --output, or --shards (once per file) with --out")
-        log(str(translate_files(job, shards or [], into, workers, ray)))
+    if shards or output_dir:
+        if source or out:
+            raise UserError(
+                "use either FILE with --output, or --shards (once per file) with --output-dir"
+            )
+        log(str(translate_files(job, shards or [], output_dir, workers, ray)))
         return
     if ray:
-        raise UserError("--ray needs --shards and --out")
-    done = translate_input(job, file, workers)
+        raise UserError("--ray needs --shards and --output-dir")
+    done = translate_input(job, source, workers)
     if monitor := field_monitor(loader.directories[0]):
         vocabulary = Codec.load(loader.directories[0], "source").vocabulary
         done = monitor.watch(done, vocabulary, settings.length_penalty)
-    if is_file_path(file) and output_is_file(out):  # a pipe may pause for days
+    if is_file_path(source) and output_is_file(out):  # a pipe may pause for days
         done = track(done, None, "translating")
     write_output_lines(out, format_translations(done, as_json, settings.nbest))
 
@@ -153,9 +159,9 @@ def align(
             dir_okay=False, callback=check_output_path, help="also write attention matrices (.npz)"
         ),
     ] = None,
-    method: ExtractionOption = "argmax",
+    link_method: LinkMethodOption = "argmax",
     threshold: Annotated[
-        float, typer.Option(help="for --method threshold", callback=check_finite)
+        float, typer.Option(help="for --link-method threshold", callback=check_finite)
     ] = 0.5,
     tokenized: Annotated[
         bool, typer.Option(help="align space-separated words instead of the model's tokens")
@@ -176,7 +182,7 @@ def align(
     aligned: Iterable[Alignment] = track(alignments, None, "aligning", "pairs")
     if matrices:
         aligned = list(aligned)  # read twice
-    links = (links_from_attention(pair.matrix, method, threshold) for pair in aligned)
+    links = (links_from_attention(pair.matrix, link_method, threshold) for pair in aligned)
     write_output_lines(out, (format_links(link) for link in links))
     if matrices:
         save_matrices(matrices, [pair.matrix for pair in aligned])
@@ -239,7 +245,11 @@ def check(
 
 @app.command()
 def calibrate(
-    model: Annotated[Path, typer.Argument(help="model directory, which gets the result")],
+    model: Annotated[
+        Path | None, typer.Argument(help="model directory, which gets the result")
+    ] = None,
+    model_option: SingleModelOption = [],  # noqa: B006
+    *,
     dev: Annotated[
         tuple[Path, Path],
         typer.Option(help="source and target of the model's dev set, not training or test text"),
@@ -259,8 +269,9 @@ def calibrate(
 ) -> None:
     """Calibrate `check` for a model, and make it a lexicon: a few minutes on one core."""
     from covnmt.inference.calibrate import calibrate_model
+    from covnmt.model.directory import find_model
 
-    directory = require_one_model([model], "calibrate")
+    directory = find_model(require_model_argument(model, model_option, "calibrate"))
     others, trained = (
         pair_paths(paths or [], name)
         for paths, name in ((other_dev, "--other"), (train, "--train"))

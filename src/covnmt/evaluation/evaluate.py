@@ -293,7 +293,7 @@ class _Evaluator:
         if not test_set.deterministic:
             return ()
         if test_set.gold is None or test_set.source is None:
-            raise UserError("--deterministic needs the source and a gold alignment too")
+            raise UserError("--unique-reference needs the source and a gold alignment too")
         rows = zip(
             self.output.text, test_set.references[0], test_set.gold, test_set.source, strict=True
         )

@@ -129,7 +129,7 @@ def check_evaluation_inputs(test_set: EvaluationSet, output: SystemOutput) -> No
     ):
         raise UserError(
             f"{_name(files, 'reverse_links')}: links of the opposite way need links of the usual "
-            "direction; give --links or --forced too"
+            "direction; give --links or --reference-attention too"
         )
 
 

@@ -66,8 +66,11 @@ class LineReader:
                 self.lines.append(bytes(self.partial))
 
 
-def input_chunks(path: Path | None, size: int) -> Iterator[Chunk[str]]:
-    """Yield chunks of at most `size` lines of a file or standard input, fewer when it pauses."""
+def input_chunks(path: Path | str | None, size: int) -> Iterator[Chunk[str]]:
+    """Yield chunks of at most `size` lines of a file, a text or standard input.
+
+    When standard input pauses, a chunk has fewer.
+    """
     with open_input(path) as (stream, name):
         is_plain = isinstance(getattr(stream, "raw", None), io.FileIO)
         reader = LineReader(stream.fileno()) if is_plain else None  # otherwise it never pauses

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from covnmt.base.config import DecodeConfig
-from covnmt.base.console import warn
+from covnmt.base.console import log_detail, warn
 from covnmt.base.errors import UserError
 from covnmt.data.lexicon import Lexicon
 from covnmt.data.padding import map_in_batches, pad_ids
@@ -103,6 +103,8 @@ class ModelLoader:
 
     def load(self) -> "Model":
         """Open vocabularies and weights; raise a UserError if they do not belong together."""
+        for directory in self.directories:
+            log_detail(f"opening {directory}")
         source, target = (Codec.load(self.directories[0], side) for side in SIDES)
         sizes: dict[Side, int] = {
             "source": len(source.vocabulary),
@@ -117,6 +119,7 @@ class ModelLoader:
                 )
         networks = load_networks(self.directories, self.descriptions, self.device, self.threads)
         entries = read_dictionary(self.dictionary) if self.dictionary else None
+        log_detail(f"opened {', '.join(type(network).__name__ for network in networks)}")
         return Model(networks, source, target, self.decode, entries, self.directories[0])
 
 
@@ -285,7 +288,7 @@ class Model:
             return split_tokens(tokens, limit)
         warn(
             f"line {number + 1}: {len(tokens)} tokens, only the first {limit} are translated "
-            "(--overlong split translates all)",
+            "(--long-lines split translates all)",
         )
         return [tokens[:limit]]
 

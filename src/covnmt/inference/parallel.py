@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from covnmt.base import processes, ray_cluster
 from covnmt.base.config import DecodeConfig, require_same_settings
-from covnmt.base.console import track, warn
+from covnmt.base.console import log_detail, track, warn
 from covnmt.base.cpus import available_cpus
 from covnmt.base.errors import UserError
 from covnmt.base.files import (
@@ -69,6 +69,7 @@ def map_lines(
     processes that each open the model once; they start with the first chunk that is not followed
     by a pause of the input.
     """
+    log_detail(f"processes: {max(workers, 1)}; CPUs: {available_cpus()}")
     open_in_worker.cache_clear()  # a file of the model may have changed since the last call
     if workers > 1:
         apply = partial(_apply_in_worker, loader, function)
@@ -149,8 +150,10 @@ class TranslationJob:
         }
 
 
-def translate_input(job: TranslationJob, path: Path | None, workers: int) -> Iterator[Translation]:
-    """Translate a file or standard input, in order.
+def translate_input(
+    job: TranslationJob, path: Path | str | None, workers: int
+) -> Iterator[Translation]:
+    """Translate a file, standard input (None) or a text (str), in order.
 
     0 workers are as many as suit the model for a file, and one for standard input.
     """
@@ -162,7 +165,7 @@ def translate_input(job: TranslationJob, path: Path | None, workers: int) -> Ite
 
 def translate_document_input(
     job: TranslationJob,
-    path: Path | None,
+    path: Path | str | None,
     document_format: DocumentFormat,
     terms: Terms,
     workers: int,
@@ -276,7 +279,9 @@ def translate_files(
 ) -> TranslationSummary:
     """Translate all files that have no translation yet, in processes or on a Ray cluster."""
     if not inputs or directory is None:
-        raise UserError("--shards names the files to translate, --out their directory: give both")
+        raise UserError(
+            "--shards names the files to translate, --output-dir their directory: give both"
+        )
     if job.decode.nbest > 1 and not job.as_json:
         raise UserError("--shards gives one line for each line: with --nbest add --json")
     shards = plan_shards(inputs, directory)
@@ -321,7 +326,9 @@ def plan_shards(inputs: Sequence[Path], directory: Path) -> list[Shard]:
             other = shards[shard.target].source
             raise UserError(f"{source} and {other} would both go to {shard.target}; rename one")
         if shard.target.resolve() == source.resolve():
-            raise UserError(f"{source}: its translation would replace it; choose another --out")
+            raise UserError(
+                f"{source}: its translation would replace it; choose another --output-dir"
+            )
         shards[shard.target] = shard
     return list(shards.values())
 
@@ -337,7 +344,7 @@ def check_output_settings(job: TranslationJob, directory: Path) -> None:
         before if isinstance(before, dict) else {},
         settings,
         f"{directory}: holds translations made",
-        "choose another --out, or the old settings",
+        "choose another --output-dir, or the old settings",
     )
 
 

@@ -63,7 +63,9 @@ def parse_links(line: str, base: Literal[0, 1] = 0) -> GoldAlignment:
             )
         link = int(match[1]) - base, int(match[3]) - base
         if min(link) < 0:
-            raise UserError(f"link {item} has a word 0, but --base 1 says that words count from 1")
+            raise UserError(
+                f"link {item} has a word 0, but --index-base 1 says that words count from 1"
+            )
         (sure if match[2] == "-" else possible).add(link)
     return GoldAlignment(frozenset(sure), frozenset(possible))
 

@@ -38,15 +38,38 @@ def bundled_models() -> list[str]:
     return sorted(path.parent.name for path in BUNDLED_MODELS.glob("*/config.json"))
 
 
-def bundled_model_rows() -> list[tuple[str, str, str, str]]:
-    """Return name, title of the model card, size in MiB and directory of each bundled model."""
-    rows = []
-    for name in bundled_models():
-        directory = BUNDLED_MODELS / name
-        title = next(iter(read_lines(directory / MODEL_CARD)))
-        size = sum(path.stat().st_size for path in directory.iterdir()) / 2**20
-        rows.append((name, title.lstrip("# "), f"{size:.1f}", str(directory)))
-    return rows
+@dataclass(frozen=True)
+class BundledModel:
+    """What the card of a bundled model says, and where the model is."""
+
+    name: str
+    title: str  # languages and field
+    bleu: str  # on the test set of its field
+    license: str
+    mebibytes: float
+    directory: Path
+
+
+def describe_bundled_models() -> list[BundledModel]:
+    """Return what the cards of the bundled models say."""
+    return [describe_bundled_model(name) for name in bundled_models()]
+
+
+def describe_bundled_model(name: str) -> BundledModel:
+    """Read the head of a model card (`key: value` between lines of dashes), and its title."""
+    directory = BUNDLED_MODELS / name
+    lines = list(read_lines(directory / MODEL_CARD))
+    title = next(number for number, line in enumerate(lines) if line.startswith("# "))
+    head = dict(line.split(": ", 1) for line in lines[:title] if ": " in line)
+    size = sum(path.stat().st_size for path in directory.iterdir()) / 2**20
+    return BundledModel(
+        name,
+        lines[title].removeprefix("# "),
+        head.get("bleu", ""),
+        head.get("license", ""),
+        size,
+        directory,
+    )
 
 
 def find_model(name: Path | str) -> Path:

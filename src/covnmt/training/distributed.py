@@ -186,7 +186,7 @@ def launch_torchrun(
         if not restarts:
             raise UserError(
                 f"{death}; run the same command again to resume from the last checkpoint, or let "
-                "it restart by itself: --restarts 3"
+                "it restart by itself: --max-restarts 3"
             )
         restarts -= 1
         warn(f"{death}; restarting from update {last_update():,}")

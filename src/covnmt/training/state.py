@@ -174,13 +174,20 @@ def log_start(config: Config, corpus: Corpus, device: torch.device, world: World
     log(
         f"training on {hardware}{f' and {world.size - 1} more' if world.size > 1 else ''}: "
         f"{corpus.report.splits['train'].kept:,} pairs, vocabularies of {sizes['source']:,} and "
-        f"{sizes['target']:,}, {parameters:,} parameters, up to {config.train.updates:,} updates"
+        f"{sizes['target']:,}, {parameters:,} parameters, up to {config.train.updates:,} updates; "
+        f"weights, gradients and optimizer take {training_bytes(config, parameters) / 1e9:.1f} GB"
     )
     if device.type == "cpu" and parameters > LARGEST_FOR_CPU:
         warn(
             "a model of this size needs a GPU: on a CPU an update takes seconds; make it smaller, "
             "for example with model.embedding=256 model.hidden=256 model.rank=256"
         )
+
+
+def training_bytes(config: Config, parameters: int) -> int:
+    """Return the memory of weights, gradients, optimizer state and averaged weights, all fp32."""
+    copies = 4 + (1 if config.train.ema else 0)  # both optimizers keep two numbers per weight
+    return 4 * copies * parameters
 
 
 @contextmanager

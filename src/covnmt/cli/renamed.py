@@ -1,0 +1,87 @@
+"""Old names of options: they still work, with a warning, until the next minor version."""
+
+from collections.abc import Iterator, Sequence
+
+from covnmt.base.console import warn
+
+LINK_OPTIONS = {
+    "--base": "--index-base",
+    "--deterministic": "--unique-reference",
+    "--no-deterministic": "--no-unique-reference",
+    "--forced": "--reference-attention",
+}
+RENAMED_OPTIONS = {
+    "translate": {
+        "--out": "--output-dir",
+        "--overlong": "--long-lines",
+        "--sentences": "--split-sentences",
+    },
+    "align": {"--method": "--link-method"},
+    "info": {"--words": "--vocabulary-size"},
+    "train": {"--restarts": "--max-restarts"},
+    "evaluate": {
+        **LINK_OPTIONS,
+        "--extraction": "--link-method",
+        "--symmetry": "--symmetrize",
+        "--renormalise": "--renormalize",
+        "--no-renormalise": "--no-renormalize",
+    },
+    "compare": LINK_OPTIONS,
+    "report": {**LINK_OPTIONS, "--sentences": "--max-sentences"},
+    "rate make": {"--sentences": "--max-sentences"},
+    "reproduce": {"--at-once": "--workers"},
+    "smt train": {"--joining": "--symmetrize", "--processes": "--workers"},
+    "smt tune": {"--processes": "--workers", "--sentences": "--max-sentences"},
+    "smt translate": {"--processes": "--workers"},
+    "words align": {"--joining": "--symmetrize", "--processes": "--workers"},
+}
+# these commands had --json FILE, and --json - for only the JSON on standard output
+JSON_FILE_COMMANDS = ("evaluate", "compare", "rate score")
+
+
+def rename_options(arguments: Sequence[str]) -> list[str]:
+    """Replace the old names of options by the new ones, and warn once about each."""
+    command = _command_name(arguments)
+    end = list(arguments).index("--") if "--" in arguments else len(arguments)
+    given = list(arguments[:end])
+    if command in JSON_FILE_COMMANDS:
+        given = list(_rename_json_file(given))
+    return [*_rename(given, RENAMED_OPTIONS.get(command, {})), *arguments[end:]]
+
+
+def _command_name(arguments: Sequence[str]) -> str:
+    """Return the name in one of the tables that the arguments begin with."""
+    names = {*RENAMED_OPTIONS, *JSON_FILE_COMMANDS}
+    words = [argument for argument in arguments if not argument.startswith("-")]
+    return next((name for name in (" ".join(words[:2]), *words[:1]) if name in names), "")
+
+
+def _rename(arguments: Sequence[str], names: dict[str, str]) -> Iterator[str]:
+    for argument in arguments:
+        option, equals, value = argument.partition("=")
+        if new := names.get(option):
+            _warn_renamed(option, new)
+        yield f"{new or option}{equals}{value}"
+
+
+def _rename_json_file(arguments: Sequence[str]) -> Iterator[str]:
+    remaining = iter(arguments)
+    for argument in remaining:
+        option, equals, value = argument.partition("=")
+        if option != "--json":
+            yield argument
+            continue
+        if not equals:
+            value = next(remaining, "")
+        if value == "-":
+            _warn_renamed("--json -", "--json")
+            yield "--json"
+        elif equals or value.endswith(".json"):
+            _warn_renamed("--json FILE", "--output FILE")
+            yield from ("--output", value)
+        else:
+            yield from ("--json", *([value] if value else []))
+
+
+def _warn_renamed(old: str, new: str) -> None:
+    warn(f"{old} is now called {new}; the old name will be removed")
