@@ -70,6 +70,7 @@ OVER = [
     "translate x --dictionary F -o F",
     "align x F --matrices F",
     "check F y -o F",
+    "score x F -o F",
     "smt translate model F --links F",
     "words align x F -o F",
     "evaluate x -r F -o F",

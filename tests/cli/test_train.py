@@ -69,3 +69,10 @@ def test_without_a_recipe_the_small_one_is_trained_on_a_cpu(
 
 def test_setting_in_place_of_the_recipe_is_explained(run: Run) -> None:
     assert "the recipe comes first" in run("recipe", "show", "data.directory=data", code=2).err
+
+
+def test_a_run_directory_is_no_file(run: Run, tiny_corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    train = ("train", "demo/gru10", "--data", tiny_corpus, "--run", tmp_path / "file")
+    assert "is a file; --run takes a directory" in run(*train, code=2).err.replace("\n", " ")
+    assert (tmp_path / "file").read_text() == "mine"

@@ -6,7 +6,7 @@ It shares only the lexicon with `covnmt.data.synthetic`.
 import re
 from itertools import chain, pairwise
 
-from covnmt.data.synthetic import OBJECT_MARKER, Word, build_lexicon
+from covnmt.data.synthetic import OBJECT_MARKER, SyntheticWord, build_lexicon
 
 WORDS = {word.text: word for word in chain(*build_lexicon().values())}
 
@@ -18,7 +18,7 @@ PHRASE = f"{BARE}(?:WV{BARE})?"
 TargetWords = list[tuple[int, str]]  # source position, target word
 
 
-def letters(words: list[Word]) -> str:
+def letters(words: list[SyntheticWord]) -> str:
     return "".join(LETTERS[word.kind] for word in words)
 
 
@@ -37,7 +37,7 @@ def translate(source: tuple[str, ...]) -> TargetWords:
     return list(chain(*blocks))
 
 
-def translate_clause(words: list[Word], start: int, end: int) -> TargetWords:
+def translate_clause(words: list[SyntheticWord], start: int, end: int) -> TargetWords:
     shape = re.compile(
         f"(?P<past>T?)(?P<subject>{PHRASE})(?P<verb>V)(?P<object>{PHRASE})"
         f"(?P<degrees>G*)(?P<adverb>R?)(?P<preposition>P?)(?P<place>(?:{PHRASE})?)"
@@ -57,7 +57,7 @@ def translate_clause(words: list[Word], start: int, end: int) -> TargetWords:
 
 
 def translate_phrase(
-    words: list[Word], start: int, end: int, verb: int | None, past: bool
+    words: list[SyntheticWord], start: int, end: int, verb: int | None, past: bool
 ) -> TargetWords:
     shape = re.compile(f"(?P<d>D?)(?P<m>[GA]*)(?P<n>N)(?:(?P<w>W)(?P<v>V)(?P<o>{BARE}))?")
     match = shape.fullmatch(letters(words), start, end)
@@ -79,10 +79,10 @@ def translate_phrase(
     return result
 
 
-def mark(words: list[Word], start: int, end: int) -> TargetWords:
+def mark(words: list[SyntheticWord], start: int, end: int) -> TargetWords:
     noun = next(word for word in words[start:end] if word.kind == "noun")
     return [(-1, OBJECT_MARKER)] if noun.group == 1 else []
 
 
-def translate_word(words: list[Word], j: int, second: bool = False) -> TargetWords:
+def translate_word(words: list[SyntheticWord], j: int, second: bool = False) -> TargetWords:
     return [(j, text) for text in words[j].forms[int(second)]]

@@ -169,7 +169,7 @@ def check_command(words: list[str]) -> None:
     if "--help" not in words:
         command.make_context("covnmt", list(words))
     of_a_recipe = command.name in ("train", "show", "info") and group != "smt"
-    if of_a_recipe and words and not words[0].startswith("runs/"):
+    if of_a_recipe and words and not words[0].startswith(("runs/", "-")):
         load_recipe(find_recipe(words[0]), [word for word in words[1:] if "=" in word])
 
 

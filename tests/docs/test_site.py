@@ -57,6 +57,7 @@ def test_every_command_is_in_a_group_of_the_help() -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_of_the_help_parse(name: str) -> None:
     for example in EXAMPLES[name]:
-        assert f"covnmt {name} " in example
-        command = example.rpartition("| ")[2].partition(" > ")[0]
+        commands = [part.partition(" > ")[0] for part in example.split(" | ")]
+        [command] = [part for part in commands if part.startswith("covnmt")]
+        assert f"{command} ".startswith(f"covnmt {name} ")
         check_command(shlex.split(command)[1:])

@@ -79,10 +79,16 @@ def test_a_bundled_model_is_found_by_name(bundled: Path) -> None:
     assert (model.license, model.bleu, model.directory) == ("mit", "1.5", bundled)
     assert model.mebibytes < 1
     assert find_model("xx-en") == bundled
-    assert find_model("other/xx-en") == Path("other/xx-en")
     assert Model.load("xx-en").translate(["anything"])[0].source == "anything"
     assert Model.load("xx-en").align([("a b", "c")])[0].source_tokens == ("a", "b")
     assert model_info("xx-en", vocabulary_size=0).config.data.directory == Path("data")
+
+
+def test_without_the_hub_a_name_with_an_owner_is_a_path(
+    bundled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "is_hub_name", lambda _: False)
+    assert find_model("other/xx-en") == Path("other/xx-en")
 
 
 def test_a_directory_hides_the_bundled_model_of_the_same_name(bundled: Path) -> None:

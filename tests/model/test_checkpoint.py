@@ -256,7 +256,8 @@ def test_last_weights_are_those_of_the_last_checkpoint(
 
 
 @pytest.mark.parametrize(
-    ("last", "message"), [(3, "train with train.keep=3"), (0, "one or more"), (-1, "one or more")]
+    ("last", "message"),
+    [(3, r"--last 2\), or train with train.keep=3"), (0, "one or more"), (-1, "one or more")],
 )
 def test_average_of_too_many_or_no_checkpoints_is_refused(
     last: int, message: str, tiny_model: Path, tmp_path: Path

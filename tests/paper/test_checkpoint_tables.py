@@ -6,7 +6,7 @@ import pytest
 from covnmt.paper.checkpoint_tables import (
     BLEU,
     MEASURES,
-    Run,
+    MeasuredRun,
     baseline_of,
     block_interval,
     checkpoint_differences_table,
@@ -21,13 +21,15 @@ from tests.paper.sample_results import rows_of
 AER = next(measure for measure in MEASURES if measure.field == "aer")
 
 
-def run(system: str, seed: int, bleu: list[float], first: int = 1, aer: float | None = 70.0) -> Run:
+def run(
+    system: str, seed: int, bleu: list[float], first: int = 1, aer: float | None = 70.0
+) -> MeasuredRun:
     """A run whose update k thousand has the k-th score."""
     scores = [
         CheckpointScores(1000 * update, value - 1, value, 0.9, aer, 80.0, 15.0, 10.0, 3.0)
         for update, value in enumerate(bleu, first)
     ]
-    return Run(system, seed, True, {row.update: row for row in scores})
+    return MeasuredRun(system, seed, True, {row.update: row for row in scores})
 
 
 def test_only_shared_updates_are_compared_and_of_these_the_last_ten() -> None:

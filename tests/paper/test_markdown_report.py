@@ -16,7 +16,7 @@ from covnmt.paper.markdown_report import (
     one_result_per_system,
     write_page,
 )
-from covnmt.paper.results import Example, Result, write_result
+from covnmt.paper.results import ExampleSentence, Result, write_result
 from covnmt.paper.systems import PHRASE_BASED
 from tests.paper.sample_results import (
     KFTT,
@@ -113,10 +113,10 @@ def test_figures_show_the_seed_that_most_systems_have(
     assert {name: result.seed for name, result in one_result_per_system(results).items()} == shown
 
 
-def example_of(tokens: str) -> Example:
+def example_of(tokens: str) -> ExampleSentence:
     """Return a translation with attention to all source words."""
     words = tokens.split()
-    return Example(
+    return ExampleSentence(
         source_tokens=["x", "y"],
         text=tokens,
         tokens=words,
@@ -176,7 +176,7 @@ ATTENTION_ERRORS = [
 def test_attention_errors_are_counted(
     text: str, alignment: list[list[float]], expected: int
 ) -> None:
-    example = Example(
+    example = ExampleSentence(
         source_tokens=["x", "y"],
         text=text,
         tokens=text.split(),

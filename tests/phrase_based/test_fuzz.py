@@ -9,7 +9,7 @@ import pytest
 from covnmt.base.files import write_json
 from covnmt.phrase_based.bitext import Bitext
 from covnmt.phrase_based.language_model import LanguageModel
-from covnmt.phrase_based.lexicon import Lexicon
+from covnmt.phrase_based.lexicon import LinkCounts
 from covnmt.phrase_based.model import MODEL_FILE, PhraseBasedModel
 from covnmt.phrase_based.phrases import PhraseOccurrences
 from covnmt.phrase_based.stack import FEATURES
@@ -31,7 +31,7 @@ READERS: dict[str, tuple[Mutation, Callable[[Path], object]]] = {
     "weights.json": (mutate_json, TunedWeights.read),
     "bitext.npz": (mutate_bytes, Bitext.load),
     "phrases.npz": (mutate_bytes, PhraseOccurrences.load),
-    "lexicon.npz": (mutate_bytes, Lexicon.load),
+    "lexicon.npz": (mutate_bytes, LinkCounts.load),
     "lm/rows.npy": (mutate_bytes, read_language_model),
     "lm/score.npy": (mutate_bytes, read_language_model),
 }

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covnmt.phrase_based.bitext import Bitext, concatenate_sentences
-from covnmt.phrase_based.lexicon import NULL_WORD, Lexicon, count_links
+from covnmt.phrase_based.lexicon import NULL_WORD, LinkCounts, count_links
 
 from .test_phrases import Pair, corpus, linked_pairs
 
 ROWS = 8
 
 
-def entries(lexicon: Lexicon) -> dict[tuple[int, int], int]:
+def entries(lexicon: LinkCounts) -> dict[tuple[int, int], int]:
     keys = zip(lexicon.source.tolist(), lexicon.target.tolist(), strict=True)
     return dict(zip(keys, lexicon.count.tolist(), strict=True))
 
@@ -60,7 +60,7 @@ def test_weights_are_link_counts_over_word_counts() -> None:
 def test_lexicon_survives_saving_and_loading(tmp_path: Path) -> None:
     lexicon = count_links(*corpus([([2], [3], frozenset({(0, 0)}))]), ROWS, ROWS)
     lexicon.save(tmp_path / "lexicon.npz")
-    assert entries(Lexicon.load(tmp_path / "lexicon.npz")) == {(2, 3): 1}
+    assert entries(LinkCounts.load(tmp_path / "lexicon.npz")) == {(2, 3): 1}
 
 
 def test_words_without_links_count_as_linked_to_null() -> None:

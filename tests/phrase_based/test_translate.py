@@ -10,7 +10,7 @@ import pytest
 
 from covnmt.base.errors import UserError
 from covnmt.phrase_based.decode import open_decoder
-from covnmt.phrase_based.lexicon import Lexicon
+from covnmt.phrase_based.lexicon import LinkCounts
 from covnmt.phrase_based.model import LANGUAGE_MODEL_DIRECTORY, PhraseBasedModel
 from covnmt.phrase_based.nbest import PhraseHypothesis, PhraseSpan
 from covnmt.phrase_based.settings import StackSearchSettings
@@ -140,7 +140,7 @@ def test_long_sentences_are_split_evenly(length: int, chunk_lengths: list[int]) 
 def test_words_are_linked_inside_their_phrase() -> None:
     # 2 gives 2 always, 3 gives 3 mostly and 2 sometimes, 4 gives nothing
     source, target, count = np.array([2, 3, 3]), np.array([2, 2, 3]), np.array([5, 1, 9])
-    lexicon = Lexicon(source, target, count, np.array([WORDS.end_id + 1, 9]))
+    lexicon = LinkCounts(source, target, count, np.array([WORDS.end_id + 1, 9]))
     phrases = [PhraseSpan(1, 3, 0, 2), PhraseSpan(0, 1, 2, 4), PhraseSpan(3, 4, 4, 5)]
     translation = link_words(phrases, [4, 3, 2, UNK_ID], [3, 2, 7, 8, UNK_ID], lexicon)
     # 7 and 8 are unknown to the lexicon, but their phrase has a single source word

@@ -21,7 +21,7 @@ from covnmt.base.recipe import load_recipe
 from covnmt.data.batching import read_batch, train_batches
 from covnmt.data.corpus import Corpus
 from covnmt.data.download import extract_members
-from covnmt.decoding.onnx.export import AlignedText, export_model
+from covnmt.decoding.onnx.export import ShortlistText, export_model
 from covnmt.evaluation.alignment_files import load_matrices, read_links, save_matrices
 from covnmt.evaluation.evaluate import compare
 from covnmt.evaluation.human_evaluation import score_rating_sheets
@@ -207,7 +207,7 @@ def files(
     for path in find_model("ja-en").glob("source.*"):
         shutil.copy(path, directory / "subwords")
     write_lines(directory / "links", ["0-0 1p1 2-2", "", "0-0"])
-    text = AlignedText(*(directory / name for name in ("s", "t", "links")))
+    text = ShortlistText(*(directory / name for name in ("s", "t", "links")))
     for path in text[:2]:
         write_lines(path, ["a b c", "", "b"])
     export_model(tiny_model, directory / "exported", "int8", text)

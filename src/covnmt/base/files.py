@@ -212,20 +212,22 @@ def _replacement(path: Path) -> Iterator[IO[bytes]]:
     A file that is replaced passes on its mode: what was private stays private.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary, stream = _open_temporary(path)
-    with stream:
-        try:
+    created = list[Path]()  # known here even if an interrupt comes before the file is returned
+    try:
+        temporary, stream = _open_temporary(path, created)
+        with stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
             temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+    except BaseException:
+        for abandoned in created:
+            abandoned.unlink(missing_ok=True)
+        raise
 
 
-def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
-    """Create and lock the temporary file of `path`.
+def _open_temporary(path: Path, created: list[Path]) -> tuple[Path, IO[bytes]]:
+    """Create and lock the temporary file of `path`; add it to `created`.
 
     Its name is the same each time, so what a killed process leaves is removed by the next one that
     writes `path`. While another process writes it too, the name is random.
@@ -239,6 +241,7 @@ def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
             continue
         try:
             descriptor = os.open(temporary, _CREATE, 0o666 if mode is None else mode)
+            created.append(temporary)
         except FileExistsError:
             continue
         except BaseException:  # an interrupt, perhaps after it was created
@@ -249,6 +252,7 @@ def _open_temporary(path: Path) -> tuple[Path, IO[bytes]]:
             os.fchmod(descriptor, mode)
         if _lock(descriptor) is False or not _is_at(descriptor, temporary):
             stream.close()  # another process takes it for abandoned
+            created.clear()
             continue
         return temporary, stream
 

@@ -15,11 +15,11 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
     """Check the installation; print what is wrong and what to do. Paste it into issues."""
-    from covnmt.inference.doctor import diagnose, to_json
+    from covnmt.inference.doctor import diagnose, diagnoses_json
 
     findings = list(diagnose())
     if as_json:
-        print(json.dumps(to_json(findings), indent=2, ensure_ascii=False))
+        print(json.dumps(diagnoses_json(findings), indent=2, ensure_ascii=False))
     else:
         print_table(
             ("", "check", "result", "what to do"),

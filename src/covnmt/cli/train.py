@@ -118,13 +118,13 @@ def export(
     ] = None,
 ) -> None:
     """Export a model to ONNX, for fast translation on a CPU without PyTorch."""
-    from covnmt.decoding.onnx.export import AlignedText, export_model
+    from covnmt.decoding.onnx.export import ShortlistText, export_model
     from covnmt.model.checkpoint import refuse_run_directory
 
     source = require_model_argument(model, model_option, "export")
     suffix = "int8" if int8 else "onnx"
     directory = target or source.with_name(f"{source.absolute().name}-{suffix}")
     refuse_run_directory(directory)
-    aligned_text = AlignedText(*shortlist) if shortlist else None
+    aligned_text = ShortlistText(*shortlist) if shortlist else None
     sizes = export_model(source, directory, "int8" if int8 else "fp32", aligned_text)
     log(f"{directory}: {sum(sizes.values()) / 2**20:,.1f} MiB")

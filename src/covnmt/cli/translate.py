@@ -115,8 +115,9 @@ def translate(
     from covnmt.inference.translate import format_translations, override_decoding
     from covnmt.text.codec import Codec
 
+    check_distinct_paths([out], [dictionary, terms])
     source = file_or_text(file)
-    check_distinct_paths([out], [source if is_file_path(source) else None, dictionary, terms])
+    check_distinct_paths([out], [source if is_file_path(source) else None])
     loader = ModelLoader.find(require_models(model), device, threads, dictionary)
     settings = override_decoding(loader.decode, decode)
     if dictionary and not settings.replace_unk:

@@ -26,7 +26,7 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import write_lines
 
 T = TypeVar("T")
-Links = frozenset[tuple[int, int]]
+GoldLinks = frozenset[tuple[int, int]]
 _NewWords = tuple[Iterator[str], Iterator[str]]  # of the source, of the target
 WordCount = Annotated[int, Field(ge=2, le=800)]
 
@@ -82,8 +82,8 @@ class SyntheticPair:
 
     source: tuple[str, ...]
     target: tuple[str, ...]
-    sure: Links
-    possible: Links
+    sure: GoldLinks
+    possible: GoldLinks
 
     def pharaoh(self) -> str:
         """Format the alignment: `j-i` for sure links, `jpi` for possible ones."""
@@ -93,7 +93,7 @@ class SyntheticPair:
 
 
 @dataclass(frozen=True)
-class Word:
+class SyntheticWord:
     """A source word with its translations.
 
     `group` (0 or 1) is the gender of a noun or the inflection class of a verb. The second of two
@@ -113,16 +113,22 @@ class Word:
 
 
 @lru_cache(maxsize=8)
-def build_lexicon(settings: SyntheticSettings = DEFAULTS) -> Mapping[str, tuple[Word, ...]]:
+def build_lexicon(
+    settings: SyntheticSettings = DEFAULTS,
+) -> Mapping[str, tuple[SyntheticWord, ...]]:
     """Return all source words by kind, the most frequent first."""
     rng = Random(settings.language)
     # Source words end in a vowel, target words in a consonant: the languages share no word.
     long = _invent_words(rng, "cvcv", "ptkmnlrsvyfz"), _invent_words(rng, "cvcvc", "bdgklnrsthmw")
     short = _invent_words(rng, "cv", "ptkmnlrsvyfz"), _invent_words(rng, "cvvc", "bdgklnrsthmw")
 
-    def words(kind: str, fertilities: Iterable[int], new: _NewWords = short) -> tuple[Word, ...]:
+    def words(
+        kind: str, fertilities: Iterable[int], new: _NewWords = short
+    ) -> tuple[SyntheticWord, ...]:
         return tuple(
-            Word(next(new[0]), kind, int(rng.random() < 0.5), (tuple(islice(new[1], size)),))
+            SyntheticWord(
+                next(new[0]), kind, int(rng.random() < 0.5), (tuple(islice(new[1], size)),)
+            )
             for size in fertilities
         )
 
@@ -159,7 +165,7 @@ def _invent_words(rng: Random, shape: str, consonants: str) -> Iterator[str]:
             yield text
 
 
-def _inflect(words: Iterable[Word], endings: tuple[str, str]) -> tuple[Word, ...]:
+def _inflect(words: Iterable[SyntheticWord], endings: tuple[str, str]) -> tuple[SyntheticWord, ...]:
     """Give each word two forms, which differ in the ending of its last target word."""
     return tuple(
         replace(word, forms=tuple((*early, last + ending) for ending in endings))
@@ -187,20 +193,20 @@ class _SentenceGenerator:
     def chance(self, probability: float) -> bool:
         return self.rng.random() < probability
 
-    def word(self, kind: str) -> Word:
+    def word(self, kind: str) -> SyntheticWord:
         weights = self.weights[kind]
         return self.words[kind][bisect(weights, self.rng.random() * weights[-1])]
 
-    def optional_word(self, kind: str, probability: float) -> list[Word]:
+    def optional_word(self, kind: str, probability: float) -> list[SyntheticWord]:
         return [self.word(kind)] if self.chance(probability) else []
 
-    def modifier(self, kind: str) -> list[Word]:
+    def modifier(self, kind: str) -> list[SyntheticWord]:
         degree, repetitions = self.word("degree"), 0
         while self.chance(self.settings.degree):
             repetitions += 1
         return [degree] * repetitions + [self.word(kind)]
 
-    def noun(self, relative: float) -> list[Word]:
+    def noun(self, relative: float) -> list[SyntheticWord]:
         words = self.optional_word("determiner", self.settings.determiner)
         while self.chance(self.settings.adjective):
             words += self.modifier("adjective")
@@ -209,7 +215,7 @@ class _SentenceGenerator:
             words += [self.word("relative"), self.word("verb"), *self.noun(relative=0)]
         return words
 
-    def clause(self) -> list[Word]:
+    def clause(self) -> list[SyntheticWord]:
         settings = self.settings
         words = self.optional_word("past", settings.past)
         words += [*self.noun(settings.relative), self.word("verb"), *self.noun(settings.relative)]
@@ -219,7 +225,7 @@ class _SentenceGenerator:
             words += [self.word("preposition"), *self.noun(settings.relative)]
         return words
 
-    def repeated_clause(self, clauses: Sequence[list[Word]]) -> list[Word]:
+    def repeated_clause(self, clauses: Sequence[list[SyntheticWord]]) -> list[SyntheticWord]:
         """Repeat an earlier clause, unchanged or with another noun or verb."""
         clause = list(_pick(self.rng, clauses))
         if self.chance(self.settings.alter):
@@ -229,7 +235,7 @@ class _SentenceGenerator:
                 clause[k] = self.word(original.kind)
         return clause
 
-    def sentence(self) -> list[Word]:
+    def sentence(self) -> list[SyntheticWord]:
         clauses = [words := self.clause()]
         while self.chance(1 - 1 / self.settings.mean_clauses):
             swaps = self.chance(self.settings.subordinate)
@@ -251,7 +257,7 @@ class _TargetWord(NamedTuple):
 class _Translator:
     """Reads a source sentence from left to right; each method translates the words it reads."""
 
-    def __init__(self, words: Sequence[Word]) -> None:
+    def __init__(self, words: Sequence[SyntheticWord]) -> None:
         self.words = words
         self.j = 0
 
@@ -352,7 +358,7 @@ class _Translator:
         return preverbs + object_noun + final + self.translate_words(mark)
 
 
-def _translate(words: Sequence[Word]) -> SyntheticPair:
+def _translate(words: Sequence[SyntheticWord]) -> SyntheticPair:
     target = _Translator(words).sentence()
     sure = frozenset((word.sure, i) for i, word in enumerate(target) if word.sure is not None)
     return SyntheticPair(

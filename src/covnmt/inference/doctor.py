@@ -29,7 +29,7 @@ SAMPLES = {"ja-en": "この寺は京都市の北にある。", "zh-en": "本法�
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """What a check found; a warning or an error has a remedy."""
 
     check: str
@@ -38,9 +38,9 @@ class Finding:
     remedy: str = ""
 
 
-def diagnose() -> Iterator[Finding]:
+def diagnose() -> Iterator[Diagnosis]:
     """Run all checks, the quick ones first."""
-    checks: list[Callable[[], Iterator[Finding]]] = [
+    checks: list[Callable[[], Iterator[Diagnosis]]] = [
         check_versions,
         check_packages,
         check_cpus,
@@ -54,13 +54,13 @@ def diagnose() -> Iterator[Finding]:
         try:
             yield from check()
         except UserError as error:
-            yield Finding(name, str(error), "error", "see the message")
+            yield Diagnosis(name, str(error), "error", "see the message")
         except Exception as error:
             result = f"{type(error).__name__}: {error}"
-            yield Finding(name, result, "error", "report it, with all of this output")
+            yield Diagnosis(name, result, "error", "report it, with all of this output")
 
 
-def to_json(findings: list[Finding]) -> dict[str, Any]:
+def diagnoses_json(findings: list[Diagnosis]) -> dict[str, Any]:
     """Return JSON values."""
     return {
         "ok": all(finding.state != "error" for finding in findings),
@@ -68,13 +68,13 @@ def to_json(findings: list[Finding]) -> dict[str, Any]:
     }
 
 
-def check_versions() -> Iterator[Finding]:
+def check_versions() -> Iterator[Diagnosis]:
     """Name what runs on what."""
-    yield Finding("covnmt", __version__)
-    yield Finding("Python", f"{platform.python_version()}, {platform.platform()}")
+    yield Diagnosis("covnmt", __version__)
+    yield Diagnosis("Python", f"{platform.python_version()}, {platform.platform()}")
 
 
-def check_packages() -> Iterator[Finding]:
+def check_packages() -> Iterator[Diagnosis]:
     """Compare installed packages with those that covnmt and its extras require."""
     from packaging.requirements import Requirement
 
@@ -82,7 +82,7 @@ def check_packages() -> Iterator[Finding]:
         requirements = [Requirement(text) for text in requires("covnmt") or ()]
     except PackageNotFoundError:
         remedy = f"install it: {install_command('train')}"
-        yield Finding("packages", "covnmt itself is not installed", "warning", remedy)
+        yield Diagnosis("packages", "covnmt itself is not installed", "warning", remedy)
         return
     for extra in ("", *EXTRAS):
         of_extra = [
@@ -102,15 +102,15 @@ def check_packages() -> Iterator[Finding]:
         name = f"packages ({extra})" if extra else "packages"
         have = ", ".join(f"{r.name} {v}" for r, v in versions.items() if v)
         if not wrong:
-            yield Finding(name, have)
+            yield Diagnosis(name, have)
         elif extra and not have:
-            yield Finding(name, f"not installed; {install_command(extra)}")
+            yield Diagnosis(name, f"not installed; {install_command(extra)}")
         else:
             remedy = install_command(extra or "train")
-            yield Finding(name, "; ".join(wrong), "warning" if extra else "error", remedy)
+            yield Diagnosis(name, "; ".join(wrong), "warning" if extra else "error", remedy)
 
 
-def check_cpus() -> Iterator[Finding]:
+def check_cpus() -> Iterator[Diagnosis]:
     """Look for too many threads, and for other work on the same cores."""
     cpus, load = available_cpus(), os.getloadavg()[0]
     settings = [f"{name}={os.environ[name]}" for name in THREAD_SETTINGS if name in os.environ]
@@ -119,23 +119,23 @@ def check_cpus() -> Iterator[Finding]:
     threads = os.environ.get("OMP_NUM_THREADS", "")
     if threads.isdecimal() and int(threads) > cpus:
         remedy = "unset OMP_NUM_THREADS: more threads than CPUs wait for each other"
-        yield Finding("CPUs", result, "warning", remedy)
+        yield Diagnosis("CPUs", result, "warning", remedy)
     elif os.environ.get("OMP_WAIT_POLICY", "").lower() == "active":
         remedy = "unset OMP_WAIT_POLICY: threads that wait keep other work from the CPUs"
-        yield Finding("CPUs", result, "warning", remedy)
+        yield Diagnosis("CPUs", result, "warning", remedy)
     elif load > 1.5 * (os.cpu_count() or 1):
         remedy = "other programs use the CPUs: times will be longer than in the documentation"
-        yield Finding("CPUs", result, "warning", remedy)
+        yield Diagnosis("CPUs", result, "warning", remedy)
     else:
-        yield Finding("CPUs", result)
+        yield Diagnosis("CPUs", result)
     if have_semaphores():
-        yield Finding("worker processes", "possible")
+        yield Diagnosis("worker processes", "possible")
     else:
         remedy = "mount /dev/shm (docker: --shm-size 1g); until then one process works"
-        yield Finding("worker processes", "not possible: no semaphores", "warning", remedy)
+        yield Diagnosis("worker processes", "not possible: no semaphores", "warning", remedy)
 
 
-def check_memory() -> Iterator[Finding]:
+def check_memory() -> Iterator[Diagnosis]:
     """Read how much memory programs may still take."""
     try:
         lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
@@ -145,10 +145,10 @@ def check_memory() -> Iterator[Finding]:
     result = f"{sizes['MemAvailable']:.1f} of {sizes['MemTotal']:.1f} GiB free"
     enough = sizes["MemAvailable"] >= ENOUGH_MEMORY
     remedy = "" if enough else "end other programs: training needs a GiB and more"
-    yield Finding("memory", result, "ok" if enough else "warning", remedy)
+    yield Diagnosis("memory", result, "ok" if enough else "warning", remedy)
 
 
-def check_disk() -> Iterator[Finding]:
+def check_disk() -> Iterator[Diagnosis]:
     """See whether there is room, and permission to write, where covnmt and its packages write."""
     cache = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton")
     places = {
@@ -163,30 +163,34 @@ def check_disk() -> Iterator[Finding]:
         try:
             tempfile.TemporaryFile(dir=existing).close()
         except OSError as error:
-            yield Finding(name, f"cannot be written ({error.strerror})", "warning", remedy)
+            yield Diagnosis(name, f"cannot be written ({error.strerror})", "warning", remedy)
             continue
         state: Literal["ok", "warning"] = "ok" if free >= ENOUGH_DISK else "warning"
-        yield Finding(name, result, state, "" if state == "ok" else f"free some space, or {remedy}")
+        yield Diagnosis(
+            name, result, state, "" if state == "ok" else f"free some space, or {remedy}"
+        )
 
 
-def check_gpu() -> Iterator[Finding]:
+def check_gpu() -> Iterator[Diagnosis]:
     """Say what PyTorch would compute on, and with which kernels."""
     devices = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
     if find_spec("torch") is None:
-        yield Finding("GPU", "PyTorch is not installed: bundled and exported models run on the CPU")
+        yield Diagnosis(
+            "GPU", "PyTorch is not installed: bundled and exported models run on the CPU"
+        )
         return
     import torch
 
     if not torch.cuda.is_available():
         result = f"none that PyTorch {torch.__version__} can use"
         if not devices:
-            yield Finding("GPU", result)
+            yield Diagnosis("GPU", result)
         elif torch.version.cuda is None:
             remedy = "this PyTorch is for CPUs only: install one for CUDA from pytorch.org"
-            yield Finding("GPU", f"{result}, but /dev/{devices[0]} is there", "warning", remedy)
+            yield Diagnosis("GPU", f"{result}, but /dev/{devices[0]} is there", "warning", remedy)
         else:
             remedy = f"update the driver for CUDA {torch.version.cuda}; see nvidia-smi"
-            yield Finding("GPU", f"{result}, but /dev/{devices[0]} is there", "warning", remedy)
+            yield Diagnosis("GPU", f"{result}, but /dev/{devices[0]} is there", "warning", remedy)
         return
     from covnmt.kernels.dispatch import uses_triton
 
@@ -194,35 +198,35 @@ def check_gpu() -> Iterator[Finding]:
         device = torch.device("cuda", index)
         free, total = (size / 2**30 for size in torch.cuda.mem_get_info(device))
         kernels = "Triton" if uses_triton(device) else "PyTorch, slower"
-        yield Finding(
+        yield Diagnosis(
             f"GPU {index}",
             f"{torch.cuda.get_device_name(device)}, {free:.1f} of {total:.1f} GiB free, CUDA "
             f"{torch.version.cuda}, kernels: {kernels}",
         )
         if not uses_triton(device) and find_spec("triton") is None:
             remedy = install_command("gpu")
-            yield Finding(f"kernels {index}", "Triton is not installed", "warning", remedy)
+            yield Diagnosis(f"kernels {index}", "Triton is not installed", "warning", remedy)
 
 
-def check_models() -> Iterator[Finding]:
+def check_models() -> Iterator[Diagnosis]:
     """Translate a sentence with every bundled model, which verifies its files."""
     from covnmt.inference.model import load
 
     if not bundled_models():
-        yield Finding("models", "none are bundled", "warning", "install covnmt again")
+        yield Diagnosis("models", "none are bundled", "warning", "install covnmt again")
     for name in bundled_models():
         sample, began = SAMPLES.get(name, "1"), time.monotonic()
         try:
             [translation] = load(name).translate([sample])
         except UserError as error:
-            yield Finding(f"model {name}", str(error), "error", "install covnmt again")
+            yield Diagnosis(f"model {name}", str(error), "error", "install covnmt again")
             continue
         seconds = time.monotonic() - began
         result = f"{sample} -> {translation.text} ({seconds:.1f} s with loading)"
         if translation.text.strip():
-            yield Finding(f"model {name}", result)
+            yield Diagnosis(f"model {name}", result)
         else:
-            yield Finding(f"model {name}", result, "error", "install covnmt again")
+            yield Diagnosis(f"model {name}", result, "error", "install covnmt again")
 
 
 def _version(name: str) -> str | None:

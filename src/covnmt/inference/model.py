@@ -191,8 +191,10 @@ class Model:
 
         `first` is the index of the first line, for warnings and `on_step`.
         """
-        if isinstance(lines, str):  # is iterable too, character by character
-            raise TypeError("lines must be a list of lines, not a string: pass [text]")
+        if isinstance(lines, str | bytes) or not isinstance(lines, Iterable):
+            raise TypeError(
+                f"lines must be a list of lines, not {type(lines).__name__}: pass [text]"
+            )
         decode = decode or self.decode
         numbered = enumerate(lines, first)
         while window := list(islice(numbered, WINDOW_BATCHES * decode.batch_size)):

@@ -172,8 +172,9 @@ def average_checkpoints(run: Path, target: Path, last: int) -> list[str]:
         raise UserError(f"cannot average {last} checkpoints; ask for one or more")
     kept = sorted((run / "recent").glob("*.safetensors"))[-last:]
     if len(kept) < last:
+        hint = f"average fewer (--last {len(kept)}), or " if kept else ""
         raise UserError(
-            f"{run}: has {len(kept)} kept checkpoints, not {last}; "
+            f"{run}: has {len(kept)} kept checkpoints, not {last}; {hint}"
             f"train with train.keep={last} or more"
         )
     description = load_config(run)

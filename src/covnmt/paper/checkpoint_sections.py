@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from covnmt.base.table import page_section
 from covnmt.paper import tables
 from covnmt.paper.checkpoint_tables import (
-    Run,
+    MeasuredRun,
     checkpoint_differences_table,
     checkpoint_means_table,
     course_table,
@@ -27,7 +27,7 @@ def measuring_section() -> str:
     return page_section("How runs are measured", text)
 
 
-def checkpoints_section(runs: Sequence[Run]) -> str:
+def checkpoints_section(runs: Sequence[MeasuredRun]) -> str:
     """Write the section on the last checkpoints of every run."""
     note = (
         f"Means over seeds of the mean over the last {LAST_CHECKPOINTS} checkpoints, and the mean "
@@ -58,7 +58,7 @@ def best_checkpoint_section(summary: Summary) -> str:
     )
 
 
-def course_section(runs: Sequence[Run]) -> str:
+def course_section(runs: Sequence[MeasuredRun]) -> str:
     """Write the section on the gain along the runs."""
     courses = [
         course_table(runs, system)

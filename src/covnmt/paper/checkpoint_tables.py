@@ -57,7 +57,7 @@ MEASURES = (
 
 
 @dataclass(frozen=True)
-class Run:
+class MeasuredRun:
     """The checkpoints of one training, by update."""
 
     system: str
@@ -89,21 +89,21 @@ class PairedDifference:
     by_seed: Mapping[int, float]
 
 
-def collect_runs(results: Iterable[Result], partial: Iterable[PartialResult]) -> list[Run]:
+def collect_runs(results: Iterable[Result], partial: Iterable[PartialResult]) -> list[MeasuredRun]:
     """Collect the runs whose checkpoints were measured, finished or not."""
     everything: list[tuple[Result | PartialResult, bool]] = [
         *((result, True) for result in results),
         *((result, False) for result in partial),
     ]
     return [
-        Run(r.system, r.seed, finished, {scores.update: scores for scores in r.checkpoints})
+        MeasuredRun(r.system, r.seed, finished, {scores.update: scores for scores in r.checkpoints})
         for r, finished in everything
         if r.checkpoints
     ]
 
 
 def paired_difference(
-    runs: Iterable[Run], baselines: Iterable[Run], measure: CheckpointMeasure
+    runs: Iterable[MeasuredRun], baselines: Iterable[MeasuredRun], measure: CheckpointMeasure
 ) -> PairedDifference | None:
     """Compare runs with those of the baseline with the same seeds; None if there are none."""
     by_seed = {run.seed: run for run in baselines}
@@ -151,18 +151,18 @@ def block_interval(rows: Sequence[Sequence[float]]) -> ConfidenceInterval:
     return confidence_interval(np.mean(means, axis=0))
 
 
-def runs_of(runs: Iterable[Run], system: str) -> list[Run]:
+def runs_of(runs: Iterable[MeasuredRun], system: str) -> list[MeasuredRun]:
     """Return the runs of a system."""
     return [run for run in runs if run.system == system]
 
 
-def systems_of(runs: Sequence[Run]) -> list[str]:
+def systems_of(runs: Sequence[MeasuredRun]) -> list[str]:
     """Return the systems that have runs: the paper's in its order, then our variants."""
     systems = dict.fromkeys(run.system for run in runs)
     return [*(s for s in PAPER_ROWS if s in systems), *(s for s in systems if s not in PAPER_ROWS)]
 
 
-def mean_and_deviation(runs: Sequence[Run], measure: CheckpointMeasure) -> str:
+def mean_and_deviation(runs: Sequence[MeasuredRun], measure: CheckpointMeasure) -> str:
     """Format the mean over the runs and the standard deviation within them."""
     rows = [values for run in runs if (values := run.values(measure))]
     if not rows:
@@ -173,7 +173,7 @@ def mean_and_deviation(runs: Sequence[Run], measure: CheckpointMeasure) -> str:
     return f"{middle} ± {mean(spreads):.{digits}f}" if spreads else middle
 
 
-def checkpoint_means_table(runs: Sequence[Run]) -> str:
+def checkpoint_means_table(runs: Sequence[MeasuredRun]) -> str:
     """Tabulate mean and standard deviation of every measure over the last checkpoints."""
     rows = []
     for system in systems_of(runs):
@@ -190,7 +190,7 @@ def checkpoint_means_table(runs: Sequence[Run]) -> str:
     return markdown_table(("system", "seeds", "updates", *(m.name for m in MEASURES)), rows)
 
 
-def checkpoint_differences_table(runs: Sequence[Run]) -> str:
+def checkpoint_differences_table(runs: Sequence[MeasuredRun]) -> str:
     """Tabulate differences from the baseline, paired by update; empty if there is nothing to."""
     rows = []
     for system in systems_of(runs):
@@ -231,7 +231,7 @@ def format_difference(difference: PairedDifference | None) -> str:
     return f"{difference.mean:+.2f} ({format_interval(difference.interval)})"
 
 
-def course_table(runs: Sequence[Run], system: str) -> str:
+def course_table(runs: Sequence[MeasuredRun], system: str) -> str:
     """Tabulate gain against AER of the baseline along the runs; empty without both."""
     rows = []
     for run in runs_of(runs, system):

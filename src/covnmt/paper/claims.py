@@ -22,8 +22,8 @@ from covnmt.paper.checkpoint_tables import (
     BLEU,
     MEASURES,
     CheckpointMeasure,
+    MeasuredRun,
     PairedDifference,
-    Run,
     collect_runs,
     format_difference,
     mean_and_deviation,
@@ -80,7 +80,7 @@ class Regime:
 
     experiment: Experiment
     results: Sequence[Result]  # of the weights that are shown
-    runs: Sequence[Run] = ()  # over the checkpoints
+    runs: Sequence[MeasuredRun] = ()  # over the checkpoints
 
     @classmethod
     def read(cls, root: Path, corpus: str, scale: str) -> "Regime":

@@ -34,7 +34,7 @@ from covnmt.paper.checkpoint_sections import (
 )
 from covnmt.paper.checkpoint_tables import collect_runs
 from covnmt.paper.experiments import Experiment
-from covnmt.paper.results import Example, Result, read_partial_results, read_results
+from covnmt.paper.results import ExampleSentence, Result, read_partial_results, read_results
 from covnmt.paper.summary import (
     BASELINE,
     COVERAGE_SYSTEM,
@@ -59,7 +59,7 @@ COVERAGE_EFFECT_NOTE = (
 
 
 # of the baseline and of the coverage system
-ExamplePairs = Sequence[tuple[Example, Example]]
+ExamplePairs = Sequence[tuple[ExampleSentence, ExampleSentence]]
 
 
 class Picture(NamedTuple):
@@ -317,7 +317,12 @@ def examples_section(examples: ExamplePairs, pictures: Sequence[Picture]) -> str
     """Write the example sentences with their translations by both systems."""
     if not examples:
         return ""
-    lines = ["## Example sentences", "", "Our own, from no corpus; all of them are shown.", ""]
+    lines = [
+        "## Example sentences",
+        "",
+        "Our own, from no corpus; all of them are shown.",
+        "",
+    ]
     for number, (baseline, coverage) in enumerate(examples, 1):
         lines.append(f"{number}. {readable_source(baseline.source_tokens)}")
         if baseline.text == coverage.text:
@@ -406,7 +411,7 @@ def choose_pictures(examples: ExamplePairs) -> list[Picture]:
     return pictures
 
 
-def count_attention_errors(example: Example) -> int:
+def count_attention_errors(example: ExampleSentence) -> int:
     """Count source words with little attention, and target words in repeated pairs of words."""
     neglected = int((example.matrix.sum(axis=0) < LOW_ATTENTION).sum())
     return neglected + len(repeated_bigram_positions(example.tokens))

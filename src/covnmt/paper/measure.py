@@ -27,7 +27,7 @@ from covnmt.inference.translate import Translation
 from covnmt.metrics.alignment import GoldAlignment
 from covnmt.metrics.bleu import OUTPUT_LENGTH, Score
 from covnmt.paper.experiments import GOLD_FILES, Experiment
-from covnmt.paper.results import Example, Gold, Scores, SentenceMeasurements
+from covnmt.paper.results import ExampleSentence, Gold, SentenceMeasurements, SystemScores
 from covnmt.phrase_based.align_files import WordPair
 from covnmt.phrase_based.translate import PhraseTranslation
 
@@ -144,7 +144,7 @@ def measure_system(
             by_length = by_token.by_length
     lengths = [len(line.split()) for line in (source if text.plain else test.text("source"))]
     return {
-        "scores": Scores(**{kind: list(values) for kind, values in scores.items() if values}),
+        "scores": SystemScores(**{kind: list(values) for kind, values in scores.items() if values}),
         "gold": Gold(pairs=len(gold.pairs), what=text.gold if gold.pairs else None),
         "test": SentenceMeasurements(
             sentences=scored.sentences,
@@ -182,8 +182,8 @@ def sign_as_lowercased(scores: Iterable[Score]) -> tuple[Score, ...]:
     )
 
 
-def example_record(translation: Translation | PhraseTranslation) -> Example:
+def example_record(translation: Translation | PhraseTranslation) -> ExampleSentence:
     """Describe the translation of an example sentence, attention rounded to three digits."""
     record = translation.to_json()
     rounded = [[round(weight, 3) for weight in row] for row in record["alignment"]]
-    return Example(**{**record, "alignment": rounded})
+    return ExampleSentence(**{**record, "alignment": rounded})

@@ -129,7 +129,7 @@ class SentenceMeasurements(Record):
     by_length: list[dict[str, Any]] = []
 
 
-class Example(Record):
+class ExampleSentence(Record):
     """The translation of an example sentence, with its attention."""
 
     source_tokens: list[str]
@@ -147,7 +147,7 @@ class Example(Record):
         return np.array(self.alignment, dtype=np.float32).reshape(shape)
 
 
-class Scores(Record):
+class SystemScores(Record):
     """Scores by kind; those that were not measured are empty."""
 
     translation: list[Score] = []
@@ -161,7 +161,7 @@ class AveragedWeights(Record):
     """What was measured with the mean of the weights after several updates."""
 
     updates: list[int]
-    scores: Scores
+    scores: SystemScores
     test: SentenceMeasurements
     coverage_effect: CoverageEffect | None = None
 
@@ -200,10 +200,10 @@ class Result(Record):
     tuning: list[TriedPenalty] = []
     measuring_seconds: float | None = None
     processes: int | None = None
-    scores: Scores
+    scores: SystemScores
     gold: Gold
     test: SentenceMeasurements
-    examples: list[Example]
+    examples: list[ExampleSentence]
     coverage_effect: CoverageEffect | None = None
     checkpoints: list[CheckpointScores] = []  # of every validation
     averaged: AveragedWeights | None = None

@@ -18,7 +18,7 @@ NULL_WORD = 0
 
 
 @dataclass(frozen=True)
-class Lexicon(ArrayFile):
+class LinkCounts(ArrayFile):
     """Linked words with their counts, sorted by source and then target id."""
 
     source: IntArray
@@ -26,11 +26,11 @@ class Lexicon(ArrayFile):
     count: IntArray
     rows: IntArray  # [2] vocabulary sizes of source and target
 
-    def swapped(self) -> "Lexicon":
+    def swapped(self) -> "LinkCounts":
         """Return the lexicon of the other direction."""
         order = np.lexsort((self.source, self.target))
         target, source, count = self.target[order], self.source[order], self.count[order]
-        return Lexicon(target, source, count, self.rows[::-1])
+        return LinkCounts(target, source, count, self.rows[::-1])
 
     def probabilities(self) -> DoubleArray:
         """Compute w(t | s) of each entry; 0 for NULL targets."""
@@ -54,7 +54,7 @@ class Lexicon(ArrayFile):
         return np.where(keys[rows] == wanted, values[rows], 0.0)
 
 
-def count_links(bitext: Bitext, links: WordLinks, source_size: int, target_size: int) -> Lexicon:
+def count_links(bitext: Bitext, links: WordLinks, source_size: int, target_size: int) -> LinkCounts:
     """Count linked words; a word without a link counts as linked to NULL."""
     pair = np.repeat(np.arange(len(bitext)), np.diff(links.offsets))
     j = links.source + bitext.source.offsets[pair]
@@ -67,4 +67,4 @@ def count_links(bitext: Bitext, links: WordLinks, source_size: int, target_size:
     )
     unique_keys, count = np.unique(keys, return_counts=True)
     sizes = np.array([source_size, target_size])
-    return Lexicon(unique_keys // target_size, unique_keys % target_size, count, sizes)
+    return LinkCounts(unique_keys // target_size, unique_keys % target_size, count, sizes)

@@ -35,7 +35,7 @@ from covnmt.phrase_based import aligner, language_model, lexicon, phrases
 from covnmt.phrase_based.aligner import AlignerChain, WordLinks
 from covnmt.phrase_based.bitext import Bitext, load_arrays, save_arrays
 from covnmt.phrase_based.language_model import LanguageModel
-from covnmt.phrase_based.lexicon import Lexicon
+from covnmt.phrase_based.lexicon import LinkCounts
 from covnmt.phrase_based.phrases import PhraseOccurrences
 from covnmt.phrase_based.settings import PhraseBasedSettings
 from covnmt.text.codec import Codec, Side, copy_codecs
@@ -94,9 +94,9 @@ class PhraseBasedModel:
         """Load the phrase pairs of the training pairs."""
         return PhraseOccurrences.load(self.directory / "phrases.npz")
 
-    def lexicon(self) -> Lexicon:
+    def lexicon(self) -> LinkCounts:
         """Load the linked words of the training pairs."""
-        return Lexicon.load(self.directory / "lexicon.npz")
+        return LinkCounts.load(self.directory / "lexicon.npz")
 
     def identity(self) -> ModelIdentity:
         """Return what the model was made from."""

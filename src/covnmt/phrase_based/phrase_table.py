@@ -14,7 +14,7 @@ import numpy as np
 from covnmt.base.arrays import AnyArray, DoubleArray, IntArray
 from covnmt.data.corpus import SentenceIds
 from covnmt.phrase_based.bitext import ArrayFile, Bitext
-from covnmt.phrase_based.lexicon import NULL_WORD, Lexicon
+from covnmt.phrase_based.lexicon import NULL_WORD, LinkCounts
 from covnmt.phrase_based.phrases import (
     Hashes,
     PhraseOccurrences,
@@ -48,7 +48,7 @@ class PhraseTable(ArrayFile):
 def build_phrase_table(
     bitext: Bitext,
     occurrences: PhraseOccurrences,
-    lexicon: Lexicon,
+    lexicon: LinkCounts,
     text: SentenceIds,
     longest: int,
     options: int,
@@ -120,7 +120,7 @@ def pad_spans(side: SentenceIds, spans: Spans) -> IntArray:
     return np.where(inside, side.ids[positions], 0).astype(np.int64)
 
 
-def lexical_weights(source: IntArray, target: IntArray, lexicon: Lexicon) -> DoubleArray:
+def lexical_weights(source: IntArray, target: IntArray, lexicon: LinkCounts) -> DoubleArray:
     """Multiply, over the target words of each row, w(t | s) of the best source word or NULL."""
     best = lexicon.weight(np.full_like(target, NULL_WORD), target)
     for column in source.T:

@@ -19,7 +19,7 @@ from covnmt.base.errors import UserError
 from covnmt.base.files import read_json
 from covnmt.metrics.alignment import Links, link_matrix
 from covnmt.phrase_based.decode import open_decoder
-from covnmt.phrase_based.lexicon import Lexicon
+from covnmt.phrase_based.lexicon import LinkCounts
 from covnmt.phrase_based.model import ModelIdentity, PhraseBasedModel
 from covnmt.phrase_based.nbest import PhraseHypothesis, PhraseSpan
 from covnmt.phrase_based.settings import StackSearchSettings
@@ -158,7 +158,7 @@ def link_words(
     phrases: Sequence[PhraseSpan],
     source_ids: Sequence[int],
     target_ids: Sequence[int],
-    lexicon: Lexicon,
+    lexicon: LinkCounts,
 ) -> Links:
     """Link each target word to the source word of its phrase with the highest w(t | s)."""
     source, target = np.array(source_ids), np.array(target_ids)
@@ -178,7 +178,7 @@ def link_words(
 def _join_chunks(
     line: str,
     chunks: Sequence[tuple[Sequence[str], list[PhraseHypothesis]]],
-    lexicon: Lexicon,
+    lexicon: LinkCounts,
     codecs: tuple[Codec, Codec],
     weights: DoubleArray,
 ) -> PhraseTranslation:

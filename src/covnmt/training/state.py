@@ -132,6 +132,8 @@ def open_run(
     """Start a run, or restore it from its last checkpoint. Only the main process writes files."""
     if directory.resolve() == config.data.directory.resolve():
         raise UserError(f"{directory}: holds the data; choose another directory for the run")
+    if directory.exists() and not directory.is_dir():
+        raise UserError(f"{directory}: is a file; --run takes a directory")
     corpus = Corpus.open(config.data.directory)
     dev = DevSet.open(corpus)
     rows = corpus.report.vocabulary_sizes

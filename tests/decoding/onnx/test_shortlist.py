@@ -15,7 +15,7 @@ from covnmt.decoding.onnx import shortlist as module
 from covnmt.decoding.onnx.export import export_model
 from covnmt.decoding.onnx.format import OutputLayer, Precision, read_manifest
 from covnmt.decoding.onnx.runtime import OnnxEngine
-from covnmt.decoding.onnx.shortlist import AlignedText, Shortlist, build_shortlist
+from covnmt.decoding.onnx.shortlist import Shortlist, ShortlistText, build_shortlist
 from covnmt.inference.model import Model
 from covnmt.metrics.alignment import format_links, links_from_attention
 from covnmt.text.codec import Codec
@@ -119,14 +119,14 @@ def test_saved_shortlist_loads_again(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def linked(
     tiny_text: Path, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> AlignedText:
+) -> ShortlistText:
     """The test set with the model's own links."""
     sides = tiny_text / "test.src", tiny_text / "test.tgt"
     pairs = zip(*map(read_lines, sides), strict=True)
     links = tmp_path_factory.mktemp("links") / "test.links"
     found = Model.load(tiny_model).align(pairs)
     write_lines(links, (format_links(links_from_attention(pair.matrix)) for pair in found))
-    return AlignedText(*sides, links)
+    return ShortlistText(*sides, links)
 
 
 def codecs(directory: Path) -> tuple[Codec, Codec]:
@@ -159,7 +159,7 @@ def test_most_linked_tokens_become_partners(
     write_lines(tmp_path / "l", ["0-0 0-1 1-1 0-2", "0-0", ""])
     monkeypatch.setattr(module, "MAX_FREQUENT", frequent)
     monkeypatch.setattr(module, "MAX_PARTNERS", most)
-    found = build_shortlist(AlignedText(*(tmp_path / name for name in "stl")), (source, target))
+    found = build_shortlist(ShortlistText(*(tmp_path / name for name in "stl")), (source, target))
     assert found.partners == partners
     assert found.always == sorted([UNK_ID, target.vocabulary.end_id, *[3, 2][:frequent]])
 
@@ -172,7 +172,7 @@ def test_wrong_link_names_file_and_line(
 ) -> None:
     write_lines(tmp_path / "s", ["a"])
     write_lines(tmp_path / "l", [line])
-    text = AlignedText(tmp_path / "s", tmp_path / "s", tmp_path / "l")
+    text = ShortlistText(tmp_path / "s", tmp_path / "s", tmp_path / "l")
     told = f"l, line 1: {reason}.*make the links with `covnmt align`"
     with pytest.raises(UserError, match=told):
         build_shortlist(text, codecs(tiny_model))
@@ -182,13 +182,13 @@ def test_text_without_links_is_an_error(tiny_model: Path, tmp_path: Path) -> Non
     """A shortlist without partners would leave only frequent tokens."""
     write_lines(tmp_path / "s", ["a"])
     write_lines(tmp_path / "l", [""])
-    text = AlignedText(tmp_path / "s", tmp_path / "s", tmp_path / "l")
+    text = ShortlistText(tmp_path / "s", tmp_path / "s", tmp_path / "l")
     with pytest.raises(UserError, match="l: no links in it"):
         build_shortlist(text, codecs(tiny_model))
 
 
 def test_export_with_shortlist_translates(
-    tiny_model: Path, tiny_text: Path, linked: AlignedText, tmp_path: Path
+    tiny_model: Path, tiny_text: Path, linked: ShortlistText, tmp_path: Path
 ) -> None:
     """The vocabulary is small, so the shortlist has everything and translations are the same."""
     export_model(tiny_model, tmp_path / "list", "fp32", linked)

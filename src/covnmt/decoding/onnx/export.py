@@ -40,7 +40,7 @@ from covnmt.decoding.onnx.format import (
     Precision,
     is_exported,
 )
-from covnmt.decoding.onnx.shortlist import AlignedText, Shortlist, build_shortlist
+from covnmt.decoding.onnx.shortlist import Shortlist, ShortlistText, build_shortlist
 from covnmt.decoding.onnx.step import ActivationRanges, StepGraph
 from covnmt.decoding.torch import pick_device
 from covnmt.model.checkpoint import BEST_WEIGHTS, load_network
@@ -56,7 +56,7 @@ from covnmt.model.directory import (
 from covnmt.model.seq2seq import Seq2Seq, count_parameters
 from covnmt.text.codec import SIDES, Codec, copy_codecs
 
-__all__ = ["AlignedText", "export_model", "write_graphs"]
+__all__ = ["ShortlistText", "export_model", "write_graphs"]
 
 EXPORTED_COVERAGE = (NoCoverage, LinguisticCoverage, NeuralCoverage)
 RANGE_SENTENCES, RANGE_LENGTH = 48, 24  # random sentences that activation ranges are measured on
@@ -64,7 +64,7 @@ RANGE_MARGIN = 1.25  # real text exceeds this in less than one vector of a hundr
 
 
 def export_model(
-    directory: Path, target: Path, precision: Precision, aligned_text: AlignedText | None = None
+    directory: Path, target: Path, precision: Precision, aligned_text: ShortlistText | None = None
 ) -> dict[str, int]:
     """Write the best model of a directory as ONNX graphs; return the bytes of each file.
 

@@ -25,7 +25,7 @@ EXPORT_FORMAT = 2
 REEXPORT_HINT = "copy it again, or export the model anew"
 
 Precision = Literal["fp32", "int8"]
-Count = Annotated[int, Field(ge=0, strict=True)]
+StrictCount = Annotated[int, Field(ge=0, strict=True)]
 
 
 class Manifest(BaseModel):
@@ -35,10 +35,10 @@ class Manifest(BaseModel):
 
     format: int = EXPORT_FORMAT
     precision: Precision
-    parameters: dict[str, Count]  # by block
+    parameters: dict[str, StrictCount]  # by block
     files: dict[str, str]  # SHA-256 digests
-    matrices: dict[str, dict[str, Count]]  # int8 matrices: rows, columns, offset, scale
-    output: dict[str, Count]  # the output layer, where a shortlist selects rows of it
+    matrices: dict[str, dict[str, StrictCount]]  # int8 matrices: rows, columns, offset, scale
+    output: dict[str, StrictCount]  # the output layer, where a shortlist selects rows of it
     settings: dict[str, Any] | None = None  # the signature of the model it was made from
 
 

@@ -50,14 +50,14 @@ class OnnxCell:
         n = len(self.candidate)
         if self.kind == "exact":
             gates = graph.op("Add", rz, recurrent)
-            return exact_gru(graph, gates, c, h, n, lambda r: graph.product(r, self.candidate))
+            return gru_cell(graph, gates, c, h, n, lambda r: graph.product(r, self.candidate))
         gates, from_state = graph.split(recurrent, 2 * n, n)
         r, z = _split_gates(graph, graph.op("Add", rz, gates), n)
         c = graph.op("Tanh", graph.op("Add", c, graph.op("Mul", r, from_state)))
         return _interpolate(graph, h, c, z)
 
 
-def exact_gru(
+def gru_cell(
     graph: GraphBuilder, gates: str, c: str, h: str, n: int, U: Callable[[str], str]
 ) -> str:
     """Add the exact GRU on its gates' sums: the reset gate acts before the product U."""
@@ -151,7 +151,7 @@ class OnnxAttentionStep:
         sums = self._coverage_sums(graph, inputs, alpha, energies, recurrent)
         gates, c = graph.split(sums, 2 * self.d, self.d)
         candidate = graph.constant(U)
-        return exact_gru(
+        return gru_cell(
             graph, gates, c, inputs.C, self.d, lambda r: graph.op("MatMul", r, candidate)
         )
 

@@ -57,7 +57,7 @@ class Shortlist:
             raise UserError(f"{path}: not a shortlist; export the model anew") from None
 
 
-class AlignedText(NamedTuple):
+class ShortlistText(NamedTuple):
     """Files of parallel text, and the links between the model's own tokens of each pair."""
 
     source: Path
@@ -65,7 +65,7 @@ class AlignedText(NamedTuple):
     links: Path
 
 
-def build_shortlist(text: AlignedText, codecs: tuple[Codec, Codec]) -> Shortlist:
+def build_shortlist(text: ShortlistText, codecs: tuple[Codec, Codec]) -> Shortlist:
     """Build the shortlist that these links give."""
     target_counts: Counter[int] = Counter()
     link_counts: dict[int, Counter[int]] = defaultdict(Counter)
