@@ -17,13 +17,13 @@ from typing import Any
 from harness import argument_parser, save
 
 from covnmt.base.files import read_lines, read_parallel_lines, write_lines
-from covnmt.decoding.onnx.export import AlignedText, export_model
+from covnmt.decoding.onnx.export import ShortlistText, export_model
 from covnmt.metrics.bleu import paper_bleu, sacre_bleu
 
 LONGEST = 400  # characters; longer pairs are not aligned
 
 
-def exports(model: Path, work: Path, linked: AlignedText | None) -> dict[str, Path]:
+def exports(model: Path, work: Path, linked: ShortlistText | None) -> dict[str, Path]:
     """Export the model in every format; return their directories, the trained model first."""
     forms = {"pytorch": model, "onnx-fp32": work / "onnx-fp32", "onnx-int8": work / "onnx-int8"}
     for name, precision in (("onnx-fp32", "fp32"), ("onnx-int8", "int8")):
@@ -40,13 +40,13 @@ def exports(model: Path, work: Path, linked: AlignedText | None) -> dict[str, Pa
     return forms
 
 
-def some_pairs(texts: tuple[Path, Path], number: int, work: Path) -> AlignedText:
+def some_pairs(texts: tuple[Path, Path], number: int, work: Path) -> ShortlistText:
     """Sample pairs of the training text at equal distances and write them to files."""
     rows = [
         pair for pair in read_parallel_lines(*texts) if all(0 < len(s) <= LONGEST for s in pair)
     ]
     chosen = rows[:: max(len(rows) // number, 1)][:number]
-    linked = AlignedText(work / "linked.source", work / "linked.target", work / "linked.links")
+    linked = ShortlistText(work / "linked.source", work / "linked.target", work / "linked.links")
     for path, lines in zip(linked, zip(*chosen, strict=True), strict=False):
         write_lines(path, lines)
     return linked

@@ -146,12 +146,14 @@ def heat_maps_svg(panels: Sequence[HeatMap]) -> Markup:
         return _to_svg(_heat_maps_drawing(panels), "heat", label)
 
 
-def draw_length_curves(systems: Mapping[str, Sequence[LengthBucket]], path: Path) -> None:
+def draw_length_curves(
+    systems: Mapping[str, Sequence[LengthBucket]], path: Path, unit: str = "words"
+) -> None:
     """Write BLEU and mean output length by source length (paper, Figure 6) as PNG or SVG."""
     if not any(systems.values()):
         raise UserError(f"{path}: no sentences to group by length")
     with _style(systems):
-        _save(_length_drawing(systems).figure, path)
+        _save(_length_drawing(systems, unit).figure, path)
 
 
 def length_curves_svg(systems: Mapping[str, Sequence[LengthBucket]]) -> Markup:
@@ -321,7 +323,7 @@ def _draw_color_bar(figure: Figure, left: float) -> None:
 # Curves
 
 
-def _length_drawing(systems: Mapping[str, Sequence[LengthBucket]]) -> Drawing:
+def _length_drawing(systems: Mapping[str, Sequence[LengthBucket]], unit: str = "words") -> Drawing:
     """Draw curves with confidence intervals; of many systems only the first has intervals."""
     buckets = {b.low: b for rows in systems.values() for b in rows}
     x = {low: k for k, low in enumerate(sorted(buckets))}
@@ -344,7 +346,7 @@ def _length_drawing(systems: Mapping[str, Sequence[LengthBucket]]) -> Drawing:
     labels = [f"{buckets[low].label}\nn={buckets[low].sentences:,}" for low in x]
     for axes in (scores, lengths):
         axes.set_xticks(list(x.values()), labels, fontsize=9 if len(x) <= 5 else 8)
-        axes.set_xlabel("source words (n sentences)")
+        axes.set_xlabel(f"source {unit} (n sentences)")
         axes.set_ylim(0, max(1, axes.get_ylim()[1]))
     for name, rows in systems.items():
         for b in rows:

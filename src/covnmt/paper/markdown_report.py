@@ -46,6 +46,7 @@ from covnmt.paper.systems import ALIGNER_PAIRS, PHRASE_BASED
 
 PAGE, SUMMARY = "README.md", "summary.json"
 WORD_START = "▁"  # of SentencePiece, at the start of a word
+MIN_VALIDATIONS = 5  # for training curves that show something
 LONG_SOURCE = 40  # source words; beyond, the paper finds the baseline's outputs much too short
 ATTENTION_NOTE = "Correlation of predicted fertility with the attention received; entropy in bits."
 COVERAGE_EFFECT_NOTE = (
@@ -98,7 +99,7 @@ def write_page(experiment: Experiment, directory: Path) -> Path:
         adequacy_section(experiment, summary, results),
     ]
     if shown:  # there are neural systems
-        draw_figures(shown, directory)
+        draw_figures(experiment, shown, directory)
         sections += [
             length_section(experiment, shown),
             speed_section(summary),
@@ -252,7 +253,7 @@ def adequacy_section(experiment: Experiment, summary: Summary, results: Sequence
 
 def length_section(experiment: Experiment, shown: Mapping[str, Result]) -> str:
     """Write the section on sentence length."""
-    unit = "subwords" if experiment.text.plain else "words"
+    unit = length_unit(experiment)
     rows = []
     for name, result in shown.items():
         long = [n for n, j in enumerate(result.test.source_lengths) if j > LONG_SOURCE]
@@ -294,7 +295,7 @@ def training_section(shown: Mapping[str, Result]) -> str:
     reasons = "; ".join(
         f"{', '.join(names)}: {reason}" for reason, names in systems_by_reason.items()
     )
-    figure = "![Training curves](training.png)"
+    figure = "![Training curves](training.png)" if has_training_curves(shown) else ""
     seeds = ", ".join(sorted({str(result.seed) for result in shown.values()}))
     note = f"Why training ended (seed {seeds}). {reasons}."
     if "measuring" in reasons:
@@ -361,7 +362,17 @@ def missing_section(summary: Summary) -> str:
 # Figures
 
 
-def draw_figures(shown: Mapping[str, Result], directory: Path) -> None:
+def has_training_curves(shown: Mapping[str, Result]) -> bool:
+    """Tell whether there were enough validations for curves that show something."""
+    return any(len(result.training.validations) >= MIN_VALIDATIONS for result in shown.values())
+
+
+def length_unit(experiment: Experiment) -> str:
+    """Return what source lengths are counted in."""
+    return "subwords" if experiment.text.plain else "words"
+
+
+def draw_figures(experiment: Experiment, shown: Mapping[str, Result], directory: Path) -> None:
     """Draw curves by sentence length and of training, as PNG and SVG."""
     buckets = {
         name: scores_by_length(result.statistics, result.test.source_lengths)
@@ -369,8 +380,12 @@ def draw_figures(shown: Mapping[str, Result], directory: Path) -> None:
     }
     logs = {name: training_log(result) for name, result in shown.items()}
     for ending in ("png", "svg"):
-        draw_length_curves(buckets, directory / f"lengths.{ending}")
-        draw_training_curves(logs, directory / f"training.{ending}")
+        draw_length_curves(buckets, directory / f"lengths.{ending}", length_unit(experiment))
+        training_curves = directory / f"training.{ending}"
+        if has_training_curves(shown):
+            draw_training_curves(logs, training_curves)
+        else:
+            training_curves.unlink(missing_ok=True)
 
 
 def training_log(result: Result) -> TrainingCurves:
