@@ -9,18 +9,23 @@ import zipfile
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
+import typer
 
 from covnmt.base.config import Config, DataConfig
+from covnmt.base.errors import UserError
 from covnmt.base.files import file_digest, write_lines
 from covnmt.base.recipe import load_recipe
+from covnmt.cli.app import app
 from covnmt.data.batching import read_batch, train_batches
 from covnmt.data.corpus import Corpus
 from covnmt.data.download import extract_members
+from covnmt.data.lexicon import Lexicon
 from covnmt.decoding.onnx.export import ShortlistText, export_model
 from covnmt.evaluation.alignment_files import load_matrices, read_links, save_matrices
 from covnmt.evaluation.evaluate import compare
@@ -28,12 +33,14 @@ from covnmt.evaluation.human_evaluation import score_rating_sheets
 from covnmt.evaluation.system_output import SystemOutput, read_outputs
 from covnmt.evaluation.test_set import EvaluationSet
 from covnmt.evaluation.training_curves import read_training_curves
+from covnmt.inference.calibration import Calibration
 from covnmt.inference.model import Model
 from covnmt.inference.translate import format_translations, read_dictionary
 from covnmt.model.checkpoint import DIGEST_KEY, content_digest
 from covnmt.model.directory import find_model
 from covnmt.paper.pack import pack_prepared_data, unpack_prepared_data
 from covnmt.paper.results import read_result
+from covnmt.serve.settings import read_api_keys
 from covnmt.text.codec import Codec
 from covnmt.training.loop import train
 from tests.paper.sample_results import OUTPUTS, REFERENCES, sample_content
@@ -60,6 +67,20 @@ coverage = {kind = "gru", size = 2}
 updates = 1_000
 learning_rate = 1e-3
 """
+SERVER_SETTINGS = """# of covnmt serve
+host = "127.0.0.1"
+port = 8000
+allow-origin = ["https://example.org"]
+grace = 5.0
+"""
+API_KEYS = """[one]
+key = "0123456789abcdef"
+rate = 5
+
+[two]
+key = "fedcba9876543210"
+burst = 20
+"""
 
 
 def read_corpus(path: Path) -> None:
@@ -75,6 +96,21 @@ def read_corpus(path: Path) -> None:
 def read_codec(path: Path) -> None:
     codec = Codec.load(path.parent, "source")
     codec.detokenize(codec.vocabulary.decode(codec.vocabulary.encode(codec.tokenize("a b"))))
+
+
+def read_calibration(path: Path) -> None:
+    """Read what the omission check reads."""
+    Calibration.load(path.parent)
+    Lexicon.load(path.with_name("lexicon.npz"))
+
+
+def read_server_settings(path: Path) -> None:
+    """Parse the options of `covnmt serve`, which starts no server."""
+    command: Any = typer.main.get_command(app)
+    try:
+        command.commands["serve"].make_context("serve", ["-m", "ja-en", "--settings", str(path)])
+    except typer.BadParameter as error:
+        raise UserError(error.message) from None
 
 
 def score_ratings(path: Path) -> None:
@@ -216,6 +252,11 @@ def files(
     save_matrices(directory / "matrices.npz", np.ones((2, 2, 3), np.float32))
     write_lines(directory / "dictionary", ["Hund\tdog", "Haus\thouse"])
     (directory / "r.toml").write_text(RECIPE)
+    (directory / "serve.toml").write_text(SERVER_SETTINGS)
+    (directory / "keys.toml").write_text(API_KEYS)
+    (directory / "check").mkdir()
+    for name in ("check.json", "lexicon.npz"):
+        shutil.copy(find_model("ja-en") / name, directory / "check")
     (directory / "key.json").write_text(json.dumps(KEY))
     write_lines(
         directory / "sheet.csv",
@@ -258,6 +299,10 @@ READERS = {
     "matrices": Reader("matrices.npz", mutate_bytes, load_matrices, 40),
     "dictionary": Reader("dictionary", mutate_bytes, read_dictionary),
     "recipe": Reader("r.toml", mutate_bytes, load_recipe, 40),
+    "settings of the server": Reader("serve.toml", mutate_bytes, read_server_settings, 40),
+    "API keys": Reader("keys.toml", mutate_bytes, read_api_keys, 40),
+    "calibration": Reader("check/check.json", mutate_json, read_calibration, 40),
+    "lexicon": Reader("check/lexicon.npz", mutate_bytes, read_calibration),
     "key of ratings": Reader("key.json", mutate_json, score_ratings, 40),
     "ratings": Reader("sheet.csv", mutate_bytes, score_ratings, 40),
     "result": Reader("result.json", mutate_json, partial(read_result, system="gru10", seed=1), 40),
