@@ -5,6 +5,7 @@ known which word comes from which.
 """
 
 import re
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -180,3 +181,24 @@ def _is_well_formed(source: str) -> bool:
         elif not stack or stack.pop() != name:
             return False
     return not stack
+
+
+def test_terms_are_found_in_time_that_hardly_depends_on_their_number() -> None:
+    terms = Terms({"a" * (n % 199 + 1) + chr(0x4E00 + n): "x" for n in range(1000)})
+    started = time.monotonic()
+    assert list(terms.find("a" * 60_000)) == []
+    assert time.monotonic() - started < 30
+
+
+def test_the_longest_term_counts() -> None:
+    terms = Terms({"New York": "1", "New": "2", "York City": "3", "新": "4", "新聞": "5"})
+    found = [(term.span, term.text) for term in terms.find("New York City, New, News 新聞新")]
+    assert found == [((0, 8), "1"), ((15, 18), "2"), ((25, 27), "5"), ((27, 28), "4")]
+
+
+def test_much_code_in_a_sentence_is_put_back_in_order() -> None:
+    html = " ".join(f"<code>{'ab'[n % 2]}</code>" for n in range(1000)) + " word"
+    started = time.monotonic()
+    document = translate(html)
+    assert document.text.count("<code>a</code>") == document.text.count("<code>b</code>") == 500
+    assert time.monotonic() - started < 60

@@ -1,5 +1,7 @@
 """Cutting Markdown into texts to translate and markup that stays."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,3 +75,20 @@ def test_markup_between_texts_is_that_of_the_document(source: str) -> None:
     for part in parse_markdown(source):
         if isinstance(part, str):
             position = source.index(part, position) + len(part)
+
+
+SECONDS = 10
+
+
+@pytest.mark.parametrize("unit", ["x<!--", "![x", "`x`", "*x ", "[x]("])
+def test_unfinished_markup_takes_no_time_that_grows_with_its_square(unit: str) -> None:
+    started = time.monotonic()
+    parse_markdown(unit * 30_000)
+    assert time.monotonic() - started < SECONDS
+
+
+def test_a_comment_ends_where_it_ends() -> None:
+    [text] = parse_markdown("one <!-- ` *two* <!-- --> three ` four* <!-- five")
+    assert isinstance(text, MarkedText)
+    assert text.text == "one three ` four* <!-- five"
+    assert [mark.opening for mark in text.marks] == ["<!-- ` *two* <!-- -->"]

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import cached_property
 from itertools import pairwise
 from unicodedata import normalize
 
 import numpy as np
 
-from covnmt.base.arrays import FloatArray
+from covnmt.base.arrays import FloatArray, IntArray
 from covnmt.inference.translate import Translation
 from covnmt.text.characters import is_unspaced_script
 from covnmt.text.tokenize import (
@@ -20,7 +21,7 @@ from covnmt.text.tokenize import (
 
 Span = tuple[int, int]  # characters from, and up to
 
-MAX_COMPARISONS = 1_000_000  # of characters; longer texts are matched by proportion
+MAX_COMPARISONS = 40_000  # of characters; longer texts are matched by proportion
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,15 @@ class AlignedText:
 
         The weight is positive if more than half of its attention is there.
         """
-        shares = [overlap(span, source) - 0.5 for span in self.source_spans]
-        return self.attention @ np.array(shares, dtype=np.float32)
+        starts, ends = self._source_bounds
+        inside = np.minimum(ends, source[1]) - np.maximum(starts, source[0])
+        shares = inside.clip(0) / (ends - starts).clip(1) - 0.5
+        return self.attention @ shares.astype(np.float32)
+
+    @cached_property
+    def _source_bounds(self) -> IntArray:
+        """The first characters of the source tokens, and those after the last ones [2, J]."""
+        return np.array(self.source_spans, dtype=np.int64).reshape(-1, 2).T
 
     def replace_words(
         self, replacements: "Sequence[Replacement]"
@@ -193,13 +201,23 @@ def _match(letters: str, text: str) -> list[int]:
     """Return for every letter the position in a text that is nearly the same."""
     if letters == text:
         return list(range(len(letters)))
-    blocks = [(0, 0, 0), (len(letters), len(text), 0)]
-    if len(letters) * len(text) <= MAX_COMPARISONS:
-        matcher = SequenceMatcher(None, letters, text, autojunk=False)
-        blocks = [(0, 0, 0), *matcher.get_matching_blocks()]
+    first = _common_start(letters, text)
+    last = _common_start(letters[first:][::-1], text[first:][::-1])
+    middle, text_middle = letters[first : len(letters) - last], text[first : len(text) - last]
+    blocks = [(0, 0, first)]
+    if len(middle) * len(text_middle) <= MAX_COMPARISONS:
+        matcher = SequenceMatcher(None, middle, text_middle, autojunk=False)
+        blocks += [(first + a, first + b, n) for a, b, n in matcher.get_matching_blocks()]
+    blocks += [(len(letters) - last, len(text) - last, last), (len(letters), len(text), 0)]
     positions: list[int] = []
     for (a, b, size), (next_a, next_b, _) in pairwise(blocks):
         positions += range(b, b + size)
         gap, room = next_a - a - size, next_b - b - size
         positions += [b + size + k * room // gap for k in range(gap)]
     return positions
+
+
+def _common_start(text: str, other: str) -> int:
+    """Return how many characters two texts have in common at their beginnings."""
+    pairs = enumerate(zip(text, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(text), len(other)))

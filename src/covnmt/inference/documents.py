@@ -5,14 +5,14 @@ different ways: it is a generator that yields sentences and is sent their transl
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import numpy as np
 
 from covnmt.base.arrays import BoolArray, FloatArray
-from covnmt.inference.aligned_text import AlignedText, Span, best_range, overlaps
+from covnmt.inference.aligned_text import AlignedText, Span, best_range
 from covnmt.inference.terms import (
     NO_TERMS,
     RequiredText,
@@ -189,8 +189,10 @@ class _TextInProgress:
             for text in marked.kept
             if not marked.text[text.start : text.end].isspace()
         ]
-        spans = [text.span for text in kept]
-        found_terms = [term for term in terms.find(marked.text) if not overlaps(term.span, spans)]
+        in_kept = bytearray(len(marked.text))  # 1 for characters that stay anyway
+        for text in kept:
+            in_kept[slice(*text.span)] = b"\1" * (text.end - text.start)
+        found_terms = [t for t in terms.find(marked.text) if 1 not in in_kept[slice(*t.span)]]
         required = sorted(kept + found_terms, key=lambda requirement: requirement.start)
         self.layout = split_around(marked.text, [requirement.span for requirement in required])
         self.sentences: list[_Sentence] = []
@@ -316,9 +318,10 @@ class _Renderer:
             markup = self._render(child, place, inside)
             shown = f"{child.mark.opening}{markup}{child.mark.closing}"
             places.append((place, order[id(child)], shown))
-        spans = {number: place for place, number, _ in places}
+        spans = sorted((place, number) for place, number, _ in places)
+        placed = {number for _, number in spans}
         for number, child in enumerate(node.children):
-            if number not in spans:
+            if number not in placed:
                 position = self._place_single(child.mark, node, span, spans)
                 inner = "".join(_markup(inside) for inside in child.children)
                 shown = f"{child.mark.opening}{inner}{child.mark.closing}"
@@ -363,7 +366,7 @@ class _Renderer:
         return sentence.aligned.weights(inside)
 
     def _place_single(
-        self, mark: InlineMark, parent: _Node, span: Span, siblings: Mapping[int, Span]
+        self, mark: InlineMark, parent: _Node, span: Span, siblings: Sequence[tuple[Span, int]]
     ) -> int:
         """Return where a single mark goes: before the word that follows it in the source."""
         if mark.start <= parent.mark.start:
@@ -375,7 +378,8 @@ class _Renderer:
         if position is None:
             position = self._position_before(mark.start)
         position = min(max(position, span[0]), span[1])
-        for number, (start, end) in siblings.items():
+        if index := bisect_left(siblings, ((position, -1), -1)):
+            (start, end), number = siblings[index - 1]
             if start < position < end:
                 after = parent.children[number].mark.start < mark.start
                 position = end if after else start

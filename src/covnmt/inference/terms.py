@@ -7,7 +7,7 @@ where the attention was on it; the report says so, as the sentence around it may
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from unicodedata import normalize
@@ -78,17 +78,48 @@ class Terms:
         if not self.targets:
             return
         position = 0
-        while match := self._pattern.search(text, position):
-            start, end = match.span()
+        while match := self._first_characters.search(text, position):
+            start = match.start()
             position = start + 1
-            if is_whole_word(text, (start, end)):
-                yield RequiredText(start, end, self.targets[match[0]])
+            end = self._longest_at(text, start)
+            if end and is_whole_word(text, (start, end)):
+                yield RequiredText(start, end, self.targets[text[start:end]])
                 position = end
 
+    def _longest_at(self, text: str, start: int) -> int:
+        """Return where the longest term ends that begins here, 0 if none does."""
+        end, node = 0, self._tree
+        for position in range(start, len(text)):
+            if (child := node.children.get(text[position])) is None:
+                break
+            node = child
+            end = position + 1 if node.is_term else end
+        return end
+
     @cached_property
-    def _pattern(self) -> re.Pattern[str]:
-        longest_first = sorted(self.targets, key=lambda term: -len(term))
-        return re.compile("|".join(map(re.escape, longest_first)))
+    def _first_characters(self) -> re.Pattern[str]:
+        return re.compile(f"[{re.escape(''.join(self._tree.children))}]")
+
+    @cached_property
+    def _tree(self) -> "_TermNode":
+        root = _TermNode()
+        for term in self.targets:
+            node = root
+            for character in term:
+                node = node.children.setdefault(character, _TermNode())
+            node.is_term = True
+        return root
+
+
+@dataclass
+class _TermNode:
+    """The beginning of some terms: what may follow, and whether it is a term itself.
+
+    A regular expression of all terms would take long on a text that nearly has them everywhere.
+    """
+
+    children: "dict[str, _TermNode]" = field(default_factory=dict)
+    is_term: bool = False
 
 
 NO_TERMS = Terms({})
@@ -108,18 +139,23 @@ def find_required(text: str, required: Sequence[RequiredText]) -> list[Span | No
 
     Letters may be in the other case, as at the beginning of a sentence.
     """
-    taken: list[Span] = []
+    taken = bytearray(len(text))  # 1 for every character that stands for a required text
+    occurrences: dict[str, Iterator[Span]] = {}  # of each required text, those not looked at yet
     spans: list[Span | None] = []
     for requirement in required:
-        free = (
-            match.span()
-            for match in re.finditer(re.escape(requirement.text), text, re.IGNORECASE)
-            if is_whole_word(text, match.span()) and not overlaps(match.span(), taken)
-        )
-        span = next(free, None)
+        if requirement.text not in occurrences:
+            occurrences[requirement.text] = _occurrences(requirement.text, text)
+        span = next((s for s in occurrences[requirement.text] if 1 not in taken[slice(*s)]), None)
         spans.append(span)
-        taken += [span] if span else []
+        _mark(taken, span)
     return spans
+
+
+def _occurrences(required: str, text: str) -> Iterator[Span]:
+    """Yield where a text has what is required, as whole words."""
+    for match in re.finditer(re.escape(required), text, re.IGNORECASE):
+        if is_whole_word(text, match.span()):
+            yield match.span()
 
 
 def mask_required(
@@ -159,9 +195,13 @@ def use_required(
     `sources` are their spans in what was translated. Also return where they are in the result.
     """
     targets: list[Span | None] = list(positions)
+    taken = bytearray(len(aligned.text))  # 1 for every character that is replaced
+    for target in targets:
+        _mark(taken, target)
     for number, source in enumerate(sources):
         if targets[number] is None:
-            targets[number] = _place_by_attention(aligned, source, [t for t in targets if t])
+            targets[number] = _place_by_attention(aligned, source, taken)
+            _mark(taken, targets[number])
     return aligned.replace_words(
         [
             Replacement(target, requirement.text, source)
@@ -171,16 +211,21 @@ def use_required(
     )
 
 
-def _place_by_attention(aligned: AlignedText, source: Span, taken: Sequence[Span]) -> Span:
+def _mark(taken: bytearray, span: Span | None) -> None:
+    if span is not None:
+        taken[slice(*span)] = b"\1" * (span[1] - span[0])
+
+
+def _place_by_attention(aligned: AlignedText, source: Span, taken: bytearray) -> Span:
     """Return the words that a source span became, or an empty span where they should have been."""
     weights = aligned.weights(source)
     for k, (start, end) in enumerate(aligned.words):
-        if overlaps((start, end), taken):
+        if 1 in taken[start:end]:
             weights[k] = -np.inf
         elif not any(map(str.isalnum, aligned.text[start:end])):
             weights[k] = min(weights[k], 0)  # no term begins or ends with punctuation
     if not np.isfinite(weights).any():
-        end = max([len(aligned.text.rstrip(END_MARKS)), *(stop for _, stop in taken)])
+        end = max(len(aligned.text.rstrip(END_MARKS)), taken.rfind(1) + 1)
         return end, end
     first, last, total = best_range(weights)
     start = aligned.words[first][0]

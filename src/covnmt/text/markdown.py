@@ -16,16 +16,18 @@ from covnmt.text.markup import Document, MarkedText, MarkedTextBuilder
 
 _LINE = re.compile(r"[^\n\r]*(?:\r\n|\n|\r|\Z)")
 _FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\n.*?\n\1[ \t]*(?:\n|\Z)", re.DOTALL)
+# What is longer is no such markup: else text full of unfinished markup would take long to search.
+MAX_CODE, MAX_LINK_TEXT = 10_000, 1_000
 _TARGET = r"(?:\([^()]*(?:\([^()]*\)[^()]*)*\)|\[[^\]]*\])?"  # of a link
 _INLINE = re.compile(
     r"(?P<escape>\\[!-/:-@\[-`{-~])"
     r"|(?P<break>(?: {2,}|\\)\n)|(?P<newline>\n)"
-    r"|(?P<code>(?<!`)(?P<ticks>`+)(?!`)(?P<inside>.+?)(?<!`)(?P=ticks)(?!`))"
+    rf"|(?P<code>(?<!`)(?P<ticks>`+)(?!`)(?P<inside>.{{1,{MAX_CODE}}}?)(?<!`)(?P=ticks)(?!`))"
     r"|<?(?P<address>(?:https?://|mailto:)[^\s<>()\[\]]+)>?"
     r"|(?P<note>\A(?:\[[ xX]\]|\[\^[^\]\s]+\]:)\s+|\[\^[^\]\s]+\])"
-    rf"|(?P<image>!\[[^\]]*\]{_TARGET})|(?P<link>\[)|(?P<link_end>\]{_TARGET})"
+    rf"|(?P<image>!\[[^\]]{{0,{MAX_LINK_TEXT}}}\]{_TARGET})|(?P<link>\[)|(?P<link_end>\]{_TARGET})"
     r"|(?P<delimiter>\*{1,3}|(?<!\w)__?|__?(?!\w)|~~)"
-    r"|(?P<tag></?[a-zA-Z][^<>]*>|<!--.*?-->)",
+    r"|(?P<tag></?[a-zA-Z][^<>]*>)|(?P<comment><!--)",
     re.DOTALL,
 )
 _SPECIAL = re.compile(r"[\\`*<\[\]]|(?<!\w)_|_(?!\w)")
@@ -42,7 +44,8 @@ def parse_markdown(source: str) -> Document:
     for token in parser.parse(source[start:]):
         if token.type == "inline" and token.map:
             content = token.content.replace("|", "\\|") if cell else token.content
-            spans = _find(source, content, lines[token.map[0] :], position, cell)
+            first, last = token.map[0], token.map[0] + content.count("\n") + 1
+            spans = _find(source, content, lines[first:last], position, cell)
             marked = parse_inline(content, source, spans, cell) if spans else None
             if marked is not None and marked.has_words():
                 parts += [source[position : spans[0][0]], marked]
@@ -75,11 +78,20 @@ def parse_inline(
     builder = MarkedTextBuilder(collapse=True)
     # what is between two lines: a line break, and the prefix of the next line, such as `> `
     between = iter([source[a[1] : b[0]] for a, b in pairwise(lines)])
-    position = 0
-    for match in _INLINE.finditer(content):
+    position = search_from = 0
+    last_comment_end = content.rfind("-->")
+    while match := _INLINE.search(content, search_from):
+        search_from = match.end()
+        is_comment = match.lastgroup == "comment"
+        if is_comment and last_comment_end < match.end():
+            continue  # it never ends, so it is text
         builder.add_text(html.unescape(content[position : match.start()]))
-        position = match.end()
-        _add_markup(builder, match, between)
+        if is_comment:
+            search_from = content.index("-->", match.end()) + len("-->")
+            builder.mark(content[match.start() : search_from])
+        else:
+            _add_markup(builder, match, between)
+        position = search_from
     builder.add_text(html.unescape(content[position:]))
     return builder.build(_escape_cell if cell else escape_markdown)
 
