@@ -302,6 +302,64 @@ def beam_over_the_maximum(stage: Stage) -> Iterator[Finding]:
     yield at_most("ordinary sentence after them", answer.seconds, max(2.0, 20 * alone))
 
 
+def documents_of_markup(stage: Stage) -> Iterator[Finding]:
+    """D: documents that are nearly all markup, and terms that nearly occur everywhere."""
+    permitted = {
+        "comments": ("markdown", "x<!--" * 6_000),
+        "images": ("markdown", "![x" * 6_000),
+        "tables": ("markdown", "|x" * 3_000 + "|\n" + "|-" * 3_000 + "|\n" + "|\n" * 4_000),
+        "lists": ("markdown", "- x\n" * 19_000),
+        "elements": ("html", "<b>x</b> " * 9_000),
+        "code": ("html", "<code>x</code> " * 9_000),
+    }
+    too_much = {
+        "unclosed tags": ("html", "<b>" * 80_000),
+        "nested elements": ("html", "<div>" * 40_000 + "x"),
+        "brackets": ("markdown", "[" * 50_000),
+        "emphasis": ("markdown", "*" * 100_000),
+        "nested quotations": ("markdown", ">" * 50_000),
+        "backticks": ("markdown", "`" * 100_000),
+        "table rows": ("markdown", "|a|b|\n|-|-|\n" + "|x|y|\n" * 30_000),
+    }
+    terms = {"a" * (n % 199 + 1) + chr(0x4E00 + n): "x" for n in range(300)}
+    port = stage.default_port()
+    alone = typical_seconds(Client(port), SHORT)
+    attack = Client(port)
+    for name, (document_format, text) in too_much.items():
+        answer = attack.translate(text, format=document_format, timeout=10)
+        yield equal(f"{name}: status", answer.status, 413)
+    calls = [
+        lambda text=text, kind=kind: attack.translate(text, format=kind, timeout=10)
+        for kind, text in permitted.values()
+    ]
+    calls.append(lambda: attack.translate("a" * 100_000, terms=terms, timeout=10))
+    slowest, ordinary = 0.0, 0.0
+    with in_background(*calls) as asked:
+        while not all(each.done() for each in asked):
+            slowest = max(slowest, Client(port).ask("/healthz").seconds)
+            ordinary = max(ordinary, Client(port).translate(SHORT).seconds)
+        answers = [each.result() for each in asked]
+    statuses = {answer.status for answer in answers}
+    yield true("answers are errors with a reason", statuses <= {408, 413, 422}, statuses)
+    yield at_most(
+        "the latest of them, with a deadline of 10 s", max(a.seconds for a in answers), 12
+    )
+    yield at_most("health check beside them", slowest, 1)
+    yield at_most("ordinary sentence beside them", ordinary, max(2.0, 20 * alone))
+    with stage.start_with_first_model() as server:
+        attack = Client(server.port)
+        big = "|x" * 3_000 + "|\n" + "|-" * 3_000 + "|\n" + "|\n" * 4_000
+        with in_background(*[lambda: attack.translate(big, format="markdown")] * 4):
+            time.sleep(1)
+            started = time.monotonic()
+            server.signal(signal.SIGTERM)
+            status = server.exit_status(60)
+            yield at_most(
+                "stopped after SIGTERM beside four of them", time.monotonic() - started, 35
+            )
+            yield equal("exit status", status, 0)
+
+
 def hold_connections(stage: Stage) -> Iterator[Finding]:
     """H2: more half-sent requests than the server has file descriptors."""
     half_body = POST + b"Content-Length: 1000\r\n\r\n{"
@@ -751,6 +809,7 @@ class Attack:
 ATTACKS = (
     Attack("H1", "search without end", endless_search, True),
     Attack("H1", "work after the deadline", beam_over_the_maximum, True),
+    Attack("D", "documents of markup", documents_of_markup),
     Attack("H2", "held connections", hold_connections),
     Attack("H2", "answers that nobody reads", unread_answers),
     Attack("M1", "stop under load", stop_under_load),

@@ -1,11 +1,18 @@
 """Documents and terms over HTTP, and the requests of Mastodon."""
 
 import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 
-from .server import post
+from covnmt.serve import documents
+from covnmt.serve.settings import ServeSettings
+
+from .server import post, serving
 
 
 def text_of(client: httpx.Client, text: str) -> str:
@@ -104,3 +111,48 @@ def test_the_language_of_html_is_that_of_its_text(client: httpx.Client, lines: l
     answer = client.post("/translate", json=body).json()
     assert answer["detectedLanguage"]["language"] == "aa"
     assert answer["translatedText"] == f"<p>{text_of(client, lines[0])}</p>"
+
+
+TOO_MUCH_MARKUP = {
+    "unclosed tags": ("html", "<b>" * 60_000),
+    "nested elements": ("html", "<div>" * 40_000 + "x"),
+    "entities": ("html", "&amp;" * 40_000),
+    "brackets": ("markdown", "[" * 50_000),
+    "images": ("markdown", "![x" * 50_000),
+    "emphasis": ("markdown", "*" * 100_000),
+    "nested quotations": ("markdown", ">" * 50_000),
+    "code": ("markdown", "`" * 50_000),
+    "lists": ("markdown", "- x\n" * 50_000),
+    "tables": ("markdown", "|a|b|\n|-|-|\n" + "|x|y|\n" * 30_000),
+    "comments": ("markdown", "x<!--" * 40_000),
+    "subtitles": ("srt", "1\n00:00:01,000 --> 00:00:02,000\n- x\n\n" * 6_000),
+}
+
+
+@pytest.mark.parametrize("case", TOO_MUCH_MARKUP)
+def test_too_much_markup_is_refused_before_it_is_parsed(client: httpx.Client, case: str) -> None:
+    document_format, text = TOO_MUCH_MARKUP[case]
+    answer = client.post("/v1/translate", json={"text": text, "format": document_format})
+    assert answer.status_code == 413
+    assert "send 20,000 at most" in answer.json()["error"]
+
+
+def test_slow_markup_holds_up_nobody(
+    tiny_model: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither other requests, nor the answer when time is up, nor the end of the server."""
+    released = threading.Event()
+    monkeypatch.setattr(documents, "DocumentBatch", lambda *arguments: released.wait(60))
+    with (
+        serving({"tiny": tiny_model}, ServeSettings(rate=0, grace=0.5)) as running,
+        running.client() as client,
+        ThreadPoolExecutor(40) as pool,
+    ):
+        body = {"text": "<b>", "format": "html", "timeout": 1}
+        asked = [pool.submit(client.post, "/v1/translate", json=body) for _ in range(40)]
+        assert client.get("/").status_code == 200
+        assert post(client, text=lines[0])["translations"]
+        assert {each.result().status_code for each in asked} == {408}
+        started = time.monotonic()
+    assert time.monotonic() - started < 20
+    released.set()

@@ -29,7 +29,7 @@ SET_BY_OTHER_OPTIONS = {"api_key", "api_keys", "allow_origins", "allow_hosts", "
 RARELY_CHANGED = {
     *("burst", "max_body", "max_sentences", "max_beam", "max_connections"),
     *("max_connections_per_address", "header_timeout", "body_timeout", "write_timeout"),
-    *("stall_timeout", "max_cells"),
+    *("stall_timeout", "max_cells", "max_markup"),
 }
 ServerOptions = Annotated[
     ServeSettings,

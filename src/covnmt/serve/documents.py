@@ -1,7 +1,7 @@
 """Translate documents with a served model: markup stays, terms are required."""
 
-import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from fastapi import Request
 
@@ -10,10 +10,16 @@ from covnmt.inference.documents import DocumentBatch, TranslatedDocument
 from covnmt.inference.terms import Terms
 from covnmt.inference.translate import Translation, override_decoding
 from covnmt.serve.monitoring import add_log_fields
+from covnmt.serve.security import RequestRefusedError
 from covnmt.serve.served_model import ServedModel
-from covnmt.serve.service import TranslationService, gather_futures, numbered_prefixes
+from covnmt.serve.service import (
+    TranslationService,
+    client_name,
+    gather_futures,
+    numbered_prefixes,
+)
 from covnmt.serve.work import TranslateWork
-from covnmt.text.documents import DocumentFormat
+from covnmt.text.documents import DocumentFormat, markup_size
 
 
 async def translate_documents(
@@ -25,15 +31,23 @@ async def translate_documents(
     terms: Terms,
     beam: int | None = None,
 ) -> list[TranslatedDocument]:
-    """Translate documents sentence by sentence; their markup is handled in another thread."""
+    """Translate documents sentence by sentence; their markup is handled in other threads."""
+    markup, limit = (
+        sum(markup_size(s, document_format) for s in sources),
+        service.settings.max_markup,
+    )
+    if markup > limit:
+        message = f"{markup:,} tags, signs and lines of {document_format}; send {limit:,} at most"
+        raise RequestRefusedError(413, message)
     if (beam or 1) > service.settings.max_beam:
         raise UserError(f"beam may be {service.settings.max_beam} at most on this server")
     decode = override_decoding(model.decode, {"beam": beam})
     if service.settings.log_text:
         add_log_fields(request.scope, text=sources)
-    batch = await asyncio.to_thread(DocumentBatch, sources, document_format, terms)
+    run = partial(service.background.run, client_name(request))
+    batch = await run(DocumentBatch, sources, document_format, terms)
     translations: list[Translation] = []
-    while sentences := await asyncio.to_thread(batch.advance, translations):
+    while sentences := await run(batch.advance, translations):
         service.check_size(request, model, len(sentences))
         work = [TranslateWork((sentence,), decode) for sentence in sentences]
         prefixes = numbered_prefixes("sentence", len(sentences))

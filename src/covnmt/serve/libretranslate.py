@@ -4,7 +4,6 @@ A request is answered by the first model of its languages. With `auto`, the lang
 is detected among those of the models.
 """
 
-import asyncio
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
@@ -23,7 +22,7 @@ from covnmt.serve.routes import ERROR_RESPONSES
 from covnmt.serve.schemas import MAX_BEAM, MAX_TEXTS, Text, first_error_message
 from covnmt.serve.security import RequestRefusedError, admit_with_key_in_body
 from covnmt.serve.served_model import ServedModel
-from covnmt.serve.service import TranslationService, gather_futures
+from covnmt.serve.service import TranslationService, client_name, gather_futures
 from covnmt.text.codec import SIDES, Codec
 from covnmt.text.html import plain_text
 from covnmt.text.languages import (
@@ -183,9 +182,11 @@ def build_libretranslate_router(service: TranslationService) -> APIRouter:
         guesses: list[LanguageGuess] = []
         if body.source.lower() == "auto":
             readable = plain_text if body.format == "html" else str
-            chosen = await asyncio.to_thread(
-                lambda: [languages.choose(candidates, readable(text)) for text in texts]
+            choosing = service.background.run(
+                client_name(request),
+                lambda: [languages.choose(candidates, readable(text)) for text in texts],
             )
+            chosen = await service.finish(request, None, choosing)
             models, guesses = [model for model, _ in chosen], [guess for _, guess in chosen]
         translated = await _translate_texts(service, request, body, texts, models)
         answer: dict[str, Any] = {"translatedText": [text for text, _ in translated]}
@@ -202,7 +203,7 @@ def build_libretranslate_router(service: TranslationService) -> APIRouter:
         """Detect which language of the models a text is written in."""
         body = await read_request(request, DetectRequest)
         admit_with_key_in_body(request.scope, body.api_key)
-        guesses = await asyncio.to_thread(languages.detect, body.q)
+        guesses = await service.background.run(client_name(request), languages.detect, body.q)
         return [guess_json(guess) for guess in guesses]
 
     @router.get("/languages")
@@ -272,7 +273,7 @@ async def _translate_with(
         return [(document.text, []) for document in documents]
     nbest = 1 + body.alternatives
     beam = max(nbest, model.decode.beam) if body.alternatives else None
-    submitted = service.submit_texts(request, model, sources, beam, nbest)
+    submitted = await service.submit_texts(request, model, sources, beam, nbest)
     done = await service.finish(request, None, gather_futures(submitted.futures))
     results = []
     for layout, (text, sentences) in zip(submitted.layouts, submitted.join(done), strict=True):

@@ -74,7 +74,7 @@ def build_api_router(service: TranslationService) -> APIRouter:
             documents = await service.finish(request, body.timeout, translating)
             translations = [document_json(document, with_terms) for document in documents]
             return JSONResponse({"model": model.spec.name, "translations": translations})
-        submitted = service.submit_texts(
+        submitted = await service.submit_texts(
             request, model, body.text, body.beam, body.nbest, parts=body.parts
         )
         done = await service.finish(request, body.timeout, gather_futures(submitted.futures))
@@ -91,7 +91,7 @@ def build_api_router(service: TranslationService) -> APIRouter:
             raise UserError("a stream works only with format=text and without terms")
         model = service.model(body.model)
         texts_so_far = PartialTranslations(asyncio.get_running_loop())
-        submitted = service.submit_texts(
+        submitted = await service.submit_texts(
             request, model, body.text, body.beam, body.nbest, texts_so_far.update, body.parts
         )
         deadline = time.monotonic() + service.time_limit(body.timeout)

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from covnmt.base.errors import UserError
 from covnmt.inference.translate import Translation, override_decoding
+from covnmt.serve.background_threads import BackgroundThreads
 from covnmt.serve.monitoring import CLIENT_CLOSED_REQUEST, add_log_fields, client_address
 from covnmt.serve.request_queue import ClosedError
 from covnmt.serve.schemas import sentence_json
@@ -26,6 +27,7 @@ from covnmt.text.sentences import SplitText, split_into_sentences
 T = TypeVar("T")
 
 BYTES_PER_TOKEN = 4  # at least, in Japanese as in English
+MANY_CHARACTERS = 20_000  # are split into sentences in another thread
 ALIGNMENT_WEIGHT = 10  # a cell written as JSON, compared with one that is only held in memory
 
 
@@ -51,6 +53,7 @@ class TranslationService:
 
     def __init__(self, models: dict[str, ServedModel], settings: ServeSettings) -> None:
         self.models, self.settings = models, settings
+        self.background = BackgroundThreads()
 
     def model(self, name: str | None) -> ServedModel:
         """Return the model of this name, by default the first; clients cannot open others."""
@@ -61,7 +64,7 @@ class TranslationService:
             raise RequestRefusedError(404, f"no model of that name; there are: {names}")
         return self.models[name]
 
-    def submit_texts(
+    async def submit_texts(
         self,
         request: Request,
         model: ServedModel,
@@ -79,7 +82,7 @@ class TranslationService:
         texts = [texts] if isinstance(texts, str) else texts
         if (beam or 1) > self.settings.max_beam:
             raise UserError(f"beam may be {self.settings.max_beam} at most on this server")
-        layouts = [split_into_sentences(text) for text in texts]
+        layouts = await self._split(request, texts)
         self.check_size(request, model, sum(len(layout.sentences) for layout in layouts))
         decode = override_decoding(model.decode, {"beam": beam, "nbest": nbest})
         sentences = [sentence for layout in layouts for sentence in layout.sentences]
@@ -97,6 +100,16 @@ class TranslationService:
             add_log_fields(request.scope, text=texts)
         return SubmittedTexts(layouts, futures)
 
+    async def _split(self, request: Request, texts: Sequence[str]) -> list[SplitText]:
+        """Split texts into sentences, in another thread if that takes a while."""
+        if sum(map(len, texts)) <= MANY_CHARACTERS:
+            return split_texts(texts)
+        try:
+            async with asyncio.timeout(self.settings.timeout):
+                return await self.background.run(client_name(request), split_texts, texts)
+        except TimeoutError:
+            raise RequestRefusedError(408, "not done in time; send less at once") from None
+
     def submit(
         self,
         request: Request,
@@ -107,9 +120,7 @@ class TranslationService:
     ) -> "list[Future[R]]":
         """Queue work of a request, in its turn; messages about it begin with the prefixes."""
         identity = request.scope.get("covnmt_request_id")
-        key: ApiKey | None = request.scope.get("covnmt_api_key")
-        client = key.name if key and key.name else client_address(request.scope)
-        return model.submit(work, prefixes, on_partial, client, identity)
+        return model.submit(work, prefixes, on_partial, client_name(request), identity)
 
     def check_size(self, request: Request, model: ServedModel, sentences: int) -> None:
         """Refuse more sentences than a request may have; log the model and their number."""
@@ -156,6 +167,17 @@ class TranslationService:
         finally:
             work.cancel()
             disconnected.cancel()
+
+
+def split_texts(texts: Sequence[str]) -> list[SplitText]:
+    """Split every text into sentences."""
+    return [split_into_sentences(text) for text in texts]
+
+
+def client_name(request: Request) -> str:
+    """Return whose turn a request takes: the name of its key, or else its address."""
+    key: ApiKey | None = request.scope.get("covnmt_api_key")
+    return key.name if key and key.name else client_address(request.scope)
 
 
 def numbered_prefixes(noun: str, count: int) -> list[str]:

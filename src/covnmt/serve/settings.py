@@ -55,6 +55,11 @@ class ServeSettings(Settings):
         description="cells of all attention matrices of a request: estimated tokens squared times "
         "n-best; ten times as many if it asks for alignments",
     )
+    max_markup: PositiveInt = Field(
+        20_000,
+        description="characters of the documents of a request that may be markup: `<` and `&` of "
+        "HTML, signs and line breaks of Markdown and subtitles",
+    )
     workers: PositiveInt = Field(WORKERS, description="processes per model; one on a GPU")
     threads: PositiveInt = Field(THREADS, description="CPU threads of each process")
     queue: PositiveInt = Field(1000, description="sentences that may wait for a model")
