@@ -58,6 +58,14 @@ ENDLESS = {
     '30 letters "w", zh-en': ("zh-en", "w" * 30),
     "60 kana, zh-en": ("zh-en", "の" * 60),
 }
+WIDE = {  # texts of up to 190 tokens, most of them single bytes
+    "60 kana, zh-en": ("zh-en", "の" * 60),
+    "60 laughs, zh-en": ("zh-en", "哈" * 60),
+    "60 kana in turn, zh-en": ("zh-en", "あいうえお" * 12),
+    "60 syllables of Korean, zh-en": ("zh-en", "한국어" * 20),
+    "190 kana": ("ja-en", "あ" * 190),
+    "160 letters": ("ja-en", "w" * 160),
+}
 EVERYTHING = ["tokens", "alignment", "coverage", "remarks"]
 addresses = (f"127.0.{n // 250}.{n % 250 + 2}" for n in count())
 
@@ -288,6 +296,36 @@ def endless_search(stage: Stage) -> Iterator[Finding]:
         answer.seconds,
         max(2.0, 20 * alone),
     )
+
+
+def wide_endless_search(stage: Stage) -> Iterator[Finding]:
+    """H1: the widest beam on texts without an end, compared with normal lines of as many tokens."""
+    port = stage.default_port()
+    client = Client(port)
+    clauses = {"ja-en": "第{}の寺は京都にある有名な寺で、", "zh-en": "第{}条所称主管机关为内政部，"}
+
+    def measure(model: str, text: str) -> tuple[int, float]:
+        """Return the tokens of a text, and the median CPU time of three translations."""
+        spent = []
+        for _ in range(3):
+            before = stage.cpu_seconds()
+            fields = {"model": model, "beam": 20, "return": ["tokens"]}
+            answer = client.translate(text, **fields)
+            spent.append(stage.cpu_seconds() - before)
+        [translation] = answer.json()["translations"]
+        tokens = sum(len(sentence["source_tokens"]) for sentence in translation["sentences"])
+        return tokens, statistics.median(spent)
+
+    for name, (model, text) in WIDE.items():
+        if model not in stage.models or stage.shared is None:
+            continue
+        tokens, spent = measure(model, text)
+        clause_tokens = measure(model, clauses[model].format(1))[0]
+        line = "".join(clauses[model].format(n) for n in range(round(tokens / clause_tokens)))
+        usual_tokens, usual = measure(model, line)
+        normal = f"a normal line, {usual_tokens} tokens: {usual:.2f} s"
+        what = f"{name}: CPU time, {tokens} tokens; {normal}"
+        yield at_most(what, spent, 1.5 * usual)
 
 
 def beam_over_the_maximum(stage: Stage) -> Iterator[Finding]:
@@ -808,6 +846,7 @@ class Attack:
 
 ATTACKS = (
     Attack("H1", "search without end", endless_search, True),
+    Attack("H1", "search without end, beam 20", wide_endless_search),
     Attack("H1", "work after the deadline", beam_over_the_maximum, True),
     Attack("D", "documents of markup", documents_of_markup),
     Attack("H2", "held connections", hold_connections),

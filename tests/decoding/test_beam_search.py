@@ -15,7 +15,7 @@ from covnmt.base.arrays import AnyArray
 from covnmt.base.config import DecodeConfig
 from covnmt.decoding.backtrace import Hypothesis
 from covnmt.decoding.beam_search import beam_search
-from covnmt.decoding.penalties import MAX_RETRY_ROWS
+from covnmt.decoding.penalties import MAX_RETRY_ROWS, are_loops
 
 from .table_scorer import END, NEVER, UNK, A, B, Table, V, batch, markov, random_table
 
@@ -327,6 +327,12 @@ def test_a_search_that_loops_is_stopped_early_and_not_retried() -> None:
     assert 40 <= len(looping.token_ids) < 60
     assert len(scorer.sizes) < 60
     assert max(rows for _, rows in scorer.sizes) <= 4
+
+
+def test_repeated_phrases_are_loops_too() -> None:
+    phrase, no_phrase = np.arange(70) % 20, np.arange(70) % 30
+    assert are_loops(np.stack([phrase, no_phrase])).tolist() == [True, False]
+    assert not are_loops(phrase[None, :40])[0]  # too short to tell
 
 
 def test_the_work_of_retries_is_bounded() -> None:

@@ -28,6 +28,7 @@ from covnmt.decoding.engines import StepCallback, do_nothing
 from covnmt.decoding.penalties import (
     LOOP_TOKENS,
     MAX_RETRY_ROWS,
+    PHRASE_LOOP_TOKENS,
     Outcome,
     are_loops,
     forbidden_ids,
@@ -125,7 +126,7 @@ def worth_retrying(best: Hypothesis, config: DecodeConfig) -> bool:
     """Tell whether a wider beam may finish a translation; one that loops hardly ever does."""
     if best.finished or not config.stop_loops:
         return not best.finished
-    return not are_loops(np.array([best.token_ids[-LOOP_TOKENS:]]))[0]
+    return not are_loops(np.array([best.token_ids[-PHRASE_LOOP_TOKENS:]]))[0]
 
 
 class _Beam(NamedTuple):
@@ -224,7 +225,7 @@ def _stop_loops(beam: _Beam, history: list[SearchHistory]) -> _Beam:
         return beam
     nodes, columns = beam.nodes.ravel(), []
     first = sum(len(added.token_ids) for added in history)
-    for added in history[: -LOOP_TOKENS - 1 : -1]:
+    for added in history[: -PHRASE_LOOP_TOKENS - 1 : -1]:
         first -= len(added.token_ids)
         columns.append(added.token_ids[nodes - first])
         nodes = added.parents[nodes - first]
